@@ -1,0 +1,194 @@
+# `make help` lists what there is. Everything that is fetched or built lands in
+# .venv and $(PDS_CACHE); nothing is to be installed by hand before.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+ARGS ?=
+VENV := $(CURDIR)/.venv
+BIN := $(VENV)/bin
+RUSTC := $(shell rustc --version 2>/dev/null | cut -d' ' -f2)
+
+export PDS_CACHE ?= $(HOME)/.cache/pds
+# Cargo tells apart what different lock files and clones build, so they share one folder.
+export CARGO_TARGET_DIR ?= $(PDS_CACHE)/target/$(RUSTC)
+# One configuration of pyo3 for clippy, rustdoc and maturin: otherwise each rebuilds it after the other.
+export PYO3_CONFIG_FILE := $(CARGO_TARGET_DIR)/pyo3-abi3-py311.txt
+export PYO3_BUILD_EXTENSION_MODULE := 1
+export VIRTUAL_ENV := $(VENV)
+export PATH := $(BIN):$(PATH)
+export PYTHONPATH := $(CURDIR)/tools
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
+export SPARK_LOCAL_IP := 127.0.0.1
+export PYSPARK_PYTHON := $(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(BIN)/python
+ifdef CI
+export CARGO_INCREMENTAL := 0
+export CARGO_TERM_COLOR := never
+endif
+
+REMOTE_STORE := remote_store-$(shell sed -n 's/^remote-store==//p' requirements.lock 2>/dev/null)
+RS_SDIST := $(PDS_CACHE)/sdist/$(REMOTE_STORE)
+
+PYTEST := $(BIN)/python -m pytest
+FAST := not s3 and not azure and not spark and not slow
+SOURCES := src python/src python/pds
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  \1\t\2/' | expand -t 18
+
+# --- what the rest stands on -------------------------------------------------
+
+.PHONY: setup servers azure lock
+setup: $(VENV)/.installed servers $(RS_SDIST)/pyproject.toml ## environment and servers
+
+$(VENV)/.installed: requirements.lock
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed")'
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || tools/make-venv $(PYTHON) $(VENV)
+	$(BIN)/python -m pip install --quiet --no-input --requirement requirements.lock
+	touch $@
+
+servers: $(VENV)/.installed
+	@$(BIN)/python -m servers install versitygw toxiproxy
+
+azure: $(VENV)/.installed ## the Azure emulator, by npm
+	@$(BIN)/python -m servers install azurite
+
+# Its tests are run against ours; the wheel does not carry them.
+$(RS_SDIST)/pyproject.toml: | $(VENV)/.installed
+	rm -rf $(RS_SDIST).tmp && mkdir -p $(RS_SDIST).tmp
+	$(BIN)/python -m pip download --quiet --no-input --no-deps --no-binary remote-store \
+		--dest $(RS_SDIST).tmp $(subst remote_store-,remote-store==,$(REMOTE_STORE))
+	tar -xzf $(RS_SDIST).tmp/*.tar.gz -C $(RS_SDIST).tmp
+	rm -rf $(RS_SDIST)
+	mv $(RS_SDIST).tmp/$(REMOTE_STORE) $(RS_SDIST)
+	rm -rf $(RS_SDIST).tmp
+
+lock: ## resolve requirements.in anew into requirements.lock
+	tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	tools/make-venv $(PYTHON) "$$tmp/venv"; \
+	"$$tmp/venv/bin/python" -m pip install --quiet --no-input --requirement requirements.in; \
+	"$$tmp/venv/bin/python" -m pip check; \
+	"$$tmp/venv/bin/python" -m pip freeze --all | grep -v '^pip==' > requirements.lock
+
+$(PYO3_CONFIG_FILE):
+	@mkdir -p $(@D)
+	@printf '%s\n' implementation=CPython version=3.11 target_abi=CPython-abi3-3.11 shared=true \
+		build_flags= suppress_build_script_link_lines=false > $@
+
+.PHONY: build wheel install-release
+build: $(VENV)/.installed $(PYO3_CONFIG_FILE) ## the wheel under test, into .venv
+	$(BIN)/maturin develop --locked --quiet
+
+wheel: $(VENV)/.installed $(PYO3_CONFIG_FILE) ## the release wheel, into dist/
+	rm -rf dist
+	$(BIN)/maturin build --release --locked --strip --out dist
+
+install-release: wheel
+	$(BIN)/python -m pip install --quiet --no-input --no-deps --force-reinstall dist/*.whl
+
+# --- the gate, cheap first; each step runs alone -----------------------------
+
+.PHONY: test lint fmt fmt-check typos fixme lengths ruff imports doubled clippy rustdoc \
+	test-rust mypy stubtest test-fast test-s3 test-azure test-spark test-slow examples test-hostile
+test: setup lint clippy rustdoc test-rust mypy stubtest test-fast test-s3 test-spark test-slow \
+	examples test-hostile ## the whole gate
+	@echo "make test: every step passed"
+
+lint: fmt-check typos fixme lengths ruff imports doubled ## the steps that compile nothing
+
+fmt: $(VENV)/.installed ## format all sources
+	cargo fmt --all
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix --quiet || true
+
+fmt-check: $(VENV)/.installed
+	cargo fmt --all --check
+	$(BIN)/ruff format --check --quiet
+
+typos: $(VENV)/.installed
+	$(BIN)/typos
+
+fixme:
+	! git grep -nIw --untracked -e FIXME -- ':!Makefile' ':!*.md'
+
+# At most 500 lines a file; a test module at the end of a Rust file is not counted.
+lengths:
+	@find $(SOURCES) -name '*.rs' -o -name '*.py' | xargs awk ' \
+		FNR == 1 { tests = 0 } /^#\[cfg\(test\)\]/ { tests = 1 } !tests { lines[FILENAME]++ } \
+		END { for (f in lines) if (lines[f] > 500) { print f ": " lines[f] " lines, 500 are allowed"; bad = 1 } \
+		      exit bad }'
+
+ruff: $(VENV)/.installed
+	$(BIN)/ruff check
+
+imports: $(VENV)/.installed
+	PYTHONPATH=python $(BIN)/lint-imports --no-cache
+
+# Two versions of these in one binary do not exchange data.
+doubled:
+	@cargo tree --locked --workspace --edges normal --duplicates --depth 0 --prefix none \
+		| awk '$$1 ~ /^(arrow|parquet|object_store)/ { print $$1, $$2 }' | sort -u \
+		| awk 'seen[$$1]++ { print "two versions of " $$1; bad = 1 } END { exit bad }'
+
+clippy: $(VENV)/.installed $(PYO3_CONFIG_FILE)
+	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+
+rustdoc:
+	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --package pds --all-features
+
+test-rust:
+	cargo test --locked --package pds --all-features $(ARGS)
+
+mypy: build
+	$(BIN)/mypy
+
+stubtest: build
+	$(BIN)/stubtest pds._pds --mypy-config-file pyproject.toml
+
+test-fast: build ## Python tests that need no server
+	$(PYTEST) -m "$(FAST)" $(ARGS)
+
+test-s3: build servers ## Python tests against the S3 server
+	$(PYTEST) -m "s3 and not spark and not slow" $(ARGS)
+
+test-azure: build azure ## Python tests against the Azure emulator
+	$(PYTEST) -m "azure and not slow" $(ARGS)
+
+test-spark: build servers ## Python tests in Spark
+	$(PYTEST) -m "spark and not slow" $(ARGS)
+
+test-slow: build servers ## the long ones: kill loops, large data
+	$(PYTEST) -m slow $(ARGS) || [ $$? -eq 5 ]
+
+examples: build servers ## every example, on little data
+	for example in examples/*.py; do echo "== $$example"; PDS_SCALE=0.01 $(BIN)/python "$$example" </dev/null; done
+
+test-hostile: build ## the fast tests again with tiny row groups, pages and buffers
+	PDS_HOSTILE=1 $(PYTEST) -m "$(FAST) and not defaults" $(ARGS)
+
+# --- for people --------------------------------------------------------------
+
+.PHONY: demo bench bench-peers soak clean
+demo: setup install-release ## the main job: Spark writes, everyone reads
+	$(BIN)/python examples/demo.py $(ARGS)
+
+bench: ## criterion benchmarks of the engine
+	cargo bench --locked --package pds --all-features $(ARGS)
+
+bench-peers: setup install-release ## against the peers, into docs/benchmarks.md
+	$(BIN)/python benches/python/peers.py $(ARGS)
+
+soak: setup build ## random and fault tests, long
+	PDS_SOAK=1 cargo test --locked --package pds --all-features $(ARGS)
+	PDS_SOAK=1 HYPOTHESIS_PROFILE=soak $(PYTEST) -m "not azure and not spark" --timeout 3600 $(ARGS)
+
+clean: ## remove what was built for this clone
+	cargo clean --package pds --package pds-python
+	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis python/pds/*.so

@@ -1,0 +1,168 @@
+"""From raw figures to the tables of ``docs/benchmarks.md``: ratios, counts and MiB, no seconds."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import targets
+from cases import CASES, OPERATIONS, STORES, Case
+from data import DATA
+from figures import Figures
+from systems import BY_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MIB = 2**20
+NONE = "-"
+PEERS = [key for key in BY_KEY if key != "pds"]
+TITLES = {**{key: kind.title for key, kind in BY_KEY.items()}, "spark": "df.write.parquet"}
+
+
+def write(document: Path, results: Path) -> None:
+    """Fills the sections between the markers; the prose around them is left alone."""
+    found = Figures.load(results)
+    text = document.read_text()
+    for name, lines in {
+        "setup": _setup(found),
+        "targets": targets.table(found),
+        "wall": _ratios(found, "wall"),
+        "cpu": _ratios(found, "cpu"),
+        "memory": _memory(found),
+        "wire": _wire(found),
+        "small": _requests(found),
+        "other": _other(found),
+    }.items():
+        text = _filled(text, name, lines)
+    document.write_text(text)
+
+
+def _filled(text: str, name: str, lines: list[str]) -> str:
+    begin, end = f"<!-- peers {name} begin -->", f"<!-- peers {name} end -->"
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    section = "\n".join([begin, "", *lines, "", end]) if lines else f"{begin}\n{end}"
+    new, count = pattern.subn(lambda _: section, text)
+    if count != 1:
+        raise ValueError(f"the document has {count} sections {name!r}")
+    return new
+
+
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    """A markdown table, its first column to the left, the others to the right."""
+    if not rows:
+        return []
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return ["| " + " | ".join(cells) + " |" for cells in (head, rule, *rows)]
+
+
+def _title(case: Case) -> list[str]:
+    data = case.data if case.data in DATA else ""
+    return [data, OPERATIONS[case.op], STORES[case.store]]
+
+
+def _rows(found: Figures, cells: Callable[[Case, str], str], names: list[str]) -> list[list[str]]:
+    rows = []
+    for case in CASES:
+        if case.op in {"spark", "import"} or case not in found:
+            continue
+        rows.append([*_title(case), *(cells(case, name) for name in names)])
+    return rows
+
+
+def _head(names: list[str]) -> list[str]:
+    return ["data", "operation", "store", *(TITLES[name] for name in names)]
+
+
+def _ratios(found: Figures, figure: str) -> list[str]:
+    def cell(case: Case, name: str) -> str:
+        ratios = found.ratios(case, name, figure)
+        if not ratios:
+            return NONE
+        middle = statistics.median(ratios)
+        return f"**{middle:.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
+
+    return table(_head(PEERS), _rows(found, cell, PEERS))
+
+
+def _memory(found: Figures) -> list[str]:
+    def cell(case: Case, name: str) -> str:
+        value = found.median(case, name, "peak_kib")
+        return NONE if value is None else f"{value / 1024:,.0f}"
+
+    names = ["pds", *PEERS]
+    return table(_head(names), _rows(found, cell, names))
+
+
+def _wire(found: Figures) -> list[str]:
+    def cell(case: Case, name: str) -> str:
+        seen = found.counted(case, name)
+        if seen is None:
+            return NONE
+        moved = max(seen["sent"], seen["received"]) / MIB
+        return f"{sum(seen['requests'].values())}, {moved:,.1f}" if moved >= 1 else _tiny(seen)
+
+    names = ["pds", *PEERS]
+    rows = [row for row in _rows(found, cell, names) if any(c != NONE for c in row[3:])]
+    return table(_head(names), rows)
+
+
+def _tiny(seen: dict[str, Any]) -> str:
+    moved = max(seen["sent"], seen["received"]) / MIB
+    return f"{sum(seen['requests'].values())}, {moved:.2f}"
+
+
+def _requests(found: Figures) -> list[str]:
+    """Which requests the small dataset takes: everybody's, to be explained by the prose."""
+    rows = []
+    for case in (c for c in CASES if c.data in {"small", "lineitem"} and c.counts):
+        for name in ("pds", *PEERS):
+            seen = found.counted(case, name)
+            if seen:
+                kinds = (f"{n} {kind}" for kind, n in sorted(seen["requests"].items()))
+                rows.append([case.data, OPERATIONS[case.op], TITLES[name], ", ".join(kinds)])
+    return table(["data", "operation", "system", "requests"], rows)
+
+
+def _other(found: Figures) -> list[str]:
+    rows = []
+    for case in CASES:
+        if case.op in {"spark", "import"} and case in found:
+            for name in case.systems()[1:]:
+                ratios = found.ratios(case, name, "wall")
+                if ratios:
+                    middle = f"**{statistics.median(ratios):.2f}**"
+                    spread = f"({min(ratios):.2f} to {max(ratios):.2f})"
+                    rows.append([f"{OPERATIONS[case.op]}, {TITLES[name]}", f"{middle} {spread}"])
+    return table(["what", "times the time of pds"], rows)
+
+
+def _setup(found: Figures) -> list[str]:
+    """Machine and versions once, then the commands and what each measured."""
+    runs = defaultdict(list)
+    for case in CASES:
+        if case in found:
+            runs[found.header(case)["run"], _surroundings(found.header(case))].append(case)
+    lines: list[str] = []
+    for surroundings in dict.fromkeys(where for _, where in runs):
+        lines += ["", surroundings, ""] if lines else [surroundings, ""]
+        for (run, where), cases in runs.items():
+            if where == surroundings:
+                keys = [case.key for case in cases]
+                command = found.header(cases[0])["command"]
+                lines.append(f"- `{command}`, {run[:10]}, {found.rounds(keys)} rounds:")
+                lines.append(f"  {', '.join(keys)}")
+    return lines
+
+
+def _surroundings(header: dict[str, Any]) -> str:
+    machine, versions = header["machine"], header["versions"]
+    names = {BY_KEY[key].package: version for key, version in versions["local"].items()}
+    listed = ", ".join(f"{package} {version}" for package, version in names.items())
+    return (
+        f"{machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB of memory; "
+        f"Python {machine['python']}, {listed}; on S3, DuckDB {versions['s3']['duckdb']}."
+    )

@@ -1,0 +1,148 @@
+"""Runs of single operations in processes of their own, and what stands ready for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import data
+import duckdb_httpfs
+import pyarrow.parquet as pq
+from systems import Place
+
+if TYPE_CHECKING:
+    from cases import Case
+    from wire import Wire
+
+HERE = Path(__file__).resolve().parent
+TIMEOUT_SECONDS = 600
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A dataset that is read: its shape, and the bytes nobody can do without."""
+
+    rows: int
+    columns: int
+    needed_bytes: int
+
+    @classmethod
+    def of(cls, file: Path, columns: tuple[str, ...] | None) -> Source:
+        """What a read of some columns takes of a file: their chunks and the footer."""
+        footer = pq.read_metadata(file)
+        names = columns or tuple(footer.schema.names)
+        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        chunks = [g.column(c) for g in groups for c in range(g.num_columns)]
+        taken = sum(c.total_compressed_size for c in chunks if c.path_in_schema in names)
+        return cls(footer.num_rows, len(names), taken + footer.serialized_size + 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """The places, and the file for the figures."""
+
+    run: str
+    work: Path
+    wire: Wire
+    results: Path
+
+    def place(self, store: str) -> Place:
+        """Where the data of a store lies."""
+        if store == "local":
+            return Place(folder=str(self.work))
+        return Place(server=self.wire.slow if store == "slow" else self.wire.server)
+
+    def record(self, **line: object) -> None:
+        """Keeps a line of raw figures."""
+        with self.results.open("a") as file:
+            file.write(json.dumps({"run": self.run, **line}) + "\n")
+
+    def prepare(self, case: Case, writer: str, readers: list[str]) -> None:
+        """Writes the dataset that a case reads, once, and the log that deltalake needs."""
+        place, name = self.place(case.store), f"source/{case.data}"
+        if not place.files(name).exists():
+            _order(case, "write", writer, place, name)
+        if "deltalake" not in readers or place.files(f"{name}-delta").exists():
+            return
+        if place.server:
+            files, bucket = place.server.arrow_filesystem(), place.server.bucket
+            files.copy_file(f"{bucket}/{name}/data.parquet", f"{bucket}/{name}-delta/data.parquet")
+        else:
+            place.files(f"{name}-delta").mkdir()
+            shutil.copy(place.files(name) / "data.parquet", place.files(f"{name}-delta"))
+        _order(case, "convert", "deltalake", place, name)
+
+    def source(self, case: Case) -> Source:
+        """The dataset a case reads."""
+        columns = data.DATA[case.data].few_columns if case.op == "columns" else None
+        file = self.place(case.store).files(f"source/{case.data}") / "data.parquet"
+        return Source.of(file, columns)
+
+    def run_once(self, case: Case, system: str, place: Place) -> dict[str, Any]:
+        """One run of a system; what it writes is removed before and after."""
+        os.sync()  # or the pages of the run before would be written out during this one
+        if case.op == "import":
+            return _child("measure_import.py", system)
+        if case.op in {"read", "columns"}:
+            return self._read_once(case, system, place)
+        name = f"{case.op}-{system}"
+        place.remove(name)
+        try:
+            if case.op == "spark":
+                return _child("measure_spark.py", system, str(place.files(name)))
+            return _order(case, case.op, system, place, name)
+        finally:
+            place.remove(name)
+
+    def _read_once(self, case: Case, system: str, place: Place) -> dict[str, Any]:
+        name, source = f"source/{case.data}", self.source(case)
+        for file in (*place.files(name).iterdir(), *place.files(f"{name}-delta").glob("*.parquet")):
+            file.read_bytes()  # into the page cache
+        figures = _order(case, case.op, system, place, name)
+        if (figures["rows"], figures["columns"]) != (source.rows, source.columns):
+            raise RuntimeError(f"{system} read {figures['rows']} rows, there are {source.rows}")
+        return figures
+
+    def count_once(self, case: Case, system: str) -> dict[str, object]:
+        """Requests and bytes of one operation; a small dataset is written once, not often."""
+        single = dataclasses.replace(case, op="write") if case.op == "small" else case
+        before = self.wire.seen()
+        self.run_once(single, system, Place(server=self.wire.counted))
+        return self.wire.seen().since(before)
+
+
+def _child(script: str, *arguments: str, path: Path | None = None) -> dict[str, Any]:
+    """Runs a measuring script and returns the object on its last line."""
+    folders = [path, HERE, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(str(f) for f in folders if f),
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    done = subprocess.run(
+        [sys.executable, str(HERE / script), *arguments],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=TIMEOUT_SECONDS,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{script} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def _order(case: Case, op: str, system: str, place: Place, name: str) -> dict[str, Any]:
+    """Has one operation measured, by the DuckDB that has an S3 client where one is needed."""
+    value: dict[str, Any] = {"data": case.data, "op": op, "system": system, "name": name}
+    value["place"] = dataclasses.asdict(place)
+    path = duckdb_httpfs.installed() if system == "duckdb" and place.server else None
+    return _child("measure.py", json.dumps(value, default=str), path=path)

@@ -1,0 +1,484 @@
+"""Parquet datasets by the API of RFC-0008: written all or nothing, read whole or not at all."""
+
+from __future__ import annotations
+
+__all__ = ["DatasetWrite", "ParquetDatasetStore", "VerifyReport"]
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pds import _pds
+from pds._pds import StagedPart
+from pds.capability import Capability
+from pds.errors import InvalidInput, InvalidType
+from pds.manifest import DatasetManifest
+from pds.options import TaskOptions, WriteOptions
+from pds.store import Store, require
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+    import remote_store
+
+ArrowStream = Any
+"""Any object with `__arrow_c_stream__`: a table or reader of pyarrow, polars, pandas, DuckDB, arro3, …"""
+
+_DAY_SECONDS = 86_400.0
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyReport:
+    """What `verify_dataset` looked at.
+
+    Args:
+        rows: Rows of all parts.
+        bytes: Bytes of all parts.
+        parts: Number of parts.
+        checksummed_parts: Parts that carry checksums; the others were written by something else.
+    """
+
+    rows: int
+    bytes: int
+    parts: int
+    checksummed_parts: int
+
+
+class ParquetDatasetStore:
+    """Datasets in a store.
+
+    A dataset is a folder: parts, `manifest.json`, `_SUCCESS`. Construction does no I/O.
+
+    Args:
+        store: A `pds.Store`, or a `remote_store.Store`, whose own methods then move the bytes.
+        compression: zstd, snappy, gzip, brotli, lz4 or none.
+        row_group_size: Rows of a row group, at most. None is 1,048,576.
+        max_rows_per_file: Rows of a part, at most; parts are then named `part-00000.parquet` and on.
+            None writes one `data.parquet`.
+        compression_level: The codec's level. None is the codec's default.
+        memory_limit: Bytes that encoders and uploads of one write take together. None is 512 MiB.
+
+    Raises:
+        InvalidInput: An option has a value that cannot be used.
+        InvalidType: An option has a type that cannot be used.
+    """
+
+    def __init__(
+        self,
+        store: Store | remote_store.Store,
+        *,
+        compression: str = "zstd",
+        row_group_size: int | None = None,
+        max_rows_per_file: int | None = None,
+        compression_level: int | None = None,
+        memory_limit: int | None = None,
+    ) -> None:
+        self._store = store
+        self._options = WriteOptions(compression, compression_level, row_group_size, max_rows_per_file, memory_limit)
+        _pds.check_options(self._options)
+        self._handle = _handle(store)
+
+    @property
+    def store(self) -> Store | remote_store.Store:
+        """The store."""
+        return self._store
+
+    @property
+    def compression(self) -> str:
+        """The codec."""
+        return self._options.compression
+
+    @property
+    def row_group_size(self) -> int | None:
+        """Rows of a row group, at most."""
+        return self._options.row_group_size
+
+    @property
+    def max_rows_per_file(self) -> int | None:
+        """Rows of a part, at most."""
+        return self._options.max_rows_per_file
+
+    @property
+    def options(self) -> WriteOptions:
+        """All options of writes."""
+        return self._options
+
+    def __repr__(self) -> str:
+        return f"ParquetDatasetStore({self._store!r}, {self._options!r})"
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_store": self._store, "_options": self._options}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._handle = _handle(self._store)
+
+    # -- writing ---------------------------------------------------------------
+
+    def write_dataset(  # noqa: PLR0913 the signature is the RFC's
+        self,
+        table: ArrowStream,
+        dataset_key: str | None = None,
+        *,
+        overwrite: bool = False,
+        run_id: str | None = None,
+        metadata: dict[str, str] | None = None,
+        key: str | None = None,
+    ) -> DatasetManifest:
+        """Write a table or stream as the dataset `dataset_key`.
+
+        Readers see the old dataset until the new one is whole. An error before that leaves the old
+        one as it was.
+
+        Args:
+            table: A pyarrow Table, or any object with `__arrow_c_stream__`; a stream of any length is
+                written in bounded memory.
+            dataset_key: The folder, relative to the store.
+            overwrite: Replace a dataset that is there.
+            run_id: The run that writes, for the manifest.
+            metadata: Pairs of strings, for the manifest.
+            key: Another name of `dataset_key`.
+
+        Returns:
+            The manifest that was written.
+
+        Raises:
+            AlreadyExists: The dataset is there and `overwrite` is not set.
+            CapabilityNotSupported: The store cannot write atomically, or for `overwrite` not delete.
+            InvalidPath: The key cannot be used.
+            InvalidInput: The data has a column that Parquet cannot hold, by name, or a value cannot be used.
+            InvalidType: An argument has a type that cannot be used.
+        """
+        source = _stream(table)
+        single = self._options.max_rows_per_file is None
+        write = self._begin(_one_key(dataset_key, key), overwrite, run_id, metadata, single=single)
+        task = TaskOptions(resident=_is_resident(table))
+        parts = _pds.prepare(self._handle, write, task, source)
+        return DatasetManifest(*_pds.publish(self._handle, write, parts, _schema_hash(source.schema)))
+
+    def begin_write(
+        self,
+        key: str,
+        *,
+        overwrite: bool = False,
+        run_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> DatasetWrite:
+        """Begin a write whose parts are prepared by several tasks or processes.
+
+        Arguments and errors are those of `write_dataset`. Nothing is written yet.
+        """
+        pairs = dict(metadata) if metadata is not None else None
+        return self._begin(_one_key(key, None), overwrite, run_id, pairs, single=False)
+
+    def _begin(
+        self,
+        key: str,
+        overwrite: bool,  # noqa: FBT001 passed on
+        run_id: str | None,
+        metadata: dict[str, str] | None,
+        *,
+        single: bool,
+    ) -> DatasetWrite:
+        _check_text(overwrite, run_id, metadata)
+        _pds.check_key(key)
+        require(self._store, Capability.ATOMIC_WRITE, "write_dataset", key)
+        if overwrite:
+            require(self._store, Capability.DELETE, "write_dataset with overwrite=True", key)
+        write_id, created_at = _pds.begin_write(self._handle, key, overwrite, single, self._options)
+        return DatasetWrite(self, key, overwrite, run_id, metadata, single, write_id, created_at)
+
+    # -- reading ---------------------------------------------------------------
+
+    def read_dataset(
+        self,
+        dataset_key: str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        key: str | None = None,
+    ) -> pa.Table:
+        """Read a dataset into memory; only the bytes of `columns` are fetched.
+
+        Args:
+            dataset_key: The folder.
+            columns: Names of columns, in the order wanted. None is all.
+            key: Another name of `dataset_key`.
+
+        Raises:
+            DatasetIncomplete: The marker or a part is missing.
+            PartCorrupted: A part is not what was written.
+            ManifestCorrupted: The manifest cannot be used.
+            NotFound: There is a marker but no manifest.
+            InvalidInput: There is no such column; the error lists those there are.
+        """
+        table: pa.Table = _pds.read_dataset(self._handle, _one_key(dataset_key, key), _columns(columns))
+        return table
+
+    def scan_dataset(
+        self,
+        dataset_key: str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+        key: str | None = None,
+    ) -> pa.RecordBatchReader:
+        """Read a dataset as a stream of batches, in bounded memory.
+
+        The dataset is the one that was there at the beginning; if it is replaced before the end,
+        the stream raises DatasetIncomplete.
+
+        Args:
+            dataset_key: The folder.
+            columns: Names of columns. None is all.
+            where: Keep the rows for which this holds; it may use columns that are not in `columns`.
+            key: Another name of `dataset_key`.
+
+        Raises:
+            The errors of `read_dataset`; those of the data while the stream is read.
+        """
+        wanted = _columns(columns)
+        needed = None if where is not None else wanted
+        scan = _pds.scan_dataset(self._handle, _one_key(dataset_key, key), needed)
+        return _reader(scan, wanted, where)
+
+    def read_part(
+        self,
+        key: str,
+        manifest: DatasetManifest,
+        index: int,
+        columns: Sequence[str] | None = None,
+    ) -> pa.RecordBatchReader:
+        """Read one part of the dataset that `manifest` describes, as a stream.
+
+        Args:
+            key: The folder.
+            manifest: The manifest as it was read; another dataset at the key is refused.
+            index: The part's position in the manifest.
+            columns: Names of columns. None is all.
+
+        Raises:
+            The errors of `read_dataset`; DatasetIncomplete if the dataset was replaced.
+        """
+        scan = _pds.scan_part(self._handle, _one_key(key, None), manifest.to_json(), index, _columns(columns))
+        return _reader(scan, None, None)
+
+    def read_manifest(self, dataset_key: str | None = None, *, key: str | None = None) -> DatasetManifest:
+        """Read a dataset's manifest.
+
+        Raises:
+            NotFound: There is none.
+            ManifestCorrupted: It cannot be used.
+        """
+        return DatasetManifest(*_pds.read_manifest(self._handle, _one_key(dataset_key, key)))
+
+    def dataset_exists(self, dataset_key: str | None = None, *, key: str | None = None) -> bool:
+        """Whether a complete dataset is there."""
+        return _pds.dataset_exists(self._handle, _one_key(dataset_key, key))
+
+    # -- keeping ---------------------------------------------------------------
+
+    def delete_dataset(self, dataset_key: str | None = None, *, key: str | None = None) -> None:
+        """Delete the whole folder.
+
+        Raises:
+            NotFound: There is none.
+        """
+        _pds.delete_dataset(self._handle, _one_key(dataset_key, key))
+
+    def verify_dataset(self, dataset_key: str | None = None, *, key: str | None = None) -> VerifyReport:
+        """Read every byte of a dataset and check all there is to check.
+
+        Raises:
+            The errors of `read_dataset`, for the first damage found.
+        """
+        return VerifyReport(*_pds.verify_dataset(self._handle, _one_key(dataset_key, key)))
+
+    def list_datasets(self, prefix: str = "") -> list[str]:
+        """The keys of the complete datasets below a folder."""
+        return _pds.list_datasets(self._handle, prefix)
+
+    def clean_dataset(self, dataset_key: str | None = None, *, key: str | None = None, older_than: float = _DAY_SECONDS) -> int:
+        """Finish an interrupted publish and remove what killed writers left.
+
+        Uncompleted uploads cannot be listed here: a lifecycle rule of the bucket ends them.
+
+        Args:
+            dataset_key: The folder.
+            key: Another name of `dataset_key`.
+            older_than: Hidden files of unknown processes are removed after so many seconds.
+
+        Returns:
+            The number of files removed.
+        """
+        return _pds.clean_dataset(self._handle, _one_key(dataset_key, key), older_than)
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetWrite:
+    """A write under way: parts are prepared anywhere and published once. Can be pickled.
+
+    Args:
+        datasets: Where it writes.
+        key: The dataset's key.
+        overwrite: Whether a dataset that is there is replaced.
+        run_id: For the manifest.
+        metadata: For the manifest.
+        single: Whether the one part is named `data.parquet`.
+        write_id: Identifies the write.
+        created_at: For the manifest.
+    """
+
+    datasets: ParquetDatasetStore
+    key: str
+    overwrite: bool
+    run_id: str | None
+    metadata: dict[str, str] | None
+    single: bool
+    write_id: int
+    created_at: str
+
+    @property
+    def options(self) -> WriteOptions:
+        """How parts are written."""
+        return self.datasets.options
+
+    def prepare(self, data: ArrowStream, task: int = 0, *, threads: int | None = None) -> list[StagedPart]:
+        """Encode and upload parts where no reader sees them.
+
+        Args:
+            data: Any object with `__arrow_c_stream__`.
+            task: Orders the parts of different tasks.
+            threads: Threads that encode. None is one for each processor.
+
+        Returns:
+            The parts, none for a stream without rows.
+        """
+        if isinstance(task, bool) or not isinstance(task, int) or task < 0:
+            raise InvalidInput(f"task must be a whole number that is not negative, not {task!r}")
+        options = TaskOptions(number=task, threads=threads, keep_empty=False, shared=True)
+        return _pds.prepare(self.datasets._handle, self, options, _stream(data))  # noqa: SLF001 one module
+
+    def prepare_empty(self, schema: pa.Schema) -> list[StagedPart]:
+        """One part without rows."""
+        options = TaskOptions(keep_empty=True, shared=True)
+        return _pds.prepare(self.datasets._handle, self, options, schema.empty_table())  # noqa: SLF001 one module
+
+    def publish(self, parts: Iterable[StagedPart], schema: pa.Schema) -> DatasetManifest:
+        """Make the parts the dataset, ordered by task and sequence.
+
+        Args:
+            parts: Those that `prepare` gave, of one attempt for each task.
+            schema: The schema of the data, for the manifest.
+
+        Raises:
+            AlreadyExists: The dataset is there by now and `overwrite` is not set.
+        """
+        fields = _pds.publish(self.datasets._handle, self, list(parts), _schema_hash(schema))  # noqa: SLF001 one module
+        return DatasetManifest(*fields)
+
+    def abort(self, parts: Iterable[StagedPart]) -> None:
+        """Remove parts that will not be published."""
+        _pds.abort(self.datasets._handle, list(parts))  # noqa: SLF001 one module
+
+    def abort_all(self) -> None:
+        """Remove the hidden files of all tasks. Uploads whose parts are not known end by lifecycle rule."""
+        _pds.abort_all(self.datasets._handle, self)  # noqa: SLF001 one module
+
+
+def _handle(store: object) -> _pds.StoreHandle:
+    if isinstance(store, Store):
+        return store._handle  # noqa: SLF001 the facade's own
+    module = type(store).__module__.partition(".")[0]
+    if module == "remote_store" or all(hasattr(store, name) for name in ("write_atomic", "read_bytes", "supports")):
+        return _pds.StoreHandle.foreign(store)
+    raise InvalidType(f"store must be a pds.Store or a remote_store.Store, not {type(store).__name__}")
+
+
+def _one_key(dataset_key: object, key: object) -> str:
+    if (dataset_key is None) == (key is None):
+        raise InvalidType("give the dataset's key once, as dataset_key or as key")
+    found = key if dataset_key is None else dataset_key
+    if not isinstance(found, str):
+        raise InvalidType(f"a dataset's key must be a string, not {type(found).__name__}")
+    try:
+        found.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"key {found!r} is not text that can be encoded") from error
+    return found
+
+
+def _check_text(overwrite: object, run_id: object, metadata: object) -> None:
+    if not isinstance(overwrite, bool):
+        raise InvalidType(f"overwrite must be True or False, not {overwrite!r}")
+    texts: list[tuple[str, object]] = [] if run_id is None else [("run_id", run_id)]
+    if metadata is not None:
+        if not isinstance(metadata, dict):
+            raise InvalidType(f"metadata must be a dict of strings, not {type(metadata).__name__}")
+        for name, value in metadata.items():
+            texts += [("a key of metadata", name), (f"metadata[{name!r}]", value)]
+    for what, text in texts:
+        if not isinstance(text, str):
+            raise InvalidType(f"{what} must be a string, not {type(text).__name__}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"{what} is not text that can be encoded: {text!r}") from error
+
+
+def _stream(data: object) -> pa.Table | pa.RecordBatchReader:
+    if isinstance(data, pa.Table | pa.RecordBatchReader):
+        return data
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(data)
+    if hasattr(data, "__arrow_c_array__"):
+        return pa.Table.from_batches([pa.record_batch(data)])
+    raise InvalidType(
+        f"data must be a pyarrow Table or have __arrow_c_stream__, as polars, pandas and DuckDB have; "
+        f"{type(data).__name__} has not"
+    )
+
+
+def _is_resident(source: object) -> bool:
+    """Whether the data is in memory whatever the writer does."""
+    return isinstance(source, pa.Table) or type(source).__module__.partition(".")[0] in {"polars", "pandas"}
+
+
+def _schema_hash(schema: pa.Schema) -> str:
+    return hashlib.sha256(schema.to_string().encode()).hexdigest()[:16]
+
+
+def _columns(columns: object) -> list[str] | None:
+    if columns is None:
+        return None
+    if isinstance(columns, str) or not isinstance(columns, Sequence):
+        raise InvalidType(f"columns must be a list of names, not {columns!r}")
+    for name in columns:
+        if not isinstance(name, str):
+            raise InvalidType(f"columns must be a list of names; {name!r} is not one")
+    return list(columns)
+
+
+def _reader(scan: _pds.Scan, columns: list[str] | None, where: pc.Expression | None) -> pa.RecordBatchReader:
+    schema: pa.Schema = scan.schema
+    if columns is not None and where is not None:
+        for name in columns:
+            if schema.get_field_index(name) < 0:
+                raise InvalidInput(f"no column {name!r}; there are {schema.names}")
+        schema = pa.schema([schema.field(name) for name in columns], schema.metadata)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            while (batch := scan.next_batch()) is not None:
+                if where is None:
+                    yield batch
+                    continue
+                kept = pa.Table.from_batches([batch]).filter(where)
+                if columns is not None:
+                    kept = kept.select(columns)
+                yield from kept.to_batches()
+        finally:
+            scan.close()
+
+    return pa.RecordBatchReader.from_batches(schema, batches())

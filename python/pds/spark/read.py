@@ -1,0 +1,109 @@
+"""A dataset as a DataFrame: every task opens its own stretch of the parts.
+
+The driver reads the manifest, the schema and the sizes of the parts, no data. A task reads the
+row groups whose middle lies in its stretch, so nobody has to look at the footers of all parts
+before. The DataFrame is of the dataset as it was when this function ran: if it is replaced, an
+action on the DataFrame fails and says so, it never returns a mixture.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from pds import ParquetDatasetStore
+from pds.errors import DatasetIncomplete
+from pds.spark.schema import frame_schema, worker_schema
+from pds.spark.tasks import ReadStretches, Stretch
+from pds.spark.write import require_shippable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import remote_store
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pds import DatasetManifest, Store
+
+__all__ = ["read_dataset"]
+
+# Enough tasks to spread a dataset over a cluster, none so small that starting it costs more.
+_TASKS: Final = 128
+_MIN_TASK_BYTES: Final = 16 << 20
+_MAX_TASK_BYTES: Final = 128 << 20
+
+
+def read_dataset(
+    spark: SparkSession,
+    store: Store | remote_store.Store,
+    key: str,
+    *,
+    columns: Sequence[str] | None = None,
+) -> DataFrame:
+    """Read the dataset at ``key`` as a DataFrame.
+
+    Rows come in the order of the dataset. What ``pds.spark`` wrote comes back with Spark's own
+    types; other datasets with the types that hold every value of theirs.
+
+    Args:
+        spark: A classic or a Connect session.
+        store: Where from; executors must reach it too. It travels to them with its options,
+            credentials that were passed in among them.
+        key: The key of the dataset.
+        columns: Only these are fetched, in this order. Name them here rather than in a
+            ``select``: Spark does not tell its sources what a query leaves out.
+
+    Returns:
+        A DataFrame that reads the dataset anew with every action.
+
+    Raises:
+        NotFound: There is no dataset.
+        DatasetIncomplete: The dataset lacks its marker or a part.
+        ManifestCorrupted: The manifest cannot be used.
+        InvalidInput: No such column, or the store cannot be sent to the executors.
+        InvalidType: Columns of types that Spark does not have, by name.
+    """
+    datasets = ParquetDatasetStore(store)
+    require_shippable(datasets)
+    manifest = datasets.read_manifest(key)
+    names = None if columns is None else list(columns)
+    arrow_schema = datasets.read_part(key, manifest, 0, columns=names).schema
+    schema = frame_schema(arrow_schema)
+    tasks = _tasks(_sizes(store, key, manifest))
+    read = ReadStretches(datasets, key, manifest, worker_schema(schema), tasks)
+    numbers = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
+    return numbers.mapInArrow(read, schema)
+
+
+def _sizes(
+    store: Store | remote_store.Store,
+    key: str,
+    manifest: DatasetManifest,
+) -> list[int]:
+    """The sizes of the parts in bytes, by one listing."""
+    sizes = {info.name: info.size for info in store.list_files(key)}
+    missing = [part for part in manifest.parts if part not in sizes]
+    if missing:
+        msg = f"{len(missing)} of {len(manifest.parts)} parts are missing, {missing[0]!r} first"
+        raise DatasetIncomplete(msg, path=key)
+    return [sizes[part] for part in manifest.parts]
+
+
+def _tasks(sizes_bytes: Iterable[int]) -> tuple[tuple[Stretch, ...], ...]:
+    """Cut large parts and join small ones, so that tasks are of about one size."""
+    sizes = list(sizes_bytes)
+    limit = min(max(sum(sizes) // _TASKS, _MIN_TASK_BYTES), _MAX_TASK_BYTES)
+    tasks: list[tuple[Stretch, ...]] = []
+    joined: list[Stretch] = []
+    joined_bytes = 0
+    for part, size in enumerate(sizes):
+        pieces = max(1, round(size / limit))
+        cuts = [size * piece // pieces for piece in range(pieces + 1)]
+        for start, end in pairwise(cuts):
+            if joined and joined_bytes + end - start > limit:
+                tasks.append(tuple(joined))
+                joined, joined_bytes = [], 0
+            joined.append(Stretch(part, start, end))
+            joined_bytes += end - start
+    tasks.append(tuple(joined))
+    return tuple(tasks)

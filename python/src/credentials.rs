@@ -1,0 +1,56 @@
+//! A user's callable as a source of credentials.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use pds::store::builder::CredentialSource;
+use pds::{Error, ErrorKind, Result};
+use pyo3::prelude::*;
+
+use crate::error::PyCause;
+use crate::runtime::in_python;
+
+/// Calls a Python function that returns a mapping; `expires_at` in it is a datetime or None.
+#[derive(Debug)]
+pub(crate) struct Callable(pub(crate) Py<PyAny>);
+
+type Fetched = (HashMap<String, String>, Option<DateTime<Utc>>);
+
+#[async_trait]
+impl CredentialSource for Callable {
+    async fn fetch(&self) -> Result<Fetched> {
+        let call = Python::attach(|py| self.0.clone_ref(py));
+        in_python(move |py| fetch(call.bind(py)))
+            .await
+            .map_err(|e| Error::other("the credential provider stopped").caused_by(e))?
+            .map_err(|e| {
+                Error::new(
+                    ErrorKind::PermissionDenied,
+                    "the credential provider failed",
+                )
+                .caused_by(PyCause(e))
+            })
+    }
+}
+
+fn fetch(call: &Bound<'_, PyAny>) -> PyResult<Fetched> {
+    let answer = call.call0()?;
+    let mut values = HashMap::new();
+    let mut expiry = None;
+    for item in answer.call_method0("items")?.try_iter()? {
+        let (name, value): (String, Bound<'_, PyAny>) = item?.extract()?;
+        if value.is_none() {
+            continue;
+        }
+        if name == "expires_at" {
+            let seconds: f64 = value.call_method0("timestamp")?.extract()?;
+            #[expect(clippy::cast_possible_truncation, reason = "milliseconds of a date")]
+            let millis = (seconds * 1000.0) as i64;
+            expiry = DateTime::from_timestamp_millis(millis);
+        } else {
+            values.insert(name, value.extract()?);
+        }
+    }
+    Ok((values, expiry))
+}

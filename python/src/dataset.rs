@@ -1,0 +1,338 @@
+//! Datasets: the engine's functions over a handle.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pds::dataset::{self, Layout, Manifest, Task, Write};
+use pds::parquet::default_threads;
+use pds::parquet::options::WriteOptions;
+use pyo3::prelude::*;
+use pyo3_arrow::PyTable;
+
+use crate::input::reader;
+use crate::parts::StagedPart;
+use crate::runtime::{checked, run};
+use crate::store::StoreHandle;
+
+/// `pds.options.WriteOptions`.
+#[derive(Debug, FromPyObject)]
+struct Options {
+    compression: String,
+    compression_level: Option<i32>,
+    row_group_size: Option<i64>,
+    max_rows_per_file: Option<i64>,
+    memory_limit: Option<i64>,
+}
+
+impl Options {
+    fn check(&self) -> pds::Result<WriteOptions> {
+        WriteOptions::new(
+            &self.compression,
+            self.compression_level,
+            self.row_group_size,
+            self.max_rows_per_file,
+            self.memory_limit,
+        )
+    }
+}
+
+/// The fields of `pds.dataset.DatasetWrite`.
+#[derive(Debug, FromPyObject)]
+struct WriteFields {
+    key: String,
+    overwrite: bool,
+    run_id: Option<String>,
+    metadata: Option<BTreeMap<String, String>>,
+    single: bool,
+    write_id: u128,
+    created_at: String,
+    options: Options,
+}
+
+impl WriteFields {
+    fn check(self) -> pds::Result<Write> {
+        let options = self.options.check()?;
+        Ok(Write {
+            key: self.key,
+            overwrite: self.overwrite,
+            run_id: self.run_id,
+            metadata: self.metadata,
+            layout: layout(self.single),
+            write_id: self.write_id,
+            created_at: self.created_at,
+            options,
+        })
+    }
+}
+
+/// `pds.dataset.TaskOptions`.
+#[derive(Debug, FromPyObject)]
+struct TaskFields {
+    number: u64,
+    threads: Option<usize>,
+    resident: bool,
+    keep_empty: bool,
+    shared: bool,
+}
+
+fn layout(single: bool) -> Layout {
+    if single {
+        Layout::Single
+    } else {
+        Layout::Numbered
+    }
+}
+
+/// The fields of `DatasetManifest`, in its order.
+type Fields = (
+    String,
+    Vec<String>,
+    u64,
+    String,
+    String,
+    String,
+    Option<String>,
+    Option<BTreeMap<String, String>>,
+);
+
+fn fields(manifest: Manifest) -> Fields {
+    (
+        manifest.dataset_key,
+        manifest.parts,
+        manifest.row_count,
+        manifest.schema_hash,
+        manifest.compression,
+        manifest.created_at_utc,
+        manifest.run_id,
+        manifest.metadata,
+    )
+}
+
+/// Checks options; raises `InvalidInput`.
+#[pyfunction]
+fn check_options(py: Python<'_>, options: Options) -> PyResult<()> {
+    checked(py, options.check()).map(drop)
+}
+
+/// Checks a dataset's key; raises `InvalidPath`.
+#[pyfunction]
+fn check_key(py: Python<'_>, key: &str) -> PyResult<()> {
+    checked(py, dataset::check_key(key))
+}
+
+/// Parses a manifest; raises `ManifestCorrupted`.
+#[pyfunction]
+fn parse_manifest(py: Python<'_>, text: &[u8]) -> PyResult<Fields> {
+    checked(py, Manifest::from_json(text).map(fields))
+}
+
+/// The JSON of a manifest's fields.
+#[pyfunction]
+fn manifest_to_json(manifest: Fields) -> String {
+    let (dataset_key, parts, row_count, schema_hash, compression, created_at_utc, run_id, metadata) =
+        manifest;
+    Manifest {
+        dataset_key,
+        parts,
+        row_count,
+        schema_hash,
+        compression,
+        created_at_utc,
+        run_id,
+        metadata,
+    }
+    .to_json()
+}
+
+/// Checks that a dataset can be written; gives the write's identity and time.
+#[pyfunction]
+fn begin_write(
+    py: Python<'_>,
+    store: &StoreHandle,
+    key: String,
+    overwrite: bool,
+    single: bool,
+    options: Options,
+) -> PyResult<(u128, String)> {
+    let options = checked(py, options.check())?;
+    checked(py, dataset::check_key(&key))?;
+    let store = checked(py, store.store())?;
+    let write = run(py, move || async move {
+        Write::begin(&store, &key, overwrite, layout(single), options).await
+    })?;
+    Ok((write.write_id, write.created_at))
+}
+
+/// Encodes a stream into staged parts.
+#[pyfunction]
+fn prepare(
+    py: Python<'_>,
+    store: &StoreHandle,
+    write: WriteFields,
+    task: TaskFields,
+    data: &Bound<'_, PyAny>,
+) -> PyResult<Vec<StagedPart>> {
+    let store = checked(py, store.store())?;
+    let write = checked(py, write.check())?;
+    let input = reader(data)?;
+    let task = Task {
+        number: task.number,
+        threads: task.threads.unwrap_or_else(default_threads),
+        resident: task.resident,
+        keep_empty: task.keep_empty,
+        shared: task.shared,
+    };
+    let parts = run(py, move || async move {
+        dataset::prepare(&store, &write, task, input).await
+    })?;
+    Ok(parts.into_iter().map(StagedPart).collect())
+}
+
+/// Makes staged parts the dataset.
+#[pyfunction]
+fn publish(
+    py: Python<'_>,
+    store: &StoreHandle,
+    write: WriteFields,
+    parts: Vec<StagedPart>,
+    schema_hash: String,
+) -> PyResult<Fields> {
+    let store = checked(py, store.store())?;
+    let write = checked(py, write.check())?;
+    let parts = parts.into_iter().map(|p| p.0).collect();
+    run(py, move || async move {
+        dataset::publish(&store, &write, parts, &schema_hash).await
+    })
+    .map(fields)
+}
+
+/// Removes staged parts.
+#[pyfunction]
+fn abort(py: Python<'_>, store: &StoreHandle, parts: Vec<StagedPart>) -> PyResult<()> {
+    let store = checked(py, store.store())?;
+    let parts: Vec<_> = parts.into_iter().map(|p| p.0).collect();
+    run(py, move || async move {
+        dataset::abort(&store, &parts).await;
+        Ok(())
+    })
+}
+
+/// Removes what the tasks of a write left.
+#[pyfunction]
+fn abort_all(py: Python<'_>, store: &StoreHandle, write: WriteFields) -> PyResult<()> {
+    let store = checked(py, store.store())?;
+    let write = checked(py, write.check())?;
+    run(py, move || async move {
+        dataset::abort_all(&store, &write).await
+    })
+}
+
+/// Reads a dataset into a `pyarrow.Table`.
+#[pyfunction]
+fn read_dataset<'py>(
+    py: Python<'py>,
+    store: &StoreHandle,
+    key: String,
+    columns: Option<Vec<String>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let store = checked(py, store.store())?;
+    let table = run(py, move || async move {
+        dataset::read(&store, &key, columns.as_deref()).await
+    })?;
+    PyTable::try_new(table.batches, table.schema)?.into_pyarrow(py)
+}
+
+/// Reads a manifest.
+#[pyfunction]
+fn read_manifest(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<Fields> {
+    let store = checked(py, store.store())?;
+    run(py, move || async move {
+        dataset::read_manifest(&store, &key).await
+    })
+    .map(fields)
+}
+
+/// Whether the marker is there.
+#[pyfunction]
+fn dataset_exists(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<bool> {
+    let store = checked(py, store.store())?;
+    run(
+        py,
+        move || async move { dataset::exists(&store, &key).await },
+    )
+}
+
+/// Removes a dataset's folder.
+#[pyfunction]
+fn delete_dataset(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<()> {
+    let store = checked(py, store.store())?;
+    run(
+        py,
+        move || async move { dataset::delete(&store, &key).await },
+    )
+}
+
+/// The keys of complete datasets below a folder.
+#[pyfunction]
+fn list_datasets(py: Python<'_>, store: &StoreHandle, prefix: String) -> PyResult<Vec<String>> {
+    let store = checked(py, store.store())?;
+    run(
+        py,
+        move || async move { dataset::list(&store, &prefix).await },
+    )
+}
+
+/// Checks every byte; gives rows, bytes, parts, parts with checksums.
+#[pyfunction]
+fn verify_dataset(
+    py: Python<'_>,
+    store: &StoreHandle,
+    key: String,
+) -> PyResult<(u64, u64, usize, usize)> {
+    let store = checked(py, store.store())?;
+    let found = run(
+        py,
+        move || async move { dataset::verify(&store, &key).await },
+    )?;
+    Ok((
+        found.rows,
+        found.bytes,
+        found.parts,
+        found.checksummed_parts,
+    ))
+}
+
+/// Removes what killed writers left; gives the number of files.
+#[pyfunction]
+fn clean_dataset(
+    py: Python<'_>,
+    store: &StoreHandle,
+    key: String,
+    older_than_seconds: f64,
+) -> PyResult<usize> {
+    let store = checked(py, store.store())?;
+    let age = Duration::try_from_secs_f64(older_than_seconds).unwrap_or(Duration::MAX);
+    let cleaned = run(py, move || async move {
+        dataset::clean(&store, &key, age).await
+    })?;
+    Ok(cleaned.files)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(check_options, module)?)?;
+    module.add_function(wrap_pyfunction!(check_key, module)?)?;
+    module.add_function(wrap_pyfunction!(parse_manifest, module)?)?;
+    module.add_function(wrap_pyfunction!(manifest_to_json, module)?)?;
+    module.add_function(wrap_pyfunction!(begin_write, module)?)?;
+    module.add_function(wrap_pyfunction!(prepare, module)?)?;
+    module.add_function(wrap_pyfunction!(publish, module)?)?;
+    module.add_function(wrap_pyfunction!(abort, module)?)?;
+    module.add_function(wrap_pyfunction!(abort_all, module)?)?;
+    module.add_function(wrap_pyfunction!(read_dataset, module)?)?;
+    module.add_function(wrap_pyfunction!(read_manifest, module)?)?;
+    module.add_function(wrap_pyfunction!(dataset_exists, module)?)?;
+    module.add_function(wrap_pyfunction!(delete_dataset, module)?)?;
+    module.add_function(wrap_pyfunction!(list_datasets, module)?)?;
+    module.add_function(wrap_pyfunction!(verify_dataset, module)?)?;
+    module.add_function(wrap_pyfunction!(clean_dataset, module)?)
+}

@@ -1,0 +1,73 @@
+//! The engine's errors as the exceptions of `pds.errors`, and Python's through the engine unchanged.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use pds::error::chain;
+use pds::{Error, ErrorKind};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// An exception that travels through the engine as a cause.
+#[derive(Debug)]
+pub(crate) struct PyCause(pub(crate) PyErr);
+
+impl fmt::Display for PyCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for PyCause {}
+
+fn class_of(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::NotFound => "NotFound",
+        ErrorKind::AlreadyExists => "AlreadyExists",
+        ErrorKind::PermissionDenied => "PermissionDenied",
+        ErrorKind::InvalidPath => "InvalidPath",
+        ErrorKind::InvalidInput => "InvalidInput",
+        ErrorKind::InvalidType => "InvalidType",
+        ErrorKind::CapabilityNotSupported => "CapabilityNotSupported",
+        ErrorKind::DirectoryNotEmpty => "DirectoryNotEmpty",
+        ErrorKind::Unavailable => "BackendUnavailable",
+        ErrorKind::Locked => "ResourceLocked",
+        ErrorKind::DatasetIncomplete => "DatasetIncomplete",
+        ErrorKind::ManifestCorrupted => "ManifestCorrupted",
+        ErrorKind::PartCorrupted => "PartCorrupted",
+        _ => "RemoteStoreError",
+    }
+}
+
+/// The exception for an error. An exception among its causes is raised itself.
+pub(crate) fn to_python(py: Python<'_>, error: Error) -> PyErr {
+    let mut cause: Option<&(dyn StdError + 'static)> = Some(&error);
+    while let Some(found) = cause {
+        if let Some(original) = found.downcast_ref::<PyCause>() {
+            return original.0.clone_ref(py);
+        }
+        cause = found.source();
+    }
+    build(py, &error).unwrap_or_else(|failure| failure)
+}
+
+fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+    let kwargs = PyDict::new(py);
+    if let Some(path) = error.path() {
+        kwargs.set_item("path", path)?;
+    }
+    match (error.kind(), error.detail()) {
+        (ErrorKind::ManifestCorrupted, Some(reason)) => kwargs.set_item("reason", reason)?,
+        (ErrorKind::CapabilityNotSupported, Some(name)) => kwargs.set_item("capability", name)?,
+        _ => {}
+    }
+    let mut message = error.message().to_owned();
+    if let Some(cause) = error.source() {
+        let text = chain(cause);
+        if !message.contains(&text) {
+            message = format!("{message}: {text}");
+        }
+    }
+    let class = py.import("pds.errors")?.getattr(class_of(error.kind()))?;
+    Ok(PyErr::from_value(class.call((message,), Some(&kwargs))?))
+}

@@ -1,0 +1,377 @@
+//! A `remote_store.Store` as an object store: bytes go through its own methods.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use futures::stream::{self, BoxStream, StreamExt};
+use object_store::path::Path;
+use object_store::{
+    Attributes, CopyMode, CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult,
+    MultipartUpload, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, RenameOptions, Result,
+};
+use pds::clock::SystemClock;
+use pds::store::cas::content_tag;
+use pds::store::metrics::Metrics;
+use pds::store::{Abilities, Store};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::error::PyCause;
+use crate::runtime::in_python;
+
+const STORE: &str = "remote-store";
+
+/// The store and what it can do.
+#[derive(Debug)]
+pub(crate) struct ForeignStore {
+    store: Py<PyAny>,
+    moves: bool,
+    describes: bool,
+}
+
+impl std::fmt::Display for ForeignStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(STORE)
+    }
+}
+
+impl ForeignStore {
+    /// The engine's store over it.
+    pub(crate) fn wrap(py: Python<'_>, store: Py<PyAny>) -> PyResult<Store> {
+        let capability = py.import("remote_store")?.getattr("Capability")?;
+        let supports = |name: &str| -> PyResult<bool> {
+            store
+                .bind(py)
+                .call_method1("supports", (capability.getattr(name)?,))?
+                .extract()
+        };
+        let abilities = Abilities {
+            delete: supports("DELETE")?,
+            list: supports("LIST")?,
+            conditional: true,
+            suffix_ranges: true,
+            versions: false,
+        };
+        let objects = Self {
+            moves: supports("MOVE")?,
+            describes: supports("METADATA")?,
+            store,
+        };
+        let metrics = Arc::new(Metrics::default());
+        Ok(Store::over(
+            STORE,
+            Arc::new(objects),
+            abilities,
+            metrics,
+            Arc::new(SystemClock),
+        ))
+    }
+
+    /// Calls Python off the async threads; exceptions become the errors they mean.
+    async fn call<T: Send + 'static>(
+        &self,
+        path: &Path,
+        work: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T> + Send + 'static,
+    ) -> Result<T> {
+        let store = Python::attach(|py| self.store.clone_ref(py));
+        let path = path.to_string();
+        in_python(move |py| work(store.bind(py)).map_err(|e| meaning(py, e, path))).await?
+    }
+
+    async fn head(&self, location: &Path) -> Result<ObjectMeta> {
+        let (key, describes) = (location.clone(), self.describes);
+        self.call(location, move |store| {
+            if describes {
+                let info = store.call_method1("get_file_info", (key.as_ref(),))?;
+                return meta(&key, &info);
+            }
+            let bytes = store.call_method1("read_bytes", (key.as_ref(),))?;
+            Ok(ObjectMeta {
+                location: key,
+                last_modified: DateTime::<Utc>::UNIX_EPOCH,
+                size: bytes.len()? as u64,
+                e_tag: None,
+                version: None,
+            })
+        })
+        .await
+    }
+
+    async fn read(&self, location: &Path, range: Option<Range<u64>>) -> Result<Bytes> {
+        let key = location.clone();
+        self.call(location, move |store| {
+            let Some(range) = range else {
+                return bytes_of(&store.call_method1("read_bytes", (key.as_ref(),))?);
+            };
+            let stream = store.call_method1("read_seekable", (key.as_ref(),))?;
+            let read = stream
+                .call_method1("seek", (range.start,))
+                .and_then(|_| stream.call_method1("read", (range.end - range.start,)))
+                .and_then(|found| bytes_of(&found));
+            stream.call_method0("close")?;
+            read
+        })
+        .await
+    }
+
+    async fn write(&self, location: &Path, content: Bytes, overwrite: bool) -> Result<()> {
+        let key = location.clone();
+        self.call(location, move |store| {
+            let kwargs = PyDict::new(store.py());
+            kwargs.set_item("overwrite", overwrite)?;
+            let content = PyBytes::new(store.py(), &content);
+            store.call_method("write_atomic", (key.as_ref(), content), Some(&kwargs))?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn list_folder(&self, prefix: Option<&Path>, recursive: bool) -> Result<ListResult> {
+        let folder = prefix.cloned().unwrap_or_default();
+        self.call(&folder.clone(), move |store| {
+            let mut found = ListResult {
+                common_prefixes: Vec::new(),
+                objects: Vec::new(),
+            };
+            if !folder.is_root()
+                && !store
+                    .call_method1("is_folder", (folder.as_ref(),))?
+                    .extract::<bool>()?
+            {
+                return Ok(found);
+            }
+            let kwargs = PyDict::new(store.py());
+            kwargs.set_item("recursive", recursive)?;
+            for info in store
+                .call_method("list_files", (folder.as_ref(),), Some(&kwargs))?
+                .try_iter()?
+            {
+                let info = info?;
+                found
+                    .objects
+                    .push(meta(&key_of(&info.getattr("path")?)?, &info)?);
+            }
+            if !recursive {
+                for entry in store
+                    .call_method1("list_folders", (folder.as_ref(),))?
+                    .try_iter()?
+                {
+                    let entry = entry?;
+                    let name = entry.getattr("path").unwrap_or(entry);
+                    found.common_prefixes.push(key_of(&name)?);
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl ObjectStore for ForeignStore {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Result<PutResult> {
+        let content: Bytes = payload.into();
+        match opts.mode {
+            PutMode::Overwrite => self.write(location, content, true).await?,
+            PutMode::Create => self.write(location, content, false).await?,
+            PutMode::Update(expected) => {
+                // Such a store has no conditional replace: the content is compared just before.
+                let current = self.read(location, None).await?;
+                if Some(content_tag(&current)) != expected.e_tag {
+                    return Err(Error::Precondition {
+                        path: location.to_string(),
+                        source: "the content has changed".into(),
+                    });
+                }
+                self.write(location, content, true).await?;
+            }
+        }
+        Ok(PutResult {
+            e_tag: None,
+            version: None,
+        })
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        _: &Path,
+        _: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        Err(Error::NotImplemented {
+            operation: "put_multipart_opts".into(),
+            implementer: self.to_string(),
+        })
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        // A whole object needs no description: its bytes tell the length.
+        let (meta, bytes) = if options.range.is_none() && !options.head {
+            let bytes = self.read(location, None).await?;
+            let meta = ObjectMeta {
+                location: location.clone(),
+                last_modified: DateTime::<Utc>::UNIX_EPOCH,
+                size: bytes.len() as u64,
+                e_tag: None,
+                version: None,
+            };
+            (meta, Some(bytes))
+        } else {
+            (self.head(location).await?, None)
+        };
+        options.check_preconditions(&meta)?;
+        let range = match &options.range {
+            None => 0..meta.size,
+            Some(range) => range.as_range(meta.size).map_err(|e| Error::Generic {
+                store: STORE,
+                source: e.into(),
+            })?,
+        };
+        let bytes = match bytes {
+            Some(bytes) => bytes,
+            None if options.head => Bytes::new(),
+            None => self.read(location, Some(range.clone())).await?,
+        };
+        Ok(GetResult {
+            payload: GetResultPayload::Stream(stream::iter([Ok(bytes)]).boxed()),
+            meta,
+            range,
+            attributes: Attributes::default(),
+        })
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        let store = Python::attach(|py| self.store.clone_ref(py));
+        let this = Arc::new(Self {
+            store,
+            moves: self.moves,
+            describes: self.describes,
+        });
+        locations
+            .then(move |key| {
+                let this = Arc::clone(&this);
+                async move {
+                    let key = key?;
+                    let name = key.to_string();
+                    this.call(&key, move |store| {
+                        store.call_method1("delete", (name,)).map(drop)
+                    })
+                    .await?;
+                    Ok(key)
+                }
+            })
+            .boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let store = Python::attach(|py| self.store.clone_ref(py));
+        let this = Self {
+            store,
+            moves: self.moves,
+            describes: self.describes,
+        };
+        let prefix = prefix.cloned();
+        stream::once(async move { this.list_folder(prefix.as_ref(), true).await })
+            .flat_map(|found| match found {
+                Ok(found) => stream::iter(found.objects).map(Ok).boxed(),
+                Err(e) => stream::iter([Err(e)]).boxed(),
+            })
+            .boxed()
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.list_folder(prefix, false).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        let bytes = self.read(from, None).await?;
+        self.write(to, bytes, options.mode == CopyMode::Overwrite)
+            .await
+    }
+
+    async fn rename_opts(&self, from: &Path, to: &Path, _options: RenameOptions) -> Result<()> {
+        if !self.moves {
+            self.copy_opts(from, to, CopyOptions::default()).await?;
+            let name = from.to_string();
+            return self
+                .call(from, move |store| {
+                    store.call_method1("delete", (name,)).map(drop)
+                })
+                .await;
+        }
+        let (source, target) = (from.to_string(), to.to_string());
+        self.call(from, move |store| {
+            let kwargs = PyDict::new(store.py());
+            kwargs.set_item("overwrite", true)?;
+            store
+                .call_method("move", (source, target), Some(&kwargs))
+                .map(drop)
+        })
+        .await
+    }
+}
+
+fn bytes_of(found: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    Ok(Bytes::copy_from_slice(found.extract::<&[u8]>()?))
+}
+
+fn key_of(path: &Bound<'_, PyAny>) -> PyResult<Path> {
+    let text = path.str()?.to_string();
+    Path::parse(&text).map_err(|e| pyo3::exceptions::PyValueError::new_err(e.to_string()))
+}
+
+fn meta(location: &Path, info: &Bound<'_, PyAny>) -> PyResult<ObjectMeta> {
+    let modified: DateTime<Utc> = info
+        .getattr("modified_at")?
+        .call_method0("timestamp")
+        .and_then(|t| t.extract::<f64>())
+        .map_or(DateTime::<Utc>::UNIX_EPOCH, |seconds| {
+            #[expect(clippy::cast_possible_truncation, reason = "milliseconds of a date")]
+            let millis = (seconds * 1000.0) as i64;
+            DateTime::from_timestamp_millis(millis).unwrap_or_default()
+        });
+    Ok(ObjectMeta {
+        location: location.clone(),
+        last_modified: modified,
+        size: info.getattr("size")?.extract()?,
+        e_tag: info.getattr("etag")?.extract()?,
+        version: None,
+    })
+}
+
+/// What an exception of remote-store means to the engine; the exception itself is kept.
+fn meaning(py: Python<'_>, error: PyErr, path: String) -> Error {
+    let names: Vec<String> = error
+        .get_type(py)
+        .mro()
+        .iter()
+        .filter_map(|class| class.getattr("__name__").and_then(|n| n.extract()).ok())
+        .collect();
+    let is = |name: &str| names.iter().any(|n| n == name);
+    let source = Box::new(PyCause(error));
+    if is("NotFound") {
+        Error::NotFound { path, source }
+    } else if is("AlreadyExists") {
+        Error::AlreadyExists { path, source }
+    } else if is("PermissionDenied") {
+        Error::PermissionDenied { path, source }
+    } else if is("CapabilityNotSupported") {
+        Error::NotSupported { source }
+    } else {
+        Error::Generic {
+            store: STORE,
+            source,
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The door between Python and the engine: it converts, waits and maps errors, and knows nothing else.
+
+mod credentials;
+mod dataset;
+mod error;
+mod foreign;
+mod input;
+mod logging;
+mod parts;
+mod runtime;
+mod scan;
+mod store;
+
+use pyo3::prelude::*;
+
+/// The native half of `pds`.
+#[pymodule]
+fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<store::StoreHandle>()?;
+    module.add_class::<parts::StagedPart>()?;
+    module.add_class::<scan::Scan>()?;
+    logging::register(module)?;
+    dataset::register(module)?;
+    scan::register(module)
+}

@@ -1,0 +1,76 @@
+//! Staged parts as Python objects that can be sent to another process.
+
+use pds::dataset::StagedPart as EnginePart;
+use pds::{Error, ErrorKind};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::runtime::checked;
+
+/// A part that waits to be published.
+#[pyclass(frozen, from_py_object, module = "pds._pds")]
+#[derive(Debug, Clone)]
+pub(crate) struct StagedPart(pub(crate) EnginePart);
+
+#[pymethods]
+impl StagedPart {
+    /// Rows of the part.
+    #[getter]
+    fn rows(&self) -> u64 {
+        self.0.rows
+    }
+
+    /// Bytes of the part.
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.0.bytes
+    }
+
+    /// The task that wrote it.
+    #[getter]
+    fn task(&self) -> u64 {
+        self.0.task
+    }
+
+    /// Its number among the task's parts.
+    #[getter]
+    fn sequence(&self) -> u64 {
+        self.0.sequence
+    }
+
+    /// The part as bytes, for messages.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = serde_json::to_vec(&self.0)
+            .map_err(|e| Error::other("a part cannot be sent").caused_by(e));
+        Ok(PyBytes::new(py, &checked(py, bytes)?))
+    }
+
+    /// The part that `to_bytes` made.
+    #[staticmethod]
+    fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<Self> {
+        let parsed = serde_json::from_slice(data).map(Self).map_err(|e| {
+            Error::new(ErrorKind::InvalidInput, "these bytes are no staged part").caused_by(e)
+        });
+        checked(py, parsed)
+    }
+
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
+        let from_bytes = py.get_type::<Self>().getattr("from_bytes")?;
+        Ok((from_bytes, (self.to_bytes(py)?,)))
+    }
+
+    fn __eq__(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+
+    fn __repr__(&self) -> String {
+        let part = &self.0;
+        format!(
+            "StagedPart(task={}, sequence={}, rows={}, bytes={})",
+            part.task, part.sequence, part.rows, part.bytes
+        )
+    }
+}

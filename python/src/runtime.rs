@@ -1,0 +1,101 @@
+//! The one door: releases the GIL, runs the future, checks signals, maps the error.
+//!
+//! A process has one runtime, made at its first call. A forked child makes its own and leaves the
+//! parent's alone, whose threads it does not have.
+
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pds::{Error, Result};
+use pyo3::prelude::*;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::oneshot;
+
+use crate::error::to_python;
+
+/// How often a waiting call looks for Ctrl-C.
+const SIGNAL_TICK: Duration = Duration::from_millis(100);
+
+static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// This process's runtime.
+#[expect(unsafe_code, reason = "a leaked runtime lives as long as the process")]
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+fn handle() -> Result<&'static Handle> {
+    let pid = std::process::id();
+    let current = RUNTIME.load(Ordering::Acquire);
+    if !current.is_null() && OWNER.load(Ordering::Acquire) == pid {
+        // SAFETY: set below from a leaked box and never freed.
+        return Ok(unsafe { &*current }.handle());
+    }
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(pds::parquet::default_threads().clamp(2, 8))
+        .thread_name("pds-io")
+        .enable_all()
+        .build()
+        .map_err(|e| Error::other("the runtime cannot be started").caused_by(e))?;
+    // Two threads may both get here; each runtime works, and the later one stays.
+    let leaked: *mut Runtime = Box::leak(Box::new(runtime));
+    RUNTIME.store(leaked, Ordering::Release);
+    OWNER.store(pid, Ordering::Release);
+    // SAFETY: leaked just now.
+    Ok(unsafe { &*leaked }.handle())
+}
+
+/// Runs the future that `work` makes to its end, without the GIL; Ctrl-C drops it. The future stays
+/// on one thread, so it need not be `Send`.
+pub(crate) fn run<T, F>(py: Python<'_>, work: impl FnOnce() -> F + Send + 'static) -> PyResult<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>>,
+{
+    let runtime = handle().map_err(|e| to_python(py, e))?;
+    let (sender, receiver) = mpsc::sync_channel(1);
+    // Dropped with this call, which ends the future.
+    let (_alive, interrupted) = oneshot::channel::<()>();
+    runtime.spawn_blocking(move || {
+        runtime.block_on(async move {
+            tokio::select! {
+                done = work() => {
+                    // Nobody receives when the caller was interrupted just now.
+                    let _ = sender.send(done);
+                }
+                _ = interrupted => {}
+            }
+        });
+    });
+    let receiver = Mutex::new(receiver);
+    loop {
+        let wait = || {
+            receiver
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .recv_timeout(SIGNAL_TICK)
+        };
+        match py.detach(wait) {
+            Ok(done) => return done.map_err(|e| to_python(py, e)),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(to_python(
+                    py,
+                    Error::other("the operation stopped unexpectedly"),
+                ));
+            }
+        }
+    }
+}
+
+/// Maps an error of work that needs no waiting.
+pub(crate) fn checked<T>(py: Python<'_>, result: Result<T>) -> PyResult<T> {
+    result.map_err(|e| to_python(py, e))
+}
+
+/// Runs Python code off the async threads.
+pub(crate) async fn in_python<T: Send + 'static>(
+    work: impl FnOnce(Python<'_>) -> T + Send + 'static,
+) -> Result<T, tokio::task::JoinError> {
+    tokio::task::spawn_blocking(move || Python::attach(work)).await
+}

@@ -1,0 +1,292 @@
+//! A store as Python holds it: opened at its first use in each process.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use object_store::{CopyMode, GetOptions, GetRange, ObjectMeta, PutMode};
+use pds::store::{Folder, Store, StoreBuilder};
+use pds::{Error, ErrorKind, Result};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::credentials::Callable;
+use crate::foreign::ForeignStore;
+use crate::runtime::{checked, run};
+
+/// A file: path, size, seconds since 1970, version.
+type Listed = (String, u64, f64, Option<String>);
+
+#[derive(Debug)]
+enum Recipe {
+    Url(StoreBuilder),
+    Foreign(Store),
+}
+
+#[derive(Debug)]
+struct Shared {
+    recipe: Recipe,
+    /// The process that opened it, and the store.
+    opened: Mutex<Option<(u32, Store)>>,
+}
+
+/// The native half of a store.
+#[pyclass(frozen, module = "pds._pds")]
+#[derive(Debug)]
+pub(crate) struct StoreHandle {
+    shared: Arc<Shared>,
+    folder: String,
+}
+
+impl StoreHandle {
+    fn new(recipe: Recipe) -> Self {
+        let shared = Shared {
+            recipe,
+            opened: Mutex::new(None),
+        };
+        Self {
+            shared: Arc::new(shared),
+            folder: String::new(),
+        }
+    }
+
+    /// The store, opened anew in a forked child, whose inherited connections are its parent's.
+    pub(crate) fn store(&self) -> Result<Store> {
+        let builder = match &self.shared.recipe {
+            Recipe::Foreign(store) => return store.child(&self.folder),
+            Recipe::Url(builder) => builder,
+        };
+        let pid = std::process::id();
+        let mut opened = self
+            .shared
+            .opened
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let store = match &*opened {
+            Some((owner, store)) if *owner == pid => store.clone(),
+            _ => {
+                let store = builder.build()?;
+                // Closing the parent's connections from here would disturb the parent.
+                std::mem::forget(opened.replace((pid, store.clone())));
+                store
+            }
+        };
+        store.child(&self.folder)
+    }
+}
+
+#[pymethods]
+impl StoreHandle {
+    /// Checks URL and options; opens nothing.
+    #[new]
+    #[pyo3(signature = (url, options, credential_provider=None))]
+    fn open(
+        py: Python<'_>,
+        url: &str,
+        options: BTreeMap<String, String>,
+        credential_provider: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let parsed =
+            StoreBuilder::parse(url, &options).and_then(|builder| match credential_provider {
+                Some(call) => builder.with_credentials(Arc::new(Callable(call))),
+                None => Ok(builder),
+            });
+        checked(py, parsed.map(|builder| Self::new(Recipe::Url(builder))))
+    }
+
+    /// A handle on a `remote_store.Store`.
+    #[staticmethod]
+    fn foreign(py: Python<'_>, store: Py<PyAny>) -> PyResult<Self> {
+        let store = ForeignStore::wrap(py, store)?;
+        Ok(Self::new(Recipe::Foreign(store)))
+    }
+
+    /// The handle of a folder.
+    fn child(&self, py: Python<'_>, folder: &str) -> PyResult<Self> {
+        let joined = match (self.folder.as_str(), folder) {
+            ("", folder) => folder.to_owned(),
+            (parent, "") => parent.to_owned(),
+            (parent, folder) => format!("{parent}/{folder}"),
+        };
+        checked(py, pds::store::path::parse_folder(&joined))?;
+        Ok(Self {
+            shared: Arc::clone(&self.shared),
+            folder: joined,
+        })
+    }
+
+    /// Request and byte counters.
+    fn metrics(&self, py: Python<'_>) -> PyResult<BTreeMap<&'static str, u64>> {
+        let store = checked(py, self.store())?;
+        Ok(store.metrics().snapshot().into_iter().collect())
+    }
+
+    /// Sets the counters to zero.
+    fn reset_metrics(&self, py: Python<'_>) -> PyResult<()> {
+        checked(py, self.store())?.metrics().reset();
+        Ok(())
+    }
+
+    /// Closes the connections; the next call opens them again.
+    fn close(&self) {
+        *self
+            .shared
+            .opened
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// An object, or `length` bytes from `offset`; fewer at the end.
+    #[pyo3(signature = (path, offset=0, length=None))]
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        path: String,
+        offset: u64,
+        length: Option<u64>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let store = checked(py, self.store())?;
+        let range = match length {
+            Some(length) => Some(GetRange::Bounded(offset..offset.saturating_add(length))),
+            None => (offset > 0).then_some(GetRange::Offset(offset)),
+        };
+        let options = GetOptions::new().with_range(range);
+        let (bytes, _) = run(py, move || async move { store.get(&path, options).await })?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Writes an object whole.
+    fn write(&self, py: Python<'_>, path: String, content: &[u8], overwrite: bool) -> PyResult<()> {
+        let store = checked(py, self.store())?;
+        let content = Bytes::copy_from_slice(content);
+        let mode = if overwrite {
+            PutMode::Overwrite
+        } else {
+            PutMode::Create
+        };
+        run(py, move || async move {
+            put(&store, &path, content, mode).await
+        })
+    }
+
+    /// Path, size, time and version of a file; None if there is none.
+    fn head(&self, py: Python<'_>, path: String) -> PyResult<Option<Listed>> {
+        let store = checked(py, self.store())?;
+        run(py, move || async move {
+            match store.head(&path).await {
+                Ok(meta) => Ok(Some(listed(&meta))),
+                Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+                Err(e) => Err(e),
+            }
+        })
+    }
+
+    /// The files and folders of a folder; with `recursive` the files of all depths.
+    fn list(
+        &self,
+        py: Python<'_>,
+        folder: String,
+        recursive: bool,
+    ) -> PyResult<(Vec<Listed>, Vec<String>)> {
+        let store = checked(py, self.store())?;
+        let found = run(py, move || async move {
+            if recursive {
+                let files = store.list(&folder).await?;
+                return Ok(Folder {
+                    files,
+                    folders: Vec::new(),
+                });
+            }
+            store.list_folder(&folder).await
+        })?;
+        Ok((found.files.iter().map(listed).collect(), found.folders))
+    }
+
+    /// Deletes files; says nothing of those that were not there.
+    fn delete(&self, py: Python<'_>, paths: Vec<String>) -> PyResult<()> {
+        let store = checked(py, self.store())?;
+        run(py, move || async move { store.delete_all(&paths).await })
+    }
+
+    /// Removes a folder's empty shell, where folders exist of their own.
+    fn remove_empty_folder(&self, py: Python<'_>, folder: String) -> PyResult<()> {
+        let store = checked(py, self.store())?;
+        run(py, move || async move {
+            store.remove_empty_folder(&folder).await
+        })
+    }
+
+    /// Whether a folder exists of its own, as local ones do.
+    fn is_local_folder(&self, py: Python<'_>, folder: &str) -> PyResult<bool> {
+        let store = checked(py, self.store())?;
+        let Some(local) = store.local() else {
+            return Ok(false);
+        };
+        let key = checked(
+            py,
+            if folder.is_empty() {
+                Ok(object_store::path::Path::ROOT)
+            } else {
+                store.key(folder)
+            },
+        )?;
+        Ok(local.resolve(&key).is_ok_and(|path| path.is_dir()))
+    }
+
+    /// Copies a file, or moves it.
+    fn copy(
+        &self,
+        py: Python<'_>,
+        from: String,
+        to: String,
+        overwrite: bool,
+        remove: bool,
+    ) -> PyResult<()> {
+        let store = checked(py, self.store())?;
+        run(py, move || async move {
+            if remove && overwrite {
+                return store.rename(&from, &to).await;
+            }
+            let mode = if overwrite {
+                CopyMode::Overwrite
+            } else {
+                CopyMode::Create
+            };
+            match store.copy(&from, &to, mode).await {
+                // S3 has no conditional copy: the object is read and created.
+                Err(e) if e.kind() == ErrorKind::CapabilityNotSupported && !overwrite => {
+                    let (bytes, _) = store.get(&from, GetOptions::default()).await?;
+                    put(&store, &to, bytes, PutMode::Create).await?;
+                }
+                copied => copied?,
+            }
+            if remove {
+                store.delete(&from).await.map(drop)
+            } else {
+                Ok(())
+            }
+        })
+    }
+}
+
+/// Writes an object; the error of a create says what is in the way.
+async fn put(store: &Store, path: &str, content: Bytes, mode: PutMode) -> Result<()> {
+    let found = store.put(path, content, mode).await;
+    found.map(drop).map_err(|e| match e.kind() {
+        ErrorKind::AlreadyExists => {
+            Error::new(ErrorKind::AlreadyExists, format!("{path:?} already exists")).at(path)
+        }
+        _ => e,
+    })
+}
+
+fn listed(meta: &ObjectMeta) -> Listed {
+    #[expect(clippy::cast_precision_loss, reason = "microseconds since 1970 fit")]
+    let seconds = meta.last_modified.timestamp_micros() as f64 / 1e6;
+    (
+        meta.location.to_string(),
+        meta.size,
+        seconds,
+        meta.e_tag.clone(),
+    )
+}

@@ -1,0 +1,49 @@
+//! Time and chance, injected, so that tests can replay them.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+
+/// Where time, waiting and random identities come from.
+#[async_trait]
+pub trait Clock: Debug + Send + Sync + 'static {
+    /// The time of day.
+    fn now(&self) -> DateTime<Utc>;
+    /// Time since an arbitrary start; counts while the machine sleeps.
+    fn monotonic(&self) -> Duration;
+    /// Waits.
+    async fn sleep(&self, duration: Duration);
+    /// 128 random bits.
+    fn new_id(&self) -> u128;
+}
+
+/// The system's clock and random source.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct SystemClock;
+
+#[async_trait]
+impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    fn now(&self) -> DateTime<Utc> {
+        DateTime::from(std::time::SystemTime::now())
+    }
+
+    fn monotonic(&self) -> Duration {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Duration::new(
+            t.tv_sec.unsigned_abs(),
+            u32::try_from(t.tv_nsec).unwrap_or(0),
+        )
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    async fn sleep(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    fn new_id(&self) -> u128 {
+        rand::random()
+    }
+}

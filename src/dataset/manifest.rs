@@ -1,0 +1,359 @@
+//! `manifest.json`, as RFC-0008 has it (PDS-004, PDS-012).
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write as _;
+
+use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
+
+use super::{INTENT, MANIFEST, SUCCESS};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::local::TEMP_PREFIX;
+
+/// A written dataset, as its manifest describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manifest {
+    /// The folder of the dataset.
+    pub dataset_key: String,
+    /// File names of the parts, in order.
+    pub parts: Vec<String>,
+    /// Rows of all parts together.
+    pub row_count: u64,
+    /// First 16 hex characters of the SHA-256 of the schema's text.
+    pub schema_hash: String,
+    /// The codec's name.
+    pub compression: String,
+    /// When the write began, ISO 8601.
+    pub created_at_utc: String,
+    /// The caller's run.
+    pub run_id: Option<String>,
+    /// The caller's own pairs.
+    pub metadata: Option<BTreeMap<String, String>>,
+}
+
+const FIELDS: [&str; 8] = [
+    "dataset_key",
+    "parts",
+    "row_count",
+    "schema_hash",
+    "compression",
+    "created_at_utc",
+    "run_id",
+    "metadata",
+];
+const REQUIRED: usize = 6;
+
+fn corrupted(message: &str, reason: impl Into<String>) -> Error {
+    let reason = reason.into();
+    Error::new(ErrorKind::ManifestCorrupted, format!("{message}: {reason}")).with_detail(reason)
+}
+
+impl Manifest {
+    /// Sorted keys, two spaces, ASCII; None fields are left out.
+    pub fn to_json(&self) -> String {
+        let mut object = BTreeMap::from([
+            ("dataset_key", Value::from(self.dataset_key.as_str())),
+            ("parts", Value::from(self.parts.clone())),
+            ("row_count", Value::from(self.row_count)),
+            ("schema_hash", Value::from(self.schema_hash.as_str())),
+            ("compression", Value::from(self.compression.as_str())),
+            ("created_at_utc", Value::from(self.created_at_utc.as_str())),
+        ]);
+        if let Some(run_id) = &self.run_id {
+            object.insert("run_id", Value::from(run_id.as_str()));
+        }
+        if let Some(metadata) = &self.metadata {
+            let pairs = metadata
+                .iter()
+                .map(|(k, v)| (k.clone(), Value::from(v.as_str())));
+            object.insert("metadata", Value::Object(pairs.collect()));
+        }
+        // Serializing strings and numbers into memory cannot fail.
+        let text = serde_json::to_string_pretty(&object).unwrap_or_default();
+        ascii(&text)
+    }
+
+    /// Reads a manifest; unknown keys are ignored. Errors are [`ErrorKind::ManifestCorrupted`].
+    pub fn from_json(bytes: &[u8]) -> Result<Self> {
+        let text = std::str::from_utf8(bytes).map_err(|e| {
+            corrupted(
+                "cannot parse the manifest's JSON",
+                format!("not UTF-8: {e}"),
+            )
+        })?;
+        let mut parser = serde_json::Deserializer::from_str(text);
+        let found = parser
+            .deserialize_any(TopLevel)
+            .and_then(|found| parser.end().map(|()| found))
+            .map_err(|e| {
+                corrupted(
+                    "cannot parse the manifest's JSON",
+                    format!("invalid JSON: {e}"),
+                )
+            })?;
+        let Some(mut fields) = found else {
+            return Err(corrupted(
+                "the manifest must be a JSON object",
+                "expected an object",
+            ));
+        };
+        let missing: Vec<&str> = FIELDS[..REQUIRED]
+            .iter()
+            .copied()
+            .filter(|f| !fields.contains_key(f))
+            .collect();
+        if !missing.is_empty() {
+            return Err(corrupted(
+                "the manifest misses required fields",
+                format!("missing fields: {}", missing.join(", ")),
+            ));
+        }
+        let mut take = |name: &'static str| fields.remove(name).unwrap_or(Value::Null);
+        Ok(Self {
+            dataset_key: text_of("dataset_key", take("dataset_key"))?,
+            parts: parts_of(take("parts"))?,
+            row_count: take("row_count")
+                .as_u64()
+                .ok_or_else(|| wrong("row_count", "a whole number that is not negative"))?,
+            schema_hash: text_of("schema_hash", take("schema_hash"))?,
+            compression: text_of("compression", take("compression"))?,
+            created_at_utc: text_of("created_at_utc", take("created_at_utc"))?,
+            run_id: match take("run_id") {
+                Value::Null => None,
+                value => Some(text_of("run_id", value)?),
+            },
+            metadata: metadata_of(take("metadata"))?,
+        })
+    }
+
+    /// Checks that every part is a file of the dataset's own folder, and listed once.
+    pub fn check_parts(&self) -> Result<()> {
+        let mut seen = HashSet::new();
+        for part in &self.parts {
+            let ours = [MANIFEST, SUCCESS, INTENT].contains(&part.as_str())
+                || part.starts_with(TEMP_PREFIX);
+            let fault = if ours {
+                "is named like a file of the dataset itself"
+            } else if part.contains('/') || crate::store::path::parse(part).is_err() {
+                "is not a plain file name"
+            } else if !seen.insert(part) {
+                "is listed twice"
+            } else {
+                continue;
+            };
+            return Err(corrupted(
+                "the manifest's parts cannot be used",
+                format!("part {part:?} {fault}"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn wrong(field: &str, expected: &str) -> Error {
+    corrupted(
+        "the manifest has a field that cannot be used",
+        format!("{field} must be {expected}"),
+    )
+}
+
+fn text_of(field: &str, value: Value) -> Result<String> {
+    match value {
+        Value::String(text) => Ok(text),
+        _ => Err(wrong(field, "a string")),
+    }
+}
+
+fn parts_of(value: Value) -> Result<Vec<String>> {
+    let Value::Array(items) = value else {
+        return Err(wrong("parts", "a list of strings"));
+    };
+    let texts = items.into_iter().map(|item| match item {
+        Value::String(text) => Ok(text),
+        _ => Err(wrong("parts", "a list of strings")),
+    });
+    texts.collect()
+}
+
+fn metadata_of(value: Value) -> Result<Option<BTreeMap<String, String>>> {
+    let expected = || wrong("metadata", "an object of strings");
+    match value {
+        Value::Null => Ok(None),
+        Value::Object(pairs) => pairs
+            .into_iter()
+            .map(|(k, v)| match v {
+                Value::String(text) => Ok((k, text)),
+                _ => Err(expected()),
+            })
+            .collect::<Result<_>>()
+            .map(Some),
+        _ => Err(expected()),
+    }
+}
+
+/// Keeps the known fields of an object; None for any other value. A repeated field is an error.
+struct TopLevel;
+
+impl<'de> Visitor<'de> for TopLevel {
+    type Value = Option<BTreeMap<&'static str, Value>>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut found = BTreeMap::new();
+        while let Some(key) = map.next_key::<String>()? {
+            let Some(name) = FIELDS.iter().copied().find(|f| *f == key) else {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            };
+            if found.insert(name, map.next_value::<Value>()?).is_some() {
+                return Err(serde::de::Error::custom(format!(
+                    "field {name} occurs twice"
+                )));
+            }
+        }
+        Ok(Some(found))
+    }
+
+    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+}
+
+/// Escapes everything beyond ASCII, which in JSON occurs in strings only.
+fn ascii(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c.is_ascii() {
+            out.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing into a string cannot fail.
+            let _ = write!(out, "\\u{unit:04x}");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Manifest {
+        Manifest {
+            dataset_key: "silver/ünï".to_owned(),
+            parts: vec!["data.parquet".to_owned()],
+            row_count: 3,
+            schema_hash: "0".repeat(16),
+            compression: "zstd".to_owned(),
+            created_at_utc: "2026-11-21T00:00:00+00:00".to_owned(),
+            run_id: None,
+            metadata: Some(BTreeMap::from([("𝄞".to_owned(), "\u{1}\"".to_owned())])),
+        }
+    }
+
+    #[test]
+    fn round_trips_as_ascii_with_sorted_keys() {
+        let json = sample().to_json();
+        assert!(json.is_ascii());
+        assert!(
+            json.starts_with("{\n  \"compression\": \"zstd\",\n  \"created_at_utc\""),
+            "{json}"
+        );
+        assert!(json.contains("\\ud834\\udd1e"));
+        assert!(!json.contains("run_id"));
+        assert_eq!(Manifest::from_json(json.as_bytes()).unwrap(), sample());
+    }
+
+    #[test]
+    fn names_the_field_that_is_wrong() {
+        let good = sample().to_json();
+        let deep = format!(
+            "{}\"x\": {}{}}}",
+            good.trim_end_matches(['}', '\n']),
+            "[".repeat(9999),
+            "]".repeat(9999)
+        );
+        for (from, to, named) in [
+            ("3", "true", "row_count"),
+            ("3", "3.0", "row_count"),
+            ("3", "-3", "row_count"),
+            ("3", "1e400", "JSON"),
+            ("3", "99999999999999999999", "row_count"),
+            ("\"zstd\"", "null", "compression"),
+            ("[", "{", "JSON"),
+        ] {
+            let bad = good.replacen(from, to, 1);
+            let error = Manifest::from_json(bad.as_bytes()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ManifestCorrupted);
+            assert!(error.message().contains(named), "{error}");
+        }
+        assert!(Manifest::from_json(deep.as_bytes()).is_err());
+        assert!(Manifest::from_json(b"\xff").is_err());
+        for other in ["[1]", "1", "\"x\"", "null", "true", "1.5"] {
+            assert!(
+                Manifest::from_json(other.as_bytes())
+                    .unwrap_err()
+                    .message()
+                    .contains("object")
+            );
+        }
+    }
+
+    #[test]
+    fn parts_stay_in_the_folder() {
+        for bad in [
+            "",
+            ".",
+            "..",
+            "../x",
+            "/x",
+            "a/b",
+            "a\\b",
+            "s3://b/x",
+            "manifest.json",
+            "_SUCCESS",
+            "_publish.json",
+            "a\0",
+        ] {
+            let manifest = Manifest {
+                parts: vec![bad.to_owned()],
+                ..sample()
+            };
+            assert!(manifest.check_parts().is_err(), "{bad:?}");
+        }
+        let twice = Manifest {
+            parts: vec!["a".to_owned(), "a".to_owned()],
+            ..sample()
+        };
+        assert!(twice.check_parts().is_err());
+    }
+}

@@ -1,0 +1,187 @@
+//! RFC-0008 datasets: parts, `manifest.json`, `_SUCCESS`; whole or not there.
+//!
+//! Writing is two steps. [`prepare`] encodes parts and leaves them where no reader sees them.
+//! [`publish`] makes them the dataset in a handful of small requests, under an intent
+//! (`_publish.json`, created if absent) that excludes a second publisher and is the redo log: a
+//! publish that a crash cut off is finished by the next call that may write. [`read`] returns one
+//! dataset or an error, never a mixture: parts carry the identity of their write, and manifest and
+//! marker are compared again after the last byte.
+//!
+//! Names in a dataset's folder: `data.parquet` or `part-NNNNN.parquet`, `manifest.json`,
+//! `_SUCCESS`; while a write is under way or after a crash also `_publish.json` and `.pds-…`.
+
+mod intent;
+mod manage;
+mod manifest;
+mod open;
+mod prepare;
+mod publish;
+mod read;
+mod scan;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::manage::{Cleaned, Verified, clean, delete, exists, list, verify};
+pub use self::manifest::Manifest;
+pub use self::prepare::{Task, abort, abort_all, prepare};
+pub use self::publish::publish;
+pub use self::read::{Table, read, read_manifest};
+pub use self::scan::{Scan, scan, scan_part};
+use crate::error::{Error, ErrorKind, Result};
+use crate::parquet::options::WriteOptions;
+use crate::store::stage::Staged;
+use crate::store::{Store, path};
+
+/// The completion marker.
+pub const SUCCESS: &str = "_SUCCESS";
+/// The manifest's name.
+pub const MANIFEST: &str = "manifest.json";
+/// The intent of a publish that is under way.
+pub const INTENT: &str = "_publish.json";
+
+/// What parts are called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Layout {
+    /// One `data.parquet`.
+    Single,
+    /// `part-00000.parquet` and on.
+    Numbered,
+}
+
+impl Layout {
+    fn name(self, index: usize) -> String {
+        match self {
+            Self::Single => "data.parquet".to_owned(),
+            Self::Numbered => format!("part-{index:05}.parquet"),
+        }
+    }
+}
+
+/// One write of one dataset: checked arguments and identity, the same in every process that takes
+/// part.
+#[derive(Debug, Clone)]
+pub struct Write {
+    /// The folder.
+    pub key: String,
+    /// Whether an existing dataset is replaced.
+    pub overwrite: bool,
+    /// For the manifest.
+    pub run_id: Option<String>,
+    /// For the manifest.
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// Names of parts.
+    pub layout: Layout,
+    /// Random, in every part.
+    pub write_id: u128,
+    /// For manifest and parts.
+    pub created_at: String,
+    /// Codec, sizes, memory.
+    pub options: WriteOptions,
+}
+
+/// A part that waits to be published.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StagedPart {
+    /// Where its bytes are.
+    pub staged: Staged,
+    /// Rows.
+    pub rows: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// The task that wrote it.
+    pub task: u64,
+    /// Its number among its task's parts.
+    pub sequence: u64,
+}
+
+impl Write {
+    /// Stands for the process in the names of hidden files that another process publishes.
+    fn shared_tag(&self) -> String {
+        format!("w{:032x}", self.write_id)
+    }
+
+    /// Checks that `key` can be written: no dataset is there unless it may be replaced. Nothing is
+    /// changed.
+    pub async fn begin(
+        store: &Store,
+        key: &str,
+        overwrite: bool,
+        layout: Layout,
+        options: WriteOptions,
+    ) -> Result<Self> {
+        check_key(key)?;
+        check_abilities(store, key, overwrite)?;
+        if !overwrite && exists(store, key).await? {
+            return Err(already_exists(key));
+        }
+        let created_at = store
+            .clock()
+            .now()
+            .format("%Y-%m-%dT%H:%M:%S%.6f+00:00")
+            .to_string();
+        Ok(Self {
+            key: key.to_owned(),
+            overwrite,
+            run_id: None,
+            metadata: None,
+            layout,
+            write_id: store.clock().new_id(),
+            created_at,
+            options,
+        })
+    }
+}
+
+fn check_abilities(store: &Store, key: &str, overwrite: bool) -> Result<()> {
+    if overwrite && !store.abilities().delete {
+        let message =
+            format!("write_dataset with overwrite=True requires the DELETE capability for {key:?}");
+        return Err(Error::new(ErrorKind::CapabilityNotSupported, message)
+            .with_detail("delete")
+            .at(key));
+    }
+    Ok(())
+}
+
+fn already_exists(key: &str) -> Error {
+    let message = format!("a dataset already exists at {key:?}; overwrite=True replaces it");
+    Error::new(ErrorKind::AlreadyExists, message).at(key)
+}
+
+fn incomplete(key: &str, why: &str) -> Error {
+    Error::new(
+        ErrorKind::DatasetIncomplete,
+        format!("the dataset at {key:?} is incomplete: {why}"),
+    )
+    .at(key)
+}
+
+/// The key of a dataset: a path, and not the root.
+pub fn check_key(key: &str) -> Result<()> {
+    if key.trim_matches(['/', '.']).is_empty() {
+        let message = format!("{key:?} is the store's root; a dataset needs a key of its own");
+        return Err(Error::new(ErrorKind::InvalidPath, message).at(key));
+    }
+    path::parse(key)?;
+    path::parse(&path::join(key, INTENT)).map(drop)
+}
+
+/// Runs blocking work off the async threads; a panic becomes an error.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|e| Error::other(format!("a worker stopped: {e}")).caused_by(e))?
+}
+
+type Shared<T> = Arc<std::sync::Mutex<T>>;
+
+fn locked<T>(shared: &Shared<T>) -> std::sync::MutexGuard<'_, T> {
+    shared
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}

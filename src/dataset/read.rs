@@ -1,0 +1,241 @@
+//! A whole dataset, or some of its columns, into memory.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::SchemaRef;
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::GetOptions;
+use tokio::sync::Semaphore;
+
+use super::open::{OpenPart, open_parts};
+use super::publish::recover;
+use super::{INTENT, MANIFEST, Manifest, SUCCESS, blocking, incomplete};
+use crate::error::{Error, ErrorKind, Result};
+use crate::parquet::decode::{Chunks, align, decode_column};
+use crate::parquet::default_threads;
+use crate::parquet::types::batch_of;
+use crate::store::{Store, path};
+
+/// How often a read starts over because the dataset was replaced meanwhile.
+const MAX_RESTARTS: u32 = 20;
+const RESTART_PAUSE: Duration = Duration::from_millis(20);
+/// A manifest above this is not one.
+const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+
+/// Columns in memory.
+#[derive(Debug, Clone)]
+pub struct Table {
+    /// The schema as it was written, projected.
+    pub schema: SchemaRef,
+    /// One batch for each row group, in order.
+    pub batches: Vec<RecordBatch>,
+}
+
+/// A manifest and the bytes it was read from, to be compared later.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) manifest: Manifest,
+    bytes: Bytes,
+}
+
+/// Reads `manifest.json`.
+pub async fn read_manifest(store: &Store, key: &str) -> Result<Manifest> {
+    super::check_key(key)?;
+    load_manifest(store, key).await.map(|seen| seen.manifest)
+}
+
+async fn load_manifest(store: &Store, key: &str) -> Result<Seen> {
+    let path = path::join(key, MANIFEST);
+    let (bytes, _) = store.get(&path, GetOptions::default()).await?;
+    if bytes.len() as u64 > MAX_MANIFEST_BYTES {
+        let reason = format!("{} bytes are too many for a manifest", bytes.len());
+        return Err(Error::new(ErrorKind::ManifestCorrupted, reason.clone())
+            .with_detail(reason)
+            .at(&path));
+    }
+    let parsed = Manifest::from_json(&bytes).and_then(|m| m.check_parts().map(|()| m));
+    let manifest = parsed.map_err(|e| e.at(&path).context(format!("dataset {key:?}")))?;
+    Ok(Seen { manifest, bytes })
+}
+
+/// The dataset as it is now: marker and manifest. Waits for a publish that is under way, and
+/// finishes one that a crash cut off.
+pub(super) async fn settle(store: &Store, key: &str) -> Result<Seen> {
+    for _ in 0..MAX_RESTARTS {
+        let success = path::join(key, SUCCESS);
+        let (marked, loaded) = futures::join!(store.is_file(&success), load_manifest(store, key));
+        if marked? {
+            match loaded {
+                Err(e) if e.kind() == ErrorKind::NotFound => {
+                    // Between two requests of a publish, or a marker without its manifest.
+                    if !store.is_file(&path::join(key, INTENT)).await? {
+                        return Err(e);
+                    }
+                }
+                loaded => return loaded,
+            }
+        } else if !store.is_file(&path::join(key, INTENT)).await?
+            && !store.is_file(&success).await?
+        {
+            return Err(incomplete(key, "its _SUCCESS marker is missing"));
+        }
+        recover(store, key).await.map_err(|e| match e.kind() {
+            ErrorKind::PermissionDenied | ErrorKind::CapabilityNotSupported => incomplete(
+                key,
+                "its last write was interrupted and this store may not finish it",
+            )
+            .caused_by(e),
+            _ => e,
+        })?;
+    }
+    Err(incomplete(key, "it is replaced again and again"))
+}
+
+/// Whether marker and manifest are still those that were seen.
+pub(super) async fn unchanged(store: &Store, key: &str, seen: &Seen) -> Result<bool> {
+    let (success, manifest) = (path::join(key, SUCCESS), path::join(key, MANIFEST));
+    let (marked, found) = futures::join!(
+        store.is_file(&success),
+        store.get(&manifest, GetOptions::default())
+    );
+    match found {
+        Ok((bytes, _)) => Ok(marked? && bytes == seen.bytes),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Runs `work` on the dataset's parts until no publish came in between.
+pub(super) async fn consistently<T, F>(
+    store: &Store,
+    key: &str,
+    mut work: impl FnMut(Manifest, Vec<OpenPart>) -> F,
+) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    super::check_key(key)?;
+    for _ in 0..MAX_RESTARTS {
+        let seen = settle(store, key).await?;
+        let done = async {
+            let parts = open_parts(store, key, &seen.manifest).await?;
+            work(seen.manifest.clone(), parts).await
+        };
+        let done = done.await;
+        if unchanged(store, key, &seen).await? {
+            return done;
+        }
+        log::debug!("the dataset at {key} was replaced while it was read; starting over");
+        store.clock().sleep(RESTART_PAUSE).await;
+    }
+    Err(incomplete(key, "it is replaced faster than it can be read"))
+}
+
+/// Reads the dataset; `columns` in the order asked for.
+pub async fn read(store: &Store, key: &str, columns: Option<&[String]>) -> Result<Table> {
+    if let Some(names) = columns {
+        let mut seen = HashSet::new();
+        if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
+            return Err(Error::invalid(format!(
+                "column {twice:?} is asked for twice"
+            )));
+        }
+    }
+    consistently(store, key, |_, parts| {
+        read_parts(store, key, parts, columns)
+    })
+    .await
+}
+
+async fn read_parts(
+    store: &Store,
+    key: &str,
+    parts: Vec<OpenPart>,
+    columns: Option<&[String]>,
+) -> Result<Table> {
+    let Some(first) = parts.first() else {
+        return Err(incomplete(key, "its manifest lists no parts"));
+    };
+    let roots = Arc::new(first.file.project(columns)?);
+    let schema = Arc::new(
+        first
+            .file
+            .schema
+            .project(&roots)
+            .map_err(|e| Error::other(e.to_string()).caused_by(e))?,
+    );
+    let decoders = Arc::new(Semaphore::new(default_threads()));
+    let units = parts.iter().flat_map(|part| {
+        (0..part.file.metadata().num_row_groups()).map(move |group| (part, group))
+    });
+    let reads = units.map(|(part, group)| {
+        let (roots, schema, decoders) = (
+            Arc::clone(&roots),
+            Arc::clone(&schema),
+            Arc::clone(&decoders),
+        );
+        async move { read_group(store, part, group, &roots, &schema, &decoders).await }
+    });
+    let groups: Vec<Vec<RecordBatch>> = stream::iter(reads)
+        .buffered(super::open::groups_ahead(store))
+        .try_collect()
+        .await?;
+    Ok(Table {
+        schema,
+        batches: groups.into_iter().flatten().collect(),
+    })
+}
+
+/// Fetches and decodes the columns of one row group, all decoders sharing the processors.
+async fn read_group(
+    store: &Store,
+    part: &OpenPart,
+    group: usize,
+    roots: &[usize],
+    schema: &SchemaRef,
+    decoders: &Arc<Semaphore>,
+) -> Result<Vec<RecordBatch>> {
+    let fetched = part.fetch(store, group, roots).await?;
+    let tasks: Vec<_> = roots
+        .iter()
+        .map(|&root| {
+            let (part, fetched, decoders) = (part.clone(), fetched.clone(), Arc::clone(decoders));
+            async move {
+                let _turn = decoders.acquire_owned().await;
+                blocking(move || part.decode(group, root, &fetched)).await
+            }
+        })
+        .collect();
+    let columns: Vec<Vec<ArrayRef>> = futures::future::try_join_all(tasks).await?;
+    let rows =
+        usize::try_from(part.file.metadata().row_group(group).num_rows()).unwrap_or(usize::MAX);
+    let batches = if columns.is_empty() {
+        vec![(rows, Vec::new())]
+    } else {
+        align(&columns, rows)
+    };
+    batches
+        .into_iter()
+        .map(|(rows, arrays)| batch_of(schema, arrays, rows))
+        .collect()
+}
+
+impl OpenPart {
+    /// Decodes one column of a row group; a file's chunks are read here, on the decoding thread.
+    pub(super) fn decode(
+        &self,
+        group: usize,
+        root: usize,
+        fetched: &Chunks,
+    ) -> Result<Vec<ArrayRef>> {
+        let named = |e: Error| e.context(format!("part {:?}", self.path)).at(&self.path);
+        match self.read_local(group, root) {
+            None => decode_column(&self.file, group, root, fetched).map_err(named),
+            Some(chunks) => decode_column(&self.file, group, root, &chunks?).map_err(named),
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The engine of `pds`: Parquet data on object stores, published all or nothing.
+//!
+//! Layers, each knowing only those before it:
+//! [`error`] and [`clock`], then [`store`] (bytes and conditions), [`parquet`] (Arrow to Parquet and
+//! back over sinks and sources of bytes), [`dataset`] (parts, manifest, marker).
+
+pub mod clock;
+pub mod dataset;
+pub mod error;
+pub mod parquet;
+pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use crate::error::{Error, ErrorKind, Result};

@@ -1,0 +1,139 @@
+//! How Parquet is written.
+
+use std::sync::Arc;
+
+use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::{
+    EnabledStatistics, WriterProperties, WriterPropertiesPtr, WriterVersion,
+};
+
+use crate::error::{Error, Result};
+
+/// Rows of a row group where nobody says otherwise; the same as pyarrow's.
+pub const DEFAULT_ROW_GROUP_ROWS: usize = 1 << 20;
+/// Memory of a write where nobody says otherwise.
+pub const DEFAULT_MEMORY_LIMIT_BYTES: usize = 512 << 20;
+/// Less does not hold one row group's dictionaries and the pieces on their way.
+pub const MIN_MEMORY_LIMIT_BYTES: usize = 32 << 20;
+
+/// Checked options of a writer.
+#[derive(Debug, Clone)]
+pub struct WriteOptions {
+    /// The codec's name as pyarrow spells it.
+    pub codec: String,
+    /// The codec with its level.
+    pub compression: Compression,
+    /// Rows of a row group, at most.
+    pub row_group_rows: usize,
+    /// Rows of a part, at most.
+    pub rows_per_file: Option<u64>,
+    /// Encoders and bytes on their way together.
+    pub memory_limit_bytes: usize,
+}
+
+impl WriteOptions {
+    /// Checks what a user gave; None is the default.
+    pub fn new(
+        codec: &str,
+        level: Option<i32>,
+        row_group_rows: Option<i64>,
+        rows_per_file: Option<i64>,
+        memory_limit_bytes: Option<i64>,
+    ) -> Result<Self> {
+        let memory_limit_bytes = positive("memory_limit", memory_limit_bytes)?
+            .map_or(DEFAULT_MEMORY_LIMIT_BYTES, |n| {
+                usize::try_from(n).unwrap_or(usize::MAX)
+            });
+        if memory_limit_bytes < MIN_MEMORY_LIMIT_BYTES {
+            return Err(Error::invalid(format!(
+                "memory_limit must be at least {MIN_MEMORY_LIMIT_BYTES} bytes, not {memory_limit_bytes}"
+            )));
+        }
+        Ok(Self {
+            codec: codec.to_owned(),
+            compression: compression(codec, level)?,
+            row_group_rows: positive("row_group_size", row_group_rows)?
+                .map_or(DEFAULT_ROW_GROUP_ROWS, |n| {
+                    usize::try_from(n).unwrap_or(usize::MAX)
+                }),
+            rows_per_file: positive("max_rows_per_file", rows_per_file)?,
+            memory_limit_bytes,
+        })
+    }
+
+    /// What parquet's writers take.
+    pub(super) fn properties(&self, metadata: Vec<KeyValue>) -> WriterPropertiesPtr {
+        let created_by = concat!(
+            "pds version ",
+            env!("CARGO_PKG_VERSION"),
+            " (build parquet-rs)"
+        );
+        let properties = WriterProperties::builder()
+            .set_created_by(created_by.to_owned())
+            .set_writer_version(WriterVersion::PARQUET_1_0)
+            .set_compression(self.compression)
+            .set_statistics_enabled(EnabledStatistics::Page)
+            .set_coerce_types(true)
+            .set_max_row_group_row_count(None)
+            .set_key_value_metadata(Some(metadata));
+        Arc::new(properties.build())
+    }
+}
+
+fn positive(name: &str, value: Option<i64>) -> Result<Option<u64>> {
+    match value {
+        None => Ok(None),
+        Some(n) if n > 0 => Ok(Some(n.unsigned_abs())),
+        Some(n) => Err(Error::invalid(format!("{name} must be positive, not {n}"))),
+    }
+}
+
+fn compression(codec: &str, level: Option<i32>) -> Result<Compression> {
+    let out_of_range = |e: parquet::errors::ParquetError| {
+        Error::invalid(format!(
+            "compression_level {} does not fit {codec}: {e}",
+            level.unwrap_or_default()
+        ))
+    };
+    let unsigned = |level: i32| u32::try_from(level).unwrap_or(u32::MAX);
+    let compression = match codec.to_ascii_lowercase().as_str() {
+        "zstd" => Compression::ZSTD(
+            level
+                .map_or(Ok(ZstdLevel::default()), ZstdLevel::try_new)
+                .map_err(out_of_range)?,
+        ),
+        "gzip" => Compression::GZIP(
+            level
+                .map_or(Ok(GzipLevel::default()), |l| {
+                    GzipLevel::try_new(unsigned(l))
+                })
+                .map_err(out_of_range)?,
+        ),
+        "brotli" => Compression::BROTLI(
+            level
+                .map_or(Ok(BrotliLevel::default()), |l| {
+                    BrotliLevel::try_new(unsigned(l))
+                })
+                .map_err(out_of_range)?,
+        ),
+        "snappy" => Compression::SNAPPY,
+        "lz4" | "lz4_raw" => Compression::LZ4_RAW,
+        "none" | "uncompressed" => Compression::UNCOMPRESSED,
+        _ => {
+            return Err(Error::invalid(format!(
+                "unknown compression {codec:?}; there are zstd, snappy, gzip, brotli, lz4 and none"
+            )));
+        }
+    };
+    let takes_level = matches!(
+        compression,
+        Compression::ZSTD(_) | Compression::GZIP(_) | Compression::BROTLI(_)
+    );
+    if level.is_some() && !takes_level {
+        return Err(Error::invalid(format!(
+            "compression {codec:?} has no levels"
+        )));
+    }
+    Ok(compression)
+}

@@ -1,0 +1,294 @@
+//! Finished column chunks into files: row groups in order, hashed on the way, sealed at the end.
+
+use std::hash::Hasher;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowRowGroupWriterFactory};
+use parquet::column::page_store::{
+    InMemoryPageStore, PageKey, PageStore, PageStoreArgs, PageStoreFactory,
+};
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterPropertiesPtr;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::TypePtr;
+use twox_hash::XxHash3_64;
+
+use super::seal::{Identity, PARQUET_TRAILER_BYTES, Seal, hash};
+use crate::error::{Error, Result};
+
+/// Takes the bytes of one file, in order.
+pub trait Sink: Send {
+    /// Takes bytes; blocks while the store is slower than the encoders.
+    fn write(&mut self, bytes: &[u8]) -> Result<()>;
+    /// All bytes have been written.
+    fn finish(self: Box<Self>, stats: FileStats) -> Result<()>;
+}
+
+/// What a finished file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileStats {
+    /// Rows.
+    pub rows: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Opens the files of one write, in order.
+pub trait Files: Send {
+    /// Opens the next file.
+    fn open(&mut self) -> Result<Box<dyn Sink>>;
+}
+
+/// The hashes of one row group's chunks; a chunk's is set when its last page has been taken.
+pub(super) type Digests = Arc<Vec<AtomicU64>>;
+
+/// Keeps a chunk's pages in memory and hashes them as they leave, in the order of the file.
+struct HashedPages {
+    pages: InMemoryPageStore,
+    hasher: XxHash3_64,
+    digests: Digests,
+    column: usize,
+}
+
+impl PageStore for HashedPages {
+    fn put(&mut self, value: Bytes) -> Result<PageKey, ParquetError> {
+        self.pages.put(value)
+    }
+
+    fn take(&mut self, key: PageKey) -> Result<Bytes, ParquetError> {
+        let page = self.pages.take(key)?;
+        self.hasher.write(&page);
+        Ok(page)
+    }
+
+    fn memory_size(&self) -> usize {
+        self.pages.memory_size()
+    }
+}
+
+impl Drop for HashedPages {
+    fn drop(&mut self) {
+        self.digests[self.column].store(self.hasher.finish(), Ordering::Release);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct HashedPagesFactory(pub(super) Digests);
+
+impl PageStoreFactory for HashedPagesFactory {
+    fn create(&self, args: &PageStoreArgs<'_>) -> Result<Box<dyn PageStore>, ParquetError> {
+        Ok(Box::new(HashedPages {
+            pages: InMemoryPageStore::default(),
+            hasher: XxHash3_64::new(),
+            digests: Arc::clone(&self.0),
+            column: args.column_index(),
+        }))
+    }
+}
+
+/// A row group whose columns are all encoded.
+pub(super) struct EncodedGroup {
+    pub(super) chunks: Vec<ArrowColumnChunk>,
+    pub(super) digests: Digests,
+    pub(super) rows: u64,
+    /// Whether it begins a new file.
+    pub(super) opens_file: bool,
+}
+
+/// Where the parquet writer's bytes go: to the sink, or at the end into `tail`.
+#[derive(Default)]
+struct Destination {
+    sink: Option<Box<dyn Sink>>,
+    tail: Option<Vec<u8>>,
+    sent: u64,
+    failure: Option<Error>,
+}
+
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Destination>>);
+
+impl Shared {
+    fn with<T>(&self, work: impl FnOnce(&mut Destination) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.with(|to| {
+            if let Some(tail) = &mut to.tail {
+                tail.extend_from_slice(bytes);
+                return Ok(bytes.len());
+            }
+            let sent = match &mut to.sink {
+                Some(sink) => sink.write(bytes),
+                None => Err(Error::other("the file is closed")),
+            };
+            to.sent += bytes.len() as u64;
+            sent.map(|()| bytes.len()).map_err(|e| {
+                let says = io::Error::other(e.to_string());
+                to.failure.get_or_insert(e);
+                says
+            })
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct OpenFile {
+    writer: SerializedFileWriter<Shared>,
+    to: Shared,
+    rows: u64,
+    chunks: Vec<Vec<u64>>,
+}
+
+/// The files of one write, one open at a time.
+pub(super) struct Output<'a> {
+    files: &'a mut dyn Files,
+    schema: TypePtr,
+    properties: WriterPropertiesPtr,
+    identity: Identity,
+    open: Option<OpenFile>,
+}
+
+impl<'a> Output<'a> {
+    pub(super) fn new(
+        files: &'a mut dyn Files,
+        factory: &SerializedFileWriter<io::Sink>,
+        identity: Identity,
+    ) -> Self {
+        Self {
+            files,
+            schema: factory.schema_descr().root_schema_ptr(),
+            properties: Arc::clone(factory.properties()),
+            identity,
+            open: None,
+        }
+    }
+
+    /// Appends a row group; a file is finished when the next begins, which shows it was not the last.
+    pub(super) fn append(&mut self, group: EncodedGroup) -> Result<()> {
+        if group.opens_file && self.open.is_some() {
+            self.finish_file(false)?;
+        }
+        let file = match &mut self.open {
+            Some(file) => file,
+            none => none.insert(open_file(self.files, &self.schema, &self.properties)?),
+        };
+        let written = file.append(group);
+        written.map_err(|e| file.failure(e))
+    }
+
+    /// Finishes the last file; `keep_empty` makes one where no row came.
+    pub(super) fn finish(&mut self, keep_empty: bool) -> Result<()> {
+        if self.open.is_none() && keep_empty {
+            self.open = Some(open_file(self.files, &self.schema, &self.properties)?);
+        }
+        if self.open.is_some() {
+            self.finish_file(true)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn finish_file(&mut self, last: bool) -> Result<()> {
+        let Some(mut file) = self.open.take() else {
+            return Ok(());
+        };
+        self.identity.last = last;
+        let sealed = file.seal(&self.identity);
+        let bytes = sealed.map_err(|e| file.failure(e))?;
+        self.identity.sequence += 1;
+        let stats = FileStats {
+            rows: file.rows,
+            bytes,
+        };
+        match file.to.with(|to| to.sink.take()) {
+            Some(sink) => sink.finish(stats),
+            None => Err(Error::other("the file is closed")),
+        }
+    }
+}
+
+fn open_file(
+    files: &mut dyn Files,
+    schema: &TypePtr,
+    properties: &WriterPropertiesPtr,
+) -> Result<OpenFile> {
+    let to = Shared::default();
+    let sink = files.open()?;
+    to.with(|to| to.sink = Some(sink));
+    let writer = SerializedFileWriter::new(to.clone(), Arc::clone(schema), Arc::clone(properties))
+        .map_err(|e| Error::invalid(format!("the schema cannot be written: {e}")).caused_by(e))?;
+    Ok(OpenFile {
+        writer,
+        to,
+        rows: 0,
+        chunks: Vec::new(),
+    })
+}
+
+impl OpenFile {
+    fn append(&mut self, group: EncodedGroup) -> Result<(), ParquetError> {
+        let mut row_group = self.writer.next_row_group()?;
+        for chunk in group.chunks {
+            chunk.append_to_row_group(&mut row_group)?;
+        }
+        row_group.close()?;
+        self.rows += group.rows;
+        self.chunks.push(
+            group
+                .digests
+                .iter()
+                .map(|d| d.load(Ordering::Acquire))
+                .collect(),
+        );
+        Ok(())
+    }
+
+    /// Writes indexes, seal and footer; gives the file's length.
+    fn seal(&mut self, identity: &Identity) -> Result<u64, ParquetError> {
+        self.writer.flush()?;
+        self.to.with(|to| to.tail = Some(Vec::new()));
+        self.writer.finish()?;
+        let tail = self.to.with(|to| to.tail.take()).unwrap_or_default();
+        let trailer = tail.len().saturating_sub(PARQUET_TRAILER_BYTES);
+        let footer = tail[trailer..]
+            .first_chunk()
+            .map_or(0, |b| u32::from_le_bytes(*b) as usize);
+        let (indexes, footer) = tail.split_at(trailer.saturating_sub(footer));
+        let seal = Seal {
+            identity: identity.clone(),
+            chunks: std::mem::take(&mut self.chunks),
+            index_hash: hash(indexes),
+            footer_hash: hash(footer),
+        };
+        self.to.write_all(indexes)?;
+        self.to.write_all(&seal.encode())?;
+        self.to.write_all(footer)?;
+        Ok(self.to.with(|to| to.sent))
+    }
+
+    /// The sink's own error where there is one: the parquet writer only repeats its text.
+    fn failure(&self, error: ParquetError) -> Error {
+        self.to.with(|to| to.failure.take()).unwrap_or_else(|| {
+            Error::other(format!("Parquet encoding failed: {error}")).caused_by(error)
+        })
+    }
+}
+
+/// A factory of column writers that hash into `digests`.
+pub(super) fn column_factory(
+    template: &SerializedFileWriter<io::Sink>,
+    schema: &arrow_schema::SchemaRef,
+    digests: &Digests,
+) -> ArrowRowGroupWriterFactory {
+    ArrowRowGroupWriterFactory::new(template, Arc::clone(schema))
+        .with_page_store_factory(Arc::new(HashedPagesFactory(Arc::clone(digests))))
+}

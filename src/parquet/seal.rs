@@ -1,0 +1,195 @@
+//! Checksums inside a Parquet file, where readers that do not know them never look: unreferenced
+//! bytes just before the footer.
+//!
+//! A [`Seal`] holds one XXH3-64 per column chunk, one for the page indexes and one for the footer,
+//! and says which write the file belongs to and where in it the file stands. Layout in
+//! `docs/format.md`. Files without a seal are read as they are, unless their footer says `pds`.
+
+use twox_hash::XxHash3_64;
+
+use crate::error::{Error, ErrorKind, Result};
+
+const MAGIC: &[u8; 8] = b"PDSSEAL1";
+/// Length, hash and magic at the seal's end.
+const TRAILER_BYTES: usize = 4 + 8 + 8;
+/// Footer length and `PAR1` at a file's end.
+pub const PARQUET_TRAILER_BYTES: usize = 8;
+/// What a file with a seal says in its footer.
+pub const CREATED_BY: &str = "pds version ";
+
+/// Which write a part belongs to, and where in it the part stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Random, the same in all parts of one write.
+    pub write_id: u128,
+    /// The manifest's `created_at_utc`.
+    pub created_at: String,
+    /// The task that wrote the part; parts are ordered by task, then sequence.
+    pub task: u64,
+    /// The part's number among its task's.
+    pub sequence: u64,
+    /// Whether it is its task's last.
+    pub last: bool,
+}
+
+/// A file's checksums and identity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seal {
+    /// Which write and where.
+    pub identity: Identity,
+    /// One hash for each row group and leaf column.
+    pub chunks: Vec<Vec<u64>>,
+    /// Of the bytes between the last column chunk and the seal.
+    pub index_hash: u64,
+    /// Of the footer with its length and magic.
+    pub footer_hash: u64,
+}
+
+/// XXH3-64, the hash of all checksums here.
+pub fn hash(bytes: &[u8]) -> u64 {
+    XxHash3_64::oneshot(bytes)
+}
+
+impl Seal {
+    /// The seal's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let id = &self.identity;
+        let columns = self.chunks.first().map_or(0, Vec::len);
+        let mut out = Vec::with_capacity(128 + 8 * columns * self.chunks.len());
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&id.write_id.to_le_bytes());
+        out.extend_from_slice(&id.task.to_le_bytes());
+        out.extend_from_slice(&id.sequence.to_le_bytes());
+        out.push(u8::from(id.last));
+        put_count(&mut out, id.created_at.len());
+        out.extend_from_slice(id.created_at.as_bytes());
+        put_count(&mut out, self.chunks.len());
+        put_count(&mut out, columns);
+        for hash in self.chunks.iter().flatten() {
+            out.extend_from_slice(&hash.to_le_bytes());
+        }
+        out.extend_from_slice(&self.index_hash.to_le_bytes());
+        out.extend_from_slice(&self.footer_hash.to_le_bytes());
+        let length = out.len() + TRAILER_BYTES;
+        put_count(&mut out, length);
+        let own = hash(&out);
+        out.extend_from_slice(&own.to_le_bytes());
+        out.extend_from_slice(MAGIC);
+        out
+    }
+
+    /// The length of the seal that ends where `before_footer` ends, if one is announced there.
+    pub fn announced(before_footer: &[u8]) -> Option<usize> {
+        let trailer = before_footer.len().checked_sub(TRAILER_BYTES)?;
+        let (length, rest) = before_footer[trailer..].split_first_chunk::<4>()?;
+        let length = u32::from_le_bytes(*length) as usize;
+        (rest.ends_with(MAGIC) && length > TRAILER_BYTES).then_some(length)
+    }
+
+    /// Reads a seal from exactly its bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let damaged = || Error::new(ErrorKind::PartCorrupted, "the file's checksums are damaged");
+        let body_end = bytes.len().checked_sub(16).ok_or_else(damaged)?;
+        let own = u64::from_le_bytes(*bytes[body_end..].first_chunk().ok_or_else(damaged)?);
+        if own != hash(&bytes[..body_end]) || !bytes.starts_with(MAGIC) {
+            return Err(damaged());
+        }
+        let mut rest = Fields(&bytes[MAGIC.len()..body_end - 4]);
+        let mut decode = || {
+            let write_id = u128::from_le_bytes(rest.take()?);
+            let (task, sequence) = (rest.u64()?, rest.u64()?);
+            let [last] = rest.take()?;
+            let length = rest.count()?;
+            let created_at = String::from_utf8(rest.slice(length)?.to_vec()).ok()?;
+            let (groups, columns) = (rest.count()?, rest.count()?);
+            let mut chunks = Vec::new();
+            for _ in 0..groups {
+                chunks.push(
+                    (0..columns)
+                        .map(|_| rest.u64())
+                        .collect::<Option<Vec<_>>>()?,
+                );
+            }
+            let (index_hash, footer_hash) = (rest.u64()?, rest.u64()?);
+            let identity = Identity {
+                write_id,
+                created_at,
+                task,
+                sequence,
+                last: last != 0,
+            };
+            Some(Self {
+                identity,
+                chunks,
+                index_hash,
+                footer_hash,
+            })
+        };
+        decode().ok_or_else(damaged)
+    }
+}
+
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn slice(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (now, later) = self.0.split_at_checked(length)?;
+        self.0 = later;
+        Some(now)
+    }
+
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.slice(N)?.first_chunk().copied()
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn count(&mut self) -> Option<usize> {
+        self.take().map(|b| u32::from_le_bytes(b) as usize)
+    }
+}
+
+/// Counts are far below 2^32: columns, row groups, the seal's own length.
+fn put_count(out: &mut Vec<u8>, count: usize) {
+    out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Seal {
+        Seal {
+            identity: Identity {
+                write_id: 7,
+                created_at: "2026-11-21T00:00:00.000001+00:00".to_owned(),
+                task: 3,
+                sequence: 1,
+                last: true,
+            },
+            chunks: vec![vec![1, 2], vec![3, 4]],
+            index_hash: 5,
+            footer_hash: 6,
+        }
+    }
+
+    #[test]
+    fn reads_what_it_wrote() {
+        let bytes = sample().encode();
+        assert_eq!(Seal::announced(&bytes), Some(bytes.len()));
+        assert_eq!(Seal::decode(&bytes).unwrap(), sample());
+    }
+
+    #[test]
+    fn every_flipped_byte_is_noticed() {
+        let good = sample().encode();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            let noticed = Seal::announced(&bad) != Some(good.len()) || Seal::decode(&bad).is_err();
+            assert!(noticed, "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Which Arrow types Parquet can hold, and as what.
+//!
+//! The file's Arrow schema (stored as other writers store it, under `ARROW:schema`) says what the
+//! user wrote; [`storage`] says what the column is written as, so that readers without that schema
+//! see a time as a time: seconds become milliseconds, `date64` becomes `date32`, run-end encoding
+//! and list views are unfolded. Reading casts back. Refused by column name: unions, month-day-nano
+//! intervals, empty structs, decimals with a scale Parquet has no room for, and zero-width binaries.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_schema::{DataType, Field, FieldRef, Fields, IntervalUnit, Schema, SchemaRef, TimeUnit};
+
+use crate::error::{Error, Result};
+
+/// How deep types may be nested; readers of other makers recurse too.
+const MAX_DEPTH: usize = 64;
+
+/// The schema a table is written with. Errors name the column that cannot be held.
+pub fn storage_schema(schema: &Schema) -> Result<SchemaRef> {
+    let mut names = HashSet::new();
+    for field in schema.fields() {
+        if !names.insert(field.name()) {
+            return Err(Error::invalid(format!(
+                "column name {:?} occurs twice; names must be unique",
+                field.name()
+            )));
+        }
+        if field.name().contains('\0') {
+            return Err(Error::invalid(format!(
+                "column name {:?} contains a NUL",
+                field.name()
+            )));
+        }
+    }
+    let fields = schema
+        .fields()
+        .iter()
+        .map(|field| storage_field(field, field.name(), 0))
+        .collect::<Result<Fields>>()?;
+    Ok(Arc::new(Schema::new_with_metadata(
+        fields,
+        schema.metadata().clone(),
+    )))
+}
+
+fn storage_field(field: &FieldRef, column: &str, depth: usize) -> Result<FieldRef> {
+    let data_type = storage(field.data_type(), column, depth)?;
+    if data_type == *field.data_type() {
+        return Ok(Arc::clone(field));
+    }
+    Ok(Arc::new(field.as_ref().clone().with_data_type(data_type)))
+}
+
+fn storage(data_type: &DataType, column: &str, depth: usize) -> Result<DataType> {
+    let refuse = |why: &str| {
+        Err(Error::invalid(format!(
+            "column {column:?}: {why} ({data_type} cannot be held by Parquet)"
+        )))
+    };
+    if depth > MAX_DEPTH {
+        return Err(Error::invalid(format!(
+            "column {column:?}: nested deeper than {MAX_DEPTH} levels"
+        )));
+    }
+    let child = |field: &FieldRef| storage_field(field, column, depth + 1);
+    Ok(match data_type {
+        DataType::Timestamp(TimeUnit::Second, zone) => {
+            DataType::Timestamp(TimeUnit::Millisecond, zone.clone())
+        }
+        DataType::Time32(TimeUnit::Second) => DataType::Time32(TimeUnit::Millisecond),
+        DataType::Date64 => DataType::Date32,
+        DataType::Interval(IntervalUnit::MonthDayNano) => {
+            return refuse("convert the interval to a duration or to its three numbers");
+        }
+        DataType::Union(..) => return refuse("convert the union to a struct"),
+        DataType::Struct(fields) if fields.is_empty() => return refuse("a struct needs a field"),
+        DataType::FixedSizeBinary(width) if *width < 1 => {
+            return refuse("the width must be positive");
+        }
+        DataType::Decimal32(precision, scale)
+        | DataType::Decimal64(precision, scale)
+        | DataType::Decimal128(precision, scale)
+        | DataType::Decimal256(precision, scale)
+            if *scale < 0 || scale.unsigned_abs() > *precision =>
+        {
+            return refuse("the scale must be between 0 and the precision");
+        }
+        DataType::Dictionary(key, value) => {
+            let stored = storage(value, column, depth + 1)?;
+            if stored == **value && is_bytes(value) {
+                DataType::Dictionary(key.clone(), value.clone())
+            } else {
+                stored
+            }
+        }
+        DataType::RunEndEncoded(_, values) => storage(values.data_type(), column, depth + 1)?,
+        DataType::List(field) | DataType::ListView(field) => DataType::List(child(field)?),
+        DataType::LargeList(field) | DataType::LargeListView(field) => {
+            DataType::LargeList(child(field)?)
+        }
+        DataType::FixedSizeList(_, size) if *size < 1 => {
+            return refuse("a fixed-size list needs a positive size");
+        }
+        DataType::FixedSizeList(field, size) => DataType::FixedSizeList(child(field)?, *size),
+        DataType::Struct(fields) => {
+            let mut names = HashSet::new();
+            if !fields.iter().all(|f| names.insert(f.name())) {
+                return refuse("field names of a struct must be unique");
+            }
+            DataType::Struct(fields.iter().map(child).collect::<Result<_>>()?)
+        }
+        DataType::Map(entries, sorted) => {
+            DataType::Map(map_entries(entries, column, depth)?, *sorted)
+        }
+        other => other.clone(),
+    })
+}
+
+fn map_entries(entries: &FieldRef, column: &str, depth: usize) -> Result<FieldRef> {
+    match entries.data_type() {
+        DataType::Struct(fields) if fields.len() == 2 => storage_field(entries, column, depth + 1),
+        _ => Err(Error::invalid(format!(
+            "column {column:?}: a map needs a key and a value"
+        ))),
+    }
+}
+
+fn is_bytes(data_type: &DataType) -> bool {
+    use DataType::{Binary, LargeBinary, LargeUtf8, Utf8};
+    matches!(data_type, Utf8 | LargeUtf8 | Binary | LargeBinary)
+}
+
+/// `array` as `target`, which it holds exactly; an error names the column.
+pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<ArrayRef> {
+    if array.data_type() == target {
+        return Ok(Arc::clone(array));
+    }
+    let failed = |e: arrow_schema::ArrowError| {
+        Error::invalid(format!(
+            "column {column:?}: {} does not fit {target}: {e}",
+            array.data_type()
+        ))
+        .caused_by(e)
+    };
+    if let (DataType::Date64, DataType::Date32) = (array.data_type(), target) {
+        check_whole_days(array, column)?;
+    }
+    let options = CastOptions {
+        safe: false,
+        ..CastOptions::default()
+    };
+    match cast_with_options(array, target, &options) {
+        Ok(done) => Ok(done),
+        Err(e) => relabel(array, target).ok_or_else(|| failed(e)),
+    }
+}
+
+/// The same buffers under another type, where the layouts agree.
+fn relabel(array: &ArrayRef, target: &DataType) -> Option<ArrayRef> {
+    let data = array
+        .to_data()
+        .into_builder()
+        .data_type(target.clone())
+        .build()
+        .ok()?;
+    Some(arrow_array::make_array(data))
+}
+
+fn check_whole_days(array: &ArrayRef, column: &str) -> Result<()> {
+    use arrow_array::cast::AsArray;
+    const DAY: i64 = 86_400_000;
+    let days = array.as_primitive::<arrow_array::types::Date64Type>();
+    match days.iter().flatten().find(|ms| ms % DAY != 0) {
+        Some(ms) => Err(Error::invalid(format!(
+            "column {column:?}: date64 {ms} is not a whole day; make it a timestamp"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// `batch` with every column as `schema` has it.
+pub fn convert_batch(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
+    if batch.schema_ref() == schema {
+        return Ok(batch.clone());
+    }
+    let columns = schema
+        .fields()
+        .iter()
+        .zip(batch.columns())
+        .map(|(field, column)| convert(column, field.data_type(), field.name()))
+        .collect::<Result<Vec<_>>>()?;
+    batch_of(schema, columns, batch.num_rows())
+}
+
+/// A batch of `rows` rows, also where there are no columns.
+pub fn batch_of(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
+    let options = arrow_array::RecordBatchOptions::new().with_row_count(Some(rows));
+    RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
+        .map_err(|e| Error::other(format!("columns do not fit the schema: {e}")).caused_by(e))
+}
+
+/// The field of a schema by name; the error lists the names there are.
+pub fn index_of(schema: &Schema, column: &str) -> Result<usize> {
+    schema.index_of(column).map_err(|_missing| {
+        let names: Vec<&str> = schema
+            .fields()
+            .iter()
+            .map(|f: &Arc<Field>| f.name().as_str())
+            .collect();
+        Error::invalid(format!("no column {column:?}; there are {names:?}"))
+    })
+}

@@ -1,0 +1,254 @@
+//! A stream of record batches into Parquet files.
+//!
+//! Rows are cut into row groups and files; the columns of up to three row groups are encoded by
+//! all processors at once ([`super::encode`]) and appended in order ([`super::output`]). Encoders
+//! and finished chunks stay within the memory budget: a row group is ended early when it would not
+//! fit, and the stream is not read ahead of the store.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_schema::SchemaRef;
+use parquet::arrow::ArrowSchemaConverter;
+use parquet::arrow::arrow_writer::ArrowColumnWriter;
+use parquet::file::metadata::KeyValue;
+use parquet::file::writer::SerializedFileWriter;
+
+use super::encode::Encoder;
+use super::options::WriteOptions;
+pub use super::output::{FileStats, Files, Sink};
+use super::output::{Output, column_factory};
+use super::seal::Identity;
+use super::types::storage_schema;
+use super::{Cancel, default_threads};
+use crate::error::{Error, Result};
+
+/// Rows of a stream's batch that are handed on at once.
+const MAX_SLICE_ROWS: usize = 1 << 17;
+
+/// One write: what, how and for whom.
+#[derive(Debug, Clone)]
+pub struct WritePlan {
+    /// The schema as the user has it; it is kept in the files.
+    pub schema: SchemaRef,
+    storage: SchemaRef,
+    /// Codec, row groups, files, memory.
+    pub options: WriteOptions,
+    /// The first file's identity.
+    pub identity: Identity,
+    /// Threads that encode.
+    pub threads: usize,
+    /// The caller holds the whole input in memory.
+    pub resident: bool,
+    /// Write a file also when there are no rows.
+    pub keep_empty: bool,
+    /// Memory that the sinks need of the limit.
+    pub sink_bytes: usize,
+}
+
+impl WritePlan {
+    /// Checks that Parquet can hold `schema`; an error names the column.
+    pub fn new(schema: SchemaRef, options: WriteOptions, identity: Identity) -> Result<Self> {
+        let storage = storage_schema(&schema)?;
+        let plan = Self {
+            schema,
+            storage,
+            options,
+            identity,
+            threads: default_threads(),
+            resident: false,
+            keep_empty: true,
+            sink_bytes: 0,
+        };
+        plan.template()?;
+        Ok(plan)
+    }
+
+    /// A writer into nothing, for its schema and properties.
+    fn template(&self) -> Result<SerializedFileWriter<io::Sink>> {
+        let converter = ArrowSchemaConverter::new().with_coerce_types(true);
+        for field in self.storage.fields() {
+            let alone = arrow_schema::Schema::new(vec![Arc::clone(field)]);
+            converter.convert(&alone).map_err(|e| {
+                Error::invalid(format!(
+                    "column {:?} cannot be held by Parquet: {e}",
+                    field.name()
+                ))
+                .caused_by(e)
+            })?;
+        }
+        let described = converter.convert(&self.storage).map_err(|e| {
+            Error::invalid(format!("the schema cannot be written: {e}")).caused_by(e)
+        })?;
+        let arrow_schema = KeyValue {
+            key: parquet::arrow::ARROW_SCHEMA_META_KEY.to_owned(),
+            value: Some(parquet::arrow::encode_arrow_schema(&self.schema)),
+        };
+        let properties = self.options.properties(vec![arrow_schema]);
+        SerializedFileWriter::new(io::sink(), described.root_schema_ptr(), properties)
+            .map_err(|e| Error::invalid(format!("the schema cannot be written: {e}")).caused_by(e))
+    }
+
+    fn budget_bytes(&self) -> usize {
+        let limit = self.options.memory_limit_bytes;
+        limit.saturating_sub(self.sink_bytes).max(limit / 4)
+    }
+}
+
+/// Writes all of `input`; files are opened and closed in order through `files`.
+pub fn write(
+    plan: &WritePlan,
+    input: &mut (dyn RecordBatchReader + Send),
+    files: &mut dyn Files,
+    cancel: &Cancel,
+) -> Result<()> {
+    let template = plan.template()?;
+    let output = Output::new(files, &template, plan.identity.clone());
+    let schemas = (Arc::clone(&plan.schema), Arc::clone(&plan.storage));
+    let encoder = Encoder::new(
+        output,
+        schemas,
+        plan.budget_bytes(),
+        plan.resident,
+        cancel.clone(),
+    );
+    std::thread::scope(|scope| {
+        // A thread that cannot be started is one fewer; the last of them is this one's to miss.
+        let started = (0..plan.threads.max(1))
+            .filter(|i| {
+                let named = std::thread::Builder::new().name(format!("pds-encode-{i}"));
+                named.spawn_scoped(scope, || encoder.work()).is_ok()
+            })
+            .count();
+        let fed = if started == 0 {
+            Err(Error::other("no thread could be started to encode"))
+        } else {
+            let mut feeder = Feeder::new(plan, &template, &encoder);
+            feeder.feed(input).and_then(|()| encoder.end())
+        };
+        encoder.stop();
+        fed.and_then(|mut output| output.finish(plan.keep_empty))
+    })
+}
+
+/// Cuts batches into row groups and files.
+struct Feeder<'p, 'e, 'a> {
+    plan: &'p WritePlan,
+    template: &'p SerializedFileWriter<io::Sink>,
+    encoder: &'e Encoder<'a>,
+    /// Leaf columns under each field.
+    leaves: Vec<usize>,
+    open: bool,
+    group_rows: usize,
+    file_rows: u64,
+    file_groups: usize,
+}
+
+impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
+    fn new(
+        plan: &'p WritePlan,
+        template: &'p SerializedFileWriter<io::Sink>,
+        encoder: &'e Encoder<'a>,
+    ) -> Self {
+        let mut leaves = vec![0; plan.schema.fields().len()];
+        let descriptor = template.schema_descr();
+        for leaf in 0..descriptor.num_columns() {
+            leaves[descriptor.get_column_root_idx(leaf)] += 1;
+        }
+        Self {
+            plan,
+            template,
+            encoder,
+            leaves,
+            open: false,
+            group_rows: 0,
+            file_rows: 0,
+            file_groups: 0,
+        }
+    }
+
+    fn feed(&mut self, input: &mut (dyn RecordBatchReader + Send)) -> Result<()> {
+        for batch in input {
+            let batch =
+                batch.map_err(|e| Error::other(format!("the input failed: {e}")).caused_by(e))?;
+            if batch.num_columns() != self.plan.schema.fields().len() {
+                return Err(Error::invalid(
+                    "the input's batches do not have the columns of its schema",
+                ));
+            }
+            if batch.num_columns() == 0 && batch.num_rows() > 0 {
+                return Err(Error::invalid("Parquet cannot hold rows without columns"));
+            }
+            let mut at = 0;
+            while at < batch.num_rows() {
+                at += self.take(&batch, at)?;
+            }
+        }
+        self.close_group()
+    }
+
+    /// Hands on rows from `at`, as many as fit; gives their number.
+    fn take(&mut self, batch: &RecordBatch, at: usize) -> Result<usize> {
+        let file_room = self
+            .plan
+            .options
+            .rows_per_file
+            .map_or(u64::MAX, |n| n - self.file_rows);
+        if file_room == 0 {
+            self.close_group()?;
+            (self.file_rows, self.file_groups) = (0, 0);
+            return Ok(0);
+        }
+        if !self.open {
+            self.open_group()?;
+        }
+        let mut rows =
+            (batch.num_rows() - at).min(self.plan.options.row_group_rows - self.group_rows);
+        rows = rows.min(usize::try_from(file_room).unwrap_or(usize::MAX));
+        if !self.plan.resident {
+            rows = rows.min(MAX_SLICE_ROWS);
+        }
+        if !self.encoder.push(&batch.slice(at, rows))? {
+            self.close_group()?;
+            return Ok(0);
+        }
+        self.group_rows += rows;
+        self.file_rows += rows as u64;
+        if self.group_rows == self.plan.options.row_group_rows {
+            self.close_group()?;
+        }
+        Ok(rows)
+    }
+
+    fn open_group(&mut self) -> Result<()> {
+        let columns = self.template.schema_descr().num_columns();
+        let digests = Arc::new((0..columns).map(|_| AtomicU64::new(0)).collect::<Vec<_>>());
+        let factory = column_factory(self.template, &self.plan.storage, &digests);
+        let writers = factory
+            .create_column_writers(self.file_groups)
+            .map_err(|e| {
+                Error::invalid(format!("the schema cannot be written: {e}")).caused_by(e)
+            })?;
+        let mut writers = writers.into_iter();
+        let by_field: Vec<Vec<ArrowColumnWriter>> = self
+            .leaves
+            .iter()
+            .map(|n| writers.by_ref().take(*n).collect())
+            .collect();
+        self.encoder
+            .open_group(by_field, digests, self.file_groups == 0)?;
+        self.open = true;
+        self.group_rows = 0;
+        self.file_groups += 1;
+        Ok(())
+    }
+
+    fn close_group(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.open) {
+            self.encoder.close_group()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,431 @@
+//! The one way to bytes: memory, local files, S3, Azure Blob and Google Cloud Storage.
+//!
+//! [`Store`] is a set of objects below a URL, with metrics and the few operations datasets need.
+//! [`builder`] makes one from a URL and options, [`cas`] holds the conditional writes, [`stage`]
+//! the uploads that no reader can see until they are published. Paths are checked by [`path`].
+//!
+//! Errors: [`ErrorKind::NotFound`], [`ErrorKind::PermissionDenied`] (403 and missing credentials,
+//! told apart in the message), [`ErrorKind::Unavailable`] (transport and server errors after
+//! retries), [`ErrorKind::Conflict`] (a condition did not hold).
+
+pub mod builder;
+pub mod cas;
+mod counted;
+mod http;
+pub mod local;
+pub mod metrics;
+pub mod owner;
+pub mod path;
+mod profile;
+pub mod stage;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::multipart::MultipartStore;
+use object_store::path::Path;
+use object_store::{
+    CopyMode, CopyOptions, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
+    PutOptions, PutPayload, PutResult, RenameOptions,
+};
+
+pub use self::builder::StoreBuilder;
+use self::local::LocalStore;
+use self::metrics::Metrics;
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result, chain};
+
+/// What a store can do beyond reading and atomic writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Abilities {
+    /// Objects can be deleted.
+    pub delete: bool,
+    /// Objects can be listed.
+    pub list: bool,
+    /// Conditional writes hold.
+    pub conditional: bool,
+    /// The last bytes of an object can be asked for without knowing its length.
+    pub suffix_ranges: bool,
+    /// Objects have versions that never recur; else their content stands for the version.
+    pub versions: bool,
+}
+
+impl Abilities {
+    /// Everything.
+    pub const FULL: Self = Self {
+        delete: true,
+        list: true,
+        conditional: true,
+        suffix_ranges: true,
+        versions: true,
+    };
+}
+
+struct Inner {
+    name: &'static str,
+    objects: Arc<dyn ObjectStore>,
+    multipart: Option<Arc<dyn MultipartStore>>,
+    local: Option<LocalStore>,
+    metrics: Arc<Metrics>,
+    clock: Arc<dyn Clock>,
+    abilities: Abilities,
+}
+
+/// Objects below a root, with paths relative to it.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+    prefix: String,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Store({}, {:?})", self.inner.name, self.prefix)
+    }
+}
+
+/// What a folder holds, without descending.
+#[derive(Debug, Default)]
+pub struct Folder {
+    /// The files in it, with paths relative to the store.
+    pub files: Vec<ObjectMeta>,
+    /// The names of its subfolders, as paths relative to the store.
+    pub folders: Vec<String>,
+}
+
+impl Store {
+    /// A store over any [`ObjectStore`]; long writes are staged as objects and renamed.
+    pub fn over(
+        name: &'static str,
+        objects: Arc<dyn ObjectStore>,
+        abilities: Abilities,
+        metrics: Arc<Metrics>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let inner = Inner {
+            name,
+            objects,
+            multipart: None,
+            local: None,
+            metrics,
+            clock,
+            abilities,
+        };
+        Self {
+            inner: Arc::new(inner),
+            prefix: String::new(),
+        }
+    }
+
+    /// The same store, staging long writes as multipart uploads of `multipart`.
+    #[must_use]
+    pub fn with_multipart(self, multipart: Arc<dyn MultipartStore>) -> Self {
+        self.edit(|inner| inner.multipart = Some(multipart))
+    }
+
+    fn with_local(self, local: LocalStore) -> Self {
+        self.edit(|inner| {
+            inner.local = Some(local);
+            inner.abilities.versions = false;
+        })
+    }
+
+    fn edit(self, change: impl FnOnce(&mut Inner)) -> Self {
+        let old = &self.inner;
+        let mut inner = Inner {
+            name: old.name,
+            objects: Arc::clone(&old.objects),
+            multipart: old.multipart.clone(),
+            local: old.local.clone(),
+            metrics: Arc::clone(&old.metrics),
+            clock: Arc::clone(&old.clock),
+            abilities: old.abilities,
+        };
+        change(&mut inner);
+        Self {
+            inner: Arc::new(inner),
+            prefix: self.prefix,
+        }
+    }
+
+    /// The store below `folder`.
+    pub fn child(&self, folder: &str) -> Result<Self> {
+        path::parse_folder(folder)?;
+        let prefix = match (self.prefix.as_str(), folder) {
+            (prefix, "") => prefix.to_owned(),
+            (prefix, folder) => path::join(prefix, folder),
+        };
+        Ok(Self {
+            inner: Arc::clone(&self.inner),
+            prefix,
+        })
+    }
+
+    /// The kind of store: `memory`, `file`, `s3`, `az`, `gs` or a foreign store's name.
+    pub fn name(&self) -> &'static str {
+        self.inner.name
+    }
+
+    /// Request and byte counters, shared with children.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.inner.metrics
+    }
+
+    /// The store's clock.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.inner.clock
+    }
+
+    /// What the store can do.
+    pub fn abilities(&self) -> Abilities {
+        self.inner.abilities
+    }
+
+    /// The local file system behind it, if it is one.
+    pub fn local(&self) -> Option<&LocalStore> {
+        self.inner.local.as_ref()
+    }
+
+    fn multipart(&self) -> Option<&Arc<dyn MultipartStore>> {
+        self.inner.multipart.as_ref()
+    }
+
+    /// The object key of a path.
+    pub fn key(&self, path: &str) -> Result<Path> {
+        path::parse(path)?;
+        path::parse(&path::join(&self.prefix, path))
+    }
+
+    fn folder_key(&self, path: &str) -> Result<Path> {
+        path::parse_folder(path)?;
+        match path {
+            "" => path::parse_folder(&self.prefix),
+            path => path::parse(&path::join(&self.prefix, path)),
+        }
+    }
+
+    fn relative(&self, key: &Path) -> String {
+        let key = key.as_ref();
+        match self.prefix.as_str() {
+            "" => key.to_owned(),
+            prefix => key
+                .strip_prefix(prefix)
+                .and_then(|rest| rest.strip_prefix('/'))
+                .unwrap_or(key)
+                .to_owned(),
+        }
+    }
+
+    /// Reads an object, or the range the options name.
+    pub async fn get(&self, path: &str, options: GetOptions) -> Result<(Bytes, ObjectMeta)> {
+        let key = self.key(path)?;
+        let result = async {
+            let found = self.inner.objects.get_opts(&key, options).await?;
+            let meta = found.meta.clone();
+            Ok((found.bytes().await?, meta))
+        };
+        result.await.map_err(|e| self.error(e, path))
+    }
+
+    /// Reads one range of the version `e_tag` of an object.
+    pub async fn get_range(
+        &self,
+        path: &str,
+        range: Range<u64>,
+        e_tag: Option<&str>,
+    ) -> Result<Bytes> {
+        let wanted = range.end - range.start;
+        let options = GetOptions::new()
+            .with_range(Some(GetRange::Bounded(range)))
+            .with_if_match(e_tag);
+        let (bytes, _) = self.get(path, options).await?;
+        if bytes.len() as u64 != wanted {
+            let message = format!("asked for {wanted} bytes, the store sent {}", bytes.len());
+            return Err(Error::new(ErrorKind::Unavailable, message).at(path));
+        }
+        Ok(bytes)
+    }
+
+    /// Size and version of an object.
+    pub async fn head(&self, path: &str) -> Result<ObjectMeta> {
+        let key = self.key(path)?;
+        self.inner
+            .objects
+            .head(&key)
+            .await
+            .map_err(|e| self.error(e, path))
+    }
+
+    /// Whether there is an object at `path`.
+    pub async fn is_file(&self, path: &str) -> Result<bool> {
+        match self.head(path).await {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Writes an object in one request.
+    pub async fn put(&self, path: &str, bytes: Bytes, mode: PutMode) -> Result<PutResult> {
+        self.put_payload(path, PutPayload::from_bytes(bytes), mode)
+            .await
+    }
+
+    async fn put_payload(
+        &self,
+        path: &str,
+        payload: PutPayload,
+        mode: PutMode,
+    ) -> Result<PutResult> {
+        let key = self.key(path)?;
+        let options = PutOptions::from(mode);
+        self.inner
+            .objects
+            .put_opts(&key, payload, options)
+            .await
+            .map_err(|e| self.error(e, path))
+    }
+
+    /// Deletes an object; says whether it was there, where the store tells.
+    pub async fn delete(&self, path: &str) -> Result<bool> {
+        let key = self.key(path)?;
+        match self.inner.objects.delete(&key).await {
+            Ok(()) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(e) => Err(self.error(e, path)),
+        }
+    }
+
+    /// Deletes many objects, in bulk where the store can.
+    pub async fn delete_all(&self, paths: &[String]) -> Result<()> {
+        let keys = paths
+            .iter()
+            .map(|p| self.key(p))
+            .collect::<Result<Vec<_>>>()?;
+        let stream = futures::stream::iter(keys.into_iter().map(Ok));
+        let mut done = self.inner.objects.delete_stream(Box::pin(stream));
+        loop {
+            match done.try_next().await {
+                Ok(Some(_)) | Err(object_store::Error::NotFound { .. }) => {}
+                Ok(None) => return Ok(()),
+                Err(e) => return Err(self.error(e, "")),
+            }
+        }
+    }
+
+    /// Every object below `folder`, in any depth.
+    pub async fn list(&self, folder: &str) -> Result<Vec<ObjectMeta>> {
+        let key = self.folder_key(folder)?;
+        let found: Vec<ObjectMeta> = self
+            .inner
+            .objects
+            .list((!key.is_root()).then_some(&key))
+            .try_collect()
+            .await
+            .map_err(|e| self.error(e, folder))?;
+        Ok(found.into_iter().map(|meta| self.relocate(meta)).collect())
+    }
+
+    /// What `folder` holds directly.
+    pub async fn list_folder(&self, folder: &str) -> Result<Folder> {
+        let key = self.folder_key(folder)?;
+        let found = self
+            .inner
+            .objects
+            .list_with_delimiter((!key.is_root()).then_some(&key))
+            .await
+            .map_err(|e| self.error(e, folder))?;
+        Ok(Folder {
+            files: found
+                .objects
+                .into_iter()
+                .map(|meta| self.relocate(meta))
+                .collect(),
+            folders: found
+                .common_prefixes
+                .iter()
+                .map(|key| self.relative(key))
+                .collect(),
+        })
+    }
+
+    fn relocate(&self, meta: ObjectMeta) -> ObjectMeta {
+        let location =
+            Path::parse(self.relative(&meta.location)).unwrap_or_else(|_| meta.location.clone());
+        ObjectMeta { location, ..meta }
+    }
+
+    /// Copies an object inside the store.
+    pub async fn copy(&self, from: &str, to: &str, mode: CopyMode) -> Result<()> {
+        let (source, target) = (self.key(from)?, self.key(to)?);
+        let options = CopyOptions::new().with_mode(mode);
+        self.inner
+            .objects
+            .copy_opts(&source, &target, options)
+            .await
+            .map_err(|e| self.error(e, from))
+    }
+
+    /// Moves an object over `to`; one step where the store has it, else copy and delete.
+    pub async fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let (source, target) = (self.key(from)?, self.key(to)?);
+        self.inner
+            .objects
+            .rename_opts(&source, &target, RenameOptions::default())
+            .await
+            .map_err(|e| self.error(e, from))
+    }
+
+    /// Removes the folder and its empty subfolders, where folders exist of their own.
+    pub async fn remove_empty_folder(&self, folder: &str) -> Result<()> {
+        let key = self.folder_key(folder)?;
+        if let Some(local) = self.inner.local.clone() {
+            tokio::task::spawn_blocking(move || local.remove_empty_tree(&key))
+                .await
+                .map_err(|e| Error::other("a worker stopped").caused_by(e))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn error(&self, error: object_store::Error, path: &str) -> Error {
+        let text = chain(&error);
+        let (kind, says) = match &error {
+            object_store::Error::NotFound { .. } => (ErrorKind::NotFound, "not found"),
+            object_store::Error::AlreadyExists { .. } => {
+                (ErrorKind::AlreadyExists, "already exists")
+            }
+            object_store::Error::Precondition { .. } | object_store::Error::NotModified { .. } => {
+                (ErrorKind::Conflict, "changed meanwhile")
+            }
+            object_store::Error::PermissionDenied { .. } => {
+                (ErrorKind::PermissionDenied, "access denied")
+            }
+            object_store::Error::Unauthenticated { .. } => (
+                ErrorKind::PermissionDenied,
+                "credentials missing or not accepted",
+            ),
+            object_store::Error::NotSupported { .. }
+            | object_store::Error::NotImplemented { .. } => (
+                ErrorKind::CapabilityNotSupported,
+                "not supported by the store",
+            ),
+            object_store::Error::InvalidPath { .. } => (
+                ErrorKind::InvalidPath,
+                "path leaves the store or is malformed",
+            ),
+            object_store::Error::UnknownConfigurationKey { .. } => {
+                (ErrorKind::InvalidInput, "unknown option")
+            }
+            _ if text.contains(profile::NO_CREDENTIALS) => {
+                (ErrorKind::PermissionDenied, "no credentials")
+            }
+            _ if self.inner.local.is_some() => (ErrorKind::Other, "the file system refused"),
+            _ => (ErrorKind::Unavailable, "the store did not do it"),
+        };
+        Error::new(kind, format!("{says} ({}): {text}", self.inner.name))
+            .at(path)
+            .caused_by(error)
+    }
+}

@@ -1,0 +1,549 @@
+//! Bytes uploaded where no reader sees them, made visible later by another call or process.
+//!
+//! Where a store has multipart uploads, the upload is left uncompleted; local files and other
+//! stores get a hidden object that is renamed. Little data stays with the caller ([`Staged::Inline`])
+//! and costs one PUT when it is published. A [`Staged`] is plain data: it can be sent to another
+//! process or written into a redo log.
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use object_store::PutMode;
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::path::Path;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use super::Store;
+use super::local::temp_name;
+use super::owner::Owner;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The size of an upload's pieces.
+pub const PIECE_BYTES: usize = 8 << 20;
+/// Pieces after this many grow, so that ten thousand of them hold more than 300 GB.
+const SMALL_PIECES: usize = 5000;
+const LARGE_PIECE_BYTES: usize = 64 << 20;
+/// Most stores take no more pieces.
+const MAX_PIECES: usize = 10_000;
+/// Bytes of one write's uploads that may be on their way at once, at most.
+const MAX_IN_FLIGHT_BYTES: usize = 48 << 20;
+/// What is at most this long is not staged at all…
+const INLINE_BYTES: usize = 128 << 10;
+/// …or this, where it travels in messages between processes,…
+const SHARED_INLINE_BYTES: usize = 512;
+/// as long as the parts of one write together stay below this.
+const INLINE_TOTAL_BYTES: usize = 1 << 20;
+
+/// Bytes that wait to be published.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Staged {
+    /// Held here; one PUT publishes them.
+    Inline {
+        /// The bytes.
+        #[serde(with = "base64_bytes")]
+        bytes: Bytes,
+    },
+    /// An uncompleted multipart upload; it can become only the object it was begun for.
+    Multipart {
+        /// The object it becomes.
+        target: String,
+        /// The store's name of the upload.
+        upload: String,
+        /// The store's names of the pieces, in order.
+        pieces: Vec<String>,
+    },
+    /// A hidden object.
+    Object {
+        /// Where it is.
+        path: String,
+    },
+}
+
+/// What the staged writes of one operation share: memory on its way to the store.
+#[derive(Debug, Clone)]
+pub struct Staging {
+    store: Store,
+    tag: String,
+    flow: Arc<Flow>,
+}
+
+#[derive(Debug)]
+struct Flow {
+    in_flight_bytes: usize,
+    /// Longest part that stays with the caller.
+    inline_limit: usize,
+    free_bytes: Mutex<usize>,
+    freed: Condvar,
+    inline_bytes: Mutex<usize>,
+}
+
+/// Room for a piece that is on its way; given back when dropped.
+#[derive(Debug)]
+struct Permit(Arc<Flow>, usize);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        *self
+            .0
+            .free_bytes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) += self.1;
+        self.0.freed.notify_all();
+    }
+}
+
+impl Flow {
+    /// Waits for room. Must not be called where the uploads are polled.
+    fn acquire(self: &Arc<Self>, bytes: usize) -> Permit {
+        let bytes = bytes.min(self.in_flight_bytes);
+        let free = self
+            .free_bytes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let enough = self.freed.wait_while(free, |free| *free < bytes);
+        *enough.unwrap_or_else(PoisonError::into_inner) -= bytes;
+        Permit(Arc::clone(self), bytes)
+    }
+
+    fn inline(&self, bytes: usize) -> bool {
+        let mut left = self
+            .inline_bytes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let fits = bytes <= self.inline_limit && bytes <= *left;
+        if fits {
+            *left -= bytes;
+        }
+        fits
+    }
+}
+
+/// Where bytes go before they are published.
+#[derive(Debug)]
+pub struct StageWriter {
+    staging: Staging,
+    target: String,
+    sink: Sink,
+    buffer: Vec<u8>,
+    pieces_sent: usize,
+}
+
+#[derive(Debug)]
+enum Sink {
+    /// A hidden file beside the target, opened past the inline size.
+    File(Option<(File, Path)>),
+    /// The task that uploads.
+    Task(mpsc::UnboundedSender<(Bytes, Permit)>),
+}
+
+/// Uploads what its [`StageWriter`] sends; must be polled while the writer writes.
+#[derive(Debug)]
+pub struct Uploader {
+    store: Store,
+    tag: String,
+    target: String,
+    pieces: mpsc::UnboundedReceiver<(Bytes, Permit)>,
+}
+
+/// How the two ends of a staged write were left.
+#[derive(Debug)]
+pub enum Written {
+    /// All is staged.
+    Done(Staged),
+    /// The uploader's result says.
+    Uploading,
+}
+
+impl Staging {
+    /// Staging into `store`. What another process will publish has a `shared_tag` in its names in
+    /// the place of the process, so that nobody takes it for abandoned when this one ends.
+    pub fn new(store: &Store, shared_tag: Option<String>, memory_limit_bytes: usize) -> Self {
+        let in_flight_bytes = (memory_limit_bytes / 4).clamp(PIECE_BYTES, MAX_IN_FLIGHT_BYTES);
+        let flow = Flow {
+            in_flight_bytes,
+            inline_limit: if shared_tag.is_some() {
+                SHARED_INLINE_BYTES
+            } else {
+                INLINE_BYTES
+            },
+            free_bytes: Mutex::new(in_flight_bytes),
+            freed: Condvar::new(),
+            inline_bytes: Mutex::new(INLINE_TOTAL_BYTES),
+        };
+        Self {
+            store: store.clone(),
+            tag: shared_tag.unwrap_or_else(|| Owner::me().tag()),
+            flow: Arc::new(flow),
+        }
+    }
+
+    /// Memory that staging takes while a write is under way.
+    pub fn memory_bytes(&self) -> usize {
+        match self.store.local() {
+            Some(_) => INLINE_TOTAL_BYTES,
+            None => self.flow.in_flight_bytes + PIECE_BYTES + INLINE_TOTAL_BYTES,
+        }
+    }
+
+    /// Begins to stage what shall become `target`. The uploader is None for local files.
+    pub fn begin(&self, target: &str) -> (StageWriter, Option<Uploader>) {
+        let (sink, uploader) = if self.store.local().is_some() {
+            (Sink::File(None), None)
+        } else {
+            let (sender, pieces) = mpsc::unbounded_channel();
+            let uploader = Uploader {
+                store: self.store.clone(),
+                tag: self.tag.clone(),
+                target: target.to_owned(),
+                pieces,
+            };
+            (Sink::Task(sender), Some(uploader))
+        };
+        let writer = StageWriter {
+            staging: self.clone(),
+            target: target.to_owned(),
+            sink,
+            buffer: Vec::new(),
+            pieces_sent: 0,
+        };
+        (writer, uploader)
+    }
+}
+
+impl StageWriter {
+    /// Takes bytes; blocks while the store is slower than the caller.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        match &mut self.sink {
+            Sink::File(Some((file, key))) => file.write_all(bytes).map_err(|e| disk(key, e)),
+            Sink::File(None) => {
+                self.buffer.extend_from_slice(bytes);
+                if self.buffer.len() > self.staging.flow.inline_limit {
+                    self.open_file()
+                } else {
+                    Ok(())
+                }
+            }
+            Sink::Task(_) => self.write_pieces(bytes),
+        }
+    }
+
+    fn open_file(&mut self) -> Result<()> {
+        let store = &self.staging.store;
+        let key = store.key(&self.target)?;
+        let local = store
+            .local()
+            .ok_or_else(|| Error::other("not a local store"))?;
+        let (mut file, temp) = local
+            .create_temp(&key, &self.staging.tag)
+            .map_err(|e| store.error(e, &self.target))?;
+        let written = file.write_all(&std::mem::take(&mut self.buffer));
+        self.sink = Sink::File(Some((file, temp.clone())));
+        written.map_err(|e| disk(&temp, e))
+    }
+
+    fn write_pieces(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let piece = if self.pieces_sent < SMALL_PIECES {
+                PIECE_BYTES
+            } else {
+                LARGE_PIECE_BYTES
+            };
+            let (now, later) = bytes.split_at(bytes.len().min(piece - self.buffer.len()));
+            self.buffer.extend_from_slice(now);
+            bytes = later;
+            if self.buffer.len() == piece {
+                self.send()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self) -> Result<()> {
+        if let Sink::Task(sender) = &self.sink {
+            let piece = std::mem::take(&mut self.buffer);
+            let permit = self.staging.flow.acquire(piece.len());
+            self.pieces_sent += 1;
+            // The uploader has ended early: its error is the one that counts.
+            let ended = |_| Error::new(ErrorKind::Cancelled, "the upload ended early");
+            sender.send((piece.into(), permit)).map_err(ended)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the write.
+    pub fn finish(mut self) -> Result<Written> {
+        let unsent = self.pieces_sent == 0 && !matches!(self.sink, Sink::File(Some(_)));
+        if unsent && self.staging.flow.inline(self.buffer.len()) {
+            let bytes = Bytes::from(std::mem::take(&mut self.buffer));
+            return Ok(Written::Done(Staged::Inline { bytes }));
+        }
+        if matches!(self.sink, Sink::File(None)) {
+            self.open_file()?;
+        }
+        if !self.buffer.is_empty() {
+            self.send()?;
+        }
+        Ok(match &mut self.sink {
+            Sink::File(open) => {
+                let path = open
+                    .take()
+                    .map(|(_, key)| self.staging.store.relative(&key));
+                Written::Done(Staged::Object {
+                    path: path.unwrap_or_default(),
+                })
+            }
+            Sink::Task(_) => Written::Uploading,
+        })
+    }
+}
+
+impl Drop for StageWriter {
+    fn drop(&mut self) {
+        if let Sink::File(Some((_, key))) = &self.sink {
+            let path = self
+                .staging
+                .store
+                .local()
+                .and_then(|local| local.resolve(key).ok());
+            let _ = path.map(std::fs::remove_file);
+        }
+    }
+}
+
+impl Uploader {
+    /// Uploads until the writer ends. None if it sent nothing. After an error nothing is left.
+    pub async fn run(mut self) -> Result<Option<Staged>> {
+        let Some(first) = self.pieces.recv().await else {
+            return Ok(None);
+        };
+        match self.store.multipart().map(Arc::clone) {
+            Some(multipart) => self
+                .run_multipart(multipart.as_ref(), first)
+                .await
+                .map(Some),
+            None => self.run_object(first).await.map(Some),
+        }
+    }
+
+    async fn run_multipart(
+        &mut self,
+        multipart: &dyn MultipartStore,
+        first: (Bytes, Permit),
+    ) -> Result<Staged> {
+        let key = self.store.key(&self.target)?;
+        let begun = multipart.create_multipart(&key).await;
+        let upload = begun.map_err(|e| self.store.error(e, &self.target))?;
+        let guard = AbortOnDrop::new(&self.store, &key, &upload);
+        let sent = self.send_pieces(multipart, &key, &upload, first).await;
+        guard.disarm();
+        match sent {
+            Ok(pieces) => Ok(Staged::Multipart {
+                target: self.target.clone(),
+                upload,
+                pieces,
+            }),
+            Err(error) => {
+                if let Err(e) = multipart.abort_multipart(&key, &upload).await {
+                    log::warn!("the upload of {key} could not be aborted: {e}");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn send_pieces(
+        &mut self,
+        multipart: &dyn MultipartStore,
+        key: &Path,
+        upload: &String,
+        first: (Bytes, Permit),
+    ) -> Result<Vec<String>> {
+        let mut flying = FuturesUnordered::new();
+        let mut next = Some(first);
+        let mut pieces: Vec<String> = Vec::new();
+        loop {
+            if let Some((bytes, permit)) = next.take() {
+                if pieces.len() == MAX_PIECES {
+                    let text = "a part grew beyond what an upload holds; set max_rows_per_file";
+                    return Err(Error::invalid(text).at(&self.target));
+                }
+                let index = pieces.len();
+                pieces.push(String::new());
+                flying.push(async move {
+                    let sent = multipart.put_part(key, upload, index, bytes.into()).await;
+                    drop(permit);
+                    (index, sent)
+                });
+            }
+            tokio::select! {
+                biased;
+                Some((index, sent)) = flying.next() => {
+                    pieces[index] = sent.map_err(|e| self.store.error(e, &self.target))?.content_id;
+                }
+                Some(piece) = self.pieces.recv() => next = Some(piece),
+                else => return Ok(pieces),
+            }
+        }
+    }
+
+    /// Collects the pieces and writes them as one hidden object.
+    async fn run_object(&mut self, first: (Bytes, Permit)) -> Result<Staged> {
+        let mut all = vec![first.0];
+        // The store takes whole objects, so the pieces' room is given back before they are sent.
+        while let Some((piece, _)) = self.pieces.recv().await {
+            all.push(piece);
+        }
+        let path = hidden_beside(&self.store, &self.target, &self.tag);
+        let payload = all.into_iter().collect();
+        self.store
+            .put_payload(&path, payload, PutMode::Overwrite)
+            .await?;
+        Ok(Staged::Object { path })
+    }
+}
+
+/// A name beside `target` that no reader takes for data.
+fn hidden_beside(store: &Store, target: &str, tag: &str) -> String {
+    hidden_in(
+        store,
+        target.rsplit_once('/').map_or("", |(folder, _)| folder),
+        tag,
+    )
+}
+
+/// A name in `folder` for what has no final name yet.
+pub fn hidden_in(store: &Store, folder: &str, tag: &str) -> String {
+    super::path::join(folder, &temp_name(tag, store.clock().new_id()))
+}
+
+/// Aborts an upload whose future was dropped, as by Ctrl-C.
+struct AbortOnDrop {
+    armed: Option<(Store, Path, String)>,
+}
+
+impl AbortOnDrop {
+    fn new(store: &Store, key: &Path, upload: &str) -> Self {
+        Self {
+            armed: Some((store.clone(), key.clone(), upload.to_owned())),
+        }
+    }
+
+    fn disarm(mut self) {
+        self.armed = None;
+    }
+}
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        let Some((store, key, upload)) = self.armed.take() else {
+            return;
+        };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        let Some(multipart) = store.multipart().map(Arc::clone) else {
+            return;
+        };
+        runtime.spawn(async move {
+            if let Err(e) = multipart.abort_multipart(&key, &upload).await {
+                log::warn!("the upload of {key} could not be aborted: {e}");
+            }
+        });
+    }
+}
+
+impl Staged {
+    /// Makes the bytes visible as `target`, replacing what was there.
+    ///
+    /// Can be repeated after a crash: see `is_done` of the caller, who knows what the object holds.
+    pub async fn publish(&self, store: &Store, target: &str) -> Result<()> {
+        match self {
+            Self::Inline { bytes } => {
+                store.put(target, bytes.clone(), PutMode::Overwrite).await?;
+                Ok(())
+            }
+            Self::Object { path } => store.rename(path, target).await,
+            Self::Multipart {
+                target: begun_for,
+                upload,
+                pieces,
+            } => {
+                let multipart = store
+                    .multipart()
+                    .ok_or_else(|| Error::other("the upload is of another kind of store"))?;
+                let key = store.key(begun_for)?;
+                let pieces = pieces
+                    .iter()
+                    .map(|id| PartId {
+                        content_id: id.clone(),
+                    })
+                    .collect();
+                multipart
+                    .complete_multipart(&key, upload, pieces)
+                    .await
+                    .map_err(|e| store.error(e, begun_for))?;
+                if begun_for != target {
+                    store.rename(begun_for, target).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes what was staged; what is gone already is no error.
+    pub async fn discard(&self, store: &Store) -> Result<()> {
+        match self {
+            Self::Inline { .. } => Ok(()),
+            Self::Object { path } => store.delete(path).await.map(drop),
+            Self::Multipart { target, upload, .. } => {
+                let Some(multipart) = store.multipart() else {
+                    return Ok(());
+                };
+                let key = store.key(target)?;
+                match multipart.abort_multipart(&key, upload).await {
+                    Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+                    Err(e) => Err(store.error(e, target)),
+                }
+            }
+        }
+    }
+
+    /// The paths it occupies, so that cleaning leaves them alone.
+    pub fn path(&self) -> Option<&str> {
+        match self {
+            Self::Object { path } => Some(path),
+            Self::Inline { .. } | Self::Multipart { .. } => None,
+        }
+    }
+}
+
+fn disk(key: &Path, error: std::io::Error) -> Error {
+    Error::other(format!("the file cannot be written: {error}"))
+        .at(key)
+        .caused_by(error)
+}
+
+mod base64_bytes {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use bytes::Bytes;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &Bytes, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
+        let text = String::deserialize(from)?;
+        STANDARD
+            .decode(text)
+            .map(Bytes::from)
+            .map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,267 @@
+//! A store that fails at a chosen request, before or after its effect, once or from then on.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use object_store::memory::InMemory;
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartId, MultipartUpload,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, Result,
+};
+
+/// Whether the request that fails has done its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It never arrived.
+    Before,
+    /// It was carried out and the answer was lost.
+    After,
+}
+
+/// What the client sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultKind {
+    /// A transport or server error, after the client's own retries.
+    Unavailable,
+    /// 403.
+    Denied,
+    /// 404.
+    NotFound,
+    /// 409 or 412 on a conditional write; a transport error elsewhere.
+    Conflict,
+}
+
+/// One fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// The request, counted from 0.
+    pub request: usize,
+    /// Before or after its effect.
+    pub effect: Effect,
+    /// The answer.
+    pub kind: FaultKind,
+    /// Every later request fails too, before its effect, as after a crash.
+    pub for_ever: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    requests: usize,
+    fault: Option<Fault>,
+}
+
+/// Memory that fails on command.
+#[derive(Debug)]
+pub struct FaultyStore {
+    inner: Arc<InMemory>,
+    state: Mutex<State>,
+}
+
+impl fmt::Display for FaultyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("faulty")
+    }
+}
+
+impl FaultyStore {
+    /// A store that does not fail yet.
+    pub fn new(inner: Arc<InMemory>) -> Self {
+        Self {
+            inner,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Sets the next fault, or none, and counts requests from 0 again.
+    pub fn plan(&self, fault: Option<Fault>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = State { requests: 0, fault };
+    }
+
+    /// Requests since the last plan.
+    pub fn requests(&self) -> usize {
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .requests
+    }
+
+    /// Counts a request; gives the fault it meets.
+    fn next(&self) -> Option<Fault> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = state.requests;
+        state.requests += 1;
+        let fault = state.fault?;
+        match number.cmp(&fault.request) {
+            std::cmp::Ordering::Less => None,
+            std::cmp::Ordering::Equal => Some(fault),
+            std::cmp::Ordering::Greater => fault.for_ever.then_some(Fault {
+                effect: Effect::Before,
+                ..fault
+            }),
+        }
+    }
+
+    async fn meet<T>(
+        &self,
+        path: &Path,
+        conditional: bool,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let Some(fault) = self.next() else {
+            return work.await;
+        };
+        if fault.effect == Effect::After {
+            work.await?;
+        }
+        let (path, source) = (path.to_string(), format!("injected: {fault:?}").into());
+        Err(match fault.kind {
+            FaultKind::Denied => Error::PermissionDenied { path, source },
+            FaultKind::NotFound => Error::NotFound { path, source },
+            FaultKind::Conflict if conditional => Error::Precondition { path, source },
+            FaultKind::Conflict | FaultKind::Unavailable => Error::Generic {
+                store: "test",
+                source,
+            },
+        })
+    }
+}
+
+#[async_trait]
+impl ObjectStore for FaultyStore {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Result<PutResult> {
+        let conditional = opts.mode != object_store::PutMode::Overwrite;
+        self.meet(
+            location,
+            conditional,
+            self.inner.put_opts(location, payload, opts),
+        )
+        .await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(location, opts).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.meet(location, false, self.inner.get_opts(location, options))
+            .await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        // Each deletion is a request of its own; whether it fails is settled when it is made.
+        let inner = Arc::clone(&self.inner);
+        let this = Self {
+            inner: Arc::clone(&inner),
+            state: Mutex::default(),
+        };
+        let fault = self.next();
+        locations
+            .enumerate()
+            .then(move |(i, key)| {
+                let inner = Arc::clone(&inner);
+                if let (0, Some(fault)) = (i, fault) {
+                    this.plan(Some(Fault {
+                        request: 0,
+                        ..fault
+                    }));
+                }
+                let met = this
+                    .state
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .fault
+                    .take();
+                let once = Self {
+                    inner: Arc::clone(&inner),
+                    state: Mutex::new(State {
+                        requests: 0,
+                        fault: met.map(|f| Fault { request: 0, ..f }),
+                    }),
+                };
+                async move {
+                    let key = key?;
+                    once.meet(&key, false, inner.delete(&key)).await?;
+                    Ok(key)
+                }
+            })
+            .boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        match self.next() {
+            Some(fault) => {
+                let source = format!("injected: {fault:?}").into();
+                stream::iter([Err(Error::Generic {
+                    store: "test",
+                    source,
+                })])
+                .boxed()
+            }
+            None => self.inner.list(prefix),
+        }
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        let path = prefix.cloned().unwrap_or_default();
+        self.meet(&path, false, self.inner.list_with_delimiter(prefix))
+            .await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.meet(from, false, self.inner.copy_opts(from, to, options))
+            .await
+    }
+}
+
+#[async_trait]
+impl MultipartStore for FaultyStore {
+    async fn create_multipart(&self, path: &Path) -> Result<MultipartId> {
+        self.meet(path, false, self.inner.create_multipart(path))
+            .await
+    }
+
+    async fn put_part(
+        &self,
+        path: &Path,
+        id: &MultipartId,
+        part_idx: usize,
+        data: PutPayload,
+    ) -> Result<PartId> {
+        self.meet(path, false, self.inner.put_part(path, id, part_idx, data))
+            .await
+    }
+
+    async fn complete_multipart(
+        &self,
+        path: &Path,
+        id: &MultipartId,
+        parts: Vec<PartId>,
+    ) -> Result<PutResult> {
+        self.meet(path, false, self.inner.complete_multipart(path, id, parts))
+            .await
+    }
+
+    async fn abort_multipart(&self, path: &Path, id: &MultipartId) -> Result<()> {
+        self.meet(path, false, self.inner.abort_multipart(path, id))
+            .await
+    }
+}

@@ -1,0 +1,149 @@
+"""Fixtures that every test may use: stores, servers, broken networks, random-test profiles."""
+
+from __future__ import annotations
+
+import functools
+import os
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import hypothesis
+import pytest
+
+import pds
+from servers import AzureServer, S3Server, Toxiproxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# Fixtures that stand for a server: whoever asks for one carries its marker.
+MARKER_OF = {
+    "azure_server": "azure",
+    "azure_store": "azure",
+    "far_s3": "s3",
+    "s3_server": "s3",
+    "s3_store": "s3",
+    "spark": "spark",
+    "toxiproxy_server": "s3",
+}
+
+# What the suite is run with once more: everything is split as often as it can be.
+HOSTILE = {"row_group_size": 3, "memory_limit": 32 * 2**20}
+
+hypothesis.settings.register_profile(
+    "fast",
+    max_examples=30,
+    deadline=None,
+    derandomize="CI" in os.environ,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile(
+    "soak", hypothesis.settings.get_profile("fast"), max_examples=3000, derandomize=False
+)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests by the servers they ask for, before `-m` selects."""
+    for item in items:
+        for fixture in set(getattr(item, "fixturenames", ())) & MARKER_OF.keys():
+            item.add_marker(MARKER_OF[fixture])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hostile() -> Iterator[bool]:
+    """Whether this run is the hostile one, in which small sizes are the defaults."""
+    if "PDS_HOSTILE" not in os.environ:
+        yield False
+        return
+    plain = pds.ParquetDatasetStore.__init__
+
+    @functools.wraps(plain)
+    def with_small_sizes(self: pds.ParquetDatasetStore, *args: Any, **options: Any) -> None:
+        plain(self, *args, **{**HOSTILE, **options})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pds.ParquetDatasetStore, "__init__", with_small_sizes)
+        yield True
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """One S3 server for the whole run; tests keep apart by prefix."""
+    with S3Server.start() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure_server() -> Iterator[AzureServer]:
+    """One Azure emulator for the whole run."""
+    with AzureServer.start() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def toxiproxy_server() -> Iterator[Toxiproxy]:
+    """The process behind `toxiproxy`."""
+    with Toxiproxy.start() as server:
+        yield server
+
+
+@pytest.fixture
+def toxiproxy(toxiproxy_server: Toxiproxy) -> Iterator[Toxiproxy]:
+    """Makes proxies; those a test has made end with it."""
+    yield toxiproxy_server
+    toxiproxy_server.reset()
+
+
+@pytest.fixture
+def far_s3(toxiproxy: Toxiproxy, s3_server: S3Server) -> S3Server:
+    """The S3 server at the end of a line of 30 ms and 20 MiB/s."""
+    proxy = toxiproxy.proxy(s3_server.endpoint)
+    proxy.wan()
+    return s3_server.at(proxy.endpoint)
+
+
+@pytest.fixture
+def memory_store() -> Iterator[pds.Store]:
+    """An empty store in memory."""
+    with pds.Store("memory://") as store:
+        yield store
+
+
+@pytest.fixture
+def local_store(tmp_path: Path) -> Iterator[pds.Store]:
+    """An empty store in a folder."""
+    root = tmp_path / "store"
+    root.mkdir()
+    with pds.Store(root.as_uri()) as store:
+        yield store
+
+
+@pytest.fixture
+def s3_prefix() -> str:
+    """A prefix nobody else has."""
+    return f"test-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def s3_store(s3_server: S3Server, s3_prefix: str) -> Iterator[pds.Store]:
+    """An empty store on the S3 server."""
+    with pds.Store(s3_server.url(s3_prefix), storage_options=s3_server.options()) as store:
+        yield store
+
+
+@pytest.fixture
+def azure_store(azure_server: AzureServer, s3_prefix: str) -> Iterator[pds.Store]:
+    """An empty store on the Azure emulator."""
+    with pds.Store(azure_server.url(s3_prefix), storage_options=azure_server.options()) as store:
+        yield store
+
+
+@pytest.fixture(params=["memory", "local", pytest.param("s3", marks=pytest.mark.s3)])
+def store(request: pytest.FixtureRequest) -> pds.Store:
+    """An empty store of each kind in turn."""
+    chosen: pds.Store = request.getfixturevalue(f"{request.param}_store")
+    return chosen

@@ -1,0 +1,123 @@
+"""Jobs in sessions of their own: `python jobs.py SCENE MASTER CONFIG`, run by `test_faults.py`.
+
+CONFIG is JSON: `targets` (name to URL and options of a store), `conf` (Spark settings). What was
+seen is printed as the last line, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+import pds
+import pds.spark
+from pds.spark import write
+from pds.spark.tasks import MESSAGE_DDL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame
+
+ROWS = 60_000
+PARTITIONS = 6
+UNLUCKY = 2
+STRAGGLER_SECONDS = 120.0
+
+
+def after_writing(happens: Callable[[], None]) -> Callable[..., Iterator[Any]]:
+    """Lets something happen to the first attempt of one task when its parts are written."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        messages = list(batches)
+        context = TaskContext.get()
+        if context.partitionId() == UNLUCKY and context.attemptNumber() == 0:
+            happens()
+        yield from messages
+
+    return run
+
+
+def kill_executor() -> None:
+    """The JVM this worker belongs to ends at once, and the worker with it."""
+    parents = psutil.Process().parents()
+    executor = next(process for process in parents if process.name() == "java")
+    os.kill(executor.pid, signal.SIGKILL)
+    time.sleep(30)
+
+
+def lag() -> None:
+    """Long enough for another attempt to be started, to finish, and to have this one killed."""
+    time.sleep(STRAGGLER_SECONDS)
+
+
+def frame(spark: SparkSession) -> DataFrame:
+    """Enough bytes that every part is staged in the store."""
+    numbers = spark.range(0, ROWS, 1, numPartitions=PARTITIONS)
+    return numbers.selectExpr("id", "sha2(CAST(id AS string), 512) AS name")
+
+
+def write_and_read(spark: SparkSession, store: pds.Store, key: str) -> dict[str, Any]:
+    """What one write with `pds.spark` took and gave."""
+    start = time.monotonic()
+    manifest = pds.spark.write_dataset(frame(spark), store, key)
+    seconds = time.monotonic() - start
+    ids = pds.spark.read_dataset(spark, store, key, columns=["id"]).collect()
+    report = pds.ParquetDatasetStore(store).verify_dataset(key)
+    return {
+        "parts": manifest.parts,
+        "row_count": manifest.row_count,
+        "verified": report.rows,
+        "exact": [row.id for row in ids] == list(range(ROWS)),
+        "seconds": seconds,
+    }
+
+
+def under_fire(
+    spark: SparkSession, store: pds.Store, key: str, happens: Callable[[], None] | None
+) -> dict[str, Any]:
+    """The same, with something happening to one task after it has written."""
+    plan = write.message_plan
+    if happens is not None:
+        accident = after_writing(happens)
+        write.message_plan = lambda *args: plan(*args).mapInArrow(accident, MESSAGE_DDL)
+    try:
+        return write_and_read(spark, store, key)
+    finally:
+        write.message_plan = plan
+
+
+SCENES: dict[str, dict[str, Callable[[], None] | None]] = {
+    "cluster": {"calm": None, "killed": kill_executor},
+    "standalone": {"speculated": lag},
+    "connect": {"calm": None},
+}
+
+
+def main() -> None:
+    """Runs one scene against all targets."""
+    scene, master, config = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    builder = SparkSession.builder.appName(f"pds {scene}")
+    builder = builder.remote(master) if scene == "connect" else builder.master(master)
+    for name, value in config["conf"].items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    seen: dict[str, dict[str, Any]] = {}
+    for target, (url, options) in config["targets"].items():
+        with pds.Store(url, storage_options=options) as store:
+            accidents = SCENES[scene].items()
+            seen[target] = {key: under_fire(spark, store, key, what) for key, what in accidents}
+    spark.stop()
+    sys.stdout.write(f"{json.dumps(seen)}\n")
+
+
+if __name__ == "__main__":
+    main()

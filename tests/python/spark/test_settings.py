@@ -1,0 +1,128 @@
+"""The session settings around an action: what they are set to, and that they are put back."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+import pds.spark
+from pds.spark.settings import BatchLimits, batch_limits, limited
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+    from tests.python.spark.conftest import Target
+
+RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+UNLIMITED = 2147483647
+DEFAULTS = BatchLimits(10_000, 64 << 20)
+
+
+@pytest.fixture(autouse=True)
+def unset(spark: SparkSession) -> Iterator[None]:
+    yield
+    spark.conf.unset(RECORDS)
+    spark.conf.unset(BYTES)
+
+
+def _settings(spark: SparkSession) -> tuple[str | None, str | None]:
+    explicit = spark.conf.getAll
+    return explicit.get(RECORDS), explicit.get(BYTES)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "limits"),
+    [
+        ("a int", BatchLimits(100_000, UNLIMITED)),
+        (", ".join(f"c{n} double" for n in range(200)), BatchLimits(41_943, UNLIMITED)),
+        ("a struct<x: decimal(10,2), y: timestamp>", BatchLimits(100_000, UNLIMITED)),
+        ("a bigint, s string", BatchLimits(3_853, UNLIMITED)),
+        (", ".join(f"c{n} string" for n in range(5)), BatchLimits(3_120, UNLIMITED)),
+        ("a bigint, b binary", DEFAULTS),
+        ("a array<int>", DEFAULTS),
+        ("a struct<m: map<string, int>>", DEFAULTS),
+        ("a variant", DEFAULTS),
+        ("", BatchLimits(100_000, UNLIMITED)),
+    ],
+)
+def test_limits_follow_the_width_of_a_row(ddl: str, limits: BatchLimits) -> None:
+    assert batch_limits(StructType.fromDDL(ddl) if ddl else StructType()) == limits
+
+
+def test_an_action_runs_under_them(spark: SparkSession, local_target: Target) -> None:
+    numbers = spark.range(0, 300_000, 1, numPartitions=1)
+    sizes = numbers.mapInArrow(_sizes, "rows int")
+
+    with limited(spark, batch_limits(numbers.schema)):
+        assert [row.rows for row in sizes.collect()] == [100_000] * 3
+    assert {row.rows for row in sizes.collect()} == {10_000}
+
+
+def _sizes(batches):  # noqa: ANN001, ANN202 the worker gets this function by value, types and all
+    import pyarrow as pa  # noqa: PLC0415 as above
+
+    for batch in batches:
+        yield pa.record_batch({"rows": pa.array([batch.num_rows], pa.int32())})
+
+
+@pytest.mark.parametrize("before", [(None, None), ("123", None), ("500000", "8m"), ("0", "1k")])
+def test_settings_are_put_back(
+    before: tuple[str | None, str | None], spark: SparkSession, local_target: Target
+) -> None:
+    for name, value in zip((RECORDS, BYTES), before, strict=True):
+        if value is not None:
+            spark.conf.set(name, value)
+
+    pds.spark.write_dataset(spark.range(10), local_target.store, "numbers")
+    assert _settings(spark) == before
+
+    broken = spark.range(10).select(f.raise_error(f.lit("broken on purpose")).alias("x"))
+    with pytest.raises(Exception, match="broken on purpose"):
+        pds.spark.write_dataset(broken, local_target.store, "broken")
+    assert _settings(spark) == before
+
+
+@pytest.mark.parametrize(
+    ("before", "within"),
+    [
+        ((None, None), ("100000", str(UNLIMITED))),
+        (("123", None), ("123", str(UNLIMITED))),
+        (("500000", "8m"), ("100000", "8m")),
+        (("0", None), ("100000", str(UNLIMITED))),
+    ],
+)
+def test_what_the_user_set_stays_a_bound(
+    before: tuple[str | None, str | None], within: tuple[str, str], spark: SparkSession
+) -> None:
+    for name, value in zip((RECORDS, BYTES), before, strict=True):
+        if value is not None:
+            spark.conf.set(name, value)
+
+    with limited(spark, BatchLimits(100_000, UNLIMITED)):
+        assert _settings(spark) == within
+
+
+def test_actions_of_two_threads_share_the_least(spark: SparkSession) -> None:
+    inside, done = threading.Event(), threading.Event()
+
+    def narrow() -> None:
+        with limited(spark, DEFAULTS):
+            inside.set()
+            assert done.wait(30)
+
+    with ThreadPoolExecutor(1) as pool:
+        with limited(spark, BatchLimits(100_000, UNLIMITED)):
+            thread = pool.submit(narrow)
+            assert inside.wait(30)
+            assert _settings(spark) == ("10000", str(64 << 20))
+        assert _settings(spark) == ("10000", str(64 << 20))
+        done.set()
+        thread.result()
+    assert _settings(spark) == (None, None)

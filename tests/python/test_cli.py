@@ -1,0 +1,283 @@
+"""The ``pds`` command: output, exit codes, errors as one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import hung
+import pds
+from pds import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Run = Callable[..., tuple[int, str, str]]
+
+ROWS = pa.table({"id": list(range(100)), "name": [f"n{index}" for index in range(100)]})
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/store"
+
+
+@pytest.fixture
+def datasets(url: str) -> pds.ParquetDatasetStore:
+    return pds.ParquetDatasetStore(pds.Store(url))
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    def run(*argv: str) -> tuple[int, str, str]:
+        try:
+            code = cli.main(argv)
+        except SystemExit as stop:
+            code = int(str(stop.code))
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return run
+
+
+def _one_line(err: str) -> bool:
+    return err.startswith("pds: ") and err.endswith("\n") and err.count("\n") == 1
+
+
+def _damage(store: pds.Store, key: str, part: str = "data.parquet") -> None:
+    content = bytearray(store.read_bytes(f"{key}/{part}"))
+    content[len(content) // 3] ^= 1
+    store.write(f"{key}/{part}", bytes(content), overwrite=True)
+
+
+def test_list(run: Run, url: str, datasets: pds.ParquetDatasetStore) -> None:
+    for key in ["b/two", "a/one", "b/one", "c"]:
+        datasets.write_dataset(ROWS, key)
+
+    assert run("dataset", "list", url) == (0, "a/one\nb/one\nb/two\nc\n", "")
+    assert run("dataset", "list", url, "b") == (0, "b/one\nb/two\n", "")
+
+
+def test_list_of_nothing(run: Run, url: str) -> None:
+    assert run("dataset", "list", url) == (0, "", "")
+
+
+def test_show_prints_the_manifest(run: Run, url: str, datasets: pds.ParquetDatasetStore) -> None:
+    manifest = datasets.write_dataset(ROWS, "a", run_id="r1", metadata={"owner": "ü"})
+
+    code, out, err = run("dataset", "show", url, "a")
+
+    assert (code, err) == (0, "")
+    assert pds.DatasetManifest.from_json(out) == manifest
+    assert json.loads(out)["metadata"] == {"owner": "ü"}
+
+
+def test_verify(run: Run, url: str, datasets: pds.ParquetDatasetStore) -> None:
+    datasets.write_dataset(ROWS, "a/b")
+    report = datasets.verify_dataset("a/b")
+
+    code, out, err = run("dataset", "verify", url, "a/b")
+
+    assert (code, err) == (0, "")
+    assert out.startswith("a/b: ok, 100 rows")
+    assert f"{report.bytes} bytes" in out
+    assert "1 parts, 1 with checksums" in out
+
+
+def test_verify_tells_damage(run: Run, url: str, datasets: pds.ParquetDatasetStore) -> None:
+    datasets.write_dataset(ROWS, "a")
+    _damage(datasets.store, "a")
+
+    code, out, err = run("dataset", "verify", url, "a")
+
+    assert (code, out) == (1, "")
+    assert _one_line(err)
+    assert "data.parquet" in err
+
+
+def test_verify_of_all_goes_on_after_damage(
+    run: Run, url: str, datasets: pds.ParquetDatasetStore
+) -> None:
+    for key in ["a", "b", "c"]:
+        datasets.write_dataset(ROWS, key)
+    _damage(datasets.store, "b")
+
+    code, out, err = run("dataset", "verify", url)
+
+    assert code == 1
+    assert [line.partition(":")[0] for line in out.splitlines()] == ["a", "c"]
+    assert _one_line(err)
+
+
+def test_clean_removes_leftovers(
+    run: Run, url: str, datasets: pds.ParquetDatasetStore, tmp_path: Path
+) -> None:
+    datasets.write_dataset(ROWS, "a")
+    write = datasets.begin_write("a", overwrite=True)
+    write.prepare(pa.table({"id": list(range(500_000))}))
+    before = {path.name for path in (tmp_path / "store" / "a").iterdir()}
+
+    code, out, err = run("dataset", "clean", url, "a")
+
+    assert (code, err) == (0, "")
+    assert "leftovers removed" in out
+    left = {path.name for path in (tmp_path / "store" / "a").iterdir()}
+    assert left == {"data.parquet", "manifest.json", "_SUCCESS"} < before
+    assert datasets.read_dataset("a").equals(ROWS)
+
+
+def test_delete(run: Run, url: str, datasets: pds.ParquetDatasetStore) -> None:
+    datasets.write_dataset(ROWS, "a")
+
+    assert run("dataset", "delete", url, "a") == (0, "a: deleted\n", "")
+    assert not datasets.store.exists("a")
+
+
+@pytest.mark.parametrize("verb", ["show", "verify", "delete"])
+def test_what_is_not_there_is_one_line(run: Run, url: str, verb: str) -> None:
+    code, out, err = run("dataset", verb, url, "ghost")
+
+    assert (code, out) == (1, "")
+    assert _one_line(err)
+    assert "ghost" in err
+
+
+def test_doctor(run: Run, store: pds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "Store", lambda *_args, **_options: store)
+
+    code, out, err = run("doctor", "any://store")
+
+    assert (code, err) == (0, "")
+    assert [line.split(":")[0].split(maxsplit=1) for line in out.splitlines()] == [
+        ["ok", "write"],
+        ["ok", "read"],
+        ["ok", "conditional create"],
+        ["ok", "conditional replace"],
+        ["ok", "list"],
+        ["ok", "delete"],
+    ]
+
+
+def test_doctor_leaves_nothing(run: Run, url: str, tmp_path: Path) -> None:
+    run("doctor", url)
+
+    assert list((tmp_path / "store").rglob("*")) == []
+
+
+def test_doctor_of_a_store_that_cannot_be_reached(run: Run) -> None:
+    options = [
+        "aws_endpoint=http://127.0.0.1:9",
+        "aws_access_key_id=k",
+        "aws_secret_access_key=hush",
+        "max_retries=0",
+    ]
+
+    code, out, err = run("doctor", "s3://bucket", *(f"--option={item}" for item in options))
+
+    assert code == 1
+    assert all(line.startswith("FAIL") for line in out.splitlines())
+    assert "127.0.0.1:9" in out
+    assert "hush" not in out + err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["dataset"],
+        ["dataset", "list"],
+        ["dataset", "show", "memory://"],
+        ["dataset", "grow", "memory://", "a"],
+        ["dataset", "list", "memory://", "a", "b"],
+        ["dataset", "list", "memory://", "--shout"],
+        ["doctor"],
+        ["doctor", "memory://", "a"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command_line_is_2(run: Run, argv: list[str]) -> None:
+    code, out, err = run(*argv)
+
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith("pds")
+
+
+@pytest.mark.parametrize(
+    ("argv", "word"),
+    [
+        (["dataset", "list", "ftp://host/x"], "ftp"),
+        (["dataset", "list", "no url"], "URL"),
+        (["dataset", "list", "memory://", "--option", "aws_regoin=x"], "aws_regoin"),
+        (["dataset", "list", "s3://b", "--option", "novalue"], "NAME=VALUE"),
+        (["dataset", "list", "s3://b", "--option", "=v"], "NAME=VALUE"),
+        (["doctor", "s3://b", "--option", "a=1", "--option", "a=2"], "twice"),
+        (["dataset", "show", "memory://", ""], "path"),
+        (["dataset", "delete", "memory://", "../x"], "../x"),
+        (["dataset", "verify", "memory://", "a\nb"], "path"),
+    ],
+    ids=str,
+)
+def test_a_bad_value_is_2_in_one_line(run: Run, argv: list[str], word: str) -> None:
+    code, out, err = run(*argv)
+
+    assert (code, out) == (2, "")
+    assert _one_line(err)
+    assert word in err
+
+
+def test_secrets_stay_out_of_errors(run: Run) -> None:
+    _, _, err = run("doctor", "s3://b", "--option", "aws_secret_access_key")
+    assert "aws_secret_access_key" not in err
+    code, out, err = run("doctor", "s3://b", "--option", "aws_endpoint=:// hush")
+    assert code == 2
+    assert "Traceback" not in out + err
+
+
+def test_the_command_is_installed() -> None:
+    (script,) = entry_points(group="console_scripts", name="pds")
+    assert script.load() is cli.main
+    command = Path(sysconfig.get_path("scripts")) / "pds"
+    done = subprocess.run([command, "--help"], capture_output=True, text=True, check=True)
+    assert "doctor" in done.stdout
+
+
+def test_a_reader_that_stops_early_is_no_traceback(
+    url: str, datasets: pds.ParquetDatasetStore
+) -> None:
+    datasets.write_dataset(ROWS, "a")
+    read, write = os.pipe()
+    os.close(read)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pds.cli", "dataset", "list", url],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(write)
+
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_ctrl_c_is_one_line() -> None:
+    with hung.hung_server() as endpoint:
+        options = [f"--option={name}={value}" for name, value in hung.options(endpoint).items()]
+        command = [sys.executable, "-m", "pds.cli", "dataset", "list", "s3://bucket", *options]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(3)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=10)
+
+    assert process.returncode == 130
+    assert err == "pds: interrupted\n"

@@ -1,0 +1,239 @@
+"""Many writers and readers of one key, in threads and in processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import pds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KEY = "a"
+ROWS = 600
+THREADS = 8
+PROCESSES = 4
+EACH = 6
+
+# Waits for the word to go, writes, tells how each write ended.
+WRITER = """
+import json, sys
+import pyarrow as pa
+import pds
+url, options, writer, overwrite, each, rows = json.loads(sys.argv[1])
+store = pds.Store(url, storage_options=options)
+ds = pds.ParquetDatasetStore(store, max_rows_per_file=100 + writer)
+print("ready", flush=True)
+sys.stdin.readline()
+for turn in range(each):
+    table = pa.table({"writer": [writer * 1000 + turn] * rows, "row": list(range(rows))})
+    try:
+        ds.write_dataset(table, "a", overwrite=overwrite)
+        print("written", flush=True)
+    except pds.AlreadyExists:
+        print("exists", flush=True)
+"""
+
+
+def _table(writer: int) -> pa.Table:
+    return pa.table({"writer": [writer] * ROWS, "row": list(range(ROWS))})
+
+
+def _writer_of(table: pa.Table) -> int:
+    """Whose dataset it is; a mixture fails."""
+    assert table["row"].to_pylist() == list(range(ROWS))
+    (writer,) = set(table["writer"].to_pylist())
+    return int(writer)
+
+
+def _datasets(store: pds.Store, writer: int) -> pds.ParquetDatasetStore:
+    # Different numbers of parts make a mixture of two datasets easy to see.
+    return pds.ParquetDatasetStore(store, max_rows_per_file=100 + writer)
+
+
+def _only_its_files(store: pds.Store) -> None:
+    parts = pds.ParquetDatasetStore(store).read_manifest(KEY).parts
+    names = sorted(info.name for info in store.list_files(KEY, recursive=True))
+    assert names == sorted(["_SUCCESS", "manifest.json", *parts])
+
+
+def _together(count: int, work: Callable[[int], Any]) -> list[Any]:
+    """Run ``work`` in so many threads that begin at once; results or errors."""
+    start = threading.Barrier(count)
+
+    def run(number: int) -> Any:
+        start.wait()
+        try:
+            return work(number)
+        except Exception as error:  # noqa: BLE001 the caller judges it
+            return error
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))
+
+
+def test_threads_create_once(store: pds.Store) -> None:
+    for turn in range(3):
+        key = f"{KEY}{turn}"
+        ended = _together(
+            THREADS, lambda n, key=key: _datasets(store, n).write_dataset(_table(n), key)
+        )
+        winners = [n for n, end in enumerate(ended) if isinstance(end, pds.DatasetManifest)]
+        assert len(winners) == 1, ended
+        assert all(
+            isinstance(e, pds.AlreadyExists) for n, e in enumerate(ended) if n not in winners
+        )
+        assert _writer_of(pds.ParquetDatasetStore(store).read_dataset(key)) == winners[0]
+
+
+def test_threads_overwrite(store: pds.Store) -> None:
+    ended = _together(
+        THREADS, lambda n: _datasets(store, n).write_dataset(_table(n), KEY, overwrite=True)
+    )
+    assert all(isinstance(end, pds.DatasetManifest) for end in ended), ended
+    assert _writer_of(pds.ParquetDatasetStore(store).read_dataset(KEY)) in range(THREADS)
+    _only_its_files(store)
+
+
+def _processes(store: pds.Store, options: dict[str, str], *, overwrite: bool) -> list[list[str]]:
+    running = []
+    for writer in range(PROCESSES):
+        arguments = json.dumps([store.url, options, writer, overwrite, EACH, ROWS])
+        running.append(
+            subprocess.Popen(
+                [sys.executable, "-c", WRITER, arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    for process in running:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    told = []
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in running:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        told.append(out.split())
+    return told
+
+
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])
+def shared(request: pytest.FixtureRequest) -> tuple[pds.Store, dict[str, str]]:
+    """A store that other processes reach too, and its options."""
+    store = request.getfixturevalue(f"{request.param}_store")
+    options = request.getfixturevalue("s3_server").options() if request.param == "s3" else {}
+    return store, options
+
+
+def test_processes_create_once(shared: tuple[pds.Store, dict[str, str]]) -> None:
+    store, options = shared
+    told = _processes(store, options, overwrite=False)
+    assert sum(lines.count("written") for lines in told) == 1
+    assert sum(lines.count("exists") for lines in told) == PROCESSES * EACH - 1
+    _writer_of(pds.ParquetDatasetStore(store).read_dataset(KEY))
+    _only_its_files(store)
+
+
+def test_processes_overwrite(shared: tuple[pds.Store, dict[str, str]]) -> None:
+    store, options = shared
+    told = _processes(store, options, overwrite=True)
+    assert told == [["written"] * EACH] * PROCESSES
+    found = _writer_of(pds.ParquetDatasetStore(store).read_dataset(KEY))
+    assert found in {writer * 1000 + EACH - 1 for writer in range(PROCESSES)}
+    _only_its_files(store)
+
+
+def test_readers_never_see_a_mixture(store: pds.Store) -> None:
+    _datasets(store, 0).write_dataset(_table(0), KEY)
+    done = threading.Event()
+    reads = {
+        "read": lambda ds: ds.read_dataset(KEY),
+        "scan": lambda ds: ds.scan_dataset(KEY).read_all(),
+        "columns": lambda ds: ds.read_dataset(KEY, columns=["writer", "row"]),
+    }
+
+    def read(name: str) -> list[int]:
+        seen = []
+        ds = pds.ParquetDatasetStore(store)
+        while not done.is_set():
+            seen.append(_writer_of(reads[name](ds)))
+        return seen
+
+    def write(_: int) -> None:
+        for version in range(1, 25):
+            _datasets(store, version % 7).write_dataset(_table(version), KEY, overwrite=True)
+
+    def work(number: int) -> Any:
+        try:
+            return write(number) if number == 0 else read(list(reads)[number - 1])
+        finally:
+            if number == 0:
+                done.set()
+
+    ended = _together(1 + len(reads), work)
+
+    assert [e for e in ended if isinstance(e, BaseException)] == []
+    for seen in ended[1:]:
+        assert seen == sorted(seen)
+        assert len(seen) > 1
+
+
+def test_verify_and_exists_during_overwrites(store: pds.Store) -> None:
+    ds = _datasets(store, 0)
+    ds.write_dataset(_table(0), KEY)
+    limit = time.monotonic() + 2
+
+    def work(number: int) -> None:
+        while time.monotonic() < limit:
+            if number == 0:
+                ds.write_dataset(_table(1), KEY, overwrite=True)
+            else:
+                assert ds.verify_dataset(KEY).rows == ROWS
+                assert ds.read_manifest(KEY).row_count == ROWS
+
+    assert _together(3, work) == [None, None, None]
+
+
+def test_delete_against_overwrite(store: pds.Store) -> None:
+    ds = _datasets(store, 0)
+    for _ in range(4):
+        ds.write_dataset(_table(0), KEY, overwrite=True)
+        ended = _together(
+            2,
+            lambda n: (
+                ds.delete_dataset(KEY) if n else ds.write_dataset(_table(1), KEY, overwrite=True)
+            ),
+        )
+        assert not [
+            e for e in ended if isinstance(e, Exception) and not isinstance(e, pds.NotFound)
+        ]
+        if ds.dataset_exists(KEY):
+            assert _writer_of(ds.read_dataset(KEY)) == 1
+            _only_its_files(store)
+        else:
+            assert list(store.list_files("", recursive=True)) == []
+
+
+def test_keys_do_not_disturb_each_other(store: pds.Store) -> None:
+    def work(number: int) -> None:
+        ds = _datasets(store, number)
+        for turn in range(4):
+            ds.write_dataset(_table(number), f"k/{number}", overwrite=turn > 0)
+            assert _writer_of(ds.read_dataset(f"k/{number}")) == number
+
+    assert _together(THREADS, work) == [None] * THREADS

@@ -1,0 +1,129 @@
+"""Stores and datasets that were used before a fork can be used after it, on both sides."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import pds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROWS = pa.table({"n": list(range(1000)), "s": [str(n) for n in range(1000)]})
+LIMIT_SECONDS = 30
+
+
+def _in_child(work: Callable[[], None]) -> None:
+    """Run ``work`` in a forked child, which must come to an end."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:  # noqa: BLE001 nothing may leave the child but its code
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    limit = time.monotonic() + LIMIT_SECONDS
+    while time.monotonic() < limit:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            assert os.waitstatus_to_exitcode(status) == 0
+            return
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    pytest.fail("the child hangs")
+
+
+@pytest.fixture
+def ds(store: pds.Store) -> pds.ParquetDatasetStore:
+    """Used before the fork, so that threads, clients and connections exist."""
+    ds = pds.ParquetDatasetStore(store, max_rows_per_file=300)
+    ds.write_dataset(ROWS, "before")
+    assert ds.read_dataset("before").equals(ROWS)
+    return ds
+
+
+def _use(ds: pds.ParquetDatasetStore, key: str) -> None:
+    assert ds.read_dataset("before").equals(ROWS)
+    ds.write_dataset(ROWS.slice(1), key, overwrite=True)
+    assert ds.read_dataset(key).equals(ROWS.slice(1))
+    assert ds.scan_dataset(key).read_all().equals(ROWS.slice(1))
+    assert key in ds.list_datasets()
+    assert ds.store.read_bytes(f"{key}/_SUCCESS") == b""
+
+
+def test_a_child_uses_what_it_inherited(ds: pds.ParquetDatasetStore) -> None:
+    for turn in range(3):
+        _in_child(lambda turn=turn: _use(ds, f"child{turn}"))
+    _use(ds, "parent")
+
+
+def test_a_grandchild(ds: pds.ParquetDatasetStore) -> None:
+    def child() -> None:
+        _use(ds, "child")
+        _in_child(lambda: _use(ds, "grandchild"))
+        _use(ds, "child")
+
+    _in_child(child)
+    _use(ds, "parent")
+
+
+def test_a_fork_while_another_thread_is_in_a_call(ds: pds.ParquetDatasetStore) -> None:
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            _use(ds, "thread")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for turn in range(5):
+            _in_child(lambda turn=turn: _use(ds, f"child{turn}"))
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_reader_made_before_the_fork(ds: pds.ParquetDatasetStore) -> None:
+    reader = ds.scan_dataset("before")
+    _in_child(lambda: _use(ds, "child"))
+    assert reader.read_all().equals(ROWS)
+
+
+def _pool_task(ds: pds.ParquetDatasetStore, number: int) -> int:
+    ds.write_dataset(ROWS.slice(number), f"pool/{number}")
+    return ds.read_dataset(f"pool/{number}").num_rows
+
+
+def test_multiprocessing_with_fork(shared: pds.ParquetDatasetStore) -> None:
+    context = multiprocessing.get_context("fork")
+    with context.Pool(2) as pool:
+        rows = pool.starmap_async(_pool_task, [(shared, number) for number in range(6)])
+        assert rows.get(timeout=60) == [1000 - number for number in range(6)]
+    assert len(shared.list_datasets("pool")) == 6
+
+
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])
+def shared(request: pytest.FixtureRequest) -> pds.ParquetDatasetStore:
+    """A store whose objects other processes see."""
+    ds = pds.ParquetDatasetStore(request.getfixturevalue(f"{request.param}_store"))
+    ds.write_dataset(ROWS, "before")
+    return ds
+
+
+def test_writes_of_a_child_are_seen(shared: pds.ParquetDatasetStore) -> None:
+    _in_child(lambda: _use(shared, "child"))
+    assert shared.read_dataset("child").equals(ROWS.slice(1))

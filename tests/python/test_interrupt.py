@@ -1,0 +1,142 @@
+"""Ctrl-C ends any call within 0.2 s, also one that waits for a server that does not answer."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import hung
+import pds
+from scripted_s3 import ScriptedS3
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LIMIT_SECONDS = 0.2
+TRIES = 3
+ROWS = pa.table({"n": [1, 2, 3]})
+
+
+def _large() -> pa.Table:
+    noise = random.Random(1).randbytes(8 * 1_500_000)
+    return pa.table(
+        {"n": pa.Array.from_buffers(pa.int64(), 1_500_000, [None, pa.py_buffer(noise)])}
+    )
+
+
+def _interrupted(call: Callable[[], Any], after: float = 0.3) -> float:
+    """Seconds from Ctrl-C to its exception."""
+    sent: list[float] = []
+
+    def send() -> None:
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(after, send)
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        return time.monotonic() - sent[0]
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+@pytest.fixture(scope="module")
+def datasets() -> Iterator[pds.ParquetDatasetStore]:
+    """A store behind a server that never answers."""
+    with hung.hung_server() as endpoint:
+        store = pds.Store("s3://bucket/p", storage_options=hung.options(endpoint))
+        yield pds.ParquetDatasetStore(store)
+
+
+CALLS: dict[str, Callable[[pds.ParquetDatasetStore], Any]] = {
+    "write_dataset": lambda ds: ds.write_dataset(ROWS, "a"),
+    "overwrite": lambda ds: ds.write_dataset(ROWS, "a", overwrite=True),
+    "a large write": lambda ds: ds.begin_write("a", overwrite=True).prepare(_large()),
+    "read_dataset": lambda ds: ds.read_dataset("a"),
+    "scan_dataset": lambda ds: ds.scan_dataset("a").read_all(),
+    "read_manifest": lambda ds: ds.read_manifest("a"),
+    "dataset_exists": lambda ds: ds.dataset_exists("a"),
+    "delete_dataset": lambda ds: ds.delete_dataset("a"),
+    "verify_dataset": lambda ds: ds.verify_dataset("a"),
+    "list_datasets": lambda ds: ds.list_datasets(),
+    "clean_dataset": lambda ds: ds.clean_dataset("a"),
+    "read_bytes": lambda ds: ds.store.read_bytes("a"),
+    "write": lambda ds: ds.store.write("a", b"x"),
+    "list_files": lambda ds: list(ds.store.list_files("")),
+    "exists": lambda ds: ds.store.exists("a"),
+    "copy": lambda ds: ds.store.copy("a", "b"),
+    "delete": lambda ds: ds.store.delete("a"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_any_call_ends(datasets: pds.ParquetDatasetStore, name: str) -> None:
+    # The best of a few: the machine may be busy with something else.
+    delays = [_interrupted(lambda: CALLS[name](datasets)) for _ in range(TRIES)]
+    assert min(delays) < LIMIT_SECONDS, delays
+
+
+def test_the_process_goes_on(datasets: pds.ParquetDatasetStore, memory_store: pds.Store) -> None:
+    _interrupted(lambda: datasets.read_dataset("a"))
+    ds = pds.ParquetDatasetStore(memory_store)
+    ds.write_dataset(ROWS, "a")
+    assert ds.read_dataset("a").equals(ROWS)
+
+
+def test_a_stream_being_read_ends(datasets: pds.ParquetDatasetStore) -> None:
+    def endless() -> Iterator[pa.RecordBatch]:
+        while True:
+            time.sleep(0.01)
+            yield from ROWS.to_batches()
+
+    stream = pa.RecordBatchReader.from_batches(ROWS.schema, endless())
+    ds = pds.ParquetDatasetStore(pds.Store("memory://"))
+    delays = [_interrupted(lambda: ds.write_dataset(stream, "a"))]
+    assert min(delays) < 2 * LIMIT_SECONDS
+    assert not ds.dataset_exists("a")
+
+
+def test_uploads_in_flight_are_aborted() -> None:
+    with ScriptedS3() as server:
+        options = server.options() | {"stall_timeout": "60"}
+        ds = pds.ParquetDatasetStore(
+            pds.Store("s3://bucket/p", storage_options=options), compression="none"
+        )
+        ds.write_dataset(_large(), "a")
+        parts = [number for number, r in enumerate(server.seen) if "partNumber" in r.query]
+        server.restore({})
+        server.restart({parts[-1]: "stall"})
+
+        _interrupted(lambda: ds.write_dataset(_large(), "a"), after=3)
+
+        assert server.held.is_set()
+        limit = time.monotonic() + 5
+        while server.bucket.uploads and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert server.bucket.uploads == {}
+        assert server.snapshot() == {}
+
+
+def test_waiting_for_another_writer_ends(tmp_path: Any) -> None:
+    url = (tmp_path / "store").as_uri()
+    ds = pds.ParquetDatasetStore(pds.Store(url))
+    ds.write_dataset(ROWS, "a")
+    # Whose it is cannot be told, so it is waited for.
+    ds.store.write("a/_publish.json", b"{}")
+    begin = time.monotonic()
+    try:
+        delay = _interrupted(lambda: ds.write_dataset(ROWS, "a", overwrite=True))
+        assert delay < LIMIT_SECONDS
+    except pytest.fail.Exception:
+        # Refused at once is as good; waiting without an end is not.
+        assert time.monotonic() - begin < LIMIT_SECONDS

@@ -1,0 +1,169 @@
+"""Stores, datasets, writes and errors travel to other processes, secrets only where given."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+import remote_store
+
+import pds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = pa.table({"n": [1, 2, 3]})
+SECRET = "wJalrXUtnFEMI"
+THEIRS = [
+    "RemoteStoreError",
+    "NotFound",
+    "AlreadyExists",
+    "PermissionDenied",
+    "InvalidPath",
+    "CapabilityNotSupported",
+    "DirectoryNotEmpty",
+    "BackendUnavailable",
+    "ResourceLocked",
+]
+OURS = ["DatasetIncomplete", "ManifestCorrupted", "PartCorrupted", "InvalidInput", "InvalidType"]
+
+
+def _again(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))  # noqa: S301 made right here
+
+
+def test_a_store(store: pds.Store) -> None:
+    store.write("a", b"x")
+    again = _again(store)
+    assert again.url == store.url
+    assert again.read_bytes("a") == b"x"
+
+
+def test_a_child_store(store: pds.Store) -> None:
+    store.write("a/b/c", b"x")
+    assert _again(store.child("a/b")).read_bytes("c") == b"x"
+
+
+def test_datasets_in_another_process(local_store: pds.Store, tmp_path: Path) -> None:
+    ds = pds.ParquetDatasetStore(local_store, compression="snappy", max_rows_per_file=2)
+    file = tmp_path / "pickle"
+    file.write_bytes(pickle.dumps((ds, ds.begin_write("b", run_id="r"), ROWS)))
+    program = """
+import pickle, sys
+ds, write, rows = pickle.load(open(sys.argv[1], "rb"))
+ds.write_dataset(rows, "a")
+write.publish(write.prepare(rows), rows.schema)
+"""
+    subprocess.run([sys.executable, "-c", program, file], check=True)
+    assert ds.read_dataset("a").equals(ROWS)
+    manifest = ds.read_manifest("b")
+    assert (manifest.run_id, manifest.compression, len(manifest.parts)) == ("r", "snappy", 2)
+
+
+def test_secrets_given_travel_and_do_not_show() -> None:
+    store = pds.Store(
+        "s3://bucket", aws_access_key_id="id", aws_secret_access_key=SECRET, aws_region="eu"
+    )
+    assert SECRET.encode() in pickle.dumps(store)
+    for text in (repr(store), str(store), store.url, repr(pds.ParquetDatasetStore(store))):
+        assert SECRET not in text
+
+
+def test_secrets_of_the_environment_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    store = pds.Store("s3://bucket", aws_region="eu")
+    assert SECRET.encode() not in pickle.dumps(pds.ParquetDatasetStore(store))
+    assert SECRET not in repr(store)
+
+
+@pytest.mark.parametrize("name", THEIRS + OURS)
+def test_errors(name: str) -> None:
+    kind = getattr(pds.errors, name)
+    error = kind("what happened", path="a/b", backend="s3")
+    again = _again(error)
+    assert type(again) is kind
+    assert getattr(pds, name) is kind
+    assert (str(again), repr(again)) == (str(error), repr(error))
+    assert (again.path, again.backend) == ("a/b", "s3")
+
+
+def test_errors_keep_what_is_special_to_them() -> None:
+    assert _again(pds.ManifestCorrupted("m", path="a", reason="why")).reason == "why"
+    error = pds.CapabilityNotSupported("m", path="a", capability="atomic_write")
+    assert _again(error).capability == "atomic_write"
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_errors_are_remote_stores(name: str) -> None:
+    assert issubclass(getattr(pds.errors, name), getattr(remote_store, name))
+
+
+def test_the_family_of_errors() -> None:
+    assert pds.DatasetIncomplete.__bases__ == (pds.RemoteStoreError,)
+    assert pds.ManifestCorrupted.__bases__ == (pds.RemoteStoreError,)
+    assert issubclass(pds.PartCorrupted, pds.DatasetIncomplete)
+    assert issubclass(pds.InvalidInput, ValueError)
+    assert issubclass(pds.InvalidType, TypeError)
+
+
+def test_errors_that_were_raised(memory_store: pds.Store) -> None:
+    ds = pds.ParquetDatasetStore(memory_store)
+    ds.write_dataset(ROWS, "a")
+    memory_store.write("bad/manifest.json", b"{}")
+    calls = [
+        lambda: ds.write_dataset(ROWS, "a"),
+        lambda: ds.read_dataset("ghost"),
+        lambda: ds.read_manifest("bad"),
+        lambda: ds.delete_dataset("ghost"),
+        lambda: ds.read_dataset("a", columns=["x"]),
+        lambda: memory_store.read_bytes("../x"),
+    ]
+    for call in calls:
+        with pytest.raises(pds.RemoteStoreError) as caught:
+            call()
+        again = _again(caught.value)
+        assert type(again) is type(caught.value)
+        assert vars(again) == vars(caught.value)
+        assert str(again) == str(caught.value)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_errors_say_where_they_come_from(name: str) -> None:
+    assert getattr(pds, name).__module__ == "pds.errors"
+
+
+def test_without_remote_store(tmp_path: Path) -> None:
+    """The errors stand on their own where remote-store is not installed."""
+    program = """
+import sys
+sys.modules["remote_store"] = None
+import pickle, pds
+store = pds.Store("memory://")
+try:
+    store.read_bytes("ghost")
+except pds.NotFound as error:
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 made right here
+    assert again.path == "ghost" and type(again) is pds.NotFound, again
+else:
+    raise AssertionError
+assert pds.NotFound.__module__ == "pds.errors"
+assert pds.Capability.ATOMIC_WRITE.value == "atomic_write"
+assert store.supports(pds.Capability.ATOMIC_WRITE)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
+
+
+def test_import_is_cheap_and_starts_nothing() -> None:
+    program = """
+import sys, threading
+import pds
+assert threading.active_count() == 1
+loaded = {"pyarrow", "remote_store", "dagster", "pyspark", "polars", "pandas"} & set(sys.modules)
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

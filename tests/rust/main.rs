@@ -1,0 +1,5 @@
+//! Tests of the engine through its public face.
+
+mod faults;
+mod layering;
+mod stores;
