@@ -11,8 +11,8 @@ the cache (``PDS_CACHE``).
     make bench-peers ARGS='--rounds 3 --system pds --system polars'
     make bench-peers ARGS=--report                      the tables again from the raw figures
 
-A restricted run replaces only the rows of the tables that it measured; one restricted to some systems
-replaces none. Where the wheel is not installed, the peers run among themselves.
+A restricted run replaces only the rows of the tables that it measured, one restricted to some
+systems none. Where the wheel is not installed, the peers run among themselves.
 
 The same for all: the rows, in memory before the clock starts; zstd level 1; 1,048,576 rows a row
 group; the machine's cores; the S3 server, on the same machine, its folder in memory. What is read

@@ -39,16 +39,36 @@ fn class_of(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// The exception for an error. An exception among its causes is raised itself.
+/// Kinds in which the engine says more than the exception that caused them.
+fn is_a_finding(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::DatasetIncomplete
+            | ErrorKind::ManifestCorrupted
+            | ErrorKind::PartCorrupted
+            | ErrorKind::Locked
+    )
+}
+
+/// The exception for an error. A Python exception that caused it is raised itself, or is the cause
+/// of what the engine found.
 pub(crate) fn to_python(py: Python<'_>, error: Error) -> PyErr {
+    let mut original = None;
     let mut cause: Option<&(dyn StdError + 'static)> = Some(&error);
     while let Some(found) = cause {
-        if let Some(original) = found.downcast_ref::<PyCause>() {
-            return original.0.clone_ref(py);
+        if let Some(raised) = found.downcast_ref::<PyCause>() {
+            original = Some(raised.0.clone_ref(py));
         }
         cause = found.source();
     }
-    build(py, &error).unwrap_or_else(|failure| failure)
+    match original {
+        Some(original) if !is_a_finding(error.kind()) => original,
+        original => {
+            let built = build(py, &error).unwrap_or_else(|failure| failure);
+            built.set_cause(py, original);
+            built
+        }
+    }
 }
 
 fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {

@@ -303,11 +303,15 @@ mod tests {
             "]".repeat(9999)
         );
         for (from, to, named) in [
-            ("3", "true", "row_count"),
-            ("3", "3.0", "row_count"),
-            ("3", "-3", "row_count"),
-            ("3", "1e400", "JSON"),
-            ("3", "99999999999999999999", "row_count"),
+            ("\"row_count\": 3", "\"row_count\": true", "row_count"),
+            ("\"row_count\": 3", "\"row_count\": 3.0", "row_count"),
+            ("\"row_count\": 3", "\"row_count\": -3", "row_count"),
+            ("\"row_count\": 3", "\"row_count\": 1e400", "JSON"),
+            (
+                "\"row_count\": 3",
+                "\"row_count\": 99999999999999999999",
+                "row_count",
+            ),
             ("\"zstd\"", "null", "compression"),
             ("[", "{", "JSON"),
         ] {

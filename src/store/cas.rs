@@ -95,7 +95,7 @@ impl<'a> Register<'a> {
                     .await;
             }
             let sent = self.store.put(self.path, value.clone(), mode.clone()).await;
-            let failure = match sent {
+            let mut failure = match sent {
                 Ok(put) if self.store.abilities().versions && put.e_tag.is_some() => {
                     return Ok(Outcome::Written(Versioned {
                         bytes: value.clone(),
@@ -103,7 +103,7 @@ impl<'a> Register<'a> {
                     }));
                 }
                 Ok(_) => None,
-                Err(e) if is_final(e.kind()) => return Err(e),
+                Err(e) if is_refused(e.kind()) => return Err(e),
                 Err(e) => Some(e),
             };
             match (self.read().await?, expected) {
@@ -113,6 +113,9 @@ impl<'a> Register<'a> {
                 (Some(found), _) => return Ok(Outcome::Lost(found)),
                 (None, Some(_)) => return Ok(Outcome::Gone),
                 (None, None) => {}
+            }
+            if let Some(denied) = failure.take_if(|e| e.kind() == ErrorKind::PermissionDenied) {
+                return Err(denied);
             }
             last = failure;
         }
@@ -128,12 +131,11 @@ impl<'a> Register<'a> {
     }
 }
 
-/// Errors that say the request was refused for good, before any effect.
-fn is_final(kind: ErrorKind) -> bool {
+/// Errors that were found before anything was sent.
+fn is_refused(kind: ErrorKind) -> bool {
     matches!(
         kind,
-        ErrorKind::PermissionDenied
-            | ErrorKind::InvalidPath
+        ErrorKind::InvalidPath
             | ErrorKind::InvalidInput
             | ErrorKind::CapabilityNotSupported
             | ErrorKind::Cancelled

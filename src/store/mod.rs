@@ -418,6 +418,8 @@ impl Store {
             object_store::Error::UnknownConfigurationKey { .. } => {
                 (ErrorKind::InvalidInput, "unknown option")
             }
+            // The memory store has no error of its own for an upload that is gone.
+            _ if text.contains("MultipartUpload not found") => (ErrorKind::NotFound, "not found"),
             _ if text.contains(profile::NO_CREDENTIALS) => {
                 (ErrorKind::PermissionDenied, "no credentials")
             }

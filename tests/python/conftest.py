@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import os
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -15,7 +17,6 @@ from servers import AzureServer, S3Server, Toxiproxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 # Fixtures that stand for a server: whoever asks for one carries its marker.
 MARKER_OF = {
@@ -147,3 +148,10 @@ def store(request: pytest.FixtureRequest) -> pds.Store:
     """An empty store of each kind in turn."""
     chosen: pds.Store = request.getfixturevalue(f"{request.param}_store")
     return chosen
+
+
+@pytest.fixture(scope="session")
+def remote_store_sdist() -> Path:
+    """The unpacked source distribution of remote-store, fetched by `make setup`."""
+    home = Path(os.environ.get("PDS_CACHE", Path.home() / ".cache" / "pds"))
+    return home / "sdist" / f"remote_store-{importlib.metadata.version('remote-store')}"

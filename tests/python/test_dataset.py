@@ -434,7 +434,7 @@ class TestMore:
         assert pl.read_parquet(files).equals(pl.from_arrow(ROWS))
 
     @pytest.mark.parametrize(
-        ("key", "count"), itertools.product(["a", "k=v/x y", "ü/100%/~"], [1, 3])
+        ("key", "count"), list(itertools.product(["a", "k=v/x y", "ü/100%/~"], [1, 3]))
     )
     def test_keys_survive(self, ds: pds.ParquetDatasetStore, key: str, count: int) -> None:
         for _ in range(count):

@@ -1,24 +1,22 @@
-"""A dataset as a DataFrame: every task opens its own stretch of the parts.
+"""A dataset as a DataFrame: every task opens its own parts.
 
-The driver reads the manifest, the schema and the sizes of the parts, no data. A task reads the
-row groups whose middle lies in its stretch, so nobody has to look at the footers of all parts
-before. The DataFrame is of the dataset as it was when this function ran: if it is replaced, an
-action on the DataFrame fails and says so, it never returns a mixture.
+The driver reads the manifest, the schema and the sizes of the parts, no data. The DataFrame is of
+the dataset as it was when this function ran: if it is replaced, an action on the DataFrame fails
+and says so, it never returns a mixture.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from pds import ParquetDatasetStore
 from pds.errors import DatasetIncomplete
 from pds.spark.schema import frame_schema, worker_schema
-from pds.spark.tasks import ReadStretches, Stretch
+from pds.spark.tasks import ReadParts
 from pds.spark.write import require_shippable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     import remote_store
     from pyspark.sql import DataFrame, SparkSession
@@ -70,7 +68,7 @@ def read_dataset(
     arrow_schema = datasets.read_part(key, manifest, 0, columns=names).schema
     schema = frame_schema(arrow_schema)
     tasks = _tasks(_sizes(store, key, manifest))
-    read = ReadStretches(datasets, key, manifest, worker_schema(schema), tasks)
+    read = ReadParts(datasets, key, manifest, worker_schema(schema), tasks)
     numbers = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
     return numbers.mapInArrow(read, schema)
 
@@ -89,21 +87,17 @@ def _sizes(
     return [sizes[part] for part in manifest.parts]
 
 
-def _tasks(sizes_bytes: Iterable[int]) -> tuple[tuple[Stretch, ...], ...]:
-    """Cut large parts and join small ones, so that tasks are of about one size."""
-    sizes = list(sizes_bytes)
-    limit = min(max(sum(sizes) // _TASKS, _MIN_TASK_BYTES), _MAX_TASK_BYTES)
-    tasks: list[tuple[Stretch, ...]] = []
-    joined: list[Stretch] = []
+def _tasks(sizes_bytes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Join neighbouring small parts, so that tasks are of about one size."""
+    limit = min(max(sum(sizes_bytes) // _TASKS, _MIN_TASK_BYTES), _MAX_TASK_BYTES)
+    tasks: list[tuple[int, ...]] = []
+    joined: list[int] = []
     joined_bytes = 0
-    for part, size in enumerate(sizes):
-        pieces = max(1, round(size / limit))
-        cuts = [size * piece // pieces for piece in range(pieces + 1)]
-        for start, end in pairwise(cuts):
-            if joined and joined_bytes + end - start > limit:
-                tasks.append(tuple(joined))
-                joined, joined_bytes = [], 0
-            joined.append(Stretch(part, start, end))
-            joined_bytes += end - start
+    for part, size in enumerate(sizes_bytes):
+        if joined and joined_bytes + size > limit:
+            tasks.append(tuple(joined))
+            joined, joined_bytes = [], 0
+        joined.append(part)
+        joined_bytes += size
     tasks.append(tuple(joined))
     return tuple(tasks)

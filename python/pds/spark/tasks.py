@@ -1,4 +1,4 @@
-"""What runs on the executors: one partition into parts, one stretch of a dataset into batches.
+"""What runs on the executors: one partition into parts, parts of a dataset into batches.
 
 Both are plain picklable values that Spark calls with an iterator of batches; they import no
 session and keep no state between calls.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pds import DatasetManifest, DatasetWrite, ParquetDatasetStore, StagedPart
 
-__all__ = ["MESSAGE_DDL", "PrepareParts", "ReadStretches", "Stretch"]
+__all__ = ["MESSAGE_DDL", "PrepareParts", "ReadParts"]
 
 MESSAGE_DDL: Final = "task int, attempt int, rows bigint, bytes bigint, part binary"
 _MESSAGE_TYPES: Final[dict[str, pa.DataType]] = {
@@ -59,7 +59,8 @@ class PrepareParts:
             raise RuntimeError(msg)
         task = context.partitionId()
         reader = pa.RecordBatchReader.from_batches(self.schema, conform(batches, self.schema))
-        parts = self.write.prepare(reader, task=task)
+        # Spark runs as many tasks as there are processors; together they must not use more.
+        parts = self.write.prepare(reader, task=task, threads=context.cpus())
         try:
             yield _messages(parts, task, context.attemptNumber())
         except BaseException:
@@ -82,40 +83,21 @@ def _messages(parts: list[StagedPart], task: int, attempt: int) -> pa.RecordBatc
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """The row groups of one part whose middle lies between two of its bytes."""
-
-    part: int
-    start_bytes: int
-    end_bytes: int
-
-
-@dataclass(frozen=True)
-class ReadStretches:
-    """Reads what a task's number stands for: a few stretches of the parts of one dataset."""
+class ReadParts:
+    """Reads the parts of one dataset that a task's number stands for."""
 
     datasets: ParquetDatasetStore
     key: str
     manifest: DatasetManifest
     schema: pa.Schema
-    tasks: tuple[tuple[Stretch, ...], ...]
+    tasks: tuple[tuple[int, ...], ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run as the function of ``mapInArrow`` over a range of task numbers."""
         settle_worker()
+        names = self.schema.names
         for batch in batches:
             numbers: list[Any] = batch.column(0).to_pylist()
-            for number in numbers:
-                for stretch in self.tasks[number]:
-                    yield from conform(self._read(stretch), self.schema)
-
-    def _read(self, stretch: Stretch) -> Iterator[pa.RecordBatch]:
-        reader = self.datasets.read_part(
-            self.key,
-            self.manifest,
-            stretch.part,
-            columns=self.schema.names,
-            byte_range=(stretch.start_bytes, stretch.end_bytes),
-        )
-        for batch in reader:
-            yield batch.select(self.schema.names)
+            for part in (part for number in numbers for part in self.tasks[number]):
+                reader = self.datasets.read_part(self.key, self.manifest, part, columns=names)
+                yield from conform((found.select(names) for found in reader), self.schema)

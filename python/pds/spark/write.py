@@ -12,11 +12,12 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 
-from pds import ParquetDatasetStore, StagedPart
+from pds import ParquetDatasetStore, StagedPart, Store
 from pds.errors import InvalidInput, InvalidType, RemoteStoreError
 from pds.spark.schema import dataset_schema
 from pds.spark.settings import batch_limits, limited
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import remote_store
     from pyspark.sql import Row
 
-    from pds import DatasetManifest, DatasetWrite, Store
+    from pds import DatasetManifest, DatasetWrite
 
 __all__ = ["message_plan", "publish", "require_shippable", "write_dataset"]
 
@@ -128,6 +129,10 @@ def require_shippable(datasets: ParquetDatasetStore) -> None:
     Raises:
         InvalidInput: If not.
     """
+    store = datasets.store
+    if isinstance(store, Store) and urlsplit(store.url).scheme == "memory":
+        msg = "Spark's executors cannot reach a store in the memory of this process"
+        raise InvalidInput(msg)
     try:
         cloudpickle.dumps(datasets)  # type: ignore[no-untyped-call]
     except Exception as error:

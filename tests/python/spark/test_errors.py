@@ -12,6 +12,7 @@ from remote_store.backends import MemoryBackend
 
 import pds
 import pds.spark
+from servers.process import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -204,10 +205,16 @@ def test_a_job_that_fails_keeps_what_was_there(spark: SparkSession, target: Targ
     assert target.datasets.read_dataset("orders").num_rows == 10
 
 
-def test_an_unreachable_store_is_an_error_before_the_job(
-    untouched: DataFrame, tmp_path: Path
-) -> None:
-    store = pds.Store((tmp_path / "nowhere" / "at all").as_uri())
-    (tmp_path / "nowhere").write_text("a file")
-    with pytest.raises(remote_store.RemoteStoreError):
+def test_an_unreachable_store_is_an_error_before_the_job(untouched: DataFrame) -> None:
+    options = {
+        "aws_endpoint": f"http://127.0.0.1:{free_port()}",
+        "allow_http": "true",
+        "aws_access_key_id": "key",
+        "aws_secret_access_key": "secret",
+        "max_retries": 1,
+    }
+    with (
+        pds.Store("s3://bucket/prefix", storage_options=options) as store,
+        pytest.raises(pds.BackendUnavailable),
+    ):
         pds.spark.write_dataset(untouched, store, "orders")
