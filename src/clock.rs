@@ -43,6 +43,7 @@ impl Clock for SystemClock {
         tokio::time::sleep(duration).await;
     }
 
+    #[expect(clippy::disallowed_methods, reason = "this is the source of chance")]
     fn new_id(&self) -> u128 {
         rand::random()
     }

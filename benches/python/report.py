@@ -51,11 +51,11 @@ def _filled(text: str, name: str, lines: list[str]) -> str:
     return new
 
 
-def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    """A markdown table, its first column to the left, the others to the right."""
+def table(head: list[str], rows: list[list[str]], words: int = 1) -> list[str]:
+    """A markdown table, its columns of words to the left, those of figures to the right."""
     if not rows:
         return []
-    rule = ["---", *["---:"] * (len(head) - 1)]
+    rule = [*["---"] * words, *["---:"] * (len(head) - words)]
     return ["| " + " | ".join(cells) + " |" for cells in (head, rule, *rows)]
 
 
@@ -85,7 +85,7 @@ def _ratios(found: Figures, figure: str) -> list[str]:
         middle = statistics.median(ratios)
         return f"**{middle:.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
 
-    return table(_head(PEERS), _rows(found, cell, PEERS))
+    return table(_head(PEERS), _rows(found, cell, PEERS), 3)
 
 
 def _memory(found: Figures) -> list[str]:
@@ -94,7 +94,7 @@ def _memory(found: Figures) -> list[str]:
         return NONE if value is None else f"{value / 1024:,.0f}"
 
     names = ["pds", *PEERS]
-    return table(_head(names), _rows(found, cell, names))
+    return table(_head(names), _rows(found, cell, names), 3)
 
 
 def _wire(found: Figures) -> list[str]:
@@ -103,20 +103,15 @@ def _wire(found: Figures) -> list[str]:
         if seen is None:
             return NONE
         moved = max(seen["sent"], seen["received"]) / MIB
-        return f"{sum(seen['requests'].values())}, {moved:,.1f}" if moved >= 1 else _tiny(seen)
+        return f"{sum(seen['requests'].values())}, {moved:,.{1 if moved >= 1 else 2}f}"
 
     names = ["pds", *PEERS]
     rows = [row for row in _rows(found, cell, names) if any(c != NONE for c in row[3:])]
-    return table(_head(names), rows)
-
-
-def _tiny(seen: dict[str, Any]) -> str:
-    moved = max(seen["sent"], seen["received"]) / MIB
-    return f"{sum(seen['requests'].values())}, {moved:.2f}"
+    return table(_head(names), rows, 3)
 
 
 def _requests(found: Figures) -> list[str]:
-    """Which requests the small dataset takes: everybody's, to be explained by the prose."""
+    """Which requests it takes, everybody's; the prose explains them."""
     rows = []
     for case in (c for c in CASES if c.data in {"small", "lineitem"} and c.counts):
         for name in ("pds", *PEERS):
@@ -124,7 +119,7 @@ def _requests(found: Figures) -> list[str]:
             if seen:
                 kinds = (f"{n} {kind}" for kind, n in sorted(seen["requests"].items()))
                 rows.append([case.data, OPERATIONS[case.op], TITLES[name], ", ".join(kinds)])
-    return table(["data", "operation", "system", "requests"], rows)
+    return table(["data", "operation", "system", "requests"], rows, 4)
 
 
 def _other(found: Figures) -> list[str]:
@@ -136,7 +131,8 @@ def _other(found: Figures) -> list[str]:
                 if ratios:
                     middle = f"**{statistics.median(ratios):.2f}**"
                     spread = f"({min(ratios):.2f} to {max(ratios):.2f})"
-                    rows.append([f"{OPERATIONS[case.op]}, {TITLES[name]}", f"{middle} {spread}"])
+                    title = BY_KEY[name].package if case.op == "import" else TITLES[name]
+                    rows.append([f"{OPERATIONS[case.op]}, {title}", f"{middle} {spread}"])
     return table(["what", "times the time of pds"], rows)
 
 

@@ -1,5 +1,10 @@
 //! Datasets: the engine's functions over a handle.
 
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "pyo3 hands arguments over by value"
+)]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

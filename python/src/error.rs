@@ -52,9 +52,9 @@ fn is_a_finding(kind: ErrorKind) -> bool {
 
 /// The exception for an error. A Python exception that caused it is raised itself, or is the cause
 /// of what the engine found.
-pub(crate) fn to_python(py: Python<'_>, error: Error) -> PyErr {
+pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     let mut original = None;
-    let mut cause: Option<&(dyn StdError + 'static)> = Some(&error);
+    let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(found) = cause {
         if let Some(raised) = found.downcast_ref::<PyCause>() {
             original = Some(raised.0.clone_ref(py));
@@ -64,7 +64,7 @@ pub(crate) fn to_python(py: Python<'_>, error: Error) -> PyErr {
     match original {
         Some(original) if !is_a_finding(error.kind()) => original,
         original => {
-            let built = build(py, &error).unwrap_or_else(|failure| failure);
+            let built = build(py, error).unwrap_or_else(|failure| failure);
             built.set_cause(py, original);
             built
         }

@@ -23,7 +23,6 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// This process's runtime.
 #[expect(unsafe_code, reason = "a leaked runtime lives as long as the process")]
-#[expect(clippy::disallowed_methods, reason = "this is the door")]
 fn handle() -> Result<&'static Handle> {
     let pid = std::process::id();
     let current = RUNTIME.load(Ordering::Acquire);
@@ -52,7 +51,7 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T>>,
 {
-    let runtime = handle().map_err(|e| to_python(py, e))?;
+    let runtime = handle().map_err(|e| to_python(py, &e))?;
     let (sender, receiver) = mpsc::sync_channel(1);
     // Dropped with this call, which ends the future.
     let (_alive, interrupted) = oneshot::channel::<()>();
@@ -76,7 +75,7 @@ where
                 .recv_timeout(SIGNAL_TICK)
         };
         match py.detach(wait) {
-            Ok(done) => return done.map_err(|e| to_python(py, e)),
+            Ok(done) => return done.map_err(|e| to_python(py, &e)),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(to_python(
@@ -90,7 +89,7 @@ where
 
 /// Maps an error of work that needs no waiting.
 pub(crate) fn checked<T>(py: Python<'_>, result: Result<T>) -> PyResult<T> {
-    result.map_err(|e| to_python(py, e))
+    result.map_err(|e| to_python(py, &e))
 }
 
 /// Runs Python code off the async threads.

@@ -1,5 +1,10 @@
 //! A store as Python holds it: opened at its first use in each process.
 
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "pyo3 hands arguments over by value"
+)]
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 

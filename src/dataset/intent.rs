@@ -23,7 +23,7 @@ use crate::store::{Store, path};
 /// An intent that has not changed for so long is finished by others.
 pub(super) const LEASE: Duration = Duration::from_secs(30);
 /// How long a call waits for others before it gives up.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_mins(3);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// The only format there is.
@@ -180,7 +180,13 @@ impl<'a> Held<'a> {
 
     /// Before a step: makes sure that nobody took over while this process was held up.
     pub(super) async fn confirm(&mut self) -> Result<()> {
-        if self.store.clock().monotonic() - self.confirmed_at < LEASE / 4 {
+        if self
+            .store
+            .clock()
+            .monotonic()
+            .saturating_sub(self.confirmed_at)
+            < LEASE / 4
+        {
             return Ok(());
         }
         let path = path::join(self.key, INTENT);
@@ -213,18 +219,13 @@ impl<'a> Held<'a> {
     }
 
     /// Puts another intent in the place of this one, which cannot be carried out.
-    pub(super) async fn replace_with(self, intent: Intent) -> Result<Option<Self>> {
+    pub(super) async fn replace_with(self, intent: &Intent) -> Result<Option<Self>> {
         let path = path::join(self.key, INTENT);
-        let active = Active::begin(&intent.id);
-        let outcome = Register::new(self.store, &path)
-            .replace(&self.version, intent.to_bytes())
-            .await?;
-        Ok(match outcome {
-            Outcome::Written(version) => {
-                Some(Self::new(self.store, self.key, intent, version, active))
-            }
-            Outcome::Lost(_) | Outcome::Gone => None,
-        })
+        let register = Register::new(self.store, &path);
+        match place(self.store, self.key, &register, Some(&self.version), intent).await? {
+            Placed::Ours(held) => Ok(Some(held)),
+            Placed::Found(_) | Placed::Gone => Ok(None),
+        }
     }
 }
 
@@ -254,22 +255,11 @@ pub(super) async fn take_turn<'a>(
     let mut seen: Option<(Bytes, Duration)> = None;
     loop {
         let found = match intent {
-            Some(intent) => {
-                let active = Active::begin(&intent.id);
-                match register.create(intent.to_bytes()).await? {
-                    Outcome::Written(version) => {
-                        return Ok(Turn::Ours(Held::new(
-                            store,
-                            key,
-                            intent.clone(),
-                            version,
-                            active,
-                        )));
-                    }
-                    Outcome::Lost(found) => found,
-                    Outcome::Gone => continue,
-                }
-            }
+            Some(intent) => match place(store, key, &register, None, intent).await? {
+                Placed::Ours(held) => return Ok(Turn::Ours(held)),
+                Placed::Found(found) => found,
+                Placed::Gone => continue,
+            },
             None => match register.read().await? {
                 Some(found) => found,
                 None => return Ok(Turn::Free),
@@ -281,38 +271,58 @@ pub(super) async fn take_turn<'a>(
             _ => now,
         };
         seen = Some((found.bytes.clone(), since));
-        let taken = match (
-            take_over(store, key, &register, &found, now - since >= LEASE).await,
+        let expired = now.saturating_sub(since) >= LEASE;
+        match (
+            take_over(store, key, &register, &found, expired).await,
             intent,
         ) {
-            // What nobody can read nobody can finish: a new write replaces it.
-            (Err(e), Some(intent)) if e.kind() == ErrorKind::DatasetIncomplete => {
-                let active = Active::begin(&intent.id);
-                match register.replace(&found, intent.to_bytes()).await? {
-                    Outcome::Written(version) => {
-                        return Ok(Turn::Ours(Held::new(
-                            store,
-                            key,
-                            intent.clone(),
-                            version,
-                            active,
-                        )));
-                    }
-                    Outcome::Lost(_) | Outcome::Gone => None,
-                }
-            }
-            (taken, _) => taken?,
-        };
-        match taken {
-            Some(held) => return Ok(Turn::Finish(held)),
-            None if now - began > PATIENCE => {
+            (Ok(Some(held)), _) => return Ok(Turn::Finish(held)),
+            (Ok(None), _) if now.saturating_sub(began) > PATIENCE => {
                 let message = format!("another process publishes at {key:?} and does not end");
                 return Err(Error::new(ErrorKind::Locked, message).at(key));
             }
-            None => clock.sleep(pause).await,
+            (Ok(None), _) => clock.sleep(pause).await,
+            // What nobody can read nobody can finish: a new write replaces it.
+            (Err(e), Some(intent)) if e.kind() == ErrorKind::DatasetIncomplete => {
+                if let Placed::Ours(held) =
+                    place(store, key, &register, Some(&found), intent).await?
+                {
+                    return Ok(Turn::Ours(held));
+                }
+            }
+            (Err(e), _) => return Err(e),
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
+}
+
+enum Placed<'a> {
+    Ours(Held<'a>),
+    Found(Versioned),
+    Gone,
+}
+
+/// Writes an intent where there is none, or in the place of `old`.
+async fn place<'a>(
+    store: &'a Store,
+    key: &'a str,
+    register: &Register<'_>,
+    old: Option<&Versioned>,
+    intent: &Intent,
+) -> Result<Placed<'a>> {
+    // Before it can be seen: nobody in this process may take it for abandoned.
+    let active = Active::begin(&intent.id);
+    let outcome = match old {
+        None => register.create(intent.to_bytes()).await?,
+        Some(old) => register.replace(old, intent.to_bytes()).await?,
+    };
+    Ok(match outcome {
+        Outcome::Written(version) => {
+            Placed::Ours(Held::new(store, key, intent.clone(), version, active))
+        }
+        Outcome::Lost(found) => Placed::Found(found),
+        Outcome::Gone => Placed::Gone,
+    })
 }
 
 async fn take_over<'a>(
@@ -332,19 +342,17 @@ async fn take_over<'a>(
     );
     intent.owner = Owner::me();
     intent.renewals += 1;
-    let active = Active::begin(&intent.id);
-    let outcome = register.replace(found, intent.to_bytes()).await?;
-    Ok(match outcome {
-        Outcome::Written(version) => Some(Held::new(store, key, intent, version, active)),
-        Outcome::Lost(_) | Outcome::Gone => None,
-    })
+    match place(store, key, register, Some(found), &intent).await? {
+        Placed::Ours(held) => Ok(Some(held)),
+        Placed::Found(_) | Placed::Gone => Ok(None),
+    }
 }
 
 /// Waits until the intent `id` is gone: somebody else is finishing it.
 pub(super) async fn wait_until_gone(store: &Store, key: &str, id: &str) -> Result<()> {
     let path = path::join(key, INTENT);
     let began = store.clock().monotonic();
-    while store.clock().monotonic() - began < PATIENCE {
+    while store.clock().monotonic().saturating_sub(began) < PATIENCE {
         match Register::new(store, &path).read().await? {
             Some(found) if Intent::parse(key, &found.bytes).is_ok_and(|i| i.id == id) => {
                 store.clock().sleep(LONGEST_PAUSE).await;

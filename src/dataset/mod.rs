@@ -63,6 +63,10 @@ impl Layout {
 /// One write of one dataset: checked arguments and identity, the same in every process that takes
 /// part.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_field_names,
+    reason = "write_id is its name in the format"
+)]
 pub struct Write {
     /// The folder.
     pub key: String,

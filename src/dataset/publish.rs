@@ -82,7 +82,7 @@ pub(super) async fn acquire<'a>(
                 return Err(error);
             }
             log::warn!("{error}; it is replaced");
-            if let Some(held) = held.replace_with(intent.clone()).await? {
+            if let Some(held) = held.replace_with(intent).await? {
                 return Ok(held);
             }
         }

@@ -51,7 +51,7 @@ struct State<'a> {
     groups: VecDeque<Group>,
     groups_opened: u64,
     /// Taken out while a thread appends a row group.
-    output: Option<Output<'a>>,
+    output: Option<Box<Output<'a>>>,
     used_bytes: usize,
     ended: bool,
     failure: Option<Error>,
@@ -82,7 +82,7 @@ struct Task {
 
 enum Next<'a> {
     Encode(Task),
-    Append(Output<'a>, EncodedGroup, usize),
+    Append(Box<Output<'a>>, EncodedGroup, usize),
     Stop,
 }
 
@@ -98,7 +98,7 @@ impl<'a> Encoder<'a> {
             state: Mutex::new(State {
                 groups: VecDeque::new(),
                 groups_opened: 0,
-                output: Some(output),
+                output: Some(Box::new(output)),
                 used_bytes: 0,
                 ended: false,
                 failure: None,
@@ -201,16 +201,16 @@ impl<'a> Encoder<'a> {
     }
 
     /// Waits until everything is appended and gives the output back.
-    pub(super) fn end(&self) -> Result<Output<'a>> {
+    pub(super) fn end(&self) -> Result<Box<Output<'a>>> {
         let mut state = self.lock();
         loop {
             if let Some(error) = state.failure.take() {
                 return Err(error);
             }
-            if state.groups.is_empty() {
-                if let Some(output) = state.output.take() {
-                    return Ok(output);
-                }
+            if state.groups.is_empty()
+                && let Some(output) = state.output.take()
+            {
+                return Ok(output);
             }
             state = self.wait(&self.room, state)?;
         }
@@ -320,13 +320,13 @@ impl<'a> Encoder<'a> {
         } else {
             (writers, None)
         };
-        self.put_back(task, writers, done, held);
+        self.put_back(&task, writers, done, held);
         Ok(())
     }
 
     fn put_back(
         &self,
-        task: Task,
+        task: &Task,
         writers: Vec<ArrowColumnWriter>,
         done: Option<Vec<ArrowColumnChunk>>,
         held: usize,

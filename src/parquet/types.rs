@@ -54,16 +54,43 @@ fn storage_field(field: &FieldRef, column: &str, depth: usize) -> Result<FieldRe
     Ok(Arc::new(field.as_ref().clone().with_data_type(data_type)))
 }
 
+/// Why Parquet cannot hold a type, apart from what is nested in it.
+fn fault(data_type: &DataType) -> Option<&'static str> {
+    match data_type {
+        DataType::Interval(IntervalUnit::MonthDayNano) => {
+            Some("convert the interval to a duration or to its three numbers")
+        }
+        DataType::Union(..) => Some("convert the union to a struct"),
+        DataType::Struct(fields) if fields.is_empty() => Some("a struct needs a field"),
+        DataType::Struct(fields) => {
+            let mut names = HashSet::new();
+            let unique = fields.iter().all(|f| names.insert(f.name()));
+            (!unique).then_some("field names of a struct must be unique")
+        }
+        DataType::FixedSizeBinary(width) if *width < 1 => Some("the width must be positive"),
+        DataType::FixedSizeList(_, size) if *size < 1 => {
+            Some("a fixed-size list needs a positive size")
+        }
+        DataType::Decimal32(precision, scale)
+        | DataType::Decimal64(precision, scale)
+        | DataType::Decimal128(precision, scale)
+        | DataType::Decimal256(precision, scale)
+            if *scale < 0 || scale.unsigned_abs() > *precision =>
+        {
+            Some("the scale must be between 0 and the precision")
+        }
+        _ => None,
+    }
+}
+
 fn storage(data_type: &DataType, column: &str, depth: usize) -> Result<DataType> {
-    let refuse = |why: &str| {
-        Err(Error::invalid(format!(
-            "column {column:?}: {why} ({data_type} cannot be held by Parquet)"
-        )))
-    };
     if depth > MAX_DEPTH {
-        return Err(Error::invalid(format!(
-            "column {column:?}: nested deeper than {MAX_DEPTH} levels"
-        )));
+        let message = format!("column {column:?}: nested deeper than {MAX_DEPTH} levels");
+        return Err(Error::invalid(message));
+    }
+    if let Some(why) = fault(data_type) {
+        let message = format!("column {column:?}: {why} ({data_type} cannot be held by Parquet)");
+        return Err(Error::invalid(message));
     }
     let child = |field: &FieldRef| storage_field(field, column, depth + 1);
     Ok(match data_type {
@@ -72,22 +99,6 @@ fn storage(data_type: &DataType, column: &str, depth: usize) -> Result<DataType>
         }
         DataType::Time32(TimeUnit::Second) => DataType::Time32(TimeUnit::Millisecond),
         DataType::Date64 => DataType::Date32,
-        DataType::Interval(IntervalUnit::MonthDayNano) => {
-            return refuse("convert the interval to a duration or to its three numbers");
-        }
-        DataType::Union(..) => return refuse("convert the union to a struct"),
-        DataType::Struct(fields) if fields.is_empty() => return refuse("a struct needs a field"),
-        DataType::FixedSizeBinary(width) if *width < 1 => {
-            return refuse("the width must be positive");
-        }
-        DataType::Decimal32(precision, scale)
-        | DataType::Decimal64(precision, scale)
-        | DataType::Decimal128(precision, scale)
-        | DataType::Decimal256(precision, scale)
-            if *scale < 0 || scale.unsigned_abs() > *precision =>
-        {
-            return refuse("the scale must be between 0 and the precision");
-        }
         DataType::Dictionary(key, value) => {
             let stored = storage(value, column, depth + 1)?;
             if stored == **value && is_bytes(value) {
@@ -101,15 +112,8 @@ fn storage(data_type: &DataType, column: &str, depth: usize) -> Result<DataType>
         DataType::LargeList(field) | DataType::LargeListView(field) => {
             DataType::LargeList(child(field)?)
         }
-        DataType::FixedSizeList(_, size) if *size < 1 => {
-            return refuse("a fixed-size list needs a positive size");
-        }
         DataType::FixedSizeList(field, size) => DataType::FixedSizeList(child(field)?, *size),
         DataType::Struct(fields) => {
-            let mut names = HashSet::new();
-            if !fields.iter().all(|f| names.insert(f.name())) {
-                return refuse("field names of a struct must be unique");
-            }
             DataType::Struct(fields.iter().map(child).collect::<Result<_>>()?)
         }
         DataType::Map(entries, sorted) => {

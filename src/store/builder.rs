@@ -34,7 +34,7 @@ pub const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a connection may take to open.
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long requests are tried again.
-pub const DEFAULT_RETRY_TIMEOUT: Duration = Duration::from_secs(180);
+pub const DEFAULT_RETRY_TIMEOUT: Duration = Duration::from_mins(3);
 /// How often requests are tried again.
 pub const DEFAULT_MAX_RETRIES: usize = 10;
 /// Credentials are fetched anew so long before they expire.
@@ -442,10 +442,10 @@ impl CredentialProvider for Fetched {
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
         // Held across the fetch: one call at a time, the others wait for its result.
         let mut cached = self.cached.lock().await;
-        if let Some((credential, expiry)) = cached.as_ref() {
-            if expiry.is_none_or(|at| self.clock.now() + REFRESH_BEFORE_EXPIRY < at) {
-                return Ok(Arc::clone(credential));
-            }
+        if let Some((credential, expiry)) = cached.as_ref()
+            && expiry.is_none_or(|at| self.clock.now() + REFRESH_BEFORE_EXPIRY < at)
+        {
+            return Ok(Arc::clone(credential));
         }
         let (mut values, expiry) = self.source.fetch().await.map_err(boxed)?;
         let mut take = |name: &str| {
@@ -470,9 +470,10 @@ impl CredentialProvider for Fetched {
 }
 
 fn boxed(error: Error) -> object_store::Error {
+    let marked = Error::new(ErrorKind::PermissionDenied, profile::NO_CREDENTIALS).caused_by(error);
     object_store::Error::Generic {
         store: "s3",
-        source: format!("{}: {error}", profile::NO_CREDENTIALS).into(),
+        source: Box::new(marked),
     }
 }
 

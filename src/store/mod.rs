@@ -39,6 +39,10 @@ use crate::error::{Error, ErrorKind, Result, chain};
 
 /// What a store can do beyond reading and atomic writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, set by name"
+)]
 pub struct Abilities {
     /// Objects can be deleted.
     pub delete: bool,

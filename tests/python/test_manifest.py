@@ -182,19 +182,15 @@ def test_a_broken_manifest_is_refused(ds: pds.ParquetDatasetStore, name: str) ->
         assert len(str(caught.value)) < 2000
 
 
-@pytest.mark.parametrize("name", [name for name in BROKEN if "UTF" not in name])
+@pytest.mark.parametrize(
+    "name", [name for name in BROKEN if "UTF" not in name and "duplicate" not in name]
+)
 def test_from_json_refuses_it_too(name: str) -> None:
     content, word = BROKEN[name]
     text = content.decode() if isinstance(content, bytes) else content
     with pytest.raises(pds.ManifestCorrupted, match=f"(?i){word}") as caught:
         pds.DatasetManifest.from_json(text)
     assert caught.value.reason
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_from_json_refuses_parts_that_escape(part: str) -> None:
-    with pytest.raises(pds.ManifestCorrupted, match="part"):
-        pds.DatasetManifest.from_json(_json(parts=["data.parquet", part]))
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -208,7 +204,7 @@ def test_nothing_outside_is_opened_or_deleted(store: pds.Store, part: str) -> No
     before = {info.path: info.size for info in store.list_files("", recursive=True)}
 
     store.reset_metrics()
-    for read in (ds.read_dataset, ds.verify_dataset):
+    for read in (ds.read_manifest, ds.read_dataset, ds.verify_dataset):
         with pytest.raises(pds.ManifestCorrupted):
             read("a")
     # The marker and the manifest, and no byte of a part.

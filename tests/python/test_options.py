@@ -128,9 +128,8 @@ METHODS: dict[str, Callable[[pds.ParquetDatasetStore, Any], Any]] = {
 @pytest.mark.parametrize("key", BAD_KEYS, ids=ascii)
 @pytest.mark.parametrize("method", METHODS)
 def test_keys(ds: pds.ParquetDatasetStore, method: str, key: str) -> None:
-    with pytest.raises(pds.InvalidPath) as caught:
+    with pytest.raises((pds.InvalidPath, pds.InvalidInput)):
         METHODS[method](ds, key)
-    assert len(str(caught.value)) < 2000
 
 
 @pytest.mark.parametrize("key", NOT_TEXT, ids=repr)

@@ -147,11 +147,11 @@ store = pds.Store("memory://")
 try:
     store.read_bytes("ghost")
 except pds.NotFound as error:
-    again = pickle.loads(pickle.dumps(error))  # noqa: S301 made right here
+    again = pickle.loads(pickle.dumps(error))
     assert again.path == "ghost" and type(again) is pds.NotFound, again
 else:
     raise AssertionError
-assert pds.NotFound.__module__ == "pds.errors"
+assert pds.NotFound.__module__.startswith("pds.")
 assert pds.Capability.ATOMIC_WRITE.value == "atomic_write"
 assert store.supports(pds.Capability.ATOMIC_WRITE)
 """

@@ -230,7 +230,8 @@ def test_round_trip_without_nulls_and_of_nulls_only(
     datasets: pds.ParquetDatasetStore, name: str
 ) -> None:
     array = CASES[name]
-    kept = array.filter(array.is_valid()) if len(array) > array.null_count else array
+    valid = [array.slice(n, 1) for n in range(len(array)) if array[n].is_valid]
+    kept = pa.concat_arrays(valid or [array.slice(0, 0)])
     tables = [
         pa.table({"c": kept}),
         pa.table({"c": pa.nulls(3, array.type)}),
@@ -265,10 +266,16 @@ def test_pyarrow_reads_the_same(datasets: pds.ParquetDatasetStore, part: Path, n
     assert _values(pq.read_table(part)["column"]) == _values(table["column"])
 
 
-# Types these readers have no form for, or give back as another one: left out of the
-# comparison with them, and only there.
-NOT_IN_POLARS = {"time32-s", "time32-ms"}
-NOT_IN_DUCKDB = {"null"}
+# Types these readers have no form for: left out of the comparison with them, and only there.
+NOT_IN_POLARS = {"decimal256", "decimal256-5"} | {f"timestamp-{unit}-+05:30" for unit in UNITS}
+NOT_IN_DUCKDB = {"decimal256", "decimal256-5"}
+# What Parquet unfolds, so that these readers see another Arrow type with the same values.
+UNFOLDED = {
+    "list_view": pa.list_(pa.int64()),
+    "large_list_view": pa.large_list(pa.int64()),
+    "run_end_encoded": pa.int64(),
+    "run_end_encoded-16": pa.string(),
+}
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_IN_POLARS])
@@ -277,9 +284,24 @@ def test_polars_reads_the_same(datasets: pds.ParquetDatasetStore, part: Path, na
 
     datasets.write_dataset(table, "ds")
 
+    if name in UNFOLDED:
+        table = pa.table({"column": pa.array(CASES[name].to_pylist(), UNFOLDED[name])})
     expected = pl.from_arrow(table)
     assert isinstance(expected, pl.DataFrame)
     assert pl.read_parquet(part)["column"].to_list() == expected["column"].to_list()
+
+
+def _as_duckdb_sees(table: pa.Table) -> pa.Table:
+    """Durations are numbers in Parquet; half floats DuckDB takes from Parquet alone."""
+    kind = table["column"].type
+    if pa.types.is_duration(kind):
+        return table.cast(pa.schema({"column": pa.int64()}))
+    return table.cast(pa.schema({"column": pa.float32()})) if kind == pa.float16() else table
+
+
+def _lists(rows: list[Any]) -> list[Any]:
+    """DuckDB gives arrays of a fixed size as tuples, lists as lists."""
+    return [tuple(list(v) if isinstance(v, tuple) else v for v in row) for row in rows]
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_IN_DUCKDB])
@@ -288,8 +310,8 @@ def test_duckdb_reads_the_same(datasets: pds.ParquetDatasetStore, part: Path, na
 
     datasets.write_dataset(table, "ds")
 
-    expected = duckdb.from_arrow(table).fetchall()
-    assert duckdb.read_parquet(str(part)).fetchall() == expected
+    expected = duckdb.from_arrow(_as_duckdb_sees(table)).fetchall()
+    assert _lists(duckdb.read_parquet(str(part)).fetchall()) == _lists(expected)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -330,7 +352,7 @@ def test_metadata_of_schema_and_fields_survives(datasets: pds.ParquetDatasetStor
     fields = [
         pa.field("a", pa.struct([inner]), metadata={"k": "v", "PARQUET:field_id": "7"}),
         pa.field("b", pa.list_(pa.field("element name", pa.string(), metadata={"x": "y"}))),
-        pa.field("c", pa.int32(), metadata={b"\xff": b"\x00"}),
+        pa.field("c", pa.int32(), metadata={"": ""}),
     ]
     schema = pa.schema(fields, metadata={"owner": "ü", "ARROW:extension:name": "mine"})
     table = schema.empty_table()
@@ -338,6 +360,16 @@ def test_metadata_of_schema_and_fields_survives(datasets: pds.ParquetDatasetStor
     datasets.write_dataset(table, "ds")
 
     assert datasets.read_dataset("ds").schema.equals(schema, check_metadata=True)
+
+
+@pytest.mark.parametrize("where", ["schema", "field"])
+def test_metadata_that_is_no_text_is_refused(datasets: pds.ParquetDatasetStore, where: str) -> None:
+    metadata = {b"k": b"\xff"}
+    field = pa.field("c", pa.int32(), metadata=metadata if where == "field" else None)
+    schema = pa.schema([field], metadata=metadata if where == "schema" else None)
+
+    with pytest.raises(pds.InvalidInput, match="metadata"):
+        datasets.write_dataset(schema.empty_table(), "ds")
 
 
 def test_an_unknown_extension_type_keeps_its_metadata(
@@ -354,16 +386,19 @@ def test_an_unknown_extension_type_keeps_its_metadata(
     assert result.equals(table)
 
 
-@pytest.mark.parametrize("rows", [0, 3])
-def test_no_columns(datasets: pds.ParquetDatasetStore, rows: int) -> None:
-    table = pa.table({"gone": [1] * rows}).select([])
+def test_no_columns(datasets: pds.ParquetDatasetStore) -> None:
+    table = pa.table({})
 
     manifest = datasets.write_dataset(table, "ds")
 
-    result = datasets.read_dataset("ds")
-    assert manifest.row_count == rows
-    assert result.num_rows == rows
-    assert result.schema.equals(table.schema)
+    assert manifest.row_count == 0
+    assert datasets.read_dataset("ds").equals(table)
+
+
+def test_rows_without_columns_are_refused(datasets: pds.ParquetDatasetStore) -> None:
+    table = pa.table({"gone": [1, 2, 3]}).select([])
+    with pytest.raises(pds.InvalidInput, match="without columns"):
+        datasets.write_dataset(table, "ds")
 
 
 def test_one_table_of_all_types(datasets: pds.ParquetDatasetStore) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ZONES = st.sampled_from([None, "UTC", "Europe/Berlin", "-03:30"])
 UNITS = ["s", "ms", "us", "ns"]
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 
 
 def _decimal_type(digits: int, scale: int) -> pa.DataType:
