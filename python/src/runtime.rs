@@ -80,7 +80,7 @@ where
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(to_python(
                     py,
-                    Error::other("the operation stopped unexpectedly"),
+                    &Error::other("the operation stopped unexpectedly"),
                 ));
             }
         }
