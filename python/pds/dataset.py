@@ -170,7 +170,7 @@ class ParquetDatasetStore:
 
         Arguments and errors are those of `write_dataset`. Nothing is written yet.
         """
-        pairs = dict(metadata) if metadata is not None else None
+        pairs = dict(metadata) if isinstance(metadata, Mapping) else metadata
         return self._begin(_one_key(key, None), overwrite, run_id, pairs, single=False)
 
     def _begin(

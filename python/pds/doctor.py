@@ -92,6 +92,12 @@ def _create(store: Store, path: str) -> str:
     raise _ProbeError(msg)
 
 
+def _replace(store: Store, path: str) -> str:
+    honoured = store._handle.probe_replace(path)  # noqa: SLF001 conditions are not in the public API
+    _expect(honoured, "a version that is gone could be replaced: two writers could both win")
+    return "replacing another version than the one that was read is refused"
+
+
 def _list(store: Store, path: str) -> str:
     folder, _, name = path.rpartition("/")
     names = [info.name for info in store.list_files(folder)]
@@ -114,6 +120,7 @@ _PROBES: Final[tuple[tuple[str, Callable[[Store, str], str]], ...]] = (
     ("write", _write),
     ("read", _read),
     ("conditional create", _create),
+    ("conditional replace", _replace),
     ("list", _list),
     ("delete", _delete),
 )

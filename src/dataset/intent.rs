@@ -48,6 +48,8 @@ pub(super) enum Action {
 pub(super) struct IntendedPart {
     pub(super) name: String,
     pub(super) bytes: u64,
+    pub(super) task: u64,
+    pub(super) sequence: u64,
     pub(super) staged: Staged,
 }
 

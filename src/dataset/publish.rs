@@ -14,7 +14,8 @@ use super::intent::{Action, Held, IntendedPart, Intent, Turn, take_turn, wait_un
 use super::open::open_remote;
 use super::{MANIFEST, Manifest, SUCCESS, StagedPart, Write, already_exists, incomplete, prepare};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::local::is_abandoned;
+use crate::store::local::{TEMP_PREFIX, is_abandoned};
+use crate::store::stage::Staged;
 use crate::store::{Folder, Store, path};
 
 /// Parts made visible at once.
@@ -43,6 +44,8 @@ pub async fn publish(
     let intended = |(name, part): (String, &StagedPart)| IntendedPart {
         name,
         bytes: part.bytes,
+        task: part.task,
+        sequence: part.sequence,
         staged: part.staged.clone(),
     };
     let action = Action::Write {
@@ -183,15 +186,7 @@ async fn carry_out_write(
         }
     }
     if !finished {
-        for parts in parts.chunks(CONCURRENT_PARTS) {
-            held.confirm().await?;
-            let id = &held.intent.id;
-            let shown = parts.iter().map(|part| show_part(store, key, id, part));
-            stream::iter(shown)
-                .buffer_unordered(CONCURRENT_PARTS)
-                .try_collect::<()>()
-                .await?;
-        }
+        show_parts(held, parts).await?;
         held.confirm().await?;
         store
             .put(&manifest_path, manifest, PutMode::Overwrite)
@@ -202,7 +197,28 @@ async fn carry_out_write(
             .await?;
     }
     held.confirm().await?;
-    sweep(store, key, &folder, parts, &old_parts).await
+    sweep(held, &folder, parts, &old_parts).await
+}
+
+/// Makes the parts visible. Uploads that were begun for another number come last and one by one,
+/// in order: each takes its name after the part that was begun for that name has left it.
+async fn show_parts(held: &mut Held<'_>, parts: &[IntendedPart]) -> Result<()> {
+    let (store, key) = (held.store, held.key);
+    let (moved, direct): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.is_moved(key));
+    for some in direct.chunks(CONCURRENT_PARTS) {
+        held.confirm().await?;
+        let id = &held.intent.id;
+        let shown = some.iter().map(|part| show_part(store, key, id, part));
+        stream::iter(shown)
+            .buffer_unordered(CONCURRENT_PARTS)
+            .try_collect::<()>()
+            .await?;
+    }
+    for part in moved {
+        held.confirm().await?;
+        show_part(store, key, &held.intent.id, part).await?;
+    }
+    Ok(())
 }
 
 /// Makes one part visible, or finds that it is.
@@ -210,42 +226,76 @@ async fn show_part(store: &Store, key: &str, id: &str, part: &IntendedPart) -> R
     let target = path::join(key, &part.name);
     let missing = match part.staged.publish(store, &target).await {
         Ok(()) => return Ok(()),
-        Err(e) if e.kind() == ErrorKind::NotFound => e,
-        // An answer that was lost, or a second completion: the object tells.
-        Err(e) if e.kind() == ErrorKind::Unavailable => e,
+        // Not found: it was made visible before. Unavailable: the answer may have been lost.
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Unavailable) => e,
         Err(e) => return Err(e),
     };
-    match open_remote(store, &target, None).await {
-        Ok(found) if is_written_by(&found.file, id) && found.file.length == part.bytes => Ok(()),
-        Ok(_) | Err(_) if missing.kind() == ErrorKind::NotFound => {
-            let why = format!(
-                "part {:?} of an interrupted write is gone; write it again with overwrite=True",
-                part.name
-            );
-            Err(incomplete(key, &why).caused_by(missing))
+    if is_there(store, &target, id, part).await? {
+        return Ok(());
+    }
+    if let (
+        Staged::Multipart {
+            target: begun_for, ..
+        },
+        true,
+    ) = (&part.staged, part.is_moved(key))
+        && is_there(store, begun_for, id, part).await?
+    {
+        return store.rename(begun_for, &target).await;
+    }
+    if missing.kind() == ErrorKind::Unavailable {
+        return Err(missing);
+    }
+    let why = format!(
+        "part {:?} of an interrupted write is gone; write it again with overwrite=True",
+        part.name
+    );
+    Err(incomplete(key, &why).caused_by(missing))
+}
+
+/// Whether the object at `path` is exactly this part.
+async fn is_there(store: &Store, path: &str, id: &str, part: &IntendedPart) -> Result<bool> {
+    let found = match open_remote(store, path, None).await {
+        Ok(found) => found.file,
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PartCorrupted) => {
+            return Ok(false);
         }
-        Ok(_) | Err(_) => Err(missing),
+        Err(e) => return Err(e),
+    };
+    Ok(found.length == part.bytes
+        && found.seal.is_some_and(|seal| {
+            let identity = &seal.identity;
+            format!("{:032x}", identity.write_id) == id
+                && (identity.task, identity.sequence) == (part.task, part.sequence)
+        }))
+}
+
+impl IntendedPart {
+    /// Whether its upload was begun for another name.
+    fn is_moved(&self, key: &str) -> bool {
+        match &self.staged {
+            Staged::Multipart { target, .. } => *target != path::join(key, &self.name),
+            Staged::Inline { .. } | Staged::Object { .. } => false,
+        }
     }
 }
 
-fn is_written_by(file: &crate::parquet::file::PartFile, id: &str) -> bool {
-    let seal = file.seal.as_ref();
-    seal.is_some_and(|seal| format!("{:032x}", seal.identity.write_id) == id)
-}
-
-/// Removes parts the new dataset does not have, and what killed writers of this host left.
+/// Removes parts the new dataset does not have, what other attempts of its tasks left, and what
+/// killed writers of this host left.
 async fn sweep(
-    store: &Store,
-    key: &str,
+    held: &Held<'_>,
     folder: &Folder,
     parts: &[IntendedPart],
     old_parts: &[String],
 ) -> Result<()> {
+    let (store, key) = (held.store, held.key);
     let kept: HashSet<&str> = parts.iter().map(|p| p.name.as_str()).collect();
+    let staged: HashSet<&str> = parts.iter().filter_map(|p| p.staged.path()).collect();
+    let attempts = format!("{TEMP_PREFIX}w{}-", held.intent.id);
     let goes = |name: &str| {
-        let stray =
-            is_part_name(name) || old_parts.iter().any(|old| old == name) || is_abandoned(name);
-        stray && !kept.contains(name)
+        let stray = is_part_name(name) || old_parts.iter().any(|old| old == name);
+        let left = name.starts_with(&attempts) && !staged.contains(path::join(key, name).as_str());
+        (stray && !kept.contains(name)) || left || is_abandoned(name)
     };
     let listed = folder
         .files

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 /// Row groups that may be in the works at once.
 const MAX_GROUPS: usize = 3;
 /// Compressor and page buffers of a column writer that `memory_size` does not count.
-const WRITER_OVERHEAD_BYTES: usize = 256 << 10;
+const WRITER_OVERHEAD_BYTES: usize = 512 << 10;
 
 /// The columns of one row group.
 struct Group {

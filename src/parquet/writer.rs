@@ -86,7 +86,17 @@ impl WritePlan {
             key: parquet::arrow::ARROW_SCHEMA_META_KEY.to_owned(),
             value: Some(parquet::arrow::encode_arrow_schema(&self.schema)),
         };
-        let properties = self.options.properties(vec![arrow_schema]);
+        // As pyarrow does, so that those who do not read the Arrow schema find the pairs too.
+        let mut metadata: Vec<KeyValue> = self
+            .schema
+            .metadata()
+            .iter()
+            .filter(|(key, _)| *key != parquet::arrow::ARROW_SCHEMA_META_KEY)
+            .map(|(key, value)| KeyValue::new(key.clone(), value.clone()))
+            .collect();
+        metadata.sort_by(|a, b| a.key.cmp(&b.key));
+        metadata.push(arrow_schema);
+        let properties = self.options.properties(metadata);
         SerializedFileWriter::new(io::sink(), described.root_schema_ptr(), properties)
             .map_err(|e| Error::invalid(format!("the schema cannot be written: {e}")).caused_by(e))
     }

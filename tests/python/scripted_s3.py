@@ -13,8 +13,8 @@ to the request it hits:
 ``stall after`` done, no answer until the client gives up
 ``cut``         done; the headers and half of the body, then connection closed
 ``error body``  nothing done; 200 with an S3 error document as the body
-``hold``        nothing done; the server tells ``held`` and waits
-``hold after``  done; the server tells ``held`` and waits
+``hold``        as ``stall``; what a test waits for by ``held``, and ends by ``released``
+``hold after``  as ``stall after``, likewise
 ==============  =====================================================================
 """
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+import select
 import threading
 import uuid
 from dataclasses import dataclass, field
@@ -270,9 +271,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(_error(500, "InternalError")._replace(status=200))
         elif doing in ("stall", "hold"):
             self.script.held.set()
-            # Read until the client closes: it never sends a second request on this connection.
-            self.connection.settimeout(60)
-            self.rfile.read(1)
+            # Until the client closes: it never sends a second request on this connection.
+            while not self.script.released.is_set():
+                if select.select([self.connection], [], [], 0.05)[0]:
+                    break
             self.close_connection = True
         elif doing == "drop":
             self.close_connection = True
@@ -300,6 +302,7 @@ class ScriptedS3:
         self.bucket = Bucket()
         self.seen: list[Request] = []
         self.held = threading.Event()
+        self.released = threading.Event()
         self._faults: dict[int, str] = {}
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -319,6 +322,7 @@ class ScriptedS3:
         return self
 
     def __exit__(self, *_error: object) -> None:
+        self.released.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -330,6 +334,7 @@ class ScriptedS3:
             self._numbers = itertools.count()
             self.seen = []
             self.held.clear()
+            self.released.clear()
 
     def next_fault(self, request: Request) -> str:
         """Note a request; the fault that hits it, or nothing."""

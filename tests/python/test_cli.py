@@ -123,14 +123,20 @@ def test_clean_removes_leftovers(
     run: Run, url: str, datasets: pds.ParquetDatasetStore, tmp_path: Path
 ) -> None:
     datasets.write_dataset(ROWS, "a")
-    write = datasets.begin_write("a", overwrite=True)
-    write.prepare(pa.table({"id": list(range(500_000))}))
+    program = """
+import os, signal, sys
+import pyarrow as pa, pds
+write = pds.ParquetDatasetStore(pds.Store(sys.argv[1])).begin_write("a", overwrite=True)
+write.prepare(pa.table({"id": list(range(500_000))}))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", program, url], check=False)
     before = {path.name for path in (tmp_path / "store" / "a").iterdir()}
 
     code, out, err = run("dataset", "clean", url, "a")
 
     assert (code, err) == (0, "")
-    assert "leftovers removed" in out
+    assert out == "a: 1 leftovers removed\n"
     left = {path.name for path in (tmp_path / "store" / "a").iterdir()}
     assert left == {"data.parquet", "manifest.json", "_SUCCESS"} < before
     assert datasets.read_dataset("a").equals(ROWS)
@@ -238,9 +244,8 @@ def test_a_bad_value_is_2_in_one_line(run: Run, argv: list[str], word: str) -> N
 def test_secrets_stay_out_of_errors(run: Run) -> None:
     _, _, err = run("doctor", "s3://b", "--option", "aws_secret_access_key")
     assert "aws_secret_access_key" not in err
-    code, out, err = run("doctor", "s3://b", "--option", "aws_endpoint=:// hush")
-    assert code == 2
-    assert "Traceback" not in out + err
+    _, out, err = run("doctor", "s3://b", "--option", "aws_secret_access_key=hush", "--option=x=1")
+    assert "hush" not in out + err
 
 
 def test_the_command_is_installed() -> None:

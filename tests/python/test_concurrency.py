@@ -171,7 +171,12 @@ def test_readers_never_see_a_mixture(store: pds.Store) -> None:
         seen = []
         ds = pds.ParquetDatasetStore(store)
         while not done.is_set():
-            seen.append(_writer_of(reads[name](ds)))
+            try:
+                seen.append(_writer_of(reads[name](ds)))
+            except pds.DatasetIncomplete as error:
+                # A stream that has handed out batches cannot start over, and says so.
+                if name != "scan" or "replaced" not in str(error):
+                    raise
         return seen
 
     def write(_: int) -> None:

@@ -75,7 +75,6 @@ class _Case:
             _open(server).write_dataset(self.old, KEY)
         self.before = server.snapshot()
         self.run()
-        self.requests = len(server.seen)
 
     def run(self, faults: dict[int, str] | None = None) -> Exception | None:
         """Do it; what was raised."""
@@ -110,17 +109,19 @@ class _Case:
         assert any(found.equals(table) for table in allowed), f"{where}: a mixture ({error})"
 
 
-def _each_request(case: _Case) -> Iterator[tuple[int, str]]:
-    case.run()
-    for number, request in enumerate(list(case.server.seen)):
-        yield number, f"request {number}, {request}"
+def _each_request(server: ScriptedS3, fault: str) -> Iterator[tuple[int, str]]:
+    """The requests just seen that the fault can hit."""
+    for number, request in enumerate(list(server.seen)):
+        # S3 sends an error after a 200 only where it works long after the headers are sent.
+        if fault != "error body" or request.method == "POST":
+            yield number, f"request {number}, {request}"
 
 
 @pytest.mark.parametrize("overwrite", [False, True], ids=["write", "overwrite"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_fault(server: ScriptedS3, fault: str, *, overwrite: bool) -> None:
     case = _Case(server, "small", overwrite=overwrite)
-    for number, where in _each_request(case):
+    for number, where in list(_each_request(server, fault)):
         error = case.run({number: fault})
         if fault in PASSING:
             assert error is None, f"{where}: {error!r}"
@@ -132,7 +133,7 @@ def test_one_fault(server: ScriptedS3, fault: str, *, overwrite: bool) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_fault_of_a_multipart_write(server: ScriptedS3, fault: str, *, overwrite: bool) -> None:
     case = _Case(server, "multipart", overwrite=overwrite)
-    for number, where in _each_request(case):
+    for number, where in list(_each_request(server, fault)):
         error = case.run({number: fault})
         if fault in PASSING:
             assert error is None, f"{where}: {error!r}"
@@ -146,7 +147,7 @@ def test_one_fault_of_a_multipart_write(server: ScriptedS3, fault: str, *, overw
 @pytest.mark.parametrize("fault", LASTING)
 def test_a_fault_that_lasts(server: ScriptedS3, fault: str, size: str, *, overwrite: bool) -> None:
     case = _Case(server, size, overwrite=overwrite)
-    for number, where in _each_request(case):
+    for number, where in list(_each_request(server, fault)):
         error = case.run(dict.fromkeys(range(number, number + 500), fault))
         case.check(error, where)
 
@@ -186,8 +187,7 @@ def test_one_fault_of_a_read(server: ScriptedS3, fault: str, name: str) -> None:
     _open(server).write_dataset(NEW["small"], KEY)
     server.restart()
     expected = READS[name](_open(server))
-    for number, request in enumerate(list(server.seen)):
-        where = f"request {number}, {request}"
+    for number, where in list(_each_request(server, fault)):
         server.restart({number: fault})
         result, error = _ended(lambda: READS[name](_open(server)))
         if error is not None:
@@ -206,8 +206,7 @@ def test_one_fault_of_a_delete(server: ScriptedS3, fault: str) -> None:
     server.restart()
     _open(server).delete_dataset(KEY)
     assert server.snapshot() == {}
-    for number, request in enumerate(list(server.seen)):
-        where = f"request {number}, {request}"
+    for number, where in list(_each_request(server, fault)):
         server.restore(before)
         server.restart({number: fault})
         _, error = _ended(lambda: _open(server).delete_dataset(KEY))

@@ -221,6 +221,7 @@ def test_an_array_is_no_table(ds: pds.ParquetDatasetStore) -> None:
         ("file://relative", {}),
         ("memory://", {"aws_region": "x"}),
         ("s3://bucket", {"aws_regoin": "x"}),
+        ("s3://bucket", {"aws_endpoint": "no url"}),
         ("s3://bucket", {"max_retries": "many"}),
         ("s3://bucket", {"stall_timeout": "-1"}),
         ("s3://bucket", {"retry_timeout": "soon"}),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import arro3.core
@@ -267,7 +269,6 @@ def test_a_large_table_is_not_copied(tmp_path: Path) -> None:
     assert grown < 110 * MIB
 
 
-@pytest.mark.slow
 def test_a_slow_store_slows_the_producer() -> None:
     batch = pa.record_batch({"n": pa.array(range(1 << 17))})
     taken = 0
@@ -278,14 +279,20 @@ def test_a_slow_store_slows_the_producer() -> None:
             taken += batch.nbytes
             yield batch
 
-    with ScriptedS3() as server:
-        options = server.options() | {"max_retries": "0", "stall_timeout": "3"}
-        store = pds.Store("s3://bucket", storage_options=options)
+    with ScriptedS3() as server, ThreadPoolExecutor(1) as pool:
+        store = pds.Store("s3://bucket", storage_options=server.options() | {"max_retries": "0"})
         ds = pds.ParquetDatasetStore(
             store, compression="none", memory_limit=64 * MIB, row_group_size=1 << 18
         )
-        server.restart(dict.fromkeys(range(3, 500), "stall"))
+        server.restart(dict.fromkeys(range(3, 500), "hold"))
         stream = pa.RecordBatchReader.from_batches(batch.schema, batches())
+        write = pool.submit(ds.write_dataset, stream, "a")
+        assert server.held.wait(30)
+        time.sleep(1)
+        stopped = taken
+        time.sleep(0.5)
+        server.released.set()
         with pytest.raises(pds.BackendUnavailable):
-            ds.write_dataset(stream, "a")
-    assert taken < 160 * MIB
+            write.result()
+
+    assert taken == stopped < 128 * MIB

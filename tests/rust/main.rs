@@ -1,5 +1,11 @@
 //! Tests of the engine through its public face.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on ends so"
+)]
+
 mod faults;
 mod layering;
 mod stores;

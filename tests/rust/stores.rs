@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use object_store::GetOptions;
 use pds::store::StoreBuilder;
 use pds::testing::{check_store, faulty_memory, store_over};
 
@@ -46,7 +47,7 @@ async fn local_files_stay_below_their_root() {
         let kind = pds::ErrorKind::InvalidPath;
         assert_eq!(
             store
-                .get(path, Default::default())
+                .get(path, GetOptions::default())
                 .await
                 .unwrap_err()
                 .kind(),
@@ -59,7 +60,7 @@ async fn local_files_stay_below_their_root() {
         assert_eq!(put.unwrap_err().kind(), kind, "{path}");
         assert_eq!(store.delete(path).await.unwrap_err().kind(), kind, "{path}");
     }
-    assert!(store.get("in/file", Default::default()).await.is_ok());
+    assert!(store.get("in/file", GetOptions::default()).await.is_ok());
     let listed = store.list("").await.unwrap();
     let names: Vec<&str> = listed.iter().map(|m| m.location.as_ref()).collect();
     assert_eq!(names, ["in/file", "real/file"]);
