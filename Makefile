@@ -83,14 +83,20 @@ $(PYO3_CONFIG_FILE):
 		build_flags= suppress_build_script_link_lines=false > $@
 
 .PHONY: build wheel install-release
-build: $(VENV)/.installed $(PYO3_CONFIG_FILE) ## the wheel under test, into .venv
+build: $(VENV)/.built ## the wheel under test, into .venv
+
+# Only when something changed: the library must not be replaced under a running test.
+$(VENV)/.built: $(VENV)/.installed $(PYO3_CONFIG_FILE) Cargo.toml Cargo.lock python/Cargo.toml \
+		$(shell find src python/src -name '*.rs')
 	$(BIN)/maturin develop --locked --quiet
+	touch $@
 
 wheel: $(VENV)/.installed $(PYO3_CONFIG_FILE) ## the release wheel, into dist/
 	rm -rf dist
 	$(BIN)/maturin build --release --locked --strip --out dist
 
 install-release: wheel
+	rm -f $(VENV)/.built
 	$(BIN)/python -m pip install --quiet --no-input --no-deps --force-reinstall dist/*.whl
 
 # --- the gate, cheap first; each step runs alone -----------------------------

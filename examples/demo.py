@@ -100,13 +100,9 @@ class Sources:
 
     def flights(self) -> dict[str, pa.Table]:
         """What each dataset of flights must hold, read without Spark and pds."""
-        options = pyarrow.csv.ConvertOptions(
-            column_types=FLIGHTS, null_values=["NA"], strings_can_be_null=True
-        )
+        options = pyarrow.csv.ConvertOptions(column_types=FLIGHTS, null_values=["NA"], strings_can_be_null=True)
         table = pyarrow.csv.read_csv(self.flights_csv, convert_options=options)
-        return {
-            flights_key(2013, month): table.filter(pc.field("month") == month) for month in MONTHS
-        }
+        return {flights_key(2013, month): table.filter(pc.field("month") == month) for month in MONTHS}
 
     def lineitem(self) -> Iterator[tuple[str, pa.Table]]:
         """The same for lineitem, one dataset after the other."""
@@ -138,9 +134,7 @@ def unpack_flights(target: Path, scale: float) -> Path:
         target.open("wb") as unpacked,
     ):
         unpacked.write(packed.readline())
-        unpacked.writelines(
-            line for line in packed if int(line.split(b",", day + 1)[day]) <= last_day
-        )
+        unpacked.writelines(line for line in packed if int(line.split(b",", day + 1)[day]) <= last_day)
     return target
 
 
@@ -356,9 +350,7 @@ class Demo:
             if line.rows != rows[table]:
                 line.wrong.append(f"{table} at {place}: {line.rows} rows of {rows[table]}")
 
-    def compare(
-        self, line: Line, place: Place, key: str, expected: pa.Table, reader: tuple[str, Reader]
-    ) -> None:
+    def compare(self, line: Line, place: Place, key: str, expected: pa.Table, reader: tuple[str, Reader]) -> None:
         """Read one dataset by one reader, and note the time and what is wrong."""
         name, read = reader
         before, start = place.requests(), time.perf_counter()

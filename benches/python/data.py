@@ -123,9 +123,7 @@ def _mixed(rng: np.random.Generator, rows: int) -> pa.RecordBatch:
             "quantity": pa.array(rng.integers(1, 50, rows).astype(np.int16)),
             "price": pa.array(np.round(rng.gamma(2.0, 40.0, rows), 2)),
             "paid": pa.array(rng.random(rows) < 0.9),
-            "at": pa.array(
-                1_700_000_000_000_000 + rng.integers(0, 10**13, rows), pa.timestamp("us", "UTC")
-            ),
+            "at": pa.array(1_700_000_000_000_000 + rng.integers(0, 10**13, rows), pa.timestamp("us", "UTC")),
             "city": cities.take(pa.array(rng.integers(0, len(cities), rows))),
             "code": pa.array([f"{v:012x}" for v in rng.integers(0, 2**48, rows).tolist()]),
         }
@@ -133,9 +131,7 @@ def _mixed(rng: np.random.Generator, rows: int) -> pa.RecordBatch:
 
 
 DATA = {
-    "lineitem": DataSet(
-        "TPC-H lineitem, scale factor 1", 1, _lineitem, ("l_orderkey", "l_extendedprice")
-    ),
+    "lineitem": DataSet("TPC-H lineitem, scale factor 1", 1, _lineitem, ("l_orderkey", "l_extendedprice")),
     "wide": DataSet("200 columns, 500,000 rows", 1, _wide, ("i042", "s021")),
     "text": DataSet("long strings, 120,000 rows of 3 x 500 to 4,000 bytes", 1, _text, ("title",)),
     "small": DataSet("1,000 rows of 8 columns", 1, _small, ("id", "price")),

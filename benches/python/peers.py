@@ -120,9 +120,7 @@ def _shown(figures: list[dict[str, float]]) -> str:
     """The medians, for the one who waits at the terminal."""
     form = {"wall": "{:8.3f} s", "cpu": "{:8.3f} s CPU", "peak_kib": "{:9,.0f} KiB"}
     return "".join(
-        text.format(statistics.median(f[name] for f in figures))
-        for name, text in form.items()
-        if name in figures[0]
+        text.format(statistics.median(f[name] for f in figures)) for name, text in form.items() if name in figures[0]
     )
 
 
@@ -148,9 +146,7 @@ def main(argv: Sequence[str]) -> int:
         now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         with tempfile.TemporaryDirectory(dir=data.folder()) as work, Wire.start() as wire:
             bench = Bench(now, Path(work), wire, results)
-            command = "make bench-peers" + (
-                f" ARGS={shlex.quote(shlex.join(argv))}" if argv else ""
-            )
+            command = "make bench-peers" + (f" ARGS={shlex.quote(shlex.join(argv))}" if argv else "")
             versions = {
                 store: {key: kind.version(store) for key, kind in BY_KEY.items() if key != "pds"}
                 for store in ("local", "s3")

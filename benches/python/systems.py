@@ -163,9 +163,7 @@ class RemoteStore(System):
         else:
             backend = backends.LocalBackend(place.url("."))
         # The level cannot be set; pyarrow's default for zstd is 1 as well.
-        self._datasets = ParquetDatasetStore(
-            remote_store.Store(backend), compression=CODEC, row_group_size=GROUP_ROWS
-        )
+        self._datasets = ParquetDatasetStore(remote_store.Store(backend), compression=CODEC, row_group_size=GROUP_ROWS)
 
     def write(self, data: pa.Table, name: str) -> None:
         """Writes a dataset."""
@@ -225,9 +223,7 @@ class Arrow(System):
     def write_stream(self, reader: pa.RecordBatchReader, name: str) -> None:
         """Writes a file batch by batch; its writer buffers rows up to a row group."""
         path = f"{self._new_folder(name)}/data.parquet"
-        with self._parquet.ParquetWriter(
-            path, reader.schema, filesystem=self._files, **self._options
-        ) as writer:
+        with self._parquet.ParquetWriter(path, reader.schema, filesystem=self._files, **self._options) as writer:
             rows: list[pa.RecordBatch] = []
             for batch in reader:
                 rows.append(batch)
@@ -391,9 +387,7 @@ class Delta(System):
 
     def convert(self, name: str) -> None:
         """Puts a log beside the source's file, which it then reads like the others."""
-        self._delta.convert_to_deltalake(
-            self.place.url(f"{name}-delta"), storage_options=self.place.options()
-        )
+        self._delta.convert_to_deltalake(self.place.url(f"{name}-delta"), storage_options=self.place.options())
 
     def read_source(self, name: str, columns: list[str] | None) -> pa.Table:
         """Reads the table that ``convert`` made of the source."""

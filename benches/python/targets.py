@@ -43,9 +43,7 @@ RATIOS = [
     Ratio("write, slow S3, against remote-store", _case("write", "slow"), "remote-store", 2.2),
     Ratio("write, slow S3, against polars", _case("write", "slow"), "polars", 1.0),
     Ratio("CPU time of a write, against pyarrow", _case("write", "local"), "pyarrow", 1.0, "cpu"),
-    Ratio(
-        "read whole, local disk, against remote-store", _case("read", "local"), "remote-store", 2
-    ),
+    Ratio("read whole, local disk, against remote-store", _case("read", "local"), "remote-store", 2),
     Ratio("read whole, local disk, against DuckDB", _case("read", "local"), "duckdb", 1.0),
     Ratio(
         "read 2 of 16 columns, local, against remote-store",
@@ -69,9 +67,7 @@ RATIOS = [
         "remote-store",
         3.0,
     ),
-    Ratio(
-        "Spark's write, against df.write.parquet", _case("spark", "local", "spark"), "spark", 1.3
-    ),
+    Ratio("Spark's write, against df.write.parquet", _case("spark", "local", "spark"), "spark", 1.3),
 ]
 
 
@@ -134,9 +130,7 @@ def _peaks(found: Figures) -> list[list[str] | None]:
     stream = "peak memory of a stream with a limit of 256 MiB"
     return [
         *(
-            _peak(
-                found, f"{write}, {data}, {store}", _case("write", store, data), DEFAULT_LIMIT_MIB
-            )
+            _peak(found, f"{write}, {data}, {store}", _case("write", store, data), DEFAULT_LIMIT_MIB)
             for data in ("lineitem", "wide", "text")
             for store in ("local", "s3")
         ),

@@ -1,12 +1,39 @@
+import builtins
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, final
+from typing import Any, Protocol, TypeAlias, final
 
 import pyarrow as pa
 
+__all__ = [
+    "Scan",
+    "StagedPart",
+    "StoreHandle",
+    "__version__",
+    "abort",
+    "abort_all",
+    "begin_write",
+    "check_key",
+    "check_options",
+    "clean_dataset",
+    "dataset_exists",
+    "delete_dataset",
+    "enable_logging",
+    "list_datasets",
+    "manifest_to_json",
+    "parse_manifest",
+    "prepare",
+    "publish",
+    "read_dataset",
+    "read_manifest",
+    "scan_dataset",
+    "scan_part",
+    "verify_dataset",
+]
+
 __version__: str
 
-_Listed = tuple[str, int, float, str | None]
-_Fields = tuple[str, list[str], int, str, str, str, str | None, dict[str, str] | None]
+_Listed: TypeAlias = tuple[str, int, float, str | None]
+_Fields: TypeAlias = tuple[str, list[str], int, str, str, str, str | None, dict[str, str] | None]
 
 class _Options(Protocol):
     @property
@@ -67,8 +94,9 @@ class StoreHandle:
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes: ...
     def write(self, path: str, content: bytes, overwrite: bool) -> None: ...
     def head(self, path: str) -> _Listed | None: ...
-    def list(self, folder: str, recursive: bool) -> tuple[list[_Listed], list[str]]: ...
-    def delete(self, paths: list[str]) -> None: ...
+    def list(self, folder: str, recursive: bool) -> tuple[builtins.list[_Listed], builtins.list[str]]: ...
+    def probe_replace(self, path: str) -> bool: ...
+    def delete(self, paths: builtins.list[str]) -> None: ...
     def remove_empty_folder(self, folder: str) -> None: ...
     def is_local_folder(self, folder: str) -> bool: ...
     def copy(self, from_: str, to: str, overwrite: bool, remove: bool) -> None: ...
@@ -83,10 +111,10 @@ class StagedPart:
     def task(self) -> int: ...
     @property
     def sequence(self) -> int: ...
-    def to_bytes(self) -> bytes: ...
+    def to_bytes(self) -> builtins.bytes: ...
     @staticmethod
-    def from_bytes(data: bytes) -> StagedPart: ...
-    def __reduce__(self) -> tuple[Any, tuple[bytes]]: ...
+    def from_bytes(data: builtins.bytes) -> StagedPart: ...
+    def __reduce__(self) -> tuple[Any, tuple[builtins.bytes]]: ...
     def __eq__(self, other: object, /) -> bool: ...
 
 @final

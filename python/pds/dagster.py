@@ -105,8 +105,7 @@ class DatasetIOManager(IOManager):
         keys = _output_keys(context)
         values = _by_partition(obj, list(keys))
         written = [
-            _write(self._datasets, value, keys[partition], context.run_id)
-            for partition, value in values.items()
+            _write(self._datasets, value, keys[partition], context.run_id) for partition, value in values.items()
         ]
         context.add_output_metadata(_metadata(written))
 

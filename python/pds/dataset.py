@@ -5,14 +5,21 @@ from __future__ import annotations
 __all__ = ["DatasetWrite", "ParquetDatasetStore", "VerifyReport"]
 
 import dataclasses
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from pds import _pds
-from pds._pds import StagedPart
+from pds.arguments import (
+    arrow_stream,
+    check_task,
+    check_text,
+    column_names,
+    is_resident,
+    one_key,
+    schema_hash,
+)
 from pds.capability import Capability
 from pds.errors import InvalidInput, InvalidType
 from pds.manifest import DatasetManifest
@@ -22,6 +29,8 @@ from pds.store import Store, require
 if TYPE_CHECKING:
     import pyarrow.compute as pc
     import remote_store
+
+    from pds._pds import StagedPart
 
 ArrowStream = Any
 """Any object with `__arrow_c_stream__`: a table or reader of pyarrow, polars, pandas, DuckDB, arro3, …"""
@@ -117,7 +126,7 @@ class ParquetDatasetStore:
 
     # -- writing ---------------------------------------------------------------
 
-    def write_dataset(  # noqa: PLR0913 the signature is the RFC's
+    def write_dataset(
         self,
         table: ArrowStream,
         dataset_key: str | None = None,
@@ -151,12 +160,12 @@ class ParquetDatasetStore:
             InvalidInput: The data has a column that Parquet cannot hold, by name, or a value cannot be used.
             InvalidType: An argument has a type that cannot be used.
         """
-        source = _stream(table)
+        source = arrow_stream(table)
         single = self._options.max_rows_per_file is None
-        write = self._begin(_one_key(dataset_key, key), overwrite, run_id, metadata, single=single)
-        task = TaskOptions(resident=_is_resident(table))
+        write = self._begin(one_key(dataset_key, key), overwrite, run_id, metadata, single=single)
+        task = TaskOptions(resident=is_resident(table))
         parts = _pds.prepare(self._handle, write, task, source)
-        return DatasetManifest(*_pds.publish(self._handle, write, parts, _schema_hash(source.schema)))
+        return DatasetManifest(*_pds.publish(self._handle, write, parts, schema_hash(source.schema)))
 
     def begin_write(
         self,
@@ -171,7 +180,7 @@ class ParquetDatasetStore:
         Arguments and errors are those of `write_dataset`. Nothing is written yet.
         """
         pairs = dict(metadata) if isinstance(metadata, Mapping) else metadata
-        return self._begin(_one_key(key, None), overwrite, run_id, pairs, single=False)
+        return self._begin(one_key(key, None), overwrite, run_id, pairs, single=False)
 
     def _begin(
         self,
@@ -182,7 +191,7 @@ class ParquetDatasetStore:
         *,
         single: bool,
     ) -> DatasetWrite:
-        _check_text(overwrite, run_id, metadata)
+        check_text(overwrite, run_id, metadata)
         _pds.check_key(key)
         require(self._store, Capability.ATOMIC_WRITE, "write_dataset", key)
         if overwrite:
@@ -213,7 +222,7 @@ class ParquetDatasetStore:
             NotFound: There is a marker but no manifest.
             InvalidInput: There is no such column; the error lists those there are.
         """
-        table: pa.Table = _pds.read_dataset(self._handle, _one_key(dataset_key, key), _columns(columns))
+        table: pa.Table = _pds.read_dataset(self._handle, one_key(dataset_key, key), column_names(columns))
         return table
 
     def scan_dataset(
@@ -238,9 +247,9 @@ class ParquetDatasetStore:
         Raises:
             The errors of `read_dataset`; those of the data while the stream is read.
         """
-        wanted = _columns(columns)
+        wanted = column_names(columns)
         needed = None if where is not None else wanted
-        scan = _pds.scan_dataset(self._handle, _one_key(dataset_key, key), needed)
+        scan = _pds.scan_dataset(self._handle, one_key(dataset_key, key), needed)
         return _reader(scan, wanted, where)
 
     def read_part(
@@ -261,7 +270,7 @@ class ParquetDatasetStore:
         Raises:
             The errors of `read_dataset`; DatasetIncomplete if the dataset was replaced.
         """
-        scan = _pds.scan_part(self._handle, _one_key(key, None), manifest.to_json(), index, _columns(columns))
+        scan = _pds.scan_part(self._handle, one_key(key, None), manifest.to_json(), index, column_names(columns))
         return _reader(scan, None, None)
 
     def read_manifest(self, dataset_key: str | None = None, *, key: str | None = None) -> DatasetManifest:
@@ -271,11 +280,11 @@ class ParquetDatasetStore:
             NotFound: There is none.
             ManifestCorrupted: It cannot be used.
         """
-        return DatasetManifest(*_pds.read_manifest(self._handle, _one_key(dataset_key, key)))
+        return DatasetManifest(*_pds.read_manifest(self._handle, one_key(dataset_key, key)))
 
     def dataset_exists(self, dataset_key: str | None = None, *, key: str | None = None) -> bool:
         """Whether a complete dataset is there."""
-        return _pds.dataset_exists(self._handle, _one_key(dataset_key, key))
+        return _pds.dataset_exists(self._handle, one_key(dataset_key, key))
 
     # -- keeping ---------------------------------------------------------------
 
@@ -285,7 +294,7 @@ class ParquetDatasetStore:
         Raises:
             NotFound: There is none.
         """
-        _pds.delete_dataset(self._handle, _one_key(dataset_key, key))
+        _pds.delete_dataset(self._handle, one_key(dataset_key, key))
 
     def verify_dataset(self, dataset_key: str | None = None, *, key: str | None = None) -> VerifyReport:
         """Read every byte of a dataset and check all there is to check.
@@ -293,13 +302,19 @@ class ParquetDatasetStore:
         Raises:
             The errors of `read_dataset`, for the first damage found.
         """
-        return VerifyReport(*_pds.verify_dataset(self._handle, _one_key(dataset_key, key)))
+        return VerifyReport(*_pds.verify_dataset(self._handle, one_key(dataset_key, key)))
 
     def list_datasets(self, prefix: str = "") -> list[str]:
         """The keys of the complete datasets below a folder."""
         return _pds.list_datasets(self._handle, prefix)
 
-    def clean_dataset(self, dataset_key: str | None = None, *, key: str | None = None, older_than: float = _DAY_SECONDS) -> int:
+    def clean_dataset(
+        self,
+        dataset_key: str | None = None,
+        *,
+        key: str | None = None,
+        older_than: float = _DAY_SECONDS,
+    ) -> int:
         """Finish an interrupted publish and remove what killed writers left.
 
         Uncompleted uploads cannot be listed here: a lifecycle rule of the bucket ends them.
@@ -312,7 +327,7 @@ class ParquetDatasetStore:
         Returns:
             The number of files removed.
         """
-        return _pds.clean_dataset(self._handle, _one_key(dataset_key, key), older_than)
+        return _pds.clean_dataset(self._handle, one_key(dataset_key, key), older_than)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -355,10 +370,9 @@ class DatasetWrite:
         Returns:
             The parts, none for a stream without rows.
         """
-        if isinstance(task, bool) or not isinstance(task, int) or task < 0:
-            raise InvalidInput(f"task must be a whole number that is not negative, not {task!r}")
+        check_task(task)
         options = TaskOptions(number=task, threads=threads, keep_empty=False, shared=True)
-        return _pds.prepare(self.datasets._handle, self, options, _stream(data))  # noqa: SLF001 one module
+        return _pds.prepare(self.datasets._handle, self, options, arrow_stream(data))  # noqa: SLF001 one module
 
     def prepare_empty(self, schema: pa.Schema) -> list[StagedPart]:
         """One part without rows."""
@@ -375,7 +389,7 @@ class DatasetWrite:
         Raises:
             AlreadyExists: The dataset is there by now and `overwrite` is not set.
         """
-        fields = _pds.publish(self.datasets._handle, self, list(parts), _schema_hash(schema))  # noqa: SLF001 one module
+        fields = _pds.publish(self.datasets._handle, self, list(parts), schema_hash(schema))  # noqa: SLF001 one module
         return DatasetManifest(*fields)
 
     def abort(self, parts: Iterable[StagedPart]) -> None:
@@ -396,77 +410,13 @@ def _handle(store: object) -> _pds.StoreHandle:
     raise InvalidType(f"store must be a pds.Store or a remote_store.Store, not {type(store).__name__}")
 
 
-def _one_key(dataset_key: object, key: object) -> str:
-    if (dataset_key is None) == (key is None):
-        raise InvalidType("give the dataset's key once, as dataset_key or as key")
-    found = key if dataset_key is None else dataset_key
-    if not isinstance(found, str):
-        raise InvalidType(f"a dataset's key must be a string, not {type(found).__name__}")
-    try:
-        found.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"key {found!r} is not text that can be encoded") from error
-    return found
-
-
-def _check_text(overwrite: object, run_id: object, metadata: object) -> None:
-    if not isinstance(overwrite, bool):
-        raise InvalidType(f"overwrite must be True or False, not {overwrite!r}")
-    texts: list[tuple[str, object]] = [] if run_id is None else [("run_id", run_id)]
-    if metadata is not None:
-        if not isinstance(metadata, dict):
-            raise InvalidType(f"metadata must be a dict of strings, not {type(metadata).__name__}")
-        for name, value in metadata.items():
-            texts += [("a key of metadata", name), (f"metadata[{name!r}]", value)]
-    for what, text in texts:
-        if not isinstance(text, str):
-            raise InvalidType(f"{what} must be a string, not {type(text).__name__}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidInput(f"{what} is not text that can be encoded: {text!r}") from error
-
-
-def _stream(data: object) -> pa.Table | pa.RecordBatchReader:
-    if isinstance(data, pa.Table | pa.RecordBatchReader):
-        return data
-    if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data)
-    if hasattr(data, "__arrow_c_array__"):
-        return pa.Table.from_batches([pa.record_batch(data)])
-    raise InvalidType(
-        f"data must be a pyarrow Table or have __arrow_c_stream__, as polars, pandas and DuckDB have; "
-        f"{type(data).__name__} has not"
-    )
-
-
-def _is_resident(source: object) -> bool:
-    """Whether the data is in memory whatever the writer does."""
-    return isinstance(source, pa.Table) or type(source).__module__.partition(".")[0] in {"polars", "pandas"}
-
-
-def _schema_hash(schema: pa.Schema) -> str:
-    return hashlib.sha256(schema.to_string().encode()).hexdigest()[:16]
-
-
-def _columns(columns: object) -> list[str] | None:
-    if columns is None:
-        return None
-    if isinstance(columns, str) or not isinstance(columns, Sequence):
-        raise InvalidType(f"columns must be a list of names, not {columns!r}")
-    for name in columns:
-        if not isinstance(name, str):
-            raise InvalidType(f"columns must be a list of names; {name!r} is not one")
-    return list(columns)
-
-
 def _reader(scan: _pds.Scan, columns: list[str] | None, where: pc.Expression | None) -> pa.RecordBatchReader:
     schema: pa.Schema = scan.schema
     if columns is not None and where is not None:
         for name in columns:
             if schema.get_field_index(name) < 0:
                 raise InvalidInput(f"no column {name!r}; there are {schema.names}")
-        schema = pa.schema([schema.field(name) for name in columns], schema.metadata)
+        schema = pa.schema([schema.field(name) for name in columns]).with_metadata(schema.metadata)
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:

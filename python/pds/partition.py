@@ -24,6 +24,8 @@ def partition_path(filename: str, /, **partitions: str | int) -> str:
     for name, value in partitions.items():
         text = str(value)
         if not text or any(mark in piece for piece in (name, text) for mark in "=/"):
-            raise InvalidInput(f"a partition's name and value must not be empty nor hold '=' or '/': {name!r}, {text!r}")
+            raise InvalidInput(
+                f"a partition's name and value must not be empty nor hold '=' or '/': {name!r}, {text!r}"
+            )
         pieces.append(f"{name}={text}")
     return "/".join([*pieces, filename])

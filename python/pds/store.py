@@ -10,8 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
 from pds import _pds
 from pds.capability import Capability
@@ -23,6 +22,9 @@ from pds.errors import (
     InvalidType,
     NotFound,
 )
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 CredentialProvider = Callable[[], Mapping[str, object]]
 
@@ -140,7 +142,7 @@ class Store:
         self.__dict__.update(state)
         self._handle = _pds.StoreHandle(self._opened, self._options, self._credential_provider).child(self._folder)
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -164,8 +166,8 @@ class Store:
         handle = self._handle.child(_text(subpath))
         child = object.__new__(Store)
         child.__dict__.update(self.__dict__)
-        child._handle = handle  # noqa: SLF001 of the same class
-        child._folder = "/".join(piece for piece in (self._folder, subpath) if piece)  # noqa: SLF001
+        child._handle = handle
+        child._folder = "/".join(piece for piece in (self._folder, subpath) if piece)
         return child
 
     def supports(self, capability: Capability) -> bool:

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use object_store::{CopyMode, GetOptions, GetRange, ObjectMeta, PutMode};
+use pds::store::cas::{Outcome, Register};
 use pds::store::{Folder, Store, StoreBuilder};
 use pds::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
@@ -236,6 +237,25 @@ impl StoreHandle {
             },
         )?;
         Ok(local.resolve(&key).is_ok_and(|path| path.is_dir()))
+    }
+
+    /// Whether a replace of a version that is gone is refused, tried on the file at `path`.
+    fn probe_replace(&self, py: Python<'_>, path: String) -> PyResult<bool> {
+        let store = checked(py, self.store())?;
+        run(py, move || async move {
+            let register = Register::new(&store, &path);
+            let missing =
+                || Error::new(ErrorKind::NotFound, "there is no file to probe with").at(&path);
+            let first = register.read().await?.ok_or_else(missing)?;
+            let second = [first.bytes.as_ref(), b"2"].concat();
+            let replaced = register.replace(&first, second.into()).await?;
+            let third = [first.bytes.as_ref(), b"3"].concat();
+            let stale = register.replace(&first, third.into()).await?;
+            Ok(matches!(
+                (replaced, stale),
+                (Outcome::Written(_), Outcome::Lost(_))
+            ))
+        })
     }
 
     /// Copies a file, or moves it.

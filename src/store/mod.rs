@@ -18,6 +18,7 @@ pub mod owner;
 pub mod path;
 mod profile;
 pub mod stage;
+mod upload;
 
 use std::ops::Range;
 use std::sync::Arc;

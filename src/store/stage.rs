@@ -7,20 +7,19 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 
 use bytes::Bytes;
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use object_store::PutMode;
-use object_store::multipart::{MultipartStore, PartId};
+use object_store::multipart::PartId;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::Store;
-use super::local::temp_name;
 use super::owner::Owner;
+use super::upload::{Flow, Permit};
+pub use super::upload::{Uploader, hidden_in};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The size of an upload's pieces.
@@ -28,8 +27,6 @@ pub const PIECE_BYTES: usize = 8 << 20;
 /// Pieces after this many grow, so that ten thousand of them hold more than 300 GB.
 const SMALL_PIECES: usize = 5000;
 const LARGE_PIECE_BYTES: usize = 64 << 20;
-/// Most stores take no more pieces.
-const MAX_PIECES: usize = 10_000;
 /// Bytes of one write's uploads that may be on their way at once, at most.
 const MAX_IN_FLIGHT_BYTES: usize = 48 << 20;
 /// What is at most this long is not staged at all…
@@ -65,63 +62,12 @@ pub enum Staged {
     },
 }
 
-/// What the staged writes of one operation share: memory on its way to the store.
+/// Staging of one operation's writes, which share the memory on its way to the store.
 #[derive(Debug, Clone)]
 pub struct Staging {
     store: Store,
     tag: String,
     flow: Arc<Flow>,
-}
-
-#[derive(Debug)]
-struct Flow {
-    in_flight_bytes: usize,
-    /// Longest part that stays with the caller.
-    inline_limit: usize,
-    free_bytes: Mutex<usize>,
-    freed: Condvar,
-    inline_bytes: Mutex<usize>,
-}
-
-/// Room for a piece that is on its way; given back when dropped.
-#[derive(Debug)]
-struct Permit(Arc<Flow>, usize);
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        *self
-            .0
-            .free_bytes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) += self.1;
-        self.0.freed.notify_all();
-    }
-}
-
-impl Flow {
-    /// Waits for room. Must not be called where the uploads are polled.
-    fn acquire(self: &Arc<Self>, bytes: usize) -> Permit {
-        let bytes = bytes.min(self.in_flight_bytes);
-        let free = self
-            .free_bytes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let enough = self.freed.wait_while(free, |free| *free < bytes);
-        *enough.unwrap_or_else(PoisonError::into_inner) -= bytes;
-        Permit(Arc::clone(self), bytes)
-    }
-
-    fn inline(&self, bytes: usize) -> bool {
-        let mut left = self
-            .inline_bytes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let fits = bytes <= self.inline_limit && bytes <= *left;
-        if fits {
-            *left -= bytes;
-        }
-        fits
-    }
 }
 
 /// Where bytes go before they are published.
@@ -140,15 +86,6 @@ enum Sink {
     File(Option<(File, Path)>),
     /// The task that uploads.
     Task(mpsc::UnboundedSender<(Bytes, Permit)>),
-}
-
-/// Uploads what its [`StageWriter`] sends; must be polled while the writer writes.
-#[derive(Debug)]
-pub struct Uploader {
-    store: Store,
-    tag: String,
-    target: String,
-    pieces: mpsc::UnboundedReceiver<(Bytes, Permit)>,
 }
 
 /// How the two ends of a staged write were left.
@@ -313,148 +250,6 @@ impl Drop for StageWriter {
                 .and_then(|local| local.resolve(key).ok());
             let _ = path.map(std::fs::remove_file);
         }
-    }
-}
-
-impl Uploader {
-    /// Uploads until the writer ends. None if it sent nothing. After an error nothing is left.
-    pub async fn run(mut self) -> Result<Option<Staged>> {
-        let Some(first) = self.pieces.recv().await else {
-            return Ok(None);
-        };
-        match self.store.multipart().map(Arc::clone) {
-            Some(multipart) => self
-                .run_multipart(multipart.as_ref(), first)
-                .await
-                .map(Some),
-            None => self.run_object(first).await.map(Some),
-        }
-    }
-
-    async fn run_multipart(
-        &mut self,
-        multipart: &dyn MultipartStore,
-        first: (Bytes, Permit),
-    ) -> Result<Staged> {
-        let key = self.store.key(&self.target)?;
-        let begun = multipart.create_multipart(&key).await;
-        let upload = begun.map_err(|e| self.store.error(e, &self.target))?;
-        let guard = AbortOnDrop::new(&self.store, &key, &upload);
-        let sent = self.send_pieces(multipart, &key, &upload, first).await;
-        guard.disarm();
-        match sent {
-            Ok(pieces) => Ok(Staged::Multipart {
-                target: self.target.clone(),
-                upload,
-                pieces,
-            }),
-            Err(error) => {
-                if let Err(e) = multipart.abort_multipart(&key, &upload).await {
-                    log::warn!("the upload of {key} could not be aborted: {e}");
-                }
-                Err(error)
-            }
-        }
-    }
-
-    async fn send_pieces(
-        &mut self,
-        multipart: &dyn MultipartStore,
-        key: &Path,
-        upload: &String,
-        first: (Bytes, Permit),
-    ) -> Result<Vec<String>> {
-        let mut flying = FuturesUnordered::new();
-        let mut next = Some(first);
-        let mut pieces: Vec<String> = Vec::new();
-        loop {
-            if let Some((bytes, permit)) = next.take() {
-                if pieces.len() == MAX_PIECES {
-                    let text = "a part grew beyond what an upload holds; set max_rows_per_file";
-                    return Err(Error::invalid(text).at(&self.target));
-                }
-                let index = pieces.len();
-                pieces.push(String::new());
-                flying.push(async move {
-                    let sent = multipart.put_part(key, upload, index, bytes.into()).await;
-                    drop(permit);
-                    (index, sent)
-                });
-            }
-            tokio::select! {
-                biased;
-                Some((index, sent)) = flying.next() => {
-                    pieces[index] = sent.map_err(|e| self.store.error(e, &self.target))?.content_id;
-                }
-                Some(piece) = self.pieces.recv() => next = Some(piece),
-                else => return Ok(pieces),
-            }
-        }
-    }
-
-    /// Collects the pieces and writes them as one hidden object.
-    async fn run_object(&mut self, first: (Bytes, Permit)) -> Result<Staged> {
-        let mut all = vec![first.0];
-        // The store takes whole objects, so the pieces' room is given back before they are sent.
-        while let Some((piece, _)) = self.pieces.recv().await {
-            all.push(piece);
-        }
-        let path = hidden_beside(&self.store, &self.target, &self.tag);
-        let payload = all.into_iter().collect();
-        self.store
-            .put_payload(&path, payload, PutMode::Overwrite)
-            .await?;
-        Ok(Staged::Object { path })
-    }
-}
-
-/// A name beside `target` that no reader takes for data.
-fn hidden_beside(store: &Store, target: &str, tag: &str) -> String {
-    hidden_in(
-        store,
-        target.rsplit_once('/').map_or("", |(folder, _)| folder),
-        tag,
-    )
-}
-
-/// A name in `folder` for what has no final name yet.
-pub fn hidden_in(store: &Store, folder: &str, tag: &str) -> String {
-    super::path::join(folder, &temp_name(tag, store.clock().new_id()))
-}
-
-/// Aborts an upload whose future was dropped, as by Ctrl-C.
-struct AbortOnDrop {
-    armed: Option<(Store, Path, String)>,
-}
-
-impl AbortOnDrop {
-    fn new(store: &Store, key: &Path, upload: &str) -> Self {
-        Self {
-            armed: Some((store.clone(), key.clone(), upload.to_owned())),
-        }
-    }
-
-    fn disarm(mut self) {
-        self.armed = None;
-    }
-}
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        let Some((store, key, upload)) = self.armed.take() else {
-            return;
-        };
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            return;
-        };
-        let Some(multipart) = store.multipart().map(Arc::clone) else {
-            return;
-        };
-        runtime.spawn(async move {
-            if let Err(e) = multipart.abort_multipart(&key, &upload).await {
-                log::warn!("the upload of {key} could not be aborted: {e}");
-            }
-        });
     }
 }
 

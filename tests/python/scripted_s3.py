@@ -198,15 +198,12 @@ class Bucket:
                 f"<ETag>{escape(_etag(content))}</ETag></Contents>"
             )
         common = "".join(
-            f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
-            for name in dict.fromkeys(folders)
+            f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in dict.fromkeys(folders)
         )
         return _xml(
             "ListBucketResult",
             f"<Name>{BUCKET}</Name><Prefix>{escape(prefix)}</Prefix>"
-            f"<KeyCount>{len(objects)}</KeyCount><IsTruncated>false</IsTruncated>"
-            + "".join(objects)
-            + common,
+            f"<KeyCount>{len(objects)}</KeyCount><IsTruncated>false</IsTruncated>" + "".join(objects) + common,
         )
 
     def _multipart(self, request: Request) -> Answer:

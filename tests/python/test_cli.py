@@ -105,9 +105,7 @@ def test_verify_tells_damage(run: Run, url: str, datasets: pds.ParquetDatasetSto
     assert "data.parquet" in err
 
 
-def test_verify_of_all_goes_on_after_damage(
-    run: Run, url: str, datasets: pds.ParquetDatasetStore
-) -> None:
+def test_verify_of_all_goes_on_after_damage(run: Run, url: str, datasets: pds.ParquetDatasetStore) -> None:
     for key in ["a", "b", "c"]:
         datasets.write_dataset(ROWS, key)
     _damage(datasets.store, "b")
@@ -119,9 +117,7 @@ def test_verify_of_all_goes_on_after_damage(
     assert _one_line(err)
 
 
-def test_clean_removes_leftovers(
-    run: Run, url: str, datasets: pds.ParquetDatasetStore, tmp_path: Path
-) -> None:
+def test_clean_removes_leftovers(run: Run, url: str, datasets: pds.ParquetDatasetStore, tmp_path: Path) -> None:
     datasets.write_dataset(ROWS, "a")
     program = """
 import os, signal, sys
@@ -256,9 +252,7 @@ def test_the_command_is_installed() -> None:
     assert "doctor" in done.stdout
 
 
-def test_a_reader_that_stops_early_is_no_traceback(
-    url: str, datasets: pds.ParquetDatasetStore
-) -> None:
+def test_a_reader_that_stops_early_is_no_traceback(url: str, datasets: pds.ParquetDatasetStore) -> None:
     datasets.write_dataset(ROWS, "a")
     read, write = os.pipe()
     os.close(read)

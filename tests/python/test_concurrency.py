@@ -84,21 +84,15 @@ def _together(count: int, work: Callable[[int], Any]) -> list[Any]:
 def test_threads_create_once(store: pds.Store) -> None:
     for turn in range(3):
         key = f"{KEY}{turn}"
-        ended = _together(
-            THREADS, lambda n, key=key: _datasets(store, n).write_dataset(_table(n), key)
-        )
+        ended = _together(THREADS, lambda n, key=key: _datasets(store, n).write_dataset(_table(n), key))
         winners = [n for n, end in enumerate(ended) if isinstance(end, pds.DatasetManifest)]
         assert len(winners) == 1, ended
-        assert all(
-            isinstance(e, pds.AlreadyExists) for n, e in enumerate(ended) if n not in winners
-        )
+        assert all(isinstance(e, pds.AlreadyExists) for n, e in enumerate(ended) if n not in winners)
         assert _writer_of(pds.ParquetDatasetStore(store).read_dataset(key)) == winners[0]
 
 
 def test_threads_overwrite(store: pds.Store) -> None:
-    ended = _together(
-        THREADS, lambda n: _datasets(store, n).write_dataset(_table(n), KEY, overwrite=True)
-    )
+    ended = _together(THREADS, lambda n: _datasets(store, n).write_dataset(_table(n), KEY, overwrite=True))
     assert all(isinstance(end, pds.DatasetManifest) for end in ended), ended
     assert _writer_of(pds.ParquetDatasetStore(store).read_dataset(KEY)) in range(THREADS)
     _only_its_files(store)
@@ -220,13 +214,9 @@ def test_delete_against_overwrite(store: pds.Store) -> None:
         ds.write_dataset(_table(0), KEY, overwrite=True)
         ended = _together(
             2,
-            lambda n: (
-                ds.delete_dataset(KEY) if n else ds.write_dataset(_table(1), KEY, overwrite=True)
-            ),
+            lambda n: ds.delete_dataset(KEY) if n else ds.write_dataset(_table(1), KEY, overwrite=True),
         )
-        assert not [
-            e for e in ended if isinstance(e, Exception) and not isinstance(e, pds.NotFound)
-        ]
+        assert not [e for e in ended if isinstance(e, Exception) and not isinstance(e, pds.NotFound)]
         if ds.dataset_exists(KEY):
             assert _writer_of(ds.read_dataset(KEY)) == 1
             _only_its_files(store)

@@ -62,9 +62,7 @@ def _version_of(table: pa.Table) -> int:
 
 def _start(url: str, options: dict[str, str], version: int, **more: Any) -> subprocess.Popen[str]:
     arguments = [url, options, version, more.get("rows", ROWS), more.get("per_file", PER_FILE)]
-    process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, json.dumps(arguments)], stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", WRITER, json.dumps(arguments)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
@@ -144,9 +142,7 @@ def test_killed_at_every_request(moment: str) -> None:
     """Where a loop of chances could miss one: each request of an overwrite in turn."""
     with ScriptedS3() as server:
         url, options = "s3://bucket/p", server.options()
-        ds = pds.ParquetDatasetStore(
-            pds.Store(url, storage_options=options), max_rows_per_file=PER_FILE
-        )
+        ds = pds.ParquetDatasetStore(pds.Store(url, storage_options=options), max_rows_per_file=PER_FILE)
         old = pa.table({"version": [7] * ROWS, "row": list(range(ROWS))})
         ds.write_dataset(old, KEY)
         before = server.snapshot()

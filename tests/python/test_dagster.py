@@ -33,9 +33,7 @@ def run(store: pds.Store, instance: dg.DagsterInstance) -> Callable[..., Any]:
 
     def run(*assets: Any, **options: Any) -> dg.ExecuteInProcessResult:
         manager = options.pop("manager", None) or dagster_io_manager(store)
-        return dg.materialize(
-            list(assets), instance=instance, resources={"io_manager": manager}, **options
-        )
+        return dg.materialize(list(assets), instance=instance, resources={"io_manager": manager}, **options)
 
     return run
 
@@ -45,9 +43,7 @@ def _metadata(result: dg.ExecuteInProcessResult, name: str) -> dict[str, Any]:
     return dict(event.metadata)
 
 
-def test_an_asset_is_a_dataset_of_its_key(
-    run: Callable[..., Any], datasets: pds.ParquetDatasetStore
-) -> None:
+def test_an_asset_is_a_dataset_of_its_key(run: Callable[..., Any], datasets: pds.ParquetDatasetStore) -> None:
     @dg.asset(key_prefix=["silver", "sales"])
     def orders() -> pa.Table:
         return ROWS
@@ -234,9 +230,7 @@ def test_columns_of_a_wrong_type_are_refused(run: Callable[..., Any], columns: A
     assert "'columns'" in result.failure_data_for_node("consumer").error.to_string()
 
 
-def test_ops_are_kept_by_run_step_and_output(
-    store: pds.Store, datasets: pds.ParquetDatasetStore
-) -> None:
+def test_ops_are_kept_by_run_step_and_output(store: pds.Store, datasets: pds.ParquetDatasetStore) -> None:
     @dg.op(out={"left": dg.Out(), "right": dg.Out()})
     def produce() -> tuple[pa.Table, pa.Table]:
         return ROWS.slice(0, 1), ROWS.slice(1)
@@ -259,9 +253,7 @@ def test_ops_are_kept_by_run_step_and_output(
     assert datasets.read_manifest(f"{run_id}/join/result").run_id == run_id
 
 
-def test_dynamic_outputs_have_a_key_each(
-    store: pds.Store, datasets: pds.ParquetDatasetStore
-) -> None:
+def test_dynamic_outputs_have_a_key_each(store: pds.Store, datasets: pds.ParquetDatasetStore) -> None:
     @dg.op(out=dg.DynamicOut())
     def split() -> Iterator[dg.DynamicOutput[Any]]:
         for index in range(3):
@@ -285,9 +277,7 @@ def test_dynamic_outputs_have_a_key_each(
     assert len(datasets.list_datasets(result.run_id)) == 7
 
 
-def test_a_retry_replaces_what_the_first_try_wrote(
-    run: Callable[..., Any], datasets: pds.ParquetDatasetStore
-) -> None:
+def test_a_retry_replaces_what_the_first_try_wrote(run: Callable[..., Any], datasets: pds.ParquetDatasetStore) -> None:
     tries: list[int] = []
 
     class FailsAfterWriting(DatasetIOManager):
@@ -310,9 +300,7 @@ def test_a_retry_replaces_what_the_first_try_wrote(
     assert datasets.read_manifest("orders").run_id == result.run_id
 
 
-def test_materializing_again_replaces(
-    run: Callable[..., Any], datasets: pds.ParquetDatasetStore
-) -> None:
+def test_materializing_again_replaces(run: Callable[..., Any], datasets: pds.ParquetDatasetStore) -> None:
     sizes = iter([3, 1])
 
     @dg.asset

@@ -53,9 +53,7 @@ def _days(first: int, last: int) -> list[str]:
     return [f"2026-01-{day:02}" for day in range(first, last + 1)]
 
 
-def test_a_time_window_is_a_dataset(
-    run: Callable[..., Any], datasets: pds.ParquetDatasetStore
-) -> None:
+def test_a_time_window_is_a_dataset(run: Callable[..., Any], datasets: pds.ParquetDatasetStore) -> None:
     _fill(run, events, _days(1, 2))
 
     assert datasets.list_datasets() == [
@@ -224,11 +222,7 @@ def test_missing_partitions_fail_unless_allowed(run: Callable[..., Any]) -> None
     def strict(events: dict[str, pa.Table]) -> None:
         raise AssertionError(events)
 
-    @dg.asset(
-        ins={
-            "events": dg.AssetIn(["bronze", "events"], metadata={"allow_missing_partitions": True})
-        }
-    )
+    @dg.asset(ins={"events": dg.AssetIn(["bronze", "events"], metadata={"allow_missing_partitions": True})})
     def lenient(events: dict[str, pa.Table]) -> None:
         seen.update(events)
 
@@ -247,9 +241,7 @@ def _range_tags(first: str, last: str) -> dict[str, str]:
     }
 
 
-def test_one_run_writes_several_partitions(
-    run: Callable[..., Any], datasets: pds.ParquetDatasetStore
-) -> None:
+def test_one_run_writes_several_partitions(run: Callable[..., Any], datasets: pds.ParquetDatasetStore) -> None:
     @dg.asset(partitions_def=DAYS, backfill_policy=dg.BackfillPolicy.single_run())
     def ranged(context: dg.AssetExecutionContext) -> Any:
         return {key: pa.table({"day": [key]}) for key in context.partition_keys}

@@ -31,9 +31,7 @@ def ds(store: pds.Store) -> pds.ParquetDatasetStore:
 
 
 def _files(store: pds.Store, key: str) -> list[str]:
-    return sorted(
-        info.path.removeprefix(f"{key}/") for info in store.list_files(key, recursive=True)
-    )
+    return sorted(info.path.removeprefix(f"{key}/") for info in store.list_files(key, recursive=True))
 
 
 class TestConstruction:
@@ -49,9 +47,7 @@ class TestConstruction:
         pds.ParquetDatasetStore(store, compression="snappy", max_rows_per_file=3)
         assert store.metrics()["requests"] == 0
 
-    @pytest.mark.parametrize(
-        "method", ["write_dataset", "read_dataset", "read_manifest", "dataset_exists"]
-    )
+    @pytest.mark.parametrize("method", ["write_dataset", "read_dataset", "read_manifest", "dataset_exists"])
     def test_their_signatures_can_be_called(self, method: str) -> None:
         theirs = inspect.signature(getattr(TheirStore, method)).parameters
         ours = inspect.signature(getattr(pds.ParquetDatasetStore, method)).parameters
@@ -68,9 +64,7 @@ class TestConstruction:
 class TestWrite:
     """PDS-002."""
 
-    def test_the_folder_holds_exactly_the_files_of_the_rfc(
-        self, ds: pds.ParquetDatasetStore
-    ) -> None:
+    def test_the_folder_holds_exactly_the_files_of_the_rfc(self, ds: pds.ParquetDatasetStore) -> None:
         ds.write_dataset(ROWS, "a/b")
         assert _files(ds.store, "a/b") == ["_SUCCESS", "data.parquet", "manifest.json"]
         assert ds.store.read_bytes("a/b/_SUCCESS") == b""
@@ -178,9 +172,7 @@ class TestRead:
             ds.scan_dataset("a")
 
     @pytest.mark.parametrize("columns", [["x", "id"], ["name"], []])
-    def test_columns_in_the_order_asked(
-        self, ds: pds.ParquetDatasetStore, columns: list[str]
-    ) -> None:
+    def test_columns_in_the_order_asked(self, ds: pds.ParquetDatasetStore, columns: list[str]) -> None:
         ds.write_dataset(ROWS, "a")
         result = ds.read_dataset("a", columns=columns)
         assert result.equals(ROWS.select(columns))
@@ -188,9 +180,7 @@ class TestRead:
         assert result.schema.metadata == ROWS.schema.metadata
 
     @pytest.mark.parametrize("read", ["read_dataset", "scan_dataset"])
-    def test_an_unknown_column_lists_those_there_are(
-        self, ds: pds.ParquetDatasetStore, read: str
-    ) -> None:
+    def test_an_unknown_column_lists_those_there_are(self, ds: pds.ParquetDatasetStore, read: str) -> None:
         ds.write_dataset(ROWS, "a")
         with pytest.raises(pds.InvalidInput) as caught:
             getattr(ds, read)("a", columns=["id", "nmae"])
@@ -217,9 +207,7 @@ class TestLayout:
 
     @pytest.mark.parametrize("rows", [0, 1, 4, 5, 12])
     @pytest.mark.parametrize("per_file", [1, 4, 5])
-    def test_parts_hold_at_most_so_many_rows(
-        self, memory_store: pds.Store, rows: int, per_file: int
-    ) -> None:
+    def test_parts_hold_at_most_so_many_rows(self, memory_store: pds.Store, rows: int, per_file: int) -> None:
         table = pa.table({"n": pa.array(range(rows), pa.int64())})
         ds = pds.ParquetDatasetStore(memory_store, max_rows_per_file=per_file)
         manifest = ds.write_dataset(table, "a")
@@ -239,9 +227,7 @@ class TestLayout:
 
     @pytest.mark.parametrize("before", [None, 1, 2])
     @pytest.mark.parametrize("after", [None, 1, 3])
-    def test_overwrite_leaves_only_the_new_files(
-        self, store: pds.Store, before: int | None, after: int | None
-    ) -> None:
+    def test_overwrite_leaves_only_the_new_files(self, store: pds.Store, before: int | None, after: int | None) -> None:
         pds.ParquetDatasetStore(store, max_rows_per_file=before).write_dataset(ROWS, "a")
         store.write("a/part-00077.parquet", b"stray")
         store.write("a/deeper/notes.txt", b"not ours")
@@ -433,9 +419,7 @@ class TestMore:
         assert pq.ParquetDataset(files).read().equals(ROWS)
         assert pl.read_parquet(files).equals(pl.from_arrow(ROWS))
 
-    @pytest.mark.parametrize(
-        ("key", "count"), list(itertools.product(["a", "k=v/x y", "ü/100%/~"], [1, 3]))
-    )
+    @pytest.mark.parametrize(("key", "count"), list(itertools.product(["a", "k=v/x y", "ü/100%/~"], [1, 3])))
     def test_keys_survive(self, ds: pds.ParquetDatasetStore, key: str, count: int) -> None:
         for _ in range(count):
             ds.write_dataset(ROWS, key, overwrite=True)

@@ -101,9 +101,7 @@ class _Case:
         names = {key.rpartition("/")[2] for key in self.server.snapshot()}
         assert names == {"data.parquet", "manifest.json", "_SUCCESS"}, where
 
-    def _check_content(
-        self, ds: pds.ParquetDatasetStore, error: Exception | None, where: str
-    ) -> None:
+    def _check_content(self, ds: pds.ParquetDatasetStore, error: Exception | None, where: str) -> None:
         found = ds.read_dataset(KEY)
         allowed = [self.new] if error is None or self.old is None else [self.old, self.new]
         assert any(found.equals(table) for table in allowed), f"{where}: a mixture ({error})"

@@ -77,9 +77,7 @@ def _chunk_bytes(content: bytes) -> dict[str, set[int]]:
     """Which bytes belong to the chunks of which column, by pyarrow's reading of the footer."""
     metadata = pq.ParquetFile(pa.BufferReader(content)).metadata
     owned: dict[str, set[int]] = {}
-    for group, index in itertools.product(
-        range(metadata.num_row_groups), range(metadata.num_columns)
-    ):
+    for group, index in itertools.product(range(metadata.num_row_groups), range(metadata.num_columns)):
         chunk = metadata.row_group(group).column(index)
         start = chunk.dictionary_page_offset or chunk.data_page_offset
         end = start + chunk.total_compressed_size
@@ -156,9 +154,7 @@ def test_every_truncation_is_noticed(ds: pds.ParquetDatasetStore, name: str) -> 
 
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.parametrize("extra", [b"\0", b"x" * 100, None], ids=["byte", "bytes", "itself"])
-def test_bytes_behind_it_are_noticed(
-    ds: pds.ParquetDatasetStore, name: str, extra: bytes | None
-) -> None:
+def test_bytes_behind_it_are_noticed(ds: pds.ParquetDatasetStore, name: str, extra: bytes | None) -> None:
     content = ds.store.read_bytes(_part(1))
     expected = READS[name](ds)
     _put(ds, _part(1), content + (content if extra is None else extra))
@@ -169,9 +165,7 @@ def test_bytes_behind_it_are_noticed(
 
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.parametrize("pair", [(0, 1), (1, 0), (0, 2), (2, 1)], ids=str)
-def test_a_repeated_part_is_noticed(
-    ds: pds.ParquetDatasetStore, name: str, pair: tuple[int, int]
-) -> None:
+def test_a_repeated_part_is_noticed(ds: pds.ParquetDatasetStore, name: str, pair: tuple[int, int]) -> None:
     _put(ds, _part(pair[0]), ds.store.read_bytes(_part(pair[1])))
     with pytest.raises(pds.PartCorrupted):
         READS[name](ds)
@@ -188,9 +182,7 @@ def test_swapped_parts_are_noticed(ds: pds.ParquetDatasetStore, name: str) -> No
 
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.parametrize("same", [True, False], ids=["same rows", "other rows"])
-def test_a_part_of_an_older_version_is_noticed(
-    ds: pds.ParquetDatasetStore, name: str, *, same: bool
-) -> None:
+def test_a_part_of_an_older_version_is_noticed(ds: pds.ParquetDatasetStore, name: str, *, same: bool) -> None:
     old = ds.store.read_bytes(_part(1))
     ds.write_dataset(SMALL if same else SMALL.take(list(range(39, -1, -1))), KEY, overwrite=True)
     _put(ds, _part(1), old)
@@ -207,9 +199,7 @@ def test_a_part_of_another_dataset_is_noticed(ds: pds.ParquetDatasetStore, name:
 
 
 @pytest.mark.parametrize("name", READS)
-def test_a_part_made_by_others_between_ours_is_noticed(
-    ds: pds.ParquetDatasetStore, name: str
-) -> None:
+def test_a_part_made_by_others_between_ours_is_noticed(ds: pds.ParquetDatasetStore, name: str) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(SMALL.slice(16, 16), sink)
     _put(ds, _part(1), sink.getvalue().to_pybytes())
@@ -236,9 +226,7 @@ def test_parts_in_another_order_are_noticed(ds: pds.ParquetDatasetStore) -> None
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["same rows", "other rows"])
-def test_the_only_part_of_an_older_version_is_noticed(
-    memory_store: pds.Store, *, same: bool
-) -> None:
+def test_the_only_part_of_an_older_version_is_noticed(memory_store: pds.Store, *, same: bool) -> None:
     ds = _datasets(memory_store)
     ds.write_dataset(SMALL, KEY)
     old = memory_store.read_bytes(f"{KEY}/data.parquet")

@@ -26,9 +26,7 @@ ROWS = pa.table({"n": [1, 2, 3]})
 
 def _large() -> pa.Table:
     noise = random.Random(1).randbytes(8 * 1_500_000)
-    return pa.table(
-        {"n": pa.Array.from_buffers(pa.int64(), 1_500_000, [None, pa.py_buffer(noise)])}
-    )
+    return pa.table({"n": pa.Array.from_buffers(pa.int64(), 1_500_000, [None, pa.py_buffer(noise)])})
 
 
 def _interrupted(call: Callable[[], Any], after: float = 0.3) -> float:
@@ -109,9 +107,7 @@ def test_a_stream_being_read_ends(datasets: pds.ParquetDatasetStore) -> None:
 def test_uploads_in_flight_are_aborted() -> None:
     with ScriptedS3() as server:
         options = server.options() | {"stall_timeout": "60"}
-        ds = pds.ParquetDatasetStore(
-            pds.Store("s3://bucket/p", storage_options=options), compression="none"
-        )
+        ds = pds.ParquetDatasetStore(pds.Store("s3://bucket/p", storage_options=options), compression="none")
         ds.write_dataset(_large(), "a")
         parts = [number for number, r in enumerate(server.seen) if "partNumber" in r.query]
         server.restore({})

@@ -134,10 +134,7 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "metadata no object": (_json(metadata="x"), "metadata"),
     "metadata of numbers": (_json(metadata={"k": 1}), "metadata"),
     "metadata of nulls": (_json(metadata={"k": None}), "metadata"),
-    **{
-        f"without {name}": (json.dumps({k: v for k, v in FIELDS.items() if k != name}), name)
-        for name in FIELDS
-    },
+    **{f"without {name}": (json.dumps({k: v for k, v in FIELDS.items() if k != name}), name) for name in FIELDS},
 }
 
 PARTS = [
@@ -182,9 +179,7 @@ def test_a_broken_manifest_is_refused(ds: pds.ParquetDatasetStore, name: str) ->
         assert len(str(caught.value)) < 2000
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in BROKEN if "UTF" not in name and "duplicate" not in name]
-)
+@pytest.mark.parametrize("name", [name for name in BROKEN if "UTF" not in name and "duplicate" not in name])
 def test_from_json_refuses_it_too(name: str) -> None:
     content, word = BROKEN[name]
     text = content.decode() if isinstance(content, bytes) else content

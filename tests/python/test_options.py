@@ -196,9 +196,7 @@ def test_column_names(ds: pds.ParquetDatasetStore, table: pa.Table) -> None:
     assert name.replace("\0", "\\0") in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "table", [None, 7, "path.parquet", [1], {"n": [1]}, [{"n": 1}], object()], ids=str
-)
+@pytest.mark.parametrize("table", [None, 7, "path.parquet", [1], {"n": [1]}, [{"n": 1}], object()], ids=str)
 def test_what_is_no_table(ds: pds.ParquetDatasetStore, table: Any) -> None:
     with pytest.raises(pds.InvalidType, match="__arrow_c_stream__"):
         ds.write_dataset(table, "a")

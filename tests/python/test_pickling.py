@@ -65,9 +65,7 @@ write.publish(write.prepare(rows), rows.schema)
 
 
 def test_secrets_given_travel_and_do_not_show() -> None:
-    store = pds.Store(
-        "s3://bucket", aws_access_key_id="id", aws_secret_access_key=SECRET, aws_region="eu"
-    )
+    store = pds.Store("s3://bucket", aws_access_key_id="id", aws_secret_access_key=SECRET, aws_region="eu")
     assert SECRET.encode() in pickle.dumps(store)
     for text in (repr(store), str(store), store.url, repr(pds.ParquetDatasetStore(store))):
         assert SECRET not in text

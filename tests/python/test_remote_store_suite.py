@@ -47,9 +47,7 @@ def upstream(remote_store_sdist: Path) -> str:
     return content.decode()
 
 
-@pytest.mark.parametrize(
-    "swaps", [IMPORTS, IMPORTS + STORES], ids=["remote-store stores", "pds stores"]
-)
+@pytest.mark.parametrize("swaps", [IMPORTS, IMPORTS + STORES], ids=["remote-store stores", "pds stores"])
 def test_upstream_suite(upstream: str, tmp_path: Path, swaps: list[tuple[str, str, int]]) -> None:
     for old, new, count in swaps:
         assert upstream.count(old) == count, old

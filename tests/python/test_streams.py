@@ -243,9 +243,7 @@ print(json.dumps([seen, peak() - before]))
 
 def _measured(url: str, total: int, limit: int, what: str) -> tuple[int, int]:
     argument = json.dumps([url, total, limit, what])
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURED, argument], check=True, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", MEASURED, argument], check=True, capture_output=True, text=True)
     rows, grown = json.loads(done.stdout)
     return rows, grown
 
@@ -281,9 +279,7 @@ def test_a_slow_store_slows_the_producer() -> None:
 
     with ScriptedS3() as server, ThreadPoolExecutor(1) as pool:
         store = pds.Store("s3://bucket", storage_options=server.options() | {"max_retries": "0"})
-        ds = pds.ParquetDatasetStore(
-            store, compression="none", memory_limit=64 * MIB, row_group_size=1 << 18
-        )
+        ds = pds.ParquetDatasetStore(store, compression="none", memory_limit=64 * MIB, row_group_size=1 << 18)
         server.restart(dict.fromkeys(range(3, 500), "hold"))
         stream = pa.RecordBatchReader.from_batches(batch.schema, batches())
         write = pool.submit(ds.write_dataset, stream, "a")

@@ -126,15 +126,11 @@ def _nested() -> dict[str, pa.Array]:
         "list_view": pa.array(LISTS, pa.list_view(pa.int64())),
         "large_list_view": pa.array(LISTS, pa.large_list_view(pa.int64())),
         "fixed_size_list": pa.array([[1, 2], None, [None, 4]], pa.list_(pa.int64(), 2)),
-        "list-required": pa.array(
-            [[1], None, []], pa.list_(pa.field("e", pa.int8(), nullable=False))
-        ),
+        "list-required": pa.array([[1], None, []], pa.list_(pa.field("e", pa.int8(), nullable=False))),
         "struct": pa.array(points, point),
         "map": pa.array([[("a", 1), ("b", None)], None, []], pa.map_(pa.string(), pa.int64())),
         "map-sorted": pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int8(), keys_sorted=True)),
-        "list-of-dictionary": pa.array(
-            [["a"], ["b", "a"], None], pa.list_(pa.dictionary(pa.int8(), pa.string()))
-        ),
+        "list-of-dictionary": pa.array([["a"], ["b", "a"], None], pa.list_(pa.dictionary(pa.int8(), pa.string()))),
         "deep": pa.array([[{"m": [("k", points)]}, {"m": None}], None, [], [None]], deep),
         "list-of-list": pa.array([[[1], []], None, [None, [2]]], pa.list_(pa.list_(pa.int8()))),
     }
@@ -169,9 +165,7 @@ CASES: dict[str, pa.Array] = {
 }
 
 INTERVALS = pa.array([(1, 2, 3), None], pa.month_day_nano_interval())
-SPARSE = pa.UnionArray.from_sparse(
-    pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["a", "b"])]
-)
+SPARSE = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["a", "b"])])
 DENSE = pa.UnionArray.from_dense(
     pa.array([0, 1], pa.int8()), pa.array([0, 0], pa.int32()), [pa.array([1]), pa.array(["a"])]
 )
@@ -226,9 +220,7 @@ def test_round_trip(datasets: pds.ParquetDatasetStore, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_round_trip_without_nulls_and_of_nulls_only(
-    datasets: pds.ParquetDatasetStore, name: str
-) -> None:
+def test_round_trip_without_nulls_and_of_nulls_only(datasets: pds.ParquetDatasetStore, name: str) -> None:
     array = CASES[name]
     valid = [array.slice(n, 1) for n in range(len(array)) if array[n].is_valid]
     kept = pa.concat_arrays(valid or [array.slice(0, 0)])

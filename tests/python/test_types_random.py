@@ -216,10 +216,7 @@ def test_pyarrow_reads_any_table_alike(table: pa.Table, options: dict[str, Any])
 
     manifest = datasets.write_dataset(table, "ds")
 
-    parts = [
-        pq.read_table(pa.BufferReader(datasets.store.read_bytes(f"ds/{part}")))
-        for part in manifest.parts
-    ]
+    parts = [pq.read_table(pa.BufferReader(datasets.store.read_bytes(f"ds/{part}"))) for part in manifest.parts]
     for index, name in enumerate(table.column_names):
         columns = [part.column(index) for part in parts]
         rows = [row for column in columns for row in _rows(column)]

@@ -22,9 +22,7 @@ class Proxy:
     name: str
     endpoint: str
 
-    def toxic(
-        self, kind: str, *, stream: str = "downstream", share: float = 1.0, **attributes: int
-    ) -> None:
+    def toxic(self, kind: str, *, stream: str = "downstream", share: float = 1.0, **attributes: int) -> None:
         """Adds toxiproxy's toxic ``kind`` to a share of the connections."""
         toxic = {"type": kind, "stream": stream, "toxicity": share, "attributes": attributes}
         self.api.call("POST", f"/proxies/{self.name}/toxics", toxic | {"name": f"{kind}-{stream}"})
@@ -81,9 +79,7 @@ class Toxiproxy:
 
     def call(self, method: str, path: str, body: object = None) -> list[dict[str, object]]:
         """One request to the API; its answer, as a list where it is one, else as a list of one."""
-        text = request(
-            f"127.0.0.1:{self.port}", method, path, body=None if body is None else json.dumps(body)
-        )
+        text = request(f"127.0.0.1:{self.port}", method, path, body=None if body is None else json.dumps(body))
         value = json.loads(text) if text else []
         return value if isinstance(value, list) else [value]
 

@@ -32,9 +32,7 @@ class Tool:
 
 
 TOOLS = {
-    "versitygw": Tool(
-        "1.8.0", "versitygw", go_package="github.com/versity/versitygw/cmd/versitygw"
-    ),
+    "versitygw": Tool("1.8.0", "versitygw", go_package="github.com/versity/versitygw/cmd/versitygw"),
     "toxiproxy": Tool("2.5.0", "server", go_package="github.com/Shopify/toxiproxy/v2/cmd/server"),
     "azurite": Tool("3.37.0", "node_modules/.bin/azurite-blob", npm_package="azurite"),
 }
@@ -85,9 +83,7 @@ def install(name: str) -> None:
                 scratch,
                 package,
             ]
-        subprocess.run(
-            command, check=True, env={**os.environ, "GOBIN": scratch}, stdin=subprocess.DEVNULL
-        )
+        subprocess.run(command, check=True, env={**os.environ, "GOBIN": scratch}, stdin=subprocess.DEVNULL)
         Path(scratch).chmod(0o755)
         shutil.rmtree(target, ignore_errors=True)
         # A second installer may have been faster; what it left is the same.
@@ -146,9 +142,7 @@ def running(command: Callable[[int], Sequence[str]], log: Path) -> Iterator[tupl
         if process is not None:
             break
     else:
-        raise RuntimeError(
-            f"{command(0)[0]} did not start: {log.read_text(errors='replace')[-2000:]}"
-        )
+        raise RuntimeError(f"{command(0)[0]} did not start: {log.read_text(errors='replace')[-2000:]}")
     try:
         yield port, process.pid
     finally:
@@ -160,9 +154,7 @@ def scratch(name: str) -> Iterator[Path]:
     """A folder in memory where there is one, so that a slow disk is not measured."""
     memory = Path("/dev/shm")  # noqa: S108 a random name is made in it
     base = memory if os.access(memory, os.W_OK) else None
-    with tempfile.TemporaryDirectory(
-        prefix=f"pds-{name}-", dir=base, ignore_cleanup_errors=True
-    ) as path:
+    with tempfile.TemporaryDirectory(prefix=f"pds-{name}-", dir=base, ignore_cleanup_errors=True) as path:
         yield Path(path)
 
 

@@ -122,9 +122,7 @@ class S3Server:
         """The names of the visible objects, sorted, from the server's folder."""
         root = self.folder / "data" / self.bucket
         files = (p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
-        return sorted(
-            key for key in files if key.startswith(prefix) and not key.startswith(".sgwtmp/")
-        )
+        return sorted(key for key in files if key.startswith(prefix) and not key.startswith(".sgwtmp/"))
 
     def uploads(self) -> list[str]:
         """The ids of the multipart uploads that were begun and neither completed nor aborted."""
@@ -135,7 +133,5 @@ class S3Server:
         """The counts up to now: of all clients, read from the server's log and process."""
         log = (self.folder / "access.log").read_text(errors="replace")
         requests = Counter(re.findall(r" s3_(\w+) ", log))
-        read, written = re.findall(
-            r"^[rw]char: (\d+)", Path(f"/proc/{self.pid}/io").read_text(), re.MULTILINE
-        )
+        read, written = re.findall(r"^[rw]char: (\d+)", Path(f"/proc/{self.pid}/io").read_text(), re.MULTILINE)
         return Traffic(requests, int(read), int(written))

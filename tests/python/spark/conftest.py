@@ -34,9 +34,7 @@ def spark_environment() -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(
-    spark_environment: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SparkSession]:
+def spark(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two cores that tries a task up to four times, in a zone that is not UTC."""
     folder = tmp_path_factory.mktemp("spark")
     settings = {

@@ -81,9 +81,7 @@ def write_and_read(spark: SparkSession, store: pds.Store, key: str) -> dict[str,
     }
 
 
-def under_fire(
-    spark: SparkSession, store: pds.Store, key: str, happens: Callable[[], None] | None
-) -> dict[str, Any]:
+def under_fire(spark: SparkSession, store: pds.Store, key: str, happens: Callable[[], None] | None) -> dict[str, Any]:
     """The same, with something happening to one task after it has written."""
     plan = write.message_plan
     if happens is not None:

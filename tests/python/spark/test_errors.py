@@ -104,9 +104,7 @@ def test_columns_of_the_same_name_are_refused(
         spark.conf.unset("spark.sql.caseSensitive")
 
 
-def test_names_that_differ_in_case_are_two_where_spark_says_so(
-    spark: SparkSession, local_target: Target
-) -> None:
+def test_names_that_differ_in_case_are_two_where_spark_says_so(spark: SparkSession, local_target: Target) -> None:
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
         df = spark.sql("SELECT 1 AS a, 2 AS A")
@@ -133,9 +131,7 @@ def test_a_stream_is_refused(spark: SparkSession, local_target: Target) -> None:
         pds.spark.write_dataset(stream, local_target.store, "orders")
 
 
-def test_each_batch_of_a_stream_is_a_dataset(
-    spark: SparkSession, local_target: Target, tmp_path: Path
-) -> None:
+def test_each_batch_of_a_stream_is_a_dataset(spark: SparkSession, local_target: Target, tmp_path: Path) -> None:
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
     spark.range(0, 100, 1, 2).write.parquet(str(source))
 
@@ -166,9 +162,7 @@ def test_a_store_of_one_process_is_refused(untouched: DataFrame, spark: SparkSes
         pds.spark.read_dataset(spark, remote_store.Store(MemoryBackend()), "orders")
 
 
-def test_a_store_that_cannot_replace_is_refused(
-    untouched: DataFrame, local_target: Target, tmp_path: Path
-) -> None:
+def test_a_store_that_cannot_replace_is_refused(untouched: DataFrame, local_target: Target, tmp_path: Path) -> None:
     everything = set(remote_store.Capability) - {remote_store.Capability.DELETE}
 
     class Limited(remote_store.backends.LocalBackend):

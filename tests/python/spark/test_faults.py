@@ -71,9 +71,7 @@ def test_a_task_that_fails_after_writing_is_tried_again(
     if overwrite:
         pds.spark.write_dataset(spark.range(10), target.store, "orders")
     plan = write.message_plan
-    monkeypatch.setattr(
-        write, "message_plan", lambda *args: plan(*args).mapInArrow(_lose, MESSAGE_DDL)
-    )
+    monkeypatch.setattr(write, "message_plan", lambda *args: plan(*args).mapInArrow(_lose, MESSAGE_DDL))
 
     manifest = pds.spark.write_dataset(
         _wide(spark), target.store, "orders", overwrite=overwrite, max_rows_per_file=2500
@@ -95,9 +93,7 @@ def test_a_task_that_fails_too_often_fails_the_job(
         yield from messages
 
     plan = write.message_plan
-    monkeypatch.setattr(
-        write, "message_plan", lambda *args: plan(*args).mapInArrow(always, MESSAGE_DDL)
-    )
+    monkeypatch.setattr(write, "message_plan", lambda *args: plan(*args).mapInArrow(always, MESSAGE_DDL))
 
     with pytest.raises(Exception, match="lost after writing"):
         pds.spark.write_dataset(_wide(spark), target.store, "orders")
@@ -128,9 +124,7 @@ def test_of_two_attempts_of_a_task_one_is_published(spark: SparkSession, target:
 
 
 @pytest.fixture(scope="module")
-def places(
-    s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, tuple[str, dict[str, str]]]:
+def places(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, dict[str, str]]]:
     """URL and options of a folder and of a prefix on the S3 server."""
     root = tmp_path_factory.mktemp("places")
     return {
@@ -250,9 +244,7 @@ def test_of_two_racing_attempts_one_is_published(
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_connect_sessions_write_and_read(
-    places: dict[str, tuple[str, dict[str, str]]], s3_server: S3Server
-) -> None:
+def test_connect_sessions_write_and_read(places: dict[str, tuple[str, dict[str, str]]], s3_server: S3Server) -> None:
     seen = _run("connect", "local[2,4]", places)
 
     _check(seen, "connect", places, s3_server)

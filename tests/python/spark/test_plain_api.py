@@ -82,11 +82,7 @@ def test_one_dataset_for_each_value(fail: bool, sales: DataFrame, target: Target
     written = sales.mapInArrow(_one_dataset_per_region(target.store, fail), "key string, rows long")
 
     assert sorted(written.collect()) == [(f"region={n}/sales", 200) for n in range(5)]
-    expected = [
-        f"region={n}/sales/{name}"
-        for n in range(5)
-        for name in ("_SUCCESS", "data.parquet", "manifest.json")
-    ]
+    expected = [f"region={n}/sales/{name}" for n in range(5) for name in ("_SUCCESS", "data.parquet", "manifest.json")]
     assert target.files() == sorted(expected)
     for n in range(5):
         table = target.datasets.read_dataset(f"region={n}/sales")
@@ -96,24 +92,16 @@ def test_one_dataset_for_each_value(fail: bool, sales: DataFrame, target: Target
 def test_spark_finds_the_values_in_the_keys(
     sales: DataFrame, local_target: Target, spark: SparkSession, tmp_path: Path
 ) -> None:
-    sales.mapInArrow(
-        _one_dataset_per_region(local_target.store, fail=False), "key string, rows long"
-    ).collect()
+    sales.mapInArrow(_one_dataset_per_region(local_target.store, fail=False), "key string, rows long").collect()
 
     files = spark.read.option("pathGlobFilter", "*.parquet").option("recursiveFileLookup", "false")
     read = files.option("basePath", f"{tmp_path}/target").parquet(f"{tmp_path}/target/*/sales")
 
-    assert sorted(read.select("id", "region").collect()) == sorted(
-        sales.select("id", "region").collect()
-    )
+    assert sorted(read.select("id", "region").collect()) == sorted(sales.select("id", "region").collect())
 
 
-def test_datasets_are_read_in_workers(
-    sales: DataFrame, target: Target, spark: SparkSession
-) -> None:
-    sales.mapInArrow(
-        _one_dataset_per_region(target.store, fail=False), "key string, rows long"
-    ).collect()
+def test_datasets_are_read_in_workers(sales: DataFrame, target: Target, spark: SparkSession) -> None:
+    sales.mapInArrow(_one_dataset_per_region(target.store, fail=False), "key string, rows long").collect()
     store = target.store
 
     def read(batches: Any) -> Any:

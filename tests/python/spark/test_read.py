@@ -51,17 +51,13 @@ def test_what_remote_store_wrote_is_read(spark: SparkSession, target: Target) ->
     assert [row.asDict() for row in df.collect()] == TABLE.to_pylist()
 
 
-def test_a_remote_store_is_read_and_written_through(
-    spark: SparkSession, local_target: Target
-) -> None:
+def test_a_remote_store_is_read_and_written_through(spark: SparkSession, local_target: Target) -> None:
     df = spark.range(0, 100, 1, numPartitions=3)
 
     manifest = pds.spark.write_dataset(df, local_target.remote, "numbers")
 
     assert manifest.row_count == 100
-    assert local_target.files() == sorted(
-        f"numbers/{name}" for name in ["_SUCCESS", "manifest.json", *manifest.parts]
-    )
+    assert local_target.files() == sorted(f"numbers/{name}" for name in ["_SUCCESS", "manifest.json", *manifest.parts])
     again = pds.spark.read_dataset(spark, local_target.remote, "numbers")
     assert again.collect() == df.collect()
 
@@ -96,9 +92,7 @@ def test_a_missing_dataset_is_not_found(spark: SparkSession, target: Target) -> 
         pds.spark.read_dataset(spark, target.store, "nothing")
 
 
-def test_large_parts_have_a_task_each(
-    spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_parts_have_a_task_each(spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read, "_MIN_TASK_BYTES", 1)
     parted = pds.ParquetDatasetStore(target.store, max_rows_per_file=300)
     parted.write_dataset(TABLE, "orders")
@@ -132,9 +126,7 @@ def test_tasks_have_every_part_once_in_order(sizes: list[int], count: int) -> No
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_dataset_replaced_meanwhile_fails_the_action(
-    kept: bool, spark: SparkSession, target: Target
-) -> None:
+def test_a_dataset_replaced_meanwhile_fails_the_action(kept: bool, spark: SparkSession, target: Target) -> None:
     target.datasets.write_dataset(TABLE, "orders")
     df = pds.spark.read_dataset(spark, target.store, "orders")
     assert df.count() == 1000
@@ -168,9 +160,7 @@ def test_a_part_that_is_gone_is_an_error_at_once(spark: SparkSession, local_targ
         t.StructType([t.StructField("other", t.LongType())]).json(),
     ],
 )
-def test_a_wrong_description_is_left_aside(
-    description: str, spark: SparkSession, local_target: Target
-) -> None:
+def test_a_wrong_description_is_left_aside(description: str, spark: SparkSession, local_target: Target) -> None:
     table = TABLE.select(["id"]).replace_schema_metadata({ROW_METADATA: description})
     local_target.datasets.write_dataset(table, "orders")
 

@@ -75,9 +75,7 @@ def _same(rows: list[Any], others: list[Any]) -> bool:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_type_comes_back_as_it_was(
-    case: str, spark: SparkSession, local_target: Target, tmp_path: Path
-) -> None:
+def test_a_type_comes_back_as_it_was(case: str, spark: SparkSession, local_target: Target, tmp_path: Path) -> None:
     df = spark.sql(_frame_sql(CASES[case])).coalesce(1)
     expected = df.collect()
 
@@ -185,9 +183,7 @@ def test_a_type_that_cannot_be_written_is_refused_by_name(
     assert local_target.files() == []
 
 
-def test_all_columns_that_cannot_be_written_are_named(
-    spark: SparkSession, local_target: Target
-) -> None:
+def test_all_columns_that_cannot_be_written_are_named(spark: SparkSession, local_target: Target) -> None:
     df = spark.sql("SELECT INTERVAL '1' MONTH AS m, 1 AS ok, make_interval(1) AS i")
     with pytest.raises(pds.errors.InvalidType, match=r"'m' is .*; column 'i' is "):
         pds.spark.write_dataset(df, local_target.store, "typed")
@@ -267,14 +263,10 @@ def test_a_type_that_spark_lacks_is_refused_by_name(
 
     with pytest.raises(pds.errors.InvalidType, match="column 'bad' is or holds"):
         pds.spark.read_dataset(spark, local_target.store, "foreign")
-    assert pds.spark.read_dataset(
-        spark, local_target.store, "foreign", columns=["ok"]
-    ).collect() == [(1,)]
+    assert pds.spark.read_dataset(spark, local_target.store, "foreign", columns=["ok"]).collect() == [(1,)]
 
 
-def test_a_value_that_would_be_cut_off_fails_the_task(
-    spark: SparkSession, local_target: Target
-) -> None:
+def test_a_value_that_would_be_cut_off_fails_the_task(spark: SparkSession, local_target: Target) -> None:
     table = pa.table({"at": pa.array([1_001], pa.timestamp("ns"))})
     local_target.datasets.write_dataset(table, "foreign")
     df = pds.spark.read_dataset(spark, local_target.store, "foreign")

@@ -31,9 +31,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 def rows(spark: SparkSession) -> DataFrame:
     """A thousand rows in four partitions."""
     numbers = spark.range(0, 1000, 1, numPartitions=4)
-    return numbers.select(
-        "id", (f.col("id") % 7).cast("int").alias("group"), f.hex("id").alias("name")
-    )
+    return numbers.select("id", (f.col("id") % 7).cast("int").alias("group"), f.hex("id").alias("name"))
 
 
 def _files_of(key: str, *parts: str) -> list[str]:
@@ -138,9 +136,7 @@ def test_max_rows_per_file_splits_within_each_partition(rows: DataFrame, target:
 
 
 def test_codec_and_row_groups_are_those_asked_for(rows: DataFrame, local_target: Target) -> None:
-    manifest = pds.spark.write_dataset(
-        rows, local_target.store, "orders", compression="snappy", row_group_size=50
-    )
+    manifest = pds.spark.write_dataset(rows, local_target.store, "orders", compression="snappy", row_group_size=50)
 
     assert manifest.compression == "snappy"
     with local_target.arrow.open_input_file(f"orders/{manifest.parts[0]}") as file:
@@ -159,9 +155,7 @@ def test_overwrite_replaces_the_whole_dataset(rows: DataFrame, target: Target) -
     assert target.datasets.read_dataset("orders").num_rows == 10
 
 
-def test_an_overwrite_may_read_what_it_replaces(
-    rows: DataFrame, target: Target, spark: SparkSession
-) -> None:
+def test_an_overwrite_may_read_what_it_replaces(rows: DataFrame, target: Target, spark: SparkSession) -> None:
     pds.spark.write_dataset(rows, target.store, "orders")
     before = pds.spark.read_dataset(spark, target.store, "orders")
 
@@ -170,9 +164,7 @@ def test_an_overwrite_may_read_what_it_replaces(
     assert target.datasets.read_dataset("orders")["id"].to_pylist() == list(range(0, 1000, 2))
 
 
-def test_a_plan_with_a_shuffle_runs_once(
-    rows: DataFrame, local_target: Target, tmp_path: Path
-) -> None:
+def test_a_plan_with_a_shuffle_runs_once(rows: DataFrame, local_target: Target, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
 
@@ -216,10 +208,7 @@ def test_messages_are_small_and_hold_no_data(rows: DataFrame, target: Target) ->
 
 def test_two_jobs_at_once_are_two_datasets(rows: DataFrame, target: Target) -> None:
     with ThreadPoolExecutor(4) as pool:
-        jobs = [
-            pool.submit(pds.spark.write_dataset, rows, target.store, f"orders/{number}")
-            for number in range(4)
-        ]
+        jobs = [pool.submit(pds.spark.write_dataset, rows, target.store, f"orders/{number}") for number in range(4)]
         counts = [job.result().row_count for job in jobs]
 
     assert counts == [1000] * 4
