@@ -29,6 +29,8 @@ pub enum ErrorKind {
     Locked,
     /// A conditional write found another version; nothing was written.
     Conflict,
+    /// Another process finishes what this one began.
+    Superseded,
     /// The dataset is not in a readable state.
     DatasetIncomplete,
     /// The manifest cannot be used; `detail` is the reason.

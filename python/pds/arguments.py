@@ -6,7 +6,9 @@ import hashlib
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from pds import _pds
 from pds.errors import InvalidInput, InvalidType
 
 
@@ -45,16 +47,46 @@ def check_text(overwrite: object, run_id: object, metadata: object) -> None:
 
 def arrow_stream(data: object) -> pa.Table | pa.RecordBatchReader:
     """The data as a table or a reader of pyarrow, without a copy."""
-    if isinstance(data, pa.Table | pa.RecordBatchReader):
+    if not isinstance(data, pa.Table | pa.RecordBatchReader):
+        data = _imported(data)
+    if not any(_has_fixed_children(field.type) for field in data.schema):
         return data
-    if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data)
-    if hasattr(data, "__arrow_c_array__"):
-        return pa.Table.from_batches([pa.record_batch(data)])
+    batches = data.to_batches() if isinstance(data, pa.Table) else data
+    return pa.RecordBatchReader.from_batches(data.schema, (_compact(batch) for batch in batches))
+
+
+def _imported(data: object) -> pa.Table | pa.RecordBatchReader:
+    try:
+        if hasattr(data, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(data)
+        if hasattr(data, "__arrow_c_array__"):
+            return pa.Table.from_batches([pa.record_batch(data)])
+    except (pa.ArrowInvalid, TypeError) as error:
+        raise InvalidType(f"data must be a table or a stream of batches: {error}") from error
     raise InvalidType(
         f"data must be a pyarrow Table or have __arrow_c_stream__, as polars, pandas and DuckDB have; "
         f"{type(data).__name__} has not"
     )
+
+
+def _has_fixed_children(kind: pa.DataType, *, inside: bool = False) -> bool:
+    """Whether a struct or fixed-size list holds a struct: arrow-rs cannot import slices of those."""
+    if pa.types.is_fixed_size_list(kind) or pa.types.is_struct(kind):
+        if inside:
+            return True
+        inside = True
+    children = (kind.field(i) for i in range(kind.num_fields))
+    return any(_has_fixed_children(child.type, inside=inside) for child in children)
+
+
+def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with slices cut out of their buffers; a copy only where there are any."""
+    if all(column.offset == 0 for column in batch.columns):
+        return batch
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return pa.ipc.open_stream(sink.getvalue()).read_next_batch()
 
 
 def is_resident(source: object) -> bool:
@@ -79,6 +111,8 @@ def column_names(columns: object) -> list[str] | None:
     for name in columns:
         if not isinstance(name, str):
             raise InvalidType(f"columns must be a list of names; {name!r} is not one")
+    if len(set(columns)) < len(columns):
+        raise InvalidInput(f"a column is asked for twice in {list(columns)}")
     return list(columns)
 
 
@@ -86,3 +120,32 @@ def check_task(task: object) -> None:
     """Refuse what does not number a task."""
     if isinstance(task, bool) or not isinstance(task, int) or task < 0:
         raise InvalidInput(f"task must be a whole number that is not negative, not {task!r}")
+
+
+def check_schema(schema: pa.Schema) -> None:
+    """Refuse, by name, what Parquet cannot hold."""
+    for field in schema:
+        # Names are cut at a NUL on their way into the core.
+        _check_names(field, field.name)
+    _pds.check_schema(schema)
+
+
+def _check_names(field: pa.Field, column: str) -> None:
+    if "\0" in field.name:
+        raise InvalidInput(f"column {column!r}: the name {field.name!r} contains a NUL")
+    for i in range(field.type.num_fields):
+        _check_names(field.type.field(i), column)
+
+
+def check_where(where: object) -> None:
+    """Refuse what is no filter expression."""
+    if where is not None and not isinstance(where, pc.Expression):
+        raise InvalidType(f"where must be a pyarrow.compute.Expression, not {type(where).__name__}")
+
+
+def check_filter(schema: pa.Schema, where: pc.Expression) -> None:
+    """Refuse a filter that does not fit the columns there are."""
+    try:
+        schema.empty_table().filter(where)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise InvalidInput(f"where does not fit the columns {schema.names}: {error}") from error

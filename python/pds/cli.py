@@ -3,7 +3,7 @@
     pds dataset list   URL [PREFIX]    keys of the datasets
     pds dataset show   URL KEY         the manifest, as it is stored
     pds dataset verify URL [KEY]       every byte of one dataset, or of all
-    pds dataset clean  URL KEY         remove what a killed writer left
+    pds dataset clean  URL KEY         finish or remove what a killed writer left
     pds dataset delete URL KEY         remove the dataset
     pds doctor         URL             what the store can and cannot do
 
@@ -35,6 +35,7 @@ _OK: Final = 0
 _FAILED: Final = 1
 _USAGE: Final = 2
 _INTERRUPTED: Final = 130
+_DAY_SECONDS: Final = 86400.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,12 +81,20 @@ def _parser() -> argparse.ArgumentParser:
         ("list", _list, "?", "print the keys of the datasets, below KEY if it is given"),
         ("show", _show, None, "print the manifest"),
         ("verify", _verify, "?", "check every byte; without KEY, of all datasets"),
-        ("clean", _clean, None, "remove what a killed writer left"),
+        ("clean", _clean, None, "finish or remove what a killed writer left"),
         ("delete", _delete, None, "remove the dataset"),
     ):
         verb = verbs.add_parser(name, parents=[common], help=text, description=text)
         verb.add_argument("key", metavar="KEY", nargs=key, help="key of the dataset")
         verb.set_defaults(run=run)
+        if run is _clean:
+            verb.add_argument(
+                "--older-than",
+                type=float,
+                default=_DAY_SECONDS,
+                metavar="SECONDS",
+                help="age at which the files of a writer that may still live go (default: a day)",
+            )
     text = "try out, under a key of its own, what the store can do"
     doctor = commands.add_parser("doctor", parents=[common], help=text, description=text)
     doctor.set_defaults(run=_doctor)
@@ -135,7 +144,7 @@ def _verify(store: Store, args: argparse.Namespace) -> int:
 
 
 def _clean(store: Store, args: argparse.Namespace) -> int:
-    removed = ParquetDatasetStore(store).clean_dataset(args.key)
+    removed = ParquetDatasetStore(store).clean_dataset(args.key, older_than=args.older_than)
     _print(f"{args.key}: {removed} leftovers removed")
     return _OK
 

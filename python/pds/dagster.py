@@ -121,12 +121,11 @@ class DatasetIOManager(IOManager):
                 raise InvalidType(msg)
             return self._read(path, wanted.frame, columns)
         keys = _partition_keys(path, context.asset_partition_keys)
+        several = wanted.mapping or len(keys) > 1
         if metadata.get("allow_missing_partitions"):
             keys = self._existing(context, keys)
-        if not keys and not wanted.mapping:
-            return None
-        if len(keys) == 1 and not wanted.mapping:
-            return self._read(*keys.values(), wanted.frame, columns)
+        if not several:
+            return next((self._read(key, wanted.frame, columns) for key in keys.values()), None)
         if not wanted.fits_mapping:
             msg = (
                 f"input {context.name!r} covers {len(keys)} partitions of {path!r}: "
@@ -229,7 +228,8 @@ def _output_keys(context: OutputContext) -> dict[str | None, str]:
     path = _join(context.asset_key.path)
     if not context.has_asset_partitions:
         return {None: path}
-    return {**_partition_keys(path, context.asset_partition_keys)}
+    partitions: list[str | None] = list(context.asset_partition_keys)
+    return {partition: f"{path}/{_escape(str(partition))}" for partition in partitions}
 
 
 def _upstream_path(context: InputContext) -> str:
@@ -291,7 +291,7 @@ def _metadata(written: list[_Written]) -> dict[str, Any]:
     }
 
 
-def _column(field: pa.Field) -> TableColumn:
+def _column(field: pa.Field[Any]) -> TableColumn:
     return TableColumn(
         name=field.name,
         type=str(field.type),

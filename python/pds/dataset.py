@@ -13,8 +13,11 @@ import pyarrow as pa
 from pds import _pds
 from pds.arguments import (
     arrow_stream,
+    check_filter,
+    check_schema,
     check_task,
     check_text,
+    check_where,
     column_names,
     is_resident,
     one_key,
@@ -161,6 +164,7 @@ class ParquetDatasetStore:
             InvalidType: An argument has a type that cannot be used.
         """
         source = arrow_stream(table)
+        check_schema(source.schema)
         single = self._options.max_rows_per_file is None
         write = self._begin(one_key(dataset_key, key), overwrite, run_id, metadata, single=single)
         task = TaskOptions(resident=is_resident(table))
@@ -248,6 +252,7 @@ class ParquetDatasetStore:
             The errors of `read_dataset`; those of the data while the stream is read.
         """
         wanted = column_names(columns)
+        check_where(where)
         needed = None if where is not None else wanted
         scan = _pds.scan_dataset(self._handle, one_key(dataset_key, key), needed)
         return _reader(scan, wanted, where)
@@ -294,7 +299,11 @@ class ParquetDatasetStore:
         Raises:
             NotFound: There is none.
         """
-        _pds.delete_dataset(self._handle, one_key(dataset_key, key))
+        found = one_key(dataset_key, key)
+        _pds.delete_dataset(self._handle, found)
+        if not isinstance(self._store, Store):
+            # Such a store may keep the folder that its files were in.
+            self._store.delete_folder(found, recursive=True, missing_ok=True)
 
     def verify_dataset(self, dataset_key: str | None = None, *, key: str | None = None) -> VerifyReport:
         """Read every byte of a dataset and check all there is to check.
@@ -372,7 +381,9 @@ class DatasetWrite:
         """
         check_task(task)
         options = TaskOptions(number=task, threads=threads, keep_empty=False, shared=True)
-        return _pds.prepare(self.datasets._handle, self, options, arrow_stream(data))  # noqa: SLF001 one module
+        source = arrow_stream(data)
+        check_schema(source.schema)
+        return _pds.prepare(self.datasets._handle, self, options, source)  # noqa: SLF001 one module
 
     def prepare_empty(self, schema: pa.Schema) -> list[StagedPart]:
         """One part without rows."""
@@ -412,6 +423,8 @@ def _handle(store: object) -> _pds.StoreHandle:
 
 def _reader(scan: _pds.Scan, columns: list[str] | None, where: pc.Expression | None) -> pa.RecordBatchReader:
     schema: pa.Schema = scan.schema
+    if where is not None:
+        check_filter(schema, where)
     if columns is not None and where is not None:
         for name in columns:
             if schema.get_field_index(name) < 0:

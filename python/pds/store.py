@@ -99,6 +99,9 @@ class Store:
         if storage_options is not None and not isinstance(storage_options, Mapping):
             raise InvalidType("storage_options must be a mapping")
         given = {**(storage_options or {}), **options}
+        for name in options.keys() & (storage_options or {}).keys():
+            if options[name] != (storage_options or {})[name]:
+                raise InvalidInput(f"option {name} is given twice, with different values")
         self._url = url
         self._options = {name: _option(name, value) for name, value in given.items()}
         self._credential_provider = credential_provider

@@ -8,12 +8,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use pds::Error;
 use pds::dataset::{self, Layout, Manifest, Task, Write};
 use pds::parquet::default_threads;
 use pds::parquet::options::WriteOptions;
 use pyo3::prelude::*;
-use pyo3_arrow::PyTable;
+use pyo3_arrow::{PySchema, PyTable};
 
+use crate::error::to_python;
 use crate::input::reader;
 use crate::parts::StagedPart;
 use crate::runtime::{checked, run};
@@ -123,6 +125,19 @@ fn check_options(py: Python<'_>, options: Options) -> PyResult<()> {
 #[pyfunction]
 fn check_key(py: Python<'_>, key: &str) -> PyResult<()> {
     checked(py, dataset::check_key(key))
+}
+
+/// Checks that Parquet can hold a schema; raises `InvalidInput` with the column's name.
+#[pyfunction]
+fn check_schema(py: Python<'_>, schema: &Bound<'_, PyAny>) -> PyResult<()> {
+    let unusable = |e: PyErr| {
+        to_python(
+            py,
+            &Error::invalid(format!("the schema cannot be used: {e}")),
+        )
+    };
+    let schema = schema.extract::<PySchema>().map_err(unusable)?;
+    checked(py, pds::parquet::writer::check_schema(&schema.into_inner()))
 }
 
 /// Parses a manifest; raises `ManifestCorrupted`.
@@ -326,6 +341,7 @@ fn clean_dataset(
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(check_options, module)?)?;
     module.add_function(wrap_pyfunction!(check_key, module)?)?;
+    module.add_function(wrap_pyfunction!(check_schema, module)?)?;
     module.add_function(wrap_pyfunction!(parse_manifest, module)?)?;
     module.add_function(wrap_pyfunction!(manifest_to_json, module)?)?;
     module.add_function(wrap_pyfunction!(begin_write, module)?)?;

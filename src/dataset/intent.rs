@@ -205,7 +205,7 @@ impl<'a> Held<'a> {
                 Ok(())
             }
             Outcome::Lost(_) | Outcome::Gone => Err(Error::new(
-                ErrorKind::Conflict,
+                ErrorKind::Superseded,
                 "another process took the publish over while this one was held up",
             )
             .at(self.key)),

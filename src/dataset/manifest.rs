@@ -208,7 +208,10 @@ impl<'de> Visitor<'de> for TopLevel {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             };
-            if found.insert(name, map.next_value::<Value>()?).is_some() {
+            let value = map
+                .next_value::<Value>()
+                .map_err(|e| serde::de::Error::custom(format!("field {name}: {e}")))?;
+            if found.insert(name, value).is_some() {
                 return Err(serde::de::Error::custom(format!(
                     "field {name} occurs twice"
                 )));
@@ -247,11 +250,11 @@ impl<'de> Visitor<'de> for TopLevel {
     }
 }
 
-/// Escapes everything beyond ASCII, which in JSON occurs in strings only.
+/// Escapes everything beyond printable ASCII, which in JSON occurs in strings only.
 fn ascii(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
-        if c.is_ascii() {
+        if c.is_ascii() && c != '\u{7f}' {
             out.push(c);
             continue;
         }

@@ -32,6 +32,7 @@ pub use self::read::{Table, read, read_manifest};
 pub use self::scan::{Scan, scan, scan_part};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
+use crate::store::local::TEMP_PREFIX;
 use crate::store::stage::Staged;
 use crate::store::{Store, path};
 
@@ -163,13 +164,18 @@ fn incomplete(key: &str, why: &str) -> Error {
     .at(key)
 }
 
-/// The key of a dataset: a path, and not the root.
+/// The key of a dataset: a path, not the root, and no name of a dataset's own files.
 pub fn check_key(key: &str) -> Result<()> {
     if key.trim_matches(['/', '.']).is_empty() {
         let message = format!("{key:?} is the store's root; a dataset needs a key of its own");
         return Err(Error::new(ErrorKind::InvalidPath, message).at(key));
     }
     path::parse(key)?;
+    let ours = |s: &str| [SUCCESS, MANIFEST, INTENT].contains(&s) || s.starts_with(TEMP_PREFIX);
+    if let Some(name) = key.split('/').find(|s| ours(s)) {
+        let message = format!("key {key:?} holds {name:?}, a name of a dataset's own files");
+        return Err(Error::new(ErrorKind::InvalidPath, message).at(key));
+    }
     path::parse(&path::join(key, INTENT)).map(drop)
 }
 

@@ -103,11 +103,8 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
 /// Carries out another's intent; one that lost to an existing dataset is dropped.
 async fn finish(mut held: Held<'_>) -> Result<(), (Held<'_>, Error)> {
     let done = match carry_out(&mut held).await {
-        Ok(()) => held.release().await,
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            discard(&held).await;
-            held.release().await
-        }
+        Ok(Carried::Through) => held.release().await,
+        Ok(Carried::Refused) => give_up(&held).await,
         Err(error) => Err(error),
     };
     done.map_err(|error| (held, error))
@@ -116,14 +113,13 @@ async fn finish(mut held: Held<'_>) -> Result<(), (Held<'_>, Error)> {
 /// Carries out our own intent. If another process took it over, it is that one's to finish.
 async fn carry_out_ours(mut held: Held<'_>) -> Result<()> {
     match carry_out(&mut held).await {
-        Ok(()) => held.release().await,
-        Err(error) if error.kind() == ErrorKind::Conflict => {
-            wait_until_gone(held.store, held.key, &held.intent.id).await
+        Ok(Carried::Through) => held.release().await,
+        Ok(Carried::Refused) => {
+            give_up(&held).await?;
+            Err(already_exists(held.key))
         }
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            discard(&held).await;
-            held.release().await?;
-            Err(error)
+        Err(error) if error.kind() == ErrorKind::Superseded => {
+            wait_until_gone(held.store, held.key, &held.intent.id).await
         }
         Err(error) => {
             Err(error.context("the publish was interrupted; the next write or read finishes it"))
@@ -131,25 +127,37 @@ async fn carry_out_ours(mut held: Held<'_>) -> Result<()> {
     }
 }
 
-async fn discard(held: &Held<'_>) {
-    let Action::Write { parts, .. } = &held.intent.action else {
-        return;
-    };
-    for part in parts {
-        if let Err(e) = part.staged.discard(held.store).await {
-            log::warn!("a staged part could not be removed: {e}");
+/// Drops an intent that changed nothing yet.
+async fn give_up(held: &Held<'_>) -> Result<()> {
+    if let Action::Write { parts, .. } = &held.intent.action {
+        for part in parts {
+            if let Err(e) = part.staged.discard(held.store).await {
+                log::warn!("a staged part could not be removed: {e}");
+            }
         }
     }
+    held.release().await
 }
 
-async fn carry_out(held: &mut Held<'_>) -> Result<()> {
+/// How an intent ended.
+enum Carried {
+    /// It is complete.
+    Through,
+    /// A dataset is there that it may not replace; nothing was changed.
+    Refused,
+}
+
+async fn carry_out(held: &mut Held<'_>) -> Result<Carried> {
     match held.intent.action.clone() {
         Action::Write {
             overwrite,
             manifest,
             parts,
         } => carry_out_write(held, overwrite, manifest.into(), &parts).await,
-        Action::Delete => super::manage::carry_out_delete(held).await,
+        Action::Delete => {
+            super::manage::carry_out_delete(held).await?;
+            Ok(Carried::Through)
+        }
     }
 }
 
@@ -158,7 +166,7 @@ async fn carry_out_write(
     overwrite: bool,
     manifest: Bytes,
     parts: &[IntendedPart],
-) -> Result<()> {
+) -> Result<Carried> {
     let (store, key) = (held.store, held.key);
     let (success, manifest_path) = (path::join(key, SUCCESS), path::join(key, MANIFEST));
     let folder = look(store, key).await?;
@@ -175,7 +183,7 @@ async fn carry_out_write(
         };
         finished = old == manifest;
         if !finished && !overwrite {
-            return Err(already_exists(key));
+            return Ok(Carried::Refused);
         }
         if !finished {
             old_parts = Manifest::from_json(&old)
@@ -197,7 +205,8 @@ async fn carry_out_write(
             .await?;
     }
     held.confirm().await?;
-    sweep(held, &folder, parts, &old_parts).await
+    sweep(held, &folder, parts, &old_parts).await?;
+    Ok(Carried::Through)
 }
 
 /// Makes the parts visible. Uploads that were begun for another number come last and one by one,

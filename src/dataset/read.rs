@@ -24,7 +24,7 @@ use crate::store::{Store, path};
 const MAX_RESTARTS: u32 = 20;
 const RESTART_PAUSE: Duration = Duration::from_millis(20);
 /// A manifest above this is not one.
-const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
 /// Columns in memory.
 #[derive(Debug, Clone)]
@@ -50,13 +50,16 @@ pub async fn read_manifest(store: &Store, key: &str) -> Result<Manifest> {
 
 async fn load_manifest(store: &Store, key: &str) -> Result<Seen> {
     let path = path::join(key, MANIFEST);
-    let (bytes, _) = store.get(&path, GetOptions::default()).await?;
-    if bytes.len() as u64 > MAX_MANIFEST_BYTES {
-        let reason = format!("{} bytes are too many for a manifest", bytes.len());
-        return Err(Error::new(ErrorKind::ManifestCorrupted, reason.clone())
-            .with_detail(reason)
-            .at(&path));
-    }
+    let read = store.get_at_most(&path, GetOptions::default(), MAX_MANIFEST_BYTES);
+    let (bytes, _) = read.await.map_err(|e| match e.kind() {
+        ErrorKind::CapabilityNotSupported => {
+            let reason = "too many bytes for a manifest";
+            Error::new(ErrorKind::ManifestCorrupted, reason)
+                .with_detail(reason)
+                .at(&path)
+        }
+        _ => e,
+    })?;
     let parsed = Manifest::from_json(&bytes).and_then(|m| m.check_parts().map(|()| m));
     let manifest = parsed.map_err(|e| e.at(&path).context(format!("dataset {key:?}")))?;
     Ok(Seen { manifest, bytes })

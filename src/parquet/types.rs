@@ -99,6 +99,8 @@ fn storage(data_type: &DataType, column: &str, depth: usize) -> Result<DataType>
         }
         DataType::Time32(TimeUnit::Second) => DataType::Time32(TimeUnit::Millisecond),
         DataType::Date64 => DataType::Date32,
+        // Decimals of one digit are stored in 64 bits, which 32-bit ones do not read.
+        DataType::Decimal32(1, scale) => DataType::Decimal64(1, *scale),
         DataType::Dictionary(key, value) => {
             let stored = storage(value, column, depth + 1)?;
             if stored == **value && is_bytes(value) {

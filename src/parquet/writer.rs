@@ -22,11 +22,24 @@ pub use super::output::{FileStats, Files, Sink};
 use super::output::{Output, column_factory};
 use super::seal::Identity;
 use super::types::storage_schema;
-use super::{Cancel, default_threads};
+use super::{Cancel, default_threads, panic_text};
 use crate::error::{Error, Result};
 
 /// Rows of a stream's batch that are handed on at once.
 const MAX_SLICE_ROWS: usize = 1 << 17;
+
+/// Checks that Parquet can hold `schema`; an error names the column.
+pub fn check_schema(schema: &SchemaRef) -> Result<()> {
+    let identity = Identity {
+        write_id: 0,
+        created_at: String::new(),
+        task: 0,
+        sequence: 0,
+        last: false,
+    };
+    let options = WriteOptions::new("none", None, None, None, None)?;
+    WritePlan::new(Arc::clone(schema), options, identity).map(drop)
+}
 
 /// One write: what, how and for whom.
 #[derive(Debug, Clone)]
@@ -136,7 +149,16 @@ pub fn write(
             Err(Error::other("no thread could be started to encode"))
         } else {
             let mut feeder = Feeder::new(plan, &template, &encoder);
-            feeder.feed(input).and_then(|()| encoder.end())
+            let feed = std::panic::AssertUnwindSafe(|| feeder.feed(input));
+            // Unwinding past here would leave the threads waiting for ever.
+            std::panic::catch_unwind(feed)
+                .unwrap_or_else(|panic| {
+                    Err(Error::invalid(format!(
+                        "the input cannot be taken: {}",
+                        panic_text(panic.as_ref())
+                    )))
+                })
+                .and_then(|()| encoder.end())
         };
         encoder.stop();
         fed.and_then(|mut output| output.finish(plan.keep_empty))

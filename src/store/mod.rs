@@ -22,6 +22,7 @@ mod upload;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::TryStreamExt;
@@ -37,6 +38,12 @@ use self::local::LocalStore;
 use self::metrics::Metrics;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result, chain};
+
+/// How often an idempotent request is sent in all, beyond the retries of the layer below…
+const MAX_SENT: u32 = 4;
+/// …as long as they have not taken this long already.
+const AGAIN_WITHIN: Duration = Duration::from_mins(1);
+const AGAIN_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a store can do beyond reading and atomic writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -225,13 +232,50 @@ impl Store {
 
     /// Reads an object, or the range the options name.
     pub async fn get(&self, path: &str, options: GetOptions) -> Result<(Bytes, ObjectMeta)> {
+        self.get_at_most(path, options, u64::MAX).await
+    }
+
+    /// As [`Store::get`], and an error before the first byte where there are more than `limit`.
+    pub async fn get_at_most(
+        &self,
+        path: &str,
+        options: GetOptions,
+        limit: u64,
+    ) -> Result<(Bytes, ObjectMeta)> {
         let key = self.key(path)?;
-        let result = async {
-            let found = self.inner.objects.get_opts(&key, options).await?;
+        self.again(path, || async {
+            let found = self.inner.objects.get_opts(&key, options.clone()).await?;
             let meta = found.meta.clone();
+            if found.range.end - found.range.start > limit {
+                let source =
+                    format!("{} bytes are more than the {limit} expected", meta.size).into();
+                return Err(object_store::Error::NotSupported { source });
+            }
             Ok((found.bytes().await?, meta))
-        };
-        result.await.map_err(|e| self.error(e, path))
+        })
+        .await
+    }
+
+    /// Sends an idempotent request again where the layer below does not: after a body that was cut,
+    /// a stall, or a conflict that a condition-less request cannot have.
+    async fn again<T, F>(&self, path: &str, request: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = object_store::Result<T>>,
+    {
+        let began = self.inner.clock.monotonic();
+        let mut sent = 1;
+        loop {
+            let error = match request().await {
+                Ok(done) => return Ok(done),
+                Err(e) => self.error(e, path),
+            };
+            let waited = self.inner.clock.monotonic().saturating_sub(began);
+            if error.kind() != ErrorKind::Unavailable || sent == MAX_SENT || waited > AGAIN_WITHIN {
+                return Err(error);
+            }
+            self.inner.clock.sleep(AGAIN_PAUSE * sent).await;
+            sent += 1;
+        }
     }
 
     /// Reads one range of the version `e_tag` of an object.
@@ -285,21 +329,37 @@ impl Store {
         mode: PutMode,
     ) -> Result<PutResult> {
         let key = self.key(path)?;
-        let options = PutOptions::from(mode);
-        self.inner
-            .objects
-            .put_opts(&key, payload, options)
-            .await
-            .map_err(|e| self.error(e, path))
+        let put = |mode| {
+            self.inner
+                .objects
+                .put_opts(&key, payload.clone(), PutOptions::from(mode))
+        };
+        if mode != PutMode::Overwrite {
+            return put(mode).await.map_err(|e| self.error(e, path));
+        }
+        self.again(path, || async {
+            put(PutMode::Overwrite).await.map_err(|e| match e {
+                // Stores answer so to concurrent writers; there is no condition to fail.
+                object_store::Error::AlreadyExists { source, .. }
+                | object_store::Error::Precondition { source, .. } => {
+                    object_store::Error::Generic {
+                        store: "put",
+                        source,
+                    }
+                }
+                e => e,
+            })
+        })
+        .await
     }
 
     /// Deletes an object; says whether it was there, where the store tells.
     pub async fn delete(&self, path: &str) -> Result<bool> {
         let key = self.key(path)?;
-        match self.inner.objects.delete(&key).await {
+        match self.again(path, || self.inner.objects.delete(&key)).await {
             Ok(()) => Ok(true),
-            Err(object_store::Error::NotFound { .. }) => Ok(false),
-            Err(e) => Err(self.error(e, path)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e),
         }
     }
 
@@ -309,39 +369,41 @@ impl Store {
             .iter()
             .map(|p| self.key(p))
             .collect::<Result<Vec<_>>>()?;
-        let stream = futures::stream::iter(keys.into_iter().map(Ok));
-        let mut done = self.inner.objects.delete_stream(Box::pin(stream));
-        loop {
-            match done.try_next().await {
-                Ok(Some(_)) | Err(object_store::Error::NotFound { .. }) => {}
-                Ok(None) => return Ok(()),
-                Err(e) => return Err(self.error(e, "")),
+        let bulk = self.again("", || async {
+            let keys = futures::stream::iter(keys.clone().into_iter().map(Ok));
+            let mut done = self.inner.objects.delete_stream(Box::pin(keys));
+            while done.try_next().await?.is_some() {}
+            Ok(())
+        });
+        match bulk.await {
+            // Of many at once it is not told which was missing, or whether the request itself was.
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                for path in paths {
+                    self.delete(path).await?;
+                }
+                Ok(())
             }
+            done => done,
         }
     }
 
     /// Every object below `folder`, in any depth.
     pub async fn list(&self, folder: &str) -> Result<Vec<ObjectMeta>> {
         let key = self.folder_key(folder)?;
+        let prefix = (!key.is_root()).then_some(&key);
         let found: Vec<ObjectMeta> = self
-            .inner
-            .objects
-            .list((!key.is_root()).then_some(&key))
-            .try_collect()
-            .await
-            .map_err(|e| self.error(e, folder))?;
+            .again(folder, || self.inner.objects.list(prefix).try_collect())
+            .await?;
         Ok(found.into_iter().map(|meta| self.relocate(meta)).collect())
     }
 
     /// What `folder` holds directly.
     pub async fn list_folder(&self, folder: &str) -> Result<Folder> {
         let key = self.folder_key(folder)?;
+        let prefix = (!key.is_root()).then_some(&key);
         let found = self
-            .inner
-            .objects
-            .list_with_delimiter((!key.is_root()).then_some(&key))
-            .await
-            .map_err(|e| self.error(e, folder))?;
+            .again(folder, || self.inner.objects.list_with_delimiter(prefix))
+            .await?;
         Ok(Folder {
             files: found
                 .objects

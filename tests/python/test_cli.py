@@ -129,7 +129,8 @@ os.kill(os.getpid(), signal.SIGKILL)
     subprocess.run([sys.executable, "-c", program, url], check=False)
     before = {path.name for path in (tmp_path / "store" / "a").iterdir()}
 
-    code, out, err = run("dataset", "clean", url, "a")
+    assert run("dataset", "clean", url, "a") == (0, "a: 0 leftovers removed\n", "")
+    code, out, err = run("dataset", "clean", url, "a", "--older-than", "0")
 
     assert (code, err) == (0, "")
     assert out == "a: 1 leftovers removed\n"
@@ -202,6 +203,7 @@ def test_doctor_of_a_store_that_cannot_be_reached(run: Run) -> None:
         ["dataset", "grow", "memory://", "a"],
         ["dataset", "list", "memory://", "a", "b"],
         ["dataset", "list", "memory://", "--shout"],
+        ["dataset", "clean", "memory://", "a", "--older-than", "soon"],
         ["doctor"],
         ["doctor", "memory://", "a"],
     ],

@@ -201,6 +201,8 @@ def test_verify_and_exists_during_overwrites(store: pds.Store) -> None:
         while time.monotonic() < limit:
             if number == 0:
                 ds.write_dataset(_table(1), KEY, overwrite=True)
+                # Long enough for a reader to get through in between.
+                time.sleep(0.05)
             else:
                 assert ds.verify_dataset(KEY).rows == ROWS
                 assert ds.read_manifest(KEY).row_count == ROWS

@@ -88,6 +88,12 @@ def _fixed_binary(kind: Any) -> st.SearchStrategy[bytes]:
     return st.binary(min_size=kind.byte_width, max_size=kind.byte_width)
 
 
+def _instant(kind: Any) -> st.SearchStrategy[int]:
+    # Seconds are kept as milliseconds, which must fit.
+    bound = 2**63 // (1000 if kind.unit == "s" else 1) - 1
+    return st.integers(-bound, bound)
+
+
 STRINGS = st.text(st.characters(exclude_categories=["Cs"]))
 # The first that fits a type makes its values.
 MAKERS: list[tuple[Callable[[pa.DataType], bool], Callable[[Any], st.SearchStrategy[Any]]]] = [
@@ -102,7 +108,7 @@ MAKERS: list[tuple[Callable[[pa.DataType], bool], Callable[[Any], st.SearchStrat
     (pa.types.is_string_view, lambda _: STRINGS),
     (pa.types.is_date, lambda _: st.integers(-700_000, 2_900_000)),
     (pa.types.is_time, _time),
-    (pa.types.is_temporal, lambda _: st.integers(-(2**63) + 1, 2**63 - 1)),
+    (pa.types.is_temporal, _instant),
     (lambda _: True, lambda _: st.binary()),
 ]
 
