@@ -124,17 +124,29 @@ def check_task(task: object) -> None:
 
 def check_schema(schema: pa.Schema) -> None:
     """Refuse, by name, what Parquet cannot hold."""
+    _check_metadata(schema.metadata, "the schema")
     for field in schema:
         # Names are cut at a NUL on their way into the core.
-        _check_names(field, field.name)
+        _check_field(field, field.name)
     _pds.check_schema(schema)
 
 
-def _check_names(field: pa.Field, column: str) -> None:
+def _check_metadata(metadata: dict[bytes, bytes] | None, what: str) -> None:
+    for pair in (metadata or {}).items():
+        for text in pair:
+            try:
+                text.decode()
+            except UnicodeDecodeError as error:
+                raise InvalidInput(f"metadata of {what} is not text: {text!r}") from error
+
+
+def _check_field(field: pa.Field[pa.DataType], column: str) -> None:
     if "\0" in field.name:
-        raise InvalidInput(f"column {column!r}: the name {field.name!r} contains a NUL")
+        name = column.replace("\0", "\\0")
+        raise InvalidInput(f"column '{name}': a name contains a NUL")
+    _check_metadata(field.metadata, f"column {column!r}")
     for i in range(field.type.num_fields):
-        _check_names(field.type.field(i), column)
+        _check_field(field.type.field(i), column)
 
 
 def check_where(where: object) -> None:

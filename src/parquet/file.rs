@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Schema, SchemaRef};
+use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
@@ -94,22 +94,14 @@ impl PartFile {
         check_ranges(&metadata, length)?;
         let unreadable = |e| damaged(format!("the schema cannot be read: {e}")).caused_by(e);
         let metadata = Arc::new(metadata);
-        let options = || ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Skip);
-        let plain =
-            ArrowReaderMetadata::try_new(Arc::clone(&metadata), options()).map_err(unreadable)?;
-        let schema = match written_schema(&metadata, plain.schema()) {
-            Some(schema) => schema,
-            None => Arc::clone(plain.schema()),
-        };
-        // The storage schema decodes straight into what the column was written as, where it fits.
-        let reader = storage_schema(&schema)
-            .ok()
-            .and_then(|storage| {
-                let bare = Arc::new(Schema::new(storage.fields().clone()));
-                ArrowReaderMetadata::try_new(Arc::clone(&metadata), options().with_schema(bare))
-                    .ok()
-            })
-            .unwrap_or(plain);
+        let plain = ArrowReaderMetadata::try_new(
+            Arc::clone(&metadata),
+            reader_options().with_skip_arrow_metadata(true),
+        )
+        .map_err(unreadable)?;
+        let schema =
+            written_schema(&metadata, plain.schema()).unwrap_or_else(|| Arc::clone(plain.schema()));
+        let reader = hinted(&metadata, &schema, plain);
         Ok(Opened::Ready(Box::new(Self {
             length,
             seal: seal.map(Arc::new),
@@ -212,6 +204,40 @@ impl PartFile {
         });
         ends.max().unwrap_or(MAGIC.len() as u64)
     }
+}
+
+fn reader_options() -> ArrowReaderOptions {
+    ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Skip)
+}
+
+/// A reader that decodes straight into what the columns were written as, where that fits; the other
+/// columns are decoded as the file has them and converted.
+fn hinted(
+    metadata: &Arc<ParquetMetaData>,
+    written: &SchemaRef,
+    plain: ArrowReaderMetadata,
+) -> ArrowReaderMetadata {
+    let Ok(storage) = storage_schema(written) else {
+        return plain;
+    };
+    let with = |fields: Vec<FieldRef>| {
+        let schema = Arc::new(Schema::new(fields));
+        ArrowReaderMetadata::try_new(Arc::clone(metadata), reader_options().with_schema(schema))
+            .ok()
+    };
+    if let Some(reader) = with(storage.fields().to_vec()) {
+        return reader;
+    }
+    let mut fields = plain.schema().fields().to_vec();
+    let mut reader = plain;
+    for (i, wanted) in storage.fields().iter().enumerate() {
+        let inferred = std::mem::replace(&mut fields[i], Arc::clone(wanted));
+        match with(fields.clone()) {
+            Some(better) => reader = better,
+            None => fields[i] = inferred,
+        }
+    }
+    reader
 }
 
 fn check_seal(seal: &Seal, metadata: &ParquetMetaData, footer: &[u8]) -> Result<()> {

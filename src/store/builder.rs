@@ -193,11 +193,17 @@ impl StoreBuilder {
             builder = builder.with_config(key, value);
         }
         let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
-        if endpoint
-            .as_deref()
-            .is_some_and(|e| e.starts_with("http://"))
-        {
-            builder = builder.with_allow_http(true);
+        if let Some(text) = &endpoint {
+            let url = Url::parse(text).ok().filter(Url::has_host);
+            match url.as_ref().map(Url::scheme) {
+                Some("http") => builder = builder.with_allow_http(true),
+                Some("https") => {}
+                _ => {
+                    return Err(Error::invalid(
+                        "option aws_endpoint must be an http:// or https:// URL",
+                    ));
+                }
+            }
         }
         if let Some(source) = &self.credentials {
             builder = builder.with_credentials(Arc::new(Fetched {
@@ -211,7 +217,8 @@ impl StoreBuilder {
         let objects = Arc::new(builder.build().map_err(|e| unusable(&e))?);
         Ok(self
             .store("s3", Arc::clone(&objects) as _, metrics)
-            .with_multipart(objects))
+            .with_multipart(objects)
+            .counted_below())
     }
 
     /// Credentials where `object_store` would go and ask a metadata service that may not be there.
@@ -276,7 +283,8 @@ impl StoreBuilder {
             abilities,
             Arc::clone(metrics),
             clock,
-        ))
+        )
+        .counted_below())
     }
 
     fn gcs(&self, metrics: &Arc<Metrics>) -> Result<Store> {
@@ -292,7 +300,8 @@ impl StoreBuilder {
         let objects = Arc::new(builder.build().map_err(|e| unusable(&e))?);
         Ok(self
             .store("gs", Arc::clone(&objects) as _, metrics)
-            .with_multipart(objects))
+            .with_multipart(objects)
+            .counted_below())
     }
 
     fn connector(&self, metrics: &Arc<Metrics>) -> Connector {

@@ -57,11 +57,7 @@ impl<S: ObjectStore> ObjectStore for Counted<S> {
             Request::Get
         };
         self.metrics.request(kind, 0);
-        let found = self.inner.get_opts(location, options).await?;
-        if kind == Request::Get {
-            self.metrics.received(found.range.end - found.range.start);
-        }
-        Ok(found)
+        self.inner.get_opts(location, options).await
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {

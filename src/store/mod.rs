@@ -11,6 +11,7 @@
 pub mod builder;
 pub mod cas;
 mod counted;
+mod failure;
 mod http;
 pub mod local;
 pub mod metrics;
@@ -37,7 +38,7 @@ pub use self::builder::StoreBuilder;
 use self::local::LocalStore;
 use self::metrics::Metrics;
 use crate::clock::Clock;
-use crate::error::{Error, ErrorKind, Result, chain};
+use crate::error::{Error, ErrorKind, Result};
 
 /// How often an idempotent request is sent in all, beyond the retries of the layer below…
 const MAX_SENT: u32 = 4;
@@ -83,6 +84,8 @@ struct Inner {
     metrics: Arc<Metrics>,
     clock: Arc<dyn Clock>,
     abilities: Abilities,
+    /// Nobody below counts the bytes of answers.
+    counts_reads: bool,
 }
 
 /// Objects below a root, with paths relative to it.
@@ -124,6 +127,7 @@ impl Store {
             metrics,
             clock,
             abilities,
+            counts_reads: true,
         };
         Self {
             inner: Arc::new(inner),
@@ -135,6 +139,11 @@ impl Store {
     #[must_use]
     pub fn with_multipart(self, multipart: Arc<dyn MultipartStore>) -> Self {
         self.edit(|inner| inner.multipart = Some(multipart))
+    }
+
+    /// The same store, whose answers are counted where they arrive.
+    fn counted_below(self) -> Self {
+        self.edit(|inner| inner.counts_reads = false)
     }
 
     fn with_local(self, local: LocalStore) -> Self {
@@ -154,6 +163,7 @@ impl Store {
             metrics: Arc::clone(&old.metrics),
             clock: Arc::clone(&old.clock),
             abilities: old.abilities,
+            counts_reads: old.counts_reads,
         };
         change(&mut inner);
         Self {
@@ -251,7 +261,11 @@ impl Store {
                     format!("{} bytes are more than the {limit} expected", meta.size).into();
                 return Err(object_store::Error::NotSupported { source });
             }
-            Ok((found.bytes().await?, meta))
+            let bytes = found.bytes().await?;
+            if self.inner.counts_reads {
+                self.inner.metrics.received(bytes.len() as u64);
+            }
+            Ok((bytes, meta))
         })
         .await
     }
@@ -358,7 +372,14 @@ impl Store {
         let key = self.key(path)?;
         match self.again(path, || self.inner.objects.delete(&key)).await {
             Ok(()) => Ok(true),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            // The request may be what was not found.
+            Err(e) if e.kind() == ErrorKind::NotFound && !self.is_file(path).await? => Ok(false),
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                let deleted = self.again(path, || self.inner.objects.delete(&key)).await;
+                deleted
+                    .map(|()| true)
+                    .map_err(|e| e.with_kind(ErrorKind::Unavailable))
+            }
             Err(e) => Err(e),
         }
     }
@@ -454,47 +475,5 @@ impl Store {
                 .map_err(|e| Error::other("a worker stopped").caused_by(e))?;
         }
         Ok(())
-    }
-
-    pub(crate) fn error(&self, error: object_store::Error, path: &str) -> Error {
-        let text = chain(&error);
-        let (kind, says) = match &error {
-            object_store::Error::NotFound { .. } => (ErrorKind::NotFound, "not found"),
-            object_store::Error::AlreadyExists { .. } => {
-                (ErrorKind::AlreadyExists, "already exists")
-            }
-            object_store::Error::Precondition { .. } | object_store::Error::NotModified { .. } => {
-                (ErrorKind::Conflict, "changed meanwhile")
-            }
-            object_store::Error::PermissionDenied { .. } => {
-                (ErrorKind::PermissionDenied, "access denied")
-            }
-            object_store::Error::Unauthenticated { .. } => (
-                ErrorKind::PermissionDenied,
-                "credentials missing or not accepted",
-            ),
-            object_store::Error::NotSupported { .. }
-            | object_store::Error::NotImplemented { .. } => (
-                ErrorKind::CapabilityNotSupported,
-                "not supported by the store",
-            ),
-            object_store::Error::InvalidPath { .. } => (
-                ErrorKind::InvalidPath,
-                "path leaves the store or is malformed",
-            ),
-            object_store::Error::UnknownConfigurationKey { .. } => {
-                (ErrorKind::InvalidInput, "unknown option")
-            }
-            // The memory store has no error of its own for an upload that is gone.
-            _ if text.contains("MultipartUpload not found") => (ErrorKind::NotFound, "not found"),
-            _ if text.contains(profile::NO_CREDENTIALS) => {
-                (ErrorKind::PermissionDenied, "no credentials")
-            }
-            _ if self.inner.local.is_some() => (ErrorKind::Other, "the file system refused"),
-            _ => (ErrorKind::Unavailable, "the store did not do it"),
-        };
-        Error::new(kind, format!("{says} ({}): {text}", self.inner.name))
-            .at(path)
-            .caused_by(error)
     }
 }
