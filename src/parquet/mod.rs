@@ -2,7 +2,7 @@
 //! over sinks and sources of bytes that know nothing of stores.
 //!
 //! [`writer`] turns a stream of record batches into files of row groups; [`seal`] is what it adds
-//! for integrity; [`file`] opens a file and checks it; [`decode`] turns column chunks into Arrow;
+//! for integrity; [`mod@file`] opens a file and checks it; [`decode`] turns column chunks into Arrow;
 //! [`types`] says which Arrow types Parquet can hold.
 
 pub mod decode;

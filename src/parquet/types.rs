@@ -1,7 +1,7 @@
 //! Which Arrow types Parquet can hold, and as what.
 //!
 //! The file's Arrow schema (stored as other writers store it, under `ARROW:schema`) says what the
-//! user wrote; [`storage`] says what the column is written as, so that readers without that schema
+//! user wrote; `storage_schema` says what the column is written as, so that readers without that schema
 //! see a time as a time: seconds become milliseconds, `date64` becomes `date32`, run-end encoding
 //! and list views are unfolded. Reading casts back. Refused by column name: unions, month-day-nano
 //! intervals, empty structs, decimals with a scale Parquet has no room for, and zero-width binaries.

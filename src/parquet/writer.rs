@@ -1,7 +1,7 @@
 //! A stream of record batches into Parquet files.
 //!
 //! Rows are cut into row groups and files; the columns of up to three row groups are encoded by
-//! all processors at once ([`super::encode`]) and appended in order ([`super::output`]). Encoders
+//! all processors at once (`encode`) and appended in order (`output`). Encoders
 //! and finished chunks stay within the memory budget: a row group is ended early when it would not
 //! fit, and the stream is not read ahead of the store.
 
