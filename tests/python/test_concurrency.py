@@ -176,6 +176,8 @@ def test_readers_never_see_a_mixture(store: pds.Store) -> None:
     def write(_: int) -> None:
         for version in range(1, 25):
             _datasets(store, version % 7).write_dataset(_table(version), KEY, overwrite=True)
+            # Long enough for a reader to get through in between.
+            time.sleep(0.05)
 
     def work(number: int) -> Any:
         try:

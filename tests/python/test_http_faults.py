@@ -20,6 +20,8 @@ from scripted_s3 import FAULTS, ScriptedS3
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.slow
+
 KEY = "silver/orders"
 # One occurrence of these says nothing about the request: it is sent again, or its outcome is
 # looked up, and the operation succeeds.
@@ -110,8 +112,11 @@ class _Case:
 def _each_request(server: ScriptedS3, fault: str) -> Iterator[tuple[int, str]]:
     """The requests just seen that the fault can hit."""
     for number, request in enumerate(list(server.seen)):
-        # S3 sends an error after a 200 only where it works long after the headers are sent.
-        if fault != "error body" or request.method == "POST":
+        # S3 sends an error after a 200 only where it works long after the headers are sent; and a
+        # large body is given the time of a slow line, which is more than a test can wait.
+        unheard = fault == "error body" and request.method != "POST"
+        patient = fault.startswith("stall") and len(request.body) > 1 << 20
+        if not (unheard or patient):
             yield number, f"request {number}, {request}"
 
 
@@ -126,7 +131,6 @@ def test_one_fault(server: ScriptedS3, fault: str, *, overwrite: bool) -> None:
         case.check(error, where)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("overwrite", [False, True], ids=["write", "overwrite"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_fault_of_a_multipart_write(server: ScriptedS3, fault: str, *, overwrite: bool) -> None:
@@ -139,7 +143,6 @@ def test_one_fault_of_a_multipart_write(server: ScriptedS3, fault: str, *, overw
         case.check(error, where)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("overwrite", [False, True], ids=["write", "overwrite"])
 @pytest.mark.parametrize("fault", LASTING)
