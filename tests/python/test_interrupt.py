@@ -53,7 +53,7 @@ def datasets() -> Iterator[pds.ParquetDatasetStore]:
     """A store behind a server that never answers."""
     with hung.hung_server() as endpoint:
         store = pds.Store("s3://bucket/p", storage_options=hung.options(endpoint))
-        yield pds.ParquetDatasetStore(store)
+        yield pds.ParquetDatasetStore(store, row_group_size=1 << 20)
 
 
 CALLS: dict[str, Callable[[pds.ParquetDatasetStore], Any]] = {
@@ -107,7 +107,9 @@ def test_a_stream_being_read_ends(datasets: pds.ParquetDatasetStore) -> None:
 def test_uploads_in_flight_are_aborted() -> None:
     with ScriptedS3() as server:
         options = server.options() | {"stall_timeout": "60"}
-        ds = pds.ParquetDatasetStore(pds.Store("s3://bucket/p", storage_options=options), compression="none")
+        ds = pds.ParquetDatasetStore(
+            pds.Store("s3://bucket/p", storage_options=options), compression="none", row_group_size=1 << 20
+        )
         ds.write_dataset(_large(), "a")
         parts = [number for number, r in enumerate(server.seen) if "partNumber" in r.query]
         server.restore({})

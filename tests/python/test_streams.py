@@ -189,6 +189,7 @@ def test_from_one_dataset_into_another(ds: pds.ParquetDatasetStore) -> None:
     assert ds.read_dataset("a").equals(ROWS.slice(0, 5))
 
 
+@pytest.mark.defaults
 def test_what_is_read_belongs_to_nobody_else(ds: pds.ParquetDatasetStore) -> None:
     big = pa.table({"n": pa.array(range(500_000))})
     ds.write_dataset(big, "a")
@@ -200,6 +201,7 @@ def test_what_is_read_belongs_to_nobody_else(ds: pds.ParquetDatasetStore) -> Non
     assert result.equals(big)
 
 
+@pytest.mark.defaults
 def test_what_is_written_is_not_copied(ds: pds.ParquetDatasetStore) -> None:
     big = pa.table({"n": pa.array(range(500_000))})
     held = pa.total_allocated_bytes()

@@ -211,3 +211,38 @@ fn input_sum(seed: i64, rows: usize) -> i64 {
         .unwrap();
     values.values().iter().fold(0, |a, b| a.wrapping_add(*b))
 }
+
+/// Writes of the same microsecond have the same manifest, and still only one of them wins.
+#[tokio::test(flavor = "multi_thread")]
+async fn twins_do_not_both_win() {
+    let store = store_over(&faulty_memory(), true);
+    let task = Task {
+        number: 0,
+        threads: 1,
+        resident: true,
+        keep_empty: true,
+        shared: false,
+    };
+    let mut staged = Vec::new();
+    for seed in [3, 5] {
+        let options = WriteOptions::new("none", None, None, None, Some(32 << 20)).unwrap();
+        let mut write = Write::begin(&store, KEY, false, Layout::Single, options)
+            .await
+            .unwrap();
+        write.created_at = "2026-11-21T00:00:00.000001+00:00".to_owned();
+        let parts = dataset::prepare(&store, &write, task, input(seed, 100))
+            .await
+            .unwrap();
+        staged.push((write, parts));
+    }
+    let mut outcomes = Vec::new();
+    for (write, parts) in staged {
+        outcomes.push(dataset::publish(&store, &write, parts, "0123456789abcdef").await);
+    }
+    assert!(outcomes[0].is_ok());
+    assert_eq!(
+        outcomes[1].as_ref().unwrap_err().kind(),
+        ErrorKind::AlreadyExists
+    );
+    assert_eq!(sum(&store).await.unwrap(), (100, input_sum(3, 100)));
+}
