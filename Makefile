@@ -171,7 +171,7 @@ test-spark: build servers ## Python tests in Spark
 	$(PYTEST) -m "spark and not slow" $(ARGS)
 
 test-slow: build servers ## the long ones: kill loops, large data
-	$(PYTEST) -m slow $(ARGS) || [ $$? -eq 5 ]
+	$(PYTEST) -m "slow and not soak" $(ARGS) || [ $$? -eq 5 ]
 
 examples: build servers ## every example, on little data
 	for example in examples/*.py; do echo "== $$example"; PDS_SCALE=0.01 $(BIN)/python "$$example" </dev/null; done

@@ -131,6 +131,7 @@ def test_one_fault(server: ScriptedS3, fault: str, *, overwrite: bool) -> None:
         case.check(error, where)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("overwrite", [False, True], ids=["write", "overwrite"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_fault_of_a_multipart_write(server: ScriptedS3, fault: str, *, overwrite: bool) -> None:
@@ -143,6 +144,7 @@ def test_one_fault_of_a_multipart_write(server: ScriptedS3, fault: str, *, overw
         case.check(error, where)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("overwrite", [False, True], ids=["write", "overwrite"])
 @pytest.mark.parametrize("fault", LASTING)
