@@ -31,12 +31,26 @@ pub enum ErrorKind {
     Conflict,
     /// Another process finishes what this one began.
     Superseded,
+    /// An object has more bytes than the caller allows.
+    TooLarge,
     /// The dataset is not in a readable state.
     DatasetIncomplete,
     /// The manifest cannot be used; `detail` is the reason.
     ManifestCorrupted,
     /// A part's bytes are not what was written.
     PartCorrupted,
+    /// Another commit came first, and this one does not fit what it left.
+    CommitConflict,
+    /// Whether a commit happened cannot be found out now; `detail` is its identity.
+    CommitStateUnknown,
+    /// A vacuum removed what had begun before this write ended.
+    TransactionExpired,
+    /// A vacuum removed the version.
+    VersionExpired,
+    /// The store does not keep the conditions of conditional writes.
+    UnsafeStore,
+    /// An object has a newer format than this version knows.
+    FormatNotSupported,
     /// The call was cancelled by its caller.
     Cancelled,
     /// Anything else; the message says what.

@@ -2,13 +2,15 @@
 //!
 //! Layers, each knowing only those before it:
 //! [`error`] and [`clock`], then [`store`] (bytes and conditions), [`parquet`] (Arrow to Parquet and
-//! back over sinks and sources of bytes), [`dataset`] (parts, manifest, marker).
+//! back over sinks and sources of bytes), [`dataset`] (parts, manifest, marker), [`table`] (snapshots
+//! committed by compare-and-swap).
 
 pub mod clock;
 pub mod dataset;
 pub mod error;
 pub mod parquet;
 pub mod store;
+pub mod table;
 #[cfg(feature = "testing")]
 pub mod testing;
 

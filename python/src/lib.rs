@@ -1,6 +1,5 @@
 //! The door between Python and the engine: it converts, waits and maps errors, and knows nothing else.
 
-mod alloc;
 mod credentials;
 mod dataset;
 mod error;

@@ -168,13 +168,14 @@ impl<'a> Held<'a> {
         key: &'a str,
         intent: Intent,
         version: Versioned,
+        confirmed_at: Duration,
         active: Active,
     ) -> Self {
         Self {
             store,
             key,
             version,
-            confirmed_at: store.clock().monotonic(),
+            confirmed_at,
             _active: active,
             intent,
         }
@@ -182,38 +183,36 @@ impl<'a> Held<'a> {
 
     /// Before a step: makes sure that nobody took over while this process was held up.
     pub(super) async fn confirm(&mut self) -> Result<()> {
-        if self
-            .store
-            .clock()
-            .monotonic()
-            .saturating_sub(self.confirmed_at)
-            < LEASE / 4
-        {
-            return Ok(());
-        }
         let path = path::join(self.key, INTENT);
-        let mut next = self.intent.clone();
-        next.renewals += 1;
-        match Register::new(self.store, &path)
-            .replace(&self.version, next.to_bytes())
-            .await?
-        {
-            Outcome::Written(version) => {
-                self.version = version;
-                self.intent = next;
-                self.confirmed_at = self.store.clock().monotonic();
-                Ok(())
+        loop {
+            // Taken before the request: what held it up counts.
+            let now = self.store.clock().monotonic();
+            if now.saturating_sub(self.confirmed_at) < LEASE / 4 {
+                return Ok(());
             }
-            Outcome::Lost(_) | Outcome::Gone => Err(Error::new(
-                ErrorKind::Superseded,
-                "another process took the publish over while this one was held up",
-            )
-            .at(self.key)),
+            let mut next = self.intent.clone();
+            next.renewals += 1;
+            match Register::new(self.store, &path)
+                .replace(&self.version, next.to_bytes())
+                .await?
+            {
+                Outcome::Written(version) => {
+                    self.version = version;
+                    self.intent = next;
+                    self.confirmed_at = now;
+                }
+                Outcome::Lost(_) | Outcome::Gone => {
+                    let message =
+                        "another process took the publish over while this one was held up";
+                    return Err(Error::new(ErrorKind::Superseded, message).at(self.key));
+                }
+            }
         }
     }
 
     /// Removes the intent: the action is complete, or never began.
-    pub(super) async fn release(&self) -> Result<()> {
+    pub(super) async fn release(&mut self) -> Result<()> {
+        self.confirm().await?;
         self.store
             .delete(&path::join(self.key, INTENT))
             .await
@@ -314,13 +313,14 @@ async fn place<'a>(
 ) -> Result<Placed<'a>> {
     // Before it can be seen: nobody in this process may take it for abandoned.
     let active = Active::begin(&intent.id);
+    let now = store.clock().monotonic();
     let outcome = match old {
         None => register.create(intent.to_bytes()).await?,
         Some(old) => register.replace(old, intent.to_bytes()).await?,
     };
     Ok(match outcome {
         Outcome::Written(version) => {
-            Placed::Ours(Held::new(store, key, intent.clone(), version, active))
+            Placed::Ours(Held::new(store, key, intent.clone(), version, now, active))
         }
         Outcome::Lost(found) => Placed::Found(found),
         Outcome::Gone => Placed::Gone,

@@ -8,7 +8,7 @@ use object_store::GetOptions;
 
 use super::intent::{Action, Held, Intent};
 use super::open::{OpenPart, Source};
-use super::publish::{acquire, recover};
+use super::publish::{acquire, carry_out_ours, recover};
 use super::read::consistently;
 use super::{INTENT, MANIFEST, SUCCESS, blocking, check_key};
 use crate::error::{Error, ErrorKind, Result};
@@ -60,9 +60,8 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
         .at(key));
     }
     let intent = Intent::new(store.clock().new_id(), Action::Delete);
-    let mut held = acquire(store, key, &intent).await?;
-    carry_out_delete(&mut held).await?;
-    held.release().await?;
+    let held = acquire(store, key, &intent).await?;
+    carry_out_ours(held).await?;
     store.remove_empty_folder(key).await
 }
 

@@ -10,6 +10,7 @@
 //! Names in a dataset's folder: `data.parquet` or `part-NNNNN.parquet`, `manifest.json`,
 //! `_SUCCESS`; while a write is under way or after a crash also `_publish.json` and `.pds-…`.
 
+mod fetch;
 mod intent;
 mod manage;
 mod manifest;

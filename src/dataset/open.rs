@@ -1,7 +1,6 @@
 //! The parts of a dataset, opened: footers read, identities compared.
 
 use std::fs::File;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -11,7 +10,6 @@ use object_store::{GetOptions, GetRange};
 
 use super::{Manifest, blocking, incomplete};
 use crate::error::{Error, ErrorKind, Result};
-use crate::parquet::decode::Chunks;
 use crate::parquet::file::{Opened, PartFile, TAIL_BYTES};
 use crate::store::{Store, path};
 
@@ -62,6 +60,12 @@ pub(super) async fn open_parts(
     }
     check_schemas(key, &parts)?;
     Ok(parts)
+}
+
+/// Whether every part carries checksums. They were compared with the manifest then, and so is every
+/// chunk that is read: whatever has been published since, this is one write's.
+pub(super) fn all_sealed(parts: &[OpenPart]) -> bool {
+    parts.iter().all(|part| part.file.seal.is_some())
 }
 
 /// Opens one part of a dataset's folder.
@@ -238,131 +242,5 @@ async fn read_tail(
             _ => Err(e),
         },
         Err(e) => Err(e),
-    }
-}
-
-/// Ranges closer than this are fetched together: a request costs more than so many bytes…
-const MAX_GAP_BYTES: u64 = 256 << 10;
-/// …but no more than this share of what is wanted may be fetched in vain.
-const MAX_WASTE_PERCENT: u64 = 4;
-/// Longer ranges are fetched in pieces, several at once.
-const FETCH_BYTES: u64 = 8 << 20;
-const CONCURRENT_FETCHES: usize = 8;
-
-/// Row groups that are fetched and decoded at once.
-pub(super) fn groups_ahead(store: &Store) -> usize {
-    // Files are read where they are decoded; requests are worth being ahead of the decoders.
-    if store.local().is_some() { 2 } else { 4 }
-}
-
-impl OpenPart {
-    /// The chunks of a row group's columns; none where the file itself is open.
-    pub(super) async fn fetch(
-        &self,
-        store: &Store,
-        group: usize,
-        roots: &[usize],
-    ) -> Result<Chunks> {
-        let mut chunks = Chunks::new();
-        let Source::Store { e_tag, tail } = &self.source else {
-            return Ok(chunks);
-        };
-        let tail_at = self.file.length - tail.len() as u64;
-        chunks.push(tail_at, tail.clone());
-        let wanted = self.file.ranges(group, roots);
-        let missing = wanted
-            .into_iter()
-            .filter(|r| r.start < tail_at || r.end > self.file.length)
-            .collect();
-        for run in coalesce(missing) {
-            let pieces = split(&run).map(|piece| async move {
-                store.get_range(&self.path, piece, e_tag.as_deref()).await
-            });
-            let pieces: Vec<Bytes> = stream::iter(pieces)
-                .buffered(CONCURRENT_FETCHES)
-                .try_collect()
-                .await?;
-            chunks.push(run.start, contiguous(pieces));
-        }
-        Ok(chunks)
-    }
-
-    /// The chunks of one column from an open file.
-    pub(super) fn read_local(&self, group: usize, root: usize) -> Option<Result<Chunks>> {
-        let Source::File(file) = &self.source else {
-            return None;
-        };
-        let mut chunks = Chunks::new();
-        for range in self.file.ranges(group, &[root]) {
-            let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
-            if let Err(e) = file.read_exact_at(&mut bytes, range.start) {
-                let message = format!("the file cannot be read: {e}");
-                return Some(Err(
-                    Error::new(ErrorKind::PartCorrupted, message).caused_by(e)
-                ));
-            }
-            chunks.push(range.start, bytes.into());
-        }
-        Some(Ok(chunks))
-    }
-}
-
-/// Joins neighbouring ranges, sorted by start, as far as the bytes between them are worth it.
-fn coalesce(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    let wanted: u64 = ranges.iter().map(|r| r.end - r.start).sum();
-    let mut waste_left = wanted * MAX_WASTE_PERCENT / 100;
-    let mut runs: Vec<Range<u64>> = Vec::new();
-    for range in ranges {
-        match runs.last_mut() {
-            Some(run) if range.start <= run.end => run.end = run.end.max(range.end),
-            Some(run) if range.start - run.end <= MAX_GAP_BYTES.min(waste_left) => {
-                waste_left -= range.start - run.end;
-                run.end = range.end;
-            }
-            _ => runs.push(range),
-        }
-    }
-    runs
-}
-
-fn split(run: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
-    let (start, end) = (run.start, run.end);
-    let pieces = (end - start).div_ceil(FETCH_BYTES).max(1);
-    (0..pieces).map(move |i| {
-        let from = start + i * FETCH_BYTES;
-        from..(from + FETCH_BYTES).min(end)
-    })
-}
-
-fn contiguous(mut pieces: Vec<Bytes>) -> Bytes {
-    match pieces.len() {
-        1 => pieces.swap_remove(0),
-        _ => pieces.concat().into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn joins_only_what_is_worth_it() {
-        let mb = 1 << 20;
-        let near = vec![0..10 * mb, 10 * mb + 1000..20 * mb];
-        assert_eq!(coalesce(near), vec![0..20 * mb]);
-        let far = vec![0..mb, 3 * mb..4 * mb];
-        assert_eq!(coalesce(far.clone()), far);
-        let small_with_gap = vec![0..1000, 2000..3000];
-        assert_eq!(coalesce(small_with_gap.clone()), small_with_gap);
-        assert_eq!(coalesce(vec![0..5, 5..9]), vec![0..9]);
-    }
-
-    #[test]
-    fn splits_without_loss() {
-        let run = 5..5 + 2 * FETCH_BYTES + 1;
-        let pieces: Vec<_> = split(&run).collect();
-        assert_eq!(pieces.len(), 3);
-        assert!(pieces.windows(2).all(|w| w[0].end == w[1].start));
-        assert_eq!((pieces[0].start, pieces[2].end), (run.start, run.end));
     }
 }

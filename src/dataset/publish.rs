@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use object_store::PutMode;
+use object_store::{GetOptions, PutMode};
 
 use super::intent::{Action, Held, IntendedPart, Intent, Turn, take_turn, wait_until_gone};
 use super::open::open_remote;
@@ -104,22 +104,30 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
 async fn finish(mut held: Held<'_>) -> Result<(), (Held<'_>, Error)> {
     let done = match carry_out(&mut held).await {
         Ok(Carried::Through) => held.release().await,
-        Ok(Carried::Refused) => give_up(&held).await,
+        Ok(Carried::Refused) => give_up(&mut held).await,
         Err(error) => Err(error),
     };
     done.map_err(|error| (held, error))
 }
 
 /// Carries out our own intent. If another process took it over, it is that one's to finish.
-async fn carry_out_ours(mut held: Held<'_>) -> Result<()> {
-    match carry_out(&mut held).await {
+pub(super) async fn carry_out_ours(mut held: Held<'_>) -> Result<()> {
+    let done = match carry_out(&mut held).await {
         Ok(Carried::Through) => held.release().await,
         Ok(Carried::Refused) => {
-            give_up(&held).await?;
-            Err(already_exists(held.key))
+            give_up(&mut held).await?;
+            return Err(already_exists(held.key));
         }
+        Err(error) => Err(error),
+    };
+    match done {
+        Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::Superseded => {
-            wait_until_gone(held.store, held.key, &held.intent.id).await
+            wait_until_gone(held.store, held.key, &held.intent.id).await?;
+            if is_published(&held).await? {
+                return Ok(());
+            }
+            Err(error.context("another write replaced this one, or it could not be finished"))
         }
         Err(error) => {
             Err(error.context("the publish was interrupted; the next write or read finishes it"))
@@ -127,8 +135,31 @@ async fn carry_out_ours(mut held: Held<'_>) -> Result<()> {
     }
 }
 
+/// Whether what is there now is what this intent wanted: its dataset, or none.
+async fn is_published(held: &Held<'_>) -> Result<bool> {
+    let is_marked = held.store.is_file(&path::join(held.key, SUCCESS)).await?;
+    let Action::Write {
+        manifest, parts, ..
+    } = &held.intent.action
+    else {
+        return Ok(!is_marked);
+    };
+    if !is_marked {
+        return Ok(false);
+    }
+    let found = held
+        .store
+        .get(&path::join(held.key, MANIFEST), GetOptions::default())
+        .await;
+    match found {
+        Ok((bytes, _)) => Ok(bytes == manifest.as_bytes() && is_shown(held, parts).await?),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
 /// Drops an intent that changed nothing yet.
-async fn give_up(held: &Held<'_>) -> Result<()> {
+async fn give_up(held: &mut Held<'_>) -> Result<()> {
     if let Action::Write { parts, .. } = &held.intent.action {
         for part in parts {
             if let Err(e) = part.staged.discard(held.store).await {
@@ -173,10 +204,7 @@ async fn carry_out_write(
     let mut old_parts = Vec::new();
     let mut finished = false;
     if folder.has(&success) {
-        let old = match store
-            .get(&manifest_path, object_store::GetOptions::default())
-            .await
-        {
+        let old = match store.get(&manifest_path, GetOptions::default()).await {
             Ok((bytes, _)) => bytes,
             Err(e) if e.kind() == ErrorKind::NotFound => Bytes::new(),
             Err(e) => return Err(e),
@@ -214,7 +242,9 @@ async fn carry_out_write(
 /// in order: each takes its name after the part that was begun for that name has left it.
 async fn show_parts(held: &mut Held<'_>, parts: &[IntendedPart]) -> Result<()> {
     let (store, key) = (held.store, held.key);
-    let (moved, direct): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.is_moved(key));
+    let (moved, direct): (Vec<_>, Vec<_>) = parts
+        .iter()
+        .partition(|part| part.moved_from(key).is_some());
     for some in direct.chunks(CONCURRENT_PARTS) {
         held.confirm().await?;
         let id = &held.intent.id;
@@ -259,12 +289,7 @@ async fn show_part(store: &Store, key: &str, id: &str, part: &IntendedPart) -> R
     if is_there(store, &target, id, part).await? {
         return Ok(());
     }
-    if let (
-        Staged::Multipart {
-            target: begun_for, ..
-        },
-        true,
-    ) = (&part.staged, part.is_moved(key))
+    if let Some(begun_for) = part.moved_from(key)
         && is_there(store, begun_for, id, part).await?
     {
         return store.rename(begun_for, &target).await;
@@ -297,11 +322,13 @@ async fn is_there(store: &Store, path: &str, id: &str, part: &IntendedPart) -> R
 }
 
 impl IntendedPart {
-    /// Whether its upload was begun for another name.
-    fn is_moved(&self, key: &str) -> bool {
+    /// The name its upload was begun for, where that is not its own.
+    fn moved_from(&self, key: &str) -> Option<&str> {
         match &self.staged {
-            Staged::Multipart { target, .. } => *target != path::join(key, &self.name),
-            Staged::Inline { .. } | Staged::Object { .. } => false,
+            Staged::Multipart { target, .. } if *target != path::join(key, &self.name) => {
+                Some(target)
+            }
+            _ => None,
         }
     }
 }
@@ -331,11 +358,17 @@ async fn sweep(
         .iter()
         .map(String::as_str)
         .filter(|_| !store.abilities().list);
-    let strays: Vec<String> = listed
+    let strays = listed
         .chain(unlisted)
         .filter(|name| goes(name))
-        .map(|name| path::join(key, name))
-        .collect();
+        .map(|name| path::join(key, name));
+    // A move whose last answer was lost left its source, which the listing made before cannot show.
+    let sources = parts
+        .iter()
+        .filter_map(|part| part.moved_from(key))
+        .filter(|from| !kept.contains(from.rsplit('/').next().unwrap_or_default()))
+        .map(str::to_owned);
+    let strays: Vec<String> = strays.chain(sources).collect();
     store.delete_all(&strays).await
 }
 

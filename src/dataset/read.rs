@@ -1,6 +1,6 @@
 //! A whole dataset, or some of its columns, into memory.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::GetOptions;
 use tokio::sync::Semaphore;
 
-use super::open::{OpenPart, open_parts};
+use super::fetch::{CONCURRENT_FETCHES, Piece};
+use super::open::{OpenPart, all_sealed, open_parts};
 use super::publish::recover;
 use super::{INTENT, MANIFEST, Manifest, SUCCESS, blocking, incomplete};
 use crate::error::{Error, ErrorKind, Result};
@@ -23,6 +24,8 @@ use crate::store::{Store, path};
 /// How often a read starts over because the dataset was replaced meanwhile.
 const MAX_RESTARTS: u32 = 20;
 const RESTART_PAUSE: Duration = Duration::from_millis(20);
+/// Pieces of row groups that are fetched, decoded or waited for at once.
+const PIECES_AHEAD: usize = 16;
 /// A manifest above this is not one.
 const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
@@ -52,7 +55,7 @@ async fn load_manifest(store: &Store, key: &str) -> Result<Seen> {
     let path = path::join(key, MANIFEST);
     let read = store.get_at_most(&path, GetOptions::default(), MAX_MANIFEST_BYTES);
     let (bytes, _) = read.await.map_err(|e| match e.kind() {
-        ErrorKind::CapabilityNotSupported => {
+        ErrorKind::TooLarge => {
             let reason = "too many bytes for a manifest";
             Error::new(ErrorKind::ManifestCorrupted, reason)
                 .with_detail(reason)
@@ -100,19 +103,20 @@ pub(super) async fn settle(store: &Store, key: &str) -> Result<Seen> {
 
 /// Whether marker and manifest are still those that were seen.
 pub(super) async fn unchanged(store: &Store, key: &str, seen: &Seen) -> Result<bool> {
-    let (success, manifest) = (path::join(key, SUCCESS), path::join(key, MANIFEST));
-    let (marked, found) = futures::join!(
-        store.is_file(&success),
-        store.get(&manifest, GetOptions::default())
-    );
-    match found {
-        Ok((bytes, _)) => Ok(marked? && bytes == seen.bytes),
+    // One after the other: whoever has met a part of a newer write finds its marker only after its
+    // manifest was placed. Asked at once, an old manifest and a new marker could be the answers.
+    if !store.is_file(&path::join(key, SUCCESS)).await? {
+        return Ok(false);
+    }
+    let manifest = path::join(key, MANIFEST);
+    match store.get(&manifest, GetOptions::default()).await {
+        Ok((bytes, _)) => Ok(bytes == seen.bytes),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
         Err(e) => Err(e),
     }
 }
 
-/// Runs `work` on the dataset's parts until no publish came in between.
+/// Runs `work` on the dataset's parts until what it gives is of one write.
 pub(super) async fn consistently<T, F>(
     store: &Store,
     key: &str,
@@ -124,12 +128,14 @@ where
     super::check_key(key)?;
     for _ in 0..MAX_RESTARTS {
         let seen = settle(store, key).await?;
+        let mut sealed = false;
         let done = async {
             let parts = open_parts(store, key, &seen.manifest).await?;
+            sealed = all_sealed(&parts);
             work(seen.manifest.clone(), parts).await
         };
         let done = done.await;
-        if unchanged(store, key, &seen).await? {
+        if done.is_ok() && sealed || unchanged(store, key, &seen).await? {
             return done;
         }
         log::debug!("the dataset at {key} was replaced while it was read; starting over");
@@ -163,7 +169,7 @@ async fn read_parts(
     let Some(first) = parts.first() else {
         return Err(incomplete(key, "its manifest lists no parts"));
     };
-    let roots = Arc::new(first.file.project(columns)?);
+    let roots = first.file.project(columns)?;
     let schema = Arc::new(
         first
             .file
@@ -171,60 +177,76 @@ async fn read_parts(
             .project(&roots)
             .map_err(|e| Error::other(e.to_string()).caused_by(e))?,
     );
-    let decoders = Arc::new(Semaphore::new(default_threads()));
-    let units = parts.iter().flat_map(|part| {
+    let turns = Turns {
+        fetch: Semaphore::new(CONCURRENT_FETCHES),
+        decode: Arc::new(Semaphore::new(default_threads())),
+    };
+    let groups = parts.iter().flat_map(|part| {
         (0..part.file.metadata().num_row_groups()).map(move |group| (part, group))
     });
-    let reads = units.map(|(part, group)| {
-        let (roots, schema, decoders) = (
-            Arc::clone(&roots),
-            Arc::clone(&schema),
-            Arc::clone(&decoders),
-        );
-        async move { read_group(store, part, group, &roots, &schema, &decoders).await }
-    });
-    let groups: Vec<Vec<RecordBatch>> = stream::iter(reads)
-        .buffered(super::open::groups_ahead(store))
-        .try_collect()
-        .await?;
-    Ok(Table {
-        schema,
-        batches: groups.into_iter().flatten().collect(),
-    })
+    let units: Vec<_> = groups
+        .clone()
+        .flat_map(|(part, group)| {
+            let pieces = part.pieces(group, &roots).into_iter();
+            pieces.map(move |piece| (part, group, piece))
+        })
+        .collect();
+    let reads: Vec<_> = units
+        .iter()
+        .map(|(part, group, piece)| read_piece(store, part, *group, piece, &turns))
+        .collect();
+    let mut columns = stream::iter(reads).buffered(PIECES_AHEAD);
+    let mut batches = Vec::new();
+    for (part, group) in groups {
+        let mut found: HashMap<usize, Vec<ArrayRef>> = HashMap::new();
+        while found.len() < roots.len() {
+            match columns.try_next().await? {
+                Some(some) => found.extend(some),
+                None => return Err(Error::other("a column was not read")),
+            }
+        }
+        let rows = part.file.metadata().row_group(group).num_rows();
+        let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+        let ordered: Vec<_> = roots.iter().filter_map(|root| found.remove(root)).collect();
+        let aligned = if ordered.is_empty() {
+            vec![(rows, Vec::new())]
+        } else {
+            align(&ordered, rows)
+        };
+        for (rows, arrays) in aligned {
+            batches.push(batch_of(&schema, arrays, rows)?);
+        }
+    }
+    Ok(Table { schema, batches })
 }
 
-/// Fetches and decodes the columns of one row group, all decoders sharing the processors.
-async fn read_group(
+/// Shared by all that is read at once.
+struct Turns {
+    fetch: Semaphore,
+    decode: Arc<Semaphore>,
+}
+
+/// Fetches a piece and decodes its columns.
+async fn read_piece(
     store: &Store,
     part: &OpenPart,
     group: usize,
-    roots: &[usize],
-    schema: &SchemaRef,
-    decoders: &Arc<Semaphore>,
-) -> Result<Vec<RecordBatch>> {
-    let fetched = part.fetch(store, group, roots).await?;
-    let tasks: Vec<_> = roots
-        .iter()
-        .map(|&root| {
-            let (part, fetched, decoders) = (part.clone(), fetched.clone(), Arc::clone(decoders));
-            async move {
-                let _turn = decoders.acquire_owned().await;
-                blocking(move || part.decode(group, root, &fetched)).await
-            }
-        })
-        .collect();
-    let columns: Vec<Vec<ArrayRef>> = futures::future::try_join_all(tasks).await?;
-    let rows =
-        usize::try_from(part.file.metadata().row_group(group).num_rows()).unwrap_or(usize::MAX);
-    let batches = if columns.is_empty() {
-        vec![(rows, Vec::new())]
-    } else {
-        align(&columns, rows)
+    piece: &Piece,
+    turns: &Turns,
+) -> Result<Vec<(usize, Vec<ArrayRef>)>> {
+    let fetched = {
+        let _turn = turns.fetch.acquire().await;
+        part.fetch_piece(store, piece).await?
     };
-    batches
-        .into_iter()
-        .map(|(rows, arrays)| batch_of(schema, arrays, rows))
-        .collect()
+    let columns = piece.roots.iter().map(|&root| {
+        let (part, fetched, decode) = (part.clone(), fetched.clone(), Arc::clone(&turns.decode));
+        async move {
+            let _turn = decode.acquire_owned().await;
+            let arrays = blocking(move || part.decode(group, root, &fetched)).await?;
+            Ok((root, arrays))
+        }
+    });
+    futures::future::try_join_all(columns).await
 }
 
 impl OpenPart {

@@ -11,7 +11,7 @@ use arrow_schema::SchemaRef;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::open::{OpenPart, open_part, open_parts};
+use super::open::{OpenPart, all_sealed, open_part, open_parts};
 use super::read::{Seen, settle, unchanged};
 use super::{Manifest, blocking, check_key, incomplete};
 use crate::error::{Error, ErrorKind, Result};
@@ -165,7 +165,7 @@ impl Job {
             decoded?;
             ahead = fetched?;
         }
-        if unchanged(&self.store, &self.key, &self.seen).await? {
+        if all_sealed(&self.parts) || unchanged(&self.store, &self.key, &self.seen).await? {
             return Ok(());
         }
         Err(incomplete(

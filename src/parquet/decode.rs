@@ -10,7 +10,9 @@ use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchR
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 
+use super::dictionary::restore;
 use super::file::PartFile;
+use super::flat;
 use super::panic_text;
 use super::types::{batch_of, convert};
 use crate::error::{Error, ErrorKind, Result};
@@ -52,11 +54,6 @@ impl Chunks {
         let from = usize::try_from(range.start - start).ok()?;
         let to = usize::try_from(range.end - start).ok()?;
         (to <= bytes.len()).then(|| bytes.slice(from..to))
-    }
-
-    /// Bytes held.
-    pub fn bytes(&self) -> usize {
-        self.pieces.iter().map(|(_, b)| b.len()).sum()
     }
 }
 
@@ -107,15 +104,22 @@ pub fn decode_column(
     let rows = usize::try_from(file.metadata().row_group(group).num_rows()).unwrap_or(usize::MAX);
     check_chunks(file, group, root, chunks)?;
     let field = file.schema.field(root);
+    let finish = |array: &ArrayRef| {
+        let array = convert(array, field.data_type(), field.name())?;
+        Ok(restore(array, file.dictionary(root)))
+    };
     let decode = |batch_rows| {
         let batches = column_reader(file, group, root, chunks, batch_rows)?;
         let arrays = batches.map(|batch| {
             let batch = batch.map_err(|e| Error::other(e.to_string()).caused_by(e))?;
-            convert(batch.column(0), field.data_type(), field.name())
+            finish(batch.column(0))
         });
         arrays.collect::<Result<Vec<_>>>()
     };
     let guarded = std::panic::AssertUnwindSafe(|| {
+        if let Some(array) = decode_flat(file, group, root, chunks, rows) {
+            return Ok(vec![finish(&array)?]);
+        }
         // One array for the row group, unless its values overflow it (32-bit offsets, small keys).
         let arrays = decode(rows.max(1)).or_else(|e| {
             if rows > FALLBACK_ROWS {
@@ -147,6 +151,31 @@ fn check_chunks(file: &PartFile, group: usize, root: usize, chunks: &Chunks) -> 
     Ok(())
 }
 
+/// A column without nesting, where its kind is one that is decoded at once.
+fn decode_flat(
+    file: &PartFile,
+    group: usize,
+    root: usize,
+    chunks: &Chunks,
+    rows: usize,
+) -> Option<ArrayRef> {
+    let mut leaves = file.leaves(root);
+    let leaf = leaves.next()?;
+    if leaves.next().is_some() {
+        return None;
+    }
+    let column = file.metadata().row_group(group).column(leaf);
+    let data_type = file.reader.schema().field(root).data_type();
+    flat::decode(window(file, chunks), column, rows, data_type)
+}
+
+fn window(file: &PartFile, chunks: &Chunks) -> Window {
+    Window {
+        chunks: chunks.clone(),
+        length: file.length,
+    }
+}
+
 fn column_reader(
     file: &PartFile,
     group: usize,
@@ -154,10 +183,7 @@ fn column_reader(
     chunks: &Chunks,
     rows: usize,
 ) -> Result<ParquetRecordBatchReader> {
-    let window = Window {
-        chunks: chunks.clone(),
-        length: file.length,
-    };
+    let window = window(file, chunks);
     ParquetRecordBatchReaderBuilder::new_with_metadata(window, file.reader.clone())
         .with_projection(file.mask(root))
         .with_row_groups(vec![group])
@@ -255,7 +281,8 @@ pub fn stream_group(
                 Some(Err(e)) => return Err(undecodable(field.name(), group, &e.to_string())),
                 None => return Err(undecodable(field.name(), group, "rows are missing")),
             };
-            arrays.push(convert(batch.column(0), field.data_type(), field.name())?);
+            let array = convert(batch.column(0), field.data_type(), field.name())?;
+            arrays.push(restore(array, file.dictionary(root)));
         }
         take(batch_of(schema, arrays, rows)?)?;
         left -= rows;

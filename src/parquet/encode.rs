@@ -13,6 +13,7 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{Field, SchemaRef};
 use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowColumnWriter, compute_leaves};
 
+use super::dictionary::Dictionaries;
 use super::output::{Digests, EncodedGroup, Output};
 use super::types::convert;
 use super::{Cancel, panic_text};
@@ -28,6 +29,7 @@ struct Group {
     id: u64,
     columns: Vec<Column>,
     digests: Digests,
+    dictionaries: Dictionaries,
     rows: u64,
     opens_file: bool,
     /// No more rows will come.
@@ -144,6 +146,7 @@ impl<'a> Encoder<'a> {
             unfinished: columns.len(),
             columns,
             digests,
+            dictionaries: Dictionaries::default(),
             rows: 0,
             opens_file,
             closed: false,
@@ -179,6 +182,7 @@ impl<'a> Encoder<'a> {
         state.used_bytes += wanted;
         if let Some(group) = state.groups.back_mut() {
             group.rows += batch.num_rows() as u64;
+            group.dictionaries.see(batch);
             for ((column, array), bytes) in group.columns.iter_mut().zip(batch.columns()).zip(sizes)
             {
                 column.queue.push_back(ArrayRef::clone(array));
@@ -367,6 +371,7 @@ fn next_append<'a>(state: &mut State<'a>) -> Option<Next<'a>> {
             .flatten()
             .collect(),
         digests: group.digests,
+        dictionaries: group.dictionaries,
         rows: group.rows,
         opens_file: group.opens_file,
     };

@@ -1,14 +1,17 @@
 //! One Parquet file opened for reading: footer and seal, and which bytes a projection needs.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use arrow_array::ArrayRef;
 use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 
+use super::dictionary;
 use super::seal::{CREATED_BY, PARQUET_TRAILER_BYTES, Seal, hash};
 use super::types::{index_of, storage_schema};
 use crate::error::{Error, ErrorKind, Result};
@@ -26,6 +29,8 @@ pub struct PartFile {
     pub seal: Option<Arc<Seal>>,
     /// The schema as it was written.
     pub schema: SchemaRef,
+    /// The dictionaries that were kept, by field.
+    dictionaries: Arc<HashMap<usize, ArrayRef>>,
     /// How row groups are decoded before they are made `schema`.
     pub(super) reader: ArrowReaderMetadata,
 }
@@ -102,10 +107,12 @@ impl PartFile {
         let schema =
             written_schema(&metadata, plain.schema()).unwrap_or_else(|| Arc::clone(plain.schema()));
         let reader = hinted(&metadata, &schema, plain);
+        let dictionaries = seal.as_ref().map_or_else(HashMap::new, kept_dictionaries);
         Ok(Opened::Ready(Box::new(Self {
             length,
             seal: seal.map(Arc::new),
             schema,
+            dictionaries: Arc::new(dictionaries),
             reader,
         })))
     }
@@ -113,6 +120,11 @@ impl PartFile {
     /// The footer.
     pub fn metadata(&self) -> &ParquetMetaData {
         self.reader.metadata()
+    }
+
+    /// The dictionary that a field had.
+    pub(super) fn dictionary(&self, root: usize) -> Option<&ArrayRef> {
+        self.dictionaries.get(&root)
     }
 
     /// Rows of the file.
@@ -238,6 +250,12 @@ fn hinted(
         }
     }
     reader
+}
+
+fn kept_dictionaries(seal: &Seal) -> HashMap<usize, ArrayRef> {
+    let kept = seal.dictionaries.iter();
+    kept.filter_map(|(field, bytes)| Some((*field as usize, dictionary::decode(bytes)?)))
+        .collect()
 }
 
 fn check_seal(seal: &Seal, metadata: &ParquetMetaData, footer: &[u8]) -> Result<()> {

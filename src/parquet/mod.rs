@@ -6,8 +6,10 @@
 //! [`types`] says which Arrow types Parquet can hold.
 
 pub mod decode;
+mod dictionary;
 mod encode;
 pub mod file;
+mod flat;
 pub mod options;
 mod output;
 pub mod seal;

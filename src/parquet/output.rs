@@ -16,6 +16,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::TypePtr;
 use twox_hash::XxHash3_64;
 
+use super::dictionary::Dictionaries;
 use super::seal::{Identity, PARQUET_TRAILER_BYTES, Seal, hash};
 use crate::error::{Error, Result};
 
@@ -93,6 +94,7 @@ impl PageStoreFactory for HashedPagesFactory {
 pub(super) struct EncodedGroup {
     pub(super) chunks: Vec<ArrowColumnChunk>,
     pub(super) digests: Digests,
+    pub(super) dictionaries: Dictionaries,
     pub(super) rows: u64,
     /// Whether it begins a new file.
     pub(super) opens_file: bool,
@@ -146,6 +148,7 @@ struct OpenFile {
     to: Shared,
     rows: u64,
     chunks: Vec<Vec<u64>>,
+    dictionaries: Dictionaries,
 }
 
 /// The files of one write, one open at a time.
@@ -231,6 +234,7 @@ fn open_file(
         to,
         rows: 0,
         chunks: Vec::new(),
+        dictionaries: Dictionaries::default(),
     })
 }
 
@@ -242,6 +246,7 @@ impl OpenFile {
         }
         row_group.close()?;
         self.rows += group.rows;
+        self.dictionaries.merge(&group.dictionaries);
         self.chunks.push(
             group
                 .digests
@@ -268,6 +273,7 @@ impl OpenFile {
             chunks: std::mem::take(&mut self.chunks),
             index_hash: hash(indexes),
             footer_hash: hash(footer),
+            dictionaries: self.dictionaries.encode()?,
         };
         self.to.write_all(indexes)?;
         self.to.write_all(&seal.encode())?;

@@ -43,6 +43,8 @@ pub struct Seal {
     pub index_hash: u64,
     /// Of the footer with its length and magic.
     pub footer_hash: u64,
+    /// Dictionaries of columns, by field, each an IPC stream of one batch.
+    pub dictionaries: Vec<(u32, Vec<u8>)>,
 }
 
 /// XXH3-64, the hash of all checksums here.
@@ -70,6 +72,12 @@ impl Seal {
         }
         out.extend_from_slice(&self.index_hash.to_le_bytes());
         out.extend_from_slice(&self.footer_hash.to_le_bytes());
+        put_count(&mut out, self.dictionaries.len());
+        for (field, bytes) in &self.dictionaries {
+            out.extend_from_slice(&field.to_le_bytes());
+            put_count(&mut out, bytes.len());
+            out.extend_from_slice(bytes);
+        }
         let length = out.len() + TRAILER_BYTES;
         put_count(&mut out, length);
         let own = hash(&out);
@@ -111,6 +119,12 @@ impl Seal {
                 );
             }
             let (index_hash, footer_hash) = (rest.u64()?, rest.u64()?);
+            let mut dictionaries = Vec::new();
+            for _ in 0..rest.count()? {
+                let field = rest.take().map(u32::from_le_bytes)?;
+                let length = rest.count()?;
+                dictionaries.push((field, rest.slice(length)?.to_vec()));
+            }
             let identity = Identity {
                 write_id,
                 created_at,
@@ -123,6 +137,7 @@ impl Seal {
                 chunks,
                 index_hash,
                 footer_hash,
+                dictionaries,
             })
         };
         decode().ok_or_else(damaged)
@@ -172,6 +187,7 @@ mod tests {
             chunks: vec![vec![1, 2], vec![3, 4]],
             index_hash: 5,
             footer_hash: 6,
+            dictionaries: vec![(1, vec![1, 2, 3])],
         }
     }
 

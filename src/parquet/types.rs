@@ -9,8 +9,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_array::{Array, ArrayRef, RecordBatch, make_array};
+use arrow_buffer::NullBuffer;
 use arrow_cast::{CastOptions, cast_with_options};
+use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, FieldRef, Fields, IntervalUnit, Schema, SchemaRef, TimeUnit};
 
 use crate::error::{Error, Result};
@@ -158,10 +160,56 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
         safe: false,
         ..CastOptions::default()
     };
+    let array = &if has_nested_dictionary(array.data_type()) {
+        make_array(masked(array.to_data()).map_err(failed)?)
+    } else {
+        Arc::clone(array)
+    };
     match cast_with_options(array, target, &options) {
         Ok(done) => Ok(done),
         Err(e) => relabel(array, target).ok_or_else(|| failed(e)),
     }
+}
+
+fn has_nested_dictionary(data_type: &DataType) -> bool {
+    let within = |field: &FieldRef| {
+        matches!(field.data_type(), DataType::Dictionary(..))
+            || has_nested_dictionary(field.data_type())
+    };
+    match data_type {
+        DataType::Struct(fields) => fields.iter().any(within),
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => within(field),
+        _ => false,
+    }
+}
+
+/// With the nulls of structs in the dictionaries within them: what lies under a null may be
+/// anything, also a key that its dictionary does not have.
+fn masked(data: ArrayData) -> Result<ArrayData, arrow_schema::ArrowError> {
+    let hides = matches!(data.data_type(), DataType::Struct(_));
+    let mask = |child: &ArrayData| {
+        let nulls = match child.data_type() {
+            DataType::Dictionary(..) | DataType::Struct(_) if hides => {
+                NullBuffer::union(data.nulls(), child.nulls())
+            }
+            _ => child.nulls().cloned(),
+        };
+        let child = child.clone().into_builder().nulls(nulls).build()?;
+        if child.data_type().is_nested() {
+            masked(child)
+        } else {
+            Ok(child)
+        }
+    };
+    let children = data
+        .child_data()
+        .iter()
+        .map(mask)
+        .collect::<Result<_, _>>()?;
+    data.into_builder().child_data(children).build()
 }
 
 /// The same buffers under another type, where the layouts agree.
@@ -172,7 +220,7 @@ fn relabel(array: &ArrayRef, target: &DataType) -> Option<ArrayRef> {
         .data_type(target.clone())
         .build()
         .ok()?;
-    Some(arrow_array::make_array(data))
+    Some(make_array(data))
 }
 
 fn check_whole_days(array: &ArrayRef, column: &str) -> Result<()> {

@@ -11,12 +11,14 @@ use bytes::Bytes;
 use object_store::{GetOptions, PutMode, UpdateVersion};
 use twox_hash::XxHash3_64;
 
-use super::Store;
+use super::{Store, path};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often a write whose outcome is open is sent again.
 const RESENDS: u32 = 4;
 const RESEND_PAUSE: Duration = Duration::from_millis(50);
+/// Longer values are not what anybody here wrote.
+const MAX_VALUE_BYTES: u64 = 256 << 20;
 
 /// A value and what identifies this writing of it.
 #[derive(Debug, Clone)]
@@ -52,7 +54,15 @@ impl<'a> Register<'a> {
 
     /// The value, or None if there is none.
     pub async fn read(&self) -> Result<Option<Versioned>> {
-        let (bytes, meta) = match self.store.get(self.path, GetOptions::default()).await {
+        self.read_at_most(MAX_VALUE_BYTES).await
+    }
+
+    /// As [`Register::read`], and [`ErrorKind::TooLarge`] for a longer value.
+    pub async fn read_at_most(&self, limit: u64) -> Result<Option<Versioned>> {
+        let read = self
+            .store
+            .get_at_most(self.path, GetOptions::default(), limit);
+        let (bytes, meta) = match read.await {
             Ok(found) => found,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
@@ -86,16 +96,16 @@ impl<'a> Register<'a> {
         mode: &PutMode,
         expected: Option<&Versioned>,
     ) -> Result<Outcome> {
+        // Whether a send may still land: one that was denied never does.
+        let mut open = false;
         let mut last = None;
         for attempt in 0..=RESENDS {
             if attempt > 0 {
-                self.store
-                    .clock()
-                    .sleep(RESEND_PAUSE * 2_u32.pow(attempt))
-                    .await;
+                let pause = RESEND_PAUSE * 2_u32.pow(attempt);
+                self.store.clock().sleep(pause).await;
             }
             let sent = self.store.put(self.path, value.clone(), mode.clone()).await;
-            let mut failure = match sent {
+            let failure = match sent {
                 Ok(put) if self.store.abilities().versions && put.e_tag.is_some() => {
                     return Ok(Outcome::Written(Versioned {
                         bytes: value.clone(),
@@ -103,31 +113,87 @@ impl<'a> Register<'a> {
                     }));
                 }
                 Ok(_) => None,
-                Err(e) if is_refused(e.kind()) => return Err(e),
+                Err(e) if is_refused(e.kind()) && !open => return Err(e),
                 Err(e) => Some(e),
             };
-            match (self.read().await?, expected) {
-                (Some(found), _) if found.bytes == *value => return Ok(Outcome::Written(found)),
+            let denied = failure
+                .as_ref()
+                .is_some_and(|e| e.kind() == ErrorKind::PermissionDenied);
+            open |= !denied;
+            match (self.read().await, expected) {
+                (Err(e), _) if open => return Err(self.undecided(e)),
+                (Err(e), _) => return Err(failure.unwrap_or(e)),
+                (Ok(Some(found)), _) if found.bytes == *value => {
+                    return Ok(Outcome::Written(found));
+                }
                 // Still the old value: the write did not land, whatever was answered.
-                (Some(found), Some(old)) if found.bytes == old.bytes => {}
-                (Some(found), _) => return Ok(Outcome::Lost(found)),
-                (None, Some(_)) => return Ok(Outcome::Gone),
-                (None, None) => {}
+                (Ok(Some(found)), Some(old)) if found.bytes == old.bytes => {}
+                (Ok(Some(found)), _) => return Ok(Outcome::Lost(found)),
+                (Ok(None), Some(_)) => return Ok(Outcome::Gone),
+                (Ok(None), None) => {}
             }
-            if let Some(denied) = failure.take_if(|e| e.kind() == ErrorKind::PermissionDenied) {
-                return Err(denied);
+            if let Some(failure) = failure {
+                if denied && !open {
+                    return Err(failure);
+                }
+                last = Some(failure);
             }
-            last = failure;
         }
-        Err(last
-            .unwrap_or_else(|| {
-                Error::new(
-                    ErrorKind::Unavailable,
-                    "the store accepted a conditional write it does not show",
-                )
-            })
+        Err(self.undecided(last.unwrap_or_else(|| {
+            Error::other("the store accepted a conditional write it does not show")
+        })))
+    }
+
+    /// A request may still be on its way, whatever the last answer was.
+    fn undecided(&self, error: Error) -> Error {
+        error
+            .with_kind(ErrorKind::Unavailable)
             .context("a conditional write did not land")
-            .at(self.path))
+            .at(self.path)
+    }
+}
+
+/// Finds out, with an object that is removed again, whether the store keeps the conditions of
+/// conditional writes: [`ErrorKind::UnsafeStore`] if not.
+pub async fn probe(store: &Store, folder: &str) -> Result<()> {
+    let path = probe_path(store, folder);
+    let kept = keeps_conditions(store, &path).await;
+    if let Err(e) = store.delete(&path).await {
+        log::warn!("{path} could not be removed: {e}");
+    }
+    if kept? {
+        return Ok(());
+    }
+    let message = "the store ignores the conditions of conditional writes, so concurrent writers \
+                   would overwrite one another; use a store that keeps If-None-Match and If-Match";
+    Err(Error::new(ErrorKind::UnsafeStore, message).at(folder))
+}
+
+/// An object that is there for a moment, to learn something of the store.
+pub fn probe_path(store: &Store, folder: &str) -> String {
+    path::join(folder, &format!("_probe-{:032x}", store.clock().new_id()))
+}
+
+async fn keeps_conditions(store: &Store, path: &str) -> Result<bool> {
+    let register = Register::new(store, path);
+    let Outcome::Written(first) = register.create(Bytes::from_static(b"1")).await? else {
+        return Ok(false);
+    };
+    if !is_denied(store, path, PutMode::Create).await? {
+        return Ok(false);
+    }
+    let Outcome::Written(_) = register.replace(&first, Bytes::from_static(b"2")).await? else {
+        return Ok(false);
+    };
+    is_denied(store, path, PutMode::Update(first.version)).await
+}
+
+/// Whether a write whose condition does not hold is denied.
+async fn is_denied(store: &Store, path: &str, mode: PutMode) -> Result<bool> {
+    match store.put(path, Bytes::from_static(b"3"), mode).await {
+        Ok(_) => Ok(false),
+        Err(e) if matches!(e.kind(), ErrorKind::Conflict | ErrorKind::AlreadyExists) => Ok(true),
+        Err(e) => Err(e),
     }
 }
 

@@ -245,7 +245,7 @@ impl Store {
         self.get_at_most(path, options, u64::MAX).await
     }
 
-    /// As [`Store::get`], and an error before the first byte where there are more than `limit`.
+    /// As [`Store::get`], and [`ErrorKind::TooLarge`] before the first byte where there are more than `limit`.
     pub async fn get_at_most(
         &self,
         path: &str,
@@ -253,21 +253,22 @@ impl Store {
         limit: u64,
     ) -> Result<(Bytes, ObjectMeta)> {
         let key = self.key(path)?;
-        self.again(path, || async {
+        let read = self.again(path, || async {
             let found = self.inner.objects.get_opts(&key, options.clone()).await?;
             let meta = found.meta.clone();
             if found.range.end - found.range.start > limit {
-                let source =
-                    format!("{} bytes are more than the {limit} expected", meta.size).into();
-                return Err(object_store::Error::NotSupported { source });
+                return Ok(None);
             }
             let bytes = found.bytes().await?;
             if self.inner.counts_reads {
                 self.inner.metrics.received(bytes.len() as u64);
             }
-            Ok((bytes, meta))
+            Ok(Some((bytes, meta)))
+        });
+        read.await?.ok_or_else(|| {
+            let message = format!("{path:?} has more than the {limit} bytes expected");
+            Error::new(ErrorKind::TooLarge, message).at(path)
         })
-        .await
     }
 
     /// Sends an idempotent request again where the layer below does not: after a body that was cut,

@@ -50,10 +50,20 @@ pub struct Fault {
     pub for_ever: bool,
 }
 
-#[derive(Debug, Default)]
+type Hook = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
 struct State {
     requests: usize,
     fault: Option<Fault>,
+    hook: Option<(usize, Hook)>,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (requests, fault) = (&self.requests, &self.fault);
+        write!(f, "State {{ requests: {requests}, fault: {fault:?} }}")
+    }
 }
 
 /// Memory that fails on command.
@@ -81,7 +91,19 @@ impl FaultyStore {
     /// Sets the next fault, or none, and counts requests from 0 again.
     pub fn plan(&self, fault: Option<Fault>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = State { requests: 0, fault };
+        *state = State {
+            fault,
+            ..State::default()
+        };
+    }
+
+    /// Calls `hook` between the effect of a request, counted from 0 from now on, and its answer.
+    pub fn interrupt(&self, request: usize, hook: impl FnOnce() + Send + 'static) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = State {
+            hook: Some((request, Box::new(hook))),
+            ..State::default()
+        };
     }
 
     /// Requests since the last plan.
@@ -92,12 +114,20 @@ impl FaultyStore {
             .requests
     }
 
-    /// Counts a request; gives the fault it meets.
-    fn next(&self) -> Option<Fault> {
+    /// Counts a request; gives the fault or the hook it meets.
+    fn next(&self) -> (Option<Fault>, Option<Hook>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let number = state.requests;
         state.requests += 1;
-        let fault = state.fault?;
+        let hook = state.hook.take_if(|(at, _)| *at == number);
+        (
+            Self::fault_at(state.fault, number),
+            hook.map(|(_, hook)| hook),
+        )
+    }
+
+    fn fault_at(fault: Option<Fault>, number: usize) -> Option<Fault> {
+        let fault = fault?;
         match number.cmp(&fault.request) {
             std::cmp::Ordering::Less => None,
             std::cmp::Ordering::Equal => Some(fault),
@@ -114,8 +144,13 @@ impl FaultyStore {
         conditional: bool,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let Some(fault) = self.next() else {
-            return work.await;
+        let (fault, hook) = self.next();
+        let Some(fault) = fault else {
+            let done = work.await;
+            if let Some(hook) = hook {
+                hook();
+            }
+            return done;
         };
         if fault.effect == Effect::After {
             work.await?;
@@ -167,39 +202,23 @@ impl ObjectStore for FaultyStore {
         &self,
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        // Each deletion is a request of its own; whether it fails is settled when it is made.
+        // Each deletion is a request of its own; what the first meets is settled when it is made.
         let inner = Arc::clone(&self.inner);
-        let this = Self {
-            inner: Arc::clone(&inner),
-            state: Mutex::default(),
-        };
-        let fault = self.next();
+        let (fault, hook) = self.next();
+        let mut met = Some(State {
+            requests: 0,
+            fault: fault.map(|f| Fault { request: 0, ..f }),
+            hook: hook.map(|hook| (0, hook)),
+        });
         locations
-            .enumerate()
-            .then(move |(i, key)| {
-                let inner = Arc::clone(&inner);
-                if let (0, Some(fault)) = (i, fault) {
-                    this.plan(Some(Fault {
-                        request: 0,
-                        ..fault
-                    }));
-                }
-                let met = this
-                    .state
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .fault
-                    .take();
+            .then(move |key| {
                 let once = Self {
                     inner: Arc::clone(&inner),
-                    state: Mutex::new(State {
-                        requests: 0,
-                        fault: met.map(|f| Fault { request: 0, ..f }),
-                    }),
+                    state: Mutex::new(met.take().unwrap_or_default()),
                 };
                 async move {
                     let key = key?;
-                    once.meet(&key, false, inner.delete(&key)).await?;
+                    once.meet(&key, false, once.inner.delete(&key)).await?;
                     Ok(key)
                 }
             })
@@ -207,7 +226,7 @@ impl ObjectStore for FaultyStore {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        match self.next() {
+        match self.next().0 {
             Some(fault) => {
                 let source = format!("injected: {fault:?}").into();
                 stream::iter([Err(Error::Generic {

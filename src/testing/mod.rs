@@ -10,19 +10,28 @@ use object_store::memory::InMemory;
 
 pub use self::conformance::check_store;
 pub use self::faulty::{Effect, Fault, FaultKind, FaultyStore};
-use crate::clock::SystemClock;
+use crate::clock::{Clock, SystemClock};
 use crate::store::metrics::Metrics;
 use crate::store::{Abilities, Store};
 
 /// A store over `objects`, with multipart uploads or, without them, staged objects.
 pub fn store_over(objects: &Arc<FaultyStore>, multipart: bool) -> Store {
+    store_with_clock(objects, multipart, Arc::new(SystemClock))
+}
+
+/// As [`store_over`], with a clock of the test's own.
+pub fn store_with_clock(
+    objects: &Arc<FaultyStore>,
+    multipart: bool,
+    clock: Arc<dyn Clock>,
+) -> Store {
     let metrics = Arc::new(Metrics::default());
     let store = Store::over(
         "test",
         Arc::clone(objects) as _,
         Abilities::FULL,
         metrics,
-        Arc::new(SystemClock),
+        clock,
     );
     if multipart {
         store.with_multipart(Arc::clone(objects) as _)

@@ -1,6 +1,7 @@
 //! A write whose requests fail one after another: the old or the new dataset, whole, every time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{DataType, Field, Schema};
@@ -10,7 +11,7 @@ use pds::store::Store;
 use pds::testing::{Effect, Fault, FaultKind, FaultyStore, faulty_memory, store_over};
 use pds::{ErrorKind, Result};
 
-const KEY: &str = "silver/orders";
+pub(crate) const KEY: &str = "silver/orders";
 
 /// Rows that hardly compress, so that parts of enough rows are uploads and few rows stay inline.
 fn input(seed: i64, rows: usize) -> Box<dyn RecordBatchReader + Send> {
@@ -24,24 +25,36 @@ fn input(seed: i64, rows: usize) -> Box<dyn RecordBatchReader + Send> {
     Box::new(RecordBatchIterator::new([Ok(batch)], schema))
 }
 
-async fn write(store: &Store, seed: i64, rows: usize, overwrite: bool) -> Result<()> {
+/// The only task of a write.
+const ALONE: Task = Task {
+    number: 0,
+    threads: 1,
+    resident: true,
+    keep_empty: true,
+    shared: false,
+};
+
+/// One of the tasks of a write that others publish.
+fn shared(number: u64) -> Task {
+    Task {
+        number,
+        keep_empty: false,
+        shared: true,
+        ..ALONE
+    }
+}
+
+pub(crate) async fn write(store: &Store, seed: i64, rows: usize, overwrite: bool) -> Result<()> {
     // Two uploads and a small part that stays inline.
     let options = WriteOptions::new("none", None, None, Some(20_000), Some(32 << 20))?;
     let write = Write::begin(store, KEY, overwrite, Layout::Numbered, options).await?;
-    let task = Task {
-        number: 0,
-        threads: 1,
-        resident: true,
-        keep_empty: true,
-        shared: false,
-    };
-    let parts = dataset::prepare(store, &write, task, input(seed, rows)).await?;
+    let parts = dataset::prepare(store, &write, ALONE, input(seed, rows)).await?;
     dataset::publish(store, &write, parts, "0123456789abcdef")
         .await
         .map(drop)
 }
 
-async fn sum(store: &Store) -> Result<(usize, i64)> {
+pub(crate) async fn sum(store: &Store) -> Result<(usize, i64)> {
     let table = dataset::read(store, KEY, None).await?;
     let columns = table
         .batches
@@ -54,7 +67,7 @@ async fn sum(store: &Store) -> Result<(usize, i64)> {
     ))
 }
 
-async fn expected(seed: i64, rows: usize) -> (usize, i64) {
+pub(crate) async fn expected(seed: i64, rows: usize) -> (usize, i64) {
     let store = store_over(&faulty_memory(), true);
     write(&store, seed, rows, false).await.unwrap();
     sum(&store).await.unwrap()
@@ -158,47 +171,54 @@ async fn an_overwrite_by_renames_survives_every_fault() {
 /// Tasks of which the first had no rows: uploads begun for a number that is not theirs in the end.
 #[tokio::test(flavor = "multi_thread")]
 async fn parts_move_up_when_a_task_had_no_rows() {
-    for faulty in 0..60 {
-        let objects = faulty_memory();
-        let store = store_over(&objects, true);
-        let options = WriteOptions::new("none", None, None, None, Some(32 << 20)).unwrap();
-        let write = Write::begin(&store, KEY, false, Layout::Numbered, options)
-            .await
-            .unwrap();
-        let mut parts = Vec::new();
-        for number in [1, 2, 3, 5] {
-            let task = Task {
-                number,
-                threads: 1,
-                resident: true,
-                keep_empty: false,
-                shared: true,
-            };
-            let rows = input(i64::try_from(number).unwrap(), 20_000);
-            parts.extend(dataset::prepare(&store, &write, task, rows).await.unwrap());
+    for request in 0..60 {
+        for for_ever in [false, true] {
+            move_up(Fault {
+                request,
+                effect: Effect::After,
+                kind: FaultKind::Unavailable,
+                for_ever,
+            })
+            .await;
         }
-        let expected: i64 = [1, 2, 3, 5]
-            .map(|seed| input_sum(seed, 20_000))
+    }
+}
+
+async fn move_up(fault: Fault) {
+    const TASKS: [u64; 4] = [1, 2, 3, 5];
+    let objects = faulty_memory();
+    let store = store_over(&objects, true);
+    let options = WriteOptions::new("none", None, None, None, Some(32 << 20)).unwrap();
+    let write = Write::begin(&store, KEY, false, Layout::Numbered, options)
+        .await
+        .unwrap();
+    let mut parts = Vec::new();
+    let mut expected = 0_i64;
+    for number in TASKS {
+        let seed = i64::try_from(number).unwrap();
+        let rows = input(seed, 20_000);
+        let staged = dataset::prepare(&store, &write, shared(number), rows).await;
+        parts.extend(staged.unwrap());
+        expected = expected.wrapping_add(input_sum(seed, 20_000));
+    }
+    objects.plan(Some(fault));
+    let published = dataset::publish(&store, &write, parts, "0123456789abcdef").await;
+    objects.plan(None);
+    dataset::clean(&store, KEY, Duration::MAX).await.unwrap();
+    match sum(&store).await {
+        Ok(found) => assert_eq!(found, (80_000, expected), "{fault:?}"),
+        Err(e) => assert!(
+            published.is_err() && e.kind() == ErrorKind::DatasetIncomplete,
+            "{fault:?}: {e}"
+        ),
+    }
+    if published.is_ok() || dataset::exists(&store, KEY).await.unwrap() {
+        assert_eq!(dataset::verify(&store, KEY).await.unwrap().parts, 4);
+        let listed = store.list(KEY).await.unwrap();
+        let parts = listed
             .iter()
-            .fold(0, |a, b| a.wrapping_add(*b));
-        objects.plan(Some(Fault {
-            request: faulty,
-            effect: Effect::After,
-            kind: FaultKind::Unavailable,
-            for_ever: true,
-        }));
-        let published = dataset::publish(&store, &write, parts, "0123456789abcdef").await;
-        objects.plan(None);
-        match sum(&store).await {
-            Ok(found) => assert_eq!(found, (80_000, expected), "fault at {faulty}"),
-            Err(e) => assert!(
-                published.is_err() && e.kind() == ErrorKind::DatasetIncomplete,
-                "fault at {faulty}: {e}"
-            ),
-        }
-        dataset::verify(&store, KEY)
-            .await
-            .map_or_else(|_| assert!(published.is_err()), |v| assert_eq!(v.parts, 4));
+            .filter(|m| m.location.as_ref().ends_with(".parquet"));
+        assert_eq!(parts.count(), 4, "{fault:?}: a part lies there twice");
     }
 }
 
@@ -216,13 +236,6 @@ fn input_sum(seed: i64, rows: usize) -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn twins_do_not_both_win() {
     let store = store_over(&faulty_memory(), true);
-    let task = Task {
-        number: 0,
-        threads: 1,
-        resident: true,
-        keep_empty: true,
-        shared: false,
-    };
     let mut staged = Vec::new();
     for seed in [3, 5] {
         let options = WriteOptions::new("none", None, None, None, Some(32 << 20)).unwrap();
@@ -230,7 +243,7 @@ async fn twins_do_not_both_win() {
             .await
             .unwrap();
         write.created_at = "2026-11-21T00:00:00.000001+00:00".to_owned();
-        let parts = dataset::prepare(&store, &write, task, input(seed, 100))
+        let parts = dataset::prepare(&store, &write, ALONE, input(seed, 100))
             .await
             .unwrap();
         staged.push((write, parts));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// From the floor up.
-const LAYERS: [&str; 5] = ["error", "clock", "store", "parquet", "dataset"];
+const LAYERS: [&str; 6] = ["error", "clock", "store", "parquet", "dataset", "table"];
 
 #[test]
 fn no_module_looks_up() {

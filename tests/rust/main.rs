@@ -8,4 +8,7 @@
 
 mod faults;
 mod layering;
+mod simulation;
 mod stores;
+mod tables;
+mod takeover;

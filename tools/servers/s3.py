@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import re
 import secrets
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -17,7 +19,41 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import fsspec
+    import pyarrow as pa
     import pyarrow.fs
+
+
+class _SharedFile(io.RawIOBase):
+    """A file for several threads: DuckDB seeks and reads one handle from all of its own at once."""
+
+    def __init__(self, file: pa.NativeFile) -> None:
+        super().__init__()
+        self._file, self._length, self._position = file, file.size(), threading.local()
+
+    @property
+    def size(self) -> int:
+        return self._length
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return getattr(self._position, "value", 0)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self.tell(), io.SEEK_END: self._length}[whence]
+        self._position.value = start + offset
+        return start + offset
+
+    def read(self, size: int = -1) -> bytes:
+        start = self.tell()
+        wanted = self._length - start if size < 0 else min(size, self._length - start)
+        found: bytes = self._file.read_at(wanted, start)  # type: ignore[call-arg] # the stubs lack the offset
+        self._position.value = start + len(found)
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +141,11 @@ class S3Server:
 
         class ArrowS3(ArrowFSWrapper):  # type: ignore[misc] # fsspec has no types
             protocol = "s3"
+
+            def _open(self, path: str, mode: str = "rb", **options: object) -> object:
+                if mode != "rb":
+                    return super()._open(path, mode, **options)
+                return _SharedFile(self.fs.open_input_file(path))
 
         return ArrowS3(self.arrow_filesystem())
 

@@ -1,0 +1,238 @@
+//! The general decoder is the oracle.
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray, make_array};
+use arrow_buffer::NullBuffer;
+use arrow_cast::cast;
+use arrow_schema::DataType as D;
+use arrow_schema::{Field, Schema, TimeUnit};
+use arrow_select::concat::concat;
+use bytes::Bytes;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::{Compression, Encoding};
+use parquet::file::properties::{WriterProperties, WriterVersion};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+const ROWS: usize = 5000;
+
+fn text(i: i64) -> String {
+    // Empty, short, just at and above what is copied at once, and not ASCII.
+    let length = [0, 1, 7, 31, 32, 33, 90][usize::try_from(i).unwrap() % 7];
+    let pattern = format!("{i}é漢");
+    pattern.chars().cycle().take(length).collect()
+}
+
+/// The types, and whether they are decoded here.
+fn types() -> Vec<(D, bool)> {
+    let zone = Some("Europe/Berlin".into());
+    let dictionary = D::Dictionary(Box::new(D::Int32), Box::new(D::Utf8));
+    let numbers = [
+        D::Int8,
+        D::UInt8,
+        D::Int16,
+        D::UInt16,
+        D::Int32,
+        D::UInt32,
+        D::Int64,
+    ];
+    let floats = [D::UInt64, D::Float32, D::Float64];
+    let times = [
+        D::Date32,
+        D::Time32(TimeUnit::Millisecond),
+        D::Time64(TimeUnit::Nanosecond),
+        D::Duration(TimeUnit::Second),
+        D::Timestamp(TimeUnit::Microsecond, zone),
+    ];
+    let decimals = [
+        D::Decimal32(8, 2),
+        D::Decimal64(17, 3),
+        D::Decimal128(9, 2),
+        D::Decimal128(15, 2),
+    ];
+    let texts = [D::Utf8, D::LargeUtf8, D::Binary, D::LargeBinary];
+    let others = [D::Boolean, D::Decimal128(30, 2), D::Utf8View, dictionary];
+    let ours = numbers
+        .into_iter()
+        .chain(floats)
+        .chain(times)
+        .chain(decimals)
+        .chain(texts);
+    let ours = ours.map(|t| (t, true));
+    ours.chain(others.map(|t| (t, false))).collect()
+}
+
+/// A column of so many distinct values at most.
+fn column(random: &mut StdRng, data_type: &D, distinct: i64) -> ArrayRef {
+    let factor = random.random::<i64>() | 1;
+    let draw = |_| random.random_range(0..distinct).wrapping_mul(factor);
+    let drawn: Vec<i64> = (0..ROWS).map(draw).collect();
+    let within = |modulus: i64| Int64Array::from_iter_values(drawn.iter().map(|n| n % modulus));
+    let base: ArrayRef = match data_type {
+        D::Utf8 | D::LargeUtf8 | D::Utf8View | D::Binary | D::LargeBinary | D::Dictionary(..) => {
+            let texts = drawn.iter().map(|n| text(n.rem_euclid(distinct)));
+            Arc::new(StringArray::from_iter_values(texts))
+        }
+        D::Int8 => Arc::new(within(1 << 7)),
+        D::Int16 => Arc::new(within(1 << 15)),
+        D::Int32 | D::Date32 => cast(&within(1 << 31), &D::Int32).unwrap(),
+        D::UInt8 | D::UInt16 | D::Time32(_) => {
+            let modulus = if *data_type == D::UInt16 {
+                1 << 16
+            } else {
+                1 << 8
+            };
+            let values = drawn.iter().map(|n| n.rem_euclid(modulus));
+            cast(&Int64Array::from_iter_values(values), &D::Int32).unwrap()
+        }
+        D::UInt32 | D::Time64(_) => {
+            let values = drawn.iter().map(|n| n.rem_euclid(1 << 32));
+            Arc::new(Int64Array::from_iter_values(values))
+        }
+        D::UInt64 => Arc::new(Int64Array::from_iter_values(
+            drawn.iter().map(|n| n & i64::MAX),
+        )),
+        D::Decimal32(..) | D::Decimal64(..) | D::Decimal128(..) => Arc::new(within(999_999)),
+        _ => Arc::new(Int64Array::from(drawn)),
+    };
+    let array = cast(&base, data_type).unwrap();
+    assert_eq!(array.null_count(), 0, "{data_type}");
+    array
+}
+
+/// With nulls here and there: none, runs of them, some, all.
+fn with_nulls(array: &ArrayRef, random: &mut StdRng) -> ArrayRef {
+    let share = [0, 1, 50, 99, 100][random.random_range(0..5)];
+    let mut run = 0;
+    let mut valid = true;
+    let nulls: NullBuffer = (0..array.len())
+        .map(|_| {
+            if run == 0 {
+                let longest = [2, 100, 2000][random.random_range(0..3)];
+                run = random.random_range(1..longest);
+                valid = random.random_range(0..100) >= share;
+            }
+            run -= 1;
+            valid
+        })
+        .collect();
+    let data = array.to_data().into_builder().nulls(Some(nulls));
+    make_array(data.build().unwrap())
+}
+
+fn properties(random: &mut StdRng) -> WriterProperties {
+    let codecs = [
+        Compression::UNCOMPRESSED,
+        Compression::SNAPPY,
+        Compression::LZ4_RAW,
+    ];
+    let versions = [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0];
+    let mut builder = WriterProperties::builder()
+        .set_compression(codecs[random.random_range(0..3)])
+        .set_writer_version(versions[random.random_range(0..2)])
+        .set_data_page_row_count_limit([100, 1000, 100_000][random.random_range(0..3)])
+        .set_write_batch_size([64, 1024][random.random_range(0..2)])
+        // Small enough for some columns to go on without it.
+        .set_dictionary_page_size_limit([2000, 1 << 20][random.random_range(0..2)]);
+    if random.random_ratio(1, 3) {
+        builder = builder.set_dictionary_enabled(false);
+    }
+    // The second version prefers the delta encodings, which are not of this decoder.
+    builder = builder.set_encoding(Encoding::PLAIN);
+    builder.build()
+}
+
+fn written(array: &ArrayRef, nullable: bool, properties: WriterProperties) -> Bytes {
+    let field = Field::new("x", array.data_type().clone(), nullable);
+    let schema = Arc::new(Schema::new(vec![field]));
+    let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::clone(array)]).unwrap();
+    let mut bytes = Vec::new();
+    let mut writer = ArrowWriter::try_new(&mut bytes, schema, Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    bytes.into()
+}
+
+/// The column by the general decoder and by this one.
+fn both(file: &Bytes) -> (Option<ArrayRef>, Option<ArrayRef>) {
+    let Ok(builder) = ParquetRecordBatchReaderBuilder::try_new(file.clone()) else {
+        return (None, None);
+    };
+    let metadata = Arc::clone(builder.metadata());
+    let data_type = builder.schema().field(0).data_type().clone();
+    let group = metadata.row_group(0);
+    let rows = usize::try_from(group.num_rows()).unwrap();
+    // Outside of what catches the general decoder's panics.
+    let found = super::decode(file.clone(), group.column(0), rows, &data_type);
+    let mask = ProjectionMask::all();
+    let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let batches = builder.with_projection(mask).build().ok()?;
+        let arrays: Result<Vec<_>, _> = batches
+            .map(|b| b.map(|b| Arc::clone(b.column(0))))
+            .collect();
+        let arrays = arrays.ok()?;
+        let parts: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
+        let whole = concat(&parts).ok()?;
+        (whole.len() == rows).then_some(whole)
+    }));
+    (read.ok().flatten(), found)
+}
+
+#[test]
+fn gives_what_the_general_decoder_gives() {
+    for seed in 0..40 {
+        let mut random = StdRng::seed_from_u64(seed);
+        for (data_type, ours) in types() {
+            let distinct = [1, 2, 30, 3000][random.random_range(0..4)];
+            let mut array = column(&mut random, &data_type, distinct);
+            let nullable = random.random_ratio(3, 4);
+            if nullable {
+                array = with_nulls(&array, &mut random);
+            }
+            let file = written(&array, nullable, properties(&mut random));
+            let (expected, found) = both(&file);
+            assert_eq!(
+                expected.as_ref(),
+                Some(&array),
+                "seed {seed}, {data_type}: the oracle"
+            );
+            if ours {
+                assert_eq!(found, expected, "seed {seed}, {data_type}");
+            } else {
+                assert!(found.is_none(), "{data_type} is not decoded here");
+            }
+        }
+    }
+}
+
+/// Bytes that were changed give the same in both, or an error in one of them; never a panic here.
+#[test]
+fn damaged_pages_are_left_to_the_general_decoder() {
+    let mut refused = 0;
+    for seed in 0..30 {
+        let mut random = StdRng::seed_from_u64(seed);
+        for (data_type, _) in types().into_iter().filter(|(_, ours)| *ours) {
+            let array = column(&mut random, &data_type, 30).slice(0, 500);
+            let array = with_nulls(&array, &mut random);
+            let file = written(&array, true, properties(&mut random));
+            let reader = SerializedFileReader::new(file.clone()).unwrap();
+            let (start, length) = reader.metadata().row_group(0).column(0).byte_range();
+            let pages = usize::try_from(start + length).unwrap();
+            for _ in 0..20 {
+                let mut damaged = file.to_vec();
+                let at = random.random_range(4..pages);
+                damaged[at] ^= 1 << random.random_range(0..8);
+                let (expected, found) = both(&damaged.into());
+                refused += usize::from(found.is_none());
+                if expected.is_some() && found.is_some() {
+                    assert_eq!(found, expected, "seed {seed}, {data_type}, byte {at}");
+                }
+            }
+        }
+    }
+    assert!(refused > 100, "only {refused} refused");
+}

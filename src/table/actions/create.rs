@@ -1,0 +1,87 @@
+//! The first version.
+
+use bytes::Bytes;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::cas::{Outcome, Register, probe};
+use crate::table::commit::{unknown, unless_certain};
+use crate::table::format::{
+    Base64, CommitId, FORMAT, Manifest, Moment, Operation, Pointer, TableSchema,
+};
+use crate::table::{Snapshot, Table, names};
+
+/// What a table begins with.
+#[derive(Debug, Clone)]
+pub struct NewTable {
+    /// Columns.
+    pub schema: TableSchema,
+    /// The exact Arrow schema: an IPC schema message.
+    pub arrow_schema: Bytes,
+    /// The columns that identify a row.
+    pub key: Vec<u32>,
+    /// The columns that files are sorted by.
+    pub sort_by: Vec<u32>,
+}
+
+/// Creates a table; an error if there is one. Nothing is created on a store that does not keep
+/// conditions.
+pub async fn create(table: &Table, new: NewTable) -> Result<Snapshot> {
+    if table.find().await?.is_some() {
+        return Err(exists(table));
+    }
+    probe(&table.store, table.root()).await?;
+    let clock = table.store.clock();
+    let manifest = Manifest {
+        format: FORMAT,
+        version: 1,
+        previous: None,
+        commit_id: CommitId::new(clock.new_id()),
+        created_at: Moment::new(clock.now()),
+        operation: Operation::new("create", []),
+        schema: new.schema,
+        arrow_schema: Base64(new.arrow_schema),
+        key: new.key,
+        sort_by: new.sort_by,
+        data_files: Vec::new(),
+        tombstones: Vec::new(),
+        oldest_version: 1,
+        gc_floor: 0,
+        recent_commits: Vec::new(),
+        transactions: std::collections::BTreeMap::new(),
+        tags: std::collections::BTreeMap::new(),
+    };
+    let path = table.path(&names::manifest(1));
+    match Register::new(&table.store, &path)
+        .create(manifest.to_bytes())
+        .await
+        .map_err(|e| unless_certain(&manifest.commit_id, e))?
+    {
+        Outcome::Written(_) => {}
+        Outcome::Lost(_) | Outcome::Gone => return Err(exists(table)),
+    }
+    let path = table.path(names::POINTER);
+    let pointer = Pointer::to(&manifest).to_bytes();
+    let placed = Register::new(&table.store, &path).create(pointer).await;
+    // With the manifest there, whoever opens the table next places the pointer.
+    match placed.map_err(|e| unknown(&manifest.commit_id, e))? {
+        Outcome::Written(pointer) => Ok(Snapshot {
+            manifest: Arc::new(manifest),
+            pointer,
+        }),
+        // Somebody opened the table, placed the pointer and wrote already; or the manifest landed in
+        // a slot that a vacuum of another's table had emptied.
+        Outcome::Lost(_) | Outcome::Gone => {
+            let newest = table.newest().await?;
+            match newest.manifest.commit_of(1) {
+                Some(commit_id) if *commit_id == manifest.commit_id => Ok(newest),
+                _ => Err(exists(table)),
+            }
+        }
+    }
+}
+
+fn exists(table: &Table) -> Error {
+    let message = format!("there is a table at {:?} already", table.root());
+    Error::new(ErrorKind::AlreadyExists, message).at(table.root())
+}

@@ -1,0 +1,67 @@
+//! Files for other files with the same rows, as compaction makes them.
+
+use std::collections::HashSet;
+
+use serde_json::json;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::table::commit::Change;
+use crate::table::format::{DataFile, Manifest, Operation};
+
+/// Puts files in the place of others. It conflicts when one of those has gone, or has lost rows
+/// since the new ones were made.
+#[derive(Debug, Clone)]
+pub struct Replace {
+    /// The name of what is done, for the history.
+    pub operation: &'static str,
+    /// The files that go, by path.
+    pub removed: Vec<String>,
+    /// The tombstones that the new files have taken into account, by path.
+    pub applied: Vec<String>,
+    /// The files that come.
+    pub added: Vec<DataFile>,
+    /// The version it was planned on.
+    pub began_at: u64,
+}
+
+impl Change for Replace {
+    fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
+        let removed: HashSet<&str> = self.removed.iter().map(String::as_str).collect();
+        let applied: HashSet<&str> = self.applied.iter().map(String::as_str).collect();
+        let mut next = base.clone();
+        next.data_files
+            .retain(|f| !removed.contains(f.path.as_str()));
+        if base.data_files.len() - next.data_files.len() != removed.len() {
+            return Err(conflict("a file that it replaces has been removed"));
+        }
+        let touches = |files: &[String]| files.iter().any(|f| removed.contains(f.as_str()));
+        let newer = |t: &&crate::table::format::Tombstones| {
+            touches(&t.files) && !applied.contains(t.path.as_str())
+        };
+        if base.tombstones.iter().any(|t| newer(&t)) {
+            return Err(conflict(
+                "rows of a file that it replaces have been deleted",
+            ));
+        }
+        next.data_files.extend(self.added.iter().cloned());
+        let left: HashSet<&str> = next.data_files.iter().map(|f| f.path.as_str()).collect();
+        next.tombstones
+            .retain(|t| t.files.iter().any(|f| left.contains(f.as_str())));
+        let details = [
+            ("files_removed", json!(self.removed.len())),
+            ("files_added", json!(self.added.len())),
+        ];
+        Ok((next, Operation::new(self.operation, details)))
+    }
+
+    fn began_at(&self) -> Option<u64> {
+        Some(self.began_at)
+    }
+}
+
+fn conflict(why: &str) -> Error {
+    Error::new(
+        ErrorKind::CommitConflict,
+        format!("{why} by another commit; plan it again on the newest version"),
+    )
+}

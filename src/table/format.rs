@@ -1,0 +1,402 @@
+//! The objects of a table as bytes: pointer and manifest, JSON with stable field names.
+//!
+//! A reader refuses a newer `format` by name and ignores fields it does not know. Every value that
+//! is written conditionally holds a random `commit_id`, so equal bytes never recur.
+
+use std::collections::{BTreeMap, HashSet};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use super::names;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The only format there is.
+pub const FORMAT: u32 = 1;
+/// How many commits back a manifest knows: a writer that finds its version vacuumed looks whether
+/// it was its own.
+pub const RECENT_COMMITS: usize = 64;
+/// No table has so many versions, and JSON of other languages keeps such numbers exact.
+pub(super) const MAX_VERSION: u64 = 1 << 53;
+/// More bytes than this are no pointer.
+pub(super) const MAX_POINTER_BYTES: u64 = 64 << 10;
+/// More bytes than this are no manifest.
+pub(super) const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+
+/// What identifies one commit: 128 random bits, as 32 hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String")]
+pub struct CommitId(String);
+
+impl TryFrom<String> for CommitId {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        Self::parse(&text)
+    }
+}
+
+impl CommitId {
+    /// The identity of these bits.
+    pub fn new(bits: u128) -> Self {
+        Self(format!("{bits:032x}"))
+    }
+
+    /// Checks what a user gives.
+    pub fn parse(text: &str) -> Result<Self> {
+        let digits = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
+        if text.len() == 32 && text.bytes().all(digits) {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(Error::invalid(format!(
+            "commit_id must be 32 hexadecimal digits, not {text:?}"
+        )))
+    }
+
+    /// The digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// `_latest_manifest`: which version is the newest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pointer {
+    /// The format of this object.
+    pub format: u32,
+    /// The newest version.
+    pub version: u64,
+    /// Its commit.
+    pub commit_id: CommitId,
+    /// Its manifest, relative to the table.
+    pub manifest: String,
+    /// Versions before this one have been vacuumed.
+    pub oldest_version: u64,
+}
+
+impl Pointer {
+    /// The pointer at a manifest: the same bytes whoever makes them.
+    pub fn to(manifest: &Manifest) -> Self {
+        Self {
+            format: FORMAT,
+            version: manifest.version,
+            commit_id: manifest.commit_id.clone(),
+            manifest: names::manifest(manifest.version),
+            oldest_version: manifest.oldest_version,
+        }
+    }
+
+    /// Its JSON.
+    pub fn to_bytes(&self) -> Bytes {
+        to_json(self)
+    }
+
+    /// Reads a pointer.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let pointer: Self = from_json(bytes, names::POINTER)?;
+        let fits = (1..=MAX_VERSION).contains(&pointer.version)
+            && (1..=pointer.version).contains(&pointer.oldest_version)
+            && pointer.manifest == names::manifest(pointer.version);
+        if !fits {
+            let why = "its version, manifest and oldest_version do not fit together";
+            return Err(corrupted(names::POINTER, why));
+        }
+        Ok(pointer)
+    }
+}
+
+/// A moment in UTC, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(i64);
+
+impl Moment {
+    /// The moment of a time of day.
+    pub fn new(time: DateTime<Utc>) -> Self {
+        Self(time.timestamp_micros())
+    }
+
+    /// A thousandth of a second later.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1000))
+    }
+}
+
+impl Serialize for Moment {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let time = DateTime::<Utc>::from_timestamp_micros(self.0).unwrap_or_default();
+        to.serialize_str(&time.to_rfc3339_opts(SecondsFormat::Micros, true))
+    }
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        DateTime::parse_from_rfc3339(&text)
+            .map(|time| Self(time.timestamp_micros()))
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+/// One snapshot of a table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The format of this object.
+    pub format: u32,
+    /// The snapshot's number, from 1.
+    pub version: u64,
+    /// The version it was made from.
+    pub previous: Option<u64>,
+    /// The commit that made it.
+    pub commit_id: CommitId,
+    /// Later than that of any version before.
+    pub created_at: Moment,
+    /// What was done.
+    pub operation: Operation,
+    /// Columns by name and type, for people and other readers.
+    pub schema: TableSchema,
+    /// The exact Arrow schema: an IPC schema message.
+    pub arrow_schema: Base64,
+    /// The columns that identify a row.
+    #[serde(default)]
+    pub key: Vec<u32>,
+    /// The columns that files are sorted by.
+    #[serde(default)]
+    pub sort_by: Vec<u32>,
+    /// The newest files.
+    pub data_files: Vec<DataFile>,
+    /// Deleted rows of the files.
+    pub tombstones: Vec<Tombstones>,
+    /// Versions before this one have been vacuumed.
+    pub oldest_version: u64,
+    /// Writers that began before this version have to begin again.
+    pub gc_floor: u64,
+    /// The commits of the versions before this one, newest first, the last [`RECENT_COMMITS`].
+    #[serde(default)]
+    pub recent_commits: Vec<CommitId>,
+    /// Results of commits with an idempotency key, by key.
+    #[serde(default)]
+    pub transactions: BTreeMap<String, Transaction>,
+    /// Versions that vacuum keeps, by name.
+    #[serde(default)]
+    pub tags: BTreeMap<String, u64>,
+}
+
+/// What a commit did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Operation {
+    /// Its name: `append`, `delete`, …
+    pub name: String,
+    /// Counts and parameters.
+    #[serde(flatten)]
+    pub details: BTreeMap<String, Value>,
+}
+
+impl Operation {
+    /// An operation with its details.
+    pub fn new<const N: usize>(name: &str, details: [(&str, Value); N]) -> Self {
+        Self {
+            name: name.to_owned(),
+            details: details.map(|(k, v)| (k.to_owned(), v)).into(),
+        }
+    }
+}
+
+/// The columns of a table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableSchema {
+    /// In their order.
+    pub columns: Vec<Column>,
+    /// The highest identity that was ever given.
+    pub last_id: u32,
+}
+
+/// One column.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Column {
+    /// Stays the same when the column is renamed, and is never given again.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Its Arrow type, as text.
+    #[serde(rename = "type")]
+    pub kind: String,
+}
+
+/// A data file, with paths relative to the table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DataFile {
+    /// Where it is.
+    pub path: String,
+    /// Its length.
+    pub size_bytes: u64,
+    /// The length of its Parquet footer, so that one request fetches it.
+    pub footer_size: u64,
+    /// Row groups.
+    pub row_group_count: u64,
+    /// Rows, deleted ones included.
+    pub total_rows: u64,
+    /// The smallest value by column identity; columns without exact bounds are missing.
+    #[serde(default)]
+    pub min: BTreeMap<u32, Value>,
+    /// The largest.
+    #[serde(default)]
+    pub max: BTreeMap<u32, Value>,
+    /// Nulls by column identity.
+    #[serde(default)]
+    pub null_counts: BTreeMap<u32, u64>,
+}
+
+/// A tombstone file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tombstones {
+    /// Where it is.
+    pub path: String,
+    /// Its length.
+    pub size_bytes: u64,
+    /// The data files it is about.
+    pub files: Vec<String>,
+    /// Rows it deletes.
+    pub deleted_rows: u64,
+}
+
+/// The result of a commit that can be asked for again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transaction {
+    /// The version it made.
+    pub version: u64,
+    /// The commit.
+    pub commit_id: CommitId,
+    /// When.
+    pub created_at: Moment,
+}
+
+/// Bytes in JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Base64(pub Bytes);
+
+impl Serialize for Base64 {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Base64 {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let bytes = STANDARD.decode(text).map_err(serde::de::Error::custom)?;
+        Ok(Self(bytes.into()))
+    }
+}
+
+impl Manifest {
+    /// Its JSON.
+    pub fn to_bytes(&self) -> Bytes {
+        to_json(self)
+    }
+
+    /// Reads the manifest of `version`.
+    pub fn parse(bytes: &[u8], version: u64) -> Result<Self> {
+        let name = names::manifest(version);
+        let manifest: Self = from_json(bytes, &name)?;
+        if manifest.version != version {
+            let why = format!("it says it is version {}", manifest.version);
+            return Err(corrupted(&name, &why));
+        }
+        match manifest.fault() {
+            Some(why) => Err(corrupted(&name, &why)),
+            None => Ok(manifest),
+        }
+    }
+
+    /// What no manifest of any version may say.
+    fn fault(&self) -> Option<String> {
+        let known = 1..=self.version;
+        let versions_fit = self.version <= MAX_VERSION
+            && known.contains(&self.oldest_version)
+            && self.gc_floor <= self.version
+            && self.previous == (self.version > 1).then(|| self.version - 1)
+            && self.recent_commits.is_empty() == self.previous.is_none()
+            && self.tags.values().all(|v| known.contains(v))
+            && self
+                .transactions
+                .values()
+                .all(|t| known.contains(&t.version));
+        if !versions_fit {
+            return Some("its version numbers do not fit together".to_owned());
+        }
+        let mut paths = HashSet::new();
+        for path in self.references() {
+            if !names::is_inside(path) {
+                return Some(format!("it names {path:?}, which is elsewhere"));
+            }
+            if !paths.insert(path) {
+                return Some(format!("it names {path:?} twice"));
+            }
+        }
+        None
+    }
+
+    /// Every object the snapshot needs. Readers, check and vacuum have no other list.
+    pub fn references(&self) -> impl Iterator<Item = &str> {
+        let data = self.data_files.iter().map(|f| f.path.as_str());
+        data.chain(self.tombstones.iter().map(|t| t.path.as_str()))
+    }
+
+    /// The commit that made a version, if this snapshot still knows.
+    pub fn commit_of(&self, version: u64) -> Option<&CommitId> {
+        match self.version.checked_sub(version)? {
+            0 => Some(&self.commit_id),
+            back => self.recent_commits.get(usize::try_from(back - 1).ok()?),
+        }
+    }
+
+    /// The oldest version whose commit this snapshot knows.
+    pub(super) fn oldest_known(&self) -> u64 {
+        self.version
+            .saturating_sub(self.recent_commits.len() as u64)
+            .max(1)
+    }
+
+    /// Whether a reader may still ask for a version.
+    pub fn keeps(&self, version: u64) -> bool {
+        (self.oldest_version..=self.version).contains(&version)
+            || self.tags.values().any(|tagged| *tagged == version)
+    }
+}
+
+#[derive(Deserialize)]
+struct Header {
+    format: u32,
+}
+
+fn to_json(value: &impl Serialize) -> Bytes {
+    // Plain data into memory cannot fail.
+    serde_json::to_vec(value).unwrap_or_default().into()
+}
+
+fn from_json<T: DeserializeOwned>(bytes: &[u8], name: &str) -> Result<T> {
+    let broken = |e: serde_json::Error| corrupted(name, "it cannot be read").caused_by(e);
+    let header: Header = serde_json::from_slice(bytes).map_err(broken)?;
+    if header.format > FORMAT {
+        let message = format!(
+            "{name} has format {}, this version of pds knows {FORMAT}; upgrade pds",
+            header.format
+        );
+        return Err(Error::new(ErrorKind::FormatNotSupported, message));
+    }
+    serde_json::from_slice(bytes).map_err(broken)
+}
+
+pub(super) fn corrupted(name: &str, why: &str) -> Error {
+    Error::new(
+        ErrorKind::ManifestCorrupted,
+        format!("{name} cannot be used: {why}"),
+    )
+    .with_detail(why)
+}

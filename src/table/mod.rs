@@ -1,0 +1,23 @@
+//! Tables: append, delete, scan and time travel, committed by compare-and-swap on one object.
+//!
+//! A table is a folder of immutable objects and one pointer ([`format::Pointer`]). The commit is the
+//! creation of `manifest/v(N+1).json`, which exactly one writer wins; the pointer follows, and
+//! whoever finds it behind moves it on, so a crashed writer blocks nobody ([`commit`]). Readers take
+//! the manifest the pointer names and hold that snapshot. [`vacuum`] removes what no retained
+//! version references.
+//!
+//! Errors: [`crate::ErrorKind::CommitConflict`] (another commit came first and this one does not fit
+//! any more), [`crate::ErrorKind::CommitStateUnknown`] (the answer was lost and cannot be found out now),
+//! [`crate::ErrorKind::TransactionExpired`] (a vacuum ran meanwhile; begin again),
+//! [`crate::ErrorKind::VersionExpired`], [`crate::ErrorKind::UnsafeStore`].
+
+pub mod actions;
+pub mod commit;
+pub mod format;
+mod names;
+mod snapshot;
+pub mod tombstone;
+pub mod vacuum;
+
+pub use self::names::{data_file as data_file_name, tombstones as tombstones_name};
+pub use self::snapshot::{Snapshot, Table};

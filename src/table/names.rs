@@ -1,0 +1,119 @@
+//! Where a table's objects lie, relative to the table.
+//!
+//! Data and tombstones carry the version their writer had read when it began (`b…`): what began
+//! before the floor of a vacuum and is referenced by nobody can be removed without looking at a
+//! clock.
+
+use chrono::{DateTime, Utc};
+
+use crate::store::path;
+
+/// The pointer.
+pub(super) const POINTER: &str = "_latest_manifest";
+pub(super) const MANIFESTS: &str = "manifest";
+const DATA: &str = "data";
+const TOMBSTONES: &str = "tombstone";
+/// Digits of a version, so that names sort as numbers do.
+const DIGITS: usize = 8;
+
+/// The folders that hold a table's objects.
+pub(super) const FOLDERS: [&str; 2] = [DATA, TOMBSTONES];
+
+/// The manifest of a version.
+pub(super) fn manifest(version: u64) -> String {
+    format!("{MANIFESTS}/v{version:0DIGITS$}.json")
+}
+
+/// The version whose manifest has this name.
+pub(super) fn manifest_version(path: &str) -> Option<u64> {
+    let digits = path
+        .strip_prefix(MANIFESTS)?
+        .strip_prefix("/v")?
+        .strip_suffix(".json")?;
+    number(digits)
+}
+
+/// A new data file of a writer that began at version `base`.
+pub fn data_file(at: DateTime<Utc>, base: u64, id: u128) -> String {
+    object(DATA, at, base, id, "parquet")
+}
+
+/// A new tombstone file.
+pub fn tombstones(at: DateTime<Utc>, base: u64, id: u128) -> String {
+    object(TOMBSTONES, at, base, id, "del")
+}
+
+fn object(folder: &str, at: DateTime<Utc>, base: u64, id: u128, extension: &str) -> String {
+    let hour = at.format("%Y/%m/%d/%H");
+    format!("{folder}/{hour}/b{base:0DIGITS$}-{id:032x}.{extension}")
+}
+
+/// The version at which the writer of an object began; None for what no version of pds names so.
+pub(super) fn base_of(path: &str) -> Option<u64> {
+    let mut parts = path.split('/');
+    let folder = parts.next()?;
+    let extension = match folder {
+        DATA => ".parquet",
+        TOMBSTONES => ".del",
+        _ => return None,
+    };
+    for digits in [4, 2, 2, 2] {
+        let part = parts.next()?;
+        if part.len() != digits || !part.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+    }
+    let name = parts.next()?.strip_suffix(extension)?.strip_prefix('b')?;
+    let (base, id) = name.split_once('-')?;
+    let is_id = id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit());
+    if parts.next().is_some() || !is_id {
+        return None;
+    }
+    number(base)
+}
+
+fn number(digits: &str) -> Option<u64> {
+    let plain = digits.len() >= DIGITS && digits.bytes().all(|b| b.is_ascii_digit());
+    // Only as it would be written: `v000000012` is another name than `v00000012`.
+    let number: u64 = plain.then(|| digits.parse().ok())??;
+    (format!("{number:0DIGITS$}") == digits).then_some(number)
+}
+
+/// Whether a reference of a manifest stays within the table.
+pub(super) fn is_inside(reference: &str) -> bool {
+    path::parse(reference).is_ok() && reference != POINTER
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_named_is_recognised() {
+        let at = DateTime::from_timestamp(1_795_000_000, 0).unwrap();
+        for base in [0, 7, 99_999_999, 123_456_789_012] {
+            assert_eq!(base_of(&data_file(at, base, 5)), Some(base));
+            assert_eq!(base_of(&tombstones(at, base, u128::MAX)), Some(base));
+            assert_eq!(manifest_version(&manifest(base)), Some(base));
+        }
+    }
+
+    #[test]
+    fn foreign_names_are_left_alone() {
+        let id = "0123456789abcdef0123456789abcdef";
+        for path in [
+            format!("data/2026/11/21/08/b00000001-{id}.del"),
+            format!("data/2026/11/21/08/b1-{id}.parquet"),
+            format!("data/2026/11/21/08/b000000001-{id}.parquet"),
+            format!("data/2026/11/21/8/b00000001-{id}.parquet"),
+            format!("data/2026/11/21/08/more/b00000001-{id}.parquet"),
+            format!("other/2026/11/21/08/b00000001-{id}.parquet"),
+            "data/2026/11/21/08/b00000001-x.parquet".to_owned(),
+            "data/mine.parquet".to_owned(),
+        ] {
+            assert_eq!(base_of(&path), None, "{path}");
+        }
+        assert_eq!(manifest_version("manifest/v000000012.json"), None);
+        assert_eq!(manifest_version("manifest/v00000012.json.bak"), None);
+    }
+}

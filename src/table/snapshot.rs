@@ -1,0 +1,180 @@
+//! A table's place, its newest snapshot, and any other it keeps.
+
+use std::sync::Arc;
+
+use object_store::GetOptions;
+
+use super::format::{MAX_MANIFEST_BYTES, MAX_POINTER_BYTES, Manifest, Pointer, corrupted};
+use super::names;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::cas::{Outcome, Register, Versioned};
+use crate::store::{Store, path};
+
+/// How often a snapshot that goes while it is opened is looked for again.
+const MAX_RESTARTS: u32 = 20;
+
+/// A folder that is or becomes a table.
+#[derive(Debug, Clone)]
+pub struct Table {
+    pub(super) store: Store,
+    root: String,
+}
+
+/// The newest snapshot and the pointer that named it.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// What it holds.
+    pub manifest: Arc<Manifest>,
+    pub(super) pointer: Versioned,
+}
+
+impl Table {
+    /// The table at `root`; nothing is read.
+    pub fn new(store: Store, root: &str) -> Result<Self> {
+        path::parse(root)?;
+        if root.split('/').any(|part| part == names::POINTER) {
+            let message = format!(
+                "{root:?} holds {:?}, a name of a table's own",
+                names::POINTER
+            );
+            return Err(Error::new(ErrorKind::InvalidPath, message).at(root));
+        }
+        Ok(Self {
+            store,
+            root: root.to_owned(),
+        })
+    }
+
+    /// The path of an object that is named relative to the table.
+    pub fn path(&self, relative: &str) -> String {
+        path::join(&self.root, relative)
+    }
+
+    pub(super) fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// Its store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The newest snapshot.
+    pub async fn newest(&self) -> Result<Snapshot> {
+        self.find().await?.ok_or_else(|| {
+            let message = format!("there is no table at {:?}", self.root);
+            Error::new(ErrorKind::NotFound, message).at(&self.root)
+        })
+    }
+
+    /// The newest snapshot, if there is a table.
+    pub(super) async fn find(&self) -> Result<Option<Snapshot>> {
+        let mut last = None;
+        for _ in 0..MAX_RESTARTS {
+            let Some((pointer, parsed)) = self.pointer().await? else {
+                return self.adopt_first().await;
+            };
+            let found = self.manifest(parsed.version).await?;
+            if let Some(manifest) = found.filter(|m| Pointer::to(m) == parsed) {
+                let manifest = Arc::new(manifest);
+                return Ok(Some(Snapshot { manifest, pointer }));
+            }
+            // Vacuumed since the pointer was read, unless the pointer still says the same.
+            if last.replace(parsed.version) == Some(parsed.version) {
+                let why = "what the pointer names is not there";
+                return Err(corrupted(&parsed.manifest, why).at(&self.root));
+            }
+        }
+        let message = "the table changes faster than it can be opened";
+        Err(Error::new(ErrorKind::Unavailable, message).at(&self.root))
+    }
+
+    /// The first snapshot of a table whose creator ended before it placed the pointer.
+    async fn adopt_first(&self) -> Result<Option<Snapshot>> {
+        let Some(manifest) = self.manifest(1).await? else {
+            return Ok(None);
+        };
+        let path = self.path(names::POINTER);
+        let register = Register::new(&self.store, &path);
+        match register.create(Pointer::to(&manifest).to_bytes()).await? {
+            Outcome::Written(pointer) => Ok(Some(Snapshot {
+                manifest: Arc::new(manifest),
+                pointer,
+            })),
+            Outcome::Lost(_) | Outcome::Gone => Box::pin(self.find()).await,
+        }
+    }
+
+    /// The pointer, if there is one.
+    pub(super) async fn pointer(&self) -> Result<Option<(Versioned, Pointer)>> {
+        let path = self.path(names::POINTER);
+        let register = Register::new(&self.store, &path);
+        match register.read_at_most(MAX_POINTER_BYTES).await {
+            Ok(None) => Ok(None),
+            Ok(Some(found)) => {
+                let parsed = Pointer::parse(&found.bytes).map_err(|e| e.at(&path))?;
+                Ok(Some((found, parsed)))
+            }
+            Err(e) if e.kind() == ErrorKind::TooLarge => {
+                Err(corrupted(names::POINTER, "it has too many bytes").at(&path))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The manifest of a version, if it is there.
+    pub(super) async fn manifest(&self, version: u64) -> Result<Option<Manifest>> {
+        let name = names::manifest(version);
+        let path = self.path(&name);
+        let read = self
+            .store
+            .get_at_most(&path, GetOptions::default(), MAX_MANIFEST_BYTES);
+        match read.await {
+            Ok((bytes, _)) => Manifest::parse(&bytes, version)
+                .map(Some)
+                .map_err(|e| e.at(&path)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) if e.kind() == ErrorKind::TooLarge => {
+                Err(corrupted(&name, "it has too many bytes").at(&path))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The snapshot of a version.
+    pub async fn at(&self, version: u64) -> Result<Arc<Manifest>> {
+        let newest = self.newest().await?.manifest;
+        if newest.version == version {
+            return Ok(newest);
+        }
+        let found = if newest.keeps(version) {
+            self.manifest(version).await?
+        } else {
+            None
+        };
+        // It may have been vacuumed between the two requests, and its place taken by a late one.
+        let newest = self.newest().await?.manifest;
+        if let Some(manifest) = found.filter(|_| newest.keeps(version)) {
+            return Ok(Arc::new(manifest));
+        }
+        if version > newest.version || version == 0 {
+            let message = format!(
+                "there is no version {version}; the newest is {}",
+                newest.version
+            );
+            return Err(Error::invalid(message).at(&self.root));
+        }
+        if newest.keeps(version) {
+            return Err(corrupted(&names::manifest(version), "it is not there").at(&self.root));
+        }
+        Err(self.expired(version, &newest))
+    }
+
+    fn expired(&self, version: u64, newest: &Manifest) -> Error {
+        let message = format!(
+            "version {version} has been vacuumed; the oldest there is is {}",
+            newest.oldest_version
+        );
+        Error::new(ErrorKind::VersionExpired, message).at(&self.root)
+    }
+}

@@ -1,0 +1,258 @@
+//! Tombstones: which rows of which data files are deleted, as JSON lines.
+//!
+//! A line is about one file: a whole row group, rows of a row group (a list of few, a Roaring bitmap
+//! in its portable format of many), or the rows whose key lies in a closed range. Lines add up, so
+//! two deletes never undo one another.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use roaring::RoaringBitmap;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::format::{Base64, corrupted};
+use super::names;
+use crate::error::Result;
+
+/// Up to so many rows are listed by number.
+const FEW_ROWS: u64 = 16;
+
+/// Deleted rows of one data file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// The file, relative to the table.
+    pub file: String,
+    /// Its rows.
+    pub deleted: Deleted,
+}
+
+/// Rows of a data file.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Deleted {
+    /// All of a row group.
+    RowGroup(u32),
+    /// Some of a row group, numbered within it from 0.
+    Rows(u32, RoaringBitmap),
+    /// Those with a key from the first value to the second, both included.
+    Keys(Value, Value),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    file: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    row_group: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pk_min: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pk_max: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    deleted_rows: Option<Vec<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    roaring: Option<Base64>,
+}
+
+impl Wire {
+    fn of(line: &Line) -> Self {
+        let mut wire = Self {
+            file: line.file.clone(),
+            row_group: None,
+            pk_min: None,
+            pk_max: None,
+            deleted_rows: None,
+            roaring: None,
+        };
+        match &line.deleted {
+            Deleted::RowGroup(group) => wire.row_group = Some(*group),
+            Deleted::Rows(group, rows) => {
+                wire.row_group = Some(*group);
+                if rows.len() <= FEW_ROWS {
+                    wire.deleted_rows = Some(rows.iter().collect());
+                } else {
+                    wire.roaring = Some(Base64(to_portable(rows)));
+                }
+            }
+            Deleted::Keys(min, max) => {
+                (wire.pk_min, wire.pk_max) = (Some(min.clone()), Some(max.clone()));
+            }
+        }
+        wire
+    }
+
+    /// None where the fields do not fit together.
+    fn into_line(self) -> Option<Line> {
+        let deleted = match (self.row_group, self.deleted_rows, self.roaring) {
+            (Some(group), None, None) => Deleted::RowGroup(group),
+            (Some(group), Some(rows), None) => Deleted::Rows(group, rows.into_iter().collect()),
+            (Some(group), None, Some(Base64(bytes))) => {
+                Deleted::Rows(group, RoaringBitmap::deserialize_from(&bytes[..]).ok()?)
+            }
+            (None, None, None) => Deleted::Keys(self.pk_min.clone()?, self.pk_max.clone()?),
+            _ => return None,
+        };
+        let by_key = matches!(deleted, Deleted::Keys(..));
+        if !by_key && (self.pk_min.is_some() || self.pk_max.is_some()) {
+            return None;
+        }
+        names::is_inside(&self.file).then_some(Line {
+            file: self.file,
+            deleted,
+        })
+    }
+}
+
+fn to_portable(rows: &RoaringBitmap) -> Bytes {
+    let mut runs = rows.clone();
+    runs.optimize();
+    let mut bytes = Vec::with_capacity(runs.serialized_size());
+    // Plain data into memory cannot fail.
+    let _ = runs.serialize_into(&mut bytes);
+    bytes.into()
+}
+
+/// The bytes of a tombstone file.
+pub fn encode(lines: &[Line]) -> Bytes {
+    let mut bytes = Vec::new();
+    for line in lines {
+        // Plain data into memory cannot fail.
+        let _ = serde_json::to_writer(&mut bytes, &Wire::of(line));
+        bytes.push(b'\n');
+    }
+    bytes.into()
+}
+
+/// Reads the tombstone file `name`.
+pub fn parse(bytes: &[u8], name: &str) -> Result<Vec<Line>> {
+    let lines = bytes.split(|b| *b == b'\n').enumerate();
+    lines
+        .filter(|(_, line)| !line.is_empty())
+        .map(|(index, line)| {
+            let why = || format!("line {} cannot be read", index + 1);
+            let wire: Wire =
+                serde_json::from_slice(line).map_err(|e| corrupted(name, &why()).caused_by(e))?;
+            wire.into_line().ok_or_else(|| corrupted(name, &why()))
+        })
+        .collect()
+}
+
+/// All that is deleted of one data file.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Deletions {
+    /// Row groups of which nothing is left.
+    pub groups: BTreeSet<u32>,
+    /// Rows by row group.
+    pub rows: BTreeMap<u32, RoaringBitmap>,
+    /// Ranges of keys, both ends included.
+    pub keys: Vec<(Value, Value)>,
+}
+
+impl Deletions {
+    /// Adds more.
+    pub fn add(&mut self, deleted: &Deleted) {
+        match deleted {
+            Deleted::RowGroup(group) => {
+                self.groups.insert(*group);
+                self.rows.remove(group);
+            }
+            Deleted::Rows(group, rows) if !self.groups.contains(group) => {
+                *self.rows.entry(*group).or_default() |= rows;
+            }
+            Deleted::Rows(..) => {}
+            Deleted::Keys(min, max) => {
+                let range = (min.clone(), max.clone());
+                if !self.keys.contains(&range) {
+                    self.keys.push(range);
+                }
+            }
+        }
+    }
+
+    /// Of every file that the lines are about.
+    pub fn by_file<'a>(lines: impl IntoIterator<Item = &'a Line>) -> BTreeMap<String, Self> {
+        let mut all: BTreeMap<String, Self> = BTreeMap::new();
+        for line in lines {
+            all.entry(line.file.clone()).or_default().add(&line.deleted);
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+    use serde_json::json;
+
+    use super::*;
+
+    fn line(deleted: Deleted) -> Line {
+        Line {
+            file: "data/a.parquet".to_owned(),
+            deleted,
+        }
+    }
+
+    #[test]
+    fn reads_what_it_wrote() {
+        let mut random = StdRng::seed_from_u64(1);
+        let some: RoaringBitmap = (0..5000)
+            .map(|_| random.random_range(0..1_000_000))
+            .collect();
+        let lines = [
+            line(Deleted::RowGroup(3)),
+            line(Deleted::Rows(0, (5..9).collect())),
+            line(Deleted::Rows(1, some)),
+            line(Deleted::Keys(json!(-5), json!("z"))),
+        ];
+        assert_eq!(parse(&encode(&lines), "t").unwrap(), lines);
+        let text = String::from_utf8(encode(&lines[..2]).to_vec()).unwrap();
+        let expected = "{\"file\":\"data/a.parquet\",\"row_group\":3}\n\
+                        {\"file\":\"data/a.parquet\",\"row_group\":0,\"deleted_rows\":[5,6,7,8]}\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_million_rows_in_a_run_are_few_bytes() {
+        let mut run = RoaringBitmap::new();
+        run.insert_range(17..1_000_017);
+        let bytes = encode(&[line(Deleted::Rows(0, run))]);
+        assert!(bytes.len() <= 4096, "{} bytes", bytes.len());
+    }
+
+    #[test]
+    fn deletions_add_up() {
+        let lines = [
+            line(Deleted::Rows(0, (0..3).collect())),
+            line(Deleted::Rows(0, (2..5).collect())),
+            line(Deleted::Rows(1, (0..2).collect())),
+            line(Deleted::RowGroup(1)),
+            line(Deleted::Rows(1, (7..9).collect())),
+            line(Deleted::Keys(json!(1), json!(2))),
+            line(Deleted::Keys(json!(1), json!(2))),
+        ];
+        let all = &Deletions::by_file(&lines)["data/a.parquet"];
+        assert_eq!(all.groups, BTreeSet::from([1]));
+        assert_eq!(all.rows, BTreeMap::from([(0, (0..5).collect())]));
+        assert_eq!(all.keys, [(json!(1), json!(2))]);
+    }
+
+    #[test]
+    fn refuses_what_makes_no_sense() {
+        for text in [
+            "{}",
+            r#"{"file":"a"}"#,
+            r#"{"file":"a","pk_min":1}"#,
+            r#"{"file":"a","row_group":1,"pk_min":1,"pk_max":2}"#,
+            r#"{"file":"a","row_group":1,"deleted_rows":[1],"roaring":""}"#,
+            r#"{"file":"a","deleted_rows":[1]}"#,
+            r#"{"file":"a","row_group":1,"roaring":"AAAA"}"#,
+            r#"{"file":"a","row_group":-1}"#,
+            r#"{"file":"../a","row_group":1}"#,
+            "[",
+            "\u{0}",
+        ] {
+            assert!(parse(text.as_bytes(), "t").is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Time as the world lets it pass.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, TimeDelta, Utc};
+use pds::clock::Clock;
+
+use super::world::World;
+
+/// One actor's clock: everyone's time passes alike, but the time of day differs.
+pub(super) struct WorldClock {
+    world: World,
+    actor: usize,
+    skew: TimeDelta,
+}
+
+impl WorldClock {
+    pub(super) fn new(world: World, actor: usize, skew: TimeDelta) -> Self {
+        Self { world, actor, skew }
+    }
+}
+
+impl fmt::Debug for WorldClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WorldClock({})", self.actor)
+    }
+}
+
+#[async_trait]
+impl Clock for WorldClock {
+    fn now(&self) -> DateTime<Utc> {
+        let begin = DateTime::from_timestamp(1_600_000_000, 0).unwrap();
+        begin + self.skew + TimeDelta::from_std(self.monotonic()).unwrap()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.world.time()
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        if !self.world.pass(self.actor, duration).await {
+            futures::future::pending::<()>().await;
+        }
+    }
+
+    fn new_id(&self) -> u128 {
+        self.world.new_id()
+    }
+}

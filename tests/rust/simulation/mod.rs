@@ -1,0 +1,388 @@
+//! Writers, compactions, vacuums and readers on one table, in every order a seed can think of, with
+//! lost answers, late requests, stopped and crashed processes and wrong clocks.
+//!
+//! The history of the pointer is recorded request by request and compared with a model: what each
+//! commit may change, that acknowledged rows are there exactly once and refused rows never.
+//! `PDS_SIMULATION_SEED` replays one seed, `PDS_SOAK` runs ten thousand.
+
+mod clock;
+mod datasets;
+mod model;
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::executor::LocalPool;
+use futures::task::LocalSpawnExt;
+use object_store::PutMode;
+use pds::table::actions::{Append, NewTable, Replace, create};
+use pds::table::commit::{Change, Committed, DEFAULT_TIMEOUT, commit};
+use pds::table::format::{Column, DataFile, Manifest, TableSchema};
+use pds::table::{Table, data_file_name, vacuum};
+use pds::{Error, ErrorKind, Result};
+
+use self::model::{Ledger, Model};
+use self::world::{Weather, World};
+
+const ROOT: &str = "lake/events";
+const MAX_STEPS: usize = 200_000;
+const TURNS: usize = 4;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Appends without a key: what is not acknowledged is not repeated.
+    Appender,
+    /// Appends with a key, again and again until it is acknowledged.
+    Repeater,
+    Compactor,
+    Vacuum,
+    Reader,
+}
+
+const CAST: [Role; 7] = [
+    Role::Appender,
+    Role::Appender,
+    Role::Repeater,
+    Role::Repeater,
+    Role::Compactor,
+    Role::Vacuum,
+    Role::Reader,
+];
+
+/// One role's player: the process that has it may crash, and another goes on in its place.
+#[derive(Clone)]
+struct Player {
+    part: usize,
+    role: Role,
+    table: Table,
+    world: World,
+    ledger: Arc<Mutex<Ledger>>,
+    turns_left: Arc<AtomicUsize>,
+}
+
+impl Player {
+    async fn play(self) {
+        while self.turns_left.load(Ordering::Relaxed) > 0 {
+            if self.turn().await {
+                self.turns_left.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Does the next thing; false when it is to be done again.
+    async fn turn(&self) -> bool {
+        let Some(base) = self.opened().await else {
+            return false;
+        };
+        match self.role {
+            Role::Appender => {
+                self.append(&base, None).await;
+            }
+            Role::Repeater => {
+                let left = self.turns_left.load(Ordering::Relaxed);
+                return self
+                    .append(&base, Some(format!("{}-{left}", self.part)))
+                    .await;
+            }
+            Role::Compactor => {
+                self.compact(&base).await;
+            }
+            Role::Vacuum => {
+                let retention =
+                    Duration::from_millis([0, 0, 100, 1000][self.world.draw(4) as usize]);
+                let vacuumed = vacuum::vacuum(&self.table, retention, false, DEFAULT_TIMEOUT);
+                return match vacuumed.await {
+                    Ok(_) => true,
+                    Err(e) => {
+                        let unknown = ErrorKind::CommitStateUnknown;
+                        let denied = ErrorKind::PermissionDenied;
+                        expect(&e, &[unknown, ErrorKind::Unavailable, denied]);
+                        false
+                    }
+                };
+            }
+            Role::Reader => self.read(&base).await,
+        }
+        true
+    }
+
+    /// The newest snapshot of the table, which whoever comes first creates.
+    async fn opened(&self) -> Option<Arc<Manifest>> {
+        match self.table.newest().await {
+            Ok(snapshot) => return Some(snapshot.manifest),
+            Err(e) => {
+                // It places the pointer of a table whose creator did not.
+                let denied = ErrorKind::PermissionDenied;
+                expect(&e, &[ErrorKind::NotFound, ErrorKind::Unavailable, denied]);
+            }
+        }
+        if let Err(e) = create(&self.table, new_table()).await {
+            let (unknown, denied) = (ErrorKind::CommitStateUnknown, ErrorKind::PermissionDenied);
+            let exists = ErrorKind::AlreadyExists;
+            expect(&e, &[exists, unknown, denied, ErrorKind::Unavailable]);
+        }
+        None
+    }
+
+    async fn upload(&self, base: u64, rows: &[u64]) -> Result<DataFile> {
+        let clock = self.table.store().clock();
+        let path = data_file_name(clock.now(), base, clock.new_id());
+        let bytes = Bytes::from(format!("{rows:?}"));
+        let file = DataFile {
+            path: path.clone(),
+            size_bytes: bytes.len() as u64,
+            footer_size: 0,
+            row_group_count: 1,
+            total_rows: rows.len() as u64,
+            min: BTreeMap::new(),
+            max: BTreeMap::new(),
+            null_counts: BTreeMap::new(),
+        };
+        self.ledger.lock().unwrap().uploaded(&path, rows);
+        let path = self.table.path(&path);
+        let put = self.table.store().put(&path, bytes, PutMode::Overwrite);
+        put.await.map(|_| file)
+    }
+
+    async fn append(&self, base: &Manifest, key: Option<String>) -> bool {
+        let rows = self.ledger.lock().unwrap().rows_of(key.as_deref());
+        let Ok(file) = self.upload(base.version, &rows).await else {
+            return false;
+        };
+        let path = file.path.clone();
+        let change = Append {
+            files: vec![file],
+            began_at: base.version,
+            idempotency_key: key,
+        };
+        self.settle(&change, &path, &rows).await
+    }
+
+    async fn compact(&self, base: &Manifest) -> bool {
+        let count = base.data_files.len();
+        if count < 2 {
+            return true;
+        }
+        let first = self.world.draw(u32::try_from(count - 1).unwrap()) as usize;
+        let removed: Vec<String> = base.data_files[first..first + 2]
+            .iter()
+            .map(|f| f.path.clone())
+            .collect();
+        let rows = self.ledger.lock().unwrap().rows_in(&removed);
+        let Ok(file) = self.upload(base.version, &rows).await else {
+            return false;
+        };
+        let path = file.path.clone();
+        let change = Replace {
+            operation: "compact",
+            removed,
+            applied: Vec::new(),
+            added: vec![file],
+            began_at: base.version,
+        };
+        self.settle(&change, &path, &[]).await
+    }
+
+    /// Commits and notes the outcome; whether it was acknowledged.
+    async fn settle(&self, change: &dyn Change, path: &str, rows: &[u64]) -> bool {
+        // Some have no patience, and learn that the outcome is unknown.
+        let timeout = [Duration::ZERO, DEFAULT_TIMEOUT][self.world.draw(2) as usize];
+        let outcome = commit(&self.table, change, timeout).await;
+        let mut ledger = self.ledger.lock().unwrap();
+        match outcome {
+            Ok(Committed {
+                version, commit_id, ..
+            }) => {
+                ledger.acknowledged(version, commit_id, rows);
+                true
+            }
+            Err(e) => {
+                if e.kind() == ErrorKind::CommitStateUnknown {
+                    ledger.unknown(e.detail().unwrap());
+                } else if change.idempotency_key().is_none() {
+                    ledger.refused(path, rows);
+                }
+                expect(
+                    &e,
+                    &[
+                        ErrorKind::CommitStateUnknown,
+                        ErrorKind::CommitConflict,
+                        ErrorKind::TransactionExpired,
+                        ErrorKind::Unavailable,
+                        ErrorKind::PermissionDenied,
+                    ],
+                );
+                false
+            }
+        }
+    }
+
+    /// Everything a snapshot names is there, or the snapshot has expired.
+    async fn read(&self, base: &Manifest) {
+        for path in base.references() {
+            let found = self.table.store().head(&self.table.path(path)).await;
+            let Err(missing) = found else { continue };
+            expect(&missing, &[ErrorKind::NotFound, ErrorKind::Unavailable]);
+            if missing.kind() == ErrorKind::NotFound {
+                match self.table.newest().await {
+                    Ok(now) => assert!(
+                        !now.manifest.keeps(base.version),
+                        "{path} of version {} is not there, and it is retained",
+                        base.version
+                    ),
+                    Err(e) => expect(&e, &[ErrorKind::Unavailable]),
+                }
+            }
+        }
+        let limit = u32::try_from(base.version).unwrap();
+        let version = u64::from(self.world.draw(limit)) + 1;
+        match self.table.at(version).await {
+            Ok(older) => self.ledger.lock().unwrap().saw(&older),
+            Err(e) => expect(&e, &[ErrorKind::VersionExpired, ErrorKind::Unavailable]),
+        }
+    }
+}
+
+fn expect(error: &Error, kinds: &[ErrorKind]) {
+    assert!(kinds.contains(&error.kind()), "{:?}: {error}", error.kind());
+}
+
+fn new_table() -> NewTable {
+    NewTable {
+        schema: TableSchema {
+            columns: vec![Column {
+                id: 1,
+                name: "row".to_owned(),
+                kind: "uint64".to_owned(),
+            }],
+            last_id: 1,
+        },
+        arrow_schema: Bytes::new(),
+        key: vec![1],
+        sort_by: Vec::new(),
+    }
+}
+
+/// Plays one seed to its end.
+fn simulate(seed: u64, weather: Weather) -> Model {
+    let world = World::new(seed, weather);
+    let mut model = Model::new(&world, ROOT);
+    let mut pool = LocalPool::new();
+    let living = Arc::new(AtomicUsize::new(0));
+    let mut players = Vec::new();
+    let begin = |player: &Player, pool: &LocalPool| {
+        living.fetch_add(1, Ordering::Relaxed);
+        let (player, living) = (player.clone(), Arc::clone(&living));
+        let task = async move {
+            player.play().await;
+            living.fetch_sub(1, Ordering::Relaxed);
+        };
+        pool.spawner().spawn_local(task).unwrap();
+    };
+    for (part, role) in CAST.into_iter().enumerate() {
+        let player = Player {
+            part,
+            role,
+            table: Table::new(world.store(part), ROOT).unwrap(),
+            world: world.clone(),
+            ledger: Arc::clone(&model.ledger),
+            turns_left: Arc::new(AtomicUsize::new(TURNS)),
+        };
+        begin(&player, &pool);
+        players.push(player);
+    }
+    for _ in 0..MAX_STEPS {
+        pool.run_until_stalled();
+        for actor in world.take_crashed() {
+            living.fetch_sub(1, Ordering::Relaxed);
+            // Another process, with another clock.
+            let number = players.len();
+            let mut next = players[actor].clone();
+            next.table = Table::new(world.store(number), ROOT).unwrap();
+            begin(&next, &pool);
+            players.push(next);
+        }
+        pool.run_until_stalled();
+        model.check_step();
+        if !world.step() {
+            assert_eq!(
+                living.load(Ordering::Relaxed),
+                0,
+                "somebody waits for nothing"
+            );
+            model.check_end();
+            return model;
+        }
+    }
+    panic!("no end after {MAX_STEPS} steps");
+}
+
+fn run_seeds(seeds: std::ops::Range<u64>, weather: Weather) {
+    let mut commits = 0;
+    for seed in seeds {
+        let played = std::panic::AssertUnwindSafe(|| simulate(seed, weather));
+        match std::panic::catch_unwind(played) {
+            Ok(model) => commits += model.commits(),
+            Err(panic) => {
+                let replay = format!("PDS_SIMULATION_SEED={seed} replays it");
+                let plain = panic.downcast_ref::<&str>().copied();
+                let text = panic.downcast_ref::<String>().map_or(plain, |t| Some(t));
+                let text = text.unwrap_or_default();
+                panic!("seed {seed}, {weather:?}: {text}; {replay}");
+            }
+        }
+    }
+    assert!(commits > 0, "nothing was ever committed");
+}
+
+fn seeds(usual: u64) -> std::ops::Range<u64> {
+    if let Ok(seed) = std::env::var("PDS_SIMULATION_SEED") {
+        let seed = seed.parse().unwrap();
+        return seed..seed + 1;
+    }
+    0..if std::env::var_os("PDS_SOAK").is_some() {
+        10_000
+    } else {
+        usual
+    }
+}
+
+#[test]
+fn in_fair_weather() {
+    let weather = Weather {
+        failing: 0,
+        crashing: 0,
+    };
+    run_seeds(seeds(100), weather);
+}
+
+#[test]
+fn with_lost_answers_and_late_requests() {
+    let weather = Weather {
+        failing: 60,
+        crashing: 0,
+    };
+    run_seeds(seeds(150), weather);
+}
+
+#[test]
+fn in_a_storm() {
+    let weather = Weather {
+        failing: 400,
+        crashing: 3,
+    };
+    run_seeds(seeds(60), weather);
+}
+
+#[test]
+fn with_crashes_too() {
+    let weather = Weather {
+        failing: 30,
+        crashing: 10,
+    };
+    run_seeds(seeds(250), weather);
+}

@@ -1,0 +1,255 @@
+//! What the history of a table must look like.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use futures::TryStreamExt;
+use futures::executor::block_on;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use pds::ErrorKind;
+use pds::table::Table;
+use pds::table::commit::was_committed;
+use pds::table::format::{CommitId, Manifest, Pointer};
+
+use super::world::World;
+
+/// How many steps pass between two looks at everything.
+const STEPS_BETWEEN_AUDITS: usize = 25;
+
+/// What the players say.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    next_row: u64,
+    rows: HashMap<String, Vec<u64>>,
+    by_key: HashMap<String, Vec<u64>>,
+    acknowledged: Vec<(u64, CommitId, Vec<u64>)>,
+    refused_rows: HashSet<u64>,
+    refused_files: HashSet<String>,
+    unknown: Vec<CommitId>,
+    seen: Vec<Manifest>,
+}
+
+impl Ledger {
+    /// New rows; the same ones for the same key.
+    pub(super) fn rows_of(&mut self, key: Option<&str>) -> Vec<u64> {
+        if let Some(rows) = key.and_then(|key| self.by_key.get(key)) {
+            return rows.clone();
+        }
+        let rows: Vec<u64> = (self.next_row..self.next_row + 3).collect();
+        self.next_row += 3;
+        if let Some(key) = key {
+            self.by_key.insert(key.to_owned(), rows.clone());
+        }
+        rows
+    }
+
+    pub(super) fn uploaded(&mut self, path: &str, rows: &[u64]) {
+        let before = self.rows.insert(path.to_owned(), rows.to_vec());
+        assert!(before.is_none(), "{path} is written twice");
+    }
+
+    pub(super) fn rows_in(&self, paths: &[String]) -> Vec<u64> {
+        paths.iter().flat_map(|p| self.rows[p].clone()).collect()
+    }
+
+    pub(super) fn acknowledged(&mut self, version: u64, commit_id: CommitId, rows: &[u64]) {
+        self.acknowledged.push((version, commit_id, rows.to_vec()));
+    }
+
+    pub(super) fn refused(&mut self, path: &str, rows: &[u64]) {
+        self.refused_rows.extend(rows);
+        self.refused_files.insert(path.to_owned());
+    }
+
+    pub(super) fn unknown(&mut self, commit_id: &str) {
+        self.unknown.push(CommitId::parse(commit_id).unwrap());
+    }
+
+    /// Takes note of an older snapshot that a reader was given.
+    pub(super) fn saw(&mut self, manifest: &Manifest) {
+        self.seen.push(manifest.clone());
+    }
+
+    /// The rows of a snapshot, each at most once.
+    fn contents(&self, manifest: &Manifest) -> BTreeSet<u64> {
+        let mut rows = BTreeSet::new();
+        for file in &manifest.data_files {
+            for row in &self.rows[&file.path] {
+                assert!(
+                    rows.insert(*row),
+                    "row {row} is twice in version {}",
+                    manifest.version
+                );
+            }
+        }
+        rows
+    }
+}
+
+/// The history of the pointer, as the store saw it.
+pub(super) struct Model {
+    world: World,
+    root: String,
+    pub(super) ledger: Arc<Mutex<Ledger>>,
+    history: BTreeMap<u64, Manifest>,
+    steps: usize,
+}
+
+impl Model {
+    pub(super) fn new(world: &World, root: &str) -> Self {
+        Self {
+            world: world.clone(),
+            root: root.to_owned(),
+            ledger: Arc::default(),
+            history: BTreeMap::new(),
+            steps: 0,
+        }
+    }
+
+    pub(super) fn commits(&self) -> usize {
+        self.history.len()
+    }
+
+    fn object(&self, relative: &str) -> Option<Vec<u8>> {
+        let path = Path::from(format!("{}/{relative}", self.root));
+        let found = block_on(self.world.objects.get(&path)).ok()?;
+        Some(block_on(found.bytes()).unwrap().to_vec())
+    }
+
+    /// After every request: the pointer moves by one version at a time, to what was committed.
+    pub(super) fn check_step(&mut self) {
+        self.steps += 1;
+        if let Some(bytes) = self.object("_latest_manifest") {
+            let pointer = Pointer::parse(&bytes).unwrap();
+            let last = self.history.keys().next_back().copied().unwrap_or(0);
+            if pointer.version != last {
+                assert_eq!(pointer.version, last + 1, "the pointer jumped");
+                self.record(&pointer);
+            }
+        } else {
+            assert!(self.history.is_empty(), "the pointer has gone");
+        }
+        if self.steps.is_multiple_of(STEPS_BETWEEN_AUDITS) {
+            self.audit();
+        }
+    }
+
+    fn record(&mut self, pointer: &Pointer) {
+        let bytes = self
+            .object(&pointer.manifest)
+            .expect("the manifest is there");
+        let manifest = Manifest::parse(&bytes, pointer.version).unwrap();
+        assert_eq!(manifest.commit_id, pointer.commit_id);
+        assert_eq!(manifest.oldest_version, pointer.oldest_version);
+        assert!(manifest.oldest_version <= manifest.version);
+        if let Some(before) = self.history.get(&(manifest.version - 1)) {
+            self.check_change(before, &manifest);
+        } else {
+            assert_eq!((manifest.version, manifest.data_files.len()), (1, 0));
+        }
+        self.history.insert(manifest.version, manifest);
+    }
+
+    fn check_change(&self, before: &Manifest, after: &Manifest) {
+        assert_eq!(after.previous, Some(before.version));
+        assert!(after.created_at > before.created_at);
+        assert!(after.oldest_version >= before.oldest_version);
+        assert!(after.gc_floor >= before.gc_floor);
+        let ledger = self.ledger.lock().unwrap();
+        let (old, new) = (ledger.contents(before), ledger.contents(after));
+        match after.operation.name.as_str() {
+            "append" => {
+                let kept = after.data_files.starts_with(&before.data_files);
+                assert!(
+                    kept && new.len() == old.len() + 3,
+                    "an append adds three rows"
+                );
+            }
+            "compact" => assert_eq!(old, new, "a compaction changes no row"),
+            "vacuum" => assert_eq!(before.data_files, after.data_files),
+            other => panic!("nobody does {other:?}"),
+        }
+    }
+
+    /// Everything that a retained version names is there, and so is the version.
+    fn audit(&self) {
+        let Some(newest) = self.history.values().next_back() else {
+            return;
+        };
+        let listed = self.listed();
+        for version in newest.oldest_version..=newest.version {
+            let manifest = &self.history[&version];
+            let name = format!("manifest/v{version:08}.json");
+            assert!(listed.contains(&name), "retained version {version} is gone");
+            for path in manifest.references() {
+                assert!(listed.contains(path), "{path} of version {version} is gone");
+            }
+        }
+    }
+
+    fn listed(&self) -> HashSet<String> {
+        let prefix = Path::from(self.root.as_str());
+        let all: Vec<_> = block_on(self.world.objects.list(Some(&prefix)).try_collect()).unwrap();
+        let relative = |path: &str| path[self.root.len() + 1..].to_owned();
+        all.iter()
+            .map(|meta| relative(meta.location.as_ref()))
+            .collect()
+    }
+
+    /// Of commits whose outcome was unknown, the table knows in the end.
+    fn check_unknown(&mut self) {
+        let unknown = self.ledger.lock().unwrap().unknown.clone();
+        let table = Table::new(self.world.calm_store(), &self.root).unwrap();
+        for commit_id in &unknown {
+            // It may be the last commit, whose pointer nobody moved: asking moves it.
+            let _ = block_on(was_committed(&table, commit_id));
+            self.check_step();
+            let made = self.history.values().find(|m| m.commit_id == *commit_id);
+            match block_on(was_committed(&table, commit_id)) {
+                Ok(version) => assert_eq!(version, made.map(|m| m.version)),
+                Err(e) => assert_eq!(e.kind(), ErrorKind::VersionExpired, "{e}"),
+            }
+        }
+    }
+
+    /// What was acknowledged is there once, what was refused never was.
+    pub(super) fn check_end(&mut self) {
+        self.check_unknown();
+        self.audit();
+        let ledger = self.ledger.lock().unwrap();
+        let newest = self.history.values().next_back().expect("there is a table");
+        let rows = ledger.contents(newest);
+        for (version, commit_id, acknowledged) in &ledger.acknowledged {
+            let made = self.history.get(version).map(|m| &m.commit_id);
+            assert_eq!(
+                made,
+                Some(commit_id),
+                "version {version} is of another commit"
+            );
+            for row in acknowledged {
+                assert!(rows.contains(row), "acknowledged row {row} is lost");
+            }
+        }
+        for manifest in self.history.values() {
+            let here = ledger.contents(manifest);
+            let version = manifest.version;
+            let row = here.iter().find(|row| ledger.refused_rows.contains(row));
+            assert_eq!(row, None, "a refused row is in version {version}");
+            let refused = |path: &str| ledger.refused_files.contains(path);
+            assert!(
+                !manifest.references().any(refused),
+                "a refused file is in version {version}"
+            );
+        }
+        for seen in &ledger.seen {
+            assert_eq!(
+                Some(seen),
+                self.history.get(&seen.version),
+                "a reader saw another version"
+            );
+        }
+        let ids: HashSet<&CommitId> = self.history.values().map(|m| &m.commit_id).collect();
+        assert_eq!(ids.len(), self.history.len(), "a commit is there twice");
+    }
+}

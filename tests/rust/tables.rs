@@ -1,0 +1,307 @@
+//! Tables on real stores: local files and memory; what is refused, and by which name.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+};
+use pds::ErrorKind;
+use pds::clock::SystemClock;
+use pds::store::metrics::Metrics;
+use pds::store::{Abilities, Store, StoreBuilder};
+use pds::table::actions::{Append, NewTable, Replace, create};
+use pds::table::commit::{DEFAULT_TIMEOUT, commit, was_committed};
+use pds::table::format::{CommitId, DataFile, TableSchema};
+use pds::table::vacuum::vacuum;
+use pds::table::{Table, data_file_name};
+use pds::testing::{faulty_memory, store_over};
+
+fn new_table() -> NewTable {
+    NewTable {
+        schema: TableSchema {
+            columns: Vec::new(),
+            last_id: 0,
+        },
+        arrow_schema: Bytes::new(),
+        key: Vec::new(),
+        sort_by: Vec::new(),
+    }
+}
+
+async fn upload(table: &Table, base: u64) -> DataFile {
+    let clock = table.store().clock();
+    let path = data_file_name(clock.now(), base, clock.new_id());
+    let (at, bytes) = (table.path(&path), Bytes::from_static(b"rows"));
+    let put = table.store().put(&at, bytes, PutMode::Overwrite);
+    put.await.unwrap();
+    DataFile {
+        path,
+        size_bytes: 4,
+        footer_size: 0,
+        row_group_count: 1,
+        total_rows: 1,
+        min: BTreeMap::new(),
+        max: BTreeMap::new(),
+        null_counts: BTreeMap::new(),
+    }
+}
+
+fn append(file: DataFile, began_at: u64) -> Append {
+    Append {
+        files: vec![file],
+        began_at,
+        idempotency_key: None,
+    }
+}
+
+fn open(url: &str) -> Store {
+    StoreBuilder::parse(url, &BTreeMap::new())
+        .unwrap()
+        .build()
+        .unwrap()
+}
+
+/// Memory of its own.
+fn memory() -> Store {
+    store_over(&faulty_memory(), true)
+}
+
+async fn created(store: Store) -> Table {
+    let table = Table::new(store, "lake/events").unwrap();
+    create(&table, new_table()).await.unwrap();
+    table
+}
+
+/// Eight writers at once: every append lands, none twice.
+async fn many_writers(store: Store) {
+    const WRITERS: usize = 8;
+    const APPENDS: usize = 10;
+    let table = created(store).await;
+    let mut writers = tokio::task::JoinSet::new();
+    for _ in 0..WRITERS {
+        let table = table.clone();
+        writers.spawn(async move {
+            let mut versions = Vec::new();
+            for _ in 0..APPENDS {
+                let base = table.newest().await.unwrap().manifest.version;
+                let change = append(upload(&table, base).await, base);
+                let done = commit(&table, &change, DEFAULT_TIMEOUT).await.unwrap();
+                versions.push((done.version, done.commit_id));
+            }
+            versions
+        });
+    }
+    let all: Vec<_> = writers.join_all().await.into_iter().flatten().collect();
+    let newest = table.newest().await.unwrap().manifest;
+    assert_eq!(newest.version, (WRITERS * APPENDS) as u64 + 1);
+    assert_eq!(newest.data_files.len(), WRITERS * APPENDS);
+    for (version, commit_id) in all {
+        assert_eq!(table.at(version).await.unwrap().commit_id, commit_id);
+        let found = was_committed(&table, &commit_id).await.unwrap();
+        assert_eq!(found, Some(version));
+    }
+    let never = CommitId::new(7);
+    assert_eq!(was_committed(&table, &never).await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_append_lands_in_memory() {
+    many_writers(memory()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_append_lands_in_local_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", folder.path().display());
+    many_writers(open(&url)).await;
+}
+
+#[tokio::test]
+async fn there_is_one_table_or_none() {
+    let store = memory();
+    let missing = Table::new(store.clone(), "lake/none").unwrap();
+    assert_eq!(
+        missing.newest().await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    let table = created(store).await;
+    let again = create(&table, new_table()).await.unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::AlreadyExists);
+}
+
+#[tokio::test]
+async fn a_key_is_committed_once() {
+    let table = created(memory()).await;
+    let mut first = append(upload(&table, 1).await, 1);
+    first.idempotency_key = Some("day-7".to_owned());
+    let mut second = append(upload(&table, 1).await, 1);
+    second.idempotency_key = Some("day-7".to_owned());
+    let done = commit(&table, &first, DEFAULT_TIMEOUT).await.unwrap();
+    let again = commit(&table, &second, DEFAULT_TIMEOUT).await.unwrap();
+    assert!(again.replayed && !done.replayed);
+    assert_eq!(
+        (again.version, again.commit_id),
+        (done.version, done.commit_id)
+    );
+    assert_eq!(
+        table.newest().await.unwrap().manifest.data_files,
+        first.files
+    );
+}
+
+#[tokio::test]
+async fn vacuum_keeps_what_is_retained() {
+    let table = created(memory()).await;
+    let old = upload(&table, 1).await;
+    let done = commit(&table, &append(old.clone(), 1), DEFAULT_TIMEOUT).await;
+    assert_eq!(done.unwrap().version, 2);
+    let change = Replace {
+        operation: "compact",
+        removed: vec![old.path.clone()],
+        applied: Vec::new(),
+        added: vec![upload(&table, 2).await],
+        began_at: 2,
+    };
+    commit(&table, &change, DEFAULT_TIMEOUT).await.unwrap();
+    let late = append(upload(&table, 2).await, 2);
+
+    let hour = Duration::from_hours(1);
+    let kept = vacuum(&table, hour, false, DEFAULT_TIMEOUT).await.unwrap();
+    assert_eq!((kept.oldest_version, kept.files.len()), (1, 0));
+
+    let tried = vacuum(&table, Duration::ZERO, true, DEFAULT_TIMEOUT)
+        .await
+        .unwrap();
+    let removed = vacuum(&table, Duration::ZERO, false, DEFAULT_TIMEOUT)
+        .await
+        .unwrap();
+    assert_eq!(tried.files, removed.files);
+    assert!(removed.files.contains(&old.path));
+    let expired = table.at(2).await.unwrap_err();
+    assert_eq!(expired.kind(), ErrorKind::VersionExpired);
+    let refused = commit(&table, &late, DEFAULT_TIMEOUT).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::TransactionExpired);
+    let gone = commit(&table, &change, DEFAULT_TIMEOUT).await.unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::TransactionExpired);
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_named() {
+    let cases: [(&str, ErrorKind); 5] = [
+        (r#"{"format": 2}"#, ErrorKind::FormatNotSupported),
+        ("{}", ErrorKind::ManifestCorrupted),
+        ("\u{0}", ErrorKind::ManifestCorrupted),
+        (
+            r#"{"format":1,"version":18446744073709551615,"commit_id":"00000000000000000000000000000000","manifest":"manifest/v18446744073709551615.json","oldest_version":1}"#,
+            ErrorKind::ManifestCorrupted,
+        ),
+        (
+            r#"{"format":1,"version":1,"commit_id":"x","manifest":"manifest/v00000001.json","oldest_version":1}"#,
+            ErrorKind::ManifestCorrupted,
+        ),
+    ];
+    for (text, kind) in cases {
+        let table = created(memory()).await;
+        let path = table.path("_latest_manifest");
+        let bytes = Bytes::from(text.to_owned());
+        let put = table.store().put(&path, bytes, PutMode::Overwrite);
+        put.await.unwrap();
+        assert_eq!(table.newest().await.unwrap_err().kind(), kind, "{text}");
+    }
+    let table = created(memory()).await;
+    let outside = append(
+        DataFile {
+            path: "../elsewhere".to_owned(),
+            ..upload(&table, 1).await
+        },
+        1,
+    );
+    let refused = commit(&table, &outside, DEFAULT_TIMEOUT).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    assert_eq!(table.newest().await.unwrap().manifest.version, 1);
+}
+
+/// Memory that takes every write, whatever its condition.
+#[derive(Debug)]
+struct Careless(InMemory);
+
+impl fmt::Display for Careless {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("careless")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Careless {
+    async fn put_opts(
+        &self,
+        at: &Path,
+        payload: PutPayload,
+        _: PutOptions,
+    ) -> object_store::Result<PutResult> {
+        self.0.put_opts(at, payload, PutOptions::default()).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        at: &Path,
+        options: PutMultipartOptions,
+    ) -> object_store::Result<Box<dyn MultipartUpload>> {
+        self.0.put_multipart_opts(at, options).await
+    }
+
+    async fn get_opts(&self, at: &Path, options: GetOptions) -> object_store::Result<GetResult> {
+        self.0.get_opts(at, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        keys: BoxStream<'static, object_store::Result<Path>>,
+    ) -> BoxStream<'static, object_store::Result<Path>> {
+        self.0.delete_stream(keys)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        self.0.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> object_store::Result<ListResult> {
+        self.0.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(
+        &self,
+        from: &Path,
+        to: &Path,
+        options: CopyOptions,
+    ) -> object_store::Result<()> {
+        self.0.copy_opts(from, to, options).await
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_ignores_conditions_is_refused() {
+    let store = Store::over(
+        "careless",
+        Arc::new(Careless(InMemory::new())),
+        Abilities::FULL,
+        Arc::new(Metrics::default()),
+        Arc::new(SystemClock),
+    );
+    let table = Table::new(store.clone(), "lake/events").unwrap();
+    let refused = create(&table, new_table()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::UnsafeStore);
+    assert!(
+        store.list("").await.unwrap().is_empty(),
+        "nothing is left behind"
+    );
+}

@@ -1,0 +1,127 @@
+//! A publisher that is held up so long that another takes its publish over.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use pds::clock::{Clock, SystemClock};
+use pds::dataset;
+use pds::store::Store;
+use pds::testing::{faulty_memory, store_with_clock};
+
+use crate::faults::{KEY, expected, sum, write};
+
+/// More than an overwrite has.
+const REQUESTS: usize = 40;
+
+/// Time that passes only by sleeping, and when a test says so.
+#[derive(Debug, Default)]
+struct ManualClock(AtomicU64);
+
+impl ManualClock {
+    fn pass(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap();
+        self.0.fetch_add(nanos, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl Clock for ManualClock {
+    fn now(&self) -> DateTime<Utc> {
+        SystemClock.now()
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::SeqCst))
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.pass(duration);
+        tokio::task::yield_now().await;
+    }
+
+    fn new_id(&self) -> u128 {
+        SystemClock.new_id()
+    }
+}
+
+/// An overwrite that gets the answer to one request a minute late, while `other` works on the store;
+/// gives whether it was acknowledged, and the rows that are there in the end.
+async fn held_up<F>(
+    request: usize,
+    other: impl FnOnce(Store) -> F + Send + 'static,
+) -> (bool, usize)
+where
+    F: Future<Output = ()>,
+{
+    let (objects, clock) = (faulty_memory(), Arc::new(ManualClock::default()));
+    let slow = store_with_clock(&objects, true, Arc::clone(&clock) as _);
+    let quick = store_with_clock(&objects, true, Arc::new(ManualClock::default()));
+    write(&quick, 3, 60_000, false).await.unwrap();
+    objects.interrupt(request, move || {
+        futures::executor::block_on(other(quick));
+        clock.pass(Duration::from_mins(1));
+    });
+    let acknowledged = write(&slow, 5, 45_000, true).await.is_ok();
+    let found = sum(&slow).await.unwrap();
+    let mut whole = false;
+    for (seed, rows) in [(3, 60_000), (5, 45_000), (7, 1000)] {
+        whole |= expected(seed, rows).await == found;
+    }
+    assert!(whole, "request {request}: a mixture of {} rows", found.0);
+    (acknowledged, found.0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_another_finished_is_acknowledged() {
+    for request in 0..REQUESTS {
+        let finish = |store: Store| async move {
+            dataset::clean(&store, KEY, Duration::MAX).await.unwrap();
+        };
+        let (acknowledged, rows) = held_up(request, finish).await;
+        assert!(acknowledged && rows == 45_000, "request {request}: {rows}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_another_replaced_is_not_acknowledged() {
+    let mut replaced = 0;
+    for request in 0..REQUESTS {
+        let released = Arc::new(AtomicBool::new(true));
+        let seen = Arc::clone(&released);
+        let replace = |store: Store| async move {
+            let intent = format!("{KEY}/_publish.json");
+            seen.store(!store.is_file(&intent).await.unwrap(), Ordering::SeqCst);
+            write(&store, 7, 1000, true).await.unwrap();
+        };
+        let (acknowledged, rows) = held_up(request, replace).await;
+        // Before its intent or after its end it is a write like any other.
+        let free = released.load(Ordering::SeqCst);
+        assert!(
+            free || acknowledged == (rows == 45_000),
+            "request {request}: {rows} rows"
+        );
+        replaced += usize::from(!acknowledged);
+    }
+    assert!(replaced > 3, "superseded only {replaced} times");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_deletion_that_another_finished_is_acknowledged() {
+    for request in 0..REQUESTS {
+        let (objects, clock) = (faulty_memory(), Arc::new(ManualClock::default()));
+        let slow = store_with_clock(&objects, true, Arc::clone(&clock) as _);
+        let quick = store_with_clock(&objects, true, Arc::new(ManualClock::default()));
+        write(&quick, 3, 60_000, false).await.unwrap();
+        objects.interrupt(request, move || {
+            let finished = dataset::clean(&quick, KEY, Duration::MAX);
+            futures::executor::block_on(finished).unwrap();
+            clock.pass(Duration::from_mins(1));
+        });
+        dataset::delete(&slow, KEY).await.unwrap();
+        let left = slow.list(KEY).await.unwrap();
+        assert!(left.is_empty(), "request {request}: {left:?}");
+    }
+}
