@@ -1,4 +1,4 @@
-"""Parquet datasets on object stores: published all or nothing, read whole or not at all.
+"""Parquet datasets and tables on object stores: all or nothing, without a server.
 
 Nothing is loaded or started before it is used.
 """
@@ -10,11 +10,15 @@ __all__ = [
     "BackendUnavailable",
     "Capability",
     "CapabilityNotSupported",
+    "CommitConflict",
+    "CommitResult",
+    "CommitStateUnknown",
     "DatasetIncomplete",
     "DatasetManifest",
     "DatasetWrite",
     "DirectoryNotEmpty",
     "FileInfo",
+    "FormatNotSupported",
     "InvalidInput",
     "InvalidPath",
     "InvalidType",
@@ -27,7 +31,14 @@ __all__ = [
     "ResourceLocked",
     "StagedPart",
     "Store",
+    "Table",
+    "TableScan",
+    "TransactionExpired",
+    "UnsafeStore",
+    "VacuumResult",
     "VerifyReport",
+    "VersionExpired",
+    "WriteOptions",
     "__version__",
     "enable_logging",
     "errors",
@@ -46,8 +57,11 @@ if TYPE_CHECKING:
         AlreadyExists,
         BackendUnavailable,
         CapabilityNotSupported,
+        CommitConflict,
+        CommitStateUnknown,
         DatasetIncomplete,
         DirectoryNotEmpty,
+        FormatNotSupported,
         InvalidInput,
         InvalidPath,
         InvalidType,
@@ -57,21 +71,33 @@ if TYPE_CHECKING:
         PermissionDenied,
         RemoteStoreError,
         ResourceLocked,
+        TransactionExpired,
+        UnsafeStore,
+        VersionExpired,
     )
     from pds.logs import enable_logging
     from pds.manifest import DatasetManifest
+    from pds.options import WriteOptions
     from pds.partition import partition_path
     from pds.store import FileInfo, Store
+    from pds.table import Table
+    from pds.tables.results import CommitResult, VacuumResult
+    from pds.tables.scan import TableScan
 
 _HOMES = {
     "Capability": "pds.capability",
+    "CommitResult": "pds.tables.results",
     "DatasetManifest": "pds.manifest",
     "DatasetWrite": "pds.dataset",
     "FileInfo": "pds.store",
     "ParquetDatasetStore": "pds.dataset",
     "StagedPart": "pds._pds",
     "Store": "pds.store",
+    "Table": "pds.table",
+    "TableScan": "pds.tables.scan",
+    "VacuumResult": "pds.tables.results",
     "VerifyReport": "pds.dataset",
+    "WriteOptions": "pds.options",
     "__version__": "pds._pds",
     "enable_logging": "pds.logs",
     "partition_path": "pds.partition",

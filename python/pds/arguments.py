@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pds import _pds
 from pds.errors import InvalidInput, InvalidType
+
+ArrowStream = Any
+"""Any object with `__arrow_c_stream__`: a table or reader of pyarrow, polars, pandas, DuckDB, arro3, …"""
 
 
 def one_key(dataset_key: object, key: object) -> str:

@@ -6,12 +6,13 @@ __all__ = ["DatasetWrite", "ParquetDatasetStore", "VerifyReport"]
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from pds import _pds
 from pds.arguments import (
+    ArrowStream,
     arrow_stream,
     check_filter,
     check_schema,
@@ -24,19 +25,16 @@ from pds.arguments import (
     schema_hash,
 )
 from pds.capability import Capability
-from pds.errors import InvalidInput, InvalidType
+from pds.errors import InvalidInput
 from pds.manifest import DatasetManifest
 from pds.options import TaskOptions, WriteOptions
-from pds.store import Store, require
+from pds.store import Store, handle_of, require
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
     import remote_store
 
     from pds._pds import StagedPart
-
-ArrowStream = Any
-"""Any object with `__arrow_c_stream__`: a table or reader of pyarrow, polars, pandas, DuckDB, arro3, …"""
 
 _DAY_SECONDS = 86_400.0
 
@@ -90,7 +88,7 @@ class ParquetDatasetStore:
         self._store = store
         self._options = WriteOptions(compression, compression_level, row_group_size, max_rows_per_file, memory_limit)
         _pds.check_options(self._options)
-        self._handle = _handle(store)
+        self._handle = handle_of(store)
 
     @property
     def store(self) -> Store | remote_store.Store:
@@ -125,7 +123,7 @@ class ParquetDatasetStore:
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        self._handle = _handle(self._store)
+        self._handle = handle_of(self._store)
 
     # -- writing ---------------------------------------------------------------
 
@@ -410,15 +408,6 @@ class DatasetWrite:
     def abort_all(self) -> None:
         """Remove the hidden files of all tasks. Uploads whose parts are not known end by lifecycle rule."""
         _pds.abort_all(self.datasets._handle, self)  # noqa: SLF001 one module
-
-
-def _handle(store: object) -> _pds.StoreHandle:
-    if isinstance(store, Store):
-        return store._handle  # noqa: SLF001 the facade's own
-    module = type(store).__module__.partition(".")[0]
-    if module == "remote_store" or all(hasattr(store, name) for name in ("write_atomic", "read_bytes", "supports")):
-        return _pds.StoreHandle.foreign(store)
-    raise InvalidType(f"store must be a pds.Store or a remote_store.Store, not {type(store).__name__}")
 
 
 def _reader(scan: _pds.Scan, columns: list[str] | None, where: pc.Expression | None) -> pa.RecordBatchReader:

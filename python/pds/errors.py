@@ -10,8 +10,11 @@ __all__ = [
     "AlreadyExists",
     "BackendUnavailable",
     "CapabilityNotSupported",
+    "CommitConflict",
+    "CommitStateUnknown",
     "DatasetIncomplete",
     "DirectoryNotEmpty",
+    "FormatNotSupported",
     "InvalidInput",
     "InvalidPath",
     "InvalidType",
@@ -21,6 +24,9 @@ __all__ = [
     "PermissionDenied",
     "RemoteStoreError",
     "ResourceLocked",
+    "TransactionExpired",
+    "UnsafeStore",
+    "VersionExpired",
 ]
 
 from typing import TYPE_CHECKING
@@ -111,3 +117,45 @@ class InvalidInput(RemoteStoreError, ValueError):
 
 class InvalidType(InvalidInput, TypeError):
     """An argument has a type that cannot be used."""
+
+
+class CommitConflict(RemoteStoreError):
+    """Another commit came first and this one does not fit any more; nothing was committed."""
+
+
+class CommitStateUnknown(RemoteStoreError):
+    """It is not known whether a commit happened; `Table.was_committed(error.commit_id)` tells later.
+
+    Args:
+        message: What happened.
+        path: The table.
+        backend: The store's name.
+        commit_id: The commit.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        path: str | None = None,
+        backend: str | None = None,
+        commit_id: str = "",
+    ) -> None:
+        self.commit_id = commit_id
+        super().__init__(message, path=path, backend=backend)
+
+
+class TransactionExpired(CommitConflict):
+    """A vacuum removed what began as early as this write; nothing was committed, write again."""
+
+
+class VersionExpired(NotFound):
+    """The version of a table has been vacuumed."""
+
+
+class UnsafeStore(CapabilityNotSupported):
+    """The store does not keep conditional writes, so it cannot hold a table."""
+
+
+class FormatNotSupported(RemoteStoreError):
+    """A newer version of pds wrote this; upgrade."""

@@ -383,3 +383,18 @@ def require(store: object, capability: Capability, what: str, path: str) -> None
             path=path,
             capability=capability.value,
         )
+
+
+def handle_of(store: object) -> _pds.StoreHandle:
+    """The native half of a `pds.Store`, or one over a `remote_store.Store`'s own methods."""
+    if isinstance(store, Store):
+        return store._handle  # noqa: SLF001 the facade's own
+    if is_foreign(store):
+        return _pds.StoreHandle.foreign(store)
+    raise InvalidType(f"store must be a pds.Store or a remote_store.Store, not {type(store).__name__}")
+
+
+def is_foreign(store: object) -> bool:
+    """Whether it has the methods of a `remote_store.Store`."""
+    module = type(store).__module__.partition(".")[0]
+    return module == "remote_store" or all(hasattr(store, name) for name in ("write_atomic", "read_bytes", "supports"))

@@ -23,7 +23,7 @@ use crate::store::StoreHandle;
 
 /// `pds.options.WriteOptions`.
 #[derive(Debug, FromPyObject)]
-struct Options {
+pub(crate) struct Options {
     compression: String,
     compression_level: Option<i32>,
     row_group_size: Option<i64>,
@@ -32,7 +32,7 @@ struct Options {
 }
 
 impl Options {
-    fn check(&self) -> pds::Result<WriteOptions> {
+    pub(crate) fn check(&self) -> pds::Result<WriteOptions> {
         WriteOptions::new(
             &self.compression,
             self.compression_level,

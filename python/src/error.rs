@@ -35,6 +35,12 @@ fn class_of(kind: ErrorKind) -> &'static str {
         ErrorKind::DatasetIncomplete => "DatasetIncomplete",
         ErrorKind::ManifestCorrupted => "ManifestCorrupted",
         ErrorKind::PartCorrupted => "PartCorrupted",
+        ErrorKind::CommitConflict => "CommitConflict",
+        ErrorKind::CommitStateUnknown => "CommitStateUnknown",
+        ErrorKind::TransactionExpired => "TransactionExpired",
+        ErrorKind::VersionExpired => "VersionExpired",
+        ErrorKind::UnsafeStore => "UnsafeStore",
+        ErrorKind::FormatNotSupported => "FormatNotSupported",
         _ => "RemoteStoreError",
     }
 }
@@ -47,6 +53,12 @@ fn is_a_finding(kind: ErrorKind) -> bool {
             | ErrorKind::ManifestCorrupted
             | ErrorKind::PartCorrupted
             | ErrorKind::Locked
+            | ErrorKind::CommitConflict
+            | ErrorKind::CommitStateUnknown
+            | ErrorKind::TransactionExpired
+            | ErrorKind::VersionExpired
+            | ErrorKind::UnsafeStore
+            | ErrorKind::FormatNotSupported
     )
 }
 
@@ -78,6 +90,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     }
     match (error.kind(), error.detail()) {
         (ErrorKind::ManifestCorrupted, Some(reason)) => kwargs.set_item("reason", reason)?,
+        (ErrorKind::CommitStateUnknown, Some(id)) => kwargs.set_item("commit_id", id)?,
         (ErrorKind::CapabilityNotSupported, Some(name)) => kwargs.set_item("capability", name)?,
         _ => {}
     }

@@ -10,6 +10,7 @@ mod parts;
 mod runtime;
 mod scan;
 mod store;
+mod table;
 
 use pyo3::prelude::*;
 
@@ -22,5 +23,6 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<scan::Scan>()?;
     logging::register(module)?;
     dataset::register(module)?;
-    scan::register(module)
+    scan::register(module)?;
+    table::register(module)
 }

@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use crate::runtime::{checked, run};
 use crate::store::StoreHandle;
 
-/// A dataset or a part of it as a stream.
+/// The rows of a dataset, a part or a table as a stream.
 #[pyclass(frozen, module = "pds._pds")]
 #[derive(Debug)]
 pub(crate) struct Scan {
@@ -20,7 +20,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    fn new(scan: dataset::Scan) -> Self {
+    pub(crate) fn new(scan: dataset::Scan) -> Self {
         Self {
             schema: Arc::clone(&scan.schema),
             scan: Arc::new(Mutex::new(Some(scan))),

@@ -56,6 +56,14 @@ impl StoreHandle {
         }
     }
 
+    /// The same store once more.
+    pub(crate) fn again(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            folder: self.folder.clone(),
+        }
+    }
+
     /// The store, opened anew in a forked child, whose inherited connections are its parent's.
     pub(crate) fn store(&self) -> Result<Store> {
         let builder = match &self.shared.recipe {

@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::GetOptions;
 
 use super::intent::{Action, Held, Intent};
-use super::open::{OpenPart, Source};
 use super::publish::{acquire, carry_out_ours, recover};
 use super::read::consistently;
-use super::{INTENT, MANIFEST, SUCCESS, blocking, check_key};
+use super::{INTENT, MANIFEST, SUCCESS, check_key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::decode::{Chunks, decode_column};
+use crate::part::{OpenPart, Source, blocking};
 use crate::store::local::{TEMP_PREFIX, is_abandoned};
 use crate::store::{Store, path};
 
@@ -146,23 +145,6 @@ async fn verify_part(store: &Store, part: &OpenPart) -> Result<()> {
         Ok(())
     })
     .await
-}
-
-impl OpenPart {
-    fn read_whole(&self) -> Result<Bytes> {
-        use std::os::unix::fs::FileExt;
-        let Source::File(file) = &self.source else {
-            return Err(Error::other("not a local file"));
-        };
-        let mut bytes = vec![0; usize::try_from(self.file.length).unwrap_or(usize::MAX)];
-        file.read_exact_at(&mut bytes, 0).map_err(|e| {
-            let message = format!("the file cannot be read: {e}");
-            Error::new(ErrorKind::PartCorrupted, message)
-                .at(&self.path)
-                .caused_by(e)
-        })?;
-        Ok(bytes.into())
-    }
 }
 
 /// What [`clean`] did.

@@ -10,7 +10,6 @@
 //! Names in a dataset's folder: `data.parquet` or `part-NNNNN.parquet`, `manifest.json`,
 //! `_SUCCESS`; while a write is under way or after a crash also `_publish.json` and `.pds-…`.
 
-mod fetch;
 mod intent;
 mod manage;
 mod manifest;
@@ -21,7 +20,6 @@ mod read;
 mod scan;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -30,9 +28,10 @@ pub use self::manifest::Manifest;
 pub use self::prepare::{Task, abort, abort_all, prepare};
 pub use self::publish::publish;
 pub use self::read::{Table, read, read_manifest};
-pub use self::scan::{Scan, scan, scan_part};
+pub use self::scan::{scan, scan_part};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
+pub use crate::part::Scan;
 use crate::store::local::TEMP_PREFIX;
 use crate::store::stage::Staged;
 use crate::store::{Store, path};
@@ -178,21 +177,4 @@ pub fn check_key(key: &str) -> Result<()> {
         return Err(Error::new(ErrorKind::InvalidPath, message).at(key));
     }
     path::parse(&path::join(key, INTENT)).map(drop)
-}
-
-/// Runs blocking work off the async threads; a panic becomes an error.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|e| Error::other(format!("a worker stopped: {e}")).caused_by(e))?
-}
-
-type Shared<T> = Arc<std::sync::Mutex<T>>;
-
-fn locked<T>(shared: &Shared<T>) -> std::sync::MutexGuard<'_, T> {
-    shared
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -1,37 +1,15 @@
 //! The parts of a dataset, opened: footers read, identities compared.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::sync::Arc;
-
-use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use object_store::{GetOptions, GetRange};
 
-use super::{Manifest, blocking, incomplete};
+use super::{Manifest, incomplete};
 use crate::error::{Error, ErrorKind, Result};
-use crate::parquet::file::{Opened, PartFile, TAIL_BYTES};
+use crate::parquet::file::TAIL_BYTES;
+use crate::part::{OpenPart, open};
 use crate::store::{Store, path};
 
 /// Footers read at once.
 const CONCURRENT_OPENS: usize = 32;
-
-/// One version of a part.
-#[derive(Debug, Clone)]
-pub(super) struct OpenPart {
-    pub(super) path: String,
-    pub(super) file: PartFile,
-    pub(super) source: Source,
-}
-
-/// Where a part's bytes come from.
-#[derive(Debug, Clone)]
-pub(super) enum Source {
-    /// An open file: it stays the same version when its name is given to another.
-    File(Arc<File>),
-    /// Requests for this version; the end of the object is here already.
-    Store { e_tag: Option<String>, tail: Bytes },
-}
 
 /// Opens every part of a manifest and checks that together they are its dataset.
 pub(super) async fn open_parts(
@@ -71,10 +49,7 @@ pub(super) fn all_sealed(parts: &[OpenPart]) -> bool {
 /// Opens one part of a dataset's folder.
 pub(super) async fn open_part(store: &Store, key: &str, name: &str) -> Result<OpenPart> {
     let path = path::join(key, name);
-    let opened = match store.local() {
-        Some(_) => open_local(store, &path).await,
-        None => open_remote(store, &path, None).await,
-    };
+    let opened = open(store, &path, TAIL_BYTES).await;
     opened.map_err(|e| match e.kind() {
         ErrorKind::NotFound => incomplete(key, &format!("part {name:?} is missing")).caused_by(e),
         ErrorKind::PartCorrupted => e.context(format!("part {name:?}")).at(&path),
@@ -143,104 +118,4 @@ fn check_schemas(key: &str, parts: &[OpenPart]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-async fn open_local(store: &Store, path: &str) -> Result<OpenPart> {
-    let (store, path) = (store.clone(), path.to_owned());
-    blocking(move || {
-        let key = store.key(&path)?;
-        let local = store
-            .local()
-            .ok_or_else(|| Error::other("not a local store"))?;
-        let (file, meta) = local.open(&key).map_err(|e| store.error(e, &path))?;
-        let mut wanted = TAIL_BYTES.min(meta.size);
-        loop {
-            let mut tail = vec![0; usize::try_from(wanted).unwrap_or(usize::MAX)];
-            file.read_exact_at(&mut tail, meta.size - wanted)
-                .map_err(|e| {
-                    Error::other(format!("the file cannot be read: {e}"))
-                        .at(&path)
-                        .caused_by(e)
-                })?;
-            match PartFile::open(&tail.into(), meta.size)? {
-                Opened::NeedTail(more) if more > wanted => wanted = more,
-                Opened::NeedTail(_) => {
-                    return Err(
-                        Error::new(ErrorKind::PartCorrupted, "the footer is incomplete").at(&path),
-                    );
-                }
-                Opened::Ready(opened) => {
-                    return Ok(OpenPart {
-                        path,
-                        file: *opened,
-                        source: Source::File(Arc::new(file)),
-                    });
-                }
-            }
-        }
-    })
-    .await
-}
-
-/// Opens an object by its last bytes, of the version `e_tag` if given.
-pub(super) async fn open_remote(
-    store: &Store,
-    path: &str,
-    e_tag: Option<&str>,
-) -> Result<OpenPart> {
-    let mut wanted = TAIL_BYTES;
-    let mut e_tag = e_tag.map(str::to_owned);
-    loop {
-        let (tail, length, found) = read_tail(store, path, wanted, e_tag.as_deref()).await?;
-        let asked = tail.clone();
-        let opened = blocking(move || PartFile::open(&asked, length)).await?;
-        e_tag = found;
-        match opened {
-            Opened::NeedTail(more) if more > tail.len() as u64 => wanted = more,
-            Opened::NeedTail(_) => {
-                return Err(
-                    Error::new(ErrorKind::PartCorrupted, "the footer is incomplete").at(path),
-                );
-            }
-            Opened::Ready(file) => {
-                return Ok(OpenPart {
-                    path: path.to_owned(),
-                    file: *file,
-                    source: Source::Store { e_tag, tail },
-                });
-            }
-        }
-    }
-}
-
-/// The last `wanted` bytes, the object's length and version.
-async fn read_tail(
-    store: &Store,
-    path: &str,
-    wanted: u64,
-    e_tag: Option<&str>,
-) -> Result<(Bytes, u64, Option<String>)> {
-    let range = if store.abilities().suffix_ranges {
-        GetRange::Suffix(wanted)
-    } else {
-        let size = store.head(path).await?.size;
-        GetRange::Offset(size.saturating_sub(wanted))
-    };
-    let options = GetOptions::new()
-        .with_range(Some(range))
-        .with_if_match(e_tag);
-    match store.get(path, options).await {
-        Ok((bytes, meta)) => Ok((bytes, meta.size, meta.e_tag)),
-        // An empty object has no range.
-        Err(e) if e.kind() == ErrorKind::Unavailable || e.kind() == ErrorKind::Other => match store
-            .head(path)
-            .await
-        {
-            Ok(meta) if meta.size == 0 => {
-                Err(Error::new(ErrorKind::PartCorrupted, "0 bytes are no Parquet file").at(path))
-            }
-            _ => Err(e),
-        },
-        Err(e) => Err(e),
-    }
 }

@@ -1,19 +1,14 @@
 //! The first step of a write: parts encoded and uploaded where no reader sees them.
 
-use std::sync::Arc;
-
 use arrow_array::RecordBatchReader;
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
-use tokio::sync::mpsc;
 
-use super::{Layout, Shared, StagedPart, Write, blocking, locked};
-use crate::error::{Error, Result};
-use crate::parquet::Cancel;
+use super::{Layout, StagedPart, Write};
+use crate::error::Result;
 use crate::parquet::seal::Identity;
-use crate::parquet::writer::{self, FileStats, Files, Sink, WritePlan};
+use crate::parquet::writer::WritePlan;
+use crate::part::{StagedFile, discard, stage};
 use crate::store::local::TEMP_PREFIX;
-use crate::store::stage::{StageWriter, Staged, Staging, Uploader, Written, hidden_in};
+use crate::store::stage::{Staged, Staging, hidden_in};
 use crate::store::{Store, path};
 
 /// How a task of a write differs from the others.
@@ -36,71 +31,38 @@ pub async fn prepare(
     store: &Store,
     write: &Write,
     task: Task,
-    mut input: Box<dyn RecordBatchReader + Send>,
+    input: Box<dyn RecordBatchReader + Send>,
 ) -> Result<Vec<StagedPart>> {
-    let staging = Staging::new(
-        store,
-        task.shared.then(|| write.shared_tag()),
-        write.options.memory_limit_bytes,
-    );
+    let tag = task.shared.then(|| write.shared_tag());
+    let staging = Staging::new(store, tag, write.options.memory_limit_bytes);
     let plan = plan(write, task, &*input, staging.memory_bytes())?;
-    let parts: Shared<Vec<Unfinished>> = Arc::default();
-    let (uploaders, mut begun) = mpsc::unbounded_channel::<(usize, Uploader)>();
-    let mut files = PartFiles {
-        write: write.clone(),
-        task,
-        store: store.clone(),
-        staging,
-        next: 0,
-        parts: Arc::clone(&parts),
-        uploaders,
+    let (named, place) = (write.clone(), store.clone());
+    let targets = Box::new(move |index| target(&place, &named, task, index));
+    let files = stage(store, staging, plan, input, targets).await?;
+    let numbered = files.into_iter().zip(0..);
+    let part = |(file, sequence): (StagedFile, u64)| StagedPart {
+        staged: file.staged,
+        rows: file.stats.rows,
+        bytes: file.stats.bytes,
+        task: task.number,
+        sequence,
     };
-    let cancel = Cancel::default();
-    let _stop_threads = cancel.guard();
-    // The thread drops `files` when it ends, which ends `begun`.
-    let mut encoding = std::pin::pin!(blocking(move || writer::write(
-        &plan,
-        &mut *input,
-        &mut files,
-        &cancel
-    )));
-    let mut uploads = FuturesUnordered::new();
-    let (mut failure, mut encoded) = (None, None);
-    loop {
-        tokio::select! {
-            biased;
-            Some((index, uploaded)) = uploads.next() => match uploaded {
-                Ok(staged) => keep(&parts, index, staged),
-                Err(e) => { failure.get_or_insert(e); }
-            },
-            Some((index, uploader)) = begun.recv() => {
-                uploads.push(upload(index, uploader));
-            }
-            done = &mut encoding, if encoded.is_none() => encoded = Some(done),
-            else => break,
-        }
-    }
-    // An upload's own error says more than the encoder's, which only saw the upload end.
-    let outcome = failure.map_or_else(|| encoded.unwrap_or(Ok(())), Err);
-    let parts = std::mem::take(&mut *locked(&parts));
-    match outcome {
-        Ok(()) => finished(parts, task),
-        Err(error) => {
-            let staged: Vec<Staged> = parts.into_iter().filter_map(|p| p.staged).collect();
-            discard(store, &staged).await;
-            Err(error)
-        }
-    }
+    Ok(numbered.map(part).collect())
 }
 
-async fn upload(index: usize, uploader: Uploader) -> (usize, Result<Option<Staged>>) {
-    (index, uploader.run().await)
-}
-
-/// Notes where a part lies; None leaves what the encoder noted, a part that needs no upload.
-fn keep(parts: &Shared<Vec<Unfinished>>, index: usize, staged: Option<Staged>) {
-    let part = &mut locked(parts)[index];
-    part.staged = staged.or_else(|| part.staged.take());
+/// The final name where it is known already: an upload can become only what it was begun for.
+fn target(store: &Store, write: &Write, task: Task, index: usize) -> String {
+    let one_each = write.options.rows_per_file.is_none();
+    let number = match (write.layout, task.shared) {
+        (Layout::Single, _) | (Layout::Numbered, false) => Some(index),
+        (Layout::Numbered, true) if one_each => usize::try_from(task.number).ok(),
+        (Layout::Numbered, true) if task.number == 0 => Some(index),
+        (Layout::Numbered, true) => None,
+    };
+    match number {
+        Some(number) => path::join(&write.key, &write.layout.name(number)),
+        None => hidden_in(store, &write.key, &write.shared_tag()),
+    }
 }
 
 fn plan(
@@ -124,30 +86,6 @@ fn plan(
     Ok(plan)
 }
 
-fn finished(parts: Vec<Unfinished>, task: Task) -> Result<Vec<StagedPart>> {
-    let numbered = parts.into_iter().zip(0..);
-    let finish = |(part, sequence): (Unfinished, u64)| match (part.staged, part.stats) {
-        (Some(staged), Some(stats)) => Ok(StagedPart {
-            staged,
-            rows: stats.rows,
-            bytes: stats.bytes,
-            task: task.number,
-            sequence,
-        }),
-        _ => Err(Error::other("a part was not finished")),
-    };
-    numbered.map(finish).collect()
-}
-
-/// Removes staged parts; what cannot be removed is logged, since the cause of it all matters more.
-async fn discard(store: &Store, staged: &[Staged]) {
-    for part in staged {
-        if let Err(e) = part.discard(store).await {
-            log::warn!("a staged part could not be removed: {e}");
-        }
-    }
-}
-
 /// Removes the parts of a write that will not be published.
 pub async fn abort(store: &Store, parts: &[StagedPart]) {
     let staged: Vec<Staged> = parts.iter().map(|p| p.staged.clone()).collect();
@@ -165,78 +103,4 @@ pub async fn abort_all(store: &Store, write: &Write) -> Result<()> {
     });
     let paths: Vec<String> = ours.map(|meta| meta.location.to_string()).collect();
     store.delete_all(&paths).await
-}
-
-#[derive(Debug, Default)]
-struct Unfinished {
-    staged: Option<Staged>,
-    stats: Option<FileStats>,
-}
-
-/// Opens the parts of one task, in order.
-struct PartFiles {
-    write: Write,
-    task: Task,
-    store: Store,
-    staging: Staging,
-    next: usize,
-    parts: Shared<Vec<Unfinished>>,
-    uploaders: mpsc::UnboundedSender<(usize, Uploader)>,
-}
-
-impl PartFiles {
-    /// The final name where it is known already: an upload can become only what it was begun for.
-    fn target(&self) -> String {
-        let one_each = self.write.options.rows_per_file.is_none();
-        let number = match (self.write.layout, self.task.shared) {
-            (Layout::Single, _) | (Layout::Numbered, false) => Some(self.next),
-            (Layout::Numbered, true) if one_each => usize::try_from(self.task.number).ok(),
-            (Layout::Numbered, true) if self.task.number == 0 => Some(self.next),
-            (Layout::Numbered, true) => None,
-        };
-        match number {
-            Some(number) => path::join(&self.write.key, &self.write.layout.name(number)),
-            None => hidden_in(&self.store, &self.write.key, &self.write.shared_tag()),
-        }
-    }
-}
-
-impl Files for PartFiles {
-    fn open(&mut self) -> Result<Box<dyn Sink>> {
-        let (writer, uploader) = self.staging.begin(&self.target());
-        let index = self.next;
-        self.next += 1;
-        locked(&self.parts).push(Unfinished::default());
-        if let Some(uploader) = uploader {
-            // Nobody listens any more only when the whole write is being dropped.
-            let _ = self.uploaders.send((index, uploader));
-        }
-        Ok(Box::new(PartSink {
-            index,
-            writer,
-            parts: Arc::clone(&self.parts),
-        }))
-    }
-}
-
-struct PartSink {
-    index: usize,
-    writer: StageWriter,
-    parts: Shared<Vec<Unfinished>>,
-}
-
-impl Sink for PartSink {
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.writer.write(bytes)
-    }
-
-    fn finish(self: Box<Self>, stats: FileStats) -> Result<()> {
-        let written = self.writer.finish()?;
-        let part = &mut locked(&self.parts)[self.index];
-        part.stats = Some(stats);
-        if let Written::Done(staged) = written {
-            part.staged = Some(staged);
-        }
-        Ok(())
-    }
 }

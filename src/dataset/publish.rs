@@ -11,9 +11,10 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{GetOptions, PutMode};
 
 use super::intent::{Action, Held, IntendedPart, Intent, Turn, take_turn, wait_until_gone};
-use super::open::open_remote;
 use super::{MANIFEST, Manifest, SUCCESS, StagedPart, Write, already_exists, incomplete, prepare};
 use crate::error::{Error, ErrorKind, Result};
+use crate::parquet::file::TAIL_BYTES;
+use crate::part::open;
 use crate::store::local::{TEMP_PREFIX, is_abandoned};
 use crate::store::stage::Staged;
 use crate::store::{Folder, Store, path};
@@ -306,7 +307,7 @@ async fn show_part(store: &Store, key: &str, id: &str, part: &IntendedPart) -> R
 
 /// Whether the object at `path` is exactly this part.
 async fn is_there(store: &Store, path: &str, id: &str, part: &IntendedPart) -> Result<bool> {
-    let found = match open_remote(store, path, None).await {
+    let found = match open(store, path, TAIL_BYTES).await {
         Ok(found) => found.file,
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PartCorrupted) => {
             return Ok(false);

@@ -1,31 +1,26 @@
 //! A whole dataset, or some of its columns, into memory.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::TryStreamExt;
 use object_store::GetOptions;
-use tokio::sync::Semaphore;
 
-use super::fetch::{CONCURRENT_FETCHES, Piece};
-use super::open::{OpenPart, all_sealed, open_parts};
+use super::open::{all_sealed, open_parts};
 use super::publish::recover;
-use super::{INTENT, MANIFEST, Manifest, SUCCESS, blocking, incomplete};
+use super::{INTENT, MANIFEST, Manifest, SUCCESS, incomplete};
 use crate::error::{Error, ErrorKind, Result};
-use crate::parquet::decode::{Chunks, align, decode_column};
-use crate::parquet::default_threads;
 use crate::parquet::types::batch_of;
+use crate::part::{Group, OpenPart, read_groups};
 use crate::store::{Store, path};
 
 /// How often a read starts over because the dataset was replaced meanwhile.
 const MAX_RESTARTS: u32 = 20;
 const RESTART_PAUSE: Duration = Duration::from_millis(20);
-/// Pieces of row groups that are fetched, decoded or waited for at once.
-const PIECES_AHEAD: usize = 16;
 /// A manifest above this is not one.
 const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
@@ -169,7 +164,7 @@ async fn read_parts(
     let Some(first) = parts.first() else {
         return Err(incomplete(key, "its manifest lists no parts"));
     };
-    let roots = first.file.project(columns)?;
+    let roots: Arc<[usize]> = first.file.project(columns)?.into();
     let schema = Arc::new(
         first
             .file
@@ -177,90 +172,20 @@ async fn read_parts(
             .project(&roots)
             .map_err(|e| Error::other(e.to_string()).caused_by(e))?,
     );
-    let turns = Turns {
-        fetch: Semaphore::new(CONCURRENT_FETCHES),
-        decode: Arc::new(Semaphore::new(default_threads())),
-    };
-    let groups = parts.iter().flat_map(|part| {
-        (0..part.file.metadata().num_row_groups()).map(move |group| (part, group))
-    });
-    let units: Vec<_> = groups
-        .clone()
-        .flat_map(|(part, group)| {
-            let pieces = part.pieces(group, &roots).into_iter();
-            pieces.map(move |piece| (part, group, piece))
+    let groups = parts.into_iter().map(Arc::new).flat_map(|part| {
+        let roots = Arc::clone(&roots);
+        (0..part.file.metadata().num_row_groups()).map(move |index| Group {
+            part: Arc::clone(&part),
+            index,
+            roots: Arc::clone(&roots),
         })
-        .collect();
-    let reads: Vec<_> = units
-        .iter()
-        .map(|(part, group, piece)| read_piece(store, part, *group, piece, &turns))
-        .collect();
-    let mut columns = stream::iter(reads).buffered(PIECES_AHEAD);
+    });
+    let mut decoded = read_groups(store.clone(), groups.collect());
     let mut batches = Vec::new();
-    for (part, group) in groups {
-        let mut found: HashMap<usize, Vec<ArrayRef>> = HashMap::new();
-        while found.len() < roots.len() {
-            match columns.try_next().await? {
-                Some(some) => found.extend(some),
-                None => return Err(Error::other("a column was not read")),
-            }
-        }
-        let rows = part.file.metadata().row_group(group).num_rows();
-        let rows = usize::try_from(rows).unwrap_or(usize::MAX);
-        let ordered: Vec<_> = roots.iter().filter_map(|root| found.remove(root)).collect();
-        let aligned = if ordered.is_empty() {
-            vec![(rows, Vec::new())]
-        } else {
-            align(&ordered, rows)
-        };
+    while let Some(aligned) = decoded.try_next().await? {
         for (rows, arrays) in aligned {
             batches.push(batch_of(&schema, arrays, rows)?);
         }
     }
     Ok(Table { schema, batches })
-}
-
-/// Shared by all that is read at once.
-struct Turns {
-    fetch: Semaphore,
-    decode: Arc<Semaphore>,
-}
-
-/// Fetches a piece and decodes its columns.
-async fn read_piece(
-    store: &Store,
-    part: &OpenPart,
-    group: usize,
-    piece: &Piece,
-    turns: &Turns,
-) -> Result<Vec<(usize, Vec<ArrayRef>)>> {
-    let fetched = {
-        let _turn = turns.fetch.acquire().await;
-        part.fetch_piece(store, piece).await?
-    };
-    let columns = piece.roots.iter().map(|&root| {
-        let (part, fetched, decode) = (part.clone(), fetched.clone(), Arc::clone(&turns.decode));
-        async move {
-            let _turn = decode.acquire_owned().await;
-            let arrays = blocking(move || part.decode(group, root, &fetched)).await?;
-            Ok((root, arrays))
-        }
-    });
-    futures::future::try_join_all(columns).await
-}
-
-impl OpenPart {
-    /// Decodes one column of a row group; a file's chunks are read here, on the decoding thread.
-    pub(super) fn decode(
-        &self,
-        group: usize,
-        root: usize,
-        fetched: &Chunks,
-    ) -> Result<Vec<ArrayRef>> {
-        let named = |e: Error| e.context(format!("part {:?}", self.path)).at(&self.path);
-        match self.read_local(group, root) {
-            None => decode_column(&self.file, group, root, fetched).map_err(named),
-            Some(chunks) => decode_column(&self.file, group, root, &chunks?).map_err(named),
-        }
-    }
 }

@@ -9,35 +9,15 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 
-use super::open::{OpenPart, all_sealed, open_part, open_parts};
+use super::open::{all_sealed, open_part, open_parts};
 use super::read::{Seen, settle, unchanged};
-use super::{Manifest, blocking, check_key, incomplete};
+use super::{Manifest, check_key, incomplete};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::Cancel;
 use crate::parquet::decode::stream_group;
+use crate::part::{OpenPart, Scan, blocking};
 use crate::store::Store;
-
-/// Decoded batches that wait to be taken.
-const BATCHES_AHEAD: usize = 2;
-
-/// A stream of batches; dropping it ends the work behind it.
-#[derive(Debug)]
-pub struct Scan {
-    /// The schema as it was written, projected.
-    pub schema: SchemaRef,
-    batches: mpsc::Receiver<Result<RecordBatch>>,
-    _work: JoinSet<()>,
-    _cancel: crate::parquet::CancelOnDrop,
-}
-
-impl Scan {
-    /// The next batch; None at the end.
-    pub async fn next(&mut self) -> Option<Result<RecordBatch>> {
-        self.batches.recv().await
-    }
-}
 
 /// Streams the dataset.
 pub async fn scan(store: &Store, key: &str, columns: Option<&[String]>) -> Result<Scan> {
@@ -102,10 +82,7 @@ fn start(
         .project(&roots)
         .map_err(|e| Error::other(e.to_string()).caused_by(e))?;
     let schema = Arc::new(schema);
-    let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
     let cancel = Cancel::default();
-    let guard = cancel.guard();
-    let mut work = JoinSet::new();
     let job = Job {
         store: store.clone(),
         key: key.to_owned(),
@@ -113,20 +90,11 @@ fn start(
         parts,
         roots,
         schema: Arc::clone(&schema),
-        cancel,
+        cancel: cancel.clone(),
     };
-    work.spawn(async move {
-        if let Err(error) = job.run(&sender).await {
-            // The consumer has gone if nobody takes the error.
-            let _ = sender.send(Err(error)).await;
-        }
-    });
-    Ok(Scan {
-        schema,
-        batches,
-        _work: work,
-        _cancel: guard,
-    })
+    Ok(Scan::start(schema, &cancel, |sender| async move {
+        job.run(&sender).await
+    }))
 }
 
 struct Job {

@@ -11,6 +11,7 @@ use parquet::column::page_store::{
     InMemoryPageStore, PageKey, PageStore, PageStoreArgs, PageStoreFactory,
 };
 use parquet::errors::ParquetError;
+use parquet::file::metadata::ParquetMetaData;
 use parquet::file::properties::WriterPropertiesPtr;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::TypePtr;
@@ -29,12 +30,16 @@ pub trait Sink: Send {
 }
 
 /// What a finished file holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct FileStats {
     /// Rows.
     pub rows: u64,
     /// Bytes.
     pub bytes: u64,
+    /// Bytes at the end that a reader needs to open it: seal and footer.
+    pub tail_bytes: u64,
+    /// The footer.
+    pub footer: Arc<ParquetMetaData>,
 }
 
 /// Opens the files of one write, in order.
@@ -206,12 +211,8 @@ impl<'a> Output<'a> {
         };
         self.identity.last = last;
         let sealed = file.seal(&self.identity);
-        let bytes = sealed.map_err(|e| file.failure(e))?;
+        let stats = sealed.map_err(|e| file.failure(e))?;
         self.identity.sequence += 1;
-        let stats = FileStats {
-            rows: file.rows,
-            bytes,
-        };
         match file.to.with(|to| to.sink.take()) {
             Some(sink) => sink.finish(stats),
             None => Err(Error::other("the file is closed")),
@@ -257,11 +258,11 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Writes indexes, seal and footer; gives the file's length.
-    fn seal(&mut self, identity: &Identity) -> Result<u64, ParquetError> {
+    /// Writes indexes, seal and footer.
+    fn seal(&mut self, identity: &Identity) -> Result<FileStats, ParquetError> {
         self.writer.flush()?;
         self.to.with(|to| to.tail = Some(Vec::new()));
-        self.writer.finish()?;
+        let metadata = self.writer.finish()?;
         let tail = self.to.with(|to| to.tail.take()).unwrap_or_default();
         let trailer = tail.len().saturating_sub(PARQUET_TRAILER_BYTES);
         let footer = tail[trailer..]
@@ -275,10 +276,16 @@ impl OpenFile {
             footer_hash: hash(footer),
             dictionaries: self.dictionaries.encode()?,
         };
+        let seal = seal.encode();
         self.to.write_all(indexes)?;
-        self.to.write_all(&seal.encode())?;
+        self.to.write_all(&seal)?;
         self.to.write_all(footer)?;
-        Ok(self.to.with(|to| to.sent))
+        Ok(FileStats {
+            rows: self.rows,
+            bytes: self.to.with(|to| to.sent),
+            tail_bytes: (seal.len() + footer.len()) as u64,
+            footer: Arc::new(metadata),
+        })
     }
 
     /// The sink's own error where there is one: the parquet writer only repeats its text.

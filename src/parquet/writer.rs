@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use arrow_array::{RecordBatch, RecordBatchReader};
-use arrow_schema::SchemaRef;
+use arrow_schema::{ArrowError, SchemaRef};
 use parquet::arrow::ArrowSchemaConverter;
 use parquet::arrow::arrow_writer::ArrowColumnWriter;
 use parquet::file::metadata::KeyValue;
@@ -165,6 +165,20 @@ pub fn write(
     })
 }
 
+/// The input's own error where it is one of ours.
+fn input_error(error: ArrowError) -> Error {
+    match error {
+        ArrowError::ExternalError(source) => match source.downcast::<Error>() {
+            Ok(ours) => *ours,
+            Err(other) => {
+                let error = ArrowError::ExternalError(other);
+                Error::other(format!("the input failed: {error}")).caused_by(error)
+            }
+        },
+        error => Error::other(format!("the input failed: {error}")).caused_by(error),
+    }
+}
+
 /// Cuts batches into row groups and files.
 struct Feeder<'p, 'e, 'a> {
     plan: &'p WritePlan,
@@ -203,8 +217,7 @@ impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
 
     fn feed(&mut self, input: &mut (dyn RecordBatchReader + Send)) -> Result<()> {
         for batch in input {
-            let batch =
-                batch.map_err(|e| Error::other(format!("the input failed: {e}")).caused_by(e))?;
+            let batch = batch.map_err(input_error)?;
             if batch.num_columns() != self.plan.schema.fields().len() {
                 return Err(Error::invalid(
                     "the input's batches do not have the columns of its schema",

@@ -79,11 +79,20 @@ enum Attempt {
 
 /// Commits a change to the newest snapshot, as often as it takes until `timeout`.
 pub async fn commit(table: &Table, change: &dyn Change, timeout: Duration) -> Result<Committed> {
+    commit_onto(table, change, None, timeout).await
+}
+
+/// As [`commit`], with a snapshot that was the newest just now.
+pub(super) async fn commit_onto(
+    table: &Table,
+    change: &dyn Change,
+    mut known: Option<Snapshot>,
+    timeout: Duration,
+) -> Result<Committed> {
     let clock = table.store.clock();
     let commit_id = CommitId::new(clock.new_id());
     let deadline = clock.monotonic() + timeout;
     let (mut attempts, mut waited, mut pause) = (0, Duration::ZERO, SHORTEST_PAUSE);
-    let mut known = None;
     loop {
         let base = match known.take() {
             Some(snapshot) => snapshot,

@@ -14,10 +14,20 @@
 pub mod actions;
 pub mod commit;
 pub mod format;
+mod history;
 mod names;
+mod scan;
+mod schema;
 mod snapshot;
+mod statistics;
 pub mod tombstone;
 pub mod vacuum;
+mod write;
 
+pub use self::history::{at_time, history};
 pub use self::names::{data_file as data_file_name, tombstones as tombstones_name};
+pub use self::scan::scan;
+pub use self::schema::Columns;
 pub use self::snapshot::{Snapshot, Table};
+pub use self::write::{Upload, write};
+pub use crate::part::Scan;

@@ -170,7 +170,7 @@ impl Table {
         Err(self.expired(version, &newest))
     }
 
-    fn expired(&self, version: u64, newest: &Manifest) -> Error {
+    pub(super) fn expired(&self, version: u64, newest: &Manifest) -> Error {
         let message = format!(
             "version {version} has been vacuumed; the oldest there is is {}",
             newest.oldest_version

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 /// From the floor up.
-const LAYERS: [&str; 6] = ["error", "clock", "store", "parquet", "dataset", "table"];
+const LAYERS: [&str; 7] = [
+    "error", "clock", "store", "parquet", "part", "dataset", "table",
+];
 
 #[test]
 fn no_module_looks_up() {

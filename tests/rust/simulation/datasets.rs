@@ -92,8 +92,8 @@ async fn simulate(seed: u64, weather: Weather, versions: Versions, allowed: &'st
     }
     let mut moved = SystemClock.monotonic();
     while living.load(Ordering::SeqCst) > 0 {
-        world.rest().await;
         living.fetch_sub(world.take_crashed().len(), Ordering::SeqCst);
+        world.rest(living.load(Ordering::SeqCst)).await;
         if world.step() {
             moved = SystemClock.monotonic();
         } else if let Some(Err(e)) = players.try_join_next() {

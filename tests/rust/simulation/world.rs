@@ -197,16 +197,23 @@ impl World {
         std::mem::take(&mut self.state().crashed)
     }
 
-    /// Waits until nobody has come to wait for a while: whoever computes is done, or very slow.
-    pub(super) async fn rest(&self) {
+    /// Waits until all of `living` actors wait for the driver. Who computes for long is left behind.
+    pub(super) async fn rest(&self, living: usize) {
         let mut before = usize::MAX;
         loop {
-            let waiting = self.state().waiting.len();
-            if waiting == before {
+            for _ in 0..4 {
+                tokio::task::yield_now().await;
+            }
+            let (waiting, actors) = {
+                let state = self.state();
+                let actors: HashSet<usize> = state.waiting.iter().map(Waiting::actor).collect();
+                (state.waiting.len(), actors.len())
+            };
+            if actors == living || waiting == before {
                 return;
             }
             before = waiting;
-            SystemClock.sleep(Duration::from_micros(200)).await;
+            SystemClock.sleep(Duration::from_millis(1)).await;
         }
     }
 

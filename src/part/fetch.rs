@@ -18,20 +18,20 @@ const MAX_WASTE_PERCENT: u64 = 4;
 /// Longer ranges are fetched by several requests at once.
 const FETCH_BYTES: u64 = 8 << 20;
 /// Requests that are on their way at once.
-pub(super) const CONCURRENT_FETCHES: usize = 8;
+pub(crate) const CONCURRENT_FETCHES: usize = 8;
 
 /// Some columns of a row group that are fetched together, so that they can be decoded while others
 /// are on their way.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Piece {
-    pub(super) roots: Vec<usize>,
+pub(crate) struct Piece {
+    pub(crate) roots: Vec<usize>,
     /// What is fetched for them; nothing where the file itself is open.
     runs: Vec<Range<u64>>,
 }
 
 impl OpenPart {
     /// The columns `roots` of a row group in pieces.
-    pub(super) fn pieces(&self, group: usize, roots: &[usize]) -> Vec<Piece> {
+    pub(crate) fn pieces(&self, group: usize, roots: &[usize]) -> Vec<Piece> {
         let Source::Store { tail, .. } = &self.source else {
             let alone = |root: &usize| Piece {
                 roots: vec![*root],
@@ -54,7 +54,7 @@ impl OpenPart {
     }
 
     /// The chunks of a piece; none where the file itself is open.
-    pub(super) async fn fetch_piece(&self, store: &Store, piece: &Piece) -> Result<Chunks> {
+    pub(crate) async fn fetch_piece(&self, store: &Store, piece: &Piece) -> Result<Chunks> {
         let mut chunks = Chunks::new();
         let Source::Store { e_tag, tail } = &self.source else {
             return Ok(chunks);
@@ -77,7 +77,7 @@ impl OpenPart {
     }
 
     /// The chunks of a row group's columns; none where the file itself is open.
-    pub(super) async fn fetch(
+    pub(crate) async fn fetch(
         &self,
         store: &Store,
         group: usize,
@@ -100,7 +100,7 @@ impl OpenPart {
     }
 
     /// The chunks of one column from an open file.
-    pub(super) fn read_local(&self, group: usize, root: usize) -> Option<Result<Chunks>> {
+    pub(crate) fn read_local(&self, group: usize, root: usize) -> Option<Result<Chunks>> {
         let Source::File(file) = &self.source else {
             return None;
         };

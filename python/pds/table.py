@@ -1,0 +1,328 @@
+"""Tables: append and read snapshots of a folder of Parquet files, committed by compare-and-swap."""
+
+from __future__ import annotations
+
+__all__ = ["CommitResult", "Table", "TableScan", "Tags", "VacuumResult"]
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from pds import _pds
+from pds.arguments import ArrowStream, arrow_stream, check_schema, column_names, is_resident
+from pds.errors import AlreadyExists, InvalidInput, InvalidType, UnsafeStore
+from pds.options import WriteOptions
+from pds.store import Store, handle_of, is_foreign
+from pds.tables.results import CommitResult, VacuumResult
+from pds.tables.scan import TableScan
+from pds.tables.tags import Tags
+from pds.tables.versions import check_key, check_limit, check_path, check_seconds, check_version, names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pds._pds import _Outcome
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_TIMEOUT_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A table's place and how it is written."""
+
+    store: Store
+    path: str
+    options: WriteOptions
+    timeout: float
+    handle: _pds.StoreHandle
+
+    @classmethod
+    def of(cls, store: Store, path: str, options: WriteOptions | None, commit_timeout: float) -> Self:
+        check_path(path)
+        if options is None:
+            options = WriteOptions()
+        if not isinstance(options, WriteOptions):
+            raise InvalidType(f"options must be a WriteOptions, not {type(options).__name__}")
+        _pds.check_options(options)
+        if not isinstance(store, Store) and is_foreign(store):
+            raise UnsafeStore(
+                "a remote_store.Store has no conditional writes; open the place as a pds.Store", path=path
+            )
+        return cls(store, path, options, check_seconds("commit_timeout", commit_timeout), handle_of(store))
+
+
+class Table:
+    """One snapshot of a table; it stays the same until `refresh`, whatever others commit.
+
+    A table is a folder of immutable objects and one pointer that a conditional write moves; there is
+    no catalog and no lock. Writes always go to the newest snapshot, and this object then shows what
+    they made.
+
+    Args:
+        store: Where the table is. It must keep conditional writes, as S3, Azure Blob, Google Cloud
+            Storage, local files and memory do.
+        path: The table's folder, relative to the store.
+        version: The snapshot. None is the newest.
+        options: How data files are written. None is zstd and row groups of 1,048,576 rows.
+        commit_timeout: Seconds that a commit is tried while other writers come first.
+
+    Raises:
+        NotFound: There is no table.
+        VersionExpired: The version has been vacuumed.
+        FormatNotSupported: A newer pds wrote the table.
+        ManifestCorrupted: The pointer or the manifest cannot be used.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        *,
+        version: int | None = None,
+        options: WriteOptions | None = None,
+        commit_timeout: float = _TIMEOUT_SECONDS,
+    ) -> None:
+        if version is not None:
+            check_version(version)
+        self._place = _Place.of(store, path, options, commit_timeout)
+        self._handle = _pds.TableHandle.open(self._place.handle, path, version)
+
+    @classmethod
+    def _of(cls, place: _Place, handle: _pds.TableHandle) -> Self:
+        table = cls.__new__(cls)
+        table.__dict__.update(_place=place, _handle=handle)
+        return table
+
+    @classmethod
+    def create(  # noqa: PLR0913 the signature of the design
+        cls,
+        store: Store,
+        path: str,
+        schema: pa.Schema,
+        *,
+        key: str | Sequence[str] = (),
+        sort_by: str | Sequence[str] = (),
+        exists_ok: bool = False,
+        options: WriteOptions | None = None,
+        commit_timeout: float = _TIMEOUT_SECONDS,
+    ) -> Self:
+        """Create an empty table.
+
+        Args:
+            store: Where the table shall be.
+            path: The table's folder, relative to the store.
+            schema: The columns.
+            key: The columns that identify a row. They are not checked to be unique.
+            sort_by: The columns that files are sorted by.
+            exists_ok: Open the table if there is one with the same schema.
+            options: As for `Table`.
+            commit_timeout: As for `Table`.
+
+        Raises:
+            AlreadyExists: There is a table, or with `exists_ok` one with other columns.
+            UnsafeStore: The store does not keep conditions, so writers would undo one another.
+            InvalidInput: Parquet cannot hold a column, by name; or a key is no column.
+        """
+        if not isinstance(schema, pa.Schema):
+            raise InvalidType(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
+        check_schema(schema)
+        place = _Place.of(store, path, options, commit_timeout)
+        if exists_ok and _pds.table_exists(place.handle, path):
+            found = cls._of(place, _pds.TableHandle.open(place.handle, path, None))
+            if found.schema.equals(schema):
+                return found
+            raise AlreadyExists(f"there is a table with other columns: {found.schema.names}", path=path)
+        names = (names_of("key", key), names_of("sort_by", sort_by))
+        return cls._of(place, _pds.TableHandle.create(place.handle, path, schema, *names))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        place = self._place
+        return _reopen, (place.store, place.path, self.version, place.options, place.timeout)
+
+    def __repr__(self) -> str:
+        return f"Table({self.store!r}, {self.path!r}, version={self.version})"
+
+    # -- what there is -----------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """Where the table is."""
+        return self._place.store
+
+    @property
+    def path(self) -> str:
+        """The table's folder."""
+        return self._place.path
+
+    @property
+    def version(self) -> int:
+        """The snapshot's number, from 1."""
+        return self._handle.version
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The snapshot's columns."""
+        return self._handle.schema
+
+    @property
+    def tags(self) -> Tags:
+        """Names of versions."""
+        return Tags(self.path, self.version, self._manifest()["tags"], self._tag)
+
+    def _manifest(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._handle.manifest())
+        return found
+
+    def files(self) -> pa.Table:
+        """The snapshot's data files: path, size_bytes, row_group_count, total_rows."""
+        counts = ("size_bytes", "row_group_count", "total_rows")
+        fields: dict[str, pa.DataType] = {"path": pa.string(), **dict.fromkeys(counts, pa.uint64())}
+        schema = pa.schema(fields)
+        files = self._manifest()["data_files"]
+        return pa.Table.from_pylist([{name: file[name] for name in schema.names} for file in files], schema)
+
+    def history(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """What was done, newest first, as far as it has not been vacuumed.
+
+        Args:
+            limit: So many versions at most.
+
+        Returns:
+            For each version: version, created_at, commit_id and operation (name and counts).
+        """
+        wanted = check_limit(limit)
+        manifests = map(json.loads, self._handle.history(self.version if wanted is None else wanted))
+        return [
+            {
+                "version": manifest["version"],
+                "created_at": datetime.fromisoformat(manifest["created_at"]),
+                "commit_id": manifest["commit_id"],
+                "operation": manifest["operation"],
+            }
+            for manifest in manifests
+        ]
+
+    def refresh(self) -> Self:
+        """Show the newest snapshot from now on."""
+        self._handle = _pds.TableHandle.open(self._place.handle, self.path, None)
+        return self
+
+    def as_of(self, when: int | datetime | str) -> Self:
+        """The table as it was.
+
+        Args:
+            when: A version; a time with a zone, for the version that was the newest then; or a tag.
+
+        Raises:
+            VersionExpired: It has been vacuumed; the error names the oldest version there is.
+            NotFound: There is no such tag.
+        """
+        if isinstance(when, datetime):
+            if when.tzinfo is None:
+                raise InvalidInput(f"{when!r} has no time zone; give one, for instance tzinfo=datetime.UTC")
+            return self._of(self._place, self._handle.at_time((when - _EPOCH) // _MICROSECOND))
+        if isinstance(when, str):
+            return self._of(self._place, self._handle.at(self.tags[when]))
+        return self._of(self._place, self._handle.at(check_version(when)))
+
+    def scan(self, columns: Sequence[str] | None = None, *, limit: int | None = None) -> TableScan:
+        """The snapshot's rows.
+
+        Args:
+            columns: Names of columns, in the order wanted. None is all.
+            limit: So many rows at most.
+        """
+        names = column_names(columns)
+        for name in names or []:
+            if self.schema.get_field_index(name) < 0:
+                raise InvalidInput(f"no column {name!r}; there are {self.schema.names}")
+        return TableScan(self._handle, names, check_limit(limit))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    # -- what can be done --------------------------------------------------------
+
+    def append(self, data: ArrowStream, *, idempotency_key: str | None = None) -> CommitResult:
+        """Add rows. Appends never conflict with one another.
+
+        Args:
+            data: Any object with `__arrow_c_stream__`, streamed in bounded memory. Columns are matched
+                by name; those that are missing are null.
+            idempotency_key: A second write with the same key changes nothing and gives the first one's
+                result with `replayed=True`.
+
+        Raises:
+            InvalidInput: A column is not one of the table's, has a type whose values could be lost, or
+                holds a null it may not.
+            CommitConflict: Other writers came first until `commit_timeout`; nothing was committed.
+            CommitStateUnknown: The store could not be asked whether the commit happened;
+                `was_committed` tells later.
+            TransactionExpired: A vacuum ran meanwhile that removed what had been written; write again.
+        """
+        return self._write(data, idempotency_key, overwrite=False)
+
+    def overwrite(self, data: ArrowStream, *, idempotency_key: str | None = None) -> CommitResult:
+        """Put rows in the place of all there are. Arguments and errors are those of `append`."""
+        return self._write(data, idempotency_key, overwrite=True)
+
+    def _write(self, data: ArrowStream, idempotency_key: str | None, *, overwrite: bool) -> CommitResult:
+        check_key(idempotency_key)
+        source = arrow_stream(data)
+        before = self._requests()
+        outcome, handle = self._handle.write(
+            source, self._place.options, is_resident(data), overwrite, idempotency_key, self._place.timeout
+        )
+        return self._done(outcome, handle, before)
+
+    def restore(self, when: int | datetime | str) -> CommitResult:
+        """Make the rows and columns of an older snapshot the newest; nothing is copied.
+
+        Args:
+            when: As for `as_of`.
+        """
+        before = self._requests()
+        return self._done(*self._handle.restore(self.as_of(when).version, self._place.timeout), before)
+
+    def vacuum(self, retention: timedelta = timedelta(days=7), *, dry_run: bool = False) -> VacuumResult:
+        """Remove versions that were replaced longer ago than `retention`, and what only they need.
+
+        Tagged versions stay. A write that began before the oldest version left fails with
+        TransactionExpired, so `retention` should be longer than the longest write.
+
+        Args:
+            retention: By the store's clock.
+            dry_run: Only say what would be removed.
+        """
+        if not isinstance(retention, timedelta):
+            raise InvalidType(f"retention must be a timedelta, not {type(retention).__name__}")
+        found = VacuumResult(*self._handle.vacuum(retention.total_seconds(), dry_run, self._place.timeout))
+        if not dry_run:
+            self.refresh()
+        return found
+
+    def was_committed(self, commit_id: str) -> int | None:
+        """The version that a commit made, None if it made none. For CommitStateUnknown."""
+        return self._handle.was_committed(commit_id)
+
+    def _tag(self, name: str, version: int | None) -> CommitResult:
+        before = self._requests()
+        return self._done(*self._handle.tag(name, version, self._place.timeout), before)
+
+    def _requests(self) -> int:
+        return self.store.metrics()["requests"]
+
+    def _done(self, outcome: _Outcome, handle: _pds.TableHandle, before: int) -> CommitResult:
+        version, commit_id, attempts, waited, replayed, rows, files, size = outcome
+        self._handle = handle
+        requests = self._requests() - before
+        return CommitResult(version, commit_id, rows, files, size, requests, attempts, waited, replayed)
+
+
+def _reopen(store: Store, path: str, version: int, options: WriteOptions, commit_timeout: float) -> Table:
+    return Table(store, path, version=version, options=options, commit_timeout=commit_timeout)

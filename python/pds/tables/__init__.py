@@ -1,0 +1,1 @@
+"""What `pds.table` is made of."""

@@ -1,0 +1,63 @@
+"""Names of versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from pds.errors import InvalidType, NotFound
+from pds.tables.results import CommitResult
+from pds.tables.versions import check_version
+
+_Commit = Callable[[str, int | None], CommitResult]
+
+
+class Tags(Mapping[str, int]):
+    """Names of versions; vacuum keeps what they name."""
+
+    def __init__(self, path: str, version: int, found: dict[str, int], commit: _Commit) -> None:
+        self._path = path
+        self._version = version
+        self._found = found
+        self._commit = commit
+
+    def __getitem__(self, name: str) -> int:
+        if name not in self._found:
+            raise NotFound(f"there is no tag {name!r}; there are {sorted(self._found)}", path=self._path)
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._found))
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __repr__(self) -> str:
+        return f"Tags({self._found!r})"
+
+    def create(self, name: str, version: int | None = None) -> CommitResult:
+        """Give a version a name; None is the table's own.
+
+        Raises:
+            AlreadyExists: The name is another version's.
+            VersionExpired: There is no such version.
+        """
+        version = self._version if version is None else check_version(version)
+        result = self._commit(_name(name), version)
+        self._found = {**self._found, name: version}
+        return result
+
+    def delete(self, name: str) -> CommitResult:
+        """Take a name away.
+
+        Raises:
+            NotFound: There is no such tag.
+        """
+        result = self._commit(_name(name), None)
+        self._found = {known: version for known, version in self._found.items() if known != name}
+        return result
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise InvalidType(f"a tag's name must be a string, not {type(name).__name__}")
+    return name

@@ -1,0 +1,301 @@
+//! Tables: one snapshot as Python holds it, and what is done on the newest.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "pyo3 hands arguments over by value"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_schema::SchemaRef;
+use chrono::DateTime;
+use pds::store::Store;
+use pds::table::actions::{NewTable, Restore, Tag, create};
+use pds::table::commit::{Change, Committed, commit, was_committed};
+use pds::table::format::{CommitId, DataFile, Manifest, Moment};
+use pds::table::{self, Columns, Table, Upload, vacuum};
+use pds::{Error, ErrorKind, Result};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use pyo3_arrow::PySchema;
+
+use crate::dataset::Options;
+use crate::error::to_python;
+use crate::input::reader;
+use crate::runtime::{checked, run};
+use crate::scan::Scan;
+use crate::store::StoreHandle;
+
+/// Version, commit, attempts, seconds waited, whether replayed, rows, files, bytes.
+type Outcome = (u64, String, u32, f64, bool, u64, usize, u64);
+
+/// One snapshot of a table.
+#[pyclass(frozen, module = "pds._pds")]
+#[derive(Debug)]
+pub(crate) struct TableHandle {
+    store: StoreHandle,
+    path: String,
+    manifest: Arc<Manifest>,
+}
+
+impl TableHandle {
+    fn table(&self) -> Result<Table> {
+        Table::new(self.store.store()?, &self.path)
+    }
+
+    fn with(&self, manifest: Arc<Manifest>) -> Self {
+        Self {
+            store: self.store.again(),
+            path: self.path.clone(),
+            manifest,
+        }
+    }
+
+    /// Runs a commit; gives its outcome and the snapshot after it.
+    fn committed(
+        &self,
+        py: Python<'_>,
+        change: impl Change + 'static,
+        timeout: f64,
+    ) -> PyResult<(Outcome, Self)> {
+        let table = checked(py, self.table())?;
+        let timeout = checked(py, seconds("commit_timeout", timeout))?;
+        let done = run(
+            py,
+            move || async move { commit(&table, &change, timeout).await },
+        )?;
+        let after = self.with(Arc::clone(&done.snapshot.manifest));
+        Ok((outcome(&done, &[]), after))
+    }
+}
+
+fn outcome(done: &Committed, files: &[DataFile]) -> Outcome {
+    let total = |of: fn(&DataFile) -> u64| files.iter().map(of).sum();
+    (
+        done.version,
+        done.commit_id.as_str().to_owned(),
+        done.attempts,
+        done.waited.as_secs_f64(),
+        done.replayed,
+        total(|f| f.total_rows),
+        files.len(),
+        total(|f| f.size_bytes),
+    )
+}
+
+fn seconds(name: &str, value: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(value).map_err(|_unusable| {
+        Error::invalid(format!(
+            "{name} must be a number of seconds that is not negative, not {value}"
+        ))
+    })
+}
+
+fn schema_of(schema: &Bound<'_, PyAny>) -> PyResult<SchemaRef> {
+    let unusable = |e: PyErr| {
+        let error = Error::invalid(format!("the schema cannot be used: {e}"));
+        to_python(schema.py(), &error)
+    };
+    let schema = schema.extract::<PySchema>().map_err(unusable)?;
+    Ok(schema.into_inner())
+}
+
+#[pymethods]
+impl TableHandle {
+    /// Creates a table.
+    #[staticmethod]
+    fn create(
+        py: Python<'_>,
+        store: &StoreHandle,
+        path: String,
+        schema: &Bound<'_, PyAny>,
+        key: Vec<String>,
+        sort_by: Vec<String>,
+    ) -> PyResult<Self> {
+        let new = checked(py, NewTable::of(&schema_of(schema)?, &key, &sort_by))?;
+        let table = checked(py, store.store().and_then(|s| Table::new(s, &path)))?;
+        let snapshot = run(py, move || async move { create(&table, new).await })?;
+        Ok(Self {
+            store: store.again(),
+            path,
+            manifest: snapshot.manifest,
+        })
+    }
+
+    /// Opens a table's newest snapshot, or that of a version.
+    #[staticmethod]
+    fn open(
+        py: Python<'_>,
+        store: &StoreHandle,
+        path: String,
+        version: Option<u64>,
+    ) -> PyResult<Self> {
+        let table = checked(py, store.store().and_then(|s| Table::new(s, &path)))?;
+        let manifest = run(py, move || async move {
+            match version {
+                None => table.newest().await.map(|found| found.manifest),
+                Some(version) => table.at(version).await,
+            }
+        })?;
+        Ok(Self {
+            store: store.again(),
+            path,
+            manifest,
+        })
+    }
+
+    /// The snapshot of a version.
+    fn at(&self, py: Python<'_>, version: u64) -> PyResult<Self> {
+        Self::open(py, &self.store, self.path.clone(), Some(version))
+    }
+
+    /// The snapshot that was the newest so many microseconds after 1970.
+    fn at_time(&self, py: Python<'_>, micros: i64) -> PyResult<Self> {
+        let outside = || Error::invalid(format!("{micros} microseconds are no moment"));
+        let time = DateTime::from_timestamp_micros(micros).ok_or_else(outside);
+        let time = Moment::new(checked(py, time)?);
+        let table = checked(py, self.table())?;
+        let manifest = run(py, move || async move {
+            let newest = table.newest().await?.manifest;
+            table::at_time(&table, &newest, time).await
+        })?;
+        Ok(self.with(manifest))
+    }
+
+    /// The snapshot's number.
+    #[getter]
+    fn version(&self) -> u64 {
+        self.manifest.version
+    }
+
+    /// The columns, as a `pyarrow.Schema`.
+    #[getter]
+    fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let columns = checked(py, Columns::of(&self.manifest))?;
+        PySchema::new(columns.schema).into_pyarrow(py)
+    }
+
+    /// The manifest's JSON.
+    fn manifest<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.manifest.to_bytes())
+    }
+
+    /// The JSON of the last versions' manifests, newest first.
+    fn history<'py>(&self, py: Python<'py>, limit: u64) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let table = checked(py, self.table())?;
+        let newest = Arc::clone(&self.manifest);
+        let found = run(py, move || async move {
+            table::history(&table, &newest, limit).await
+        })?;
+        let bytes = found.iter().map(|m| PyBytes::new(py, &m.to_bytes()));
+        Ok(bytes.collect())
+    }
+
+    /// Streams the snapshot's rows.
+    fn scan(
+        &self,
+        py: Python<'_>,
+        columns: Option<Vec<String>>,
+        limit: Option<u64>,
+    ) -> PyResult<Scan> {
+        let table = checked(py, self.table())?;
+        let manifest = Arc::clone(&self.manifest);
+        let scan = run(py, move || async move {
+            table::scan(&table, manifest, columns.as_deref(), limit).await
+        })?;
+        Ok(Scan::new(scan))
+    }
+
+    /// Appends a stream, or puts it in the place of all there is.
+    #[expect(clippy::too_many_arguments, reason = "a call of the facade's own")]
+    fn write(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        options: Options,
+        resident: bool,
+        overwrite: bool,
+        idempotency_key: Option<String>,
+        timeout: f64,
+    ) -> PyResult<(Outcome, Self)> {
+        let options = checked(py, options.check())?;
+        let timeout = checked(py, seconds("commit_timeout", timeout))?;
+        let table = checked(py, self.table())?;
+        let input = reader(data)?;
+        let how = Upload {
+            options,
+            resident,
+            overwrite,
+            idempotency_key,
+            timeout,
+        };
+        let (done, files) = run(py, move || async move {
+            table::write(&table, input, &how).await
+        })?;
+        let after = self.with(Arc::clone(&done.snapshot.manifest));
+        Ok((outcome(&done, &files), after))
+    }
+
+    /// Makes a version's content the newest.
+    fn restore(&self, py: Python<'_>, version: u64, timeout: f64) -> PyResult<(Outcome, Self)> {
+        let from = self.at(py, version)?.manifest;
+        self.committed(py, Restore { from }, timeout)
+    }
+
+    /// Gives a version a name, or takes the name away.
+    fn tag(
+        &self,
+        py: Python<'_>,
+        name: String,
+        version: Option<u64>,
+        timeout: f64,
+    ) -> PyResult<(Outcome, Self)> {
+        self.committed(py, Tag { name, version }, timeout)
+    }
+
+    /// Removes what no kept version needs: oldest version, files, manifests, bytes.
+    fn vacuum(
+        &self,
+        py: Python<'_>,
+        retention: f64,
+        dry_run: bool,
+        timeout: f64,
+    ) -> PyResult<(u64, Vec<String>, Vec<String>, u64)> {
+        let retention = checked(py, seconds("retention", retention))?;
+        let timeout = checked(py, seconds("commit_timeout", timeout))?;
+        let table = checked(py, self.table())?;
+        let done = run(py, move || async move {
+            vacuum::vacuum(&table, retention, dry_run, timeout).await
+        })?;
+        Ok((done.oldest_version, done.files, done.manifests, done.bytes))
+    }
+
+    /// The version that a commit made; None if it made none.
+    fn was_committed(&self, py: Python<'_>, commit_id: &str) -> PyResult<Option<u64>> {
+        let commit_id = checked(py, CommitId::parse(commit_id))?;
+        let table = checked(py, self.table())?;
+        run(py, move || async move {
+            was_committed(&table, &commit_id).await
+        })
+    }
+}
+
+/// Whether there is a table.
+#[pyfunction]
+fn table_exists(py: Python<'_>, store: &StoreHandle, path: String) -> PyResult<bool> {
+    let store: Store = checked(py, store.store())?;
+    let table = checked(py, Table::new(store, &path))?;
+    run(py, move || async move {
+        match table.newest().await {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
+    })
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<TableHandle>()?;
+    module.add_function(wrap_pyfunction!(table_exists, module)?)
+}

@@ -1,0 +1,23 @@
+//! Parquet files in a store: staged from a stream, opened, fetched in pieces.
+
+mod fetch;
+mod open;
+mod read;
+mod scan;
+mod stage;
+
+pub(crate) use self::open::{OpenPart, Source, open};
+pub(crate) use self::read::{Aligned, Group, Reader, read_groups};
+pub(crate) use self::scan::BatchSender;
+pub use self::scan::Scan;
+pub(crate) use self::stage::{StagedFile, discard, stage};
+use crate::error::{Error, Result};
+
+/// Runs blocking work off the async threads; a panic becomes an error.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|e| Error::other(format!("a worker stopped: {e}")).caused_by(e))?
+}

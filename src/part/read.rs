@@ -1,0 +1,120 @@
+//! Row groups into memory: columns are decoded by all processors, each as its bytes arrive.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::ArrayRef;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
+use tokio::sync::Semaphore;
+
+use super::blocking;
+use super::fetch::{CONCURRENT_FETCHES, Piece};
+use super::open::OpenPart;
+use crate::error::{Error, Result};
+use crate::parquet::decode::align;
+use crate::parquet::default_threads;
+use crate::store::Store;
+
+/// Pieces of row groups that are fetched, decoded or waited for at once.
+const PIECES_AHEAD: usize = 16;
+
+/// A row group and the fields wanted of it, in the order wanted.
+#[derive(Debug, Clone)]
+pub(crate) struct Group {
+    pub(crate) part: Arc<OpenPart>,
+    pub(crate) index: usize,
+    pub(crate) roots: Arc<[usize]>,
+}
+
+/// Rows and their columns; a row group is several of these only where a column is several arrays.
+pub(crate) type Aligned = Vec<(usize, Vec<ArrayRef>)>;
+
+type Decoded = Vec<(usize, Vec<ArrayRef>)>;
+
+/// What all that is read at once shares: turns to fetch and to decode.
+#[derive(Debug, Clone)]
+pub(crate) struct Reader {
+    store: Store,
+    fetch: Arc<Semaphore>,
+    decode: Arc<Semaphore>,
+}
+
+impl Reader {
+    pub(crate) fn new(store: Store) -> Self {
+        Self {
+            store,
+            fetch: Arc::new(Semaphore::new(CONCURRENT_FETCHES)),
+            decode: Arc::new(Semaphore::new(default_threads())),
+        }
+    }
+
+    /// Reads a row group.
+    pub(crate) async fn read(&self, group: Group) -> Result<Aligned> {
+        let pieces = group.part.pieces(group.index, &group.roots);
+        let columns = pieces.into_iter();
+        let columns = columns.map(|piece| self.clone().read_piece(group.clone(), piece));
+        let columns = futures::future::try_join_all(columns).await?;
+        Ok(aligned(&group, columns.into_iter().flatten().collect()))
+    }
+
+    /// Fetches a piece and decodes its columns.
+    async fn read_piece(self, group: Group, piece: Piece) -> Result<Decoded> {
+        let Group { part, index, .. } = group;
+        let fetched = {
+            let _turn = self.fetch.acquire().await;
+            part.fetch_piece(&self.store, &piece).await?
+        };
+        let columns = piece.roots.iter().map(|&root| {
+            let (part, fetched) = (Arc::clone(&part), fetched.clone());
+            let decode = Arc::clone(&self.decode);
+            async move {
+                let _turn = decode.acquire_owned().await;
+                let arrays = blocking(move || part.decode(index, root, &fetched)).await?;
+                Ok((root, arrays))
+            }
+        });
+        futures::future::try_join_all(columns).await
+    }
+}
+
+/// Reads row groups in their order, a little ahead of who takes them.
+pub(crate) fn read_groups(store: Store, groups: Vec<Group>) -> BoxStream<'static, Result<Aligned>> {
+    let reader = Reader::new(store);
+    let pieces = stream::iter(groups.clone()).flat_map(|group| {
+        let pieces = group.part.pieces(group.index, &group.roots);
+        stream::iter(pieces.into_iter().map(move |piece| (group.clone(), piece)))
+    });
+    let columns = pieces
+        .map(move |(group, piece)| reader.clone().read_piece(group, piece))
+        .buffered(PIECES_AHEAD)
+        .boxed();
+    stream::try_unfold(
+        (columns, groups.into_iter()),
+        |(mut columns, mut groups)| async {
+            let Some(group) = groups.next() else {
+                return Ok(None);
+            };
+            let mut found: HashMap<usize, Vec<ArrayRef>> = HashMap::new();
+            while found.len() < group.roots.len() {
+                match columns.try_next().await? {
+                    Some(some) => found.extend(some),
+                    None => return Err(Error::other("a column was not read")),
+                }
+            }
+            Ok(Some((aligned(&group, found), (columns, groups))))
+        },
+    )
+    .boxed()
+}
+
+fn aligned(group: &Group, mut found: HashMap<usize, Vec<ArrayRef>>) -> Aligned {
+    let rows = group.part.file.metadata().row_group(group.index).num_rows();
+    let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+    let columns = group.roots.iter().filter_map(|root| found.remove(root));
+    let columns: Vec<_> = columns.collect();
+    if columns.is_empty() {
+        return vec![(rows, Vec::new())];
+    }
+    align(&columns, rows)
+}

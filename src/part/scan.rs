@@ -1,0 +1,58 @@
+//! A stream of batches and the work behind it.
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::error::Result;
+use crate::parquet::{Cancel, CancelOnDrop};
+
+/// Decoded batches that wait to be taken.
+const BATCHES_AHEAD: usize = 2;
+
+/// A stream of batches; dropping it ends the work behind it.
+#[derive(Debug)]
+pub struct Scan {
+    /// The schema as it was written, projected.
+    pub schema: SchemaRef,
+    batches: mpsc::Receiver<Result<RecordBatch>>,
+    _work: JoinSet<()>,
+    _cancel: CancelOnDrop,
+}
+
+/// Where the work's batches go.
+pub(crate) type BatchSender = mpsc::Sender<Result<RecordBatch>>;
+
+impl Scan {
+    /// A stream of what `work` sends, and of its error.
+    pub(crate) fn start<F>(
+        schema: SchemaRef,
+        cancel: &Cancel,
+        work: impl FnOnce(BatchSender) -> F,
+    ) -> Self
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
+        let running = work(sender.clone());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            if let Err(error) = running.await {
+                // The consumer has gone if nobody takes the error.
+                let _ = sender.send(Err(error)).await;
+            }
+        });
+        Self {
+            schema,
+            batches,
+            _work: tasks,
+            _cancel: cancel.guard(),
+        }
+    }
+
+    /// The next batch; None at the end.
+    pub async fn next(&mut self) -> Option<Result<RecordBatch>> {
+        self.batches.recv().await
+    }
+}

@@ -1,0 +1,169 @@
+//! A stream of batches into staged Parquet files: encoded by threads, uploaded meanwhile.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arrow_array::RecordBatchReader;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+
+use super::blocking;
+use crate::error::{Error, Result};
+use crate::parquet::Cancel;
+use crate::parquet::writer::{self, FileStats, Files, Sink, WritePlan};
+use crate::store::Store;
+use crate::store::stage::{StageWriter, Staged, Staging, Uploader, Written};
+
+/// A file that no reader sees yet.
+#[derive(Debug)]
+pub(crate) struct StagedFile {
+    pub(crate) staged: Staged,
+    pub(crate) stats: FileStats,
+}
+
+/// What the n-th file of a write is to become.
+pub(crate) type Targets = Box<dyn FnMut(usize) -> String + Send>;
+
+/// Encodes `input` into staged files, each begun for its target. After an error nothing is left.
+pub(crate) async fn stage(
+    store: &Store,
+    staging: Staging,
+    plan: WritePlan,
+    mut input: Box<dyn RecordBatchReader + Send>,
+    targets: Targets,
+) -> Result<Vec<StagedFile>> {
+    let files: Shared = Arc::default();
+    let (uploaders, mut begun) = mpsc::unbounded_channel::<(usize, Uploader)>();
+    let mut opened = Opener {
+        staging,
+        targets,
+        next: 0,
+        files: Arc::clone(&files),
+        uploaders,
+    };
+    let cancel = Cancel::default();
+    let _stop_threads = cancel.guard();
+    // The thread drops `opened` when it ends, which ends `begun`.
+    let mut encoding = std::pin::pin!(blocking(move || writer::write(
+        &plan,
+        &mut *input,
+        &mut opened,
+        &cancel
+    )));
+    let mut uploads = FuturesUnordered::new();
+    let (mut failure, mut encoded) = (None, None);
+    loop {
+        tokio::select! {
+            biased;
+            Some((index, uploaded)) = uploads.next() => match uploaded {
+                Ok(staged) => keep(&files, index, staged),
+                Err(e) => { failure.get_or_insert(e); }
+            },
+            Some((index, uploader)) = begun.recv() => {
+                uploads.push(upload(index, uploader));
+            }
+            done = &mut encoding, if encoded.is_none() => encoded = Some(done),
+            else => break,
+        }
+    }
+    // An upload's own error says more than the encoder's, which only saw the upload end.
+    let outcome = failure.map_or_else(|| encoded.unwrap_or(Ok(())), Err);
+    let files = std::mem::take(&mut *locked(&files));
+    match outcome {
+        Ok(()) => files.into_iter().map(Unfinished::finish).collect(),
+        Err(error) => {
+            let staged: Vec<Staged> = files.into_iter().filter_map(|f| f.staged).collect();
+            discard(store, &staged).await;
+            Err(error)
+        }
+    }
+}
+
+async fn upload(index: usize, uploader: Uploader) -> (usize, Result<Option<Staged>>) {
+    (index, uploader.run().await)
+}
+
+/// Notes where a file lies; None leaves what the encoder noted, a file that needs no upload.
+fn keep(files: &Shared, index: usize, staged: Option<Staged>) {
+    let file = &mut locked(files)[index];
+    file.staged = staged.or_else(|| file.staged.take());
+}
+
+/// Removes staged files; what cannot be removed is logged, since the cause of it all matters more.
+pub(crate) async fn discard(store: &Store, staged: &[Staged]) {
+    for file in staged {
+        if let Err(e) = file.discard(store).await {
+            log::warn!("a staged part could not be removed: {e}");
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Unfinished {
+    staged: Option<Staged>,
+    stats: Option<FileStats>,
+}
+
+impl Unfinished {
+    fn finish(self) -> Result<StagedFile> {
+        match (self.staged, self.stats) {
+            (Some(staged), Some(stats)) => Ok(StagedFile { staged, stats }),
+            _ => Err(Error::other("a part was not finished")),
+        }
+    }
+}
+
+type Shared = Arc<Mutex<Vec<Unfinished>>>;
+
+fn locked(files: &Shared) -> MutexGuard<'_, Vec<Unfinished>> {
+    files.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens the files of a write, in order.
+struct Opener {
+    staging: Staging,
+    targets: Targets,
+    next: usize,
+    files: Shared,
+    uploaders: mpsc::UnboundedSender<(usize, Uploader)>,
+}
+
+impl Files for Opener {
+    fn open(&mut self) -> Result<Box<dyn Sink>> {
+        let (writer, uploader) = self.staging.begin(&(self.targets)(self.next));
+        let index = self.next;
+        self.next += 1;
+        locked(&self.files).push(Unfinished::default());
+        if let Some(uploader) = uploader {
+            // Nobody listens any more only when the whole write is being dropped.
+            let _ = self.uploaders.send((index, uploader));
+        }
+        Ok(Box::new(FileSink {
+            index,
+            writer,
+            files: Arc::clone(&self.files),
+        }))
+    }
+}
+
+struct FileSink {
+    index: usize,
+    writer: StageWriter,
+    files: Shared,
+}
+
+impl Sink for FileSink {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.writer.write(bytes)
+    }
+
+    fn finish(self: Box<Self>, stats: FileStats) -> Result<()> {
+        let written = self.writer.finish()?;
+        let file = &mut locked(&self.files)[self.index];
+        file.stats = Some(stats);
+        if let Written::Done(staged) = written {
+            file.staged = Some(staged);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! An older snapshot's rows and columns once more.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::table::commit::Change;
+use crate::table::format::{Manifest, Operation};
+
+/// Makes an older version's content the newest. Tags, idempotency keys and the history stay.
+#[derive(Debug, Clone)]
+pub struct Restore {
+    /// The version.
+    pub from: Arc<Manifest>,
+}
+
+impl Change for Restore {
+    fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
+        let from = &self.from;
+        if !base.keeps(from.version) {
+            let message = format!(
+                "version {} has been vacuumed; the oldest there is is {}",
+                from.version, base.oldest_version
+            );
+            return Err(Error::new(ErrorKind::VersionExpired, message));
+        }
+        let mut next = base.clone();
+        next.schema.columns.clone_from(&from.schema.columns);
+        next.arrow_schema = from.arrow_schema.clone();
+        next.key.clone_from(&from.key);
+        next.sort_by.clone_from(&from.sort_by);
+        next.data_files.clone_from(&from.data_files);
+        next.tombstones.clone_from(&from.tombstones);
+        let details = [("restored_version", json!(from.version))];
+        Ok((next, Operation::new("restore", details)))
+    }
+
+    /// Its objects are referenced by a version that is kept.
+    fn began_at(&self) -> Option<u64> {
+        None
+    }
+}

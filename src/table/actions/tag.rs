@@ -1,0 +1,56 @@
+//! Names for versions, which vacuum then keeps.
+
+use serde_json::json;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::table::commit::Change;
+use crate::table::format::{Manifest, Operation};
+
+const MAX_NAME_BYTES: usize = 255;
+
+/// Gives a version a name, or takes the name away.
+#[derive(Debug, Clone)]
+pub struct Tag {
+    /// The name.
+    pub name: String,
+    /// The version; None removes the tag.
+    pub version: Option<u64>,
+}
+
+impl Change for Tag {
+    fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
+        let name = &self.name;
+        let mut next = base.clone();
+        let Some(version) = self.version else {
+            if next.tags.remove(name).is_none() {
+                let message = format!("there is no tag {name:?}");
+                return Err(Error::new(ErrorKind::NotFound, message));
+            }
+            return Ok((next, Operation::new("untag", [("tag", json!(name))])));
+        };
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(char::is_control) {
+            let message = format!(
+                "a tag has 1 to {MAX_NAME_BYTES} bytes and no control characters, not {name:?}"
+            );
+            return Err(Error::invalid(message));
+        }
+        if let Some(tagged) = base.tags.get(name).filter(|tagged| **tagged != version) {
+            let message = format!("tag {name:?} is version {tagged} already; delete it first");
+            return Err(Error::new(ErrorKind::AlreadyExists, message));
+        }
+        if !base.keeps(version) {
+            let message = format!(
+                "there is no version {version}; there are {} to {}",
+                base.oldest_version, base.version
+            );
+            return Err(Error::new(ErrorKind::VersionExpired, message));
+        }
+        next.tags.insert(name.clone(), version);
+        let details = [("tag", json!(name)), ("tagged_version", json!(version))];
+        Ok((next, Operation::new("tag", details)))
+    }
+
+    fn began_at(&self) -> Option<u64> {
+        None
+    }
+}

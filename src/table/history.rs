@@ -1,0 +1,75 @@
+//! The versions of a table: what was done, and which was the newest at a time.
+
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::format::{Manifest, Moment};
+use super::{Table, names};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Manifests read at once.
+const CONCURRENT_READS: usize = 16;
+
+/// The last `limit` versions up to `newest`, newest first, as far as they have not been vacuumed.
+pub async fn history(
+    table: &Table,
+    newest: &Arc<Manifest>,
+    limit: u64,
+) -> Result<Vec<Arc<Manifest>>> {
+    let oldest = newest
+        .version
+        .saturating_sub(limit)
+        .max(newest.oldest_version - 1);
+    let versions = (oldest + 1..newest.version).rev();
+    let older: Vec<Option<Manifest>> = stream::iter(versions)
+        .map(|version| table.manifest(version))
+        .buffered(CONCURRENT_READS)
+        .try_collect()
+        .await?;
+    // A vacuum may remove them while they are read.
+    let older = older.into_iter().map_while(|found| found.map(Arc::new));
+    let first = (limit > 0).then(|| Arc::clone(newest));
+    Ok(first.into_iter().chain(older).collect())
+}
+
+/// The version that was the newest at `time`, of those up to `newest`.
+pub async fn at_time(table: &Table, newest: &Arc<Manifest>, time: Moment) -> Result<Arc<Manifest>> {
+    if newest.created_at <= time {
+        return Ok(Arc::clone(newest));
+    }
+    // Times grow with versions.
+    let (mut low, mut high) = (newest.oldest_version, newest.version);
+    let mut found = None;
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let manifest = table.manifest(middle).await?.ok_or_else(|| {
+            let message = format!(
+                "{} has been vacuumed meanwhile; try again",
+                names::manifest(middle)
+            );
+            Error::new(ErrorKind::VersionExpired, message).at(table.root())
+        })?;
+        if manifest.created_at <= time {
+            low = middle + 1;
+            found = Some(Arc::new(manifest));
+        } else {
+            high = middle;
+        }
+    }
+    found.ok_or_else(|| {
+        let (kind, why) = if newest.oldest_version == 1 {
+            (ErrorKind::InvalidInput, "the table did not exist then")
+        } else {
+            (
+                ErrorKind::VersionExpired,
+                "the versions of then have been vacuumed",
+            )
+        };
+        let message = format!(
+            "{why}; the oldest there is is version {}",
+            newest.oldest_version
+        );
+        Error::new(kind, message).at(table.root())
+    })
+}

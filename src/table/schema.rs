@@ -1,0 +1,131 @@
+//! A table's columns: the exact Arrow schema, and identities that outlive names.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions, write_message};
+use arrow_schema::{FieldRef, Schema, SchemaRef};
+use bytes::Bytes;
+use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
+
+use super::actions::NewTable;
+use super::format::{Column, Manifest, TableSchema, corrupted};
+use super::names;
+use crate::error::{Error, Result};
+use crate::parquet::types::index_of;
+use crate::parquet::writer::check_schema;
+
+impl NewTable {
+    /// A table of `schema`; `key` and `sort_by` name columns of it.
+    pub fn of(schema: &SchemaRef, key: &[String], sort_by: &[String]) -> Result<Self> {
+        check_schema(schema)?;
+        if schema.fields().is_empty() {
+            return Err(Error::invalid("a table needs a column"));
+        }
+        let columns = schema.fields().iter().zip(1..).map(|(field, id)| Column {
+            id,
+            name: field.name().clone(),
+            kind: field.data_type().to_string(),
+        });
+        let columns: Vec<Column> = columns.collect();
+        let ids = |what: &str, names: &[String]| {
+            let mut ids = Vec::new();
+            for name in names {
+                let field = index_of(schema, name).map_err(|e| e.context(what))?;
+                let id = columns[field].id;
+                if ids.contains(&id) {
+                    return Err(Error::invalid(format!("{what} names {name:?} twice")));
+                }
+                ids.push(id);
+            }
+            Ok(ids)
+        };
+        Ok(Self {
+            key: ids("key", key)?,
+            sort_by: ids("sort_by", sort_by)?,
+            arrow_schema: encode(schema)?,
+            schema: TableSchema {
+                last_id: u32::try_from(columns.len()).unwrap_or(u32::MAX),
+                columns,
+            },
+        })
+    }
+}
+
+/// An IPC schema message, as a stream begins with.
+fn encode(schema: &Schema) -> Result<Bytes> {
+    let options = IpcWriteOptions::default();
+    let mut dictionaries = DictionaryTracker::new(false);
+    let message = IpcDataGenerator::default().schema_to_bytes_with_dictionary_tracker(
+        schema,
+        &mut dictionaries,
+        &options,
+    );
+    let mut bytes = Vec::new();
+    let written = write_message(&mut bytes, message, &options);
+    written.map_err(|e| Error::invalid(format!("the schema cannot be kept: {e}")).caused_by(e))?;
+    Ok(bytes.into())
+}
+
+/// The columns of one snapshot.
+#[derive(Debug, Clone)]
+pub struct Columns {
+    /// As the user has them.
+    pub schema: SchemaRef,
+    /// The identity of each.
+    pub ids: Arc<[u32]>,
+}
+
+impl Columns {
+    /// Those of a snapshot.
+    pub fn of(manifest: &Manifest) -> Result<Self> {
+        let name = names::manifest(manifest.version);
+        let schema = arrow_ipc::convert::try_schema_from_ipc_buffer(&manifest.arrow_schema.0)
+            .map_err(|e| corrupted(&name, "its arrow_schema cannot be read").caused_by(e))?;
+        let columns = &manifest.schema.columns;
+        let named = columns.iter().map(|c| c.name.as_str());
+        if !named.eq(schema.fields().iter().map(|f| f.name().as_str())) {
+            return Err(corrupted(&name, "its schema and its arrow_schema differ"));
+        }
+        Ok(Self {
+            schema: Arc::new(schema),
+            ids: columns.iter().map(|c| c.id).collect(),
+        })
+    }
+
+    /// The schema of a data file, which says the identities.
+    pub(super) fn file_schema(&self) -> SchemaRef {
+        let with_id = |(field, id): (&FieldRef, &u32)| {
+            let mut metadata = field.metadata().clone();
+            metadata.insert(PARQUET_FIELD_ID_META_KEY.to_owned(), id.to_string());
+            Arc::new(field.as_ref().clone().with_metadata(metadata))
+        };
+        let fields = self.schema.fields().iter().zip(self.ids.iter());
+        let fields: Vec<FieldRef> = fields.map(with_id).collect();
+        Arc::new(Schema::new_with_metadata(
+            fields,
+            self.schema.metadata().clone(),
+        ))
+    }
+
+    /// The positions of columns by name; None is all of them.
+    pub(super) fn project(&self, names: Option<&[String]>) -> Result<Vec<usize>> {
+        match names {
+            None => Ok((0..self.ids.len()).collect()),
+            Some(names) => names.iter().map(|n| index_of(&self.schema, n)).collect(),
+        }
+    }
+}
+
+/// The fields of a data file by the identity of their column.
+pub(super) fn roots_by_id(file: &Schema) -> HashMap<u32, usize> {
+    let ids = file
+        .fields()
+        .iter()
+        .enumerate()
+        .filter_map(|(root, field)| {
+            let id = field.metadata().get(PARQUET_FIELD_ID_META_KEY)?;
+            Some((id.parse().ok()?, root))
+        });
+    ids.collect()
+}

@@ -1,0 +1,149 @@
+//! Bounds of a data file's columns for the manifest, from the statistics of its footer.
+//!
+//! Only bounds that are exact and hold for every value: not of floats (a NaN is in no bound), not of
+//! strings that were cut. Integers and booleans are JSON's own; other values are the text that Arrow
+//! casts them to.
+
+use std::collections::BTreeMap;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, BooleanArray};
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_ord::sort::sort_to_indices;
+use arrow_schema::{DataType, Schema};
+use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::ParquetMetaData;
+use serde_json::Value;
+
+/// A text of more bytes is no bound worth its place in the manifest.
+const MAX_TEXT_BYTES: usize = 128;
+
+/// By column identity.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Statistics {
+    pub(super) min: BTreeMap<u32, Value>,
+    pub(super) max: BTreeMap<u32, Value>,
+    pub(super) null_counts: BTreeMap<u32, u64>,
+}
+
+impl Statistics {
+    /// Those of a file whose columns are stored as `stored`, with these identities.
+    pub(super) fn of(footer: &ParquetMetaData, stored: &Schema, ids: &[u32]) -> Self {
+        let mut all = Self::default();
+        for (field, id) in stored.fields().iter().zip(ids) {
+            // A column without statistics has no bounds.
+            let Ok(column) = Column::read(footer, stored, field.name()) else {
+                continue;
+            };
+            if let Some(nulls) = column.nulls {
+                all.null_counts.insert(*id, nulls);
+            }
+            if let Some((min, max)) = column.bounds {
+                all.min.insert(*id, min);
+                all.max.insert(*id, max);
+            }
+        }
+        all
+    }
+}
+
+struct Column {
+    bounds: Option<(Value, Value)>,
+    nulls: Option<u64>,
+}
+
+impl Column {
+    fn read(footer: &ParquetMetaData, stored: &Schema, name: &str) -> Result<Self, ParquetError> {
+        let descriptor = footer.file_metadata().schema_descr();
+        let converter = StatisticsConverter::try_new(name, stored, descriptor)?
+            .with_missing_null_counts_as_zero(false);
+        let groups = || footer.row_groups().iter();
+        let counts = converter.row_group_null_counts(groups())?;
+        let nulls = (counts.null_count() == 0).then(|| counts.values().iter().sum());
+        let rows: u64 = groups().map(|g| g.num_rows().unsigned_abs()).sum();
+        if !has_bounds(converter.arrow_field().data_type()) || nulls == Some(rows) {
+            return Ok(Self {
+                bounds: None,
+                nulls,
+            });
+        }
+        let (mins, maxes) = (
+            converter.row_group_mins(groups())?,
+            converter.row_group_maxes(groups())?,
+        );
+        let exact = all_true(&converter.row_group_is_min_value_exact(groups())?)
+            && all_true(&converter.row_group_is_max_value_exact(groups())?);
+        // A row group of nulls has none; any other without bounds leaves the file without.
+        let empty = groups().zip(counts.iter());
+        let empty = empty.filter(|(g, nulls)| *nulls == Some(g.num_rows().unsigned_abs()));
+        let complete = mins.null_count() <= empty.count() && mins.nulls() == maxes.nulls();
+        let bounds = (exact && complete && nulls.is_some())
+            .then(|| Some((extreme(&mins, false)?, extreme(&maxes, true)?)));
+        Ok(Self {
+            bounds: bounds.flatten(),
+            nulls,
+        })
+    }
+}
+
+/// Nothing is said of a row group without values.
+fn all_true(flags: &BooleanArray) -> bool {
+    flags.iter().flatten().all(|exact| exact)
+}
+
+fn has_bounds(data_type: &DataType) -> bool {
+    data_type.is_integer()
+        || data_type.is_decimal()
+        || matches!(
+            data_type,
+            DataType::Boolean
+                | DataType::Date32
+                | DataType::Time32(_)
+                | DataType::Time64(_)
+                | DataType::Timestamp(..)
+                | DataType::Utf8
+                | DataType::LargeUtf8
+                | DataType::Utf8View
+        )
+}
+
+/// The smallest value, or the largest, for the manifest.
+fn extreme(values: &ArrayRef, largest: bool) -> Option<Value> {
+    let options = arrow_schema::SortOptions {
+        descending: largest,
+        nulls_first: false,
+    };
+    let first = sort_to_indices(values, Some(options), Some(1)).ok()?;
+    let index = usize::try_from(*first.values().first()?).ok()?;
+    to_json(&values.slice(index, 1))
+}
+
+/// One value; None where a manifest cannot hold it.
+pub(super) fn to_json(value: &ArrayRef) -> Option<Value> {
+    if value.len() != 1 || value.is_null(0) {
+        return None;
+    }
+    let options = CastOptions {
+        safe: false,
+        ..CastOptions::default()
+    };
+    let cast = |to| cast_with_options(value, to, &options).ok();
+    let data_type = value.data_type();
+    if *data_type == DataType::Boolean {
+        return Some(Value::from(value.as_boolean().value(0)));
+    }
+    if data_type.is_unsigned_integer() {
+        let wide = cast(&DataType::UInt64)?;
+        let wide = wide.as_primitive::<arrow_array::types::UInt64Type>();
+        return Some(Value::from(wide.value(0)));
+    }
+    if data_type.is_integer() {
+        let wide = cast(&DataType::Int64)?;
+        let wide = wide.as_primitive::<arrow_array::types::Int64Type>();
+        return Some(Value::from(wide.value(0)));
+    }
+    let text = cast(&DataType::Utf8)?;
+    let text = text.as_string::<i32>().value(0);
+    (text.len() <= MAX_TEXT_BYTES).then(|| Value::from(text))
+}
