@@ -27,7 +27,7 @@ from pds.arguments import (
 from pds.capability import Capability
 from pds.errors import InvalidInput
 from pds.manifest import DatasetManifest
-from pds.options import TaskOptions, WriteOptions
+from pds.options import NewWrite, TaskOptions, WriteOptions
 from pds.store import Store, handle_of, require
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from pds._pds import StagedPart
 
 _DAY_SECONDS = 86_400.0
+# So much data stays in memory until it is published, however badly it compresses.
+_SMALL_BYTES = 128 << 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,11 +165,11 @@ class ParquetDatasetStore:
         """
         source = arrow_stream(table)
         check_schema(source.schema)
-        single = self._options.max_rows_per_file is None
-        write = self._begin(one_key(dataset_key, key), overwrite, run_id, metadata, single=single)
-        task = TaskOptions(resident=is_resident(table))
-        parts = _pds.prepare(self._handle, write, task, source)
-        return DatasetManifest(*_pds.publish(self._handle, write, parts, schema_hash(source.schema)))
+        checked = self._check(one_key(dataset_key, key), overwrite, run_id, metadata)
+        write = NewWrite(checked, overwrite, run_id, metadata, self._options)
+        small = isinstance(source, pa.Table) and source.nbytes <= _SMALL_BYTES
+        fields = _pds.write_dataset(self._handle, write, is_resident(table), small, source, schema_hash(source.schema))
+        return DatasetManifest(*fields)
 
     def begin_write(
         self,
@@ -182,24 +184,17 @@ class ParquetDatasetStore:
         Arguments and errors are those of `write_dataset`. Nothing is written yet.
         """
         pairs = dict(metadata) if isinstance(metadata, Mapping) else metadata
-        return self._begin(one_key(key, None), overwrite, run_id, pairs, single=False)
+        checked = self._check(one_key(key, None), overwrite, run_id, pairs)
+        write_id, created_at = _pds.begin_write(self._handle, checked, overwrite, self._options)
+        return DatasetWrite(self, checked, overwrite, run_id, pairs, write_id, created_at)
 
-    def _begin(
-        self,
-        key: str,
-        overwrite: bool,  # noqa: FBT001 passed on
-        run_id: str | None,
-        metadata: dict[str, str] | None,
-        *,
-        single: bool,
-    ) -> DatasetWrite:
+    def _check(self, key: str, overwrite: bool, run_id: str | None, metadata: dict[str, str] | None) -> str:  # noqa: FBT001 passed on
         check_text(overwrite, run_id, metadata)
         _pds.check_key(key)
         require(self._store, Capability.ATOMIC_WRITE, "write_dataset", key)
         if overwrite:
             require(self._store, Capability.DELETE, "write_dataset with overwrite=True", key)
-        write_id, created_at = _pds.begin_write(self._handle, key, overwrite, single, self._options)
-        return DatasetWrite(self, key, overwrite, run_id, metadata, single, write_id, created_at)
+        return key
 
     # -- reading ---------------------------------------------------------------
 
@@ -347,7 +342,6 @@ class DatasetWrite:
         overwrite: Whether a dataset that is there is replaced.
         run_id: For the manifest.
         metadata: For the manifest.
-        single: Whether the one part is named `data.parquet`.
         write_id: Identifies the write.
         created_at: For the manifest.
     """
@@ -357,7 +351,6 @@ class DatasetWrite:
     overwrite: bool
     run_id: str | None
     metadata: dict[str, str] | None
-    single: bool
     write_id: int
     created_at: str
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pds.errors import InvalidType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -46,3 +50,14 @@ class TaskOptions:
     resident: bool = False
     keep_empty: bool = True
     shared: bool = False
+
+
+@dataclass(frozen=True)
+class NewWrite:
+    """A write of one process that has not begun."""
+
+    key: str
+    overwrite: bool
+    run_id: str | None
+    metadata: Mapping[str, str] | None
+    options: WriteOptions

@@ -50,7 +50,6 @@ struct WriteFields {
     overwrite: bool,
     run_id: Option<String>,
     metadata: Option<BTreeMap<String, String>>,
-    single: bool,
     write_id: u128,
     created_at: String,
     options: Options,
@@ -64,7 +63,7 @@ impl WriteFields {
             overwrite: self.overwrite,
             run_id: self.run_id,
             metadata: self.metadata,
-            layout: layout(self.single),
+            layout: Layout::Numbered,
             write_id: self.write_id,
             created_at: self.created_at,
             options,
@@ -72,7 +71,17 @@ impl WriteFields {
     }
 }
 
-/// `pds.dataset.TaskOptions`.
+/// `pds.options.NewWrite`.
+#[derive(Debug, FromPyObject)]
+struct NewWrite {
+    key: String,
+    overwrite: bool,
+    run_id: Option<String>,
+    metadata: Option<BTreeMap<String, String>>,
+    options: Options,
+}
+
+/// `pds.options.TaskOptions`.
 #[derive(Debug, FromPyObject)]
 struct TaskFields {
     number: u64,
@@ -80,14 +89,6 @@ struct TaskFields {
     resident: bool,
     keep_empty: bool,
     shared: bool,
-}
-
-fn layout(single: bool) -> Layout {
-    if single {
-        Layout::Single
-    } else {
-        Layout::Numbered
-    }
 }
 
 /// The fields of `DatasetManifest`, in its order.
@@ -171,16 +172,52 @@ fn begin_write(
     store: &StoreHandle,
     key: String,
     overwrite: bool,
-    single: bool,
     options: Options,
 ) -> PyResult<(u128, String)> {
     let options = checked(py, options.check())?;
     checked(py, dataset::check_key(&key))?;
     let store = checked(py, store.store())?;
     let write = run(py, move || async move {
-        Write::begin(&store, &key, overwrite, layout(single), options).await
+        Write::begin(&store, &key, overwrite, Layout::Numbered, options).await
     })?;
     Ok((write.write_id, write.created_at))
+}
+
+/// Writes a stream as a dataset; the identity and the time of `write` are set here.
+#[pyfunction]
+fn write_dataset(
+    py: Python<'_>,
+    store: &StoreHandle,
+    write: NewWrite,
+    resident: bool,
+    small: bool,
+    data: &Bound<'_, PyAny>,
+    schema_hash: String,
+) -> PyResult<Fields> {
+    let store = checked(py, store.store())?;
+    let options = checked(py, write.options.check())?;
+    let layout = match options.rows_per_file {
+        None => Layout::Single,
+        Some(_) => Layout::Numbered,
+    };
+    let new = Write::new(&store, &write.key, write.overwrite, layout, options);
+    let write = Write {
+        run_id: write.run_id,
+        metadata: write.metadata,
+        ..checked(py, new)?
+    };
+    let input = reader(data)?;
+    let task = Task {
+        number: 0,
+        threads: default_threads(),
+        resident,
+        keep_empty: true,
+        shared: false,
+    };
+    run(py, move || async move {
+        dataset::write(&store, &write, task, input, small, &schema_hash).await
+    })
+    .map(fields)
 }
 
 /// Encodes a stream into staged parts.
@@ -345,6 +382,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(parse_manifest, module)?)?;
     module.add_function(wrap_pyfunction!(manifest_to_json, module)?)?;
     module.add_function(wrap_pyfunction!(begin_write, module)?)?;
+    module.add_function(wrap_pyfunction!(write_dataset, module)?)?;
     module.add_function(wrap_pyfunction!(prepare, module)?)?;
     module.add_function(wrap_pyfunction!(publish, module)?)?;
     module.add_function(wrap_pyfunction!(abort, module)?)?;

@@ -21,6 +21,7 @@ mod scan;
 
 use std::collections::BTreeMap;
 
+use arrow_array::RecordBatchReader;
 use serde::{Deserialize, Serialize};
 
 pub use self::manage::{Cleaned, Verified, clean, delete, exists, list, verify};
@@ -108,9 +109,8 @@ impl Write {
         format!("w{:032x}", self.write_id)
     }
 
-    /// Checks that `key` can be written: no dataset is there unless it may be replaced. Nothing is
-    /// changed.
-    pub async fn begin(
+    /// A write of `key`, checked as far as that goes without a request.
+    pub fn new(
         store: &Store,
         key: &str,
         overwrite: bool,
@@ -119,9 +119,6 @@ impl Write {
     ) -> Result<Self> {
         check_key(key)?;
         check_abilities(store, key, overwrite)?;
-        if !overwrite && exists(store, key).await? {
-            return Err(already_exists(key));
-        }
         let created_at = store
             .clock()
             .now()
@@ -138,6 +135,53 @@ impl Write {
             options,
         })
     }
+
+    /// As [`Write::new`], and checked that no dataset is there unless it may be replaced. Nothing is
+    /// changed.
+    pub async fn begin(
+        store: &Store,
+        key: &str,
+        overwrite: bool,
+        layout: Layout,
+        options: WriteOptions,
+    ) -> Result<Self> {
+        let write = Self::new(store, key, overwrite, layout, options)?;
+        write.check_free(store).await?;
+        Ok(write)
+    }
+
+    async fn check_free(&self, store: &Store) -> Result<()> {
+        if !self.overwrite && exists(store, &self.key).await? {
+            return Err(already_exists(&self.key));
+        }
+        Ok(())
+    }
+}
+
+/// Writes `input` as a dataset. `small` says that it stays in memory until it is published: then it
+/// is encoded while the store is asked whether a dataset is there.
+pub async fn write(
+    store: &Store,
+    write: &Write,
+    task: Task,
+    input: Box<dyn RecordBatchReader + Send>,
+    small: bool,
+    schema_hash: &str,
+) -> Result<Manifest> {
+    let parts = if small {
+        let preparing = prepare(store, write, task, input);
+        match futures::join!(write.check_free(store), preparing) {
+            (Ok(()), parts) => parts?,
+            (Err(error), parts) => {
+                abort(store, &parts.unwrap_or_default()).await;
+                return Err(error);
+            }
+        }
+    } else {
+        write.check_free(store).await?;
+        prepare(store, write, task, input).await?
+    };
+    publish(store, write, parts, schema_hash).await
 }
 
 fn check_abilities(store: &Store, key: &str, overwrite: bool) -> Result<()> {
