@@ -149,8 +149,9 @@ clippy: $(VENV)/.installed $(PYO3_CONFIG_FILE)
 rustdoc:
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --package pds --all-features
 
+# With the glue, so that the dependencies have the features that `build` gives them, and are built once.
 test-rust:
-	cargo test --locked --package pds --all-features $(ARGS)
+	cargo test --locked --package pds --package pds-python --all-features $(ARGS)
 
 mypy: build
 	$(BIN)/mypy

@@ -16,10 +16,10 @@ from pds.arguments import ArrowStream, arrow_stream, check_schema, column_names,
 from pds.errors import AlreadyExists, InvalidInput, InvalidType, UnsafeStore
 from pds.options import WriteOptions
 from pds.store import Store, handle_of, is_foreign
+from pds.tables.checks import check_filter, check_key, check_limit, check_path, check_seconds, check_version, names_of
 from pds.tables.results import CommitResult, VacuumResult
 from pds.tables.scan import TableScan
 from pds.tables.tags import Tags
-from pds.tables.versions import check_key, check_limit, check_path, check_seconds, check_version, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -230,18 +230,28 @@ class Table:
             return self._of(self._place, self._handle.at(self.tags[when]))
         return self._of(self._place, self._handle.at(check_version(when)))
 
-    def scan(self, columns: Sequence[str] | None = None, *, limit: int | None = None) -> TableScan:
-        """The snapshot's rows.
+    def scan(
+        self, columns: Sequence[str] | None = None, *, where: str | None = None, limit: int | None = None
+    ) -> TableScan:
+        r"""The snapshot's rows.
 
         Args:
             columns: Names of columns, in the order wanted. None is all.
+            where: Only rows for which this holds: an SQL predicate over any of the table's columns, such
+                as `"at >= TIMESTAMP '2026-01-01' AND name LIKE 'a%'"`. Names that are no plain words are
+                quoted: `"\"unit price\" > 3"`. Files and row groups without such rows are not read.
             limit: So many rows at most.
+
+        Raises:
+            InvalidInput: There is no such column, or the predicate cannot be used.
         """
         names = column_names(columns)
         for name in names or []:
             if self.schema.get_field_index(name) < 0:
                 raise InvalidInput(f"no column {name!r}; there are {self.schema.names}")
-        return TableScan(self._handle, names, check_limit(limit))
+        if where is not None:
+            self._handle.check_filter(check_filter(where))
+        return TableScan(self._handle, names, where, check_limit(limit))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.scan().__arrow_c_stream__(requested_schema)
@@ -278,6 +288,60 @@ class Table:
         outcome, handle = self._handle.write(
             source, self._place.options, is_resident(data), overwrite, idempotency_key, self._place.timeout
         )
+        return self._done(outcome, handle, before)
+
+    def delete(self, where: str) -> CommitResult:
+        """Delete the rows for which a predicate holds. No data file is written again.
+
+        A range of the key, `"id BETWEEN 5 AND 9"`, is deleted without reading data. For any other predicate
+        its columns are read. Rows that are appended meanwhile stay.
+
+        Args:
+            where: As for `scan`; "true" is all rows.
+
+        Returns:
+            `rows` is what was deleted, None where the range of a key was not counted; `bytes` what was
+            written to say so. Where nothing is to be deleted nothing is committed, and `attempts` is 0.
+
+        Raises:
+            InvalidInput: The predicate cannot be used.
+            CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
+        """
+        before = self._requests()
+        self._handle.check_filter(check_filter(where))
+        outcome, rows, size, handle = self._handle.delete(where, self._place.timeout)
+        self._handle = handle
+        requests = self._requests() - before
+        if outcome is None:
+            return CommitResult(self.version, "", 0, 0, 0, requests, 0, 0.0, replayed=False)
+        version, commit_id, attempts, waited, replayed, *_ = outcome
+        return CommitResult(version, commit_id, rows, 0, size, requests, attempts, waited, replayed)
+
+    def compact(self, target_file_size: int = 128 << 20) -> CommitResult | None:
+        """Write small files as larger ones, and files anew of which most rows are deleted.
+
+        Rows keep their order; older versions keep their files until a vacuum. Whoever appends or deletes
+        meanwhile is not held up.
+
+        Args:
+            target_file_size: Bytes. Files of fewer than half as many are joined with their neighbours.
+
+        Returns:
+            What was written; None where nothing is worth it.
+
+        Raises:
+            CommitConflict: Others changed the same files until `commit_timeout`.
+            CommitStateUnknown, TransactionExpired: As for `append`.
+        """
+        if isinstance(target_file_size, bool) or not isinstance(target_file_size, int):
+            raise InvalidType(f"target_file_size must be a whole number of bytes, not {target_file_size!r}")
+        if target_file_size <= 0:
+            raise InvalidInput(f"target_file_size must be positive, not {target_file_size}")
+        before = self._requests()
+        done = self._handle.compact(target_file_size, self._place.options, self._place.timeout)
+        if done is None:
+            return None
+        outcome, _, handle = done
         return self._done(outcome, handle, before)
 
     def restore(self, when: int | datetime | str) -> CommitResult:

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use arrow_schema::SchemaRef;
 use chrono::DateTime;
+use pds::clock::SystemClock;
 use pds::store::Store;
 use pds::table::actions::{NewTable, Restore, Tag, create};
 use pds::table::commit::{Change, Committed, commit, was_committed};
 use pds::table::format::{CommitId, DataFile, Manifest, Moment};
-use pds::table::{self, Columns, Table, Upload, vacuum};
+use pds::table::{self, Columns, Filter, Table, Upload, Wanted, vacuum};
 use pds::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -42,6 +43,10 @@ pub(crate) struct TableHandle {
 impl TableHandle {
     fn table(&self) -> Result<Table> {
         Table::new(self.store.store()?, &self.path)
+    }
+
+    fn filter(&self, sql: &str) -> Result<Filter> {
+        Filter::parse(sql, &Columns::of(&self.manifest)?, &SystemClock)
     }
 
     fn with(&self, manifest: Arc<Manifest>) -> Self {
@@ -192,19 +197,48 @@ impl TableHandle {
         Ok(bytes.collect())
     }
 
+    /// Checks a filter; raises `InvalidInput`.
+    fn check_filter(&self, py: Python<'_>, predicate: &str) -> PyResult<()> {
+        checked(py, self.filter(predicate)).map(drop)
+    }
+
     /// Streams the snapshot's rows.
     fn scan(
         &self,
         py: Python<'_>,
         columns: Option<Vec<String>>,
+        predicate: Option<String>,
         limit: Option<u64>,
     ) -> PyResult<Scan> {
         let table = checked(py, self.table())?;
+        let filter = predicate.map(|sql| checked(py, self.filter(&sql)));
+        let wanted = Wanted {
+            columns,
+            filter: filter.transpose()?.map(Arc::new),
+            limit,
+        };
         let manifest = Arc::clone(&self.manifest);
         let scan = run(py, move || async move {
-            table::scan(&table, manifest, columns.as_deref(), limit).await
+            table::scan(&table, manifest, wanted).await
         })?;
         Ok(Scan::new(scan))
+    }
+
+    /// Deletes rows: the outcome, or None where there was nothing to delete; rows, tombstone bytes.
+    fn delete(
+        &self,
+        py: Python<'_>,
+        predicate: String,
+        timeout: f64,
+    ) -> PyResult<(Option<Outcome>, Option<u64>, u64, Self)> {
+        let timeout = checked(py, seconds("commit_timeout", timeout))?;
+        let table = checked(py, self.table())?;
+        let done = run(py, move || async move {
+            table::delete(&table, &predicate, timeout).await
+        })?;
+        let after = self.with(done.snapshot.manifest);
+        let outcome = done.committed.map(|done| outcome(&done, &[]));
+        Ok((outcome, done.rows, done.bytes, after))
     }
 
     /// Appends a stream, or puts it in the place of all there is.
@@ -235,6 +269,35 @@ impl TableHandle {
         })?;
         let after = self.with(Arc::clone(&done.snapshot.manifest));
         Ok((outcome(&done, &files), after))
+    }
+
+    /// Writes small files as larger ones: the outcome and the files that were replaced, or None.
+    fn compact(
+        &self,
+        py: Python<'_>,
+        target_bytes: u64,
+        options: Options,
+        timeout: f64,
+    ) -> PyResult<Option<(Outcome, usize, Self)>> {
+        let how = Upload {
+            options: checked(py, options.check())?,
+            resident: false,
+            overwrite: false,
+            idempotency_key: None,
+            timeout: checked(py, seconds("commit_timeout", timeout))?,
+        };
+        let table = checked(py, self.table())?;
+        let done = run(py, move || async move {
+            table::compact(&table, target_bytes, &how).await
+        })?;
+        Ok(done.map(|done| {
+            let outcome = outcome(&done.committed, &done.added);
+            (
+                outcome,
+                done.removed,
+                self.with(done.committed.snapshot.manifest),
+            )
+        }))
     }
 
     /// Makes a version's content the newest.

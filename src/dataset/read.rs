@@ -7,7 +7,6 @@ use std::time::Duration;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
-use futures::TryStreamExt;
 use object_store::GetOptions;
 
 use super::open::{all_sealed, open_parts};
@@ -180,9 +179,9 @@ async fn read_parts(
             roots: Arc::clone(&roots),
         })
     });
-    let mut decoded = read_groups(store.clone(), groups.collect());
+    let groups: Vec<Group> = groups.collect();
     let mut batches = Vec::new();
-    while let Some(aligned) = decoded.try_next().await? {
+    for aligned in read_groups(store.clone(), &groups).await? {
         for (rows, arrays) in aligned {
             batches.push(batch_of(&schema, arrays, rows)?);
         }

@@ -127,6 +127,11 @@ impl PartFile {
         self.dictionaries.get(&root)
     }
 
+    /// The schema as its columns are decoded, before they are made `schema`.
+    pub fn stored_schema(&self) -> &SchemaRef {
+        self.reader.schema()
+    }
+
     /// Rows of the file.
     pub fn rows(&self) -> u64 {
         let groups = self.metadata().row_groups().iter();
@@ -159,6 +164,14 @@ impl PartFile {
     pub fn chunk_range(&self, group: usize, leaf: usize) -> Range<u64> {
         let (start, length) = self.metadata().row_group(group).column(leaf).byte_range();
         start..start + length
+    }
+
+    /// About how many bytes a field of a row group is in memory.
+    pub(crate) fn decoded_bytes(&self, group: usize, root: usize) -> u64 {
+        let group = self.metadata().row_group(group);
+        let leaves = self.leaves(root);
+        let sizes = leaves.map(|leaf| group.column(leaf).uncompressed_size().unsigned_abs());
+        sizes.sum()
     }
 
     /// The chunks a row group's columns need, in the order of the file.

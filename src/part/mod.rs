@@ -7,7 +7,7 @@ mod scan;
 mod stage;
 
 pub(crate) use self::open::{OpenPart, Source, open};
-pub(crate) use self::read::{Aligned, Group, Reader, read_groups};
+pub(crate) use self::read::{Group, Reader, read_groups};
 pub(crate) use self::scan::BatchSender;
 pub use self::scan::Scan;
 pub(crate) use self::stage::{StagedFile, discard, stage};

@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow_array::ArrayRef;
-use futures::stream::{self, BoxStream};
-use futures::{StreamExt, TryStreamExt};
+use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
 use super::blocking;
 use super::fetch::{CONCURRENT_FETCHES, Piece};
-use super::open::OpenPart;
+use super::open::{OpenPart, Source};
 use crate::error::{Error, Result};
 use crate::parquet::decode::align;
 use crate::parquet::default_threads;
@@ -49,13 +48,13 @@ impl Reader {
         }
     }
 
-    /// Reads a row group.
-    pub(crate) async fn read(&self, group: Group) -> Result<Aligned> {
+    /// Reads a row group; the arrays of each field follow one another.
+    pub(crate) async fn read(&self, group: Group) -> Result<HashMap<usize, Vec<ArrayRef>>> {
         let pieces = group.part.pieces(group.index, &group.roots);
         let columns = pieces.into_iter();
         let columns = columns.map(|piece| self.clone().read_piece(group.clone(), piece));
         let columns = futures::future::try_join_all(columns).await?;
-        Ok(aligned(&group, columns.into_iter().flatten().collect()))
+        Ok(columns.into_iter().flatten().collect())
     }
 
     /// Fetches a piece and decodes its columns.
@@ -78,34 +77,41 @@ impl Reader {
     }
 }
 
-/// Reads row groups in their order, a little ahead of who takes them.
-pub(crate) fn read_groups(store: Store, groups: Vec<Group>) -> BoxStream<'static, Result<Aligned>> {
+/// Reads row groups, all at once. Of open files the largest columns come first, so that the
+/// processors end together; others in the order of the file, as they arrive.
+pub(crate) async fn read_groups(store: Store, groups: &[Group]) -> Result<Vec<Aligned>> {
     let reader = Reader::new(store);
-    let pieces = stream::iter(groups.clone()).flat_map(|group| {
-        let pieces = group.part.pieces(group.index, &group.roots);
-        stream::iter(pieces.into_iter().map(move |piece| (group.clone(), piece)))
+    let mut pieces = Vec::new();
+    for (number, group) in groups.iter().enumerate() {
+        for piece in group.part.pieces(group.index, &group.roots) {
+            pieces.push((number, piece));
+        }
+    }
+    let is_open = |number: usize| matches!(groups[number].part.source, Source::File(_));
+    pieces.sort_by_key(|(number, piece)| {
+        let size = |root| {
+            groups[*number]
+                .part
+                .file
+                .decoded_bytes(groups[*number].index, root)
+        };
+        let size: u64 = piece.roots.iter().map(|root| size(*root)).sum();
+        std::cmp::Reverse(if is_open(*number) { size } else { 0 })
     });
-    let columns = pieces
-        .map(move |(group, piece)| reader.clone().read_piece(group, piece))
-        .buffered(PIECES_AHEAD)
-        .boxed();
-    stream::try_unfold(
-        (columns, groups.into_iter()),
-        |(mut columns, mut groups)| async {
-            let Some(group) = groups.next() else {
-                return Ok(None);
-            };
-            let mut found: HashMap<usize, Vec<ArrayRef>> = HashMap::new();
-            while found.len() < group.roots.len() {
-                match columns.try_next().await? {
-                    Some(some) => found.extend(some),
-                    None => return Err(Error::other("a column was not read")),
-                }
-            }
-            Ok(Some((aligned(&group, found), (columns, groups))))
-        },
-    )
-    .boxed()
+    let reads = pieces.into_iter().map(|(number, piece)| {
+        let read = reader.clone().read_piece(groups[number].clone(), piece);
+        async move { Ok::<_, Error>((number, read.await?)) }
+    });
+    let mut read = stream::iter(reads).buffer_unordered(PIECES_AHEAD);
+    let mut found: Vec<HashMap<usize, Vec<ArrayRef>>> = vec![HashMap::new(); groups.len()];
+    while let Some((number, columns)) = read.try_next().await? {
+        found[number].extend(columns);
+    }
+    Ok(groups
+        .iter()
+        .zip(found)
+        .map(|(g, f)| aligned(g, f))
+        .collect())
 }
 
 fn aligned(group: &Group, mut found: HashMap<usize, Vec<ArrayRef>>) -> Aligned {

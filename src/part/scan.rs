@@ -1,7 +1,9 @@
 //! A stream of batches and the work behind it.
 
-use arrow_array::RecordBatch;
-use arrow_schema::SchemaRef;
+use std::sync::Arc;
+
+use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
+use arrow_schema::{ArrowError, SchemaRef};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -49,6 +51,19 @@ impl Scan {
             _work: tasks,
             _cancel: cancel.guard(),
         }
+    }
+
+    /// The stream for a thread that may wait, as a writer's is.
+    pub(crate) fn into_reader(self) -> impl RecordBatchReader + Send {
+        let schema = Arc::clone(&self.schema);
+        let mut scan = self;
+        let batches = std::iter::from_fn(move || {
+            // All of it, since the work behind the stream ends with it.
+            let scan = &mut scan;
+            scan.batches.blocking_recv()
+        });
+        let batches = batches.map(|b| b.map_err(|e| ArrowError::ExternalError(Box::new(e))));
+        RecordBatchIterator::new(batches, schema)
     }
 
     /// The next batch; None at the end.

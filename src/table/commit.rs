@@ -32,7 +32,8 @@ use crate::store::cas::{Outcome, Register, Versioned};
 /// How long a commit is tried.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(2);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+// Somebody wins every round, so waiting longer only makes those who lost lose again.
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// So many attempts in a row are made without a pause.
 const MAX_EAGER_ATTEMPTS: u32 = 3;
 /// Between two tries at a store that cannot be reached.

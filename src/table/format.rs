@@ -261,8 +261,9 @@ pub struct Tombstones {
     pub size_bytes: u64,
     /// The data files it is about.
     pub files: Vec<String>,
-    /// Rows it deletes.
-    pub deleted_rows: u64,
+    /// Rows it deletes; None where they were not counted.
+    #[serde(default)]
+    pub deleted_rows: Option<u64>,
 }
 
 /// The result of a commit that can be asked for again.

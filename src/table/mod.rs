@@ -13,9 +13,14 @@
 
 pub mod actions;
 pub mod commit;
+mod compact;
+mod delete;
+mod filter;
 pub mod format;
 mod history;
 mod names;
+mod pruning;
+mod rows;
 mod scan;
 mod schema;
 mod snapshot;
@@ -24,9 +29,12 @@ pub mod tombstone;
 pub mod vacuum;
 mod write;
 
+pub use self::compact::{Compaction, compact};
+pub use self::delete::{Deletion, delete};
+pub use self::filter::Filter;
 pub use self::history::{at_time, history};
 pub use self::names::{data_file as data_file_name, tombstones as tombstones_name};
-pub use self::scan::scan;
+pub use self::scan::{Wanted, scan};
 pub use self::schema::Columns;
 pub use self::snapshot::{Snapshot, Table};
 pub use self::write::{Upload, write};

@@ -101,7 +101,7 @@ fn is_certain(kind: ErrorKind) -> bool {
 
 /// Encodes and uploads `input` as files for `base` or a later snapshot. After an error nothing is
 /// left.
-async fn upload(
+pub(super) async fn upload(
     table: &Table,
     base: &Manifest,
     input: Box<dyn RecordBatchReader + Send>,
@@ -167,7 +167,7 @@ async fn show(table: &Table, files: &[StagedFile], named: &[String]) -> Result<(
 }
 
 /// Removes files that no commit names or will name; what cannot be removed is for vacuum.
-async fn remove(table: &Table, named: &[String]) {
+pub(super) async fn remove(table: &Table, named: &[String]) {
     let paths: Vec<String> = named.iter().map(|name| table.path(name)).collect();
     if let Err(e) = table.store().delete_all(&paths).await {
         log::warn!("data files of a write that failed could not be removed: {e}");

@@ -39,6 +39,13 @@ def check_seconds(what: str, value: object) -> float:
     return float(value)
 
 
+def check_filter(where: object) -> str:
+    """An SQL predicate."""
+    if not isinstance(where, str):
+        raise InvalidType(f"where must be an SQL predicate as a string, not {type(where).__name__}")
+    return where
+
+
 def check_path(path: object) -> str:
     """A table's folder."""
     if not isinstance(path, str):

@@ -12,9 +12,9 @@ class CommitResult:
     Args:
         version: The version it made.
         commit_id: Its identity; `Table.was_committed` finds it again.
-        rows: Rows written.
+        rows: Rows written or deleted; None where a delete did not count them.
         files: Data files written.
-        bytes: Their bytes.
+        bytes: Bytes of what was written beside manifest and pointer.
         requests: Requests of the store while it ran, those of other threads included.
         attempts: How often the commit was tried.
         waited: Seconds it waited for other writers.
@@ -23,7 +23,7 @@ class CommitResult:
 
     version: int
     commit_id: str
-    rows: int
+    rows: int | None
     files: int
     bytes: int
     requests: int

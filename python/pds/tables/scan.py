@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 class TableScan:
     """The rows of a snapshot, not yet read. It can be read again and again."""
 
-    def __init__(self, handle: _pds.TableHandle, columns: list[str] | None, limit: int | None) -> None:
+    def __init__(
+        self, handle: _pds.TableHandle, columns: list[str] | None, where: str | None, limit: int | None
+    ) -> None:
         self._handle = handle
         self._columns = columns
+        self._where = where
         self._limit = limit
 
     @property
@@ -32,7 +35,7 @@ class TableScan:
         return pa.schema([schema.field(name) for name in self._columns]).with_metadata(schema.metadata)
 
     def _batches(self, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
-        scan = self._handle.scan(columns, self._limit)
+        scan = self._handle.scan(columns, self._where, self._limit)
         try:
             while (batch := scan.next_batch()) is not None:
                 yield batch

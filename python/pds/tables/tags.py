@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from pds.errors import InvalidType, NotFound
+from pds.tables.checks import check_version
 from pds.tables.results import CommitResult
-from pds.tables.versions import check_version
 
 _Commit = Callable[[str, int | None], CommitResult]
 

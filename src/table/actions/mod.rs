@@ -2,6 +2,7 @@
 
 mod append;
 mod create;
+mod delete;
 mod overwrite;
 mod replace;
 mod restore;
@@ -9,6 +10,7 @@ mod tag;
 
 pub use self::append::Append;
 pub use self::create::{NewTable, create};
+pub use self::delete::Delete;
 pub use self::overwrite::Overwrite;
 pub use self::replace::Replace;
 pub use self::restore::Restore;

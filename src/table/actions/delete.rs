@@ -1,0 +1,56 @@
+//! Rows that are no more: tombstones, and files of which nothing is left.
+
+use std::collections::HashSet;
+
+use serde_json::json;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::table::commit::Change;
+use crate::table::format::{Manifest, Operation, Tombstones};
+
+/// Takes rows away from files that were looked at. Two of these on one file add up; it conflicts when
+/// a file has gone, for then its rows may be in another.
+#[derive(Debug, Clone)]
+pub struct Delete {
+    /// As the user wrote it, for the history.
+    pub filter: String,
+    /// The tombstones that were written; None where only whole files go.
+    pub tombstones: Option<Tombstones>,
+    /// Files of which nothing is left, by path.
+    pub removed: Vec<String>,
+    /// Rows that go; None where they were not counted.
+    pub rows: Option<u64>,
+    /// The version at which it was planned.
+    pub began_at: u64,
+}
+
+impl Change for Delete {
+    fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
+        let there: HashSet<&str> = base.data_files.iter().map(|f| f.path.as_str()).collect();
+        let looked_at = self.tombstones.iter().flat_map(|t| &t.files);
+        if !looked_at
+            .chain(&self.removed)
+            .all(|f| there.contains(f.as_str()))
+        {
+            let message = "a file with rows to delete has been rewritten by another commit";
+            return Err(Error::new(ErrorKind::CommitConflict, message));
+        }
+        let removed: HashSet<&str> = self.removed.iter().map(String::as_str).collect();
+        let mut next = base.clone();
+        next.data_files
+            .retain(|f| !removed.contains(f.path.as_str()));
+        next.tombstones.extend(self.tombstones.clone());
+        next.tombstones
+            .retain(|t| t.files.iter().any(|f| !removed.contains(f.as_str())));
+        let details = [
+            ("filter", json!(self.filter)),
+            ("rows", json!(self.rows)),
+            ("files_removed", json!(self.removed.len())),
+        ];
+        Ok((next, Operation::new("delete", details)))
+    }
+
+    fn began_at(&self) -> Option<u64> {
+        Some(self.began_at)
+    }
+}

@@ -1,0 +1,248 @@
+//! Deleting rows: which ones, as tombstones; nothing of a data file is written again.
+//!
+//! A range of the key needs no data at all: one line a file says it. For any other filter its columns
+//! are read, and the rows are named by row group.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::PutMode;
+use roaring::RoaringBitmap;
+use serde_json::Value;
+
+use super::actions::Delete;
+use super::commit::{Committed, commit_onto};
+use super::filter::{Filter, Range};
+use super::format::{DataFile, Tombstones};
+use super::rows::Rows;
+use super::schema::Columns;
+use super::snapshot::Snapshot;
+use super::tombstone::{self, Deleted, Line};
+use super::{Table, names};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Files looked through at once.
+const CONCURRENT_FILES: usize = 4;
+/// Row groups of a file looked through at once.
+const CONCURRENT_GROUPS: usize = 2;
+
+/// What a delete did.
+#[derive(Debug)]
+pub struct Deletion {
+    /// The commit; None where there was nothing to delete.
+    pub committed: Option<Committed>,
+    /// The newest snapshot.
+    pub snapshot: Snapshot,
+    /// Rows that were deleted; None where they were not counted.
+    pub rows: Option<u64>,
+    /// The bytes of the tombstones.
+    pub bytes: u64,
+}
+
+/// Deletes the rows for which `filter` holds. Rows that are appended meanwhile stay; files that are
+/// rewritten meanwhile are looked at again.
+pub async fn delete(table: &Table, filter: &str, timeout: Duration) -> Result<Deletion> {
+    let clock = table.store().clock();
+    let deadline = clock.monotonic() + timeout;
+    loop {
+        let newest = table.newest().await?;
+        let found = find(table, &newest, filter).await?;
+        if found.lines.is_empty() && found.removed.is_empty() {
+            return Ok(Deletion {
+                committed: None,
+                snapshot: newest,
+                rows: Some(0),
+                bytes: 0,
+            });
+        }
+        let tombstones = write(table, &newest, &found).await?;
+        let change = Delete {
+            filter: filter.to_owned(),
+            tombstones,
+            removed: found.removed,
+            rows: found.rows,
+            began_at: newest.manifest.version,
+        };
+        let left = deadline.saturating_sub(clock.monotonic());
+        match commit_onto(table, &change, Some(newest), left).await {
+            Ok(done) => {
+                return Ok(Deletion {
+                    snapshot: done.snapshot.clone(),
+                    committed: Some(done),
+                    rows: change.rows,
+                    bytes: change.tombstones.map_or(0, |t| t.size_bytes),
+                });
+            }
+            Err(e) => {
+                let again = e.kind() == ErrorKind::CommitConflict && clock.monotonic() < deadline;
+                if let (ErrorKind::CommitConflict, Some(written)) = (e.kind(), &change.tombstones) {
+                    remove(table, &written.path).await;
+                }
+                if !again {
+                    return Err(e);
+                }
+            }
+        }
+    }
+}
+
+/// What is to be deleted of a snapshot.
+#[derive(Debug, Default)]
+struct Found {
+    lines: Vec<Line>,
+    /// Files of which nothing is left.
+    removed: Vec<String>,
+    rows: Option<u64>,
+}
+
+async fn find(table: &Table, newest: &Snapshot, filter: &str) -> Result<Found> {
+    let manifest = &newest.manifest;
+    let columns = Columns::of(manifest)?;
+    let filter = Arc::new(Filter::parse(filter, &columns, &**table.store().clock())?);
+    let key = match manifest.key.as_slice() {
+        [id] => columns.ids.iter().position(|known| known == id),
+        _ => None,
+    };
+    let range = key.and_then(|key| {
+        let range = filter.range_of(columns.schema.field(key).name())?;
+        Some((columns.ids[key], range))
+    });
+    let rows = Rows::new(table, Arc::clone(manifest), Some(filter)).await?;
+    if let Some(found) = range.and_then(|(id, range)| by_key(&rows, id, &range)) {
+        return Ok(found);
+    }
+    by_row(&rows).await
+}
+
+/// A range of the key, without reading a row; None where a file's own bounds would be needed to say
+/// it and are not known.
+fn by_key(rows: &Rows, id: u32, range: &Range) -> Option<Found> {
+    let mut found = Found::default();
+    if matches!((number(range.min.as_ref()), number(range.max.as_ref())), (Some(a), Some(b)) if a > b)
+    {
+        return Some(found);
+    }
+    for file in rows.files.iter().map(|f| &rows.manifest.data_files[*f]) {
+        let (low, high) = (file.min.get(&id), file.max.get(&id));
+        let min = range.min.as_ref().or(low)?;
+        let max = range.max.as_ref().or(high)?;
+        if holds_all(file, id, min, max) {
+            found.removed.push(file.path.clone());
+            continue;
+        }
+        found.lines.push(Line {
+            file: file.path.clone(),
+            deleted: Deleted::Keys(min.clone(), max.clone()),
+        });
+    }
+    Some(found)
+}
+
+/// Whether the file's keys certainly all lie in a range of whole numbers.
+fn holds_all(file: &DataFile, id: u32, min: &Value, max: &Value) -> bool {
+    let (low, high) = (number(file.min.get(&id)), number(file.max.get(&id)));
+    let (min, max) = (number(Some(min)), number(Some(max)));
+    file.null_counts.get(&id) == Some(&0)
+        && matches!((low, high, min, max), (Some(l), Some(h), Some(min), Some(max)) if min <= l && h <= max)
+}
+
+fn number(value: Option<&Value>) -> Option<i64> {
+    value.and_then(Value::as_i64)
+}
+
+/// The rows, by looking at every row group that may hold some.
+async fn by_row(rows: &Rows) -> Result<Found> {
+    let files = rows.files.iter().map(|file| rows_of(rows, *file));
+    let files: Vec<Found> = stream::iter(files)
+        .buffered(CONCURRENT_FILES)
+        .try_collect()
+        .await?;
+    let mut all = Found {
+        rows: Some(0),
+        ..Found::default()
+    };
+    for found in files {
+        all.lines.extend(found.lines);
+        all.removed.extend(found.removed);
+        all.rows = all.rows.zip(found.rows).map(|(a, b)| a + b);
+    }
+    Ok(all)
+}
+
+async fn rows_of(rows: &Rows, file: usize) -> Result<Found> {
+    let units = rows.open(file).await?;
+    let looked = units.iter().map(|unit| async move {
+        let selection = rows.select(unit).await?;
+        let hit = match &selection.kept {
+            Some(kept) => kept.values().set_indices_u32().collect::<RoaringBitmap>(),
+            None => (0..).take(unit.rows()).collect(),
+        };
+        let is_whole = hit.len() == selection.alive as u64;
+        Ok::<_, Error>((unit, hit, is_whole))
+    });
+    let looked: Vec<_> = stream::iter(looked)
+        .buffered(CONCURRENT_GROUPS)
+        .try_collect()
+        .await?;
+    let path = &rows.manifest.data_files[file].path;
+    let count = looked.iter().map(|(_, hit, _)| hit.len()).sum();
+    let nothing_is_left = units.first().is_some_and(|unit| {
+        let groups = looked.len() + unit.deleted_groups();
+        groups == unit.groups_of_file() && looked.iter().all(|(_, _, is_whole)| *is_whole)
+    });
+    if nothing_is_left {
+        return Ok(Found {
+            lines: Vec::new(),
+            removed: vec![path.clone()],
+            rows: Some(count),
+        });
+    }
+    let lines = looked.into_iter().filter(|(_, hit, _)| !hit.is_empty());
+    let lines = lines.map(|(unit, hit, is_whole)| {
+        let number = u32::try_from(unit.group).unwrap_or(u32::MAX);
+        let deleted = if is_whole {
+            Deleted::RowGroup(number)
+        } else {
+            Deleted::Rows(number, hit)
+        };
+        Line {
+            file: path.clone(),
+            deleted,
+        }
+    });
+    Ok(Found {
+        lines: lines.collect(),
+        removed: Vec::new(),
+        rows: Some(count),
+    })
+}
+
+/// Writes the tombstone file, if any.
+async fn write(table: &Table, newest: &Snapshot, found: &Found) -> Result<Option<Tombstones>> {
+    if found.lines.is_empty() {
+        return Ok(None);
+    }
+    let clock = table.store().clock();
+    let name = names::tombstones(clock.now(), newest.manifest.version, clock.new_id());
+    let bytes = tombstone::encode(&found.lines);
+    let mut files: Vec<String> = found.lines.iter().map(|line| line.file.clone()).collect();
+    files.dedup();
+    let described = Tombstones {
+        path: name,
+        size_bytes: bytes.len() as u64,
+        files,
+        deleted_rows: found.rows,
+    };
+    let path = table.path(&described.path);
+    table.store().put(&path, bytes, PutMode::Overwrite).await?;
+    Ok(Some(described))
+}
+
+/// What cannot be removed is for vacuum.
+async fn remove(table: &Table, name: &str) {
+    let path = table.path(name);
+    if let Err(e) = table.store().delete(&path).await {
+        log::warn!("{path} could not be removed: {e}");
+    }
+}

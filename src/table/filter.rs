@@ -1,0 +1,291 @@
+//! Filters: SQL predicates over a table's columns, planned and evaluated by DataFusion.
+//!
+//! Names of columns are taken as they are written, quoted where they are no plain words. A row for
+//! which the predicate is null is not meant.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch};
+use arrow_schema::{DataType, SchemaRef};
+use arrow_select::filter::prep_null_mask_filter;
+use datafusion_common::config::ConfigOptions;
+use datafusion_common::pruning::PruningStatistics;
+use datafusion_common::{DFSchema, DataFusionError, TableReference, not_impl_err};
+use datafusion_expr::execution_props::ExecutionProps;
+use datafusion_expr::expr::Expr;
+use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion_expr::planner::{ContextProvider, ExprPlanner};
+use datafusion_expr::simplify::SimplifyContext;
+use datafusion_expr::{
+    AggregateUDF, ExprSchemable, HigherOrderUDF, Operator, ScalarUDF, TableSource, WindowUDF,
+};
+use datafusion_functions::core::planner::CoreFunctionPlanner;
+use datafusion_functions::datetime::planner::DatetimeFunctionPlanner;
+use datafusion_functions::unicode::planner::UnicodeFunctionPlanner;
+use datafusion_optimizer::simplify_expressions::ExprSimplifier;
+use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
+use datafusion_pruning::{PruningPredicate, PruningPredicateBuilder};
+use datafusion_sql::parser::DFParserBuilder;
+use datafusion_sql::planner::{ParserOptions, PlannerContext, SqlToRel};
+use datafusion_sql::sqlparser::dialect::PostgreSqlDialect;
+
+use super::schema::Columns;
+use super::statistics::to_json;
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::parquet::types::batch_of;
+
+/// A predicate that was checked against a table's columns.
+pub struct Filter {
+    sql: String,
+    logical: Expr,
+    physical: Arc<dyn PhysicalExpr>,
+    /// The columns it needs, by position among the table's.
+    columns: Vec<usize>,
+    /// Those columns.
+    input: SchemaRef,
+    pruning: Option<PruningPredicate>,
+}
+
+impl fmt::Debug for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Filter({:?})", self.sql)
+    }
+}
+
+impl Filter {
+    /// Parses a predicate; `clock` says what `now()` is.
+    pub fn parse(sql: &str, table: &Columns, clock: &dyn Clock) -> Result<Self> {
+        let refused = |e: DataFusionError| {
+            let why = e.strip_backtrace();
+            Error::invalid(format!("the filter {sql:?} cannot be used: {why}")).caused_by(e)
+        };
+        let whole = DFSchema::try_from(table.schema.as_ref().clone()).map_err(refused)?;
+        let whole = Arc::new(whole);
+        let logical = plan(sql, &whole, clock).map_err(refused)?;
+        let kind = logical.get_type(&whole).map_err(refused)?;
+        if !matches!(kind, DataType::Boolean | DataType::Null) {
+            let message = format!("the filter {sql:?} is {kind}, and must be true or false");
+            return Err(Error::invalid(message));
+        }
+        let mut columns = Vec::new();
+        for column in logical.column_refs() {
+            let place = table.schema.index_of(&column.name);
+            columns.push(place.map_err(|e| Error::other(e.to_string()).caused_by(e))?);
+        }
+        columns.sort_unstable();
+        let input = table.schema.project(&columns);
+        let input = Arc::new(input.map_err(|e| Error::other(e.to_string()).caused_by(e))?);
+        let projected = DFSchema::try_from(input.as_ref().clone()).map_err(refused)?;
+        let context = PhysicalPlanningContext::default();
+        let physical = create_physical_expr(&logical, &projected, &ExecutionProps::new(), &context)
+            .map_err(refused)?;
+        // Without it nothing is pruned, which is slower and no error.
+        let pruning = PruningPredicateBuilder::new().with_file_schema(Arc::clone(&input));
+        let pruning = pruning.try_build(Arc::clone(&physical)).ok();
+        Ok(Self {
+            sql: sql.to_owned(),
+            logical,
+            physical,
+            columns,
+            input,
+            pruning,
+        })
+    }
+
+    /// As the user wrote it.
+    pub fn sql(&self) -> &str {
+        &self.sql
+    }
+
+    /// The columns it needs, by position among the table's.
+    pub(super) fn columns(&self) -> &[usize] {
+        &self.columns
+    }
+
+    /// For which of `rows` rows it holds, by the columns it needs.
+    pub(super) fn holds(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<BooleanArray> {
+        let batch: RecordBatch = batch_of(&self.input, columns, rows)?;
+        let failed = |e: DataFusionError| {
+            let why = e.strip_backtrace();
+            let message = format!("the filter {:?} cannot be evaluated: {why}", self.sql);
+            Error::invalid(message).caused_by(e)
+        };
+        let found = self.physical.evaluate(&batch).map_err(failed)?;
+        let found = found.into_array(rows).map_err(failed)?;
+        let Some(found) = found.as_boolean_opt() else {
+            return Ok(BooleanArray::from(vec![false; rows]));
+        };
+        Ok(match found.null_count() {
+            0 => found.clone(),
+            _ => prep_null_mask_filter(found),
+        })
+    }
+
+    /// Which of some containers may hold rows for which it holds.
+    pub(super) fn prune(&self, statistics: &dyn PruningStatistics) -> Vec<bool> {
+        let all = || vec![true; statistics.num_containers()];
+        let Some(pruning) = &self.pruning else {
+            return all();
+        };
+        pruning.prune(statistics).unwrap_or_else(|e| {
+            log::debug!("the filter {:?} does not prune: {e}", self.sql);
+            all()
+        })
+    }
+
+    /// The closed range that it is of one column, where it is nothing else. An end that is open is
+    /// None.
+    pub(super) fn range_of(&self, column: &str) -> Option<Range> {
+        let mut range = Range::default();
+        for part in datafusion_expr::utils::split_conjunction(&self.logical) {
+            range.narrow(part, column)?;
+        }
+        Some(range)
+    }
+}
+
+/// From a value to a value, both included.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Range {
+    pub(super) min: Option<serde_json::Value>,
+    pub(super) max: Option<serde_json::Value>,
+}
+
+impl Range {
+    /// Takes one comparison into account; None where it is none that a closed range can say, or the
+    /// end is said twice.
+    fn narrow(&mut self, part: &Expr, column: &str) -> Option<()> {
+        let Expr::BinaryExpr(compared) = part else {
+            return None;
+        };
+        let (op, value) = match (&*compared.left, &*compared.right) {
+            (Expr::Column(c), Expr::Literal(value, _)) if c.name == column => (compared.op, value),
+            (Expr::Literal(value, _), Expr::Column(c)) if c.name == column => {
+                (compared.op.swap()?, value)
+            }
+            _ => return None,
+        };
+        let value = value.to_array().ok()?;
+        if value.is_null(0) || value.data_type().is_floating() {
+            return None;
+        }
+        let step = |by: i64| {
+            // Between whole numbers there is nothing.
+            let whole = value.data_type().is_integer();
+            let number = to_json(&value).filter(|_| whole)?.as_i64()?;
+            Some(serde_json::Value::from(number.checked_add(by)?))
+        };
+        let (min, max) = match op {
+            Operator::GtEq => (Some(to_json(&value)?), None),
+            Operator::Gt => (Some(step(1)?), None),
+            Operator::LtEq => (None, Some(to_json(&value)?)),
+            Operator::Lt => (None, Some(step(-1)?)),
+            Operator::Eq => (Some(to_json(&value)?), Some(to_json(&value)?)),
+            _ => return None,
+        };
+        for (end, found) in [(&mut self.min, min), (&mut self.max, max)] {
+            if found.is_some() && std::mem::replace(end, found).is_some() {
+                return None;
+            }
+        }
+        Some(())
+    }
+}
+
+fn plan(sql: &str, schema: &Arc<DFSchema>, clock: &dyn Clock) -> datafusion_common::Result<Expr> {
+    let dialect = PostgreSqlDialect {};
+    let parsed = DFParserBuilder::new(sql).with_dialect(&dialect).build()?;
+    let parsed = { parsed }.parse_into_expr()?;
+    if parsed.alias.is_some() {
+        return Err(DataFusionError::Plan("a filter has no name".to_owned()));
+    }
+    let functions = Functions::new();
+    let options = ParserOptions::new().with_enable_ident_normalization(false);
+    let planner = SqlToRel::new_with_options(&functions, options);
+    let expr = planner.sql_to_expr(parsed.expr, schema, &mut PlannerContext::new())?;
+    let context = SimplifyContext::builder()
+        .with_schema(Arc::clone(schema))
+        .with_query_execution_start_time(Some(clock.now()));
+    let simplifier = ExprSimplifier::new(context.build());
+    let coerced = simplifier.coerce(expr, schema)?;
+    simplifier.simplify(coerced)
+}
+
+/// The functions of a filter: DataFusion's scalar ones.
+struct Functions {
+    scalar: Vec<Arc<ScalarUDF>>,
+    planners: Vec<Arc<dyn ExprPlanner>>,
+    options: ConfigOptions,
+}
+
+impl Functions {
+    fn new() -> Self {
+        Self {
+            scalar: datafusion_functions::all_default_functions(),
+            planners: vec![
+                Arc::new(CoreFunctionPlanner::default()),
+                Arc::new(DatetimeFunctionPlanner),
+                Arc::new(UnicodeFunctionPlanner),
+            ],
+            options: ConfigOptions::default(),
+        }
+    }
+}
+
+impl ContextProvider for Functions {
+    fn get_table_source(
+        &self,
+        name: TableReference,
+    ) -> datafusion_common::Result<Arc<dyn TableSource>> {
+        not_impl_err!("a filter sees one table's columns, and not {name}")
+    }
+
+    fn get_expr_planners(&self) -> &[Arc<dyn ExprPlanner>] {
+        &self.planners
+    }
+
+    fn get_function_meta(&self, name: &str) -> Option<Arc<ScalarUDF>> {
+        let named =
+            |f: &&Arc<ScalarUDF>| f.name() == name || f.aliases().iter().any(|alias| alias == name);
+        self.scalar.iter().find(named).cloned()
+    }
+
+    fn get_higher_order_meta(&self, _: &str) -> Option<Arc<HigherOrderUDF>> {
+        None
+    }
+
+    fn get_aggregate_meta(&self, _: &str) -> Option<Arc<AggregateUDF>> {
+        None
+    }
+
+    fn get_window_meta(&self, _: &str) -> Option<Arc<WindowUDF>> {
+        None
+    }
+
+    fn get_variable_type(&self, _: &[String]) -> Option<DataType> {
+        None
+    }
+
+    fn options(&self) -> &ConfigOptions {
+        &self.options
+    }
+
+    fn udf_names(&self) -> Vec<String> {
+        self.scalar.iter().map(|f| f.name().to_owned()).collect()
+    }
+
+    fn higher_order_function_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn udaf_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn udwf_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+}

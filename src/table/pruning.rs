@@ -1,0 +1,169 @@
+//! What is known of files and row groups before they are read.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, BooleanArray, StringArray, UInt64Array};
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_schema::DataType;
+use datafusion_common::pruning::PruningStatistics;
+use datafusion_common::{Column, ScalarValue};
+use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
+use serde_json::Value;
+
+use super::format::DataFile;
+use super::schema::Columns;
+use crate::parquet::types::convert;
+use crate::part::OpenPart;
+
+/// The manifest's statistics of data files.
+pub(super) struct OfFiles<'a> {
+    pub(super) files: &'a [DataFile],
+    pub(super) columns: &'a Columns,
+}
+
+impl OfFiles<'_> {
+    fn bounds(
+        &self,
+        column: &Column,
+        of: impl Fn(&DataFile, u32) -> Option<&Value>,
+    ) -> Option<ArrayRef> {
+        let (place, field) = self.columns.schema.column_with_name(&column.name)?;
+        let id = self.columns.ids[place];
+        let text = |value: &Value| match value {
+            Value::String(text) => Some(text.clone()),
+            Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
+            _ => None,
+        };
+        let texts = self.files.iter().map(|file| of(file, id).and_then(text));
+        let texts: ArrayRef = Arc::new(texts.collect::<StringArray>());
+        // What cannot be read bounds nothing.
+        let options = CastOptions {
+            safe: true,
+            ..CastOptions::default()
+        };
+        cast_with_options(&texts, field.data_type(), &options).ok()
+    }
+}
+
+impl PruningStatistics for OfFiles<'_> {
+    fn min_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.bounds(column, |file, id| file.min.get(&id))
+    }
+
+    fn max_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.bounds(column, |file, id| file.max.get(&id))
+    }
+
+    fn num_containers(&self) -> usize {
+        self.files.len()
+    }
+
+    fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
+        let (place, _) = self.columns.schema.column_with_name(&column.name)?;
+        let id = self.columns.ids[place];
+        let counts = self
+            .files
+            .iter()
+            .map(|file| file.null_counts.get(&id).copied());
+        Some(Arc::new(counts.collect::<UInt64Array>()))
+    }
+
+    fn row_counts(&self) -> Option<ArrayRef> {
+        let counts = self.files.iter().map(|file| file.total_rows);
+        Some(Arc::new(UInt64Array::from_iter_values(counts)))
+    }
+
+    fn contained(&self, _: &Column, _: &HashSet<ScalarValue>) -> Option<BooleanArray> {
+        None
+    }
+}
+
+/// The footer's statistics of a file's row groups.
+pub(super) struct OfGroups<'a> {
+    pub(super) part: &'a OpenPart,
+    pub(super) columns: &'a Columns,
+    /// The field of the file for each of the table's columns.
+    pub(super) roots: &'a [Option<usize>],
+}
+
+/// Which statistics of a column.
+#[derive(Clone, Copy)]
+enum Which {
+    Min,
+    Max,
+    Nulls,
+}
+
+impl OfGroups<'_> {
+    fn statistics(&self, column: &Column, which: Which) -> Option<ArrayRef> {
+        let (place, field) = self.columns.schema.column_with_name(&column.name)?;
+        let root = self.roots[place]?;
+        let metadata = self.part.file.metadata();
+        let stored = self.part.file.stored_schema();
+        let name = stored.field(root).name();
+        let descriptor = metadata.file_metadata().schema_descr();
+        let converter = StatisticsConverter::try_new(name, stored, descriptor)
+            .ok()?
+            .with_missing_null_counts_as_zero(false);
+        let groups = || metadata.row_groups().iter();
+        if let Which::Nulls = which {
+            return Some(Arc::new(converter.row_group_null_counts(groups()).ok()?));
+        }
+        // A NaN is within no bound, and nobody says whether there is one.
+        if contains_floats(converter.arrow_field().data_type()) {
+            return None;
+        }
+        let (values, exact) = match which {
+            Which::Min => (
+                converter.row_group_mins(groups()).ok()?,
+                converter.row_group_is_min_value_exact(groups()).ok()?,
+            ),
+            _ => (
+                converter.row_group_maxes(groups()).ok()?,
+                converter.row_group_is_max_value_exact(groups()).ok()?,
+            ),
+        };
+        let values = convert(&values, field.data_type(), name).ok()?;
+        let inexact: BooleanArray = exact
+            .iter()
+            .map(|exact| Some(exact == Some(false)))
+            .collect();
+        arrow_select::nullif::nullif(&values, &inexact).ok()
+    }
+}
+
+fn contains_floats(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(_, value) => value.is_floating(),
+        other => other.is_floating(),
+    }
+}
+
+impl PruningStatistics for OfGroups<'_> {
+    fn min_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.statistics(column, Which::Min)
+    }
+
+    fn max_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.statistics(column, Which::Max)
+    }
+
+    fn num_containers(&self) -> usize {
+        self.part.file.metadata().num_row_groups()
+    }
+
+    fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
+        self.statistics(column, Which::Nulls)
+    }
+
+    fn row_counts(&self) -> Option<ArrayRef> {
+        let groups = self.part.file.metadata().row_groups().iter();
+        let counts = groups.map(|g| g.num_rows().unsigned_abs());
+        Some(Arc::new(UInt64Array::from_iter_values(counts)))
+    }
+
+    fn contained(&self, _: &Column, _: &HashSet<ScalarValue>) -> Option<BooleanArray> {
+        None
+    }
+}

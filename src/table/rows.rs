@@ -1,0 +1,423 @@
+//! Row groups of a snapshot, and which of their rows are left: not deleted, and meant by a filter.
+//!
+//! Files and row groups that cannot hold such rows are not read. Of the others the columns of the
+//! filter come first; the rest only where a row is left.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, Scalar, StringArray};
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_schema::{DataType, SchemaRef};
+use arrow_select::filter::filter_record_batch;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::GetOptions;
+use serde_json::Value;
+
+use super::Table;
+use super::filter::Filter;
+use super::format::{DataFile, Manifest, corrupted};
+use super::pruning::{OfFiles, OfGroups};
+use super::schema::{Columns, roots_by_id};
+use super::tombstone::{self, Deletions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::parquet::decode::align;
+use crate::parquet::file::TAIL_BYTES;
+use crate::parquet::types::{batch_of, convert};
+use crate::part::{Group, OpenPart, Reader, blocking, open};
+
+/// Tombstone files read at once.
+const CONCURRENT_TOMBSTONES: usize = 16;
+/// A tombstone file above this is none.
+const MAX_TOMBSTONE_BYTES: u64 = 1 << 30;
+/// A footer above this is read in two requests.
+const MAX_FOOTER_BYTES: u64 = 16 << 20;
+
+/// The rows of a snapshot, all or those of a filter.
+#[derive(Debug)]
+pub(super) struct Rows {
+    table: Table,
+    reader: Reader,
+    pub(super) manifest: Arc<Manifest>,
+    pub(super) columns: Columns,
+    filter: Option<Arc<Filter>>,
+    /// The files that may hold rows, by position in the manifest.
+    pub(super) files: Vec<usize>,
+    deletions: BTreeMap<String, Arc<Deletions>>,
+}
+
+/// A row group of a file.
+#[derive(Debug, Clone)]
+pub(super) struct Unit {
+    /// The file, by position in the manifest.
+    pub(super) file: usize,
+    /// Its row group.
+    pub(super) group: usize,
+    part: Arc<OpenPart>,
+    /// The field of the file for each of the table's columns.
+    roots: Arc<[Option<usize>]>,
+    deletions: Option<Arc<Deletions>>,
+}
+
+/// Arrays by the table's column.
+type Read = HashMap<usize, Vec<ArrayRef>>;
+
+/// Which rows of a row group are left, and what was read to know it.
+#[derive(Debug)]
+pub(super) struct Selection {
+    /// None is all.
+    pub(super) kept: Option<BooleanArray>,
+    /// Rows that are not deleted.
+    pub(super) alive: usize,
+    columns: Read,
+}
+
+impl Unit {
+    /// Its rows, deleted ones included.
+    pub(super) fn rows(&self) -> usize {
+        let rows = self.part.file.metadata().row_group(self.group).num_rows();
+        usize::try_from(rows).unwrap_or(usize::MAX)
+    }
+
+    /// The row groups of its file.
+    pub(super) fn groups_of_file(&self) -> usize {
+        self.part.file.metadata().num_row_groups()
+    }
+
+    /// The row groups of its file that are deleted as such.
+    pub(super) fn deleted_groups(&self) -> usize {
+        self.deletions.as_ref().map_or(0, |d| d.groups.len())
+    }
+
+    fn number(&self) -> u32 {
+        u32::try_from(self.group).unwrap_or(u32::MAX)
+    }
+}
+
+impl Rows {
+    /// Reads what the tombstones of the files that are left say.
+    pub(super) async fn new(
+        table: &Table,
+        manifest: Arc<Manifest>,
+        filter: Option<Arc<Filter>>,
+    ) -> Result<Self> {
+        let columns = Columns::of(&manifest)?;
+        let files: Vec<usize> = match &filter {
+            None => (0..manifest.data_files.len()).collect(),
+            Some(filter) => {
+                let left = filter.prune(&OfFiles {
+                    files: &manifest.data_files,
+                    columns: &columns,
+                });
+                let left = left.into_iter().enumerate();
+                left.filter_map(|(file, may)| may.then_some(file)).collect()
+            }
+        };
+        let mut rows = Self {
+            table: table.clone(),
+            reader: Reader::new(table.store().clone()),
+            manifest,
+            columns,
+            filter,
+            files,
+            deletions: BTreeMap::new(),
+        };
+        rows.deletions = rows.read_tombstones().await?;
+        Ok(rows)
+    }
+
+    /// What is deleted of a file.
+    pub(super) fn deletions_of(&self, file: usize) -> Option<&Deletions> {
+        let path = &self.manifest.data_files[file].path;
+        self.deletions.get(path).map(AsRef::as_ref)
+    }
+
+    async fn read_tombstones(&self) -> Result<BTreeMap<String, Arc<Deletions>>> {
+        let paths = self
+            .files
+            .iter()
+            .map(|f| self.manifest.data_files[*f].path.as_str());
+        let wanted: std::collections::HashSet<&str> = paths.collect();
+        let touching = self.manifest.tombstones.iter();
+        let touching = touching.filter(|t| t.files.iter().any(|f| wanted.contains(f.as_str())));
+        let reads = touching.map(|found| async move {
+            let path = self.table.path(&found.path);
+            let store = self.table.store();
+            let read = store.get_at_most(&path, GetOptions::default(), MAX_TOMBSTONE_BYTES);
+            match read.await {
+                Ok((bytes, _)) => tombstone::parse(&bytes, &found.path).map_err(|e| e.at(&path)),
+                Err(e) => Err(self.gone(&found.path, e).await),
+            }
+        });
+        let lines: Vec<Vec<tombstone::Line>> = stream::iter(reads)
+            .buffer_unordered(CONCURRENT_TOMBSTONES)
+            .try_collect()
+            .await?;
+        let by_file = Deletions::by_file(lines.iter().flatten());
+        Ok(by_file.into_iter().map(|(f, d)| (f, Arc::new(d))).collect())
+    }
+
+    /// Why an object that the snapshot names is not there.
+    async fn gone(&self, path: &str, error: Error) -> Error {
+        if error.kind() != ErrorKind::NotFound {
+            return error;
+        }
+        let version = self.manifest.version;
+        match self.table.newest().await {
+            Ok(now) if !now.manifest.keeps(version) => self.table.expired(version, &now.manifest),
+            Ok(_) => {
+                let message = format!("version {version} names {path:?}, which is not there");
+                let found = Error::new(ErrorKind::PartCorrupted, message);
+                found.at(self.table.path(path)).caused_by(error)
+            }
+            Err(_) => error,
+        }
+    }
+
+    /// The row groups of a file that may hold rows.
+    pub(super) async fn open(&self, file: usize) -> Result<Vec<Unit>> {
+        let described = &self.manifest.data_files[file];
+        let path = self.table.path(&described.path);
+        let tail = match described.footer_size {
+            0 => TAIL_BYTES,
+            known => known.min(MAX_FOOTER_BYTES),
+        };
+        let part = match open(self.table.store(), &path, tail).await {
+            Ok(part) => Arc::new(part),
+            Err(e) => return Err(self.gone(&described.path, e).await),
+        };
+        check(&part, described)?;
+        let known = roots_by_id(&part.file.schema);
+        let roots = self.columns.ids.iter().map(|id| known.get(id).copied());
+        let roots: Arc<[Option<usize>]> = roots.collect();
+        let deletions = self.deletions.get(&described.path).cloned();
+        let count = part.file.metadata().num_row_groups();
+        let may = match &self.filter {
+            None => vec![true; count],
+            Some(filter) => filter.prune(&OfGroups {
+                part: &part,
+                columns: &self.columns,
+                roots: &roots,
+            }),
+        };
+        let units = may.into_iter().enumerate().filter(|(_, may)| *may);
+        let units = units.map(|(group, _)| Unit {
+            file,
+            group,
+            part: Arc::clone(&part),
+            roots: Arc::clone(&roots),
+            deletions: deletions.clone(),
+        });
+        let whole = |unit: &Unit| {
+            let deletions = unit.deletions.as_ref();
+            !deletions.is_some_and(|d| d.groups.contains(&unit.number()))
+        };
+        Ok(units.filter(whole).collect())
+    }
+
+    /// Which rows of a row group are left.
+    pub(super) async fn select(&self, unit: &Unit) -> Result<Selection> {
+        let by_key = unit.deletions.as_ref().is_some_and(|d| !d.keys.is_empty());
+        let key = if by_key { Some(self.key()?) } else { None };
+        let mut needed = self
+            .filter
+            .as_ref()
+            .map_or_else(Vec::new, |f| f.columns().to_vec());
+        if let Some(key) = key.filter(|key| !needed.contains(key)) {
+            needed.push(key);
+        }
+        let columns = self.read_columns(unit, &needed).await?;
+        let rows = unit.rows();
+        let by_row = unit
+            .deletions
+            .as_ref()
+            .and_then(|d| d.rows.get(&unit.number()));
+        let mut kept: Option<BooleanArray> = by_row.map(|deleted| {
+            let mut kept = vec![true; rows];
+            for row in deleted
+                .iter()
+                .map(|row| row as usize)
+                .filter(|row| *row < rows)
+            {
+                kept[row] = false;
+            }
+            kept.into()
+        });
+        if let (Some(key), Some(deletions)) = (key, &unit.deletions) {
+            let outside = self.outside(&columns, key, deletions)?;
+            kept = Some(both(kept, outside));
+        }
+        let alive = kept.as_ref().map_or(rows, BooleanArray::true_count);
+        if let Some(filter) = &self.filter {
+            let mut holds = Vec::with_capacity(rows);
+            for (rows, arrays) in pieces(&columns, filter.columns(), rows)? {
+                holds.extend(filter.holds(arrays, rows)?.values().iter());
+            }
+            kept = Some(both(kept, BooleanArray::from(holds)));
+        }
+        Ok(Selection {
+            kept,
+            alive,
+            columns,
+        })
+    }
+
+    /// The rows of a row group that are left, as `schema`, which is that of the columns `wanted`.
+    pub(super) async fn read(
+        &self,
+        unit: &Unit,
+        wanted: &[usize],
+        schema: &SchemaRef,
+    ) -> Result<Vec<RecordBatch>> {
+        let Selection {
+            kept, mut columns, ..
+        } = self.select(unit).await?;
+        if kept.as_ref().is_some_and(|kept| kept.true_count() == 0) {
+            return Ok(Vec::new());
+        }
+        let missing = wanted.iter().filter(|c| !columns.contains_key(c)).copied();
+        let missing: Vec<usize> = missing.collect();
+        columns.extend(self.read_columns(unit, &missing).await?);
+        let mut batches = Vec::new();
+        let mut at = 0;
+        for (rows, arrays) in pieces(&columns, wanted, unit.rows())? {
+            let batch = batch_of(schema, arrays, rows)?;
+            batches.push(match &kept {
+                Some(kept) => filter_record_batch(&batch, &kept.slice(at, rows))
+                    .map_err(|e| Error::other(e.to_string()).caused_by(e))?,
+                None => batch,
+            });
+            at += rows;
+        }
+        Ok(batches)
+    }
+
+    /// Columns of a row group as the table has them.
+    async fn read_columns(&self, unit: &Unit, wanted: &[usize]) -> Result<Read> {
+        let there = wanted.iter().filter_map(|c| Some((*c, unit.roots[*c]?)));
+        let there: Vec<(usize, usize)> = there.collect();
+        let group = Group {
+            part: Arc::clone(&unit.part),
+            index: unit.group,
+            roots: there.iter().map(|(_, root)| *root).collect(),
+        };
+        let mut read = match self.reader.read(group).await {
+            Ok(read) => read,
+            Err(e) => {
+                let path = &self.manifest.data_files[unit.file].path;
+                return Err(self.gone(path, e).await);
+            }
+        };
+        let schema = Arc::clone(&self.columns.schema);
+        let (rows, wanted) = (unit.rows(), wanted.to_vec());
+        blocking(move || {
+            let mut found = Read::new();
+            for column in wanted {
+                let field = schema.field(column);
+                let arrays = match there.iter().find(|(c, _)| *c == column) {
+                    Some((_, root)) => read.remove(root).unwrap_or_default(),
+                    None => vec![arrow_array::new_null_array(field.data_type(), rows)],
+                };
+                let arrays = arrays.iter();
+                let arrays = arrays.map(|a| convert(a, field.data_type(), field.name()));
+                found.insert(column, arrays.collect::<Result<_>>()?);
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    /// The identity of the key, if it is one column.
+    pub(super) fn key_id(&self) -> Option<u32> {
+        match self.manifest.key.as_slice() {
+            [id] => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// The position of the key.
+    fn key(&self) -> Result<usize> {
+        let place = |id| self.columns.ids.iter().position(|known| *known == id);
+        let found = self.key_id().and_then(place);
+        found.ok_or_else(|| corrupted("a tombstone", "it deletes by key, and the table has none"))
+    }
+
+    /// Which rows have a key in none of the deleted ranges; a null lies in none.
+    fn outside(&self, read: &Read, key: usize, deletions: &Deletions) -> Result<BooleanArray> {
+        use arrow_ord::cmp::{gt_eq, lt_eq};
+        let data_type = self.columns.schema.field(key).data_type();
+        let failed = |e: arrow_schema::ArrowError| Error::other(e.to_string()).caused_by(e);
+        let ranges = deletions.keys.iter().map(|(min, max)| {
+            let ends = (from_json(min, data_type)?, from_json(max, data_type)?);
+            Ok((Scalar::new(ends.0), Scalar::new(ends.1)))
+        });
+        let ranges = ranges.collect::<Result<Vec<_>>>()?;
+        let mut kept = Vec::new();
+        for keys in read.get(&key).into_iter().flatten() {
+            let mut outside = vec![true; keys.len()];
+            for (min, max) in &ranges {
+                let above = gt_eq(keys, min).map_err(failed)?;
+                let below = lt_eq(keys, max).map_err(failed)?;
+                for (row, outside) in outside.iter_mut().enumerate() {
+                    let inside = |side: &BooleanArray| side.is_valid(row) && side.value(row);
+                    *outside &= !(inside(&above) && inside(&below));
+                }
+            }
+            kept.extend(outside);
+        }
+        Ok(kept.into())
+    }
+}
+
+/// Some of the columns that were read, cut at common places.
+fn pieces(read: &Read, wanted: &[usize], rows: usize) -> Result<Vec<(usize, Vec<ArrayRef>)>> {
+    if wanted.is_empty() {
+        return Ok(vec![(rows, Vec::new())]);
+    }
+    let arrays = wanted.iter().map(|column| {
+        let missing = || Error::other("a column was not read");
+        read.get(column).cloned().ok_or_else(missing)
+    });
+    Ok(align(&arrays.collect::<Result<Vec<_>>>()?, rows))
+}
+
+/// A file that is not the one the manifest means would lose or gain rows.
+fn check(part: &OpenPart, file: &DataFile) -> Result<()> {
+    let (length, rows) = (part.file.length, part.file.rows());
+    if (length, rows) == (file.size_bytes, file.total_rows) {
+        return Ok(());
+    }
+    let message = format!(
+        "{:?} has {length} bytes and {rows} rows, the manifest says {} and {}",
+        file.path, file.size_bytes, file.total_rows
+    );
+    Err(Error::new(ErrorKind::PartCorrupted, message).at(&part.path))
+}
+
+fn both(a: Option<BooleanArray>, b: BooleanArray) -> BooleanArray {
+    match a {
+        Some(a) => BooleanArray::new(a.values() & b.values(), None),
+        None => b,
+    }
+}
+
+/// A value of a manifest or a tombstone.
+fn from_json(value: &Value, data_type: &DataType) -> Result<ArrayRef> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Number(_) | Value::Bool(_) => value.to_string(),
+        _ => {
+            let why = format!("{value} is no value of {data_type}");
+            return Err(corrupted("a bound", &why));
+        }
+    };
+    let options = CastOptions {
+        safe: false,
+        ..CastOptions::default()
+    };
+    let text: ArrayRef = Arc::new(StringArray::from(vec![text]));
+    cast_with_options(&text, data_type, &options).map_err(|e| {
+        let why = format!("{value} is no value of {data_type}");
+        corrupted("a bound", &why).caused_by(e)
+    })
+}
