@@ -356,6 +356,7 @@ fn in_fair_weather() {
     let weather = Weather {
         failing: 0,
         crashing: 0,
+        late: true,
     };
     run_seeds(seeds(100), weather);
 }
@@ -365,6 +366,7 @@ fn with_lost_answers_and_late_requests() {
     let weather = Weather {
         failing: 60,
         crashing: 0,
+        late: true,
     };
     run_seeds(seeds(150), weather);
 }
@@ -374,6 +376,7 @@ fn in_a_storm() {
     let weather = Weather {
         failing: 400,
         crashing: 3,
+        late: true,
     };
     run_seeds(seeds(60), weather);
 }
@@ -383,6 +386,7 @@ fn with_crashes_too() {
     let weather = Weather {
         failing: 30,
         crashing: 10,
+        late: true,
     };
     run_seeds(seeds(250), weather);
 }

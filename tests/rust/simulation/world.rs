@@ -79,6 +79,8 @@ impl Waiting {
 pub(super) struct Weather {
     pub(super) failing: u32,
     pub(super) crashing: u32,
+    /// Requests may arrive, and stopped processes go on, at any time later.
+    pub(super) late: bool,
 }
 
 struct State {
@@ -100,12 +102,6 @@ struct State {
 pub(super) struct World {
     pub(super) objects: Arc<InMemory>,
     state: Arc<Mutex<State>>,
-}
-
-impl fmt::Debug for World {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("World")
-    }
 }
 
 impl World {
@@ -314,7 +310,10 @@ impl State {
         // Now and then somebody is left waiting for a long time, as if stopped.
         self.frozen = match self.frozen {
             Some((actor, left)) if left > 0 => Some((actor, left - 1)),
-            _ if !self.waiting.is_empty() && self.random.random_ratio(1, 50) => {
+            _ if self.weather.late
+                && !self.waiting.is_empty()
+                && self.random.random_ratio(1, 50) =>
+            {
                 let index = self.random.random_range(0..self.waiting.len());
                 let steps = self.random.random_range(10..400);
                 Some((self.waiting[index].actor(), steps))
@@ -368,7 +367,7 @@ impl State {
         }
         match self.random.random_range(0..3) {
             0 => Verdict::FailBefore,
-            1 if effect != Effect::Reads => Verdict::FailAndArriveLate,
+            1 if effect != Effect::Reads && self.weather.late => Verdict::FailAndArriveLate,
             _ => Verdict::FailAfter,
         }
     }
