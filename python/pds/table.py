@@ -132,13 +132,21 @@ class Table:
             raise InvalidType(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
         check_schema(schema)
         place = _Place.of(store, path, options, commit_timeout)
-        if exists_ok and _pds.table_exists(place.handle, path):
-            found = cls._of(place, _pds.TableHandle.open(place.handle, path, None))
-            if found.schema.equals(schema):
-                return found
-            raise AlreadyExists(f"there is a table with other columns: {found.schema.names}", path=path)
         names = (names_of("key", key), names_of("sort_by", sort_by))
-        return cls._of(place, _pds.TableHandle.create(place.handle, path, schema, *names))
+        try:
+            return cls._of(place, _pds.TableHandle.create(place.handle, path, schema, *names))
+        except AlreadyExists:
+            if not exists_ok:
+                raise
+        found = cls._of(place, _pds.TableHandle.open(place.handle, path, None))
+        if not found.schema.equals(schema):
+            raise AlreadyExists(f"there is a table with other columns: {found.schema.names}", path=path)
+        return found
+
+    @staticmethod
+    def exists(store: Store, path: str) -> bool:
+        """Whether there is a table."""
+        return _pds.table_exists(handle_of(store), check_path(path))
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = self._place

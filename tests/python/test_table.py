@@ -269,7 +269,9 @@ def test_the_requests_of_an_append(s3_store: pds.Store) -> None:
 
 
 def test_create_says_what_is_wrong(store: pds.Store) -> None:
+    assert not pds.Table.exists(store, "t")
     pds.Table.create(store, "t", SCHEMA)
+    assert pds.Table.exists(store, "t")
     with pytest.raises(pds.AlreadyExists):
         pds.Table.create(store, "t", SCHEMA)
     assert pds.Table.create(store, "t", SCHEMA, exists_ok=True).version == 1
