@@ -26,6 +26,8 @@ pub(super) const LEASE: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_mins(3);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// How often an intent is asked to be removed.
+const MAX_RELEASES: u32 = 4;
 /// The only format there is.
 const FORMAT: u32 = 1;
 
@@ -210,13 +212,26 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Removes the intent: the action is complete, or never began.
+    /// Removes the intent: the action is complete, or never began. Before it is asked a second time
+    /// the intent is looked at: if the first was carried out, another's may be there by now.
     pub(super) async fn release(&mut self) -> Result<()> {
-        self.confirm().await?;
-        self.store
-            .delete(&path::join(self.key, INTENT))
-            .await
-            .map(drop)
+        let path = path::join(self.key, INTENT);
+        let mut sent = 0;
+        loop {
+            self.confirm().await?;
+            let Err(error) = self.store.delete_once(&path).await else {
+                return Ok(());
+            };
+            match Register::new(self.store, &path).read().await? {
+                Some(found) if found.bytes == self.version.bytes => {}
+                _ => return Ok(()),
+            }
+            sent += 1;
+            if sent == MAX_RELEASES {
+                return Err(error);
+            }
+            self.store.clock().sleep(LONGEST_PAUSE).await;
+        }
     }
 
     /// Puts another intent in the place of this one, which cannot be carried out.

@@ -385,6 +385,13 @@ impl Store {
         }
     }
 
+    /// Deletes an object, and asks once only: after a lost answer the path may be another's already.
+    pub async fn delete_once(&self, path: &str) -> Result<()> {
+        let key = self.key(path)?;
+        let deleted = self.inner.objects.delete(&key).await;
+        deleted.map_err(|e| self.error(e, path))
+    }
+
     /// Deletes many objects, in bulk where the store can.
     pub async fn delete_all(&self, paths: &[String]) -> Result<()> {
         let keys = paths
