@@ -27,20 +27,22 @@ LIVES = 3
 
 # Appends for ever: says what it begins and what was acknowledged. A vacuum may cost it a turn.
 WRITER = """
-import json, sys
+import json, os, sys
 import pyarrow as pa
 import pds
 url, options, writer, number, rows = json.loads(sys.argv[1])
 table = pds.Table(pds.Store(url, storage_options=options), "t")
+def say(end):
+    os.write(1, f"{end} {number}\\n".encode())  # at once: a line that was begun is a whole one
 while True:
     number += 1
-    print("begin", number, flush=True)
+    say("begin")
     try:
         table.append(pa.table({"writer": [writer] * rows, "number": [number] * rows}))
     except pds.TransactionExpired:
-        print("refused", number, flush=True)
+        say("refused")
     else:
-        print("done", number, flush=True)
+        say("done")
 """
 
 
