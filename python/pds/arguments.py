@@ -16,37 +16,36 @@ ArrowStream = Any
 """Any object with `__arrow_c_stream__`: a table or reader of pyarrow, polars, pandas, DuckDB, arro3, …"""
 
 
+def text(what: str, value: object) -> str:
+    """A string that can be written down."""
+    if not isinstance(value, str):
+        raise InvalidType(f"{what} must be a string, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{what} is not text that can be encoded: {value!r}") from error
+    return value
+
+
 def one_key(dataset_key: object, key: object) -> str:
     """The dataset's key, given under either name."""
     if (dataset_key is None) == (key is None):
         raise InvalidType("give the dataset's key once, as dataset_key or as key")
-    found = key if dataset_key is None else dataset_key
-    if not isinstance(found, str):
-        raise InvalidType(f"a dataset's key must be a string, not {type(found).__name__}")
-    try:
-        found.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"key {found!r} is not text that can be encoded") from error
-    return found
+    return text("a dataset's key", key if dataset_key is None else dataset_key)
 
 
 def check_text(overwrite: object, run_id: object, metadata: object) -> None:
     """Refuse what a manifest cannot hold."""
     if not isinstance(overwrite, bool):
         raise InvalidType(f"overwrite must be True or False, not {overwrite!r}")
-    texts: list[tuple[str, object]] = [] if run_id is None else [("run_id", run_id)]
+    if run_id is not None:
+        text("run_id", run_id)
     if metadata is not None:
         if not isinstance(metadata, dict):
             raise InvalidType(f"metadata must be a dict of strings, not {type(metadata).__name__}")
         for name, value in metadata.items():
-            texts += [("a key of metadata", name), (f"metadata[{name!r}]", value)]
-    for what, text in texts:
-        if not isinstance(text, str):
-            raise InvalidType(f"{what} must be a string, not {type(text).__name__}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidInput(f"{what} is not text that can be encoded: {text!r}") from error
+            text("a key of metadata", name)
+            text(f"metadata[{name!r}]", value)
 
 
 def arrow_stream(data: object) -> pa.Table | pa.RecordBatchReader:
@@ -113,8 +112,7 @@ def column_names(columns: object) -> list[str] | None:
     if isinstance(columns, str) or not isinstance(columns, Sequence):
         raise InvalidType(f"columns must be a list of names, not {columns!r}")
     for name in columns:
-        if not isinstance(name, str):
-            raise InvalidType(f"columns must be a list of names; {name!r} is not one")
+        text("a name in columns", name)
     if len(set(columns)) < len(columns):
         raise InvalidInput(f"a column is asked for twice in {list(columns)}")
     return list(columns)
@@ -137,11 +135,11 @@ def check_schema(schema: pa.Schema) -> None:
 
 def _check_metadata(metadata: dict[bytes, bytes] | None, what: str) -> None:
     for pair in (metadata or {}).items():
-        for text in pair:
+        for entry in pair:
             try:
-                text.decode()
+                entry.decode()
             except UnicodeDecodeError as error:
-                raise InvalidInput(f"metadata of {what} is not text: {text!r}") from error
+                raise InvalidInput(f"metadata of {what} is not text: {entry!r}") from error
 
 
 def _check_field(field: pa.Field[pa.DataType], column: str) -> None:

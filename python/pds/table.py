@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from pds import _pds
-from pds.arguments import ArrowStream, arrow_stream, check_schema, column_names, is_resident
+from pds.arguments import ArrowStream, arrow_stream, check_schema, column_names, is_resident, text
 from pds.errors import AlreadyExists, InvalidInput, InvalidType, UnsafeStore
 from pds.options import WriteOptions
 from pds.store import Store, handle_of, is_foreign
-from pds.tables.checks import check_filter, check_key, check_limit, check_path, check_seconds, check_version, names_of
+from pds.tables.checks import check_key, check_limit, check_seconds, check_size, check_version, names_of
 from pds.tables.results import CommitResult, VacuumResult
 from pds.tables.scan import TableScan
 from pds.tables.tags import Tags
@@ -43,7 +43,7 @@ class _Place:
 
     @classmethod
     def of(cls, store: Store, path: str, options: WriteOptions | None, commit_timeout: float) -> Self:
-        check_path(path)
+        text("path", path)
         if options is None:
             options = WriteOptions()
         if not isinstance(options, WriteOptions):
@@ -146,7 +146,7 @@ class Table:
     @staticmethod
     def exists(store: Store, path: str) -> bool:
         """Whether there is a table."""
-        return _pds.table_exists(handle_of(store), check_path(path))
+        return _pds.table_exists(handle_of(store), text("path", path))
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = self._place
@@ -258,7 +258,7 @@ class Table:
             if self.schema.get_field_index(name) < 0:
                 raise InvalidInput(f"no column {name!r}; there are {self.schema.names}")
         if where is not None:
-            self._handle.check_filter(check_filter(where))
+            self._handle.check_filter(text("where", where))
         return TableScan(self._handle, names, where, check_limit(limit))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -272,7 +272,7 @@ class Table:
         Args:
             data: Any object with `__arrow_c_stream__`, streamed in bounded memory. Columns are matched
                 by name; those that are missing are null.
-            idempotency_key: A second write with the same key changes nothing and gives the first one's
+                idempotency_key: Up to 1024 bytes. A second write with the same key changes nothing and gives the first one's
                 result with `replayed=True`.
 
         Raises:
@@ -316,8 +316,7 @@ class Table:
             CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
         before = self._requests()
-        self._handle.check_filter(check_filter(where))
-        outcome, rows, size, handle = self._handle.delete(where, self._place.timeout)
+        outcome, rows, size, handle = self._handle.delete(text("where", where), self._place.timeout)
         self._handle = handle
         requests = self._requests() - before
         if outcome is None:
@@ -341,16 +340,12 @@ class Table:
             CommitConflict: Others changed the same files until `commit_timeout`.
             CommitStateUnknown, TransactionExpired: As for `append`.
         """
-        if isinstance(target_file_size, bool) or not isinstance(target_file_size, int):
-            raise InvalidType(f"target_file_size must be a whole number of bytes, not {target_file_size!r}")
-        if target_file_size <= 0:
-            raise InvalidInput(f"target_file_size must be positive, not {target_file_size}")
         before = self._requests()
-        done = self._handle.compact(target_file_size, self._place.options, self._place.timeout)
+        size = check_size("target_file_size", target_file_size)
+        done = self._handle.compact(size, self._place.options, self._place.timeout)
         if done is None:
             return None
-        outcome, _, handle = done
-        return self._done(outcome, handle, before)
+        return self._done(*done, before)
 
     def restore(self, when: int | datetime | str) -> CommitResult:
         """Make the rows and columns of an older snapshot the newest; nothing is copied.
@@ -380,7 +375,7 @@ class Table:
 
     def was_committed(self, commit_id: str) -> int | None:
         """The version that a commit made, None if it made none. For CommitStateUnknown."""
-        return self._handle.was_committed(commit_id)
+        return self._handle.was_committed(text("commit_id", commit_id))
 
     def _tag(self, name: str, version: int | None) -> CommitResult:
         before = self._requests()

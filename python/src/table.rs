@@ -271,14 +271,14 @@ impl TableHandle {
         Ok((outcome(&done, &files), after))
     }
 
-    /// Writes small files as larger ones: the outcome and the files that were replaced, or None.
+    /// Writes small files as larger ones: the outcome, or None.
     fn compact(
         &self,
         py: Python<'_>,
         target_bytes: u64,
         options: Options,
         timeout: f64,
-    ) -> PyResult<Option<(Outcome, usize, Self)>> {
+    ) -> PyResult<Option<(Outcome, Self)>> {
         let how = Upload {
             options: checked(py, options.check())?,
             resident: false,
@@ -292,11 +292,7 @@ impl TableHandle {
         })?;
         Ok(done.map(|done| {
             let outcome = outcome(&done.committed, &done.added);
-            (
-                outcome,
-                done.removed,
-                self.with(done.committed.snapshot.manifest),
-            )
+            (outcome, self.with(done.committed.snapshot.manifest))
         }))
     }
 

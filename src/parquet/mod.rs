@@ -61,7 +61,7 @@ pub fn default_threads() -> usize {
 }
 
 /// The text of a caught panic.
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     panic
         .downcast_ref::<String>()
         .map(String::as_str)

@@ -1,14 +1,16 @@
 //! A stream of batches and the work behind it.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
+use futures::FutureExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::error::Result;
-use crate::parquet::{Cancel, CancelOnDrop};
+use crate::error::{Error, Result};
+use crate::parquet::{Cancel, CancelOnDrop, panic_text};
 
 /// Decoded batches that wait to be taken.
 const BATCHES_AHEAD: usize = 2;
@@ -40,7 +42,15 @@ impl Scan {
         let running = work(sender.clone());
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
-            if let Err(error) = running.await {
+            // A stream that only stopped would look as if that was all.
+            let ended = AssertUnwindSafe(running).catch_unwind().await;
+            let ended = ended.unwrap_or_else(|panic| {
+                Err(Error::other(format!(
+                    "the read stopped: {}",
+                    panic_text(panic.as_ref())
+                )))
+            });
+            if let Err(error) = ended {
                 // The consumer has gone if nobody takes the error.
                 let _ = sender.send(Err(error)).await;
             }

@@ -71,6 +71,14 @@ pub struct Committed {
     pub replayed: bool,
 }
 
+/// Whether a change that is made from a snapshot alone is worth planning on a newer one.
+pub(super) fn plans_again(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::CommitConflict | ErrorKind::TransactionExpired
+    )
+}
+
 /// How one attempt ended.
 enum Attempt {
     Committed(Snapshot),

@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use super::Table;
 use super::actions::Replace;
-use super::commit::{Committed, commit_onto};
+use super::commit::{Committed, commit_onto, plans_again};
 use super::format::{DataFile, Manifest};
 use super::rows::Rows;
-use super::scan::{Wanted, scan_files};
-use super::write::{Upload, remove, upload};
-use crate::error::{ErrorKind, Result};
+use super::scan::stream_files;
+use super::write::{Upload, is_certain, remove, upload};
+use crate::error::{Error, Result};
 
 /// Above this share of deleted rows a file is written again whatever its size.
 const MAX_DELETED_PERCENT: u64 = 50;
@@ -25,8 +25,6 @@ const MAX_DELETED_PERCENT: u64 = 50;
 pub struct Compaction {
     /// The commit.
     pub committed: Committed,
-    /// Files that were read and are replaced.
-    pub removed: usize,
     /// Files that were written.
     pub added: Vec<DataFile>,
 }
@@ -39,29 +37,24 @@ pub async fn compact(table: &Table, target_bytes: u64, how: &Upload) -> Result<O
     loop {
         let newest = table.newest().await?;
         let manifest = Arc::clone(&newest.manifest);
-        let rows = Rows::new(table, Arc::clone(&manifest), None).await?;
+        let rows = Arc::new(Rows::new(table, Arc::clone(&manifest), None).await?);
         let plan = plan(&rows, target_bytes);
         if plan.is_empty() {
             return Ok(None);
         }
-        let added = rewrite(table, &manifest, &plan, how).await?;
+        let added = rewrite(table, &rows, &plan, how).await?;
         let change = change(&manifest, &plan, &added);
         let left = deadline.saturating_sub(clock.monotonic());
         match commit_onto(table, &change, Some(newest), left).await {
             Ok(committed) => {
-                return Ok(Some(Compaction {
-                    committed,
-                    removed: change.removed.len(),
-                    added,
-                }));
+                return Ok(Some(Compaction { committed, added }));
             }
             Err(e) => {
-                let conflict = e.kind() == ErrorKind::CommitConflict;
-                if conflict || e.kind() == ErrorKind::TransactionExpired {
+                if is_certain(e.kind()) {
                     let named: Vec<String> = added.iter().map(|f| f.path.clone()).collect();
                     remove(table, &named).await;
                 }
-                if !conflict || clock.monotonic() >= deadline {
+                if !plans_again(e.kind()) || clock.monotonic() >= deadline {
                     return Err(e);
                 }
             }
@@ -135,18 +128,13 @@ fn share(file: &DataFile, key: Option<u32>, min: &Value, max: &Value) -> u64 {
 
 async fn rewrite(
     table: &Table,
-    manifest: &Arc<Manifest>,
+    rows: &Arc<Rows>,
     plan: &[Vec<usize>],
     how: &Upload,
 ) -> Result<Vec<DataFile>> {
     let mut added: Vec<DataFile> = Vec::new();
     for group in plan {
-        let scan = scan_files(table, Arc::clone(manifest), Wanted::default(), Some(group)).await;
-        let written = match scan {
-            Ok(scan) => upload(table, manifest, Box::new(scan.into_reader()), how).await,
-            Err(e) => Err(e),
-        };
-        match written {
+        match rewrite_group(table, rows, group, how).await {
             Ok(files) => added.extend(files),
             Err(e) => {
                 let named: Vec<String> = added.iter().map(|f| f.path.clone()).collect();
@@ -156,6 +144,28 @@ async fn rewrite(
         }
     }
     Ok(added)
+}
+
+async fn rewrite_group(
+    table: &Table,
+    rows: &Arc<Rows>,
+    group: &[usize],
+    how: &Upload,
+) -> Result<Vec<DataFile>> {
+    let columns = rows.columns.project(None)?;
+    let scan = stream_files(Arc::clone(rows), group.to_vec(), columns, None)?;
+    let written = upload(table, &rows.manifest, Box::new(scan.into_reader()), how).await?;
+    let before = group
+        .iter()
+        .map(|f| rows.manifest.data_files[*f].total_rows);
+    let (before, after): (u64, u64) = (before.sum(), written.iter().map(|f| f.total_rows).sum());
+    let untouched = group.iter().all(|f| rows.deletions_of(*f).is_none());
+    if after > before || (untouched && after < before) {
+        let named: Vec<String> = written.iter().map(|f| f.path.clone()).collect();
+        remove(table, &named).await;
+        return Err(Error::other(format!("{before} rows became {after}")));
+    }
+    Ok(written)
 }
 
 fn change(manifest: &Manifest, plan: &[Vec<usize>], added: &[DataFile]) -> Replace {

@@ -12,15 +12,16 @@ use roaring::RoaringBitmap;
 use serde_json::Value;
 
 use super::actions::Delete;
-use super::commit::{Committed, commit_onto};
+use super::commit::{Committed, commit_onto, plans_again};
 use super::filter::{Filter, Range};
 use super::format::{DataFile, Tombstones};
 use super::rows::Rows;
 use super::schema::Columns;
 use super::snapshot::Snapshot;
 use super::tombstone::{self, Deleted, Line};
+use super::write::{is_certain, remove};
 use super::{Table, names};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// Files looked through at once.
 const CONCURRENT_FILES: usize = 4;
@@ -75,11 +76,10 @@ pub async fn delete(table: &Table, filter: &str, timeout: Duration) -> Result<De
                 });
             }
             Err(e) => {
-                let again = e.kind() == ErrorKind::CommitConflict && clock.monotonic() < deadline;
-                if let (ErrorKind::CommitConflict, Some(written)) = (e.kind(), &change.tombstones) {
-                    remove(table, &written.path).await;
+                if let Some(written) = change.tombstones.filter(|_| is_certain(e.kind())) {
+                    remove(table, &[written.path]).await;
                 }
-                if !again {
+                if !plans_again(e.kind()) || clock.monotonic() >= deadline {
                     return Err(e);
                 }
             }
@@ -100,19 +100,16 @@ async fn find(table: &Table, newest: &Snapshot, filter: &str) -> Result<Found> {
     let manifest = &newest.manifest;
     let columns = Columns::of(manifest)?;
     let filter = Arc::new(Filter::parse(filter, &columns, &**table.store().clock())?);
-    let key = match manifest.key.as_slice() {
-        [id] => columns.ids.iter().position(|known| known == id),
-        _ => None,
-    };
-    let range = key.and_then(|key| {
-        let range = filter.range_of(columns.schema.field(key).name())?;
-        Some((columns.ids[key], range))
+    let rows = Rows::new(table, Arc::clone(manifest), Some(Arc::clone(&filter))).await?;
+    let by_key = rows.key_id().and_then(|id| {
+        let place = columns.ids.iter().position(|known| *known == id)?;
+        let range = filter.range_of(columns.schema.field(place).name())?;
+        by_key(&rows, id, &range)
     });
-    let rows = Rows::new(table, Arc::clone(manifest), Some(filter)).await?;
-    if let Some(found) = range.and_then(|(id, range)| by_key(&rows, id, &range)) {
-        return Ok(found);
+    match by_key {
+        Some(found) => Ok(found),
+        None => by_row(&rows).await,
     }
-    by_row(&rows).await
 }
 
 /// A range of the key, without reading a row; None where a file's own bounds would be needed to say
@@ -237,12 +234,4 @@ async fn write(table: &Table, newest: &Snapshot, found: &Found) -> Result<Option
     let path = table.path(&described.path);
     table.store().put(&path, bytes, PutMode::Overwrite).await?;
     Ok(Some(described))
-}
-
-/// What cannot be removed is for vacuum.
-async fn remove(table: &Table, name: &str) {
-    let path = table.path(name);
-    if let Err(e) = table.store().delete(&path).await {
-        log::warn!("{path} could not be removed: {e}");
-    }
 }

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::thread;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch};
@@ -12,14 +13,17 @@ use arrow_schema::{DataType, SchemaRef};
 use arrow_select::filter::prep_null_mask_filter;
 use datafusion_common::config::ConfigOptions;
 use datafusion_common::pruning::PruningStatistics;
+use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_common::{DFSchema, DataFusionError, TableReference, not_impl_err};
 use datafusion_expr::execution_props::ExecutionProps;
 use datafusion_expr::expr::Expr;
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion_expr::planner::{ContextProvider, ExprPlanner};
 use datafusion_expr::simplify::SimplifyContext;
+use datafusion_expr::utils::{split_binary_owned, split_conjunction};
 use datafusion_expr::{
     AggregateUDF, ExprSchemable, HigherOrderUDF, Operator, ScalarUDF, TableSource, WindowUDF,
+    binary_expr, lit,
 };
 use datafusion_functions::core::planner::CoreFunctionPlanner;
 use datafusion_functions::datetime::planner::DatetimeFunctionPlanner;
@@ -30,12 +34,24 @@ use datafusion_pruning::{PruningPredicate, PruningPredicateBuilder};
 use datafusion_sql::parser::DFParserBuilder;
 use datafusion_sql::planner::{ParserOptions, PlannerContext, SqlToRel};
 use datafusion_sql::sqlparser::dialect::PostgreSqlDialect;
+use datafusion_sql::sqlparser::keywords::Keyword;
+use datafusion_sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::schema::Columns;
-use super::statistics::to_json;
+use super::values::to_json;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::parquet::panic_text;
 use crate::parquet::types::batch_of;
+
+/// Bytes of stack to plan with: DataFusion walks expressions by recursion.
+const PLANNING_STACK: usize = 256 << 20;
+/// More could nest deeper than that holds.
+const MAX_OPERATORS: usize = 5_000;
+/// As much of a filter as a message shows.
+const SHOWN_CHARS: usize = 200;
+/// Levels of an expression that can be walked on any thread.
+const MAX_DEPTH: usize = 200;
 
 /// A predicate that was checked against a table's columns.
 pub struct Filter {
@@ -58,16 +74,38 @@ impl fmt::Debug for Filter {
 impl Filter {
     /// Parses a predicate; `clock` says what `now()` is.
     pub fn parse(sql: &str, table: &Columns, clock: &dyn Clock) -> Result<Self> {
+        let refused =
+            |why: &str| Error::invalid(format!("the filter {} cannot be used: {why}", shown(sql)));
+        if operators(sql) > MAX_OPERATORS {
+            let why = format!("more than {MAX_OPERATORS} operators; use IN for many values");
+            return Err(refused(&why));
+        }
+        thread::scope(|scope| {
+            let planning = thread::Builder::new().stack_size(PLANNING_STACK);
+            let planning = planning.spawn_scoped(scope, || Self::plan(sql, table, clock));
+            let planning = planning.map_err(|e| {
+                let message = "no thread could be started to plan a filter";
+                Error::other(message).caused_by(e)
+            })?;
+            let planned = planning.join();
+            planned.unwrap_or_else(|panic| Err(refused(panic_text(panic.as_ref()))))
+        })
+    }
+
+    fn plan(sql: &str, table: &Columns, clock: &dyn Clock) -> Result<Self> {
         let refused = |e: DataFusionError| {
             let why = e.strip_backtrace();
-            Error::invalid(format!("the filter {sql:?} cannot be used: {why}")).caused_by(e)
+            Error::invalid(format!("the filter {} cannot be used: {why}", shown(sql))).caused_by(e)
         };
         let whole = DFSchema::try_from(table.schema.as_ref().clone()).map_err(refused)?;
         let whole = Arc::new(whole);
         let logical = plan(sql, &whole, clock).map_err(refused)?;
         let kind = logical.get_type(&whole).map_err(refused)?;
         if !matches!(kind, DataType::Boolean | DataType::Null) {
-            let message = format!("the filter {sql:?} is {kind}, and must be true or false");
+            let message = format!(
+                "the filter {} is {kind}, and must be true or false",
+                shown(sql)
+            );
             return Err(Error::invalid(message));
         }
         let mut columns = Vec::new();
@@ -95,11 +133,6 @@ impl Filter {
         })
     }
 
-    /// As the user wrote it.
-    pub fn sql(&self) -> &str {
-        &self.sql
-    }
-
     /// The columns it needs, by position among the table's.
     pub(super) fn columns(&self) -> &[usize] {
         &self.columns
@@ -110,7 +143,7 @@ impl Filter {
         let batch: RecordBatch = batch_of(&self.input, columns, rows)?;
         let failed = |e: DataFusionError| {
             let why = e.strip_backtrace();
-            let message = format!("the filter {:?} cannot be evaluated: {why}", self.sql);
+            let message = format!("the filter {} cannot be evaluated: {why}", shown(&self.sql));
             Error::invalid(message).caused_by(e)
         };
         let found = self.physical.evaluate(&batch).map_err(failed)?;
@@ -140,10 +173,18 @@ impl Filter {
     /// None.
     pub(super) fn range_of(&self, column: &str) -> Option<Range> {
         let mut range = Range::default();
-        for part in datafusion_expr::utils::split_conjunction(&self.logical) {
+        for part in split_conjunction(&self.logical) {
             range.narrow(part, column)?;
         }
         Some(range)
+    }
+}
+
+/// A filter in a message, cut where it is long.
+fn shown(sql: &str) -> String {
+    match sql.char_indices().nth(SHOWN_CHARS) {
+        Some((end, _)) => format!("{:?}…", &sql[..end]),
+        None => format!("{sql:?}"),
     }
 }
 
@@ -211,7 +252,85 @@ fn plan(sql: &str, schema: &Arc<DFSchema>, clock: &dyn Clock) -> datafusion_comm
         .with_query_execution_start_time(Some(clock.now()));
     let simplifier = ExprSimplifier::new(context.build());
     let coerced = simplifier.coerce(expr, schema)?;
-    simplifier.simplify(coerced)
+    let simple = balanced(simplifier.simplify(coerced)?);
+    if depth(&simple)? > MAX_DEPTH {
+        let message = format!("it is nested deeper than {MAX_DEPTH} levels");
+        return Err(DataFusionError::Plan(message));
+    }
+    Ok(simple)
+}
+
+/// The tokens that may each put an expression into another one. Brackets are counted by the parser.
+fn operators(sql: &str) -> usize {
+    let tokens = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize();
+    // The parser says what is wrong.
+    let tokens = tokens.unwrap_or_default();
+    let mut follows_value = false;
+    let mut found = 0;
+    for token in &tokens {
+        match token {
+            Token::Whitespace(_) => {}
+            Token::Comma | Token::LParen => follows_value = false,
+            Token::Number(..) | Token::SingleQuotedString(_) | Token::RParen => {
+                follows_value = true;
+            }
+            Token::Word(word) => {
+                let nests = NESTING.contains(&word.keyword);
+                follows_value = !nests;
+                found += usize::from(nests);
+            }
+            // A sign belongs to its number.
+            Token::Minus | Token::Plus if !follows_value => {}
+            _ => {
+                follows_value = false;
+                found += 1;
+            }
+        }
+    }
+    found
+}
+
+/// The words among the operators.
+const NESTING: [Keyword; 12] = [
+    Keyword::AND,
+    Keyword::AT,
+    Keyword::BETWEEN,
+    Keyword::COLLATE,
+    Keyword::ILIKE,
+    Keyword::IN,
+    Keyword::IS,
+    Keyword::LIKE,
+    Keyword::NOT,
+    Keyword::OR,
+    Keyword::SIMILAR,
+    Keyword::XOR,
+];
+
+/// The expression with long chains of AND and OR as trees that are not deep.
+fn balanced(expr: Expr) -> Expr {
+    let op = match &expr {
+        Expr::BinaryExpr(e) if matches!(e.op, Operator::And | Operator::Or) => e.op,
+        _ => return expr,
+    };
+    let terms = split_binary_owned(expr, op);
+    tree(terms.into_iter().map(balanced).collect(), op)
+}
+
+fn tree(mut terms: Vec<Expr>, op: Operator) -> Expr {
+    let rest = terms.split_off(terms.len() / 2);
+    match terms.len() {
+        0 => rest.into_iter().next().unwrap_or_else(|| lit(true)),
+        _ => binary_expr(tree(terms, op), op, tree(rest, op)),
+    }
+}
+
+fn depth(expr: &Expr) -> datafusion_common::Result<usize> {
+    let mut deepest = 0;
+    expr.apply_children(|child| {
+        deepest = deepest.max(depth(child)?);
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(deepest + 1)
 }
 
 /// The functions of a filter: DataFusion's scalar ones.

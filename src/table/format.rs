@@ -176,6 +176,10 @@ pub struct Manifest {
     pub oldest_version: u64,
     /// Writers that began before this version have to begin again.
     pub gc_floor: u64,
+    /// The last version that brought an older one back: what was planned before it was planned on
+    /// other rows.
+    #[serde(default)]
+    pub restored_at: Option<u64>,
     /// The commits of the versions before this one, newest first, the last [`RECENT_COMMITS`].
     #[serde(default)]
     pub recent_commits: Vec<CommitId>,
@@ -321,6 +325,7 @@ impl Manifest {
         let versions_fit = self.version <= MAX_VERSION
             && known.contains(&self.oldest_version)
             && self.gc_floor <= self.version
+            && self.restored_at.is_none_or(|at| known.contains(&at))
             && self.previous == (self.version > 1).then(|| self.version - 1)
             && self.recent_commits.is_empty() == self.previous.is_none()
             && self.tags.values().all(|v| known.contains(v))
@@ -362,6 +367,11 @@ impl Manifest {
         self.version
             .saturating_sub(self.recent_commits.len() as u64)
             .max(1)
+    }
+
+    /// Whether rows that were deleted after `version` may be back.
+    pub(super) fn restored_since(&self, version: u64) -> bool {
+        self.restored_at.is_some_and(|at| at > version)
     }
 
     /// Whether a reader may still ask for a version.

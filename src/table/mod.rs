@@ -27,6 +27,7 @@ mod snapshot;
 mod statistics;
 pub mod tombstone;
 pub mod vacuum;
+mod values;
 mod write;
 
 pub use self::compact::{Compaction, compact};

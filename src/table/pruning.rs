@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::format::DataFile;
 use super::schema::Columns;
+use super::values::text_of;
 use crate::parquet::types::convert;
 use crate::part::OpenPart;
 
@@ -30,12 +31,7 @@ impl OfFiles<'_> {
     ) -> Option<ArrayRef> {
         let (place, field) = self.columns.schema.column_with_name(&column.name)?;
         let id = self.columns.ids[place];
-        let text = |value: &Value| match value {
-            Value::String(text) => Some(text.clone()),
-            Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
-            _ => None,
-        };
-        let texts = self.files.iter().map(|file| of(file, id).and_then(text));
+        let texts = self.files.iter().map(|file| of(file, id).and_then(text_of));
         let texts: ArrayRef = Arc::new(texts.collect::<StringArray>());
         // What cannot be read bounds nothing.
         let options = CastOptions {

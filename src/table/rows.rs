@@ -3,16 +3,14 @@
 //! Files and row groups that cannot hold such rows are not read. Of the others the columns of the
 //! filter come first; the rest only where a row is left.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, Scalar, StringArray};
-use arrow_cast::{CastOptions, cast_with_options};
+use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, Scalar};
 use arrow_schema::{DataType, SchemaRef};
 use arrow_select::filter::filter_record_batch;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::GetOptions;
-use serde_json::Value;
 
 use super::Table;
 use super::filter::Filter;
@@ -20,6 +18,7 @@ use super::format::{DataFile, Manifest, corrupted};
 use super::pruning::{OfFiles, OfGroups};
 use super::schema::{Columns, roots_by_id};
 use super::tombstone::{self, Deletions};
+use super::values::from_json;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::decode::align;
 use crate::parquet::file::TAIL_BYTES;
@@ -30,6 +29,8 @@ use crate::part::{Group, OpenPart, Reader, blocking, open};
 const CONCURRENT_TOMBSTONES: usize = 16;
 /// A tombstone file above this is none.
 const MAX_TOMBSTONE_BYTES: u64 = 1 << 30;
+/// No file ends with less, whatever its manifest says.
+const MIN_FOOTER_BYTES: u64 = 64;
 /// A footer above this is read in two requests.
 const MAX_FOOTER_BYTES: u64 = 16 << 20;
 
@@ -86,7 +87,9 @@ impl Unit {
 
     /// The row groups of its file that are deleted as such.
     pub(super) fn deleted_groups(&self) -> usize {
-        self.deletions.as_ref().map_or(0, |d| d.groups.len())
+        let groups = u32::try_from(self.groups_of_file()).unwrap_or(u32::MAX);
+        let deletions = self.deletions.as_ref();
+        deletions.map_or(0, |d| d.groups.range(..groups).count())
     }
 
     fn number(&self) -> u32 {
@@ -137,7 +140,7 @@ impl Rows {
             .files
             .iter()
             .map(|f| self.manifest.data_files[*f].path.as_str());
-        let wanted: std::collections::HashSet<&str> = paths.collect();
+        let wanted: HashSet<&str> = paths.collect();
         let touching = self.manifest.tombstones.iter();
         let touching = touching.filter(|t| t.files.iter().any(|f| wanted.contains(f.as_str())));
         let reads = touching.map(|found| async move {
@@ -180,7 +183,7 @@ impl Rows {
         let path = self.table.path(&described.path);
         let tail = match described.footer_size {
             0 => TAIL_BYTES,
-            known => known.min(MAX_FOOTER_BYTES),
+            known => known.clamp(MIN_FOOTER_BYTES, MAX_FOOTER_BYTES),
         };
         let part = match open(self.table.store(), &path, tail).await {
             Ok(part) => Arc::new(part),
@@ -227,39 +230,12 @@ impl Rows {
             needed.push(key);
         }
         let columns = self.read_columns(unit, &needed).await?;
-        let rows = unit.rows();
-        let by_row = unit
-            .deletions
-            .as_ref()
-            .and_then(|d| d.rows.get(&unit.number()));
-        let mut kept: Option<BooleanArray> = by_row.map(|deleted| {
-            let mut kept = vec![true; rows];
-            for row in deleted
-                .iter()
-                .map(|row| row as usize)
-                .filter(|row| *row < rows)
-            {
-                kept[row] = false;
-            }
-            kept.into()
-        });
-        if let (Some(key), Some(deletions)) = (key, &unit.deletions) {
-            let outside = self.outside(&columns, key, deletions)?;
-            kept = Some(both(kept, outside));
-        }
-        let alive = kept.as_ref().map_or(rows, BooleanArray::true_count);
-        if let Some(filter) = &self.filter {
-            let mut holds = Vec::with_capacity(rows);
-            for (rows, arrays) in pieces(&columns, filter.columns(), rows)? {
-                holds.extend(filter.holds(arrays, rows)?.values().iter());
-            }
-            kept = Some(both(kept, BooleanArray::from(holds)));
-        }
-        Ok(Selection {
-            kept,
-            alive,
-            columns,
-        })
+        let work = Work {
+            unit: unit.clone(),
+            key: key.map(|key| (key, self.columns.schema.field(key).data_type().clone())),
+            filter: self.filter.clone(),
+        };
+        blocking(move || work.select(columns)).await
     }
 
     /// The rows of a row group that are left, as `schema`, which is that of the columns `wanted`.
@@ -278,18 +254,8 @@ impl Rows {
         let missing = wanted.iter().filter(|c| !columns.contains_key(c)).copied();
         let missing: Vec<usize> = missing.collect();
         columns.extend(self.read_columns(unit, &missing).await?);
-        let mut batches = Vec::new();
-        let mut at = 0;
-        for (rows, arrays) in pieces(&columns, wanted, unit.rows())? {
-            let batch = batch_of(schema, arrays, rows)?;
-            batches.push(match &kept {
-                Some(kept) => filter_record_batch(&batch, &kept.slice(at, rows))
-                    .map_err(|e| Error::other(e.to_string()).caused_by(e))?,
-                None => batch,
-            });
-            at += rows;
-        }
-        Ok(batches)
+        let (rows, wanted, schema) = (unit.rows(), wanted.to_vec(), Arc::clone(schema));
+        blocking(move || batches(&columns, &wanted, rows, kept.as_ref(), &schema)).await
     }
 
     /// Columns of a row group as the table has them.
@@ -315,7 +281,7 @@ impl Rows {
             for column in wanted {
                 let field = schema.field(column);
                 let arrays = match there.iter().find(|(c, _)| *c == column) {
-                    Some((_, root)) => read.remove(root).unwrap_or_default(),
+                    Some((_, root)) => read.remove(root).ok_or_else(not_read)?,
                     None => vec![arrow_array::new_null_array(field.data_type(), rows)],
                 };
                 let arrays = arrays.iter();
@@ -341,32 +307,106 @@ impl Rows {
         let found = self.key_id().and_then(place);
         found.ok_or_else(|| corrupted("a tombstone", "it deletes by key, and the table has none"))
     }
+}
 
-    /// Which rows have a key in none of the deleted ranges; a null lies in none.
-    fn outside(&self, read: &Read, key: usize, deletions: &Deletions) -> Result<BooleanArray> {
-        use arrow_ord::cmp::{gt_eq, lt_eq};
-        let data_type = self.columns.schema.field(key).data_type();
-        let failed = |e: arrow_schema::ArrowError| Error::other(e.to_string()).caused_by(e);
-        let ranges = deletions.keys.iter().map(|(min, max)| {
-            let ends = (from_json(min, data_type)?, from_json(max, data_type)?);
-            Ok((Scalar::new(ends.0), Scalar::new(ends.1)))
-        });
-        let ranges = ranges.collect::<Result<Vec<_>>>()?;
-        let mut kept = Vec::new();
-        for keys in read.get(&key).into_iter().flatten() {
-            let mut outside = vec![true; keys.len()];
-            for (min, max) in &ranges {
-                let above = gt_eq(keys, min).map_err(failed)?;
-                let below = lt_eq(keys, max).map_err(failed)?;
-                for (row, outside) in outside.iter_mut().enumerate() {
-                    let inside = |side: &BooleanArray| side.is_valid(row) && side.value(row);
-                    *outside &= !(inside(&above) && inside(&below));
-                }
-            }
-            kept.extend(outside);
+/// What decides on the rows of a row group.
+struct Work {
+    unit: Unit,
+    /// Where rows are deleted by it: its position and type.
+    key: Option<(usize, DataType)>,
+    filter: Option<Arc<Filter>>,
+}
+
+impl Work {
+    fn select(&self, columns: Read) -> Result<Selection> {
+        let rows = self.unit.rows();
+        let mut kept = self.by_row(rows);
+        if let (Some((key, data_type)), Some(deletions)) = (&self.key, &self.unit.deletions) {
+            kept = Some(both(kept, outside(&columns, *key, data_type, deletions)?));
         }
-        Ok(kept.into())
+        let alive = kept.as_ref().map_or(rows, BooleanArray::true_count);
+        if let Some(filter) = &self.filter {
+            let mut holds = Vec::with_capacity(rows);
+            for (rows, arrays) in pieces(&columns, filter.columns(), rows)? {
+                holds.extend(filter.holds(arrays, rows)?.values().iter());
+            }
+            kept = Some(both(kept, BooleanArray::from(holds)));
+        }
+        Ok(Selection {
+            kept,
+            alive,
+            columns,
+        })
     }
+
+    /// The rows that are not deleted by their number; None is all.
+    fn by_row(&self, rows: usize) -> Option<BooleanArray> {
+        let deletions = self.unit.deletions.as_ref()?;
+        let deleted = deletions.rows.get(&self.unit.number())?;
+        let mut kept = vec![true; rows];
+        for row in deleted.iter().filter_map(|row| usize::try_from(row).ok()) {
+            if let Some(kept) = kept.get_mut(row) {
+                *kept = false;
+            }
+        }
+        Some(kept.into())
+    }
+}
+
+/// Which rows have a key in none of the deleted ranges; a null lies in none.
+fn outside(
+    read: &Read,
+    key: usize,
+    data_type: &DataType,
+    deletions: &Deletions,
+) -> Result<BooleanArray> {
+    use arrow_ord::cmp::{gt_eq, lt_eq};
+    let failed = |e: arrow_schema::ArrowError| Error::other(e.to_string()).caused_by(e);
+    let ranges = deletions.keys.iter().map(|(min, max)| {
+        let ends = (from_json(min, data_type)?, from_json(max, data_type)?);
+        Ok((Scalar::new(ends.0), Scalar::new(ends.1)))
+    });
+    let ranges = ranges.collect::<Result<Vec<_>>>()?;
+    let mut kept = Vec::new();
+    for keys in read.get(&key).into_iter().flatten() {
+        let mut outside = vec![true; keys.len()];
+        for (min, max) in &ranges {
+            let above = gt_eq(keys, min).map_err(failed)?;
+            let below = lt_eq(keys, max).map_err(failed)?;
+            for (row, outside) in outside.iter_mut().enumerate() {
+                let inside = |side: &BooleanArray| side.is_valid(row) && side.value(row);
+                *outside &= !(inside(&above) && inside(&below));
+            }
+        }
+        kept.extend(outside);
+    }
+    Ok(kept.into())
+}
+
+/// The rows that are left, as `schema`, which is that of the columns `wanted`.
+fn batches(
+    read: &Read,
+    wanted: &[usize],
+    rows: usize,
+    kept: Option<&BooleanArray>,
+    schema: &SchemaRef,
+) -> Result<Vec<RecordBatch>> {
+    let mut batches = Vec::new();
+    let mut at = 0;
+    for (rows, arrays) in pieces(read, wanted, rows)? {
+        let batch = batch_of(schema, arrays, rows)?;
+        batches.push(match kept {
+            Some(kept) => filter_record_batch(&batch, &kept.slice(at, rows))
+                .map_err(|e| Error::other(e.to_string()).caused_by(e))?,
+            None => batch,
+        });
+        at += rows;
+    }
+    Ok(batches)
+}
+
+fn not_read() -> Error {
+    Error::other("a column was not read")
 }
 
 /// Some of the columns that were read, cut at common places.
@@ -374,10 +414,9 @@ fn pieces(read: &Read, wanted: &[usize], rows: usize) -> Result<Vec<(usize, Vec<
     if wanted.is_empty() {
         return Ok(vec![(rows, Vec::new())]);
     }
-    let arrays = wanted.iter().map(|column| {
-        let missing = || Error::other("a column was not read");
-        read.get(column).cloned().ok_or_else(missing)
-    });
+    let arrays = wanted
+        .iter()
+        .map(|column| read.get(column).cloned().ok_or_else(not_read));
     Ok(align(&arrays.collect::<Result<Vec<_>>>()?, rows))
 }
 
@@ -399,25 +438,4 @@ fn both(a: Option<BooleanArray>, b: BooleanArray) -> BooleanArray {
         Some(a) => BooleanArray::new(a.values() & b.values(), None),
         None => b,
     }
-}
-
-/// A value of a manifest or a tombstone.
-fn from_json(value: &Value, data_type: &DataType) -> Result<ArrayRef> {
-    let text = match value {
-        Value::String(text) => text.clone(),
-        Value::Number(_) | Value::Bool(_) => value.to_string(),
-        _ => {
-            let why = format!("{value} is no value of {data_type}");
-            return Err(corrupted("a bound", &why));
-        }
-    };
-    let options = CastOptions {
-        safe: false,
-        ..CastOptions::default()
-    };
-    let text: ArrayRef = Arc::new(StringArray::from(vec![text]));
-    cast_with_options(&text, data_type, &options).map_err(|e| {
-        let why = format!("{value} is no value of {data_type}");
-        corrupted("a bound", &why).caused_by(e)
-    })
 }

@@ -9,7 +9,6 @@ use super::Table;
 use super::filter::Filter;
 use super::format::Manifest;
 use super::rows::Rows;
-use super::schema::Columns;
 use crate::error::{Error, Result};
 use crate::parquet::Cancel;
 use crate::part::{BatchSender, Scan};
@@ -32,31 +31,29 @@ pub struct Wanted {
 
 /// Streams a snapshot's rows. Files and row groups are read a little ahead of who takes them.
 pub async fn scan(table: &Table, manifest: Arc<Manifest>, wanted: Wanted) -> Result<Scan> {
-    scan_files(table, manifest, wanted, None).await
+    let rows = Arc::new(Rows::new(table, manifest, wanted.filter).await?);
+    let columns = rows.columns.project(wanted.columns.as_deref())?;
+    let files = rows.files.clone();
+    stream_files(rows, files, columns, wanted.limit)
 }
 
-/// As [`scan`], of some files only, by position in the manifest.
-pub(super) async fn scan_files(
-    table: &Table,
-    manifest: Arc<Manifest>,
-    wanted: Wanted,
-    files: Option<&[usize]>,
+/// Streams the rows of some files, by position in the manifest.
+pub(super) fn stream_files(
+    rows: Arc<Rows>,
+    files: Vec<usize>,
+    columns: Vec<usize>,
+    limit: Option<u64>,
 ) -> Result<Scan> {
-    let all = Columns::of(&manifest)?;
-    let columns = all.project(wanted.columns.as_deref())?;
-    let schema = all.schema.project(&columns);
+    let schema = rows.columns.schema.project(&columns);
     let schema = schema.map_err(|e| Error::other(e.to_string()).caused_by(e))?;
     let schema = Arc::new(schema);
-    let mut rows = Rows::new(table, manifest, wanted.filter).await?;
-    if let Some(files) = files {
-        rows.files.retain(|file| files.contains(file));
-    }
     let job = Job {
         rows,
+        files,
         columns,
         schema: Arc::clone(&schema),
     };
-    let limit = wanted.limit.unwrap_or(u64::MAX);
+    let limit = limit.unwrap_or(u64::MAX);
     let cancel = Cancel::default();
     Ok(Scan::start(schema, &cancel, |sender| async move {
         Arc::new(job).run(limit, &sender).await
@@ -64,7 +61,8 @@ pub(super) async fn scan_files(
 }
 
 struct Job {
-    rows: Rows,
+    rows: Arc<Rows>,
+    files: Vec<usize>,
     /// Positions among all columns.
     columns: Vec<usize>,
     schema: SchemaRef,
@@ -73,7 +71,7 @@ struct Job {
 impl Job {
     async fn run(self: Arc<Self>, limit: u64, sender: &BatchSender) -> Result<()> {
         let job = Arc::clone(&self);
-        let files = stream::iter(self.rows.files.clone())
+        let files = stream::iter(self.files.clone())
             .map(move |file| {
                 let job = Arc::clone(&job);
                 async move { job.rows.open(file).await }

@@ -6,9 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray};
-use arrow_cast::{CastOptions, cast_with_options};
 use arrow_ord::sort::sort_to_indices;
 use arrow_schema::{DataType, Schema};
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
@@ -16,8 +14,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 use serde_json::Value;
 
-/// A text of more bytes is no bound worth its place in the manifest.
-const MAX_TEXT_BYTES: usize = 128;
+use super::values::to_json;
 
 /// By column identity.
 #[derive(Debug, Default, PartialEq)]
@@ -117,33 +114,4 @@ fn extreme(values: &ArrayRef, largest: bool) -> Option<Value> {
     let first = sort_to_indices(values, Some(options), Some(1)).ok()?;
     let index = usize::try_from(*first.values().first()?).ok()?;
     to_json(&values.slice(index, 1))
-}
-
-/// One value; None where a manifest cannot hold it.
-pub(super) fn to_json(value: &ArrayRef) -> Option<Value> {
-    if value.len() != 1 || value.is_null(0) {
-        return None;
-    }
-    let options = CastOptions {
-        safe: false,
-        ..CastOptions::default()
-    };
-    let cast = |to| cast_with_options(value, to, &options).ok();
-    let data_type = value.data_type();
-    if *data_type == DataType::Boolean {
-        return Some(Value::from(value.as_boolean().value(0)));
-    }
-    if data_type.is_unsigned_integer() {
-        let wide = cast(&DataType::UInt64)?;
-        let wide = wide.as_primitive::<arrow_array::types::UInt64Type>();
-        return Some(Value::from(wide.value(0)));
-    }
-    if data_type.is_integer() {
-        let wide = cast(&DataType::Int64)?;
-        let wide = wide.as_primitive::<arrow_array::types::Int64Type>();
-        return Some(Value::from(wide.value(0)));
-    }
-    let text = cast(&DataType::Utf8)?;
-    let text = text.as_string::<i32>().value(0);
-    (text.len() <= MAX_TEXT_BYTES).then(|| Value::from(text))
 }

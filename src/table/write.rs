@@ -25,6 +25,7 @@ use crate::store::stage::{Staged, Staging};
 const FRESH: Duration = Duration::from_secs(2);
 /// Files made visible at once.
 const CONCURRENT_FILES: usize = 16;
+const MAX_KEY_BYTES: usize = 1024;
 
 /// How rows are written.
 #[derive(Debug, Clone)]
@@ -48,6 +49,7 @@ pub async fn write(
     how: &Upload,
 ) -> Result<(Committed, Vec<DataFile>)> {
     let clock = table.store().clock();
+    check_key(how.idempotency_key.as_deref())?;
     let newest = table.newest().await?;
     let (base, read_at) = (Arc::clone(&newest.manifest), clock.monotonic());
     let key = how.idempotency_key.clone();
@@ -91,8 +93,18 @@ pub async fn write(
     })
 }
 
+/// Manifests hold it.
+fn check_key(key: Option<&str>) -> Result<()> {
+    let bytes = key.map_or(1, str::len);
+    if (1..=MAX_KEY_BYTES).contains(&bytes) {
+        return Ok(());
+    }
+    let message = format!("an idempotency key has 1 to {MAX_KEY_BYTES} bytes, not {bytes}");
+    Err(Error::invalid(message))
+}
+
 /// Whether an error says that nothing was committed, now and later.
-fn is_certain(kind: ErrorKind) -> bool {
+pub(super) fn is_certain(kind: ErrorKind) -> bool {
     matches!(
         kind,
         ErrorKind::CommitConflict | ErrorKind::TransactionExpired | ErrorKind::InvalidInput

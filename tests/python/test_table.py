@@ -21,6 +21,7 @@ import pds
 from scripted_s3 import BUCKET, ScriptedS3
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 UTC = dt.UTC
@@ -301,6 +302,50 @@ def test_create_says_what_is_wrong(store: pds.Store) -> None:
     with pytest.raises(pds.InvalidInput, match="time zone"):
         pds.Table(store, "t").as_of(dt.datetime(2026, 1, 1))  # noqa: DTZ001 that is what is refused
     assert objects(store, "") == before
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda t: t.scan(limit=-1), "limit"),
+        (lambda t: t.scan(limit=1.5), "limit"),
+        (lambda t: t.scan(["id", "\ud800"]), "encoded"),
+        (lambda t: t.history(-1), "limit"),
+        (lambda t: t.compact(0), "target_file_size"),
+        (lambda t: t.compact("1"), "target_file_size"),
+        (lambda t: t.append(rows(0, 1), idempotency_key=""), "idempotency key"),
+        (lambda t: t.append(rows(0, 1), idempotency_key="x" * 1025), "1025"),
+        (lambda t: t.append(rows(0, 1), idempotency_key="\ud800"), "encoded"),
+        (lambda t: t.append(rows(0, 1), idempotency_key=7), "idempotency_key"),
+        (lambda t: t.tags.create("\ud800"), "encoded"),
+        (lambda t: t.tags.create(7), "tag"),
+        (lambda t: t.was_committed("\ud800"), "encoded"),
+        (lambda t: t.was_committed("x"), "commit"),
+        (lambda t: t.was_committed(7), "commit_id"),
+        (lambda t: t.vacuum(dt.timedelta(-1)), "retention"),
+        (lambda t: t.vacuum(3), "retention"),
+        (lambda t: pds.Table(t.store, "\ud800"), "encoded"),
+        (lambda t: pds.Table(t.store, 7), "path"),
+        (lambda t: pds.Table(t.store, "t", commit_timeout=float("nan")), "commit_timeout"),
+        (lambda t: pds.Table(t.store, "t", commit_timeout=-1), "commit_timeout"),
+        (lambda t: pds.Table.create(t.store, "u", SCHEMA, key=7), "key"),
+        (lambda t: pds.Table.create(t.store, "u", SCHEMA, key=["\ud800"]), "encoded"),
+    ],
+)
+def test_bad_arguments_change_nothing(table: pds.Table, call: Callable[[pds.Table], Any], says: str) -> None:
+    before = objects(table.store, "")
+    with pytest.raises((pds.InvalidInput, pds.InvalidPath), match=says):
+        call(table)
+    assert objects(table.store, "") == before
+
+
+def test_large_numbers_are_no_limits(table: pds.Table) -> None:
+    rows = table.scan().count()
+    assert table.scan(limit=2**70).count() == rows
+    assert len(table.history(2**70)) == table.version
+    patient = pds.Table(table.store, table.path, commit_timeout=1e300)
+    assert patient.compact(2**70) is None
+    assert patient.vacuum(dt.timedelta.max, dry_run=True).files == []
 
 
 def test_a_store_without_conditions_is_refused() -> None:

@@ -294,6 +294,11 @@ def test_a_delete_of_a_file_that_was_replaced_is_planned_again(memory_store: pds
         ("frobnicate(id)", "frobnicate"),
         ("id = 1 AS a", "filter"),
         ("(" * 5000 + "true" + ")" * 5000, "filter"),
+        ("+".join(["id"] * 1000) + " > 0", "nested"),
+        ("id" + "::bigint" * 4000 + " > 3", "nested"),
+        (" OR ".join(f"id = {i}" for i in range(20_000)), "use IN"),
+        ("+".join(["id"] * 20_000) + " > 0", "use IN"),
+        ("name = '\ud800'", "encoded"),
         (7, "string"),
         (None, "string"),
     ],
@@ -307,6 +312,15 @@ def test_filters_that_cannot_be_used(memory_store: pds.Store, predicate: object,
         with pytest.raises(pds.InvalidInput, match=says):
             table.scan(where=predicate).to_pyarrow()  # type: ignore[arg-type]
     assert table.refresh().version == 2
+
+
+def test_long_filters(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64())]))
+    table.append(pa.table({"id": range(10)}))
+    assert table.scan(where=" OR ".join(f"id = {i}" for i in range(5, 2000))).count() == 5
+    assert table.scan(where=" AND ".join(f"id <> {i}" for i in range(5, 2000))).count() == 5
+    assert table.scan(where=f"id IN ({','.join(str(-i) for i in range(20_000))})").count() == 1
+    assert table.delete(" OR ".join(f"(id > {i} AND id < {i + 2})" for i in range(4, 700))).rows == 5
 
 
 def test_the_history_tells_of_deletes(table: pds.Table) -> None:

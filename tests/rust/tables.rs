@@ -18,7 +18,7 @@ use pds::ErrorKind;
 use pds::clock::SystemClock;
 use pds::store::metrics::Metrics;
 use pds::store::{Abilities, Store, StoreBuilder};
-use pds::table::actions::{Append, NewTable, Replace, create};
+use pds::table::actions::{Append, Delete, NewTable, Replace, Restore, create};
 use pds::table::commit::{DEFAULT_TIMEOUT, commit, was_committed};
 use pds::table::format::{CommitId, DataFile, TableSchema};
 use pds::table::vacuum::vacuum;
@@ -304,4 +304,44 @@ async fn a_store_that_ignores_conditions_is_refused() {
         store.list("").await.unwrap().is_empty(),
         "nothing is left behind"
     );
+}
+
+/// What was planned before an older version came back may not meet the rows that came back.
+#[tokio::test]
+async fn a_plan_ends_where_an_older_version_is_restored() {
+    let table = created(memory()).await;
+    let first = append(upload(&table, 1).await, 1);
+    commit(&table, &first, DEFAULT_TIMEOUT).await.unwrap();
+    let second = append(upload(&table, 2).await, 2);
+    commit(&table, &second, DEFAULT_TIMEOUT).await.unwrap();
+    let replace = Replace {
+        removed: vec![first.files[0].path.clone()],
+        applied: Vec::new(),
+        added: vec![upload(&table, 3).await],
+        operation: "compact",
+        began_at: 3,
+    };
+    let delete = Delete {
+        filter: "true".to_owned(),
+        removed: vec![first.files[0].path.clone()],
+        tombstones: None,
+        rows: Some(1),
+        began_at: 3,
+    };
+    let from = table.at(3).await.unwrap();
+    commit(&table, &Restore { from }, DEFAULT_TIMEOUT)
+        .await
+        .unwrap();
+    let refused = commit(&table, &replace, DEFAULT_TIMEOUT).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::CommitConflict);
+    let refused = commit(&table, &delete, DEFAULT_TIMEOUT).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::CommitConflict);
+    // Planned on what is there now they go through.
+    let delete = Delete {
+        began_at: 4,
+        ..delete
+    };
+    commit(&table, &delete, DEFAULT_TIMEOUT).await.unwrap();
+    let left = table.newest().await.unwrap().manifest;
+    assert_eq!(left.data_files, second.files);
 }

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from pds.arguments import text
 from pds.errors import InvalidInput, InvalidType
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 _LAST = 2**53
+# A century: clocks can be added to it.
+_LONGEST_SECONDS = 100 * 365 * 86400
 
 
 def check_version(version: object) -> int:
@@ -29,45 +29,36 @@ def check_limit(limit: object) -> int | None:
         raise InvalidType(f"limit must be a whole number, not {limit!r}")
     if limit < 0:
         raise InvalidInput(f"limit must not be negative, and is {limit}")
-    return limit
+    return min(limit, _LAST)
+
+
+def check_size(what: str, size: object) -> int:
+    """A number of bytes."""
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise InvalidType(f"{what} must be a whole number of bytes, not {size!r}")
+    if size <= 0:
+        raise InvalidInput(f"{what} must be positive, not {size}")
+    return min(size, _LAST)
 
 
 def check_seconds(what: str, value: object) -> float:
     """A number of seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidType(f"{what} must be a number of seconds, not {value!r}")
-    return float(value)
-
-
-def check_filter(where: object) -> str:
-    """An SQL predicate."""
-    if not isinstance(where, str):
-        raise InvalidType(f"where must be an SQL predicate as a string, not {type(where).__name__}")
-    return where
-
-
-def check_path(path: object) -> str:
-    """A table's folder."""
-    if not isinstance(path, str):
-        raise InvalidType(f"path must be a string, not {type(path).__name__}")
-    return path
+    if not value >= 0:
+        raise InvalidInput(f"{what} must be a number of seconds that is not negative, not {value}")
+    return float(min(value, _LONGEST_SECONDS))
 
 
 def check_key(key: object) -> str | None:
     """An idempotency key."""
-    if key is None:
-        return None
-    if not isinstance(key, str):
-        raise InvalidType(f"idempotency_key must be a string, not {type(key).__name__}")
-    if not key:
-        raise InvalidInput("idempotency_key is empty")
-    return key
+    return None if key is None else text("idempotency_key", key)
 
 
-def names_of(what: str, names: str | Sequence[str]) -> list[str]:
+def names_of(what: str, names: object) -> list[str]:
     """Names of columns."""
-    found = [names] if isinstance(names, str) else list(names)
-    for name in found:
-        if not isinstance(name, str):
-            raise InvalidType(f"{what} must name columns; {name!r} is no string")
-    return found
+    if isinstance(names, str):
+        names = [names]
+    if not isinstance(names, Sequence):
+        raise InvalidType(f"{what} must be a column's name or a list of names, not {names!r}")
+    return [text(f"a name in {what}", name) for name in names]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from pds.errors import InvalidType, NotFound
+from pds.arguments import text
+from pds.errors import NotFound
 from pds.tables.checks import check_version
 from pds.tables.results import CommitResult
 
@@ -42,7 +43,7 @@ class Tags(Mapping[str, int]):
             VersionExpired: There is no such version.
         """
         version = self._version if version is None else check_version(version)
-        result = self._commit(_name(name), version)
+        result = self._commit(text("a tag's name", name), version)
         self._found = {**self._found, name: version}
         return result
 
@@ -52,12 +53,6 @@ class Tags(Mapping[str, int]):
         Raises:
             NotFound: There is no such tag.
         """
-        result = self._commit(_name(name), None)
+        result = self._commit(text("a tag's name", name), None)
         self._found = {known: version for known, version in self._found.items() if known != name}
         return result
-
-
-def _name(name: object) -> str:
-    if not isinstance(name, str):
-        raise InvalidType(f"a tag's name must be a string, not {type(name).__name__}")
-    return name

@@ -47,6 +47,7 @@ pub async fn create(table: &Table, new: NewTable) -> Result<Snapshot> {
         tombstones: Vec::new(),
         oldest_version: 1,
         gc_floor: 0,
+        restored_at: None,
         recent_commits: Vec::new(),
         transactions: std::collections::BTreeMap::new(),
         tags: std::collections::BTreeMap::new(),

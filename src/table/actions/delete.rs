@@ -9,7 +9,8 @@ use crate::table::commit::Change;
 use crate::table::format::{Manifest, Operation, Tombstones};
 
 /// Takes rows away from files that were looked at. Two of these on one file add up; it conflicts when
-/// a file has gone, for then its rows may be in another.
+/// a file has gone, for then its rows may be in another, and when an older version was brought back,
+/// for then there may be rows that were not looked at.
 #[derive(Debug, Clone)]
 pub struct Delete {
     /// As the user wrote it, for the history.
@@ -26,6 +27,10 @@ pub struct Delete {
 
 impl Change for Delete {
     fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
+        if base.restored_since(self.began_at) {
+            let message = "an older version was restored by another commit";
+            return Err(Error::new(ErrorKind::CommitConflict, message));
+        }
         let there: HashSet<&str> = base.data_files.iter().map(|f| f.path.as_str()).collect();
         let looked_at = self.tombstones.iter().flat_map(|t| &t.files);
         if !looked_at

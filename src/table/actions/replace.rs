@@ -8,8 +8,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::table::commit::Change;
 use crate::table::format::{DataFile, Manifest, Operation};
 
-/// Puts files in the place of others. It conflicts when one of those has gone, or has lost rows
-/// since the new ones were made.
+/// Puts files in the place of others. It conflicts when one of those has gone, or has lost rows or got
+/// some back since the new ones were made.
 #[derive(Debug, Clone)]
 pub struct Replace {
     /// The name of what is done, for the history.
@@ -26,6 +26,9 @@ pub struct Replace {
 
 impl Change for Replace {
     fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
+        if base.restored_since(self.began_at) {
+            return Err(conflict("an older version was restored"));
+        }
         let removed: HashSet<&str> = self.removed.iter().map(String::as_str).collect();
         let applied: HashSet<&str> = self.applied.iter().map(String::as_str).collect();
         let mut next = base.clone();

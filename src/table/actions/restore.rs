@@ -32,6 +32,7 @@ impl Change for Restore {
         next.sort_by.clone_from(&from.sort_by);
         next.data_files.clone_from(&from.data_files);
         next.tombstones.clone_from(&from.tombstones);
+        next.restored_at = Some(base.version + 1);
         let details = [("restored_version", json!(from.version))];
         Ok((next, Operation::new("restore", details)))
     }
