@@ -272,8 +272,8 @@ class Table:
         Args:
             data: Any object with `__arrow_c_stream__`, streamed in bounded memory. Columns are matched
                 by name; those that are missing are null.
-                idempotency_key: Up to 1024 bytes. A second write with the same key changes nothing and gives the first one's
-                result with `replayed=True`.
+            idempotency_key: Up to 1024 bytes. A second write with the same key changes nothing and gives
+                the first one's result with `replayed=True`.
 
         Raises:
             InvalidInput: A column is not one of the table's, has a type whose values could be lost, or
