@@ -16,13 +16,14 @@ from pds.arguments import ArrowStream, arrow_stream, check_schema, column_names,
 from pds.errors import AlreadyExists, InvalidInput, InvalidType, UnsafeStore
 from pds.options import WriteOptions
 from pds.store import Store, handle_of, is_foreign
+from pds.tables.alter import Alter
 from pds.tables.checks import check_key, check_limit, check_seconds, check_size, check_version, names_of
 from pds.tables.results import CommitResult, VacuumResult
 from pds.tables.scan import TableScan
 from pds.tables.tags import Tags
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pds._pds import _Outcome
 
@@ -182,6 +183,11 @@ class Table:
         """Names of versions."""
         return Tags(self.path, self.version, self._manifest()["tags"], self._tag)
 
+    @property
+    def alter(self) -> Alter:
+        """Changes of the columns: add_column, rename_column, drop_column, widen, reorder."""
+        return Alter(self._commit)
+
     def _manifest(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self._handle.manifest())
         return found
@@ -191,8 +197,8 @@ class Table:
         counts = ("size_bytes", "row_group_count", "total_rows")
         fields: dict[str, pa.DataType] = {"path": pa.string(), **dict.fromkeys(counts, pa.uint64())}
         schema = pa.schema(fields)
-        files = self._manifest()["data_files"]
-        return pa.Table.from_pylist([{name: file[name] for name in schema.names} for file in files], schema)
+        rows = [dict(zip(schema.names, file, strict=True)) for file in self._handle.files()]
+        return pa.Table.from_pylist(rows, schema)
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
         """What was done, newest first, as far as it has not been vacuumed.
@@ -285,9 +291,59 @@ class Table:
         """
         return self._write(data, idempotency_key, overwrite=False)
 
-    def overwrite(self, data: ArrowStream, *, idempotency_key: str | None = None) -> CommitResult:
-        """Put rows in the place of all there are. Arguments and errors are those of `append`."""
-        return self._write(data, idempotency_key, overwrite=True)
+    def overwrite(
+        self, data: ArrowStream, where: str | None = None, *, idempotency_key: str | None = None
+    ) -> CommitResult:
+        """Put rows in the place of all there are, or of those for which a predicate holds.
+
+        With `where` no data file is written again. Rows that others bring meanwhile and for which it
+        holds are replaced as well. The other arguments and errors are those of `append`.
+
+        Args:
+            data: As for `append`.
+            where: As for `scan`; it must hold for every row of `data`. None is all rows.
+            idempotency_key: As for `append`.
+
+        Raises:
+            InvalidInput: The predicate cannot be used, or does not hold for a new row.
+        """
+        if where is None:
+            return self._write(data, idempotency_key, overwrite=True)
+        return self._exchange(data, text("where", where), None, idempotency_key)
+
+    def upsert(
+        self, data: ArrowStream, on: str | Sequence[str] | None = None, *, idempotency_key: str | None = None
+    ) -> CommitResult:
+        """Put rows in the place of those with the same key, and add those whose key is not there.
+
+        The new rows are written to new files, and no data file again: of the files that may hold a
+        key the columns of the key are read. Memory is bounded but for the keys of `data`. Of two that
+        bring the same key at once one comes after the other.
+
+        Args:
+            data: As for `append`; columns that are missing are null.
+            on: The columns that rows are matched by. None is the table's key.
+            idempotency_key: As for `append`.
+
+        Returns:
+            `rows` is what was written; the history has `rows_deleted`.
+
+        Raises:
+            InvalidInput: As for `append`; or two rows of `data` have the same key, or one a null in it.
+            CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
+        """
+        return self._exchange(data, None, None if on is None else names_of("on", on), idempotency_key)
+
+    def _exchange(
+        self, data: ArrowStream, where: str | None, on: list[str] | None, idempotency_key: str | None
+    ) -> CommitResult:
+        check_key(idempotency_key)
+        source = arrow_stream(data)
+        before = self._requests()
+        outcome, handle = self._handle.exchange(
+            source, self._place.options, is_resident(data), where, on, idempotency_key, self._place.timeout
+        )
+        return self._done(outcome, handle, before)
 
     def _write(self, data: ArrowStream, idempotency_key: str | None, *, overwrite: bool) -> CommitResult:
         check_key(idempotency_key)
@@ -376,6 +432,10 @@ class Table:
     def was_committed(self, commit_id: str) -> int | None:
         """The version that a commit made, None if it made none. For CommitStateUnknown."""
         return self._handle.was_committed(text("commit_id", commit_id))
+
+    def _commit(self, change: Callable[[_pds.TableHandle, float], tuple[_Outcome, _pds.TableHandle]]) -> CommitResult:
+        before = self._requests()
+        return self._done(*change(self._handle, self._place.timeout), before)
 
     def _tag(self, name: str, version: int | None) -> CommitResult:
         before = self._requests()

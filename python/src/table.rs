@@ -12,10 +12,10 @@ use arrow_schema::SchemaRef;
 use chrono::DateTime;
 use pds::clock::SystemClock;
 use pds::store::Store;
-use pds::table::actions::{NewTable, Restore, Tag, create};
+use pds::table::actions::{Alter, NewTable, Restore, Tag, create};
 use pds::table::commit::{Change, Committed, commit, was_committed};
 use pds::table::format::{CommitId, DataFile, Manifest, Moment};
-use pds::table::{self, Columns, Filter, Table, Upload, Wanted, vacuum};
+use pds::table::{self, Columns, Filter, Instead, Table, Upload, Wanted, vacuum};
 use pds::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -197,6 +197,17 @@ impl TableHandle {
         Ok(bytes.collect())
     }
 
+    /// The data files: path, bytes, row groups, rows.
+    fn files(&self, py: Python<'_>) -> PyResult<Vec<(String, u64, u64, u64)>> {
+        let table = checked(py, self.table())?;
+        let manifest = Arc::clone(&self.manifest);
+        let files = run(py, move || async move {
+            table::all_files(&table, &manifest).await
+        })?;
+        let row = |f: DataFile| (f.path, f.size_bytes, f.row_group_count, f.total_rows);
+        Ok(files.into_iter().map(|listed| row(listed.file)).collect())
+    }
+
     /// Checks a filter; raises `InvalidInput`.
     fn check_filter(&self, py: Python<'_>, predicate: &str) -> PyResult<()> {
         checked(py, self.filter(predicate)).map(drop)
@@ -271,6 +282,37 @@ impl TableHandle {
         Ok((outcome(&done, &files), after))
     }
 
+    /// Puts a stream in the place of the rows for which a predicate holds, or with None of those with
+    /// the same values in the columns `on`.
+    #[expect(clippy::too_many_arguments, reason = "a call of the facade's own")]
+    fn exchange(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        options: Options,
+        resident: bool,
+        predicate: Option<String>,
+        on: Option<Vec<String>>,
+        idempotency_key: Option<String>,
+        timeout: f64,
+    ) -> PyResult<(Outcome, Self)> {
+        let how = Upload {
+            options: checked(py, options.check())?,
+            resident,
+            overwrite: false,
+            idempotency_key,
+            timeout: checked(py, seconds("commit_timeout", timeout))?,
+        };
+        let instead = predicate.map_or(Instead::Of(on), Instead::Where);
+        let table = checked(py, self.table())?;
+        let input = reader(data)?;
+        let (done, files) = run(py, move || async move {
+            table::exchange(&table, input, &instead, &how).await
+        })?;
+        let after = self.with(Arc::clone(&done.snapshot.manifest));
+        Ok((outcome(&done, &files), after))
+    }
+
     /// Writes small files as larger ones: the outcome, or None.
     fn compact(
         &self,
@@ -300,6 +342,54 @@ impl TableHandle {
     fn restore(&self, py: Python<'_>, version: u64, timeout: f64) -> PyResult<(Outcome, Self)> {
         let from = self.at(py, version)?.manifest;
         self.committed(py, Restore { from }, timeout)
+    }
+
+    /// Adds a column, the only one of `schema`.
+    fn add_column(
+        &self,
+        py: Python<'_>,
+        schema: &Bound<'_, PyAny>,
+        timeout: f64,
+    ) -> PyResult<(Outcome, Self)> {
+        let field = schema_of(schema)?.field(0).clone();
+        self.committed(py, Alter::Add(field), timeout)
+    }
+
+    /// Gives a column the type of the only one of `schema`.
+    fn widen(
+        &self,
+        py: Python<'_>,
+        schema: &Bound<'_, PyAny>,
+        timeout: f64,
+    ) -> PyResult<(Outcome, Self)> {
+        let field = schema_of(schema)?.field(0).clone();
+        let (column, to) = (field.name().clone(), field.data_type().clone());
+        self.committed(py, Alter::Widen { column, to }, timeout)
+    }
+
+    /// Gives a column another name, or with None drops it.
+    fn rename_column(
+        &self,
+        py: Python<'_>,
+        column: String,
+        to: Option<String>,
+        timeout: f64,
+    ) -> PyResult<(Outcome, Self)> {
+        let change = match to {
+            Some(to) => Alter::Rename { column, to },
+            None => Alter::Drop { column },
+        };
+        self.committed(py, change, timeout)
+    }
+
+    /// Puts the columns in another order.
+    fn reorder(
+        &self,
+        py: Python<'_>,
+        columns: Vec<String>,
+        timeout: f64,
+    ) -> PyResult<(Outcome, Self)> {
+        self.committed(py, Alter::Reorder { columns }, timeout)
     }
 
     /// Gives a version a name, or takes the name away.

@@ -24,8 +24,10 @@ use super::format::{
     CommitId, FORMAT, MAX_MANIFEST_BYTES, Manifest, Moment, Operation, Pointer, RECENT_COMMITS,
     Transaction, corrupted,
 };
+use super::listing::Shortener;
 use super::names;
 use super::snapshot::{Snapshot, Table};
+use super::write::{is_certain, remove};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{Outcome, Register, Versioned};
 
@@ -95,6 +97,26 @@ pub async fn commit(table: &Table, change: &dyn Change, timeout: Duration) -> Re
 pub(super) async fn commit_onto(
     table: &Table,
     change: &dyn Change,
+    known: Option<Snapshot>,
+    timeout: Duration,
+) -> Result<Committed> {
+    let mut lists = Shortener::default();
+    let done = commit_with(&mut lists, table, change, known, timeout).await;
+    let unused = match &done {
+        Ok(done) => lists.unused(Some(&done.snapshot.manifest)),
+        Err(e) if is_certain(e.kind()) => lists.unused(None),
+        Err(_) => Vec::new(),
+    };
+    if !unused.is_empty() {
+        remove(table, &unused).await;
+    }
+    done
+}
+
+async fn commit_with(
+    lists: &mut Shortener,
+    table: &Table,
+    change: &dyn Change,
     mut known: Option<Snapshot>,
     timeout: Duration,
 ) -> Result<Committed> {
@@ -125,7 +147,8 @@ pub(super) async fn commit_onto(
         let (next, operation) = change.apply(&base.manifest)?;
         let next = stamped(table, &base.manifest, next, operation, &commit_id);
         let version = next.version;
-        match attempt(table, &base, with_key(next, key), deadline).await? {
+        let next = with_key(next, key);
+        match attempt(table, &base, next, lists, deadline).await? {
             Attempt::Committed(snapshot) => {
                 return Ok(committed(snapshot, commit_id, version, false));
             }
@@ -214,8 +237,15 @@ async fn attempt(
     table: &Table,
     base: &Snapshot,
     next: Manifest,
+    lists: &mut Shortener,
     deadline: Duration,
 ) -> Result<Attempt> {
+    let next = match lists.shorten(table, &base.manifest, next).await {
+        Ok(next) => next,
+        // A list of a snapshot that is not the newest any more.
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Attempt::Lost(None)),
+        Err(e) => return Err(e),
+    };
     let bytes = next.to_bytes();
     check_readable(table, &bytes, &next)?;
     let path = table.path(&names::manifest(next.version));

@@ -3,19 +3,22 @@
 //! Files keep their order. What is written is committed in the place of what was read, if nobody has
 //! changed that meanwhile; otherwise it is planned again.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::Table;
 use super::actions::Replace;
 use super::commit::{Committed, commit_onto, plans_again};
-use super::format::{DataFile, Manifest};
+use super::format::DataFile;
+use super::listing::{FileRef, ListedFile, all_files};
 use super::rows::Rows;
 use super::scan::stream_files;
-use super::write::{Upload, is_certain, remove, upload};
-use crate::error::{Error, Result};
+use super::snapshot::Snapshot;
+use super::write::{Upload, conform, is_certain, remove, upload};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Above this share of deleted rows a file is written again whatever its size.
 const MAX_DELETED_PERCENT: u64 = 50;
@@ -43,9 +46,8 @@ pub async fn compact(table: &Table, target_bytes: u64, how: &Upload) -> Result<O
             return Ok(None);
         }
         let added = rewrite(table, &rows, &plan, how).await?;
-        let change = change(&manifest, &plan, &added);
-        let left = deadline.saturating_sub(clock.monotonic());
-        match commit_onto(table, &change, Some(newest), left).await {
+        let change = change(&rows, &plan, &added);
+        match replace(table, change, newest, deadline).await {
             Ok(committed) => {
                 return Ok(Some(Compaction { committed, added }));
             }
@@ -62,9 +64,42 @@ pub async fn compact(table: &Table, target_bytes: u64, how: &Upload) -> Result<O
     }
 }
 
+/// Commits, again where the files that go are only listed elsewhere meanwhile.
+async fn replace(
+    table: &Table,
+    mut change: Replace,
+    newest: Snapshot,
+    deadline: Duration,
+) -> Result<Committed> {
+    let clock = table.store().clock();
+    let mut onto = Some(newest);
+    loop {
+        let left = deadline.saturating_sub(clock.monotonic());
+        let error = match commit_onto(table, &change, onto.take(), left).await {
+            Err(e) if e.kind() == ErrorKind::CommitConflict => e,
+            done => return done,
+        };
+        match moved(table, &change).await {
+            Ok(Some(moved)) if clock.monotonic() < deadline => change.removed = moved,
+            _ => return Err(error),
+        }
+    }
+}
+
+/// The files that go as the newest snapshot lists them; None where one has left it, or all are where
+/// they were.
+async fn moved(table: &Table, change: &Replace) -> Result<Option<Vec<FileRef>>> {
+    let manifest = table.newest().await?.manifest;
+    let files = all_files(table, &manifest).await?;
+    let references = files.iter().map(ListedFile::reference);
+    let mut now: HashMap<String, FileRef> = references.map(|f| (f.path.clone(), f)).collect();
+    let found = change.removed.iter().map(|f| now.remove(&f.path));
+    let found: Option<Vec<FileRef>> = found.collect();
+    Ok(found.filter(|found| *found != change.removed))
+}
+
 /// Groups of neighbouring files, by position, each to become one.
 fn plan(rows: &Rows, target_bytes: u64) -> Vec<Vec<usize>> {
-    let files = &rows.manifest.data_files;
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let (mut open, mut bytes): (Vec<usize>, u64) = (Vec::new(), 0);
     let mut close = |open: &mut Vec<usize>| {
@@ -74,7 +109,8 @@ fn plan(rows: &Rows, target_bytes: u64) -> Vec<Vec<usize>> {
             groups.push(group);
         }
     };
-    for (number, file) in files.iter().enumerate() {
+    for (number, listed) in rows.files.iter().enumerate() {
+        let file = &listed.file;
         let small = file.size_bytes < target_bytes / 2;
         if !small && !is_wasteful(rows, number) {
             close(&mut open);
@@ -94,7 +130,7 @@ fn plan(rows: &Rows, target_bytes: u64) -> Vec<Vec<usize>> {
 
 /// Whether most rows of a file are deleted.
 fn is_wasteful(rows: &Rows, file: usize) -> bool {
-    let described = &rows.manifest.data_files[file];
+    let described = &rows.files[file].file;
     let Some(deletions) = rows.deletions_of(file) else {
         return false;
     };
@@ -154,10 +190,9 @@ async fn rewrite_group(
 ) -> Result<Vec<DataFile>> {
     let columns = rows.columns.project(None)?;
     let scan = stream_files(Arc::clone(rows), group.to_vec(), columns, None)?;
-    let written = upload(table, &rows.manifest, Box::new(scan.into_reader()), how).await?;
-    let before = group
-        .iter()
-        .map(|f| rows.manifest.data_files[*f].total_rows);
+    let input = conform(Box::new(scan.into_reader()), &rows.columns)?;
+    let written = upload(table, &rows.manifest, input, how).await?;
+    let before = group.iter().map(|f| rows.files[*f].file.total_rows);
     let (before, after): (u64, u64) = (before.sum(), written.iter().map(|f| f.total_rows).sum());
     let untouched = group.iter().all(|f| rows.deletions_of(*f).is_none());
     if after > before || (untouched && after < before) {
@@ -168,13 +203,11 @@ async fn rewrite_group(
     Ok(written)
 }
 
-fn change(manifest: &Manifest, plan: &[Vec<usize>], added: &[DataFile]) -> Replace {
-    let removed = plan
-        .iter()
-        .flatten()
-        .map(|f| manifest.data_files[*f].path.clone());
-    let removed: Vec<String> = removed.collect();
-    let gone: HashSet<&str> = removed.iter().map(String::as_str).collect();
+fn change(rows: &Rows, plan: &[Vec<usize>], added: &[DataFile]) -> Replace {
+    let manifest = &rows.manifest;
+    let removed = plan.iter().flatten().map(|f| rows.files[*f].reference());
+    let removed: Vec<FileRef> = removed.collect();
+    let gone: HashSet<&str> = removed.iter().map(|f| f.path.as_str()).collect();
     let touching = manifest.tombstones.iter();
     let touching = touching.filter(|t| t.files.iter().any(|f| gone.contains(f.as_str())));
     Replace {

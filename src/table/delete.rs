@@ -15,6 +15,7 @@ use super::actions::Delete;
 use super::commit::{Committed, commit_onto, plans_again};
 use super::filter::{Filter, Range};
 use super::format::{DataFile, Tombstones};
+use super::listing::FileRef;
 use super::rows::Rows;
 use super::schema::Columns;
 use super::snapshot::Snapshot;
@@ -57,10 +58,11 @@ pub async fn delete(table: &Table, filter: &str, timeout: Duration) -> Result<De
                 bytes: 0,
             });
         }
-        let tombstones = write(table, &newest, &found).await?;
+        let tombstones = write_tombstones(table, &newest, &found).await?;
         let change = Delete {
             filter: filter.to_owned(),
             tombstones,
+            looked_at: found.looked_at,
             removed: found.removed,
             rows: found.rows,
             began_at: newest.manifest.version,
@@ -89,11 +91,13 @@ pub async fn delete(table: &Table, filter: &str, timeout: Duration) -> Result<De
 
 /// What is to be deleted of a snapshot.
 #[derive(Debug, Default)]
-struct Found {
+pub(super) struct Found {
     lines: Vec<Line>,
+    /// The files that these are about.
+    pub(super) looked_at: Vec<FileRef>,
     /// Files of which nothing is left.
-    removed: Vec<String>,
-    rows: Option<u64>,
+    pub(super) removed: Vec<FileRef>,
+    pub(super) rows: Option<u64>,
 }
 
 async fn find(table: &Table, newest: &Snapshot, filter: &str) -> Result<Found> {
@@ -120,14 +124,16 @@ fn by_key(rows: &Rows, id: u32, range: &Range) -> Option<Found> {
     {
         return Some(found);
     }
-    for file in rows.files.iter().map(|f| &rows.manifest.data_files[*f]) {
+    for listed in &rows.files {
+        let file = &listed.file;
         let (low, high) = (file.min.get(&id), file.max.get(&id));
         let min = range.min.as_ref().or(low)?;
         let max = range.max.as_ref().or(high)?;
         if holds_all(file, id, min, max) {
-            found.removed.push(file.path.clone());
+            found.removed.push(listed.reference());
             continue;
         }
+        found.looked_at.push(listed.reference());
         found.lines.push(Line {
             file: file.path.clone(),
             deleted: Deleted::Keys(min.clone(), max.clone()),
@@ -149,8 +155,8 @@ fn number(value: Option<&Value>) -> Option<i64> {
 }
 
 /// The rows, by looking at every row group that may hold some.
-async fn by_row(rows: &Rows) -> Result<Found> {
-    let files = rows.files.iter().map(|file| rows_of(rows, *file));
+pub(super) async fn by_row(rows: &Rows) -> Result<Found> {
+    let files = (0..rows.files.len()).map(|file| rows_of(rows, file));
     let files: Vec<Found> = stream::iter(files)
         .buffered(CONCURRENT_FILES)
         .try_collect()
@@ -161,6 +167,7 @@ async fn by_row(rows: &Rows) -> Result<Found> {
     };
     for found in files {
         all.lines.extend(found.lines);
+        all.looked_at.extend(found.looked_at);
         all.removed.extend(found.removed);
         all.rows = all.rows.zip(found.rows).map(|(a, b)| a + b);
     }
@@ -182,7 +189,7 @@ async fn rows_of(rows: &Rows, file: usize) -> Result<Found> {
         .buffered(CONCURRENT_GROUPS)
         .try_collect()
         .await?;
-    let path = &rows.manifest.data_files[file].path;
+    let listed = &rows.files[file];
     let count = looked.iter().map(|(_, hit, _)| hit.len()).sum();
     let nothing_is_left = units.first().is_some_and(|unit| {
         let groups = looked.len() + unit.deleted_groups();
@@ -190,9 +197,9 @@ async fn rows_of(rows: &Rows, file: usize) -> Result<Found> {
     });
     if nothing_is_left {
         return Ok(Found {
-            lines: Vec::new(),
-            removed: vec![path.clone()],
+            removed: vec![listed.reference()],
             rows: Some(count),
+            ..Found::default()
         });
     }
     let lines = looked.into_iter().filter(|(_, hit, _)| !hit.is_empty());
@@ -204,27 +211,33 @@ async fn rows_of(rows: &Rows, file: usize) -> Result<Found> {
             Deleted::Rows(number, hit)
         };
         Line {
-            file: path.clone(),
+            file: listed.file.path.clone(),
             deleted,
         }
     });
+    let lines: Vec<Line> = lines.collect();
+    let looked_at = (!lines.is_empty()).then(|| listed.reference());
     Ok(Found {
-        lines: lines.collect(),
+        lines,
+        looked_at: looked_at.into_iter().collect(),
         removed: Vec::new(),
         rows: Some(count),
     })
 }
 
 /// Writes the tombstone file, if any.
-async fn write(table: &Table, newest: &Snapshot, found: &Found) -> Result<Option<Tombstones>> {
+pub(super) async fn write_tombstones(
+    table: &Table,
+    newest: &Snapshot,
+    found: &Found,
+) -> Result<Option<Tombstones>> {
     if found.lines.is_empty() {
         return Ok(None);
     }
     let clock = table.store().clock();
     let name = names::tombstones(clock.now(), newest.manifest.version, clock.new_id());
     let bytes = tombstone::encode(&found.lines);
-    let mut files: Vec<String> = found.lines.iter().map(|line| line.file.clone()).collect();
-    files.dedup();
+    let files = found.looked_at.iter().map(|f| f.path.clone()).collect();
     let described = Tombstones {
         path: name,
         size_bytes: bytes.len() as u64,

@@ -14,7 +14,7 @@ use arrow_select::filter::prep_null_mask_filter;
 use datafusion_common::config::ConfigOptions;
 use datafusion_common::pruning::PruningStatistics;
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion_common::{DFSchema, DataFusionError, TableReference, not_impl_err};
+use datafusion_common::{DFSchema, DataFusionError, ScalarValue, TableReference, not_impl_err};
 use datafusion_expr::execution_props::ExecutionProps;
 use datafusion_expr::expr::Expr;
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
@@ -37,6 +37,7 @@ use datafusion_sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion_sql::sqlparser::keywords::Keyword;
 use datafusion_sql::sqlparser::tokenizer::{Token, Tokenizer};
 
+use super::keys::KeySet;
 use super::schema::Columns;
 use super::values::to_json;
 use crate::clock::Clock;
@@ -63,6 +64,8 @@ pub struct Filter {
     /// Those columns.
     input: SchemaRef,
     pruning: Option<PruningPredicate>,
+    /// Only rows with one of these keys, whose columns are at these places among its own.
+    keys: Option<(Vec<usize>, Arc<KeySet>)>,
 }
 
 impl fmt::Debug for Filter {
@@ -108,28 +111,67 @@ impl Filter {
             );
             return Err(Error::invalid(message));
         }
-        let mut columns = Vec::new();
+        Self::of(sql.to_owned(), logical, &[], table).map_err(refused)
+    }
+
+    /// The rows with one of these keys. The columns must have the types they had.
+    pub(super) fn keys(keys: Arc<KeySet>, table: &Columns) -> Result<Self> {
+        let refused = |e: DataFusionError| Error::other(e.to_string()).caused_by(e);
+        let mut places = Vec::new();
+        let mut terms = Vec::new();
+        for (column, (id, kind)) in keys.ids.iter().zip(keys.kinds()).enumerate() {
+            let place = table.ids.iter().position(|known| known == id);
+            let place = place.filter(|p| table.schema.field(*p).data_type() == kind);
+            let Some(place) = place else {
+                let message =
+                    "a column that rows are matched by was changed by another commit; write again";
+                return Err(Error::invalid(message));
+            };
+            places.push(place);
+            if let Some((min, max)) = keys.ends(column) {
+                let name = table.schema.field(place).name();
+                let column = || Expr::Column(datafusion_common::Column::from_name(name));
+                let value = |of| ScalarValue::try_from_array(of, 0).map(lit).map_err(refused);
+                terms.push(binary_expr(column(), Operator::GtEq, value(&min)?));
+                terms.push(binary_expr(column(), Operator::LtEq, value(&max)?));
+            }
+        }
+        let within = tree(terms, Operator::And);
+        let mut filter = Self::of("a key".to_owned(), within, &places, table).map_err(refused)?;
+        let at = |place| filter.columns.binary_search(place).unwrap_or_default();
+        filter.keys = Some((places.iter().map(at).collect(), keys));
+        Ok(filter)
+    }
+
+    /// `needed` are columns that it needs besides those of the expression.
+    fn of(
+        sql: String,
+        logical: Expr,
+        needed: &[usize],
+        table: &Columns,
+    ) -> datafusion_common::Result<Self> {
+        let mut columns = needed.to_vec();
         for column in logical.column_refs() {
-            let place = table.schema.index_of(&column.name);
-            columns.push(place.map_err(|e| Error::other(e.to_string()).caused_by(e))?);
+            columns.push(table.schema.index_of(&column.name)?);
         }
         columns.sort_unstable();
-        let input = table.schema.project(&columns);
-        let input = Arc::new(input.map_err(|e| Error::other(e.to_string()).caused_by(e))?);
-        let projected = DFSchema::try_from(input.as_ref().clone()).map_err(refused)?;
+        columns.dedup();
+        let input = Arc::new(table.schema.project(&columns)?);
+        let projected = DFSchema::try_from(input.as_ref().clone())?;
         let context = PhysicalPlanningContext::default();
-        let physical = create_physical_expr(&logical, &projected, &ExecutionProps::new(), &context)
-            .map_err(refused)?;
+        let physical =
+            create_physical_expr(&logical, &projected, &ExecutionProps::new(), &context)?;
         // Without it nothing is pruned, which is slower and no error.
         let pruning = PruningPredicateBuilder::new().with_file_schema(Arc::clone(&input));
         let pruning = pruning.try_build(Arc::clone(&physical)).ok();
         Ok(Self {
-            sql: sql.to_owned(),
+            sql,
             logical,
             physical,
             columns,
             input,
             pruning,
+            keys: None,
         })
     }
 
@@ -140,6 +182,10 @@ impl Filter {
 
     /// For which of `rows` rows it holds, by the columns it needs.
     pub(super) fn holds(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<BooleanArray> {
+        if let Some((places, keys)) = &self.keys {
+            let key: Vec<ArrayRef> = places.iter().map(|p| Arc::clone(&columns[*p])).collect();
+            return keys.contains(&key).map(BooleanArray::from);
+        }
         let batch: RecordBatch = batch_of(&self.input, columns, rows)?;
         let failed = |e: DataFusionError| {
             let why = e.strip_backtrace();

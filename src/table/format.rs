@@ -9,6 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat, Utc};
+use roaring::RoaringBitmap;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -168,6 +169,9 @@ pub struct Manifest {
     /// The columns that files are sorted by.
     #[serde(default)]
     pub sort_by: Vec<u32>,
+    /// Lists of the older files, oldest first.
+    #[serde(default)]
+    pub segments: Vec<Segment>,
     /// The newest files.
     pub data_files: Vec<DataFile>,
     /// Deleted rows of the files.
@@ -180,6 +184,9 @@ pub struct Manifest {
     /// other rows.
     #[serde(default)]
     pub restored_at: Option<u64>,
+    /// The last version that brought rows.
+    #[serde(default)]
+    pub added_at: Option<u64>,
     /// The commits of the versions before this one, newest first, the last [`RECENT_COMMITS`].
     #[serde(default)]
     pub recent_commits: Vec<CommitId>,
@@ -256,6 +263,58 @@ pub struct DataFile {
     pub null_counts: BTreeMap<u32, u64>,
 }
 
+/// A list of data files that is an object of its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Segment {
+    /// Where it is.
+    pub path: String,
+    /// Its length.
+    pub size_bytes: u64,
+    /// How many files it lists.
+    pub data_files: u32,
+    /// Their rows, deleted ones included.
+    pub total_rows: u64,
+    /// The smallest value of all files by column identity; columns without exact bounds are missing.
+    #[serde(default)]
+    pub min: BTreeMap<u32, Value>,
+    /// The largest.
+    #[serde(default)]
+    pub max: BTreeMap<u32, Value>,
+    /// Nulls by column identity.
+    #[serde(default)]
+    pub null_counts: BTreeMap<u32, u64>,
+    /// The files that are listed and have left the table since, by their places in the list.
+    #[serde(default, skip_serializing_if = "Places::is_empty")]
+    pub removed: Places,
+}
+
+/// Places in a list, as a Roaring bitmap in its portable format.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Places(pub RoaringBitmap);
+
+impl Places {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Serialize for Places {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut bytes = Vec::new();
+        let written = self.0.serialize_into(&mut bytes);
+        written.map_err(serde::ser::Error::custom)?;
+        Base64(bytes.into()).serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Places {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let bytes = Base64::deserialize(from)?.0;
+        let read = RoaringBitmap::deserialize_from(&bytes[..]);
+        read.map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
 /// A tombstone file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tombstones {
@@ -325,7 +384,10 @@ impl Manifest {
         let versions_fit = self.version <= MAX_VERSION
             && known.contains(&self.oldest_version)
             && self.gc_floor <= self.version
-            && self.restored_at.is_none_or(|at| known.contains(&at))
+            && [self.restored_at, self.added_at]
+                .iter()
+                .flatten()
+                .all(|at| known.contains(at))
             && self.previous == (self.version > 1).then(|| self.version - 1)
             && self.recent_commits.is_empty() == self.previous.is_none()
             && self.tags.values().all(|v| known.contains(v))
@@ -335,6 +397,13 @@ impl Manifest {
                 .all(|t| known.contains(&t.version));
         if !versions_fit {
             return Some("its version numbers do not fit together".to_owned());
+        }
+        let beyond = |s: &&Segment| s.removed.0.max().is_some_and(|last| last >= s.data_files);
+        if let Some(segment) = self.segments.iter().find(beyond) {
+            return Some(format!(
+                "it removes more of {:?} than it lists",
+                segment.path
+            ));
         }
         let mut paths = HashSet::new();
         for path in self.references() {
@@ -348,10 +417,12 @@ impl Manifest {
         None
     }
 
-    /// Every object the snapshot needs. Readers, check and vacuum have no other list.
+    /// Every object the manifest names; what its segments list comes in addition.
     pub fn references(&self) -> impl Iterator<Item = &str> {
         let data = self.data_files.iter().map(|f| f.path.as_str());
-        data.chain(self.tombstones.iter().map(|t| t.path.as_str()))
+        let segments = self.segments.iter().map(|s| s.path.as_str());
+        let tombstones = self.tombstones.iter().map(|t| t.path.as_str());
+        data.chain(segments).chain(tombstones)
     }
 
     /// The commit that made a version, if this snapshot still knows.
@@ -372,6 +443,11 @@ impl Manifest {
     /// Whether rows that were deleted after `version` may be back.
     pub(super) fn restored_since(&self, version: u64) -> bool {
         self.restored_at.is_some_and(|at| at > version)
+    }
+
+    /// Whether there may be rows that were not there at `version`.
+    pub(super) fn added_since(&self, version: u64) -> bool {
+        self.added_at.is_some_and(|at| at > version)
     }
 
     /// Whether a reader may still ask for a version.

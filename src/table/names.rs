@@ -11,6 +11,7 @@ use crate::store::path;
 /// The pointer.
 pub(super) const POINTER: &str = "_latest_manifest";
 pub(super) const MANIFESTS: &str = "manifest";
+const SEGMENTS: &str = "manifest/segments/";
 const DATA: &str = "data";
 const TOMBSTONES: &str = "tombstone";
 /// Digits of a version, so that names sort as numbers do.
@@ -43,6 +44,11 @@ pub fn tombstones(at: DateTime<Utc>, base: u64, id: u128) -> String {
     object(TOMBSTONES, at, base, id, "del")
 }
 
+/// A new list of data files.
+pub(super) fn segment(base: u64, id: u128) -> String {
+    format!("{SEGMENTS}b{base:0DIGITS$}-{id:032x}.parquet")
+}
+
 fn object(folder: &str, at: DateTime<Utc>, base: u64, id: u128, extension: &str) -> String {
     let hour = at.format("%Y/%m/%d/%H");
     format!("{folder}/{hour}/b{base:0DIGITS$}-{id:032x}.{extension}")
@@ -50,6 +56,9 @@ fn object(folder: &str, at: DateTime<Utc>, base: u64, id: u128, extension: &str)
 
 /// The version at which the writer of an object began; None for what no version of pds names so.
 pub(super) fn base_of(path: &str) -> Option<u64> {
+    if let Some(name) = path.strip_prefix(SEGMENTS) {
+        return base_in(name.strip_suffix(".parquet")?);
+    }
     let mut parts = path.split('/');
     let folder = parts.next()?;
     let extension = match folder {
@@ -63,13 +72,18 @@ pub(super) fn base_of(path: &str) -> Option<u64> {
             return None;
         }
     }
-    let name = parts.next()?.strip_suffix(extension)?.strip_prefix('b')?;
-    let (base, id) = name.split_once('-')?;
-    let is_id = id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit());
-    if parts.next().is_some() || !is_id {
+    let name = parts.next()?.strip_suffix(extension)?;
+    if parts.next().is_some() {
         return None;
     }
-    number(base)
+    base_in(name)
+}
+
+/// The version in a name without its extension.
+fn base_in(name: &str) -> Option<u64> {
+    let (base, id) = name.strip_prefix('b')?.split_once('-')?;
+    let is_id = id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit());
+    is_id.then(|| number(base))?
 }
 
 fn number(digits: &str) -> Option<u64> {
@@ -94,6 +108,8 @@ mod tests {
         for base in [0, 7, 99_999_999, 123_456_789_012] {
             assert_eq!(base_of(&data_file(at, base, 5)), Some(base));
             assert_eq!(base_of(&tombstones(at, base, u128::MAX)), Some(base));
+            assert_eq!(base_of(&segment(base, 3)), Some(base));
+            assert_eq!(manifest_version(&segment(base, 3)), None);
             assert_eq!(manifest_version(&manifest(base)), Some(base));
         }
     }

@@ -24,14 +24,19 @@ pub(super) struct OfFiles<'a> {
 }
 
 impl OfFiles<'_> {
-    fn bounds(
+    fn place(&self, column: &Column) -> Option<(usize, u32)> {
+        let (place, _) = self.columns.schema.column_with_name(&column.name)?;
+        Some((place, self.columns.ids[place]))
+    }
+
+    /// Values of the files for the column at a place, with its type; what is not known is null.
+    pub(super) fn bounds(
         &self,
-        column: &Column,
-        of: impl Fn(&DataFile, u32) -> Option<&Value>,
+        place: usize,
+        of: impl Fn(&DataFile) -> Option<&Value>,
     ) -> Option<ArrayRef> {
-        let (place, field) = self.columns.schema.column_with_name(&column.name)?;
-        let id = self.columns.ids[place];
-        let texts = self.files.iter().map(|file| of(file, id).and_then(text_of));
+        let field = self.columns.schema.field(place);
+        let texts = self.files.iter().map(|file| of(file).and_then(text_of));
         let texts: ArrayRef = Arc::new(texts.collect::<StringArray>());
         // What cannot be read bounds nothing.
         let options = CastOptions {
@@ -44,11 +49,13 @@ impl OfFiles<'_> {
 
 impl PruningStatistics for OfFiles<'_> {
     fn min_values(&self, column: &Column) -> Option<ArrayRef> {
-        self.bounds(column, |file, id| file.min.get(&id))
+        let (place, id) = self.place(column)?;
+        self.bounds(place, |file| file.min.get(&id))
     }
 
     fn max_values(&self, column: &Column) -> Option<ArrayRef> {
-        self.bounds(column, |file, id| file.max.get(&id))
+        let (place, id) = self.place(column)?;
+        self.bounds(place, |file| file.max.get(&id))
     }
 
     fn num_containers(&self) -> usize {
@@ -56,8 +63,7 @@ impl PruningStatistics for OfFiles<'_> {
     }
 
     fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
-        let (place, _) = self.columns.schema.column_with_name(&column.name)?;
-        let id = self.columns.ids[place];
+        let (_, id) = self.place(column)?;
         let counts = self
             .files
             .iter()

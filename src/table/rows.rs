@@ -15,8 +15,10 @@ use object_store::GetOptions;
 use super::Table;
 use super::filter::Filter;
 use super::format::{DataFile, Manifest, corrupted};
+use super::listing::{self, ListedFile};
 use super::pruning::{OfFiles, OfGroups};
 use super::schema::{Columns, roots_by_id};
+use super::segment::as_file;
 use super::tombstone::{self, Deletions};
 use super::values::from_json;
 use crate::error::{Error, ErrorKind, Result};
@@ -42,15 +44,15 @@ pub(super) struct Rows {
     pub(super) manifest: Arc<Manifest>,
     pub(super) columns: Columns,
     filter: Option<Arc<Filter>>,
-    /// The files that may hold rows, by position in the manifest.
-    pub(super) files: Vec<usize>,
+    /// The files that may hold rows.
+    pub(super) files: Vec<ListedFile>,
     deletions: BTreeMap<String, Arc<Deletions>>,
 }
 
 /// A row group of a file.
 #[derive(Debug, Clone)]
 pub(super) struct Unit {
-    /// The file, by position in the manifest.
+    /// The file, by position in [`Rows::files`].
     pub(super) file: usize,
     /// Its row group.
     pub(super) group: usize,
@@ -105,41 +107,49 @@ impl Rows {
         filter: Option<Arc<Filter>>,
     ) -> Result<Self> {
         let columns = Columns::of(&manifest)?;
-        let files: Vec<usize> = match &filter {
-            None => (0..manifest.data_files.len()).collect(),
-            Some(filter) => {
-                let left = filter.prune(&OfFiles {
-                    files: &manifest.data_files,
-                    columns: &columns,
-                });
-                let left = left.into_iter().enumerate();
-                left.filter_map(|(file, may)| may.then_some(file)).collect()
-            }
-        };
         let mut rows = Self {
             table: table.clone(),
             reader: Reader::new(table.store().clone()),
             manifest,
             columns,
             filter,
-            files,
+            files: Vec::new(),
             deletions: BTreeMap::new(),
         };
+        rows.files = rows.list().await?;
         rows.deletions = rows.read_tombstones().await?;
         Ok(rows)
     }
 
+    /// The files that may hold rows.
+    async fn list(&self) -> Result<Vec<ListedFile>> {
+        let segments: Vec<DataFile> = self.manifest.segments.iter().map(as_file).collect();
+        let wanted = self.may_hold(&segments);
+        let listed = listing::files(&self.table, &self.manifest, &wanted).await?;
+        let files: Vec<DataFile> = listed.iter().map(|l| l.file.clone()).collect();
+        let may = self.may_hold(&files);
+        let left = listed.into_iter().zip(may).filter(|(_, may)| *may);
+        Ok(left.map(|(listed, _)| listed).collect())
+    }
+
+    fn may_hold(&self, files: &[DataFile]) -> Vec<bool> {
+        match &self.filter {
+            None => vec![true; files.len()],
+            Some(filter) => filter.prune(&OfFiles {
+                files,
+                columns: &self.columns,
+            }),
+        }
+    }
+
     /// What is deleted of a file.
     pub(super) fn deletions_of(&self, file: usize) -> Option<&Deletions> {
-        let path = &self.manifest.data_files[file].path;
+        let path = &self.files[file].file.path;
         self.deletions.get(path).map(AsRef::as_ref)
     }
 
     async fn read_tombstones(&self) -> Result<BTreeMap<String, Arc<Deletions>>> {
-        let paths = self
-            .files
-            .iter()
-            .map(|f| self.manifest.data_files[*f].path.as_str());
+        let paths = self.files.iter().map(|f| f.file.path.as_str());
         let wanted: HashSet<&str> = paths.collect();
         let touching = self.manifest.tombstones.iter();
         let touching = touching.filter(|t| t.files.iter().any(|f| wanted.contains(f.as_str())));
@@ -162,24 +172,12 @@ impl Rows {
 
     /// Why an object that the snapshot names is not there.
     async fn gone(&self, path: &str, error: Error) -> Error {
-        if error.kind() != ErrorKind::NotFound {
-            return error;
-        }
-        let version = self.manifest.version;
-        match self.table.newest().await {
-            Ok(now) if !now.manifest.keeps(version) => self.table.expired(version, &now.manifest),
-            Ok(_) => {
-                let message = format!("version {version} names {path:?}, which is not there");
-                let found = Error::new(ErrorKind::PartCorrupted, message);
-                found.at(self.table.path(path)).caused_by(error)
-            }
-            Err(_) => error,
-        }
+        self.table.gone(self.manifest.version, path, error).await
     }
 
     /// The row groups of a file that may hold rows.
     pub(super) async fn open(&self, file: usize) -> Result<Vec<Unit>> {
-        let described = &self.manifest.data_files[file];
+        let described = &self.files[file].file;
         let path = self.table.path(&described.path);
         let tail = match described.footer_size {
             0 => TAIL_BYTES,
@@ -270,7 +268,7 @@ impl Rows {
         let mut read = match self.reader.read(group).await {
             Ok(read) => read,
             Err(e) => {
-                let path = &self.manifest.data_files[unit.file].path;
+                let path = &self.files[unit.file].file.path;
                 return Err(self.gone(path, e).await);
             }
         };

@@ -33,11 +33,11 @@ pub struct Wanted {
 pub async fn scan(table: &Table, manifest: Arc<Manifest>, wanted: Wanted) -> Result<Scan> {
     let rows = Arc::new(Rows::new(table, manifest, wanted.filter).await?);
     let columns = rows.columns.project(wanted.columns.as_deref())?;
-    let files = rows.files.clone();
+    let files = (0..rows.files.len()).collect();
     stream_files(rows, files, columns, wanted.limit)
 }
 
-/// Streams the rows of some files, by position in the manifest.
+/// Streams the rows of some files, by position in [`Rows::files`].
 pub(super) fn stream_files(
     rows: Arc<Rows>,
     files: Vec<usize>,

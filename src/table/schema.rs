@@ -53,7 +53,7 @@ impl NewTable {
 }
 
 /// An IPC schema message, as a stream begins with.
-fn encode(schema: &Schema) -> Result<Bytes> {
+pub(super) fn encode(schema: &Schema) -> Result<Bytes> {
     let options = IpcWriteOptions::default();
     let mut dictionaries = DictionaryTracker::new(false);
     let message = IpcDataGenerator::default().schema_to_bytes_with_dictionary_tracker(

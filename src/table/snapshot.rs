@@ -5,6 +5,7 @@ use std::sync::Arc;
 use object_store::GetOptions;
 
 use super::format::{MAX_MANIFEST_BYTES, MAX_POINTER_BYTES, Manifest, Pointer, corrupted};
+use super::listing::Limits;
 use super::names;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{Outcome, Register, Versioned};
@@ -18,6 +19,8 @@ const MAX_RESTARTS: u32 = 20;
 pub struct Table {
     pub(super) store: Store,
     root: String,
+    /// How long its lists become; another number than the usual one is for tests.
+    pub limits: Limits,
 }
 
 /// The newest snapshot and the pointer that named it.
@@ -42,6 +45,7 @@ impl Table {
         Ok(Self {
             store,
             root: root.to_owned(),
+            limits: Limits::default(),
         })
     }
 
@@ -168,6 +172,22 @@ impl Table {
             return Err(corrupted(&names::manifest(version), "it is not there").at(&self.root));
         }
         Err(self.expired(version, &newest))
+    }
+
+    /// Why an object that a version names is not there; another error is given back.
+    pub(super) async fn gone(&self, version: u64, path: &str, error: Error) -> Error {
+        if error.kind() != ErrorKind::NotFound {
+            return error;
+        }
+        match self.newest().await {
+            Ok(now) if !now.manifest.keeps(version) => self.expired(version, &now.manifest),
+            Ok(_) => {
+                let message = format!("version {version} names {path:?}, which is not there");
+                let found = Error::new(ErrorKind::PartCorrupted, message);
+                found.at(self.path(path)).caused_by(error)
+            }
+            Err(_) => error,
+        }
     }
 
     pub(super) fn expired(&self, version: u64, newest: &Manifest) -> Error {

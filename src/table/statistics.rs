@@ -89,7 +89,7 @@ fn all_true(flags: &BooleanArray) -> bool {
     flags.iter().flatten().all(|exact| exact)
 }
 
-fn has_bounds(data_type: &DataType) -> bool {
+pub(super) fn has_bounds(data_type: &DataType) -> bool {
     data_type.is_integer()
         || data_type.is_decimal()
         || matches!(
@@ -106,12 +106,17 @@ fn has_bounds(data_type: &DataType) -> bool {
 }
 
 /// The smallest value, or the largest, for the manifest.
-fn extreme(values: &ArrayRef, largest: bool) -> Option<Value> {
+pub(super) fn extreme(values: &ArrayRef, largest: bool) -> Option<Value> {
+    to_json(&extreme_of(values, largest)?)
+}
+
+/// As an array of one row.
+pub(super) fn extreme_of(values: &ArrayRef, largest: bool) -> Option<ArrayRef> {
     let options = arrow_schema::SortOptions {
         descending: largest,
         nulls_first: false,
     };
     let first = sort_to_indices(values, Some(options), Some(1)).ok()?;
     let index = usize::try_from(*first.values().first()?).ok()?;
-    to_json(&values.slice(index, 1))
+    Some(values.slice(index, 1))
 }

@@ -6,7 +6,7 @@
 //! version has. So what began before the floor and is referenced by no retained version is garbage
 //! for ever, whatever any clock says.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use object_store::{ObjectMeta, PutMode};
 use serde_json::json;
 
 use super::commit::{Change, commit};
-use super::format::{Manifest, Operation};
+use super::format::{Manifest, Operation, Segment};
+use super::listing::load;
 use super::{Table, names};
 use crate::error::Result;
 use crate::store::cas::probe_path;
@@ -190,14 +191,41 @@ async fn referenced(
         .buffered(CONCURRENT_READS)
         .try_collect()
         .await?;
-    let mut needed: HashSet<String> = manifest.references().map(str::to_owned).collect();
-    for older in older {
-        let Some(older) = older else {
-            return Ok(None);
-        };
-        needed.extend(older.references().map(str::to_owned));
-    }
+    let Some(older) = older.into_iter().collect::<Option<Vec<Manifest>>>() else {
+        return Ok(None);
+    };
+    let all = || older.iter().chain([manifest]);
+    let mut needed: HashSet<String> = all()
+        .flat_map(Manifest::references)
+        .map(str::to_owned)
+        .collect();
+    let listed = listed(table, all()).await;
     // A version may have gone and a late manifest taken its place.
     let now = table.newest().await?.manifest;
-    Ok((now.oldest_version <= manifest.oldest_version).then_some(needed))
+    if now.oldest_version > manifest.oldest_version {
+        return Ok(None);
+    }
+    needed.extend(listed?);
+    Ok(Some(needed))
+}
+
+/// The files that segments of some snapshots list.
+async fn listed(table: &Table, manifests: impl Iterator<Item = &Manifest>) -> Result<Vec<String>> {
+    let mut segments: HashMap<&str, Segment> = HashMap::new();
+    for segment in manifests.flat_map(|m| &m.segments) {
+        match segments.get_mut(segment.path.as_str()) {
+            // What one of them has is needed.
+            Some(known) => known.removed.0 &= &segment.removed.0,
+            None => {
+                segments.insert(&segment.path, segment.clone());
+            }
+        }
+    }
+    let loads = segments.values().map(|segment| load(table, segment));
+    let loaded: Vec<_> = stream::iter(loads)
+        .buffer_unordered(CONCURRENT_READS)
+        .try_collect()
+        .await?;
+    let files = loaded.into_iter().flatten();
+    Ok(files.map(|(_, file)| file.path).collect())
 }

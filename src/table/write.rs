@@ -59,6 +59,7 @@ pub async fn write(
     let files = if known {
         Vec::new()
     } else {
+        let input = conform(input, &Columns::of(&base)?)?;
         upload(table, &base, input, how).await?
     };
     let change: Box<dyn Change> = if how.overwrite {
@@ -94,7 +95,7 @@ pub async fn write(
 }
 
 /// Manifests hold it.
-fn check_key(key: Option<&str>) -> Result<()> {
+pub(super) fn check_key(key: Option<&str>) -> Result<()> {
     let bytes = key.map_or(1, str::len);
     if (1..=MAX_KEY_BYTES).contains(&bytes) {
         return Ok(());
@@ -111,8 +112,8 @@ pub(super) fn is_certain(kind: ErrorKind) -> bool {
     )
 }
 
-/// Encodes and uploads `input` as files for `base` or a later snapshot. After an error nothing is
-/// left.
+/// Encodes and uploads `input`, which has the columns of `base`, as files for it or a later snapshot.
+/// After an error nothing is left.
 pub(super) async fn upload(
     table: &Table,
     base: &Manifest,
@@ -120,7 +121,6 @@ pub(super) async fn upload(
     how: &Upload,
 ) -> Result<Vec<DataFile>> {
     let columns = Columns::of(base)?;
-    let input = conform(input, &columns)?;
     let store = table.store();
     let staging = Staging::new(store, None, how.options.memory_limit_bytes);
     let identity = Identity {
@@ -203,7 +203,7 @@ fn describe(file: &StagedFile, path: String, stored: &SchemaRef, ids: &[u32]) ->
 
 /// `input` with the columns of the table: by name, in their order, of their types; columns that are
 /// not there are null. Refused are columns the table does not have, and types that could lose.
-fn conform(
+pub(super) fn conform(
     input: Box<dyn RecordBatchReader + Send>,
     columns: &Columns,
 ) -> Result<Box<dyn RecordBatchReader + Send>> {
@@ -291,6 +291,10 @@ pub(super) fn widens(from: &DataType, to: &DataType) -> bool {
         _ if from == to => true,
         (D::Dictionary(_, value), _) => widens(value, to),
         (D::FixedSizeBinary(_), _) => binary(to),
+        (D::Decimal128(digits, scale), D::Decimal128(more, same) | D::Decimal256(more, same))
+        | (D::Decimal256(digits, scale), D::Decimal256(more, same)) => {
+            digits <= more && scale == same
+        }
         (D::Null, _) | (D::Float16, D::Float32 | D::Float64) | (D::Float32, D::Float64) => true,
         _ if from.is_signed_integer() && to.is_signed_integer() => bits(from) <= bits(to),
         _ if from.is_unsigned_integer() && to.is_unsigned_integer() => bits(from) <= bits(to),

@@ -432,3 +432,33 @@ def test_rows_that_another_engine_deleted_are_gone(store: pds.Store) -> None:
     assert table.scan(["x"]).to_pyarrow().num_rows == len(left)
     assert table.scan().count() == len(left)
     assert table.as_of(3).scan().count() == 200
+
+
+def test_a_table_of_many_files(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64()), ("x", pa.int64())]), key="id")
+    files = 1100
+    for n in range(files):
+        table.append(pa.table({"id": [2 * n, 2 * n + 1], "x": [n, None]}))
+    manifest = json.loads(memory_store.read_bytes(f"t/manifest/v{files + 1:08}.json"))
+    assert len(manifest["data_files"]) <= 1000
+    (segment,) = manifest["segments"]
+    listed = pq.read_table(pa.BufferReader(memory_store.read_bytes(f"t/{segment['path']}")))
+    assert listed.num_rows == segment["data_files"] == files - len(manifest["data_files"])
+    assert (segment["min"]["1"], segment["max"]["1"]) == (0, 2 * listed.num_rows - 1)
+    assert segment["null_counts"]["2"] == listed.num_rows
+    assert table.files()["path"].to_pylist()[: listed.num_rows] == listed["path"].to_pylist()
+    assert table.scan(["id"]).to_pyarrow()["id"].to_pylist() == list(range(2 * files))
+    before = memory_store.metrics()["requests"]
+    assert table.scan(where="id >= 2190").count() == 10
+    assert memory_store.metrics()["requests"] - before < 20
+    assert table.delete("id BETWEEN 3 AND 9").version == files + 2
+    assert table.delete("x % 2 = 0").rows == files // 2 - 2
+    left = {n for n in range(2 * files) if not 3 <= n <= 9 and n % 4 != 0}
+    assert set(table.scan(["id"]).to_pyarrow()["id"].to_pylist()) == left
+    assert table.compact() is not None
+    assert table.files().num_rows == 1
+    assert set(table.scan(["id"]).to_pyarrow()["id"].to_pylist()) == left
+    assert table.as_of(files + 1).scan().count() == 2 * files
+    table.vacuum(dt.timedelta(0))
+    # The pointer, two manifests and the data file.
+    assert len(objects(memory_store, "t")) == 4

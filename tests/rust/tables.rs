@@ -22,7 +22,7 @@ use pds::table::actions::{Append, Delete, NewTable, Replace, Restore, create};
 use pds::table::commit::{DEFAULT_TIMEOUT, commit, was_committed};
 use pds::table::format::{CommitId, DataFile, TableSchema};
 use pds::table::vacuum::vacuum;
-use pds::table::{Table, data_file_name};
+use pds::table::{FileRef, Limits, ListedFile, Table, all_files, data_file_name};
 use pds::testing::{faulty_memory, store_over};
 
 fn new_table() -> NewTable {
@@ -166,7 +166,7 @@ async fn vacuum_keeps_what_is_retained() {
     assert_eq!(done.unwrap().version, 2);
     let change = Replace {
         operation: "compact",
-        removed: vec![old.path.clone()],
+        removed: vec![FileRef::inline(&old.path)],
         applied: Vec::new(),
         added: vec![upload(&table, 2).await],
         began_at: 2,
@@ -315,7 +315,7 @@ async fn a_plan_ends_where_an_older_version_is_restored() {
     let second = append(upload(&table, 2).await, 2);
     commit(&table, &second, DEFAULT_TIMEOUT).await.unwrap();
     let replace = Replace {
-        removed: vec![first.files[0].path.clone()],
+        removed: vec![FileRef::inline(&first.files[0].path)],
         applied: Vec::new(),
         added: vec![upload(&table, 3).await],
         operation: "compact",
@@ -323,8 +323,9 @@ async fn a_plan_ends_where_an_older_version_is_restored() {
     };
     let delete = Delete {
         filter: "true".to_owned(),
-        removed: vec![first.files[0].path.clone()],
+        removed: vec![FileRef::inline(&first.files[0].path)],
         tombstones: None,
+        looked_at: Vec::new(),
         rows: Some(1),
         began_at: 3,
     };
@@ -344,4 +345,72 @@ async fn a_plan_ends_where_an_older_version_is_restored() {
     commit(&table, &delete, DEFAULT_TIMEOUT).await.unwrap();
     let left = table.newest().await.unwrap().manifest;
     assert_eq!(left.data_files, second.files);
+}
+
+async fn paths(table: &Table) -> Vec<String> {
+    let newest = table.newest().await.unwrap().manifest;
+    let files = all_files(table, &newest).await.unwrap();
+    files.into_iter().map(|listed| listed.file.path).collect()
+}
+
+/// Manifests stay short, and files keep their order, wherever they are listed.
+#[tokio::test]
+async fn older_files_are_listed_in_segments() {
+    let mut table = created(memory()).await;
+    table.limits = Limits {
+        inline: 4,
+        segment: 20,
+        merged: 3,
+    };
+    let mut expected = Vec::new();
+    for base in 1..=100 {
+        let change = append(upload(&table, base).await, base);
+        expected.push(change.files[0].path.clone());
+        commit(&table, &change, DEFAULT_TIMEOUT).await.unwrap();
+        let manifest = table.newest().await.unwrap().manifest;
+        assert!(manifest.data_files.len() <= 4);
+        assert!(manifest.segments.iter().all(|s| s.data_files <= 20));
+        assert_eq!(manifest.file_count(), base);
+    }
+    assert_eq!(paths(&table).await, expected);
+    let whole = table.newest().await.unwrap().manifest;
+    assert!((3..20).contains(&whole.segments.len()));
+
+    // Files leave segments; the lists themselves are not written again.
+    let files = all_files(&table, &whole).await.unwrap();
+    let some: Vec<FileRef> = files.iter().step_by(3).map(ListedFile::reference).collect();
+    let replace = Replace {
+        operation: "compact",
+        removed: some.clone(),
+        applied: Vec::new(),
+        added: vec![upload(&table, whole.version).await],
+        began_at: whole.version,
+    };
+    commit(&table, &replace, DEFAULT_TIMEOUT).await.unwrap();
+    let gone: Vec<&str> = some.iter().map(|f| f.path.as_str()).collect();
+    expected.retain(|path| !gone.contains(&path.as_str()));
+    expected.push(replace.added[0].path.clone());
+    assert_eq!(paths(&table).await, expected);
+    let again = commit(&table, &replace, DEFAULT_TIMEOUT).await.unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::CommitConflict);
+
+    // An older snapshot comes back, and what nobody needs goes.
+    let restore = Restore {
+        from: Arc::clone(&whole),
+    };
+    commit(&table, &restore, DEFAULT_TIMEOUT).await.unwrap();
+    let removed = vacuum(&table, Duration::ZERO, false, DEFAULT_TIMEOUT)
+        .await
+        .unwrap();
+    assert!(removed.files.contains(&replace.added[0].path));
+    let now = paths(&table).await;
+    assert_eq!(now.len(), 100);
+    for path in table.newest().await.unwrap().manifest.references() {
+        table.store().head(&table.path(path)).await.unwrap();
+    }
+    for path in now {
+        table.store().head(&table.path(&path)).await.unwrap();
+    }
+    let lists = table.store().list("lake/events/manifest/segments").await;
+    assert_eq!(lists.unwrap().len(), whole.segments.len());
 }

@@ -21,6 +21,7 @@ impl Change for Append {
     fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
         let mut next = base.clone();
         next.data_files.extend(self.files.iter().cloned());
+        next.added_at = Some(base.version + 1);
         let total =
             |of: fn(&DataFile) -> u64| self.files.iter().map(of).fold(0, u64::saturating_add);
         let (rows, bytes) = (total(|f| f.total_rows), total(|f| f.size_bytes));

@@ -1,12 +1,11 @@
 //! Rows that are no more: tombstones, and files of which nothing is left.
 
-use std::collections::HashSet;
-
 use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::commit::Change;
 use crate::table::format::{Manifest, Operation, Tombstones};
+use crate::table::listing::FileRef;
 
 /// Takes rows away from files that were looked at. Two of these on one file add up; it conflicts when
 /// a file has gone, for then its rows may be in another, and when an older version was brought back,
@@ -17,8 +16,10 @@ pub struct Delete {
     pub filter: String,
     /// The tombstones that were written; None where only whole files go.
     pub tombstones: Option<Tombstones>,
-    /// Files of which nothing is left, by path.
-    pub removed: Vec<String>,
+    /// The files that these are about.
+    pub looked_at: Vec<FileRef>,
+    /// Files of which nothing is left.
+    pub removed: Vec<FileRef>,
     /// Rows that go; None where they were not counted.
     pub rows: Option<u64>,
     /// The version at which it was planned.
@@ -31,22 +32,13 @@ impl Change for Delete {
             let message = "an older version was restored by another commit";
             return Err(Error::new(ErrorKind::CommitConflict, message));
         }
-        let there: HashSet<&str> = base.data_files.iter().map(|f| f.path.as_str()).collect();
-        let looked_at = self.tombstones.iter().flat_map(|t| &t.files);
-        if !looked_at
-            .chain(&self.removed)
-            .all(|f| there.contains(f.as_str()))
-        {
+        if !base.lists(self.looked_at.iter().chain(&self.removed)) {
             let message = "a file with rows to delete has been rewritten by another commit";
             return Err(Error::new(ErrorKind::CommitConflict, message));
         }
-        let removed: HashSet<&str> = self.removed.iter().map(String::as_str).collect();
         let mut next = base.clone();
-        next.data_files
-            .retain(|f| !removed.contains(f.path.as_str()));
         next.tombstones.extend(self.tombstones.clone());
-        next.tombstones
-            .retain(|t| t.files.iter().any(|f| !removed.contains(f.as_str())));
+        next.take_out(&self.removed);
         let details = [
             ("filter", json!(self.filter)),
             ("rows", json!(self.rows)),

@@ -1,16 +1,20 @@
 //! What can be done to a table, one change a file.
 
+mod alter;
 mod append;
 mod create;
 mod delete;
+mod exchange;
 mod overwrite;
 mod replace;
 mod restore;
 mod tag;
 
+pub use self::alter::Alter;
 pub use self::append::Append;
 pub use self::create::{NewTable, create};
 pub use self::delete::Delete;
+pub use self::exchange::Exchange;
 pub use self::overwrite::Overwrite;
 pub use self::replace::Replace;
 pub use self::restore::Restore;

@@ -20,13 +20,15 @@ pub struct Overwrite {
 impl Change for Overwrite {
     fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
         let mut next = base.clone();
+        next.segments.clear();
         next.data_files.clone_from(&self.files);
         next.tombstones.clear();
+        next.added_at = Some(base.version + 1);
         let rows = self.files.iter().map(|f| f.total_rows);
         let details = [
             ("files", json!(self.files.len())),
             ("rows", json!(rows.fold(0, u64::saturating_add))),
-            ("files_removed", json!(base.data_files.len())),
+            ("files_removed", json!(base.file_count())),
         ];
         Ok((next, Operation::new("overwrite", details)))
     }

@@ -6,7 +6,8 @@ use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::commit::Change;
-use crate::table::format::{DataFile, Manifest, Operation};
+use crate::table::format::{DataFile, Manifest, Operation, Tombstones};
+use crate::table::listing::FileRef;
 
 /// Puts files in the place of others. It conflicts when one of those has gone, or has lost rows or got
 /// some back since the new ones were made.
@@ -14,8 +15,8 @@ use crate::table::format::{DataFile, Manifest, Operation};
 pub struct Replace {
     /// The name of what is done, for the history.
     pub operation: &'static str,
-    /// The files that go, by path.
-    pub removed: Vec<String>,
+    /// The files that go.
+    pub removed: Vec<FileRef>,
     /// The tombstones that the new files have taken into account, by path.
     pub applied: Vec<String>,
     /// The files that come.
@@ -29,27 +30,21 @@ impl Change for Replace {
         if base.restored_since(self.began_at) {
             return Err(conflict("an older version was restored"));
         }
-        let removed: HashSet<&str> = self.removed.iter().map(String::as_str).collect();
-        let applied: HashSet<&str> = self.applied.iter().map(String::as_str).collect();
-        let mut next = base.clone();
-        next.data_files
-            .retain(|f| !removed.contains(f.path.as_str()));
-        if base.data_files.len() - next.data_files.len() != removed.len() {
+        if !base.lists(&self.removed) {
             return Err(conflict("a file that it replaces has been removed"));
         }
+        let removed: HashSet<&str> = self.removed.iter().map(|f| f.path.as_str()).collect();
+        let applied: HashSet<&str> = self.applied.iter().map(String::as_str).collect();
         let touches = |files: &[String]| files.iter().any(|f| removed.contains(f.as_str()));
-        let newer = |t: &&crate::table::format::Tombstones| {
-            touches(&t.files) && !applied.contains(t.path.as_str())
-        };
+        let newer = |t: &&Tombstones| touches(&t.files) && !applied.contains(t.path.as_str());
         if base.tombstones.iter().any(|t| newer(&t)) {
             return Err(conflict(
                 "rows of a file that it replaces have been deleted",
             ));
         }
+        let mut next = base.clone();
+        next.take_out(&self.removed);
         next.data_files.extend(self.added.iter().cloned());
-        let left: HashSet<&str> = next.data_files.iter().map(|f| f.path.as_str()).collect();
-        next.tombstones
-            .retain(|t| t.files.iter().any(|f| left.contains(f.as_str())));
         let details = [
             ("files_removed", json!(self.removed.len())),
             ("files_added", json!(self.added.len())),

@@ -30,9 +30,11 @@ impl Change for Restore {
         next.arrow_schema = from.arrow_schema.clone();
         next.key.clone_from(&from.key);
         next.sort_by.clone_from(&from.sort_by);
+        next.segments.clone_from(&from.segments);
         next.data_files.clone_from(&from.data_files);
         next.tombstones.clone_from(&from.tombstones);
         next.restored_at = Some(base.version + 1);
+        next.added_at = next.restored_at;
         let details = [("restored_version", json!(from.version))];
         Ok((next, Operation::new("restore", details)))
     }

@@ -22,7 +22,7 @@ use object_store::PutMode;
 use pds::table::actions::{Append, NewTable, Replace, create};
 use pds::table::commit::{Change, Committed, DEFAULT_TIMEOUT, commit};
 use pds::table::format::{Column, DataFile, Manifest, TableSchema};
-use pds::table::{Table, data_file_name, vacuum};
+use pds::table::{FileRef, Limits, ListedFile, Table, all_files, data_file_name, vacuum};
 use pds::{Error, ErrorKind, Result};
 
 use self::model::{Ledger, Model};
@@ -31,6 +31,11 @@ use self::world::{Weather, World};
 const ROOT: &str = "lake/events";
 const MAX_STEPS: usize = 200_000;
 const TURNS: usize = 4;
+const SHORT_LISTS: Limits = Limits {
+    inline: 2,
+    segment: 5,
+    merged: 2,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
@@ -162,16 +167,24 @@ impl Player {
         self.settle(&change, &path, &rows).await
     }
 
+    /// The files of a snapshot; None where it cannot be read now.
+    async fn files(&self, base: &Manifest) -> Option<Vec<ListedFile>> {
+        let found = all_files(&self.table, base).await;
+        let gone = [ErrorKind::VersionExpired, ErrorKind::Unavailable];
+        found.inspect_err(|e| expect(e, &gone)).ok()
+    }
+
     async fn compact(&self, base: &Manifest) -> bool {
-        let count = base.data_files.len();
+        let Some(files) = self.files(base).await else {
+            return false;
+        };
+        let count = files.len();
         if count < 2 {
             return true;
         }
         let first = self.world.draw(u32::try_from(count - 1).unwrap()) as usize;
-        let removed: Vec<String> = base.data_files[first..first + 2]
-            .iter()
-            .map(|f| f.path.clone())
-            .collect();
+        let two = files[first..first + 2].iter();
+        let removed: Vec<FileRef> = two.map(ListedFile::reference).collect();
         let rows = self.ledger.lock().unwrap().rows_in(&removed);
         let Ok(file) = self.upload(base.version, &rows).await else {
             return false;
@@ -223,7 +236,9 @@ impl Player {
 
     /// Everything a snapshot names is there, or the snapshot has expired.
     async fn read(&self, base: &Manifest) {
-        for path in base.references() {
+        let files = self.files(base).await.unwrap_or_default();
+        let listed = files.iter().map(|f| f.file.path.as_str());
+        for path in base.references().chain(listed) {
             let found = self.table.store().head(&self.table.path(path)).await;
             let Err(missing) = found else { continue };
             expect(&missing, &[ErrorKind::NotFound, ErrorKind::Unavailable]);
@@ -267,10 +282,18 @@ fn new_table() -> NewTable {
     }
 }
 
+fn table(world: &World, actor: usize, limits: Limits) -> Table {
+    let mut table = Table::new(world.store(actor), ROOT).unwrap();
+    table.limits = limits;
+    table
+}
+
 /// Plays one seed to its end.
 fn simulate(seed: u64, weather: Weather) -> Model {
     let world = World::new(seed, weather);
     let mut model = Model::new(&world, ROOT);
+    // In some worlds lists are long after few commits.
+    let limits = [Limits::default(), SHORT_LISTS][world.draw(2) as usize];
     let mut pool = LocalPool::new();
     let living = Arc::new(AtomicUsize::new(0));
     let mut players = Vec::new();
@@ -287,7 +310,7 @@ fn simulate(seed: u64, weather: Weather) -> Model {
         let player = Player {
             part,
             role,
-            table: Table::new(world.store(part), ROOT).unwrap(),
+            table: table(&world, part, limits),
             world: world.clone(),
             ledger: Arc::clone(&model.ledger),
             turns_left: Arc::new(AtomicUsize::new(TURNS)),
@@ -302,7 +325,7 @@ fn simulate(seed: u64, weather: Weather) -> Model {
             // Another process, with another clock.
             let number = players.len();
             let mut next = players[actor].clone();
-            next.table = Table::new(world.store(number), ROOT).unwrap();
+            next.table = table(&world, number, limits);
             begin(&next, &pool);
             players.push(next);
         }

@@ -8,9 +8,9 @@ use futures::executor::block_on;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use pds::ErrorKind;
-use pds::table::Table;
 use pds::table::commit::was_committed;
 use pds::table::format::{CommitId, Manifest, Pointer};
+use pds::table::{FileRef, Table, all_files};
 
 use super::world::World;
 
@@ -49,8 +49,11 @@ impl Ledger {
         assert!(before.is_none(), "{path} is written twice");
     }
 
-    pub(super) fn rows_in(&self, paths: &[String]) -> Vec<u64> {
-        paths.iter().flat_map(|p| self.rows[p].clone()).collect()
+    pub(super) fn rows_in(&self, files: &[FileRef]) -> Vec<u64> {
+        files
+            .iter()
+            .flat_map(|f| self.rows[&f.path].clone())
+            .collect()
     }
 
     pub(super) fn acknowledged(&mut self, version: u64, commit_id: CommitId, rows: &[u64]) {
@@ -71,19 +74,29 @@ impl Ledger {
         self.seen.push(manifest.clone());
     }
 
-    /// The rows of a snapshot, each at most once.
-    fn contents(&self, manifest: &Manifest) -> BTreeSet<u64> {
+    /// The rows of some files, each at most once.
+    fn contents(&self, version: u64, files: &[String]) -> BTreeSet<u64> {
         let mut rows = BTreeSet::new();
-        for file in &manifest.data_files {
-            for row in &self.rows[&file.path] {
-                assert!(
-                    rows.insert(*row),
-                    "row {row} is twice in version {}",
-                    manifest.version
-                );
+        for file in files {
+            for row in &self.rows[file] {
+                assert!(rows.insert(*row), "row {row} is twice in version {version}");
             }
         }
         rows
+    }
+}
+
+/// A version as it was when the pointer came to it.
+struct Version {
+    manifest: Manifest,
+    files: Vec<String>,
+    rows: BTreeSet<u64>,
+}
+
+impl Version {
+    fn references(&self) -> impl Iterator<Item = &str> {
+        let listed = self.files.iter().map(String::as_str);
+        self.manifest.references().chain(listed)
     }
 }
 
@@ -92,7 +105,7 @@ pub(super) struct Model {
     world: World,
     root: String,
     pub(super) ledger: Arc<Mutex<Ledger>>,
-    history: BTreeMap<u64, Manifest>,
+    history: BTreeMap<u64, Version>,
     steps: usize,
 }
 
@@ -143,33 +156,23 @@ impl Model {
         assert_eq!(manifest.commit_id, pointer.commit_id);
         assert_eq!(manifest.oldest_version, pointer.oldest_version);
         assert!(manifest.oldest_version <= manifest.version);
-        if let Some(before) = self.history.get(&(manifest.version - 1)) {
-            self.check_change(before, &manifest);
-        } else {
-            assert_eq!((manifest.version, manifest.data_files.len()), (1, 0));
-        }
-        self.history.insert(manifest.version, manifest);
-    }
-
-    fn check_change(&self, before: &Manifest, after: &Manifest) {
-        assert_eq!(after.previous, Some(before.version));
-        assert!(after.created_at > before.created_at);
-        assert!(after.oldest_version >= before.oldest_version);
-        assert!(after.gc_floor >= before.gc_floor);
+        let table = Table::new(self.world.calm_store(), &self.root).unwrap();
+        let files = block_on(all_files(&table, &manifest)).unwrap();
+        let files: Vec<String> = files.into_iter().map(|f| f.file.path).collect();
         let ledger = self.ledger.lock().unwrap();
-        let (old, new) = (ledger.contents(before), ledger.contents(after));
-        match after.operation.name.as_str() {
-            "append" => {
-                let kept = after.data_files.starts_with(&before.data_files);
-                assert!(
-                    kept && new.len() == old.len() + 3,
-                    "an append adds three rows"
-                );
-            }
-            "compact" => assert_eq!(old, new, "a compaction changes no row"),
-            "vacuum" => assert_eq!(before.data_files, after.data_files),
-            other => panic!("nobody does {other:?}"),
+        let rows = ledger.contents(manifest.version, &files);
+        let after = Version {
+            manifest,
+            files,
+            rows,
+        };
+        if let Some(before) = self.history.get(&(pointer.version - 1)) {
+            check_change(before, &after);
+        } else {
+            assert_eq!((pointer.version, after.files.len()), (1, 0));
         }
+        drop(ledger);
+        self.history.insert(pointer.version, after);
     }
 
     /// Everything that a retained version names is there, and so is the version.
@@ -177,12 +180,13 @@ impl Model {
         let Some(newest) = self.history.values().next_back() else {
             return;
         };
+        let newest = &newest.manifest;
         let listed = self.listed();
         for version in newest.oldest_version..=newest.version {
-            let manifest = &self.history[&version];
+            let known = &self.history[&version];
             let name = format!("manifest/v{version:08}.json");
             assert!(listed.contains(&name), "retained version {version} is gone");
-            for path in manifest.references() {
+            for path in known.references() {
                 assert!(listed.contains(path), "{path} of version {version} is gone");
             }
         }
@@ -205,7 +209,8 @@ impl Model {
             // It may be the last commit, whose pointer nobody moved: asking moves it.
             let _ = block_on(was_committed(&table, commit_id));
             self.check_step();
-            let made = self.history.values().find(|m| m.commit_id == *commit_id);
+            let mut manifests = self.history.values().map(|known| &known.manifest);
+            let made = manifests.find(|m| m.commit_id == *commit_id);
             match block_on(was_committed(&table, commit_id)) {
                 Ok(version) => assert_eq!(version, made.map(|m| m.version)),
                 Err(e) => assert_eq!(e.kind(), ErrorKind::VersionExpired, "{e}"),
@@ -219,37 +224,61 @@ impl Model {
         self.audit();
         let ledger = self.ledger.lock().unwrap();
         let newest = self.history.values().next_back().expect("there is a table");
-        let rows = ledger.contents(newest);
         for (version, commit_id, acknowledged) in &ledger.acknowledged {
-            let made = self.history.get(version).map(|m| &m.commit_id);
+            let made = self.history.get(version).map(|v| &v.manifest.commit_id);
             assert_eq!(
                 made,
                 Some(commit_id),
                 "version {version} is of another commit"
             );
             for row in acknowledged {
-                assert!(rows.contains(row), "acknowledged row {row} is lost");
+                assert!(newest.rows.contains(row), "acknowledged row {row} is lost");
             }
         }
-        for manifest in self.history.values() {
-            let here = ledger.contents(manifest);
-            let version = manifest.version;
-            let row = here.iter().find(|row| ledger.refused_rows.contains(row));
+        for (version, known) in &self.history {
+            let row = known
+                .rows
+                .iter()
+                .find(|row| ledger.refused_rows.contains(row));
             assert_eq!(row, None, "a refused row is in version {version}");
             let refused = |path: &str| ledger.refused_files.contains(path);
             assert!(
-                !manifest.references().any(refused),
+                !known.references().any(refused),
                 "a refused file is in version {version}"
             );
         }
         for seen in &ledger.seen {
             assert_eq!(
                 Some(seen),
-                self.history.get(&seen.version),
+                self.history.get(&seen.version).map(|v| &v.manifest),
                 "a reader saw another version"
             );
         }
-        let ids: HashSet<&CommitId> = self.history.values().map(|m| &m.commit_id).collect();
+        let ids: HashSet<&CommitId> = self
+            .history
+            .values()
+            .map(|v| &v.manifest.commit_id)
+            .collect();
         assert_eq!(ids.len(), self.history.len(), "a commit is there twice");
+    }
+}
+
+fn check_change(old: &Version, new: &Version) {
+    let (before, after) = (&old.manifest, &new.manifest);
+    assert_eq!(after.previous, Some(before.version));
+    assert!(after.created_at > before.created_at);
+    assert!(after.oldest_version >= before.oldest_version);
+    assert!(after.gc_floor >= before.gc_floor);
+    match after.operation.name.as_str() {
+        "append" => {
+            let kept = new.files.starts_with(&old.files);
+            assert!(
+                kept && new.rows.len() == old.rows.len() + 3,
+                "an append adds three rows"
+            );
+        }
+        "compact" => assert_eq!(old.rows, new.rows, "a compaction changes no row"),
+        "vacuum" => assert_eq!(old.files, new.files),
+        other => panic!("nobody does {other:?}"),
     }
 }

@@ -1,0 +1,58 @@
+//! Rows for other rows.
+
+use serde_json::json;
+
+use super::Delete;
+use crate::error::{Error, ErrorKind, Result};
+use crate::table::commit::Change;
+use crate::table::format::{DataFile, Manifest, Operation};
+
+/// Takes rows away and adds files in one commit. It conflicts as a delete does, and when others have
+/// brought rows since these were looked for: there may be some that should go.
+#[derive(Debug, Clone)]
+pub struct Exchange {
+    /// The name of what is done, for the history.
+    pub operation: &'static str,
+    /// The rows that go.
+    pub gone: Delete,
+    /// The files that come.
+    pub added: Vec<DataFile>,
+    /// The version at which their writer began.
+    pub began_at: u64,
+    /// A second one with the same key changes nothing.
+    pub idempotency_key: Option<String>,
+}
+
+impl Change for Exchange {
+    fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
+        if base.added_since(self.gone.began_at) {
+            let message = "rows were added by another commit";
+            return Err(Error::new(ErrorKind::CommitConflict, message));
+        }
+        let (mut next, mut operation) = self.gone.apply(base)?;
+        next.data_files.extend(self.added.iter().cloned());
+        next.added_at = Some(base.version + 1);
+        let rows = self.added.iter().map(|f| f.total_rows);
+        let details = [
+            ("files", json!(self.added.len())),
+            ("rows", json!(rows.fold(0, u64::saturating_add))),
+            ("rows_deleted", json!(self.gone.rows)),
+        ];
+        self.operation.clone_into(&mut operation.name);
+        for (name, value) in details {
+            operation.details.insert(name.to_owned(), value);
+        }
+        operation
+            .details
+            .retain(|name, value| name != "filter" || *value != json!(""));
+        Ok((next, operation))
+    }
+
+    fn began_at(&self) -> Option<u64> {
+        Some(self.began_at)
+    }
+
+    fn idempotency_key(&self) -> Option<&str> {
+        self.idempotency_key.as_deref()
+    }
+}

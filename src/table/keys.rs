@@ -1,0 +1,139 @@
+//! The keys of rows that are written, to find the rows that have them already.
+
+use std::collections::HashSet;
+
+use arrow_array::{Array, ArrayRef};
+use arrow_row::{RowConverter, SortField};
+use arrow_schema::{DataType, Schema};
+use arrow_select::concat::concat;
+
+use super::schema::Columns;
+use super::statistics::{extreme_of, has_bounds};
+use crate::error::{Error, Result};
+use crate::parquet::types::convert;
+
+/// Keys, each once.
+#[derive(Debug)]
+pub(super) struct KeySet {
+    /// The identities of the columns.
+    pub(super) ids: Vec<u32>,
+    names: Vec<String>,
+    kinds: Vec<DataType>,
+    converter: RowConverter,
+    rows: HashSet<Box<[u8]>>,
+    /// By column, the smallest and the largest of each batch.
+    ends: Vec<(Vec<ArrayRef>, Vec<ArrayRef>)>,
+}
+
+impl KeySet {
+    /// No key yet; `places` are the columns of the key, by position among the table's.
+    pub(super) fn new(columns: &Columns, places: &[usize]) -> Result<Self> {
+        let fields = places.iter().map(|place| columns.schema.field(*place));
+        let kinds: Vec<DataType> = fields.clone().map(|f| f.data_type().clone()).collect();
+        let sort = kinds.iter().cloned().map(SortField::new).collect();
+        let converter = RowConverter::new(sort).map_err(|e| {
+            let message = format!("columns of the types {kinds:?} cannot be compared: {e}");
+            Error::invalid(message).caused_by(e)
+        })?;
+        Ok(Self {
+            ids: places.iter().map(|place| columns.ids[*place]).collect(),
+            names: fields.map(|f| f.name().clone()).collect(),
+            ends: kinds.iter().map(|_| <_>::default()).collect(),
+            kinds,
+            converter,
+            rows: HashSet::new(),
+        })
+    }
+
+    /// Adds the keys of rows; refuses nulls and keys that are there.
+    pub(super) fn add(&mut self, keys: &[ArrayRef]) -> Result<()> {
+        for (name, column) in self.names.iter().zip(keys) {
+            if column.logical_null_count() > 0 {
+                let message = format!("column {name:?} holds a null, and rows are matched by it");
+                return Err(Error::invalid(message));
+            }
+        }
+        for (row, bytes) in self.rows_of(keys)?.iter().enumerate() {
+            if !self.rows.insert(bytes.as_ref().into()) {
+                let message = format!(
+                    "two rows have the same {}: {}; keep one of them",
+                    self.names.join(", "),
+                    shown(keys, row)
+                );
+                return Err(Error::invalid(message));
+            }
+        }
+        for ((mins, maxes), column) in self.ends.iter_mut().zip(keys) {
+            if has_bounds(column.data_type()) && !column.is_empty() {
+                mins.extend(extreme_of(column, false));
+                maxes.extend(extreme_of(column, true));
+            }
+        }
+        Ok(())
+    }
+
+    /// For each row whether its key is one of these.
+    pub(super) fn contains(&self, keys: &[ArrayRef]) -> Result<Vec<bool>> {
+        let fitted = keys.iter().zip(&self.kinds).zip(&self.names);
+        let fitted = fitted.map(|((column, kind), name)| convert(column, kind, name));
+        let rows = self.rows_of(&fitted.collect::<Result<Vec<_>>>()?)?;
+        Ok(rows
+            .iter()
+            .map(|row| self.rows.contains(row.as_ref()))
+            .collect())
+    }
+
+    fn rows_of(&self, keys: &[ArrayRef]) -> Result<arrow_row::Rows> {
+        let converted = self.converter.convert_columns(keys);
+        converted.map_err(|e| Error::other(e.to_string()).caused_by(e))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The columns' types.
+    pub(super) fn kinds(&self) -> &[DataType] {
+        &self.kinds
+    }
+
+    /// The smallest and the largest value of a column, as arrays of one row.
+    pub(super) fn ends(&self, column: usize) -> Option<(ArrayRef, ArrayRef)> {
+        let (mins, maxes) = &self.ends[column];
+        let whole = |parts: &[ArrayRef]| {
+            let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
+            concat(&parts).ok()
+        };
+        Some((
+            extreme_of(&whole(mins)?, false)?,
+            extreme_of(&whole(maxes)?, true)?,
+        ))
+    }
+}
+
+/// A key, for a message.
+fn shown(keys: &[ArrayRef], row: usize) -> String {
+    let values = keys.iter().map(|column| {
+        arrow_cast::display::array_value_to_string(column, row).unwrap_or_else(|_| "?".to_owned())
+    });
+    values.collect::<Vec<_>>().join(", ")
+}
+
+/// The positions of columns by name, in the order of the table; refuses none and one that is there twice.
+pub(super) fn places(schema: &Schema, on: &[String]) -> Result<Vec<usize>> {
+    let mut places = Vec::new();
+    for name in on {
+        let place = crate::parquet::types::index_of(schema, name)?;
+        if places.contains(&place) {
+            return Err(Error::invalid(format!("column {name:?} is named twice")));
+        }
+        places.push(place);
+    }
+    if places.is_empty() {
+        let message =
+            "rows are matched by no column: the table has no key, name the columns with on=";
+        return Err(Error::invalid(message));
+    }
+    places.sort_unstable();
+    Ok(places)
+}

@@ -1,0 +1,249 @@
+//! Segments: lists of data files as immutable Parquet objects, a row a file, in the order of the table.
+//!
+//! With them a commit writes what it changes and not the list of all files. Bounds are the JSON of the
+//! manifest's `data_files`, as text.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt64Type;
+use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
+use arrow_schema::{DataType, Field, Schema};
+use bytes::Bytes;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::format::{DataFile, Places, Segment, corrupted};
+use super::names;
+use super::pruning::OfFiles;
+use super::schema::Columns;
+use super::statistics::extreme;
+use crate::error::{Error, Result};
+
+const TEXTS: [&str; 4] = ["path", "min", "max", "null_counts"];
+const NUMBERS: [&str; 4] = ["size_bytes", "footer_size", "row_group_count", "total_rows"];
+
+/// The Parquet file that lists `files`.
+pub(super) fn encode(files: &[DataFile]) -> Result<Bytes> {
+    let text = |of: &dyn Fn(&DataFile) -> String| {
+        Arc::new(StringArray::from_iter_values(files.iter().map(of))) as ArrayRef
+    };
+    let number = |of: &dyn Fn(&DataFile) -> u64| {
+        Arc::new(UInt64Array::from_iter_values(files.iter().map(of))) as ArrayRef
+    };
+    let columns = vec![
+        text(&|f| f.path.clone()),
+        text(&|f| json(&f.min)),
+        text(&|f| json(&f.max)),
+        text(&|f| json(&f.null_counts)),
+        number(&|f| f.size_bytes),
+        number(&|f| f.footer_size),
+        number(&|f| f.row_group_count),
+        number(&|f| f.total_rows),
+    ];
+    let texts = TEXTS.map(|name| Field::new(name, DataType::Utf8, false));
+    let numbers = NUMBERS.map(|name| Field::new(name, DataType::UInt64, false));
+    let schema = Schema::new(texts.into_iter().chain(numbers).collect::<Vec<_>>());
+    let failed = |e: &dyn std::fmt::Display| Error::other(format!("a segment cannot be made: {e}"));
+    let batch = RecordBatch::try_new(Arc::new(schema), columns).map_err(|e| failed(&e))?;
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties))
+        .map_err(|e| failed(&e))?;
+    writer.write(&batch).map_err(|e| failed(&e))?;
+    writer.into_inner().map(Bytes::from).map_err(|e| failed(&e))
+}
+
+fn json(value: &impl Serialize) -> String {
+    // Plain data into memory cannot fail.
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// The files that a segment lists, those that have left included.
+pub(super) fn decode(bytes: Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
+    let broken = |why: &str| corrupted(&segment.path, why);
+    let read = ParquetRecordBatchReaderBuilder::try_new(bytes)
+        .and_then(ParquetRecordBatchReaderBuilder::build)
+        .map_err(|e| broken("it is no Parquet file").caused_by(e))?;
+    let mut files = Vec::new();
+    for batch in read {
+        let batch = batch.map_err(|e| broken("it cannot be read").caused_by(e))?;
+        rows(&batch, &mut files).ok_or_else(|| broken("it does not list data files"))?;
+    }
+    if files.len() as u64 != u64::from(segment.data_files) {
+        let why = format!(
+            "it lists {} files and not {}",
+            files.len(),
+            segment.data_files
+        );
+        return Err(broken(&why));
+    }
+    if let Some(outside) = files.iter().find(|f| !names::is_inside(&f.path)) {
+        let why = format!("it names {:?}, which is elsewhere", outside.path);
+        return Err(broken(&why));
+    }
+    Ok(files)
+}
+
+fn rows(batch: &RecordBatch, files: &mut Vec<DataFile>) -> Option<()> {
+    let mut texts = Vec::new();
+    for name in TEXTS {
+        texts.push(batch.column_by_name(name)?.as_string_opt::<i32>()?);
+    }
+    let mut numbers = Vec::new();
+    for name in NUMBERS {
+        numbers.push(
+            batch
+                .column_by_name(name)?
+                .as_primitive_opt::<UInt64Type>()?,
+        );
+    }
+    let ([path, min, max, nulls], [size, footer, groups, total]) = (&texts[..], &numbers[..])
+    else {
+        return None;
+    };
+    for row in 0..batch.num_rows() {
+        files.push(DataFile {
+            path: path.value(row).to_owned(),
+            size_bytes: size.value(row),
+            footer_size: footer.value(row),
+            row_group_count: groups.value(row),
+            total_rows: total.value(row),
+            min: parsed(min.value(row))?,
+            max: parsed(max.value(row))?,
+            null_counts: parsed(nulls.value(row))?,
+        });
+    }
+    Some(())
+}
+
+fn parsed<T: DeserializeOwned>(text: &str) -> Option<T> {
+    serde_json::from_str(text).ok()
+}
+
+/// What a manifest says of a segment that lists `files`.
+pub(super) fn describe(
+    path: String,
+    size_bytes: u64,
+    files: &[DataFile],
+    columns: Option<&Columns>,
+) -> Segment {
+    let mut segment = Segment {
+        path,
+        size_bytes,
+        data_files: u32::try_from(files.len()).unwrap_or(u32::MAX),
+        total_rows: files.iter().map(|f| f.total_rows).sum(),
+        min: BTreeMap::new(),
+        max: BTreeMap::new(),
+        null_counts: BTreeMap::new(),
+        removed: Places::default(),
+    };
+    let Some(columns) = columns else {
+        return segment;
+    };
+    for (place, id) in columns.ids.iter().enumerate() {
+        let nulls: Option<u64> = files.iter().map(|f| f.null_counts.get(id).copied()).sum();
+        if let Some(nulls) = nulls {
+            segment.null_counts.insert(*id, nulls);
+        }
+        // A file of nulls has no bounds, and needs none.
+        let valued = files
+            .iter()
+            .filter(|f| f.null_counts.get(id) != Some(&f.total_rows));
+        let valued: Vec<DataFile> = valued.cloned().collect();
+        let of = OfFiles {
+            files: &valued,
+            columns,
+        };
+        let ends = (
+            of.bounds(place, |f| f.min.get(id)),
+            of.bounds(place, |f| f.max.get(id)),
+        );
+        let (Some(min), Some(max)) = ends else {
+            continue;
+        };
+        if valued.is_empty() || min.null_count() + max.null_count() > 0 {
+            continue;
+        }
+        if let (Some(min), Some(max)) = (extreme(&min, false), extreme(&max, true)) {
+            segment.min.insert(*id, min);
+            segment.max.insert(*id, max);
+        }
+    }
+    segment
+}
+
+/// A segment as if it were one large file, to be pruned.
+pub(super) fn as_file(segment: &Segment) -> DataFile {
+    DataFile {
+        path: segment.path.clone(),
+        size_bytes: segment.size_bytes,
+        footer_size: 0,
+        row_group_count: 0,
+        total_rows: segment.total_rows,
+        min: segment.min.clone(),
+        max: segment.max.clone(),
+        null_counts: segment.null_counts.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn file(number: u64) -> DataFile {
+        DataFile {
+            path: format!("data/{number}.parquet"),
+            size_bytes: number,
+            footer_size: 7,
+            row_group_count: 1,
+            total_rows: 10,
+            min: BTreeMap::from([(1, json!(number)), (2, json!(format!("{}", number % 13)))]),
+            max: BTreeMap::from([(1, json!(number + 5)), (2, json!("z"))]),
+            null_counts: BTreeMap::from([(1, 1), (2, 0), (3, 10)]),
+        }
+    }
+
+    #[test]
+    fn what_is_listed_is_read() {
+        let files: Vec<DataFile> = (0..1000).map(file).collect();
+        let bytes = encode(&files).unwrap();
+        let schema = Schema::new(vec![
+            Field::new("a", DataType::Int64, true),
+            Field::new("b", DataType::Utf8, true),
+            Field::new("c", DataType::Int8, true),
+        ]);
+        let columns = Columns {
+            schema: Arc::new(schema),
+            ids: [1, 2, 3].into(),
+        };
+        let segment = describe("s".to_owned(), 5, &files, Some(&columns));
+        assert_eq!(decode(bytes.clone(), &segment).unwrap(), files);
+        assert_eq!((segment.data_files, segment.total_rows), (1000, 10_000));
+        assert_eq!(
+            segment.min,
+            BTreeMap::from([(1, json!(0)), (2, json!("0"))])
+        );
+        assert_eq!(
+            segment.max,
+            BTreeMap::from([(1, json!(1004)), (2, json!("z"))])
+        );
+        let nulls = BTreeMap::from([(1, 1000), (2, 0), (3, 10_000)]);
+        assert_eq!(segment.null_counts, nulls);
+        let fewer = Segment {
+            data_files: 999,
+            ..segment
+        };
+        for (bytes, says) in [(bytes, "1000"), (Bytes::from_static(b"PAR1"), "Parquet")] {
+            assert!(decode(bytes, &fewer).unwrap_err().message().contains(says));
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Rows for other rows in one commit: those with the same key, or those for which a predicate holds.
+//!
+//! The new rows are uploaded first. Then the rows that go are looked for in the newest snapshot; if
+//! others have brought rows meanwhile, they are looked for again, and nothing is uploaded again.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
+use arrow_schema::ArrowError;
+
+use super::actions::{Delete, Exchange};
+use super::commit::{Committed, commit_onto, plans_again};
+use super::delete::{Found, by_row, write_tombstones};
+use super::filter::Filter;
+use super::format::{DataFile, Manifest};
+use super::keys::{KeySet, places};
+use super::rows::Rows;
+use super::schema::Columns;
+use super::snapshot::Table;
+use super::write::{Upload, check_key, conform, is_certain, remove, upload};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Which rows go.
+#[derive(Debug, Clone)]
+pub enum Instead {
+    /// Those that have, in these columns, the values of a new row. None is the table's key.
+    Of(Option<Vec<String>>),
+    /// Those for which an SQL predicate holds, as it must for the new ones.
+    Where(String),
+}
+
+type Batches = Box<dyn RecordBatchReader + Send>;
+
+/// Writes rows in the place of others.
+pub async fn exchange(
+    table: &Table,
+    input: Batches,
+    instead: &Instead,
+    how: &Upload,
+) -> Result<(Committed, Vec<DataFile>)> {
+    check_key(how.idempotency_key.as_deref())?;
+    let newest = table.newest().await?;
+    let base = Arc::clone(&newest.manifest);
+    let known = how.idempotency_key.as_ref();
+    if known.is_some_and(|key| base.transactions.contains_key(key)) {
+        let nothing = change(instead, how, &base, Vec::new());
+        let done = commit_onto(table, &nothing, Some(newest), how.timeout).await?;
+        return Ok((done, Vec::new()));
+    }
+    let columns = Columns::of(&base)?;
+    let input = conform(input, &columns)?;
+    let (input, going) = match instead {
+        Instead::Of(on) => watched(
+            input,
+            &columns,
+            &matched_by(on.as_deref(), &base, &columns)?,
+        )?,
+        Instead::Where(sql) => {
+            let filter = Filter::parse(sql, &columns, &**table.store().clock())?;
+            (checked(input, filter), Going::Where(sql.clone()))
+        }
+    };
+    let files = upload(table, &base, input, how).await?;
+    let mut change = change(instead, how, &base, files.clone());
+    let done = carry_out(table, &mut change, &going, how.timeout).await;
+    let unused = match &done {
+        Ok(done) => done.replayed,
+        Err(e) => is_certain(e.kind()),
+    };
+    if unused {
+        let named: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
+        remove(table, &named).await;
+    }
+    done.map(|done| {
+        let files = if done.replayed { Vec::new() } else { files };
+        (done, files)
+    })
+}
+
+fn change(instead: &Instead, how: &Upload, base: &Manifest, added: Vec<DataFile>) -> Exchange {
+    let (operation, filter) = match instead {
+        Instead::Of(_) => ("upsert", String::new()),
+        Instead::Where(sql) => ("overwrite", sql.clone()),
+    };
+    Exchange {
+        operation,
+        gone: Delete {
+            filter,
+            tombstones: None,
+            looked_at: Vec::new(),
+            removed: Vec::new(),
+            rows: Some(0),
+            began_at: base.version,
+        },
+        added,
+        began_at: base.version,
+        idempotency_key: how.idempotency_key.clone(),
+    }
+}
+
+/// The columns that rows are matched by.
+fn matched_by(on: Option<&[String]>, base: &Manifest, columns: &Columns) -> Result<Vec<usize>> {
+    if let Some(on) = on {
+        return places(&columns.schema, on);
+    }
+    let named = columns.schema.fields().iter().zip(columns.ids.iter());
+    let key = named.filter(|(_, id)| base.key.contains(id));
+    let key: Vec<String> = key.map(|(field, _)| field.name().clone()).collect();
+    places(&columns.schema, &key)
+}
+
+/// What is known of the rows that go once the new ones are uploaded.
+enum Going {
+    Keys(Arc<Mutex<Option<KeySet>>>),
+    Where(String),
+}
+
+/// The stream, and the keys that will have gone by in it.
+fn watched(input: Batches, columns: &Columns, places: &[usize]) -> Result<(Batches, Going)> {
+    let keys = Arc::new(Mutex::new(Some(KeySet::new(columns, places)?)));
+    let (seen, places) = (Arc::clone(&keys), places.to_vec());
+    let note = move |batch: &RecordBatch| {
+        let columns: Vec<_> = places
+            .iter()
+            .map(|p| Arc::clone(batch.column(*p)))
+            .collect();
+        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.as_mut().map_or(Ok(()), |seen| seen.add(&columns))
+    };
+    Ok((with_check(input, note), Going::Keys(keys)))
+}
+
+/// The stream, which ends with an error at a row for which the filter does not hold.
+fn checked(input: Batches, filter: Filter) -> Batches {
+    with_check(input, move |batch| {
+        let columns = filter
+            .columns()
+            .iter()
+            .map(|p| Arc::clone(batch.column(*p)));
+        let holds = filter.holds(columns.collect(), batch.num_rows())?;
+        if holds.true_count() == batch.num_rows() {
+            return Ok(());
+        }
+        let message = "a row is not among those that are overwritten: where does not hold for it";
+        Err(Error::invalid(message))
+    })
+}
+
+fn with_check(
+    input: Batches,
+    mut check: impl FnMut(&RecordBatch) -> Result<()> + Send + 'static,
+) -> Batches {
+    let schema = input.schema();
+    let batches = input.map(move |batch| {
+        let batch = batch?;
+        check(&batch).map_err(|e| ArrowError::ExternalError(Box::new(e)))?;
+        Ok(batch)
+    });
+    Box::new(RecordBatchIterator::new(batches, schema))
+}
+
+/// Finds the rows that go and commits, again while others bring rows.
+async fn carry_out(
+    table: &Table,
+    change: &mut Exchange,
+    going: &Going,
+    timeout: Duration,
+) -> Result<Committed> {
+    let clock = table.store().clock();
+    let deadline = clock.monotonic() + timeout;
+    let keys = match going {
+        Going::Keys(keys) => keys.lock().unwrap_or_else(PoisonError::into_inner).take(),
+        Going::Where(_) => None,
+    };
+    let keys = keys.map(Arc::new);
+    loop {
+        let newest = table.newest().await?;
+        let manifest = Arc::clone(&newest.manifest);
+        let columns = Columns::of(&manifest)?;
+        let filter = match (going, &keys) {
+            (Going::Where(sql), _) => Some(Filter::parse(sql, &columns, &**clock)?),
+            (Going::Keys(_), Some(keys)) if !keys.is_empty() => {
+                Some(Filter::keys(Arc::clone(keys), &columns)?)
+            }
+            _ => None,
+        };
+        let found = match filter {
+            Some(filter) => {
+                let filter = Some(Arc::new(filter));
+                by_row(&Rows::new(table, Arc::clone(&manifest), filter).await?).await?
+            }
+            None => Found::default(),
+        };
+        change.gone.tombstones = write_tombstones(table, &newest, &found).await?;
+        change.gone.looked_at = found.looked_at;
+        change.gone.removed = found.removed;
+        change.gone.rows = found.rows;
+        change.gone.began_at = manifest.version;
+        let left = deadline.saturating_sub(clock.monotonic());
+        let error = match commit_onto(table, &*change, Some(newest), left).await {
+            Ok(done) => return Ok(done),
+            Err(e) => e,
+        };
+        if let Some(written) = change.gone.tombstones.take_if(|_| is_certain(error.kind())) {
+            remove(table, &[written.path]).await;
+        }
+        let again = plans_again(error.kind()) && error.kind() != ErrorKind::TransactionExpired;
+        if !again || clock.monotonic() >= deadline {
+            return Err(error);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+"""Other columns: old files under a new schema, and the old schema for old versions."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("a", pa.int16(), metadata={"unit": "m"}),
+        ("b", pa.string()),
+        ("price", pa.decimal128(6, 2)),
+    ],
+    metadata={"owner": "tests"},
+)
+
+
+def _rows(begin: int, count: int, schema: pa.Schema = SCHEMA) -> pa.Table:
+    values = {
+        "id": list(range(begin, begin + count)),
+        "a": [None if n % 5 == 0 else n % 100 for n in range(begin, begin + count)],
+        "b": [f"b{n}" for n in range(begin, begin + count)],
+        "price": [decimal.Decimal(n) / 100 for n in range(begin, begin + count)],
+    }
+    return pa.table({name: values[name] for name in schema.names}, schema)
+
+
+@pytest.fixture
+def table(store: pds.Store) -> pds.Table:
+    table = pds.Table.create(store, "t", SCHEMA, key="id")
+    table.append(_rows(0, 10))
+    return table
+
+
+def test_a_column_is_added(table: pds.Table) -> None:
+    done = table.alter.add_column(pa.field("new", pa.float32(), metadata={"unit": "s"}))
+    assert (done.version, table.version) == (3, 3)
+    assert table.schema.names == [*SCHEMA.names, "new"]
+    assert table.schema.field("new").metadata == {b"unit": b"s"}
+    assert table.schema.metadata == SCHEMA.metadata
+    table.append(_rows(10, 5).append_column("new", pa.array([1.5] * 5, pa.float32())))
+    found = table.scan().to_pyarrow()
+    assert found["new"].to_pylist() == [None] * 10 + [1.5] * 5
+    assert found.select(SCHEMA.names).equals(_rows(0, 15))
+    assert table.scan(where="new IS NULL").count() == 10
+    assert table.scan(where="new > 1").count() == 5
+    assert table.as_of(2).schema.equals(SCHEMA, check_metadata=True)
+    assert table.as_of(2).scan().to_pyarrow().equals(_rows(0, 10))
+
+
+def test_a_dropped_column_does_not_come_back(table: pds.Table) -> None:
+    table.alter.drop_column("a")
+    assert table.schema.names == ["id", "b", "price"]
+    table.alter.add_column("a", pa.string())
+    assert table.scan(["a"]).to_pyarrow()["a"].to_pylist() == [None] * 10
+    assert table.scan(where="a IS NOT NULL").count() == 0
+    table.alter.add_column("c", pa.int8())
+    table.append(_rows(10, 1).drop(["a"]).append_column("c", pa.array([7], pa.int8())))
+    table.restore(2)
+    table.alter.add_column("d", pa.int8())
+    assert table.scan(["d"]).to_pyarrow()["d"].null_count == 10
+    # What a writer brings that began when there was a "c" is no "d".
+    table.restore(6)
+    assert table.scan(["c"]).to_pyarrow()["c"].to_pylist() == [None] * 10 + [7]
+
+
+def test_names_can_be_exchanged(table: pds.Table) -> None:
+    table.alter.rename_column("a", "x")
+    table.alter.rename_column("b", "a")
+    table.alter.rename_column("x", "b")
+    table.alter.reorder(["price", "id", "b", "a"])
+    expected = _rows(0, 10).rename_columns(["id", "b", "a", "price"]).select(["price", "id", "b", "a"])
+    assert table.scan().to_pyarrow().equals(expected)
+    assert table.schema.field("b").metadata == {b"unit": b"m"}
+    assert table.scan(where="a = 'b3' AND b = 3").count() == 1
+    assert table.delete("b = 3").rows == 1
+    assert table.compact(1 << 20) is None or table.scan().count() == 9
+    assert table.scan(["b"]).to_pyarrow()["b"].to_pylist() == [None, 1, 2, 4, None, 6, 7, 8, 9]
+
+
+def test_types_become_wider(table: pds.Table) -> None:
+    table.delete("id = 4")
+    table.alter.widen("a", pa.int32())
+    table.alter.widen("price", pa.decimal128(20, 2))
+    table.alter.widen("b", pa.large_string())
+    wide = {"id": [100], "a": [1 << 20], "b": ["x"], "price": [decimal.Decimal("123456789.01")]}
+    more = pa.table(wide, table.schema)
+    table.append(more)
+    found = table.scan().to_pyarrow()
+    assert found.schema.types == [pa.int64(), pa.int32(), pa.large_string(), pa.decimal128(20, 2)]
+    assert found["a"].to_pylist() == [None, 1, 2, 3, None, 6, 7, 8, 9, 1 << 20]
+    assert table.scan(where="a > 8 AND a < 10").count() == 1
+    assert table.scan(where="a > 1000").count() == 1
+    assert table.scan(where="price > 0.05").count() == 5
+    assert table.scan(where="b = 'b9'").count() == 1
+
+
+def test_a_key_becomes_wider(store: pds.Store) -> None:
+    table = pds.Table.create(store, "t", pa.schema([("k", pa.int8())]), key="k")
+    table.append(pa.table({"k": pa.array(range(100), pa.int8())}))
+    table.delete("k BETWEEN 10 AND 19")
+    table.alter.widen("k", pa.int64())
+    table.append(pa.table({"k": [1 << 40, 15]}))
+    table.delete("k BETWEEN 30 AND 39")
+    left = [n for n in range(100) if not 10 <= n < 20 and not 30 <= n < 40]
+    assert table.scan().to_pyarrow()["k"].to_pylist() == [*left, 1 << 40, 15]
+
+
+def test_writers_that_began_before_are_served(store: pds.Store) -> None:
+    table = pds.Table.create(store, "t", SCHEMA)
+    other = pds.Table(store, "t")
+
+    def rows() -> Any:
+        yield _rows(0, 5).to_batches()[0]
+        other.alter.rename_column("b", "c")
+        other.alter.drop_column("price")
+        other.alter.add_column("e", pa.int8())
+        yield _rows(5, 5).to_batches()[0]
+
+    table.append(pa.RecordBatchReader.from_batches(SCHEMA, rows()))
+    found = table.refresh().scan().to_pyarrow()
+    expected = _rows(0, 10).drop(["price"]).rename_columns(["id", "a", "c"])
+    assert found.drop(["e"]).equals(expected)
+    assert found["e"].null_count == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda a: a.add_column("a", pa.int8()), "already"),
+        (lambda a: a.add_column(pa.field("n", pa.int8(), nullable=False)), "nullable"),
+        (lambda a: a.add_column("n"), "type"),
+        (lambda a: a.add_column("n", "int8"), "DataType"),
+        (lambda a: a.add_column(pa.field("n", pa.int8()), pa.int8()), "own"),
+        (lambda a: a.add_column("n", pa.month_day_nano_interval()), "n"),
+        (lambda a: a.add_column("n\0", pa.int8()), "NUL"),
+        (lambda a: a.rename_column("nothing", "x"), "nothing"),
+        (lambda a: a.rename_column("a", "b"), "already"),
+        (lambda a: a.rename_column("a", "\ud800"), "encoded"),
+        (lambda a: a.rename_column("a", 7), "string"),
+        (lambda a: a.drop_column("id"), "key"),
+        (lambda a: a.drop_column("nothing"), "nothing"),
+        (lambda a: a.widen("a", pa.int8()), "cannot become"),
+        (lambda a: a.widen("a", pa.int16()), "cannot become"),
+        (lambda a: a.widen("a", pa.string()), "cannot become"),
+        (lambda a: a.widen("price", pa.decimal128(20, 3)), "cannot become"),
+        (lambda a: a.reorder(["id", "a", "b"]), "price"),
+        (lambda a: a.reorder(["id", "a", "b", "price", "x"]), "x"),
+        (lambda a: a.reorder(["id", "id", "a", "b", "price"]), "twice"),
+        (lambda a: a.reorder(None), "list"),
+    ],
+)
+def test_changes_that_do_not_fit(table: pds.Table, change: Callable[[Any], Any], says: str) -> None:
+    before = table.store.list_files("t", recursive=True)
+    with pytest.raises(pds.InvalidInput, match=says):
+        change(table.alter)
+    assert [i.path for i in table.store.list_files("t", recursive=True)] == [i.path for i in before]
+
+
+def test_the_last_column_stays(store: pds.Store) -> None:
+    table = pds.Table.create(store, "t", pa.schema([("only", pa.int8())]))
+    with pytest.raises(pds.InvalidInput, match="only"):
+        table.alter.drop_column("only")
+
+
+class _Game:
+    """A table, and the rows it shall have."""
+
+    KINDS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+
+    def __init__(self, store: pds.Store, seed: int) -> None:
+        self.chance = random.Random(seed)
+        schema = pa.schema([("id", pa.int64()), ("c0", pa.int8())])
+        self.table = pds.Table.create(store, "t", schema, key="id")
+        self.rows: list[dict[str, Any]] = []
+        self.turn = 0
+
+    def play(self) -> None:
+        self.turn += 1
+        moves = [self.append, self.append, self.add, self.rename, self.drop, self.widen, self.order, self.delete]
+        name = self.chance.choice([name for name in self.table.schema.names if name != "id"])
+        self.chance.choice([*moves, lambda _: self.table.compact()])(name)
+
+    def append(self, _: str) -> None:
+        names = [name for name in self.table.schema.names if name != "id"]
+        value = lambda: self.chance.choice([None, self.chance.randrange(100)])  # noqa: E731 read best here
+        new = [{"id": self.turn * 10 + i, **{name: value() for name in names}} for i in range(4)]
+        self.table.append(pa.Table.from_pylist(new, self.table.schema))
+        self.rows += new
+
+    def add(self, _: str) -> None:
+        self.table.alter.add_column(f"a{self.turn}", pa.int8())
+        self.rows = [{**row, f"a{self.turn}": None} for row in self.rows]
+
+    def rename(self, name: str) -> None:
+        new = f"r{self.turn}"
+        self.table.alter.rename_column(name, new)
+        self.rows = [{(new if n == name else n): v for n, v in row.items()} for row in self.rows]
+
+    def drop(self, name: str) -> None:
+        if len(self.table.schema.names) > 2:
+            self.table.alter.drop_column(name)
+            self.rows = [{n: v for n, v in row.items() if n != name} for row in self.rows]
+
+    def widen(self, name: str) -> None:
+        wider = self.KINDS.index(self.table.schema.field(name).type) + 1
+        if wider < len(self.KINDS):
+            self.table.alter.widen(name, self.KINDS[wider])
+
+    def order(self, _: str) -> None:
+        names = self.table.schema.names
+        self.table.alter.reorder(self.chance.sample(names, len(names)))
+
+    def delete(self, name: str) -> None:
+        self.table.delete(f'"{name}" < 20')
+        self.rows = [row for row in self.rows if row[name] is None or row[name] >= 20]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_changes_in_any_order(memory_store: pds.Store, seed: int) -> None:
+    """Every version shows what it showed when it was the newest."""
+    game = _Game(memory_store, seed)
+    table = game.table
+    shown: dict[int, pa.Table] = {}
+    for _ in range(60):
+        game.play()
+        found = table.scan().to_pyarrow().sort_by("id")
+        expected = pa.Table.from_pylist(sorted(game.rows, key=lambda row: row["id"]), table.schema)
+        assert found.equals(expected)
+        shown[table.version] = found
+    for version, expected in shown.items():
+        assert table.as_of(version).scan().to_pyarrow().sort_by("id").equals(expected)
+    table.vacuum(dt.timedelta(0))
+    assert table.scan().to_pyarrow().sort_by("id").equals(shown[max(shown)])
+    for path in table.files()["path"].to_pylist():
+        stored = pq.read_schema(pa.BufferReader(memory_store.read_bytes(f"t/{path}")))
+        assert all(b"PARQUET:field_id" in field.metadata for field in stored)

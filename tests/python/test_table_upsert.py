@@ -1,0 +1,215 @@
+"""Rows for other rows: upserts, and overwrites of some rows, with a dict as the judge."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import pds
+
+SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("x", pa.float64()), ("name", pa.string())])
+FIRST = dt.date(2026, 1, 1)
+
+
+def _rows(ids: list[int], mark: str) -> pa.Table:
+    return pa.table(
+        {
+            "id": ids,
+            "day": [FIRST + dt.timedelta(n % 7) for n in ids],
+            "x": [n / 3 for n in ids],
+            "name": [f"{mark}{n}" for n in ids],
+        },
+        SCHEMA,
+    )
+
+
+def _names(table: pds.Table) -> dict[int, str]:
+    found = table.scan(["id", "name"]).to_pyarrow()
+    ids = found["id"].to_pylist()
+    assert len(set(ids)) == len(ids), "a key is there twice"
+    return dict(zip(ids, found["name"].to_pylist(), strict=True))
+
+
+@pytest.fixture
+def table(store: pds.Store) -> pds.Table:
+    table = pds.Table.create(store, "t", SCHEMA, key="id")
+    table.append(_rows(list(range(100)), "a"))
+    table.append(_rows(list(range(100, 200)), "a"))
+    return table
+
+
+def test_rows_with_the_same_key_are_replaced(table: pds.Table) -> None:
+    before = dict.fromkeys(table.files()["path"].to_pylist())
+    done = table.upsert(_rows([5, 150, 300], "b"))
+    assert (done.version, done.rows, done.files, done.attempts) == (4, 3, 1, 1)
+    expected = {n: f"a{n}" for n in range(200)} | {n: f"b{n}" for n in (5, 150, 300)}
+    assert _names(table) == expected
+    assert before.keys() <= set(table.files()["path"].to_pylist())
+    operation = table.history(1)[0]["operation"]
+    assert (operation["name"], operation["rows"], operation["rows_deleted"]) == ("upsert", 3, 2)
+    assert "filter" not in operation
+    assert _names(table.as_of(3)) == {n: f"a{n}" for n in range(200)}
+    # All of a file: it goes.
+    table.upsert(_rows(list(range(100)), "c"))
+    assert _names(table) == expected | {n: f"c{n}" for n in range(100)}
+    assert set(table.files()["path"].to_pylist()).isdisjoint(list(before)[:1])
+
+
+def test_an_upsert_of_nothing(table: pds.Table) -> None:
+    assert table.upsert(_rows([], "b")).rows == 0
+    assert len(_names(table)) == 200
+
+
+def test_only_what_may_hold_a_key_is_read(s3_store: pds.Store) -> None:
+    table = pds.Table.create(s3_store, "t", SCHEMA, key="id")
+    for begin in range(0, 1000, 100):
+        table.append(_rows(list(range(begin, begin + 100)), "a"))
+    before = s3_store.metrics()["requests"]
+    table.upsert(_rows([501, 502], "b"))
+    # Twice pointer and manifest, the data file, a footer, the key, tombstones, and the commit.
+    assert s3_store.metrics()["requests"] - before <= 12
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [
+        (pa.string(), ["a", "b", ""], ["b", "c"]),
+        (pa.large_string(), ["a", "b"], ["b"]),
+        (pa.binary(), [b"\x00", b""], [b""]),
+        (pa.timestamp("ns", "UTC"), [1, 2, 3], [3, 4]),
+        (pa.decimal128(10, 2), [decimal.Decimal("1.00"), decimal.Decimal("2.50")], [decimal.Decimal("2.50")]),
+        (pa.date32(), [FIRST], [FIRST]),
+        (pa.uint64(), [2**64 - 1, 0], [2**64 - 1]),
+        (pa.bool_(), [True], [True, False]),
+        (pa.float64(), [1.5, float("inf")], [float("inf")]),
+        (pa.dictionary(pa.int32(), pa.string()), ["a", "b"], ["b", "c"]),
+        (pa.struct([("u", pa.int8())]), [{"u": 1}, {"u": 2}], [{"u": 2}]),
+    ],
+)
+def test_keys_of_any_type(memory_store: pds.Store, kind: pa.DataType, old: list[Any], new: list[Any]) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("k", kind), ("v", pa.string())]))
+    table.append(pa.table({"k": pa.array(old, kind), "v": ["old"] * len(old)}))
+    table.upsert(pa.table({"k": pa.array(new, kind), "v": ["new"] * len(new)}), on="k")
+    found = table.scan().to_pyarrow()
+    keys = pa.array(old, kind).to_pylist(), pa.array(new, kind).to_pylist()
+    expected = [(k, "old") for k in keys[0] if k not in keys[1]] + [(k, "new") for k in keys[1]]
+    assert list(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True)) == expected
+
+
+def test_keys_of_several_columns(memory_store: pds.Store) -> None:
+    schema = pa.schema([("v", pa.int64()), ("b", pa.string()), ("a", pa.int64())])
+    table = pds.Table.create(memory_store, "t", schema, key=["a", "b"])
+    pairs = [(a, b) for a in range(5) for b in "xyz"]
+    table.append(pa.table({"v": [0] * 15, "b": [b for _, b in pairs], "a": [a for a, _ in pairs]}, schema))
+    table.append(pa.table({"v": [0], "b": pa.array([None], pa.string()), "a": [3]}, schema))
+    table.upsert(pa.table({"b": ["y", "w"], "v": [1, 1], "a": [3, 3]}))
+    found = {(r["a"], r["b"]): r["v"] for r in table.scan().to_pyarrow().to_pylist()}
+    assert found == dict.fromkeys([*pairs, (3, None)], 0) | {(3, "y"): 1, (3, "w"): 1}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_writes_in_any_order(store: pds.Store, seed: int) -> None:
+    chance = random.Random(seed)
+    table = pds.Table.create(store, "t", SCHEMA, key="id")
+    model: dict[int, str] = {}
+    for turn in range(30):
+        what = chance.choice(["upsert", "upsert", "append", "delete", "overwrite", "compact", "restore"])
+        if what == "upsert":
+            ids = chance.sample(range(500), chance.randrange(1, 60))
+            table.upsert(_rows(ids, f"{turn}-"))
+            model |= {n: f"{turn}-{n}" for n in ids}
+        elif what == "append":
+            ids = [n for n in chance.sample(range(500), 40) if n not in model]
+            table.append(_rows(ids, f"{turn}-"))
+            model |= {n: f"{turn}-{n}" for n in ids}
+        elif what == "delete":
+            begin = chance.randrange(500)
+            table.delete(f"id BETWEEN {begin} AND {begin + 50}")
+            model = {n: v for n, v in model.items() if not begin <= n <= begin + 50}
+        elif what == "overwrite":
+            day = chance.randrange(7)
+            ids = chance.sample(range(day, 500, 7), 10)
+            table.overwrite(_rows(ids, f"{turn}-"), f"day = DATE '2026-01-0{day + 1}'")
+            model = {n: v for n, v in model.items() if n % 7 != day} | {n: f"{turn}-{n}" for n in ids}
+        elif what == "compact":
+            table.compact()
+        elif table.version > 2:
+            version = chance.randrange(2, table.version)
+            model = _names(table.as_of(version))
+            table.restore(version)
+        assert _names(table) == model
+
+
+def test_writers_of_the_same_keys_come_one_after_the_other(store: pds.Store) -> None:
+    table = pds.Table.create(store, "t", SCHEMA, key="id")
+
+    def write(writer: int) -> None:
+        mine = pds.Table(store, "t")
+        for turn in range(4):
+            if writer == 0:
+                mine.append(_rows([1000 + turn], "z"))
+            elif writer == 1:
+                mine.compact()
+            else:
+                mine.upsert(_rows(list(range(turn, turn + 20)), f"w{writer}-{turn}-"))
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(write, range(6)))
+    found = _names(table.refresh())
+    assert found.keys() == {*range(23), *range(1000, 1004)}
+    # The last writer of a key wrote all of its neighbours that nobody wrote later.
+    assert len({name.rsplit("-", 1)[0] for n, name in found.items() if n >= 3 and n < 20}) <= 4
+
+
+def test_overwrites_of_some_rows_do_not_add_up(store: pds.Store) -> None:
+    table = pds.Table.create(store, "t", SCHEMA)
+    table.append(_rows(list(range(50)), "a"))
+
+    def write(writer: int) -> None:
+        ids = [n for n in range(50) if n % 7 == 3]
+        pds.Table(store, "t").overwrite(_rows(ids, f"w{writer}-"), "day = DATE '2026-01-04'")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    found = _names(table.refresh())
+    assert found.keys() == set(range(50))
+    assert len({name.partition("-")[0] for n, name in found.items() if n % 7 == 3}) == 1
+
+
+def test_the_same_key_upserts_once(table: pds.Table) -> None:
+    first = table.upsert(_rows([1], "b"), idempotency_key="k")
+    files = table.store.list_files("t", recursive=True)
+    again = table.upsert(_rows([1], "c"), idempotency_key="k")
+    assert (again.version, again.replayed) == (first.version, True)
+    assert _names(table)[1] == "b1"
+    assert [i.path for i in table.store.list_files("t", recursive=True)] == [i.path for i in files]
+
+
+def test_what_cannot_be_matched_is_refused(table: pds.Table) -> None:
+    before = [i.path for i in table.store.list_files("t", recursive=True)]
+    nulls = pa.table({"id": pa.array([1, None], pa.int64())})
+    calls: list[tuple[Any, str]] = [
+        (lambda: table.upsert(_rows([1, 2, 1], "b")), r"same id: 1"),
+        (lambda: table.upsert(nulls), "null"),
+        (lambda: table.upsert(_rows([1], "b"), on="nothing"), "nothing"),
+        (lambda: table.upsert(_rows([1], "b"), on=["id", "id"]), "twice"),
+        (lambda: table.upsert(_rows([1], "b"), on=[]), "no column"),
+        (lambda: table.upsert(_rows([1], "b"), on=7), "on"),
+        (lambda: table.upsert(7), "data"),
+        (lambda: table.upsert(pa.table({"y": [1]})), "y"),
+        (lambda: table.overwrite(_rows([1], "b"), "id = 2"), "where does not hold"),
+        (lambda: table.overwrite(_rows([1], "b"), "id ="), "filter"),
+        (lambda: table.overwrite(_rows([1], "b"), 7), "where"),  # type: ignore[arg-type]
+    ]
+    for call, says in calls:
+        with pytest.raises(pds.InvalidInput, match=says):
+            call()
+    assert [i.path for i in table.store.list_files("t", recursive=True)] == before
+    with pytest.raises(pds.InvalidInput, match="no column"):
+        pds.Table.create(table.store, "u", SCHEMA).upsert(_rows([1], "b"))
