@@ -166,6 +166,7 @@ class TableHandle:
         idempotency_key: str | None,
         timeout: float,
     ) -> tuple[_Outcome, TableHandle]: ...
+    def changes(self, since: int) -> Scan: ...
     def exchange(
         self,
         data: object,

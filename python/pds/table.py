@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CommitResult", "Table", "TableScan", "Tags", "VacuumResult"]
+__all__ = ["CommitResult", "Table", "TableChanges", "TableScan", "Tags", "VacuumResult"]
 
 import json
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from pds.store import Store, handle_of, is_foreign
 from pds.tables.alter import Alter
 from pds.tables.checks import check_key, check_limit, check_seconds, check_size, check_version, names_of
 from pds.tables.results import CommitResult, VacuumResult
-from pds.tables.scan import TableScan
+from pds.tables.scan import TableChanges, TableScan
 from pds.tables.tags import Tags
 
 if TYPE_CHECKING:
@@ -266,6 +266,27 @@ class Table:
         if where is not None:
             self._handle.check_filter(text("where", where))
         return TableScan(self._handle, names, where, check_limit(limit))
+
+    def scan_changes(self, since: int, until: int | None = None) -> TableChanges:
+        """What happened to the rows: the inserts and deletes of every commit after `since` up to `until`.
+
+        An update is a delete and an insert. Compactions are passed over. The rows have the columns of
+        `until` and, named as Delta Lake names them, `_change_type` ("insert" or "delete"),
+        `_commit_version` and `_commit_timestamp`; commits are in order, and within a commit deletes come
+        first.
+
+        Args:
+            since: A version; its own changes are not told.
+            until: A version. None is this snapshot.
+
+        Raises:
+            VersionExpired: A version in between has been vacuumed; the error names the oldest there is.
+            InvalidInput: There is no such version, or `until` is before `since`.
+        """
+        snapshot = self if until is None else self.as_of(check_version(until))
+        changes = TableChanges(snapshot._handle, check_version(since))
+        _ = changes.schema  # so that what cannot be read is said now
+        return changes
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.scan().__arrow_c_stream__(requested_schema)

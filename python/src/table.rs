@@ -235,6 +235,18 @@ impl TableHandle {
         Ok(Scan::new(scan))
     }
 
+    /// Streams the changes after a version up to this snapshot.
+    fn changes(&self, py: Python<'_>, since: u64) -> PyResult<Scan> {
+        let since = self.at(py, since)?.manifest;
+        let table = checked(py, self.table())?;
+        let until = Arc::clone(&self.manifest);
+        let scan = run(
+            py,
+            move || async move { table::changes(&table, since, until) },
+        )?;
+        Ok(Scan::new(scan))
+    }
+
     /// Deletes rows: the outcome, or None where there was nothing to delete; rows, tombstone bytes.
     fn delete(
         &self,

@@ -121,6 +121,11 @@ impl Moment {
         Self(time.timestamp_micros())
     }
 
+    /// Microseconds after 1970.
+    pub fn micros(self) -> i64 {
+        self.0
+    }
+
     /// A thousandth of a second later.
     #[must_use]
     pub fn next(self) -> Self {

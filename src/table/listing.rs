@@ -152,6 +152,7 @@ pub(super) async fn files(
             loaded => loaded,
         }
     });
+    let loads: Vec<_> = loads.collect();
     let loaded: Vec<_> = stream::iter(loads)
         .buffered(CONCURRENT_SEGMENTS)
         .try_collect()

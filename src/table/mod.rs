@@ -12,6 +12,7 @@
 //! [`crate::ErrorKind::VersionExpired`], [`crate::ErrorKind::UnsafeStore`].
 
 pub mod actions;
+mod changes;
 pub mod commit;
 mod compact;
 mod delete;
@@ -29,11 +30,13 @@ mod segment;
 mod snapshot;
 mod statistics;
 pub mod tombstone;
+mod unit;
 mod upsert;
 pub mod vacuum;
 mod values;
 mod write;
 
+pub use self::changes::changes;
 pub use self::compact::{Compaction, compact};
 pub use self::delete::{Deletion, delete};
 pub use self::filter::Filter;

@@ -3,28 +3,26 @@
 //! Files and row groups that cannot hold such rows are not read. Of the others the columns of the
 //! filter come first; the rest only where a row is left.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, Scalar};
-use arrow_schema::{DataType, SchemaRef};
-use arrow_select::filter::filter_record_batch;
+use arrow_array::{BooleanArray, RecordBatch};
+use arrow_schema::SchemaRef;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::GetOptions;
 
 use super::Table;
 use super::filter::Filter;
-use super::format::{DataFile, Manifest, corrupted};
+use super::format::{DataFile, Manifest, Tombstones, corrupted};
 use super::listing::{self, ListedFile};
 use super::pruning::{OfFiles, OfGroups};
 use super::schema::{Columns, roots_by_id};
 use super::segment::as_file;
 use super::tombstone::{self, Deletions};
-use super::values::from_json;
+use super::unit::{Read, Selection, Unit, Work, batches, not_read};
 use crate::error::{Error, ErrorKind, Result};
-use crate::parquet::decode::align;
 use crate::parquet::file::TAIL_BYTES;
-use crate::parquet::types::{batch_of, convert};
+use crate::parquet::types::convert;
 use crate::part::{Group, OpenPart, Reader, blocking, open};
 
 /// Tombstone files read at once.
@@ -49,56 +47,6 @@ pub(super) struct Rows {
     deletions: BTreeMap<String, Arc<Deletions>>,
 }
 
-/// A row group of a file.
-#[derive(Debug, Clone)]
-pub(super) struct Unit {
-    /// The file, by position in [`Rows::files`].
-    pub(super) file: usize,
-    /// Its row group.
-    pub(super) group: usize,
-    part: Arc<OpenPart>,
-    /// The field of the file for each of the table's columns.
-    roots: Arc<[Option<usize>]>,
-    deletions: Option<Arc<Deletions>>,
-}
-
-/// Arrays by the table's column.
-type Read = HashMap<usize, Vec<ArrayRef>>;
-
-/// Which rows of a row group are left, and what was read to know it.
-#[derive(Debug)]
-pub(super) struct Selection {
-    /// None is all.
-    pub(super) kept: Option<BooleanArray>,
-    /// Rows that are not deleted.
-    pub(super) alive: usize,
-    columns: Read,
-}
-
-impl Unit {
-    /// Its rows, deleted ones included.
-    pub(super) fn rows(&self) -> usize {
-        let rows = self.part.file.metadata().row_group(self.group).num_rows();
-        usize::try_from(rows).unwrap_or(usize::MAX)
-    }
-
-    /// The row groups of its file.
-    pub(super) fn groups_of_file(&self) -> usize {
-        self.part.file.metadata().num_row_groups()
-    }
-
-    /// The row groups of its file that are deleted as such.
-    pub(super) fn deleted_groups(&self) -> usize {
-        let groups = u32::try_from(self.groups_of_file()).unwrap_or(u32::MAX);
-        let deletions = self.deletions.as_ref();
-        deletions.map_or(0, |d| d.groups.range(..groups).count())
-    }
-
-    fn number(&self) -> u32 {
-        u32::try_from(self.group).unwrap_or(u32::MAX)
-    }
-}
-
 impl Rows {
     /// Reads what the tombstones of the files that are left say.
     pub(super) async fn new(
@@ -107,7 +55,32 @@ impl Rows {
         filter: Option<Arc<Filter>>,
     ) -> Result<Self> {
         let columns = Columns::of(&manifest)?;
-        let mut rows = Self {
+        let mut rows = Self::over(table, manifest, columns, filter);
+        rows.files = rows.list().await?;
+        rows.deletions = rows.read_tombstones().await?;
+        Ok(rows)
+    }
+
+    /// Some files of a snapshot, with other columns than it may have.
+    pub(super) async fn of(
+        table: &Table,
+        manifest: Arc<Manifest>,
+        columns: Columns,
+        files: Vec<ListedFile>,
+    ) -> Result<Self> {
+        let mut rows = Self::over(table, manifest, columns, None);
+        rows.files = files;
+        rows.deletions = rows.read_tombstones().await?;
+        Ok(rows)
+    }
+
+    fn over(
+        table: &Table,
+        manifest: Arc<Manifest>,
+        columns: Columns,
+        filter: Option<Arc<Filter>>,
+    ) -> Self {
+        Self {
             table: table.clone(),
             reader: Reader::new(table.store().clone()),
             manifest,
@@ -115,10 +88,7 @@ impl Rows {
             filter,
             files: Vec::new(),
             deletions: BTreeMap::new(),
-        };
-        rows.files = rows.list().await?;
-        rows.deletions = rows.read_tombstones().await?;
-        Ok(rows)
+        }
     }
 
     /// The files that may hold rows.
@@ -153,7 +123,8 @@ impl Rows {
         let wanted: HashSet<&str> = paths.collect();
         let touching = self.manifest.tombstones.iter();
         let touching = touching.filter(|t| t.files.iter().any(|f| wanted.contains(f.as_str())));
-        let reads = touching.map(|found| async move {
+        let touching: Vec<&Tombstones> = touching.collect();
+        let reads = touching.into_iter().map(|found| async move {
             let path = self.table.path(&found.path);
             let store = self.table.store();
             let read = store.get_at_most(&path, GetOptions::default(), MAX_TOMBSTONE_BYTES);
@@ -162,6 +133,7 @@ impl Rows {
                 Err(e) => Err(self.gone(&found.path, e).await),
             }
         });
+        let reads: Vec<_> = reads.collect();
         let lines: Vec<Vec<tombstone::Line>> = stream::iter(reads)
             .buffer_unordered(CONCURRENT_TOMBSTONES)
             .try_collect()
@@ -177,6 +149,23 @@ impl Rows {
 
     /// The row groups of a file that may hold rows.
     pub(super) async fn open(&self, file: usize) -> Result<Vec<Unit>> {
+        let part = self.part(file).await?;
+        let units = self.every_unit(file, &part);
+        let may = match (&self.filter, units.first()) {
+            (Some(filter), Some(unit)) => filter.prune(&OfGroups {
+                part: &part,
+                columns: &self.columns,
+                roots: &unit.roots,
+            }),
+            _ => vec![true; units.len()],
+        };
+        let units = units.into_iter().zip(may).filter(|(_, may)| *may);
+        let units = units.map(|(unit, _)| unit);
+        Ok(units.filter(|unit| !unit.is_deleted()).collect())
+    }
+
+    /// A file, opened.
+    pub(super) async fn part(&self, file: usize) -> Result<Arc<OpenPart>> {
         let described = &self.files[file].file;
         let path = self.table.path(&described.path);
         let tail = match described.footer_size {
@@ -188,32 +177,55 @@ impl Rows {
             Err(e) => return Err(self.gone(&described.path, e).await),
         };
         check(&part, described)?;
+        Ok(part)
+    }
+
+    /// All row groups of a file.
+    pub(super) fn every_unit(&self, file: usize, part: &Arc<OpenPart>) -> Vec<Unit> {
+        let count = part.file.metadata().num_row_groups();
+        let first = (count > 0).then(|| self.unit(file, part, 0));
+        let groups = first.into_iter().flat_map(|unit| {
+            (0..count).map(move |group| Unit {
+                group,
+                ..unit.clone()
+            })
+        });
+        groups.collect()
+    }
+
+    /// A row group of a file.
+    pub(super) fn unit(&self, file: usize, part: &Arc<OpenPart>, group: usize) -> Unit {
         let known = roots_by_id(&part.file.schema);
         let roots = self.columns.ids.iter().map(|id| known.get(id).copied());
-        let roots: Arc<[Option<usize>]> = roots.collect();
-        let deletions = self.deletions.get(&described.path).cloned();
-        let count = part.file.metadata().num_row_groups();
-        let may = match &self.filter {
-            None => vec![true; count],
-            Some(filter) => filter.prune(&OfGroups {
-                part: &part,
-                columns: &self.columns,
-                roots: &roots,
-            }),
-        };
-        let units = may.into_iter().enumerate().filter(|(_, may)| *may);
-        let units = units.map(|(group, _)| Unit {
+        Unit {
             file,
             group,
-            part: Arc::clone(&part),
-            roots: Arc::clone(&roots),
-            deletions: deletions.clone(),
-        });
-        let whole = |unit: &Unit| {
-            let deletions = unit.deletions.as_ref();
-            !deletions.is_some_and(|d| d.groups.contains(&unit.number()))
-        };
-        Ok(units.filter(whole).collect())
+            part: Arc::clone(part),
+            roots: roots.collect(),
+            deletions: self.deletions.get(&self.files[file].file.path).cloned(),
+        }
+    }
+
+    /// The rows of a row group that are not deleted.
+    pub(super) async fn alive(&self, unit: &Unit) -> Result<BooleanArray> {
+        if unit.is_deleted() {
+            return Ok(vec![false; unit.rows()].into());
+        }
+        let kept = self.select(unit).await?.kept;
+        Ok(kept.unwrap_or_else(|| vec![true; unit.rows()].into()))
+    }
+
+    /// All columns of some rows of a row group.
+    pub(super) async fn read_kept(
+        &self,
+        unit: &Unit,
+        kept: BooleanArray,
+        schema: &SchemaRef,
+    ) -> Result<Vec<RecordBatch>> {
+        let wanted: Vec<usize> = (0..schema.fields().len()).collect();
+        let columns = self.read_columns(unit, &wanted).await?;
+        let (rows, schema) = (unit.rows(), Arc::clone(schema));
+        blocking(move || batches(&columns, &wanted, rows, Some(&kept), &schema)).await
     }
 
     /// Which rows of a row group are left.
@@ -307,117 +319,6 @@ impl Rows {
     }
 }
 
-/// What decides on the rows of a row group.
-struct Work {
-    unit: Unit,
-    /// Where rows are deleted by it: its position and type.
-    key: Option<(usize, DataType)>,
-    filter: Option<Arc<Filter>>,
-}
-
-impl Work {
-    fn select(&self, columns: Read) -> Result<Selection> {
-        let rows = self.unit.rows();
-        let mut kept = self.by_row(rows);
-        if let (Some((key, data_type)), Some(deletions)) = (&self.key, &self.unit.deletions) {
-            kept = Some(both(kept, outside(&columns, *key, data_type, deletions)?));
-        }
-        let alive = kept.as_ref().map_or(rows, BooleanArray::true_count);
-        if let Some(filter) = &self.filter {
-            let mut holds = Vec::with_capacity(rows);
-            for (rows, arrays) in pieces(&columns, filter.columns(), rows)? {
-                holds.extend(filter.holds(arrays, rows)?.values().iter());
-            }
-            kept = Some(both(kept, BooleanArray::from(holds)));
-        }
-        Ok(Selection {
-            kept,
-            alive,
-            columns,
-        })
-    }
-
-    /// The rows that are not deleted by their number; None is all.
-    fn by_row(&self, rows: usize) -> Option<BooleanArray> {
-        let deletions = self.unit.deletions.as_ref()?;
-        let deleted = deletions.rows.get(&self.unit.number())?;
-        let mut kept = vec![true; rows];
-        for row in deleted.iter().filter_map(|row| usize::try_from(row).ok()) {
-            if let Some(kept) = kept.get_mut(row) {
-                *kept = false;
-            }
-        }
-        Some(kept.into())
-    }
-}
-
-/// Which rows have a key in none of the deleted ranges; a null lies in none.
-fn outside(
-    read: &Read,
-    key: usize,
-    data_type: &DataType,
-    deletions: &Deletions,
-) -> Result<BooleanArray> {
-    use arrow_ord::cmp::{gt_eq, lt_eq};
-    let failed = |e: arrow_schema::ArrowError| Error::other(e.to_string()).caused_by(e);
-    let ranges = deletions.keys.iter().map(|(min, max)| {
-        let ends = (from_json(min, data_type)?, from_json(max, data_type)?);
-        Ok((Scalar::new(ends.0), Scalar::new(ends.1)))
-    });
-    let ranges = ranges.collect::<Result<Vec<_>>>()?;
-    let mut kept = Vec::new();
-    for keys in read.get(&key).into_iter().flatten() {
-        let mut outside = vec![true; keys.len()];
-        for (min, max) in &ranges {
-            let above = gt_eq(keys, min).map_err(failed)?;
-            let below = lt_eq(keys, max).map_err(failed)?;
-            for (row, outside) in outside.iter_mut().enumerate() {
-                let inside = |side: &BooleanArray| side.is_valid(row) && side.value(row);
-                *outside &= !(inside(&above) && inside(&below));
-            }
-        }
-        kept.extend(outside);
-    }
-    Ok(kept.into())
-}
-
-/// The rows that are left, as `schema`, which is that of the columns `wanted`.
-fn batches(
-    read: &Read,
-    wanted: &[usize],
-    rows: usize,
-    kept: Option<&BooleanArray>,
-    schema: &SchemaRef,
-) -> Result<Vec<RecordBatch>> {
-    let mut batches = Vec::new();
-    let mut at = 0;
-    for (rows, arrays) in pieces(read, wanted, rows)? {
-        let batch = batch_of(schema, arrays, rows)?;
-        batches.push(match kept {
-            Some(kept) => filter_record_batch(&batch, &kept.slice(at, rows))
-                .map_err(|e| Error::other(e.to_string()).caused_by(e))?,
-            None => batch,
-        });
-        at += rows;
-    }
-    Ok(batches)
-}
-
-fn not_read() -> Error {
-    Error::other("a column was not read")
-}
-
-/// Some of the columns that were read, cut at common places.
-fn pieces(read: &Read, wanted: &[usize], rows: usize) -> Result<Vec<(usize, Vec<ArrayRef>)>> {
-    if wanted.is_empty() {
-        return Ok(vec![(rows, Vec::new())]);
-    }
-    let arrays = wanted
-        .iter()
-        .map(|column| read.get(column).cloned().ok_or_else(not_read));
-    Ok(align(&arrays.collect::<Result<Vec<_>>>()?, rows))
-}
-
 /// A file that is not the one the manifest means would lose or gain rows.
 fn check(part: &OpenPart, file: &DataFile) -> Result<()> {
     let (length, rows) = (part.file.length, part.file.rows());
@@ -429,11 +330,4 @@ fn check(part: &OpenPart, file: &DataFile) -> Result<()> {
         file.path, file.size_bytes, file.total_rows
     );
     Err(Error::new(ErrorKind::PartCorrupted, message).at(&part.path))
-}
-
-fn both(a: Option<BooleanArray>, b: BooleanArray) -> BooleanArray {
-    match a {
-        Some(a) => BooleanArray::new(a.values() & b.values(), None),
-        None => b,
-    }
 }

@@ -213,3 +213,85 @@ def test_what_cannot_be_matched_is_refused(table: pds.Table) -> None:
     assert [i.path for i in table.store.list_files("t", recursive=True)] == before
     with pytest.raises(pds.InvalidInput, match="no column"):
         pds.Table.create(table.store, "u", SCHEMA).upsert(_rows([1], "b"))
+
+
+# -- what happened --------------------------------------------------------------
+
+
+def _apply(rows: dict[int, str], changes: pa.Table) -> dict[int, str]:
+    """The rows after some changes; each must fit what is there."""
+    rows = dict(rows)
+    for change in changes.to_pylist():
+        if change["_change_type"] == "delete":
+            assert rows.pop(change["id"]) == change["name"]
+        else:
+            assert change["_change_type"] == "insert"
+            assert change["id"] not in rows
+            rows[change["id"]] = change["name"]
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_changes_lead_from_any_version_to_any_later_one(store: pds.Store, seed: int) -> None:
+    chance = random.Random(seed)
+    table = pds.Table.create(store, "t", SCHEMA, key="id")
+    shown: dict[int, dict[int, str]] = {1: {}}
+    for turn in range(14):
+        ids = chance.sample(range(300), 40)
+        begin = chance.randrange(300)
+        chance.choice(
+            [
+                lambda: table.upsert(_rows(ids, f"{turn}-")),
+                lambda: table.append(_rows([n + 1000 * (turn + 1) for n in ids], f"{turn}-")),
+                lambda: table.delete(f"id BETWEEN {begin} AND {begin + 60}"),
+                lambda: table.delete(f"id % 5 = {begin % 5}"),
+                lambda: table.overwrite(_rows(ids, f"{turn}-")),
+                table.compact,
+                lambda: table.restore(chance.randrange(1, table.version + 1)),
+                lambda: table.alter.add_column(f"c{turn}", pa.int8()),
+                lambda: table.tags.create(f"t{turn}"),
+            ]
+        )()
+        shown[table.version] = _names(table)
+    versions = sorted(shown)
+    for since in versions[::2]:
+        for until in versions[::3]:
+            if since <= until:
+                changes = table.scan_changes(since, until).to_pyarrow()
+                assert _apply(shown[since], changes) == shown[until]
+                made = changes["_commit_version"].to_pylist()
+                assert made == sorted(made)
+                assert all(since < version <= until for version in made)
+    assert _apply(shown[1], table.scan_changes(1).to_pyarrow()) == shown[table.version]
+
+
+def test_changes_of_one_commit(table: pds.Table) -> None:
+    table.upsert(_rows([5, 150, 300], "b"))
+    table.alter.rename_column("name", "called")
+    changes = table.scan_changes(3)
+    names = [*table.schema.names, "_change_type", "_commit_version", "_commit_timestamp"]
+    assert changes.schema.names == names
+    found = changes.to_pyarrow()
+    told = list(zip(found["_change_type"].to_pylist(), found["called"].to_pylist(), strict=True))
+    assert told == [("delete", "a5"), ("delete", "a150"), ("insert", "b5"), ("insert", "b150"), ("insert", "b300")]
+    assert set(found["_commit_version"].to_pylist()) == {4}
+    assert set(found["_commit_timestamp"].to_pylist()) == {table.history(2)[1]["created_at"]}
+    assert changes.count() == 5
+    assert table.scan_changes(4).count() == 0
+    assert table.scan_changes(table.version).count() == 0
+
+
+def test_changes_that_cannot_be_told(table: pds.Table) -> None:
+    with pytest.raises(pds.InvalidInput, match="from 3 to 2"):
+        table.scan_changes(3, 2)
+    with pytest.raises(pds.InvalidInput, match="no version 9"):
+        table.scan_changes(1, 9)
+    with pytest.raises(pds.InvalidInput, match="begin at 1"):
+        table.scan_changes(0)
+    table.delete("id = 1")
+    table.vacuum(dt.timedelta(0))
+    with pytest.raises(pds.VersionExpired, match="oldest"):
+        table.scan_changes(1)
+    own = pds.Table.create(table.store, "u", pa.schema([("_change_type", pa.int8())]))
+    with pytest.raises(pds.InvalidInput, match="_change_type"):
+        own.scan_changes(1)

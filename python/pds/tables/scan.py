@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,7 +16,58 @@ if TYPE_CHECKING:
     from pds import _pds
 
 
-class TableScan:
+class Rows(ABC):
+    """Rows that are not yet read. They can be read again and again."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns."""
+
+    @abstractmethod
+    def _open(self, *, counted: bool = False) -> _pds.Scan:
+        """Begin to read; `counted` is without columns, where that is enough to count."""
+
+    def _batches(self, *, counted: bool = False) -> Iterator[pa.RecordBatch]:
+        scan = self._open(counted=counted)
+        try:
+            while (batch := scan.next_batch()) is not None:
+                yield batch
+        finally:
+            scan.close()
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as a stream of batches, in bounded memory.
+
+        Raises:
+            VersionExpired: The snapshot was vacuumed while it was read.
+            PartCorrupted: A file is not what was written.
+        """
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+
+    def to_pyarrow(self) -> pa.Table:
+        """The rows in memory."""
+        return pa.Table.from_batches(list(self._batches()), self.schema)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a pandas DataFrame."""
+        return self.to_pyarrow().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """The rows as a polars DataFrame."""
+        import polars as pl  # noqa: PLC0415 only who asks for it needs it
+
+        return pl.DataFrame(self.to_pyarrow())
+
+    def count(self) -> int:
+        """How many rows there are."""
+        return sum(batch.num_rows for batch in self._batches(counted=True))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.to_reader().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+
+
+class TableScan(Rows):
     """The rows of a snapshot, not yet read. It can be read again and again."""
 
     def __init__(
@@ -34,40 +86,21 @@ class TableScan:
             return schema
         return pa.schema([schema.field(name) for name in self._columns]).with_metadata(schema.metadata)
 
-    def _batches(self, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
-        scan = self._handle.scan(columns, self._where, self._limit)
-        try:
-            while (batch := scan.next_batch()) is not None:
-                yield batch
-        finally:
-            scan.close()
+    def _open(self, *, counted: bool = False) -> _pds.Scan:
+        return self._handle.scan([] if counted else self._columns, self._where, self._limit)
 
-    def to_reader(self) -> pa.RecordBatchReader:
-        """The rows as a stream of batches, in bounded memory.
 
-        Raises:
-            VersionExpired: The snapshot was vacuumed while it was read.
-            PartCorrupted: A file is not what was written.
-        """
-        return pa.RecordBatchReader.from_batches(self.schema, self._batches(self._columns))
+class TableChanges(Rows):
+    """Rows that were inserted and deleted, not yet read. They can be read again and again."""
 
-    def to_pyarrow(self) -> pa.Table:
-        """The rows in memory."""
-        return pa.Table.from_batches(list(self._batches(self._columns)), self.schema)
+    def __init__(self, handle: _pds.TableHandle, since: int) -> None:
+        self._handle = handle
+        self._since = since
 
-    def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas DataFrame."""
-        return self.to_pyarrow().to_pandas()
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the table, then `_change_type`, `_commit_version` and `_commit_timestamp`."""
+        return self._open().schema
 
-    def to_polars(self) -> pl.DataFrame:
-        """The rows as a polars DataFrame."""
-        import polars as pl  # noqa: PLC0415 only who asks for it needs it
-
-        return pl.DataFrame(self.to_pyarrow())
-
-    def count(self) -> int:
-        """How many rows there are; columns are not read for it."""
-        return sum(batch.num_rows for batch in self._batches([]))
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self.to_reader().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+    def _open(self, *, counted: bool = False) -> _pds.Scan:  # noqa: ARG002 it reads all columns anyway
+        return self._handle.changes(self._since)
