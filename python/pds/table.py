@@ -283,8 +283,8 @@ class Table:
             VersionExpired: A version in between has been vacuumed; the error names the oldest there is.
             InvalidInput: There is no such version, or `until` is before `since`.
         """
-        snapshot = self if until is None else self.as_of(check_version(until))
-        changes = TableChanges(snapshot._handle, check_version(since))
+        handle = self._handle if until is None else self._handle.at(check_version(until))
+        changes = TableChanges(handle, check_version(since))
         _ = changes.schema  # so that what cannot be read is said now
         return changes
 

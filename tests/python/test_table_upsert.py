@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 import pds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("x", pa.float64()), ("name", pa.string())])
 FIRST = dt.date(2026, 1, 1)
@@ -231,37 +235,39 @@ def _apply(rows: dict[int, str], changes: pa.Table) -> dict[int, str]:
     return rows
 
 
+def _do_something(table: pds.Table, chance: random.Random, turn: int) -> None:
+    ids = chance.sample(range(300), 40)
+    begin = chance.randrange(300)
+    what: list[Callable[[], object]] = [
+        lambda: table.upsert(_rows(ids, f"{turn}-")),
+        lambda: table.append(_rows([n + 1000 * (turn + 1) for n in ids], f"{turn}-")),
+        lambda: table.delete(f"id BETWEEN {begin} AND {begin + 60}"),
+        lambda: table.delete(f"id % 5 = {begin % 5}"),
+        lambda: table.overwrite(_rows(ids, f"{turn}-")),
+        table.compact,
+        lambda: table.restore(chance.randrange(1, table.version + 1)),
+        lambda: table.alter.add_column(f"c{turn}", pa.int8()),
+        lambda: table.tags.create(f"t{turn}"),
+    ]
+    chance.choice(what)()
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_changes_lead_from_any_version_to_any_later_one(store: pds.Store, seed: int) -> None:
     chance = random.Random(seed)
     table = pds.Table.create(store, "t", SCHEMA, key="id")
     shown: dict[int, dict[int, str]] = {1: {}}
     for turn in range(14):
-        ids = chance.sample(range(300), 40)
-        begin = chance.randrange(300)
-        chance.choice(
-            [
-                lambda: table.upsert(_rows(ids, f"{turn}-")),
-                lambda: table.append(_rows([n + 1000 * (turn + 1) for n in ids], f"{turn}-")),
-                lambda: table.delete(f"id BETWEEN {begin} AND {begin + 60}"),
-                lambda: table.delete(f"id % 5 = {begin % 5}"),
-                lambda: table.overwrite(_rows(ids, f"{turn}-")),
-                table.compact,
-                lambda: table.restore(chance.randrange(1, table.version + 1)),
-                lambda: table.alter.add_column(f"c{turn}", pa.int8()),
-                lambda: table.tags.create(f"t{turn}"),
-            ]
-        )()
+        _do_something(table, chance, turn)
         shown[table.version] = _names(table)
     versions = sorted(shown)
-    for since in versions[::2]:
-        for until in versions[::3]:
-            if since <= until:
-                changes = table.scan_changes(since, until).to_pyarrow()
-                assert _apply(shown[since], changes) == shown[until]
-                made = changes["_commit_version"].to_pylist()
-                assert made == sorted(made)
-                assert all(since < version <= until for version in made)
+    for since, until in itertools.product(versions[::2], versions[::3]):
+        if since <= until:
+            changes = table.scan_changes(since, until).to_pyarrow()
+            assert _apply(shown[since], changes) == shown[until]
+            made = changes["_commit_version"].to_pylist()
+            assert made == sorted(made)
+            assert all(since < version <= until for version in made)
     assert _apply(shown[1], table.scan_changes(1).to_pyarrow()) == shown[table.version]
 
 
