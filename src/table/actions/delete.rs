@@ -42,6 +42,7 @@ impl Change for Delete {
         let details = [
             ("filter", json!(self.filter)),
             ("rows", json!(self.rows)),
+            ("read_version", json!(self.began_at)),
             ("files_removed", json!(self.removed.len())),
         ];
         Ok((next, Operation::new("delete", details)))

@@ -48,6 +48,7 @@ impl Change for Replace {
         let details = [
             ("files_removed", json!(self.removed.len())),
             ("files_added", json!(self.added.len())),
+            ("read_version", json!(self.began_at)),
         ];
         Ok((next, Operation::new(self.operation, details)))
     }

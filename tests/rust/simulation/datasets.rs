@@ -94,6 +94,23 @@ async fn simulate(seed: u64, weather: Weather, versions: Versions, allowed: &'st
             living.fetch_sub(1, Ordering::SeqCst);
         });
     }
+    drive(&world, &mut players, &living, || {}).await;
+    let (rows, found) = sum(&world.calm_store()).await.unwrap();
+    assert_eq!(
+        versions.get(&rows),
+        Some(&found),
+        "a mixture of {rows} rows"
+    );
+}
+
+/// Answers requests until nobody lives; `each` is called after every one.
+#[allow(clippy::future_not_send, reason = "a test's own thread has it")]
+pub(super) async fn drive(
+    world: &World,
+    players: &mut tokio::task::JoinSet<()>,
+    living: &AtomicUsize,
+    each: impl Fn(),
+) {
     let mut moved = SystemClock.monotonic();
     while living.load(Ordering::SeqCst) > 0 {
         living.fetch_sub(world.take_crashed().len(), Ordering::SeqCst);
@@ -103,20 +120,15 @@ async fn simulate(seed: u64, weather: Weather, versions: Versions, allowed: &'st
         } else if let Some(Err(e)) = players.try_join_next() {
             std::panic::resume_unwind(e.into_panic());
         }
+        each();
         let too_long = SystemClock.monotonic() > moved + Duration::from_mins(1);
         assert!(!too_long, "somebody waits for nothing");
     }
     while let Some(ended) = players.try_join_next() {
         ended.unwrap();
     }
-    // The process of who crashed is gone: its intent need not be waited for.
+    // The process of who crashed is gone: its intents need not be waited for.
     players.shutdown().await;
-    let (rows, found) = sum(&world.calm_store()).await.unwrap();
-    assert_eq!(
-        versions.get(&rows),
-        Some(&found),
-        "a mixture of {rows} rows"
-    );
 }
 
 #[allow(clippy::future_not_send, reason = "a test's own thread has it")]

@@ -8,6 +8,7 @@
 mod clock;
 mod datasets;
 mod model;
+mod rows;
 mod world;
 
 use std::collections::BTreeMap;
