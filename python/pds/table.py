@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CommitResult", "Table", "TableChanges", "TableScan", "Tags", "VacuumResult"]
+__all__ = ["CheckResult", "CommitResult", "ScanPlan", "Table", "TableChanges", "TableScan", "Tags", "VacuumResult"]
 
 import json
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from pds.options import WriteOptions
 from pds.store import Store, handle_of, is_foreign
 from pds.tables.alter import Alter
 from pds.tables.checks import check_key, check_limit, check_seconds, check_size, check_version, names_of
-from pds.tables.results import CommitResult, VacuumResult
+from pds.tables.results import CheckResult, CommitResult, ScanPlan, VacuumResult
 from pds.tables.scan import TableChanges, TableScan
 from pds.tables.tags import Tags
 
@@ -449,6 +449,14 @@ class Table:
         if not dry_run:
             self.refresh()
         return found
+
+    def check(self) -> CheckResult:
+        """Whether everything is there that the newest version and those before it name.
+
+        Sizes are compared; no data is read. The table is looked at as it is now, whatever snapshot this
+        object shows.
+        """
+        return CheckResult(*self._handle.check())
 
     def was_committed(self, commit_id: str) -> int | None:
         """The version that a commit made, None if it made none. For CommitStateUnknown."""

@@ -6,9 +6,7 @@
 )]
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use arrow_schema::SchemaRef;
 use chrono::DateTime;
 use pds::clock::SystemClock;
 use pds::store::Store;
@@ -22,14 +20,16 @@ use pyo3::types::PyBytes;
 use pyo3_arrow::PySchema;
 
 use crate::dataset::Options;
-use crate::error::to_python;
-use crate::input::reader;
+use crate::input::{reader, schema_of, seconds};
 use crate::runtime::{checked, run};
 use crate::scan::Scan;
 use crate::store::StoreHandle;
 
 /// Version, commit, attempts, seconds waited, whether replayed, rows, files, bytes.
 type Outcome = (u64, String, u32, f64, bool, u64, usize, u64);
+
+/// Version; paths that are missing, of another length, named by nobody.
+type Found = (u64, Vec<String>, Vec<String>, Vec<String>);
 
 /// One snapshot of a table.
 #[pyclass(frozen, module = "pds._pds")]
@@ -57,6 +57,11 @@ impl TableHandle {
         }
     }
 
+    fn after(&self, done: &Committed, files: &[DataFile]) -> (Outcome, Self) {
+        let after = self.with(Arc::clone(&done.snapshot.manifest));
+        (outcome(done, files), after)
+    }
+
     /// Runs a commit; gives its outcome and the snapshot after it.
     fn committed(
         &self,
@@ -70,8 +75,7 @@ impl TableHandle {
             py,
             move || async move { commit(&table, &change, timeout).await },
         )?;
-        let after = self.with(Arc::clone(&done.snapshot.manifest));
-        Ok((outcome(&done, &[]), after))
+        Ok(self.after(&done, &[]))
     }
 }
 
@@ -87,23 +91,6 @@ fn outcome(done: &Committed, files: &[DataFile]) -> Outcome {
         files.len(),
         total(|f| f.size_bytes),
     )
-}
-
-fn seconds(name: &str, value: f64) -> Result<Duration> {
-    Duration::try_from_secs_f64(value).map_err(|_unusable| {
-        Error::invalid(format!(
-            "{name} must be a number of seconds that is not negative, not {value}"
-        ))
-    })
-}
-
-fn schema_of(schema: &Bound<'_, PyAny>) -> PyResult<SchemaRef> {
-    let unusable = |e: PyErr| {
-        let error = Error::invalid(format!("the schema cannot be used: {e}"));
-        to_python(schema.py(), &error)
-    };
-    let schema = schema.extract::<PySchema>().map_err(unusable)?;
-    Ok(schema.into_inner())
 }
 
 #[pymethods]
@@ -235,6 +222,44 @@ impl TableHandle {
         Ok(Scan::new(scan))
     }
 
+    /// What a scan would read: files, those read, row groups, those read, rows, tombstone files.
+    fn explain(
+        &self,
+        py: Python<'_>,
+        predicate: Option<String>,
+    ) -> PyResult<(u64, u64, u64, u64, u64, u64)> {
+        let table = checked(py, self.table())?;
+        let filter = predicate.map(|sql| checked(py, self.filter(&sql)));
+        let wanted = Wanted {
+            filter: filter.transpose()?.map(Arc::new),
+            ..Wanted::default()
+        };
+        let manifest = Arc::clone(&self.manifest);
+        let plan = run(py, move || async move {
+            table::explain(&table, manifest, wanted).await
+        })?;
+        Ok((
+            plan.files,
+            plan.files_read,
+            plan.row_groups,
+            plan.row_groups_read,
+            plan.rows_read,
+            plan.tombstones_read,
+        ))
+    }
+
+    /// Checks the table: version, what is missing, what has another length, what nobody names.
+    fn check(&self, py: Python<'_>) -> PyResult<Found> {
+        let table = checked(py, self.table())?;
+        let found = run(py, move || async move { table::check(&table).await })?;
+        Ok((
+            found.version,
+            found.missing,
+            found.mismatched,
+            found.orphans,
+        ))
+    }
+
     /// Streams the changes after a version up to this snapshot.
     fn changes(&self, py: Python<'_>, since: u64) -> PyResult<Scan> {
         let since = self.at(py, since)?.manifest;
@@ -290,8 +315,7 @@ impl TableHandle {
         let (done, files) = run(py, move || async move {
             table::write(&table, input, &how).await
         })?;
-        let after = self.with(Arc::clone(&done.snapshot.manifest));
-        Ok((outcome(&done, &files), after))
+        Ok(self.after(&done, &files))
     }
 
     /// Puts a stream in the place of the rows for which a predicate holds, or with None of those with
@@ -321,8 +345,7 @@ impl TableHandle {
         let (done, files) = run(py, move || async move {
             table::exchange(&table, input, &instead, &how).await
         })?;
-        let after = self.with(Arc::clone(&done.snapshot.manifest));
-        Ok((outcome(&done, &files), after))
+        Ok(self.after(&done, &files))
     }
 
     /// Writes small files as larger ones: the outcome, or None.

@@ -13,9 +13,11 @@
 
 pub mod actions;
 mod changes;
+mod check;
 pub mod commit;
 mod compact;
 mod delete;
+mod explain;
 mod filter;
 pub mod format;
 mod history;
@@ -37,8 +39,10 @@ mod values;
 mod write;
 
 pub use self::changes::changes;
+pub use self::check::{Checked, check};
 pub use self::compact::{Compaction, compact};
 pub use self::delete::{Deletion, delete};
+pub use self::explain::{Plan, explain};
 pub use self::filter::Filter;
 pub use self::history::{at_time, history};
 pub use self::listing::{FileRef, Limits, ListedFile, all_files};

@@ -107,7 +107,7 @@ async fn horizon(table: &Table, retention: Duration) -> Result<DateTime<Utc>> {
 }
 
 /// The objects of a folder of the table, by their paths relative to it.
-async fn list(table: &Table, folder: &str) -> Result<BTreeMap<String, ObjectMeta>> {
+pub(super) async fn list(table: &Table, folder: &str) -> Result<BTreeMap<String, ObjectMeta>> {
     let prefix = table.path("");
     let all = table.store.list(&table.path(folder)).await?;
     let named = all.into_iter().filter_map(|meta| {
@@ -167,7 +167,7 @@ async fn garbage(table: &Table, manifest: &Manifest, horizon: DateTime<Utc>) -> 
 
 /// Every object that a retained version needs; None where one of these has gone meanwhile, so that
 /// what it needed is not known: that is for the vacuum that removed it.
-async fn referenced(
+pub(super) async fn referenced(
     table: &Table,
     manifest: &Manifest,
     manifests: &BTreeMap<String, ObjectMeta>,

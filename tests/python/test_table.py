@@ -462,3 +462,40 @@ def test_a_table_of_many_files(memory_store: pds.Store) -> None:
     table.vacuum(dt.timedelta(0))
     # The pointer, two manifests and the data file.
     assert len(objects(memory_store, "t")) == 4
+
+
+def test_a_check_finds_what_is_not_right(table: pds.Table, store: pds.Store) -> None:
+    for begin in range(0, 300, 100):
+        table.append(rows(begin, 100))
+    table.delete("id BETWEEN 5 AND 9")
+    table.compact()
+    table.append(rows(300, 10))
+    found = table.check()
+    assert found.ok
+    assert (found.version, found.missing, found.mismatched, found.orphans) == (7, [], [], [])
+    newest = table.files()["path"].to_pylist()
+    older = table.as_of(4).files()["path"].to_pylist()
+    folder, _, name = newest[0].rpartition("/")
+    orphan = f"{folder}/{name[:-12]}0000.parquet"
+    store.write(f"{table.path}/{orphan}", b"left behind")
+    store.write(f"{table.path}/data/mine.txt", b"a user's own")
+    store.delete(f"{table.path}/{older[1]}")
+    store.write(f"{table.path}/{newest[1]}", b"something else", overwrite=True)
+    found = table.check()
+    assert not found.ok
+    assert (found.missing, found.mismatched, found.orphans) == ([older[1]], [newest[1]], [orphan])
+    table.vacuum(dt.timedelta(0))
+    store.delete(f"{table.path}/{newest[1]}")
+    assert table.check() == pds.table.CheckResult(8, [newest[1]], [], [])
+
+
+def test_a_plan_tells_what_is_read(store: pds.Store) -> None:
+    options = pds.WriteOptions(row_group_size=10)
+    table = pds.Table.create(store, "t", pa.schema([("id", pa.int64())]), key="id", options=options)
+    for begin in range(0, 300, 100):
+        table.append(pa.table({"id": range(begin, begin + 100)}))
+    table.delete("id BETWEEN 120 AND 139")
+    table.delete("id % 100 = 7")
+    assert table.scan().explain() == pds.table.ScanPlan(3, 3, 30, 30, 300, 2)
+    assert table.scan(where="id >= 105 AND id < 125").explain() == pds.table.ScanPlan(3, 1, 10, 3, 30, 2)
+    assert table.scan(where="id < 0").explain() == pds.table.ScanPlan(3, 0, 0, 0, 0, 0)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from pds.tables.results import ScanPlan
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -88,6 +90,10 @@ class TableScan(Rows):
 
     def _open(self, *, counted: bool = False) -> _pds.Scan:
         return self._handle.scan([] if counted else self._columns, self._where, self._limit)
+
+    def explain(self) -> ScanPlan:
+        """What would be read. Footers are read to know it, and no rows; a limit is not considered."""
+        return ScanPlan(*self._handle.explain(self._where))
 
 
 class TableChanges(Rows):

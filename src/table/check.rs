@@ -1,0 +1,75 @@
+//! Whether everything is there that a table's versions name, and what is there besides.
+
+use std::collections::BTreeMap;
+
+use object_store::ObjectMeta;
+
+use super::listing::all_files;
+use super::vacuum::{list, referenced};
+use super::{Table, names};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How often a table that changes meanwhile is looked at again.
+const MAX_RESTARTS: u32 = 20;
+
+/// What a check found; paths are relative to the table.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// The newest version, whose sizes were compared.
+    pub version: u64,
+    /// Objects that a retained version names and that are not there.
+    pub missing: Vec<String>,
+    /// Objects of the newest version with another length than it says.
+    pub mismatched: Vec<String>,
+    /// Objects that no retained version names: of writes that failed, or are under way.
+    pub orphans: Vec<String>,
+}
+
+/// Looks at the newest version and at those before it that are kept. No data is read.
+pub async fn check(table: &Table) -> Result<Checked> {
+    for _ in 0..MAX_RESTARTS {
+        let newest = table.newest().await?.manifest;
+        let manifests = list(table, names::MANIFESTS).await?;
+        let Some(needed) = referenced(table, &newest, &manifests).await? else {
+            continue;
+        };
+        let mut objects = manifests;
+        for folder in names::FOLDERS {
+            objects.extend(list(table, folder).await?);
+        }
+        // A vacuum may have removed some while they were listed.
+        if table.newest().await?.manifest.oldest_version != newest.oldest_version {
+            continue;
+        }
+        let files = all_files(table, &newest).await?;
+        let files = files.iter().map(|f| (&f.file.path, f.file.size_bytes));
+        let segments = newest.segments.iter().map(|s| (&s.path, s.size_bytes));
+        let tombstones = newest.tombstones.iter().map(|t| (&t.path, t.size_bytes));
+        let sizes: BTreeMap<&String, u64> = files.chain(segments).chain(tombstones).collect();
+        let is_other = |(path, size): &(&&String, &u64)| {
+            let found: Option<&ObjectMeta> = objects.get(path.as_str());
+            found.is_some_and(|meta| meta.size != **size)
+        };
+        let named_so = objects.keys().filter(|path| names::base_of(path).is_some());
+        let mut found = Checked {
+            version: newest.version,
+            mismatched: sizes
+                .iter()
+                .filter(is_other)
+                .map(|(p, _)| (*p).clone())
+                .collect(),
+            orphans: named_so.filter(|p| !needed.contains(*p)).cloned().collect(),
+            missing: Vec::new(),
+        };
+        for path in needed.iter().filter(|path| !objects.contains_key(*path)) {
+            // It may lie elsewhere in the table, or have come after the listing.
+            if !table.store().is_file(&table.path(path)).await? {
+                found.missing.push(path.clone());
+            }
+        }
+        found.missing.sort();
+        return Ok(found);
+    }
+    let message = "the table is vacuumed faster than it can be checked";
+    Err(Error::new(ErrorKind::Unavailable, message).at(table.root()))
+}

@@ -1,0 +1,55 @@
+//! What a scan would read.
+
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::Table;
+use super::format::Manifest;
+use super::rows::Rows;
+use super::scan::Wanted;
+use crate::error::Result;
+
+/// Files opened at once.
+const CONCURRENT_FILES: usize = 16;
+
+/// What of a snapshot a scan would look at. What it passes over it knows from statistics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Files of the snapshot.
+    pub files: u64,
+    /// Those that may hold rows.
+    pub files_read: u64,
+    /// Row groups of these.
+    pub row_groups: u64,
+    /// Those that may hold rows.
+    pub row_groups_read: u64,
+    /// Rows of these, deleted ones included.
+    pub rows_read: u64,
+    /// Files with deleted rows of the files that are read.
+    pub tombstones_read: u64,
+}
+
+/// Plans a scan: reads the footers that it would read, and no rows.
+pub async fn explain(table: &Table, manifest: Arc<Manifest>, wanted: Wanted) -> Result<Plan> {
+    let rows = Rows::new(table, manifest, wanted.filter).await?;
+    let opened = (0..rows.files.len()).map(|file| rows.open(file));
+    let opened: Vec<_> = opened.collect();
+    let units: Vec<_> = stream::iter(opened)
+        .buffered(CONCURRENT_FILES)
+        .try_collect()
+        .await?;
+    let paths = rows.files.iter().map(|f| f.file.path.as_str());
+    let paths: std::collections::HashSet<&str> = paths.collect();
+    let touches = |files: &[String]| files.iter().any(|f| paths.contains(f.as_str()));
+    let tombstones = rows.manifest.tombstones.iter();
+    let units = units.iter().flatten();
+    Ok(Plan {
+        files: rows.manifest.file_count(),
+        files_read: rows.files.len() as u64,
+        row_groups: rows.files.iter().map(|f| f.file.row_group_count).sum(),
+        row_groups_read: units.clone().count() as u64,
+        rows_read: units.map(|unit| unit.rows() as u64).sum(),
+        tombstones_read: tombstones.filter(|t| touches(&t.files)).count() as u64,
+    })
+}
