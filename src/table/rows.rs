@@ -31,6 +31,8 @@ const CONCURRENT_TOMBSTONES: usize = 16;
 const MAX_TOMBSTONE_BYTES: u64 = 1 << 30;
 /// No file ends with less, whatever its manifest says.
 const MIN_FOOTER_BYTES: u64 = 64;
+/// How often a file is opened again that was written again meanwhile.
+const MAX_REOPENED: u32 = 3;
 /// A footer above this is read in two requests.
 const MAX_FOOTER_BYTES: u64 = 16 << 20;
 
@@ -272,16 +274,24 @@ impl Rows {
     async fn read_columns(&self, unit: &Unit, wanted: &[usize]) -> Result<Read> {
         let there = wanted.iter().filter_map(|c| Some((*c, unit.roots[*c]?)));
         let there: Vec<(usize, usize)> = there.collect();
-        let group = Group {
+        let mut group = Group {
             part: Arc::clone(&unit.part),
             index: unit.group,
             roots: there.iter().map(|(_, root)| *root).collect(),
         };
-        let mut read = match self.reader.read(group).await {
-            Ok(read) => read,
-            Err(e) => {
-                let path = &self.files[unit.file].file.path;
-                return Err(self.gone(path, e).await);
+        let mut reopened = 0;
+        let mut read = loop {
+            match self.reader.read(group.clone()).await {
+                Ok(read) => break read,
+                // Written a second time by a request that was repeated: it holds the same.
+                Err(e) if e.kind() == ErrorKind::Conflict && reopened < MAX_REOPENED => {
+                    reopened += 1;
+                    group.part = self.part(unit.file).await?;
+                }
+                Err(e) => {
+                    let path = &self.files[unit.file].file.path;
+                    return Err(self.gone(path, e).await);
+                }
             }
         };
         let schema = Arc::clone(&self.columns.schema);

@@ -499,3 +499,23 @@ def test_a_plan_tells_what_is_read(store: pds.Store) -> None:
     assert table.scan().explain() == pds.table.ScanPlan(3, 3, 30, 30, 300, 2)
     assert table.scan(where="id >= 105 AND id < 125").explain() == pds.table.ScanPlan(3, 1, 10, 3, 30, 2)
     assert table.scan(where="id < 0").explain() == pds.table.ScanPlan(3, 0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_file_that_is_written_again_while_it_is_read(store: pds.Store, same: bool) -> None:
+    options = pds.WriteOptions(row_group_size=10)
+    table = pds.Table.create(store, "t", pa.schema([("id", pa.int64())]), options=options)
+    table.append(pa.table({"id": range(1000)}))
+    (path,) = (f"t/{path}" for path in table.files()["path"].to_pylist())
+    content = store.read_bytes(path)
+    reader = table.scan().to_reader()
+    found = [reader.read_next_batch()]
+    # As by a request that was repeated and comes late.
+    store.write(path, content if same else content[:-1] + b"!", overwrite=True)
+    # Of a local file that is replaced the one that was opened is read on.
+    if same or store.url.startswith("file"):
+        found += list(reader)
+        assert pa.Table.from_batches(found)["id"].to_pylist() == list(range(1000))
+    else:
+        with pytest.raises(pds.PartCorrupted):
+            list(reader)
