@@ -35,7 +35,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            inline: 1000,
+            inline: 256,
             segment: 4096,
             merged: 8,
         }

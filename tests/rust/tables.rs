@@ -20,7 +20,7 @@ use pds::store::metrics::Metrics;
 use pds::store::{Abilities, Store, StoreBuilder};
 use pds::table::actions::{Append, Delete, NewTable, Replace, Restore, create};
 use pds::table::commit::{DEFAULT_TIMEOUT, commit, was_committed};
-use pds::table::format::{CommitId, DataFile, TableSchema};
+use pds::table::format::{CommitId, DataFile, Segment, TableSchema};
 use pds::table::vacuum::vacuum;
 use pds::table::{FileRef, Limits, ListedFile, Table, all_files, data_file_name};
 use pds::testing::{faulty_memory, store_over};
@@ -413,4 +413,52 @@ async fn older_files_are_listed_in_segments() {
     }
     let lists = table.store().list("lake/events/manifest/segments").await;
     assert_eq!(lists.unwrap().len(), whole.segments.len());
+}
+
+/// What a commit writes does not grow with the table.
+#[tokio::test]
+async fn a_commit_on_many_files_writes_little() {
+    const FILES: u64 = 200_000;
+    let table = created(memory()).await;
+    let file = |number: u64| DataFile {
+        path: format!("data/2026/11/21/08/b00000001-{number:032x}.parquet"),
+        size_bytes: 1 << 20,
+        footer_size: 4096,
+        row_group_count: 1,
+        total_rows: 100_000,
+        min: (1..8).map(|id| (id, (number * 100_000).into())).collect(),
+        max: (1..8)
+            .map(|id| (id, (number * 100_000 + 99_999).into()))
+            .collect(),
+        null_counts: (1..8).map(|id| (id, 0)).collect(),
+    };
+    let mut count = 0;
+    while count < FILES {
+        let files = (count..count + 4000).map(file).collect();
+        let change = Append {
+            files,
+            began_at: count / 4000 + 1,
+            idempotency_key: None,
+        };
+        commit(&table, &change, DEFAULT_TIMEOUT).await.unwrap();
+        count += 4000;
+    }
+    let mut before = table.newest().await.unwrap().manifest;
+    for number in 0..300 {
+        let change = append(file(FILES + number), 1);
+        let done = commit(&table, &change, DEFAULT_TIMEOUT).await.unwrap();
+        let after = done.snapshot.manifest;
+        let known = |s: &&Segment| before.segments.iter().all(|old| old.path != s.path);
+        let lists = after.segments.iter().filter(known).map(|s| s.size_bytes);
+        let bytes = after.to_bytes().len() as u64 + lists.sum::<u64>();
+        assert!(bytes < 1 << 20, "commit {number} writes {bytes} bytes");
+        before = after;
+    }
+    let newest = before;
+    assert_eq!(newest.file_count(), FILES + 300);
+    assert!(
+        newest.segments.len() < 80,
+        "{} segments",
+        newest.segments.len()
+    );
 }
