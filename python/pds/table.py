@@ -414,8 +414,8 @@ class Table:
     def compact(self, target_file_size: int = 128 << 20) -> CommitResult | None:
         """Write small files as larger ones, and files anew of which most rows are deleted.
 
-        Rows keep their order; older versions keep their files until a vacuum. Whoever appends or deletes
-        meanwhile is not held up.
+        What is written comes last, and rows keep their order in it; older versions keep their files until a
+        vacuum. Whoever appends or deletes meanwhile is not held up.
 
         Args:
             target_file_size: Bytes. Files of fewer than half as many are joined with their neighbours.

@@ -1,6 +1,6 @@
 //! Compaction: small files become larger ones, and rows that tombstones delete are left out.
 //!
-//! Files keep their order. What is written is committed in the place of what was read, if nobody has
+//! Rows keep their order within what is joined, which comes last. What is written is committed in the place of what was read, if nobody has
 //! changed that meanwhile; otherwise it is planned again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
