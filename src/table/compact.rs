@@ -1,7 +1,7 @@
 //! Compaction: small files become larger ones, and rows that tombstones delete are left out.
 //!
-//! Rows keep their order within what is joined, which comes last. What is written is committed in the place of what was read, if nobody has
-//! changed that meanwhile; otherwise it is planned again.
+//! Rows keep their order within what is joined, which comes last. What is written is committed in the
+//! place of what was read, if nobody has changed that meanwhile; otherwise it is planned again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
