@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pds import _pds
 from pds.arguments import ArrowStream, arrow_stream, check_schema, column_names, is_resident, text
@@ -19,7 +18,6 @@ from pds.options import WriteOptions
 from pds.store import Store, handle_of, is_foreign
 from pds.tables.alter import Alter
 from pds.tables.checks import check_key, check_limit, check_seconds, check_size, check_version, names_of
-from pds.tables.expressions import to_sql
 from pds.tables.results import CheckResult, CommitResult, ScanPlan, VacuumResult
 from pds.tables.scan import TableChanges, TableScan
 from pds.tables.tags import Tags
@@ -28,9 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pds._pds import _Outcome
-
-Where = str | pc.Expression
-"""Which rows: an SQL predicate or a pyarrow expression."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -250,7 +245,7 @@ class Table:
         return self._of(self._place, self._handle.at(check_version(when)))
 
     def scan(
-        self, columns: Sequence[str] | None = None, *, where: Where | None = None, limit: int | None = None
+        self, columns: Sequence[str] | None = None, *, where: str | None = None, limit: int | None = None
     ) -> TableScan:
         r"""The snapshot's rows.
 
@@ -258,8 +253,7 @@ class Table:
             columns: Names of columns, in the order wanted. None is all.
             where: Only rows for which this holds: an SQL predicate over any of the table's columns, such
                 as `"at >= TIMESTAMP '2026-01-01' AND name LIKE 'a%'"`. Names that are no plain words are
-                quoted: `"\"unit price\" > 3"`. Or a pyarrow expression, `pc.field("id") > 3`. Files and row
-                groups without such rows are not read.
+                quoted: `"\"unit price\" > 3"`. Files and row groups without such rows are not read.
             limit: So many rows at most.
 
         Raises:
@@ -269,13 +263,9 @@ class Table:
         for name in names or []:
             if self.schema.get_field_index(name) < 0:
                 raise InvalidInput(f"no column {name!r}; there are {self.schema.names}")
-        sql = None if where is None else self._sql(where)
-        if sql is not None:
-            self._handle.check_filter(sql)
-        return TableScan(self._handle, names, sql, check_limit(limit))
-
-    def _sql(self, where: object) -> str:
-        return to_sql(where, self.schema) if isinstance(where, pc.Expression) else text("where", where)
+        if where is not None:
+            self._handle.check_filter(text("where", where))
+        return TableScan(self._handle, names, where, check_limit(limit))
 
     def scan_changes(self, since: int, until: int | None = None) -> TableChanges:
         """What happened to the rows: the inserts and deletes of every commit after `since` up to `until`.
@@ -323,7 +313,7 @@ class Table:
         return self._write(data, idempotency_key, overwrite=False)
 
     def overwrite(
-        self, data: ArrowStream, where: Where | None = None, *, idempotency_key: str | None = None
+        self, data: ArrowStream, where: str | None = None, *, idempotency_key: str | None = None
     ) -> CommitResult:
         """Put rows in the place of all there are, or of those for which a predicate holds.
 
@@ -340,7 +330,7 @@ class Table:
         """
         if where is None:
             return self._write(data, idempotency_key, overwrite=True)
-        return self._exchange(data, self._sql(where), None, idempotency_key)
+        return self._exchange(data, text("where", where), None, idempotency_key)
 
     def upsert(
         self, data: ArrowStream, on: str | Sequence[str] | None = None, *, idempotency_key: str | None = None
@@ -385,7 +375,7 @@ class Table:
         )
         return self._done(outcome, handle, before)
 
-    def delete(self, where: Where) -> CommitResult:
+    def delete(self, where: str) -> CommitResult:
         """Delete the rows for which a predicate holds. No data file is written again.
 
         A range of the key, `"id BETWEEN 5 AND 9"`, is deleted without reading data. For any other predicate
@@ -403,7 +393,7 @@ class Table:
             CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
         before = self._requests()
-        outcome, rows, size, handle = self._handle.delete(self._sql(where), self._place.timeout)
+        outcome, rows, size, handle = self._handle.delete(text("where", where), self._place.timeout)
         self._handle = handle
         requests = self._requests() - before
         if outcome is None:
