@@ -308,7 +308,8 @@ class Table:
             CommitConflict: Other writers came first until `commit_timeout`; nothing was committed.
             CommitStateUnknown: The store could not be asked whether the commit happened;
                 `was_committed` tells later.
-            TransactionExpired: A vacuum ran meanwhile that removed what had been written; write again.
+            TransactionExpired: A vacuum ran meanwhile that removed what had been written, or older columns
+                were restored; write again.
         """
         return self._write(data, idempotency_key, overwrite=False)
 

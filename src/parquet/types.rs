@@ -167,6 +167,8 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
     };
     match cast_with_options(array, target, &options) {
         Ok(done) => Ok(done),
+        // Values that do not fit are no reason to call them by another unit.
+        Err(e) if !is_renamed(array.data_type(), target) => Err(failed(e)),
         Err(e) => relabel(array, target).ok_or_else(|| failed(e)),
     }
 }
@@ -213,6 +215,16 @@ fn masked(data: ArrayData) -> Result<ArrayData, arrow_schema::ArrowError> {
 }
 
 /// The same buffers under another type, where the layouts agree.
+/// Whether two types differ in nothing but the names of nested fields and whether a map is sorted.
+fn is_renamed(from: &DataType, to: &DataType) -> bool {
+    match (from, to) {
+        (DataType::Map(from, _), DataType::Map(to, _)) => {
+            from.data_type().equals_datatype(to.data_type())
+        }
+        _ => from.equals_datatype(to),
+    }
+}
+
 fn relabel(array: &ArrayRef, target: &DataType) -> Option<ArrayRef> {
     let data = array
         .to_data()

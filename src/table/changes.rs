@@ -60,9 +60,16 @@ pub fn changes(table: &Table, since: Arc<Manifest>, until: Arc<Manifest>) -> Res
         );
         return Err(Error::invalid(message));
     }
-    let fields = columns.schema.fields().iter().cloned();
-    let fields: Vec<FieldRef> = fields.chain(told.map(Arc::new)).collect();
+    // Rows of older versions may have nulls where there may be none now.
+    let fields = columns.schema.fields().iter();
+    let fields = fields.map(|f| Arc::new(f.as_ref().clone().with_nullable(true)));
+    let fields: Vec<FieldRef> = fields.collect();
     let metadata = columns.schema.metadata().clone();
+    let columns = Columns {
+        schema: Arc::new(Schema::new_with_metadata(fields.clone(), metadata.clone())),
+        ..columns
+    };
+    let fields: Vec<FieldRef> = fields.into_iter().chain(told.map(Arc::new)).collect();
     let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
     let job = Job {
         table: table.clone(),
@@ -138,13 +145,11 @@ impl Job {
         let now = self
             .rows(after, touched.into_iter().chain(new).collect())
             .await?;
-        let position = |rows: &Rows, path: &str| {
-            let mut files = rows.files.iter();
-            files.position(|listed| listed.file.path == path)
-        };
         for (rows, other, change) in [(&old, &now, DELETE), (&now, &old, INSERT)] {
+            let paths = other.files.iter().map(|f| f.file.path.as_str());
+            let places: HashMap<&str, usize> = paths.zip(0..).collect();
             for file in 0..rows.files.len() {
-                let there = position(other, &rows.files[file].file.path);
+                let there = places.get(rows.files[file].file.path.as_str()).copied();
                 let part = rows.part(file).await?;
                 for unit in rows.every_unit(file, &part) {
                     let mut kept = rows.alive(&unit).await?;

@@ -31,7 +31,17 @@ pub async fn check(table: &Table) -> Result<Checked> {
         let newest = table.newest().await?.manifest;
         let manifests = list(table, names::MANIFESTS).await?;
         let Some(needed) = referenced(table, &newest, &manifests).await? else {
-            continue;
+            let kept = (newest.oldest_version..newest.version).map(names::manifest);
+            let missing: Vec<String> = kept.filter(|name| !manifests.contains_key(name)).collect();
+            let now = table.newest().await?.manifest;
+            if missing.is_empty() || now.oldest_version != newest.oldest_version {
+                continue;
+            }
+            return Ok(Checked {
+                version: newest.version,
+                missing,
+                ..Checked::default()
+            });
         };
         let mut objects = manifests;
         for folder in names::FOLDERS {

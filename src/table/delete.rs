@@ -22,7 +22,7 @@ use super::snapshot::Snapshot;
 use super::tombstone::{self, Deleted, Line};
 use super::write::{is_certain, remove};
 use super::{Table, names};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Files looked through at once.
 const CONCURRENT_FILES: usize = 4;
@@ -49,7 +49,13 @@ pub async fn delete(table: &Table, filter: &str, timeout: Duration) -> Result<De
     let deadline = clock.monotonic() + timeout;
     loop {
         let newest = table.newest().await?;
-        let found = find(table, &newest, filter).await?;
+        let found = match find(table, &newest, filter).await {
+            // What was the newest has been vacuumed meanwhile.
+            Err(e) if e.kind() == ErrorKind::VersionExpired && clock.monotonic() < deadline => {
+                continue;
+            }
+            found => found?,
+        };
         if found.lines.is_empty() && found.removed.is_empty() {
             return Ok(Deletion {
                 committed: None,

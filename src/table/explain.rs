@@ -8,7 +8,7 @@ use super::Table;
 use super::format::Manifest;
 use super::rows::Rows;
 use super::scan::Wanted;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Files opened at once.
 const CONCURRENT_FILES: usize = 16;
@@ -32,10 +32,14 @@ pub struct Plan {
 
 /// Plans a scan: reads the footers that it would read, and no rows.
 pub async fn explain(table: &Table, manifest: Arc<Manifest>, wanted: Wanted) -> Result<Plan> {
-    let rows = Rows::new(table, manifest, wanted.filter).await?;
-    let opened = (0..rows.files.len()).map(|file| rows.open(file));
+    let rows = &Rows::new(table, manifest, wanted.filter).await?;
+    let opened = (0..rows.files.len()).map(|file| async move {
+        let units = rows.open(file).await?;
+        let read = units.iter().map(|unit| unit.rows() as u64).sum::<u64>();
+        Ok::<_, Error>((units.len() as u64, read))
+    });
     let opened: Vec<_> = opened.collect();
-    let units: Vec<_> = stream::iter(opened)
+    let counts: Vec<(u64, u64)> = stream::iter(opened)
         .buffered(CONCURRENT_FILES)
         .try_collect()
         .await?;
@@ -43,13 +47,12 @@ pub async fn explain(table: &Table, manifest: Arc<Manifest>, wanted: Wanted) -> 
     let paths: std::collections::HashSet<&str> = paths.collect();
     let touches = |files: &[String]| files.iter().any(|f| paths.contains(f.as_str()));
     let tombstones = rows.manifest.tombstones.iter();
-    let units = units.iter().flatten();
     Ok(Plan {
         files: rows.manifest.file_count(),
         files_read: rows.files.len() as u64,
         row_groups: rows.files.iter().map(|f| f.file.row_group_count).sum(),
-        row_groups_read: units.clone().count() as u64,
-        rows_read: units.map(|unit| unit.rows() as u64).sum(),
+        row_groups_read: counts.iter().map(|(groups, _)| groups).sum(),
+        rows_read: counts.iter().map(|(_, rows)| rows).sum(),
         tombstones_read: tombstones.filter(|t| touches(&t.files)).count() as u64,
     })
 }

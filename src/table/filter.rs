@@ -14,7 +14,7 @@ use arrow_select::filter::prep_null_mask_filter;
 use datafusion_common::config::ConfigOptions;
 use datafusion_common::pruning::PruningStatistics;
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion_common::{DFSchema, DataFusionError, ScalarValue, TableReference, not_impl_err};
+use datafusion_common::{DFSchema, DataFusionError, TableReference, not_impl_err};
 use datafusion_expr::execution_props::ExecutionProps;
 use datafusion_expr::expr::Expr;
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
@@ -131,9 +131,8 @@ impl Filter {
             if let Some((min, max)) = keys.ends(column) {
                 let name = table.schema.field(place).name();
                 let column = || Expr::Column(datafusion_common::Column::from_name(name));
-                let value = |of| ScalarValue::try_from_array(of, 0).map(lit).map_err(refused);
-                terms.push(binary_expr(column(), Operator::GtEq, value(&min)?));
-                terms.push(binary_expr(column(), Operator::LtEq, value(&max)?));
+                terms.push(binary_expr(column(), Operator::GtEq, lit(min.clone())));
+                terms.push(binary_expr(column(), Operator::LtEq, lit(max.clone())));
             }
         }
         let within = tree(terms, Operator::And);
@@ -388,6 +387,9 @@ struct Functions {
 
 impl Functions {
     fn new() -> Self {
+        let mut options = ConfigOptions::default();
+        // A time with a zone is a moment, whatever the zone of the column it is compared with.
+        options.execution.time_zone = Some("+00:00".into());
         Self {
             scalar: datafusion_functions::all_default_functions(),
             planners: vec![
@@ -395,7 +397,7 @@ impl Functions {
                 Arc::new(DatetimeFunctionPlanner),
                 Arc::new(UnicodeFunctionPlanner),
             ],
-            options: ConfigOptions::default(),
+            options,
         }
     }
 }

@@ -189,6 +189,9 @@ pub struct Manifest {
     /// other rows.
     #[serde(default)]
     pub restored_at: Option<u64>,
+    /// The last version that brought older columns back: files written before may not fit them.
+    #[serde(default)]
+    pub columns_restored_at: Option<u64>,
     /// The last version that brought rows.
     #[serde(default)]
     pub added_at: Option<u64>,
@@ -389,7 +392,7 @@ impl Manifest {
         let versions_fit = self.version <= MAX_VERSION
             && known.contains(&self.oldest_version)
             && self.gc_floor <= self.version
-            && [self.restored_at, self.added_at]
+            && [self.restored_at, self.columns_restored_at, self.added_at]
                 .iter()
                 .flatten()
                 .all(|at| known.contains(at))
@@ -443,16 +446,6 @@ impl Manifest {
         self.version
             .saturating_sub(self.recent_commits.len() as u64)
             .max(1)
-    }
-
-    /// Whether rows that were deleted after `version` may be back.
-    pub(super) fn restored_since(&self, version: u64) -> bool {
-        self.restored_at.is_some_and(|at| at > version)
-    }
-
-    /// Whether there may be rows that were not there at `version`.
-    pub(super) fn added_since(&self, version: u64) -> bool {
-        self.added_at.is_some_and(|at| at > version)
     }
 
     /// Whether a reader may still ask for a version.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use arrow_array::{Array, ArrayRef};
 use arrow_row::{RowConverter, SortField};
 use arrow_schema::{DataType, Schema};
-use arrow_select::concat::concat;
+use datafusion_common::ScalarValue;
 
 use super::schema::Columns;
 use super::statistics::{extreme_of, has_bounds};
@@ -21,8 +21,8 @@ pub(super) struct KeySet {
     kinds: Vec<DataType>,
     converter: RowConverter,
     rows: HashSet<Box<[u8]>>,
-    /// By column, the smallest and the largest of each batch.
-    ends: Vec<(Vec<ArrayRef>, Vec<ArrayRef>)>,
+    /// By column, the smallest and the largest value. They hold nothing of the batches.
+    ends: Vec<Option<(ScalarValue, ScalarValue)>>,
 }
 
 impl KeySet {
@@ -38,7 +38,7 @@ impl KeySet {
         Ok(Self {
             ids: places.iter().map(|place| columns.ids[*place]).collect(),
             names: fields.map(|f| f.name().clone()).collect(),
-            ends: kinds.iter().map(|_| <_>::default()).collect(),
+            ends: vec![None; kinds.len()],
             kinds,
             converter,
             rows: HashSet::new(),
@@ -63,11 +63,17 @@ impl KeySet {
                 return Err(Error::invalid(message));
             }
         }
-        for ((mins, maxes), column) in self.ends.iter_mut().zip(keys) {
-            if has_bounds(column.data_type()) && !column.is_empty() {
-                mins.extend(extreme_of(column, false));
-                maxes.extend(extreme_of(column, true));
-            }
+        for (ends, column) in self.ends.iter_mut().zip(keys) {
+            let Some((min, max)) = ends_of(column) else {
+                continue;
+            };
+            *ends = Some(match ends.take() {
+                Some((low, high)) => (
+                    if min < low { min } else { low },
+                    if max > high { max } else { high },
+                ),
+                None => (min, max),
+            });
         }
         Ok(())
     }
@@ -97,18 +103,18 @@ impl KeySet {
         &self.kinds
     }
 
-    /// The smallest and the largest value of a column, as arrays of one row.
-    pub(super) fn ends(&self, column: usize) -> Option<(ArrayRef, ArrayRef)> {
-        let (mins, maxes) = &self.ends[column];
-        let whole = |parts: &[ArrayRef]| {
-            let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
-            concat(&parts).ok()
-        };
-        Some((
-            extreme_of(&whole(mins)?, false)?,
-            extreme_of(&whole(maxes)?, true)?,
-        ))
+    /// The smallest and the largest value of a column.
+    pub(super) fn ends(&self, column: usize) -> Option<&(ScalarValue, ScalarValue)> {
+        self.ends[column].as_ref()
     }
+}
+
+fn ends_of(column: &ArrayRef) -> Option<(ScalarValue, ScalarValue)> {
+    if !has_bounds(column.data_type()) || column.is_empty() {
+        return None;
+    }
+    let end = |largest| ScalarValue::try_from_array(&extreme_of(column, largest)?, 0).ok();
+    Some((end(false)?, end(true)?))
 }
 
 /// A key, for a message.

@@ -21,6 +21,9 @@ const CONCURRENT_SEGMENTS: usize = 16;
 /// More bytes than this are no segment.
 const MAX_SEGMENT_BYTES: u64 = 256 << 20;
 
+/// Segments that have more bytes together stay apart: a commit writes what becomes of them.
+const MERGED_BYTES: u64 = 1 << 20;
+
 /// How long lists become.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -268,6 +271,9 @@ impl Shortener {
 
 /// Where neighbouring segments begin that are better one.
 fn mergeable(segments: &[Segment], limits: Limits) -> Option<usize> {
-    let fits = |some: &[Segment]| some.iter().map(alive).sum::<u64>() <= limits.segment as u64;
+    let fits = |some: &[Segment]| {
+        some.iter().map(alive).sum::<u64>() <= limits.segment as u64
+            && some.iter().map(|s| s.size_bytes).sum::<u64>() <= MERGED_BYTES
+    };
     segments.windows(limits.merged).position(fits)
 }

@@ -29,6 +29,7 @@ mod rows;
 mod scan;
 mod schema;
 mod segment;
+mod since;
 mod snapshot;
 mod statistics;
 pub mod tombstone;

@@ -153,22 +153,17 @@ pub(super) fn describe(
             segment.null_counts.insert(*id, nulls);
         }
         // A file of nulls has no bounds, and needs none.
-        let valued = files
-            .iter()
-            .filter(|f| f.null_counts.get(id) != Some(&f.total_rows));
-        let valued: Vec<DataFile> = valued.cloned().collect();
-        let of = OfFiles {
-            files: &valued,
-            columns,
-        };
+        let is_null = |f: &DataFile| f.null_counts.get(id) == Some(&f.total_rows);
+        let nulls = files.iter().filter(|f| is_null(f)).count();
+        let of = OfFiles { files, columns };
         let ends = (
-            of.bounds(place, |f| f.min.get(id)),
-            of.bounds(place, |f| f.max.get(id)),
+            of.bounds(place, |f| f.min.get(id).filter(|_| !is_null(f))),
+            of.bounds(place, |f| f.max.get(id).filter(|_| !is_null(f))),
         );
         let (Some(min), Some(max)) = ends else {
             continue;
         };
-        if valued.is_empty() || min.null_count() + max.null_count() > 0 {
+        if nulls == files.len() || min.null_count() != nulls || max.null_count() != nulls {
             continue;
         }
         if let (Some(min), Some(max)) = (extreme(&min, false), extreme(&max, true)) {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
-use arrow_schema::ArrowError;
+use arrow_schema::{ArrowError, Schema};
 
 use super::actions::{Delete, Exchange};
 use super::commit::{Committed, commit_onto, plans_again};
@@ -49,13 +49,14 @@ pub async fn exchange(
         return Ok((done, Vec::new()));
     }
     let columns = Columns::of(&base)?;
+    let given = input.schema();
     let input = conform(input, &columns)?;
     let (input, going) = match instead {
-        Instead::Of(on) => watched(
-            input,
-            &columns,
-            &matched_by(on.as_deref(), &base, &columns)?,
-        )?,
+        Instead::Of(on) => {
+            let places = matched_by(on.as_deref(), &base, &columns)?;
+            check_given(&given, &columns, &places)?;
+            watched(input, &columns, &places)?
+        }
         Instead::Where(sql) => {
             let filter = Filter::parse(sql, &columns, &**table.store().clock())?;
             (checked(input, filter), Going::Where(sql.clone()))
@@ -63,11 +64,9 @@ pub async fn exchange(
     };
     let files = upload(table, &base, input, how).await?;
     let mut change = change(instead, how, &base, files.clone());
-    let done = carry_out(table, &mut change, &going, how.timeout).await;
-    let unused = match &done {
-        Ok(done) => done.replayed,
-        Err(e) => is_certain(e.kind()),
-    };
+    let mut open = false;
+    let done = carry_out(table, &mut change, &going, how.timeout, &mut open).await;
+    let unused = done.as_ref().map_or(!open, |done| done.replayed);
     if unused {
         let named: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
         remove(table, &named).await;
@@ -108,6 +107,20 @@ fn matched_by(on: Option<&[String]>, base: &Manifest, columns: &Columns) -> Resu
     let key = named.filter(|(_, id)| base.key.contains(id));
     let key: Vec<String> = key.map(|(field, _)| field.name().clone()).collect();
     places(&columns.schema, &key)
+}
+
+/// Refuses data without the columns that rows are matched by.
+fn check_given(given: &Schema, columns: &Columns, places: &[usize]) -> Result<()> {
+    let mut names = places
+        .iter()
+        .map(|place| columns.schema.field(*place).name());
+    match names.find(|name| given.index_of(name).is_err()) {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!("the data has no column {name:?}, and rows are matched by it");
+            Err(Error::invalid(message))
+        }
+    }
 }
 
 /// What is known of the rows that go once the new ones are uploaded.
@@ -160,12 +173,14 @@ fn with_check(
     Box::new(RecordBatchIterator::new(batches, schema))
 }
 
-/// Finds the rows that go and commits, again while others bring rows.
+/// Finds the rows that go and commits, again while others bring rows. `open` says after an error
+/// whether it may be committed all the same.
 async fn carry_out(
     table: &Table,
     change: &mut Exchange,
     going: &Going,
     timeout: Duration,
+    open: &mut bool,
 ) -> Result<Committed> {
     let clock = table.store().clock();
     let deadline = clock.monotonic() + timeout;
@@ -186,11 +201,15 @@ async fn carry_out(
             _ => None,
         };
         let found = match filter {
-            Some(filter) => {
-                let filter = Some(Arc::new(filter));
-                by_row(&Rows::new(table, Arc::clone(&manifest), filter).await?).await?
+            Some(filter) => look(table, &manifest, filter).await,
+            None => Ok(Found::default()),
+        };
+        let found = match found {
+            // What was the newest has been vacuumed meanwhile.
+            Err(e) if e.kind() == ErrorKind::VersionExpired && clock.monotonic() < deadline => {
+                continue;
             }
-            None => Found::default(),
+            found => found?,
         };
         change.gone.tombstones = write_tombstones(table, &newest, &found).await?;
         change.gone.looked_at = found.looked_at;
@@ -198,16 +217,24 @@ async fn carry_out(
         change.gone.rows = found.rows;
         change.gone.began_at = manifest.version;
         let left = deadline.saturating_sub(clock.monotonic());
-        let error = match commit_onto(table, &*change, Some(newest), left).await {
+        let done = commit_onto(table, &*change, Some(newest), left).await;
+        *open = done.as_ref().is_err_and(|e| !is_certain(e.kind()));
+        let in_vain = !*open && done.as_ref().map_or(true, |done| done.replayed);
+        if let Some(written) = change.gone.tombstones.take_if(|_| in_vain) {
+            remove(table, &[written.path]).await;
+        }
+        let error = match done {
             Ok(done) => return Ok(done),
             Err(e) => e,
         };
-        if let Some(written) = change.gone.tombstones.take_if(|_| is_certain(error.kind())) {
-            remove(table, &[written.path]).await;
-        }
         let again = plans_again(error.kind()) && error.kind() != ErrorKind::TransactionExpired;
         if !again || clock.monotonic() >= deadline {
             return Err(error);
         }
     }
+}
+
+async fn look(table: &Table, manifest: &Arc<Manifest>, filter: Filter) -> Result<Found> {
+    let rows = Rows::new(table, Arc::clone(manifest), Some(Arc::new(filter))).await?;
+    by_row(&rows).await
 }

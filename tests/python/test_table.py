@@ -432,3 +432,19 @@ def test_rows_that_another_engine_deleted_are_gone(store: pds.Store) -> None:
     assert table.scan(["x"]).to_pyarrow().num_rows == len(left)
     assert table.scan().count() == len(left)
     assert table.as_of(3).scan().count() == 200
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_seconds_that_milliseconds_do_not_hold_are_refused(store: pds.Store, zone: str | None) -> None:
+    kind = pa.timestamp("s", zone)
+    for values in ([1_577_836_800, 2**54], [[1], [2**54]]):
+        data = pa.array(values, kind if isinstance(values[0], int) else pa.list_(kind))
+        first = pa.array(values[:1], data.type)
+        table = pds.Table.create(store, f"t{data.type.num_fields}", pa.schema([("k", data.type)]))
+        with pytest.raises(pds.InvalidInput, match='"k"'):
+            table.append(pa.table({"k": data}))
+        table.append(pa.table({"k": first}))
+        assert table.scan().to_pyarrow()["k"].to_pylist() == first.to_pylist()
+        datasets = pds.ParquetDatasetStore(store)
+        with pytest.raises(pds.InvalidInput, match='"k"'):
+            datasets.write_dataset(pa.table({"k": data}), f"d{data.type.num_fields}")

@@ -329,3 +329,17 @@ def test_the_history_tells_of_deletes(table: pds.Table) -> None:
     assert operation["name"] == "delete"
     assert operation["filter"] == "id % 2 = 0"
     assert json.dumps(operation)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "+05:30"])
+def test_moments_are_compared_whatever_the_zone(memory_store: pds.Store, zone: str) -> None:
+    schema = pa.schema([("at", pa.timestamp("us", zone))])
+    table = pds.Table.create(memory_store, "t", schema)
+    hours = [0, 1, 2, 5_000, 400_000]
+    table.append(pa.table({"at": pa.array([h * 3_600_000_000 for h in hours], pa.timestamp("us", zone))}))
+    for hour in hours:
+        moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(hours=hour)
+        for text in (f"TIMESTAMP WITH TIME ZONE '{moment:%Y-%m-%d %H:%M:%S}+00'", f"'{moment:%Y-%m-%dT%H:%M:%S}Z'"):
+            assert table.scan(where=f"at < {text}").count() == hours.index(hour), text
+            assert table.scan(where=f"at = {text}").count() == 1, text
+            assert table.scan(where=f"at IN ({text})").count() == 1, text

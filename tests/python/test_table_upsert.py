@@ -301,3 +301,37 @@ def test_changes_that_cannot_be_told(table: pds.Table) -> None:
     own = pds.Table.create(table.store, "u", pa.schema([("_change_type", pa.int8())]))
     with pytest.raises(pds.InvalidInput, match="_change_type"):
         own.scan_changes(1)
+
+
+def test_what_a_write_leaves_out_is_named(table: pds.Table) -> None:
+    with pytest.raises(pds.InvalidInput, match='no column "id"'):
+        table.upsert(pa.table({"name": ["x"]}))
+
+
+def test_a_write_that_a_restore_of_other_columns_overtakes(store: pds.Store) -> None:
+    table = pds.Table.create(store, "t", pa.schema([pa.field("id", pa.int32(), nullable=False), ("x", pa.int8())]))
+    table.append(pa.table({"id": pa.array([1], pa.int32()), "x": pa.array([1], pa.int8())}, table.schema))
+    other = pds.Table(store, "t")
+    schema = pa.schema([table.schema.field("id"), ("x", pa.int64())])
+
+    def rows() -> Any:
+        yield pa.record_batch({"id": pa.array([2], pa.int32()), "x": [1 << 40]}, schema)
+        other.restore(2)
+
+    for write in (table.append, table.overwrite, lambda data: table.upsert(data, on="id")):
+        other.refresh().alter.widen("x", pa.int64())
+        with pytest.raises(pds.TransactionExpired, match="restored"):
+            write(pa.RecordBatchReader.from_batches(schema, rows()))
+        assert table.refresh().scan().to_pyarrow().to_pylist() == [{"id": 1, "x": 1}]
+        assert table.check().orphans == []
+
+
+def test_changes_over_a_restore_of_a_column(store: pds.Store) -> None:
+    schema = pa.schema([("id", pa.int64()), pa.field("c", pa.int64(), nullable=False)])
+    table = pds.Table.create(store, "t", schema)
+    table.alter.drop_column("c")
+    table.append(pa.table({"id": [1]}))
+    table.restore(1)
+    told = table.scan_changes(1).to_pyarrow()
+    assert told["_change_type"].to_pylist() == ["insert", "delete"]
+    assert told["c"].null_count == 2

@@ -1,4 +1,4 @@
-//! More files. Appends fit every snapshot, so they never conflict.
+//! More files. Appends fit every snapshot, so they do not conflict, but with a restore of other columns.
 
 use serde_json::json;
 
@@ -19,6 +19,9 @@ pub struct Append {
 
 impl Change for Append {
     fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
+        if let Some(refused) = base.refuses_files_of(self.began_at) {
+            return Err(refused);
+        }
         let mut next = base.clone();
         next.data_files.extend(self.files.iter().cloned());
         next.added_at = Some(base.version + 1);

@@ -50,6 +50,7 @@ pub async fn create(table: &Table, new: NewTable) -> Result<Snapshot> {
         gc_floor: 0,
         restored_at: None,
         added_at: None,
+        columns_restored_at: None,
         recent_commits: Vec::new(),
         transactions: std::collections::BTreeMap::new(),
         tags: std::collections::BTreeMap::new(),

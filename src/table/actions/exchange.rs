@@ -25,6 +25,9 @@ pub struct Exchange {
 
 impl Change for Exchange {
     fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
+        if let Some(refused) = base.refuses_files_of(self.began_at) {
+            return Err(refused);
+        }
         if base.added_since(self.gone.began_at) {
             let message = "rows were added by another commit";
             return Err(Error::new(ErrorKind::CommitConflict, message));

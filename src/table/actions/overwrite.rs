@@ -19,6 +19,9 @@ pub struct Overwrite {
 
 impl Change for Overwrite {
     fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
+        if let Some(refused) = base.refuses_files_of(self.began_at) {
+            return Err(refused);
+        }
         let mut next = base.clone();
         next.segments.clear();
         next.data_files.clone_from(&self.files);

@@ -35,6 +35,9 @@ impl Change for Restore {
         next.tombstones.clone_from(&from.tombstones);
         next.restored_at = Some(base.version + 1);
         next.added_at = next.restored_at;
+        if from.arrow_schema != base.arrow_schema || from.schema.columns != base.schema.columns {
+            next.columns_restored_at = next.restored_at;
+        }
         let details = [("restored_version", json!(from.version))];
         Ok((next, Operation::new("restore", details)))
     }
