@@ -431,8 +431,8 @@ class Table:
         Args:
             when: As for `as_of`.
         """
-        before = self._requests()
-        return self._done(*self._handle.restore(self.as_of(when).version, self._place.timeout), before)
+        version = self.as_of(when).version
+        return self._commit(lambda handle, timeout: handle.restore(version, timeout))
 
     def vacuum(self, retention: timedelta = timedelta(days=7), *, dry_run: bool = False) -> VacuumResult:
         """Remove versions that were replaced longer ago than `retention`, and what only they need.
@@ -468,8 +468,7 @@ class Table:
         return self._done(*change(self._handle, self._place.timeout), before)
 
     def _tag(self, name: str, version: int | None) -> CommitResult:
-        before = self._requests()
-        return self._done(*self._handle.tag(name, version, self._place.timeout), before)
+        return self._commit(lambda handle, timeout: handle.tag(name, version, timeout))
 
     def _requests(self) -> int:
         return self.store.metrics()["requests"]
