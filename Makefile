@@ -182,7 +182,7 @@ test-hostile: build ## the fast tests again with tiny row groups, pages and buff
 
 # --- for people --------------------------------------------------------------
 
-.PHONY: demo bench bench-peers soak clean
+.PHONY: demo bench bench-peers bench-table soak clean
 demo: setup install-release ## the main job: Spark writes, everyone reads
 	$(BIN)/python examples/demo.py $(ARGS)
 
@@ -191,6 +191,19 @@ bench: ## criterion benchmarks of the engine
 
 bench-peers: setup install-release ## against the peers, into docs/benchmarks.md
 	$(BIN)/python benches/python/peers.py $(ARGS)
+
+# An environment of its own, made anew when the lock file is another.
+BENCH_VENV := $(PDS_CACHE)/bench/venv
+BENCH_STAMP := $(BENCH_VENV)/.installed-$(shell sha256sum benches/requirements.lock | cut -c1-16)
+
+$(BENCH_STAMP):
+	tools/make-venv $(PYTHON) $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install --quiet --no-input --requirement benches/requirements.lock
+	touch $@
+
+bench-table: setup wheel $(BENCH_STAMP) ## tables against their peers, into docs/benchmarks.md
+	$(BENCH_VENV)/bin/python -m pip install --quiet --no-input --no-deps --force-reinstall dist/*.whl
+	$(BENCH_VENV)/bin/python benches/python/table_peers.py $(ARGS)
 
 soak: setup build ## random and fault tests, long
 	PDS_SOAK=1 cargo test --locked --package pds --all-features $(ARGS)

@@ -130,6 +130,23 @@ impl Error {
         self
     }
 
+    /// The same error for somebody else; causes are told in the message.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        let cause = self.source.as_ref().map(|cause| chain(&**cause));
+        let message = match cause {
+            Some(cause) if !self.message.contains(&cause) => format!("{}: {cause}", self.message),
+            _ => self.message.clone(),
+        };
+        Self {
+            kind: self.kind,
+            message,
+            path: self.path.clone(),
+            detail: self.detail.clone(),
+            source: None,
+        }
+    }
+
     /// What the caller can do.
     pub fn kind(&self) -> ErrorKind {
         self.kind

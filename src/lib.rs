@@ -1,16 +1,16 @@
 //! The engine of `pds`: Parquet data on object stores, published all or nothing.
 //!
 //! Layers, each knowing only those before it:
-//! [`error`] and [`clock`], then [`store`] (bytes and conditions), [`parquet`] (Arrow to Parquet and
-//! back over sinks and sources of bytes), `part` (Parquet files in a store), [`dataset`] (parts,
-//! manifest, marker), [`table`] (snapshots
-//! committed by compare-and-swap).
+//! [`error`], [`clock`] and `sort` (streams of batches), then [`store`] (bytes and conditions),
+//! [`parquet`] (Arrow to Parquet and back over sinks and sources of bytes), `part` (Parquet files in a
+//! store), [`dataset`] (parts, manifest, marker), [`table`] (snapshots committed by compare-and-swap).
 
 pub mod clock;
 pub mod dataset;
 pub mod error;
 pub mod parquet;
 mod part;
+mod sort;
 pub mod store;
 pub mod table;
 #[cfg(feature = "testing")]

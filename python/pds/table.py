@@ -5,59 +5,43 @@ from __future__ import annotations
 __all__ = ["CheckResult", "CommitResult", "ScanPlan", "Table", "TableChanges", "TableScan", "Tags", "VacuumResult"]
 
 import json
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
 from pds import _pds
-from pds.arguments import ArrowStream, arrow_stream, check_schema, column_names, is_resident, text
-from pds.errors import AlreadyExists, InvalidInput, InvalidType, UnsafeStore
-from pds.options import WriteOptions
-from pds.store import Store, handle_of, is_foreign
+from pds.arguments import ArrowStream, arrow_stream, check_schema, is_resident, text
+from pds.errors import AlreadyExists, InvalidInput, InvalidType
+from pds.store import Store, handle_of
 from pds.tables.alter import Alter
-from pds.tables.checks import check_key, check_limit, check_seconds, check_size, check_version, names_of
-from pds.tables.results import CheckResult, CommitResult, ScanPlan, VacuumResult
+from pds.tables.checks import check_key, check_limit, check_version, names_of
+from pds.tables.merge import Merge
+from pds.tables.optimize import Optimize
+from pds.tables.place import Place
+from pds.tables.predicate import Predicate, predicate_of
+from pds.tables.results import CheckResult, CommitResult, ScanPlan, VacuumResult, entry_of
 from pds.tables.scan import TableChanges, TableScan
+from pds.tables.snapshot import Snapshot
 from pds.tables.tags import Tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import pyarrow.compute as pc
+
     from pds._pds import _Outcome
+    from pds.options import WriteOptions
+    from pds.tables.merge import Clauses
+
+    Where = str | pc.Expression
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _TIMEOUT_SECONDS = 120.0
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A table's place and how it is written."""
-
-    store: Store
-    path: str
-    options: WriteOptions
-    timeout: float
-    handle: _pds.StoreHandle
-
-    @classmethod
-    def of(cls, store: Store, path: str, options: WriteOptions | None, commit_timeout: float) -> Self:
-        text("path", path)
-        if options is None:
-            options = WriteOptions()
-        if not isinstance(options, WriteOptions):
-            raise InvalidType(f"options must be a WriteOptions, not {type(options).__name__}")
-        _pds.check_options(options)
-        if not isinstance(store, Store) and is_foreign(store):
-            raise UnsafeStore(
-                "a remote_store.Store has no conditional writes; open the place as a pds.Store", path=path
-            )
-        return cls(store, path, options, check_seconds("commit_timeout", commit_timeout), handle_of(store))
-
-
-class Table:
+class Table(Snapshot):
     """One snapshot of a table; it stays the same until `refresh`, whatever others commit.
 
     A table is a folder of immutable objects and one pointer that a conditional write moves; there is
@@ -90,11 +74,11 @@ class Table:
     ) -> None:
         if version is not None:
             check_version(version)
-        self._place = _Place.of(store, path, options, commit_timeout)
+        self._place = Place.of(store, path, options, commit_timeout)
         self._handle = _pds.TableHandle.open(self._place.handle, path, version)
 
     @classmethod
-    def _of(cls, place: _Place, handle: _pds.TableHandle) -> Self:
+    def _of(cls, place: Place, handle: _pds.TableHandle) -> Self:
         table = cls.__new__(cls)
         table.__dict__.update(_place=place, _handle=handle)
         return table
@@ -132,7 +116,7 @@ class Table:
         if not isinstance(schema, pa.Schema):
             raise InvalidType(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
         check_schema(schema)
-        place = _Place.of(store, path, options, commit_timeout)
+        place = Place.of(store, path, options, commit_timeout)
         names = (names_of("key", key), names_of("sort_by", sort_by))
         try:
             return cls._of(place, _pds.TableHandle.create(place.handle, path, schema, *names))
@@ -150,33 +134,12 @@ class Table:
         return _pds.table_exists(handle_of(store), text("path", path))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        place = self._place
-        return _reopen, (place.store, place.path, self.version, place.options, place.timeout)
+        return _reopen, (self.store, self.path, self.version, self._place.options, self._place.timeout)
 
     def __repr__(self) -> str:
         return f"Table({self.store!r}, {self.path!r}, version={self.version})"
 
     # -- what there is -----------------------------------------------------------
-
-    @property
-    def store(self) -> Store:
-        """Where the table is."""
-        return self._place.store
-
-    @property
-    def path(self) -> str:
-        """The table's folder."""
-        return self._place.path
-
-    @property
-    def version(self) -> int:
-        """The snapshot's number, from 1."""
-        return self._handle.version
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The snapshot's columns."""
-        return self._handle.schema
 
     @property
     def tags(self) -> Tags:
@@ -185,20 +148,13 @@ class Table:
 
     @property
     def alter(self) -> Alter:
-        """Changes of the columns: add_column, rename_column, drop_column, widen, reorder."""
+        """Changes of the columns."""
         return Alter(self._commit)
 
-    def _manifest(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._handle.manifest())
-        return found
-
-    def files(self) -> pa.Table:
-        """The snapshot's data files: path, size_bytes, row_group_count, total_rows."""
-        counts = ("size_bytes", "row_group_count", "total_rows")
-        fields: dict[str, pa.DataType] = {"path": pa.string(), **dict.fromkeys(counts, pa.uint64())}
-        schema = pa.schema(fields)
-        rows = [dict(zip(schema.names, file, strict=True)) for file in self._handle.files()]
-        return pa.Table.from_pylist(rows, schema)
+    @property
+    def optimize(self) -> Optimize:
+        """Files written anew: compact, sort."""
+        return Optimize(self._rewrite, self.schema)
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
         """What was done, newest first, as far as it has not been vacuumed.
@@ -210,15 +166,8 @@ class Table:
             For each version: version, created_at, commit_id and operation (name and counts).
         """
         wanted = check_limit(limit)
-        manifests = map(json.loads, self._handle.history(self.version if wanted is None else wanted))
         return [
-            {
-                "version": manifest["version"],
-                "created_at": datetime.fromisoformat(manifest["created_at"]),
-                "commit_id": manifest["commit_id"],
-                "operation": manifest["operation"],
-            }
-            for manifest in manifests
+            entry_of(json.loads(found)) for found in self._handle.history(self.version if wanted is None else wanted)
         ]
 
     def refresh(self) -> Self:
@@ -244,53 +193,6 @@ class Table:
             return self._of(self._place, self._handle.at(self.tags[when]))
         return self._of(self._place, self._handle.at(check_version(when)))
 
-    def scan(
-        self, columns: Sequence[str] | None = None, *, where: str | None = None, limit: int | None = None
-    ) -> TableScan:
-        r"""The snapshot's rows.
-
-        Args:
-            columns: Names of columns, in the order wanted. None is all.
-            where: Only rows for which this holds: an SQL predicate over any of the table's columns, such
-                as `"at >= TIMESTAMP '2026-01-01' AND name LIKE 'a%'"`. Names that are no plain words are
-                quoted: `"\"unit price\" > 3"`. Files and row groups without such rows are not read.
-            limit: So many rows at most.
-
-        Raises:
-            InvalidInput: There is no such column, or the predicate cannot be used.
-        """
-        names = column_names(columns)
-        for name in names or []:
-            if self.schema.get_field_index(name) < 0:
-                raise InvalidInput(f"no column {name!r}; there are {self.schema.names}")
-        if where is not None:
-            self._handle.check_filter(text("where", where))
-        return TableScan(self._handle, names, where, check_limit(limit))
-
-    def scan_changes(self, since: int, until: int | None = None) -> TableChanges:
-        """What happened to the rows: the inserts and deletes of every commit after `since` up to `until`.
-
-        An update is a delete and an insert. Compactions are passed over. The rows have the columns of
-        `until` and, named as Delta Lake names them, `_change_type` ("insert" or "delete"),
-        `_commit_version` and `_commit_timestamp`; commits are in order, and within a commit deletes come
-        first.
-
-        Args:
-            since: A version; its own changes are not told.
-            until: A version. None is this snapshot.
-
-        Raises:
-            VersionExpired: A version in between has been vacuumed; the error names the oldest there is.
-            InvalidInput: There is no such version, or `until` is before `since`.
-        """
-        handle = self._handle if until is None else self._handle.at(check_version(until))
-        changes = TableChanges(handle, check_version(since))
-        _ = changes.schema  # so that what cannot be read is said now
-        return changes
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self.scan().__arrow_c_stream__(requested_schema)
-
     # -- what can be done --------------------------------------------------------
 
     def append(self, data: ArrowStream, *, idempotency_key: str | None = None) -> CommitResult:
@@ -314,7 +216,7 @@ class Table:
         return self._write(data, idempotency_key, overwrite=False)
 
     def overwrite(
-        self, data: ArrowStream, where: str | None = None, *, idempotency_key: str | None = None
+        self, data: ArrowStream, where: Where | None = None, *, idempotency_key: str | None = None
     ) -> CommitResult:
         """Put rows in the place of all there are, or of those for which a predicate holds.
 
@@ -331,7 +233,7 @@ class Table:
         """
         if where is None:
             return self._write(data, idempotency_key, overwrite=True)
-        return self._exchange(data, text("where", where), None, idempotency_key)
+        return self._exchange(data, predicate_of(where, self.schema), None, idempotency_key)
 
     def upsert(
         self, data: ArrowStream, on: str | Sequence[str] | None = None, *, idempotency_key: str | None = None
@@ -356,8 +258,29 @@ class Table:
         """
         return self._exchange(data, None, None if on is None else names_of("on", on), idempotency_key)
 
+    def merge(self, source: ArrowStream, on: str | Sequence[str] | None = None) -> Merge:
+        """Change, delete and add rows as those of a source say: `when_…` clauses, then `execute`.
+
+            table.merge(changes, on="id").when_matched_update_all().when_not_matched_insert_all().execute()
+
+        Args:
+            source: As `data` for `append`; it is held in memory, and may have columns that the table has not.
+            on: The columns that rows are matched by. None is the table's key.
+        """
+        stream, names = arrow_stream(source), None if on is None else names_of("on", on)
+
+        def execute(clauses: Clauses, key: str | None) -> CommitResult:
+            before, place = self._requests(), self._place
+            outcome, handle = self._handle.merge(stream, names, clauses, place.options, key, place.timeout)
+            if outcome is not None:
+                return self._done(outcome, handle, before)
+            self._handle = handle
+            return self._unchanged(before)
+
+        return Merge(execute)
+
     def _exchange(
-        self, data: ArrowStream, where: str | None, on: list[str] | None, idempotency_key: str | None
+        self, data: ArrowStream, where: str | Predicate | None, on: list[str] | None, idempotency_key: str | None
     ) -> CommitResult:
         check_key(idempotency_key)
         source = arrow_stream(data)
@@ -376,7 +299,7 @@ class Table:
         )
         return self._done(outcome, handle, before)
 
-    def delete(self, where: str) -> CommitResult:
+    def delete(self, where: Where) -> CommitResult:
         """Delete the rows for which a predicate holds. No data file is written again.
 
         A range of the key, `"id BETWEEN 5 AND 9"`, is deleted without reading data. For any other predicate
@@ -394,36 +317,36 @@ class Table:
             CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
         before = self._requests()
-        outcome, rows, size, handle = self._handle.delete(text("where", where), self._place.timeout)
+        outcome, rows, size, handle = self._handle.delete(predicate_of(where, self.schema), self._place.timeout)
         self._handle = handle
         requests = self._requests() - before
         if outcome is None:
-            return CommitResult(self.version, "", 0, 0, 0, requests, 0, 0.0, replayed=False)
+            return self._unchanged(before)
         version, commit_id, attempts, waited, replayed, *_ = outcome
         return CommitResult(version, commit_id, rows, 0, size, requests, attempts, waited, replayed)
 
-    def compact(self, target_file_size: int = 128 << 20) -> CommitResult | None:
-        """Write small files as larger ones, and files anew of which most rows are deleted.
+    def add_files(self, paths: str | Sequence[str], *, idempotency_key: str | None = None) -> CommitResult:
+        """Add Parquet files that are there already; their rows are not written again.
 
-        What is written comes last, and rows keep their order in it; older versions keep their files until a
-        vacuum. Whoever appends or deletes meanwhile is not held up.
+        Files within the table's folder stay where they are, and no vacuum removes them: from then on they
+        must not be changed. Files elsewhere in the store are copied into the table, by the store itself
+        where it can. Columns are matched by the names they have now, also after they are renamed.
 
         Args:
-            target_file_size: Bytes. Files of fewer than half as many are joined with their neighbours.
-
-        Returns:
-            What was written; None where nothing is worth it.
+            paths: Paths relative to the store.
+            idempotency_key: As for `append`.
 
         Raises:
-            CommitConflict: Others changed the same files until `commit_timeout`.
-            CommitStateUnknown, TransactionExpired: As for `append`.
+            NotFound: There is no such file.
+            PartCorrupted: It is no Parquet file.
+            AlreadyExists: It is one of the table's files already.
+            InvalidInput: It has a column that the table does not have, or of a type whose values could be
+                lost, or may have nulls where the table may not; or it is one of the table's own objects.
+            CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
-        before = self._requests()
-        size = check_size("target_file_size", target_file_size)
-        done = self._handle.compact(size, self._place.options, self._place.timeout)
-        if done is None:
-            return None
-        return self._done(*done, before)
+        check_key(idempotency_key)
+        names = names_of("paths", paths)
+        return self._commit(lambda handle, timeout: handle.add_files(names, idempotency_key, timeout))
 
     def restore(self, when: int | datetime | str) -> CommitResult:
         """Make the rows and columns of an older snapshot the newest; nothing is copied.
@@ -452,10 +375,9 @@ class Table:
         return found
 
     def check(self) -> CheckResult:
-        """Whether everything is there that the newest version and those before it name.
+        """Whether everything is there that the newest version and those before it name; sizes are compared.
 
-        Sizes are compared; no data is read. The table is looked at as it is now, whatever snapshot this
-        object shows.
+        No data is read. The table is looked at as it is now, whatever snapshot this object shows.
         """
         return CheckResult(*self._handle.check())
 
@@ -467,17 +389,25 @@ class Table:
         before = self._requests()
         return self._done(*change(self._handle, self._place.timeout), before)
 
+    def _rewrite(
+        self, rewrite: Callable[[_pds.TableHandle, WriteOptions, float], tuple[_Outcome, _pds.TableHandle] | None]
+    ) -> CommitResult | None:
+        before = self._requests()
+        done = rewrite(self._handle, self._place.options, self._place.timeout)
+        return None if done is None else self._done(*done, before)
+
     def _tag(self, name: str, version: int | None) -> CommitResult:
         return self._commit(lambda handle, timeout: handle.tag(name, version, timeout))
 
     def _requests(self) -> int:
         return self.store.metrics()["requests"]
 
+    def _unchanged(self, before: int) -> CommitResult:
+        return CommitResult(self.version, "", 0, 0, 0, self._requests() - before, 0, 0.0, replayed=False)
+
     def _done(self, outcome: _Outcome, handle: _pds.TableHandle, before: int) -> CommitResult:
-        version, commit_id, attempts, waited, replayed, rows, files, size = outcome
         self._handle = handle
-        requests = self._requests() - before
-        return CommitResult(version, commit_id, rows, files, size, requests, attempts, waited, replayed)
+        return CommitResult.of(outcome, self._requests() - before)
 
 
 def _reopen(store: Store, path: str, version: int, options: WriteOptions, commit_timeout: float) -> Table:

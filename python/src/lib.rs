@@ -1,5 +1,7 @@
 //! The door between Python and the engine: it converts, waits and maps errors, and knows nothing else.
 
+mod alter;
+mod commits;
 mod credentials;
 mod dataset;
 mod error;
@@ -7,6 +9,7 @@ mod foreign;
 mod input;
 mod logging;
 mod parts;
+mod predicate;
 mod runtime;
 mod scan;
 mod store;
@@ -24,5 +27,6 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     logging::register(module)?;
     dataset::register(module)?;
     scan::register(module)?;
+    alter::register(module)?;
     table::register(module)
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use chrono::DateTime;
 use pds::clock::SystemClock;
 use pds::store::Store;
-use pds::table::actions::{Alter, NewTable, Restore, Tag, create};
+use pds::table::actions::{NewTable, Restore, Tag, create};
 use pds::table::commit::{Change, Committed, commit, was_committed};
 use pds::table::format::{CommitId, DataFile, Manifest, Moment};
 use pds::table::{self, Columns, Filter, Instead, Table, Upload, Wanted, vacuum};
@@ -19,14 +19,13 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3_arrow::PySchema;
 
+use crate::commits::{GivenClause, Outcome, clause, outcome, rewriting};
 use crate::dataset::Options;
 use crate::input::{reader, schema_of, seconds};
+use crate::predicate::predicate_of;
 use crate::runtime::{checked, run};
 use crate::scan::Scan;
 use crate::store::StoreHandle;
-
-/// Version, commit, attempts, seconds waited, whether replayed, rows, files, bytes.
-type Outcome = (u64, String, u32, f64, bool, u64, usize, u64);
 
 /// Version; paths that are missing, of another length, named by nobody.
 type Found = (u64, Vec<String>, Vec<String>, Vec<String>);
@@ -45,8 +44,15 @@ impl TableHandle {
         Table::new(self.store.store()?, &self.path)
     }
 
-    fn filter(&self, sql: &str) -> Result<Filter> {
-        Filter::parse(sql, &Columns::of(&self.manifest)?, &SystemClock)
+    /// The filter that a predicate is of the snapshot.
+    fn filter(&self, given: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Arc<Filter>>> {
+        let Some(given) = given else {
+            return Ok(None);
+        };
+        let predicate = predicate_of(given)?;
+        let columns = Columns::of(&self.manifest);
+        let filter = columns.and_then(|columns| predicate.filter(&columns, &SystemClock));
+        Ok(Some(Arc::new(checked(given.py(), filter)?)))
     }
 
     fn with(&self, manifest: Arc<Manifest>) -> Self {
@@ -63,7 +69,7 @@ impl TableHandle {
     }
 
     /// Runs a commit; gives its outcome and the snapshot after it.
-    fn committed(
+    pub(crate) fn committed(
         &self,
         py: Python<'_>,
         change: impl Change + 'static,
@@ -77,20 +83,6 @@ impl TableHandle {
         )?;
         Ok(self.after(&done, &[]))
     }
-}
-
-fn outcome(done: &Committed, files: &[DataFile]) -> Outcome {
-    let total = |of: fn(&DataFile) -> u64| files.iter().map(of).sum();
-    (
-        done.version,
-        done.commit_id.as_str().to_owned(),
-        done.attempts,
-        done.waited.as_secs_f64(),
-        done.replayed,
-        total(|f| f.total_rows),
-        files.len(),
-        total(|f| f.size_bytes),
-    )
 }
 
 #[pymethods]
@@ -184,6 +176,12 @@ impl TableHandle {
         Ok(bytes.collect())
     }
 
+    /// How many data files there are; nothing is read.
+    #[getter]
+    fn file_count(&self) -> u64 {
+        self.manifest.file_count()
+    }
+
     /// The data files: path, bytes, row groups, rows.
     fn files(&self, py: Python<'_>) -> PyResult<Vec<(String, u64, u64, u64)>> {
         let table = checked(py, self.table())?;
@@ -196,8 +194,8 @@ impl TableHandle {
     }
 
     /// Checks a filter; raises `InvalidInput`.
-    fn check_filter(&self, py: Python<'_>, predicate: &str) -> PyResult<()> {
-        checked(py, self.filter(predicate)).map(drop)
+    fn check_filter(&self, predicate: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.filter(Some(predicate)).map(drop)
     }
 
     /// Streams the snapshot's rows.
@@ -205,14 +203,13 @@ impl TableHandle {
         &self,
         py: Python<'_>,
         columns: Option<Vec<String>>,
-        predicate: Option<String>,
+        predicate: Option<&Bound<'_, PyAny>>,
         limit: Option<u64>,
     ) -> PyResult<Scan> {
         let table = checked(py, self.table())?;
-        let filter = predicate.map(|sql| checked(py, self.filter(&sql)));
         let wanted = Wanted {
             columns,
-            filter: filter.transpose()?.map(Arc::new),
+            filter: self.filter(predicate)?,
             limit,
         };
         let manifest = Arc::clone(&self.manifest);
@@ -226,12 +223,11 @@ impl TableHandle {
     fn explain(
         &self,
         py: Python<'_>,
-        predicate: Option<String>,
+        predicate: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(u64, u64, u64, u64, u64, u64)> {
         let table = checked(py, self.table())?;
-        let filter = predicate.map(|sql| checked(py, self.filter(&sql)));
         let wanted = Wanted {
-            filter: filter.transpose()?.map(Arc::new),
+            filter: self.filter(predicate)?,
             ..Wanted::default()
         };
         let manifest = Arc::clone(&self.manifest);
@@ -276,10 +272,11 @@ impl TableHandle {
     fn delete(
         &self,
         py: Python<'_>,
-        predicate: String,
+        predicate: &Bound<'_, PyAny>,
         timeout: f64,
     ) -> PyResult<(Option<Outcome>, Option<u64>, u64, Self)> {
         let timeout = checked(py, seconds("commit_timeout", timeout))?;
+        let predicate = predicate_of(predicate)?;
         let table = checked(py, self.table())?;
         let done = run(py, move || async move {
             table::delete(&table, &predicate, timeout).await
@@ -311,6 +308,7 @@ impl TableHandle {
             overwrite,
             idempotency_key,
             timeout,
+            order: None,
         };
         let (done, files) = run(py, move || async move {
             table::write(&table, input, &how).await
@@ -327,7 +325,7 @@ impl TableHandle {
         data: &Bound<'_, PyAny>,
         options: Options,
         resident: bool,
-        predicate: Option<String>,
+        predicate: Option<&Bound<'_, PyAny>>,
         on: Option<Vec<String>>,
         idempotency_key: Option<String>,
         timeout: f64,
@@ -338,7 +336,9 @@ impl TableHandle {
             overwrite: false,
             idempotency_key,
             timeout: checked(py, seconds("commit_timeout", timeout))?,
+            order: None,
         };
+        let predicate = predicate.map(predicate_of).transpose()?;
         let instead = predicate.map_or(Instead::Of(on), Instead::Where);
         let table = checked(py, self.table())?;
         let input = reader(data)?;
@@ -348,83 +348,92 @@ impl TableHandle {
         Ok(self.after(&done, &files))
     }
 
+    /// Merges a stream by clauses: the outcome, or None where there was nothing to do.
+    #[expect(clippy::too_many_arguments, reason = "a call of the facade's own")]
+    fn merge(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        on: Option<Vec<String>>,
+        clauses: Vec<GivenClause>,
+        options: Options,
+        idempotency_key: Option<String>,
+        timeout: f64,
+    ) -> PyResult<(Option<Outcome>, Self)> {
+        let clauses = clauses.into_iter().map(|given| clause(py, given));
+        let clauses = clauses.collect::<PyResult<Vec<_>>>()?;
+        let how = Upload {
+            idempotency_key,
+            ..rewriting(py, &options, timeout)?
+        };
+        let table = checked(py, self.table())?;
+        let input = reader(data)?;
+        let done = run(py, move || async move {
+            table::merge(&table, input, on.as_deref(), &clauses, &how).await
+        })?;
+        let outcome = done.committed.map(|made| outcome(&made, &done.added));
+        Ok((outcome, self.with(done.snapshot.manifest)))
+    }
+
+    /// Adds Parquet files that are there already.
+    fn add_files(
+        &self,
+        py: Python<'_>,
+        paths: Vec<String>,
+        idempotency_key: Option<String>,
+        timeout: f64,
+    ) -> PyResult<(Outcome, Self)> {
+        let timeout = checked(py, seconds("commit_timeout", timeout))?;
+        let table = checked(py, self.table())?;
+        let (done, files) = run(py, move || async move {
+            table::add_files(&table, &paths, idempotency_key.as_deref(), timeout).await
+        })?;
+        Ok(self.after(&done, &files))
+    }
+
     /// Writes small files as larger ones: the outcome, or None.
     fn compact(
         &self,
         py: Python<'_>,
         target_bytes: u64,
+        predicate: Option<&Bound<'_, PyAny>>,
         options: Options,
         timeout: f64,
     ) -> PyResult<Option<(Outcome, Self)>> {
-        let how = Upload {
-            options: checked(py, options.check())?,
-            resident: false,
-            overwrite: false,
-            idempotency_key: None,
-            timeout: checked(py, seconds("commit_timeout", timeout))?,
-        };
-        let table = checked(py, self.table())?;
+        let meant = predicate.map(predicate_of).transpose()?;
+        let (table, how) = (
+            checked(py, self.table())?,
+            rewriting(py, &options, timeout)?,
+        );
         let done = run(py, move || async move {
-            table::compact(&table, target_bytes, &how).await
+            table::compact(&table, target_bytes, meant.as_ref(), &how).await
+        });
+        Ok(done?.map(|done| self.after(&done.committed, &done.added)))
+    }
+
+    /// Writes all rows anew, sorted: the outcome, or None.
+    fn sort(
+        &self,
+        py: Python<'_>,
+        by: Option<Vec<String>>,
+        target_bytes: u64,
+        options: Options,
+        timeout: f64,
+    ) -> PyResult<Option<(Outcome, Self)>> {
+        let (table, how) = (
+            checked(py, self.table())?,
+            rewriting(py, &options, timeout)?,
+        );
+        let done = run(py, move || async move {
+            table::sort(&table, by.as_deref(), target_bytes, &how).await
         })?;
-        Ok(done.map(|done| {
-            let outcome = outcome(&done.committed, &done.added);
-            (outcome, self.with(done.committed.snapshot.manifest))
-        }))
+        Ok(done.map(|done| self.after(&done.committed, &done.added)))
     }
 
     /// Makes a version's content the newest.
     fn restore(&self, py: Python<'_>, version: u64, timeout: f64) -> PyResult<(Outcome, Self)> {
         let from = self.at(py, version)?.manifest;
         self.committed(py, Restore { from }, timeout)
-    }
-
-    /// Adds a column, the only one of `schema`.
-    fn add_column(
-        &self,
-        py: Python<'_>,
-        schema: &Bound<'_, PyAny>,
-        timeout: f64,
-    ) -> PyResult<(Outcome, Self)> {
-        let field = schema_of(schema)?.field(0).clone();
-        self.committed(py, Alter::Add(field), timeout)
-    }
-
-    /// Gives a column the type of the only one of `schema`.
-    fn widen(
-        &self,
-        py: Python<'_>,
-        schema: &Bound<'_, PyAny>,
-        timeout: f64,
-    ) -> PyResult<(Outcome, Self)> {
-        let field = schema_of(schema)?.field(0).clone();
-        let (column, to) = (field.name().clone(), field.data_type().clone());
-        self.committed(py, Alter::Widen { column, to }, timeout)
-    }
-
-    /// Gives a column another name, or with None drops it.
-    fn rename_column(
-        &self,
-        py: Python<'_>,
-        column: String,
-        to: Option<String>,
-        timeout: f64,
-    ) -> PyResult<(Outcome, Self)> {
-        let change = match to {
-            Some(to) => Alter::Rename { column, to },
-            None => Alter::Drop { column },
-        };
-        self.committed(py, change, timeout)
-    }
-
-    /// Puts the columns in another order.
-    fn reorder(
-        &self,
-        py: Python<'_>,
-        columns: Vec<String>,
-        timeout: f64,
-    ) -> PyResult<(Outcome, Self)> {
-        self.committed(py, Alter::Reorder { columns }, timeout)
     }
 
     /// Gives a version a name, or takes the name away.

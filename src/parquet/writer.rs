@@ -166,7 +166,7 @@ pub fn write(
 }
 
 /// The input's own error where it is one of ours.
-fn input_error(error: ArrowError) -> Error {
+pub(crate) fn input_error(error: ArrowError) -> Error {
     match error {
         ArrowError::ExternalError(source) => match source.downcast::<Error>() {
             Ok(ours) => *ours,

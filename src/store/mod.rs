@@ -8,6 +8,7 @@
 //! told apart in the message), [`ErrorKind::Unavailable`] (transport and server errors after
 //! retries), [`ErrorKind::Conflict`] (a condition did not hold).
 
+mod abilities;
 pub mod builder;
 pub mod cas;
 mod counted;
@@ -21,8 +22,10 @@ mod profile;
 pub mod stage;
 mod upload;
 
+use std::any::Any;
+use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,6 +37,7 @@ use object_store::{
     PutOptions, PutPayload, PutResult, RenameOptions,
 };
 
+pub use self::abilities::Abilities;
 pub use self::builder::StoreBuilder;
 use self::local::LocalStore;
 use self::metrics::Metrics;
@@ -46,36 +50,6 @@ const MAX_SENT: u32 = 4;
 const AGAIN_WITHIN: Duration = Duration::from_mins(1);
 const AGAIN_PAUSE: Duration = Duration::from_millis(50);
 
-/// What a store can do beyond reading and atomic writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent facts, set by name"
-)]
-pub struct Abilities {
-    /// Objects can be deleted.
-    pub delete: bool,
-    /// Objects can be listed.
-    pub list: bool,
-    /// Conditional writes hold.
-    pub conditional: bool,
-    /// The last bytes of an object can be asked for without knowing its length.
-    pub suffix_ranges: bool,
-    /// Objects have versions that never recur; else their content stands for the version.
-    pub versions: bool,
-}
-
-impl Abilities {
-    /// Everything.
-    pub const FULL: Self = Self {
-        delete: true,
-        list: true,
-        conditional: true,
-        suffix_ranges: true,
-        versions: true,
-    };
-}
-
 struct Inner {
     name: &'static str,
     objects: Arc<dyn ObjectStore>,
@@ -86,6 +60,8 @@ struct Inner {
     abilities: Abilities,
     /// Nobody below counts the bytes of answers.
     counts_reads: bool,
+    /// What its users share, by name.
+    shared: Mutex<HashMap<String, Arc<dyn Any + Send + Sync>>>,
 }
 
 /// Objects below a root, with paths relative to it.
@@ -128,6 +104,7 @@ impl Store {
             clock,
             abilities,
             counts_reads: true,
+            shared: Mutex::default(),
         };
         Self {
             inner: Arc::new(inner),
@@ -164,6 +141,7 @@ impl Store {
             clock: Arc::clone(&old.clock),
             abilities: old.abilities,
             counts_reads: old.counts_reads,
+            shared: Mutex::default(),
         };
         change(&mut inner);
         Self {
@@ -198,6 +176,15 @@ impl Store {
     /// The store's clock.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock
+    }
+
+    /// Something that all who use this store under this path have in common.
+    pub fn shared<T: Any + Default + Send + Sync>(&self, path: &str) -> Arc<T> {
+        let name = format!("{}\n{}/{path}", std::any::type_name::<T>(), self.prefix);
+        let shared = self.inner.shared.lock();
+        let mut shared = shared.unwrap_or_else(PoisonError::into_inner);
+        let found = Arc::clone(shared.entry(name).or_insert_with(|| Arc::new(T::default())));
+        found.downcast().unwrap_or_default()
     }
 
     /// What the store can do.

@@ -151,10 +151,10 @@ impl Job {
             for file in 0..rows.files.len() {
                 let there = places.get(rows.files[file].file.path.as_str()).copied();
                 let part = rows.part(file).await?;
-                for unit in rows.every_unit(file, &part) {
+                for unit in rows.every_unit(file, &part)? {
                     let mut kept = rows.alive(&unit).await?;
                     if let Some(there) = there {
-                        let unit = other.unit(there, &part, unit.group);
+                        let unit = other.unit(there, &part, unit.group)?;
                         kept = and_not(&kept, &other.alive(&unit).await?);
                     }
                     if kept.true_count() == 0 {

@@ -180,7 +180,7 @@ fn with_key(mut next: Manifest, key: Option<&str>) -> Manifest {
     next
 }
 
-fn timed_out(table: &Table, attempts: u32, timeout: Duration) -> Error {
+pub(super) fn timed_out(table: &Table, attempts: u32, timeout: Duration) -> Error {
     let message = format!(
         "other commits came first in all of {attempts} attempts within {} s; nothing was \
          committed, try again or raise commit_timeout",
@@ -196,7 +196,7 @@ fn jitter(chance: u128, last: Duration) -> Duration {
     (SHORTEST_PAUSE + span * part / 1024).min(LONGEST_PAUSE)
 }
 
-fn check_floor(table: &Table, change: &dyn Change, base: &Manifest) -> Result<()> {
+pub(super) fn check_floor(table: &Table, change: &dyn Change, base: &Manifest) -> Result<()> {
     match change.began_at() {
         Some(began) if began < base.gc_floor => {
             let message = format!(

@@ -1,6 +1,8 @@
-//! Compaction: small files become larger ones, and rows that tombstones delete are left out.
+//! Compaction: small files become larger ones, rows that tombstones delete are left out, and many
+//! small tombstone files become few.
 //!
-//! Rows keep their order within what is joined, which comes last. What is written is committed in the
+//! Rows keep their order within what is joined, which comes last. Sorting is the same for all files at
+//! once. What is written is committed in the
 //! place of what was read, if nobody has changed that meanwhile; otherwise it is planned again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -12,16 +14,22 @@ use serde_json::Value;
 use super::Table;
 use super::actions::Replace;
 use super::commit::{Committed, commit_onto, plans_again};
-use super::format::DataFile;
+use super::delete::put_tombstones;
+use super::format::{DataFile, Manifest, Tombstones};
 use super::listing::{FileRef, ListedFile, all_files};
+use super::predicate::Predicate;
 use super::rows::Rows;
 use super::scan::stream_files;
 use super::snapshot::Snapshot;
+use super::tombstone::{self, Deletions, Line};
 use super::write::{Upload, conform, is_certain, remove, upload};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Above this share of deleted rows a file is written again whatever its size.
 const MAX_DELETED_PERCENT: u64 = 50;
+
+/// Tombstone files of fewer bytes are small.
+const TOMBSTONE_BYTES: u64 = 1 << 20;
 
 /// What a compaction did.
 #[derive(Debug)]
@@ -33,34 +41,150 @@ pub struct Compaction {
 }
 
 /// Writes neighbouring files of fewer than half of `target_bytes` as files of about that size, and
-/// files anew of which most rows are deleted. None where nothing is worth it.
-pub async fn compact(table: &Table, target_bytes: u64, how: &Upload) -> Result<Option<Compaction>> {
-    let clock = table.store().clock();
-    let deadline = clock.monotonic() + how.timeout;
-    loop {
-        let newest = table.newest().await?;
-        let manifest = Arc::clone(&newest.manifest);
-        let rows = Arc::new(Rows::new(table, Arc::clone(&manifest), None).await?);
-        let plan = plan(&rows, target_bytes);
-        if plan.is_empty() {
+/// files anew of which most rows are deleted; of those that may hold rows which are `meant`, where that
+/// is given. None where nothing is worth it.
+pub async fn compact(
+    table: &Table,
+    target_bytes: u64,
+    meant: Option<&Predicate>,
+    how: &Upload,
+) -> Result<Option<Compaction>> {
+    let task = Task {
+        operation: "compact",
+        plan: &|rows| {
+            let clock = &**table.store().clock();
+            let meant = meant.map(|meant| meant.filter(&rows.columns, clock));
+            let meant = meant.transpose()?.map(|filter| rows.files_for(&filter));
+            let meant = meant.unwrap_or_else(|| Ok(vec![true; rows.files.len()]))?;
+            Ok((plan(rows, target_bytes, &meant), how.clone()))
+        },
+    };
+    task.carry_out(table, how.timeout).await
+}
+
+/// Writes all rows anew, sorted by columns or, with None, by the table's sort order or else its key, as
+/// files of about `target_bytes`. None where there are no rows.
+pub async fn sort(
+    table: &Table,
+    by: Option<&[String]>,
+    target_bytes: u64,
+    how: &Upload,
+) -> Result<Option<Compaction>> {
+    let task = Task {
+        operation: "sort",
+        plan: &|rows| {
+            let manifest = &rows.manifest;
+            let own = [&manifest.sort_by, &manifest.key];
+            let order = match by {
+                Some(by) => rows.columns.ids_of(by)?,
+                None => own
+                    .into_iter()
+                    .find(|ids| !ids.is_empty())
+                    .cloned()
+                    .unwrap_or_default(),
+            };
+            if order.is_empty() {
+                let message = "the table has no sort order and no key; name the columns to sort by";
+                return Err(Error::invalid(message));
+            }
+            let described = rows.files.iter().map(|listed| &listed.file);
+            let bytes: u64 = described.clone().map(|file| file.size_bytes).sum();
+            let count: u64 = described.map(|file| file.total_rows).sum();
+            let files = bytes.div_ceil(target_bytes).max(1);
+            let mut how = how.clone();
+            how.options.rows_per_file = Some(count.div_ceil(files).max(1));
+            how.order = Some(order);
+            let all: Vec<usize> = (0..rows.files.len()).collect();
+            Ok((Vec::from_iter((!all.is_empty()).then_some(all)), how))
+        },
+    };
+    task.carry_out(table, how.timeout).await
+}
+
+/// Groups of files, by position, each to be written anew, and how.
+type Plan = (Vec<Vec<usize>>, Upload);
+
+/// Files that are written anew with the same rows.
+struct Task<'a> {
+    operation: &'static str,
+    plan: &'a (dyn Fn(&Rows) -> Result<Plan> + Sync),
+}
+
+impl Task<'_> {
+    async fn carry_out(&self, table: &Table, timeout: Duration) -> Result<Option<Compaction>> {
+        let clock = table.store().clock();
+        let deadline = clock.monotonic() + timeout;
+        loop {
+            let newest = table.newest().await?;
+            let rows = Rows::new(table, Arc::clone(&newest.manifest), None).await;
+            let rows = match rows {
+                // What was the newest has been vacuumed meanwhile.
+                Err(e) if e.kind() == ErrorKind::VersionExpired && clock.monotonic() < deadline => {
+                    continue;
+                }
+                rows => Arc::new(rows?),
+            };
+            let Some((change, written)) = self.write(table, &rows).await? else {
+                return Ok(None);
+            };
+            let added = change.added.clone();
+            match replace(table, change, newest, deadline).await {
+                Ok(committed) => return Ok(Some(Compaction { committed, added })),
+                Err(e) => {
+                    if is_certain(e.kind()) {
+                        remove(table, &written).await;
+                    }
+                    if !plans_again(e.kind()) || clock.monotonic() >= deadline {
+                        return Err(e);
+                    }
+                    log::info!("{} of {:?} begins again: {e}", self.operation, table.root());
+                }
+            }
+        }
+    }
+
+    /// The change and the objects that were written for it; None where there is nothing to do.
+    async fn write(
+        &self,
+        table: &Table,
+        rows: &Arc<Rows>,
+    ) -> Result<Option<(Replace, Vec<String>)>> {
+        let (groups, how) = (self.plan)(rows)?;
+        let gone = groups.iter().flatten().map(|f| path_of(rows, *f));
+        let gone: HashSet<&str> = gone.collect();
+        let sources = mergeable(&rows.manifest, &gone);
+        if groups.is_empty() && sources.is_empty() {
             return Ok(None);
         }
-        let added = rewrite(table, &rows, &plan, how).await?;
-        let change = change(&rows, &plan, &added);
-        match replace(table, change, newest, deadline).await {
-            Ok(committed) => {
-                return Ok(Some(Compaction { committed, added }));
-            }
-            Err(e) => {
-                if is_certain(e.kind()) {
-                    let named: Vec<String> = added.iter().map(|f| f.path.clone()).collect();
-                    remove(table, &named).await;
+        let merged = merge(table, rows, &sources, &gone).await?;
+        let written = merged.iter().map(|t| t.path.clone());
+        let mut written: Vec<String> = written.collect();
+        let mut added: Vec<DataFile> = Vec::new();
+        for (done, group) in groups.iter().enumerate() {
+            match rewrite(table, rows, group, &how).await {
+                Ok(files) => {
+                    written.extend(files.iter().map(|f| f.path.clone()));
+                    added.extend(files);
                 }
-                if !plans_again(e.kind()) || clock.monotonic() >= deadline {
+                Err(e) => {
+                    remove(table, &written).await;
                     return Err(e);
                 }
             }
+            let (what, of) = (self.operation, groups.len());
+            log::info!(
+                "{what} of {:?}: {} of {of} groups of files written",
+                table.root(),
+                done + 1
+            );
         }
+        let sources = sources.iter().map(|t| t.path.clone()).collect();
+        let change = Replace {
+            merged: (sources, merged),
+            operation: self.operation,
+            ..change(rows, &groups, added)
+        };
+        Ok(Some((change, written)))
     }
 }
 
@@ -98,8 +222,65 @@ async fn moved(table: &Table, change: &Replace) -> Result<Option<Vec<FileRef>>> 
     Ok(found.filter(|found| *found != change.removed))
 }
 
+fn path_of(rows: &Rows, file: usize) -> &str {
+    &rows.files[file].file.path
+}
+
+/// The tombstone files that are better fewer: the small ones of files that stay, where they would
+/// not be as many afterwards.
+fn mergeable<'a>(manifest: &'a Manifest, gone: &HashSet<&str>) -> Vec<&'a Tombstones> {
+    let stays = |t: &&Tombstones| t.files.iter().any(|f| !gone.contains(f.as_str()));
+    let small = manifest.tombstones.iter().filter(stays);
+    let small = small.filter(|t| t.size_bytes < TOMBSTONE_BYTES);
+    let small: Vec<&Tombstones> = small.collect();
+    let bytes: u64 = small.iter().map(|t| t.size_bytes).sum();
+    // Of neighbours that were merged any two have more than that.
+    if small.len() as u64 > 2 * (bytes / TOMBSTONE_BYTES) + 1 {
+        return small;
+    }
+    Vec::new()
+}
+
+/// Writes what tombstones say of the files that stay as few tombstones, each of neighbouring files.
+async fn merge(
+    table: &Table,
+    rows: &Rows,
+    sources: &[&Tombstones],
+    gone: &HashSet<&str>,
+) -> Result<Vec<Tombstones>> {
+    let lines = rows.read_lines(sources.to_vec()).await?;
+    let by_file = Deletions::by_file(&lines);
+    let mut merged = Vec::new();
+    let mut open: (Vec<Line>, Vec<String>, usize) = (Vec::new(), Vec::new(), 0);
+    let mut close = async |(lines, files, _): (Vec<Line>, Vec<String>, usize)| {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let version = rows.manifest.version;
+        let written = put_tombstones(table, version, &lines, files, None).await?;
+        merged.push(written);
+        Ok::<_, Error>(())
+    };
+    for listed in &rows.files {
+        let path = &listed.file.path;
+        let Some(deletions) = by_file.get(path).filter(|_| !gone.contains(path.as_str())) else {
+            continue;
+        };
+        let lines = deletions.lines(path);
+        let bytes = tombstone::encode(&lines).len();
+        if (open.2 + bytes) as u64 > TOMBSTONE_BYTES {
+            close(std::mem::take(&mut open)).await?;
+        }
+        open.0.extend(lines);
+        open.1.push(path.clone());
+        open.2 += bytes;
+    }
+    close(open).await?;
+    Ok(merged)
+}
+
 /// Groups of neighbouring files, by position, each to become one.
-fn plan(rows: &Rows, target_bytes: u64) -> Vec<Vec<usize>> {
+fn plan(rows: &Rows, target_bytes: u64, meant: &[bool]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let (mut open, mut bytes): (Vec<usize>, u64) = (Vec::new(), 0);
     let mut close = |open: &mut Vec<usize>| {
@@ -112,7 +293,7 @@ fn plan(rows: &Rows, target_bytes: u64) -> Vec<Vec<usize>> {
     for (number, listed) in rows.files.iter().enumerate() {
         let file = &listed.file;
         let small = file.size_bytes < target_bytes / 2;
-        if !small && !is_wasteful(rows, number) {
+        if !meant[number] || (!small && !is_wasteful(rows, number)) {
             close(&mut open);
             bytes = 0;
             continue;
@@ -162,27 +343,8 @@ fn share(file: &DataFile, key: Option<u32>, min: &Value, max: &Value) -> u64 {
     u64::try_from(rows).unwrap_or_default()
 }
 
+/// Writes the rows of some files.
 async fn rewrite(
-    table: &Table,
-    rows: &Arc<Rows>,
-    plan: &[Vec<usize>],
-    how: &Upload,
-) -> Result<Vec<DataFile>> {
-    let mut added: Vec<DataFile> = Vec::new();
-    for group in plan {
-        match rewrite_group(table, rows, group, how).await {
-            Ok(files) => added.extend(files),
-            Err(e) => {
-                let named: Vec<String> = added.iter().map(|f| f.path.clone()).collect();
-                remove(table, &named).await;
-                return Err(e);
-            }
-        }
-    }
-    Ok(added)
-}
-
-async fn rewrite_group(
     table: &Table,
     rows: &Arc<Rows>,
     group: &[usize],
@@ -203,7 +365,7 @@ async fn rewrite_group(
     Ok(written)
 }
 
-fn change(rows: &Rows, plan: &[Vec<usize>], added: &[DataFile]) -> Replace {
+fn change(rows: &Rows, plan: &[Vec<usize>], added: Vec<DataFile>) -> Replace {
     let manifest = &rows.manifest;
     let removed = plan.iter().flatten().map(|f| rows.files[*f].reference());
     let removed: Vec<FileRef> = removed.collect();
@@ -213,7 +375,8 @@ fn change(rows: &Rows, plan: &[Vec<usize>], added: &[DataFile]) -> Replace {
     Replace {
         operation: "compact",
         applied: touching.map(|t| t.path.clone()).collect(),
-        added: added.to_vec(),
+        added,
+        merged: (Vec::new(), Vec::new()),
         began_at: manifest.version,
         removed,
     }

@@ -13,21 +13,23 @@ use serde_json::Value;
 
 use super::actions::Delete;
 use super::commit::{Committed, commit_onto, plans_again};
-use super::filter::{Filter, Range};
+use super::filter::Range;
 use super::format::{DataFile, Tombstones};
 use super::listing::FileRef;
+use super::predicate::Predicate;
 use super::rows::Rows;
 use super::schema::Columns;
 use super::snapshot::Snapshot;
 use super::tombstone::{self, Deleted, Line};
+use super::unit::Unit;
 use super::write::{is_certain, remove};
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Files looked through at once.
-const CONCURRENT_FILES: usize = 4;
+pub(super) const CONCURRENT_FILES: usize = 4;
 /// Row groups of a file looked through at once.
-const CONCURRENT_GROUPS: usize = 2;
+pub(super) const CONCURRENT_GROUPS: usize = 2;
 
 /// What a delete did.
 #[derive(Debug)]
@@ -44,7 +46,7 @@ pub struct Deletion {
 
 /// Deletes the rows for which `filter` holds. Rows that are appended meanwhile stay; files that are
 /// rewritten meanwhile are looked at again.
-pub async fn delete(table: &Table, filter: &str, timeout: Duration) -> Result<Deletion> {
+pub async fn delete(table: &Table, filter: &Predicate, timeout: Duration) -> Result<Deletion> {
     let clock = table.store().clock();
     let deadline = clock.monotonic() + timeout;
     loop {
@@ -56,7 +58,7 @@ pub async fn delete(table: &Table, filter: &str, timeout: Duration) -> Result<De
             }
             found => found?,
         };
-        if found.lines.is_empty() && found.removed.is_empty() {
+        if found.is_empty() {
             return Ok(Deletion {
                 committed: None,
                 snapshot: newest,
@@ -66,7 +68,7 @@ pub async fn delete(table: &Table, filter: &str, timeout: Duration) -> Result<De
         }
         let tombstones = write_tombstones(table, &newest, &found).await?;
         let change = Delete {
-            filter: filter.to_owned(),
+            filter: filter.to_string(),
             tombstones,
             looked_at: found.looked_at,
             removed: found.removed,
@@ -106,10 +108,25 @@ pub(super) struct Found {
     pub(super) rows: Option<u64>,
 }
 
-async fn find(table: &Table, newest: &Snapshot, filter: &str) -> Result<Found> {
+impl Found {
+    /// Whether nothing goes.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty() && self.removed.is_empty()
+    }
+
+    /// Adds what goes of other files.
+    pub(super) fn add(&mut self, other: Self) {
+        self.lines.extend(other.lines);
+        self.looked_at.extend(other.looked_at);
+        self.removed.extend(other.removed);
+        self.rows = self.rows.zip(other.rows).map(|(a, b)| a + b);
+    }
+}
+
+async fn find(table: &Table, newest: &Snapshot, filter: &Predicate) -> Result<Found> {
     let manifest = &newest.manifest;
     let columns = Columns::of(manifest)?;
-    let filter = Arc::new(Filter::parse(filter, &columns, &**table.store().clock())?);
+    let filter = Arc::new(filter.filter(&columns, &**table.store().clock())?);
     let rows = Rows::new(table, Arc::clone(manifest), Some(Arc::clone(&filter))).await?;
     let by_key = rows.key_id().and_then(|id| {
         let place = columns.ids.iter().position(|known| *known == id)?;
@@ -172,10 +189,7 @@ pub(super) async fn by_row(rows: &Rows) -> Result<Found> {
         ..Found::default()
     };
     for found in files {
-        all.lines.extend(found.lines);
-        all.looked_at.extend(found.looked_at);
-        all.removed.extend(found.removed);
-        all.rows = all.rows.zip(found.rows).map(|(a, b)| a + b);
+        all.add(found);
     }
     Ok(all)
 }
@@ -188,33 +202,49 @@ async fn rows_of(rows: &Rows, file: usize) -> Result<Found> {
             Some(kept) => kept.values().set_indices_u32().collect::<RoaringBitmap>(),
             None => (0..).take(unit.rows()).collect(),
         };
-        let is_whole = hit.len() == selection.alive as u64;
-        Ok::<_, Error>((unit, hit, is_whole))
+        Ok::<_, Error>(Hit {
+            unit: unit.clone(),
+            is_whole: hit.len() == selection.alive as u64,
+            rows: hit,
+        })
     });
-    let looked: Vec<_> = stream::iter(looked)
+    let looked: Vec<Hit> = stream::iter(looked)
         .buffered(CONCURRENT_GROUPS)
         .try_collect()
         .await?;
+    Ok(found_in(rows, file, looked))
+}
+
+/// Rows of a row group that go.
+pub(super) struct Hit {
+    pub(super) unit: Unit,
+    pub(super) rows: RoaringBitmap,
+    /// They are all that is left of it.
+    pub(super) is_whole: bool,
+}
+
+/// What goes of a file, of whose row groups these were looked at.
+pub(super) fn found_in(rows: &Rows, file: usize, looked: Vec<Hit>) -> Found {
     let listed = &rows.files[file];
-    let count = looked.iter().map(|(_, hit, _)| hit.len()).sum();
-    let nothing_is_left = units.first().is_some_and(|unit| {
-        let groups = looked.len() + unit.deleted_groups();
-        groups == unit.groups_of_file() && looked.iter().all(|(_, _, is_whole)| *is_whole)
+    let count = looked.iter().map(|hit| hit.rows.len()).sum();
+    let nothing_is_left = looked.first().is_some_and(|first| {
+        let groups = looked.len() + first.unit.deleted_groups();
+        groups == first.unit.groups_of_file() && looked.iter().all(|hit| hit.is_whole)
     });
     if nothing_is_left {
-        return Ok(Found {
+        return Found {
             removed: vec![listed.reference()],
             rows: Some(count),
             ..Found::default()
-        });
+        };
     }
-    let lines = looked.into_iter().filter(|(_, hit, _)| !hit.is_empty());
-    let lines = lines.map(|(unit, hit, is_whole)| {
-        let number = u32::try_from(unit.group).unwrap_or(u32::MAX);
-        let deleted = if is_whole {
+    let lines = looked.into_iter().filter(|hit| !hit.rows.is_empty());
+    let lines = lines.map(|hit| {
+        let number = u32::try_from(hit.unit.group).unwrap_or(u32::MAX);
+        let deleted = if hit.is_whole {
             Deleted::RowGroup(number)
         } else {
-            Deleted::Rows(number, hit)
+            Deleted::Rows(number, hit.rows)
         };
         Line {
             file: listed.file.path.clone(),
@@ -223,12 +253,12 @@ async fn rows_of(rows: &Rows, file: usize) -> Result<Found> {
     });
     let lines: Vec<Line> = lines.collect();
     let looked_at = (!lines.is_empty()).then(|| listed.reference());
-    Ok(Found {
+    Found {
         lines,
         looked_at: looked_at.into_iter().collect(),
         removed: Vec::new(),
         rows: Some(count),
-    })
+    }
 }
 
 /// Writes the tombstone file, if any.
@@ -240,17 +270,29 @@ pub(super) async fn write_tombstones(
     if found.lines.is_empty() {
         return Ok(None);
     }
-    let clock = table.store().clock();
-    let name = names::tombstones(clock.now(), newest.manifest.version, clock.new_id());
-    let bytes = tombstone::encode(&found.lines);
     let files = found.looked_at.iter().map(|f| f.path.clone()).collect();
+    let version = newest.manifest.version;
+    let written = put_tombstones(table, version, &found.lines, files, found.rows).await?;
+    Ok(Some(written))
+}
+
+/// Writes a tombstone file that is about `files`.
+pub(super) async fn put_tombstones(
+    table: &Table,
+    version: u64,
+    lines: &[Line],
+    files: Vec<String>,
+    deleted_rows: Option<u64>,
+) -> Result<Tombstones> {
+    let clock = table.store().clock();
+    let bytes = tombstone::encode(lines);
     let described = Tombstones {
-        path: name,
+        path: names::tombstones(clock.now(), version, clock.new_id()),
         size_bytes: bytes.len() as u64,
         files,
-        deleted_rows: found.rows,
+        deleted_rows,
     };
     let path = table.path(&described.path);
     table.store().put(&path, bytes, PutMode::Overwrite).await?;
-    Ok(Some(described))
+    Ok(described)
 }

@@ -269,6 +269,9 @@ pub struct DataFile {
     /// Nulls by column identity.
     #[serde(default)]
     pub null_counts: BTreeMap<u32, u64>,
+    /// The names of its columns by identity, of a file that does not say the identities itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub columns: Option<BTreeMap<u32, String>>,
 }
 
 /// A list of data files that is an object of its own.

@@ -1,12 +1,14 @@
 //! The keys of rows that are written, to find the rows that have them already.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use arrow_array::{Array, ArrayRef};
 use arrow_row::{RowConverter, SortField};
 use arrow_schema::{DataType, Schema};
 use datafusion_common::ScalarValue;
 
+use super::format::Manifest;
 use super::schema::Columns;
 use super::statistics::{extreme_of, has_bounds};
 use crate::error::{Error, Result};
@@ -20,7 +22,8 @@ pub(super) struct KeySet {
     names: Vec<String>,
     kinds: Vec<DataType>,
     converter: RowConverter,
-    rows: HashSet<Box<[u8]>>,
+    /// Their numbers, in the order in which they were added.
+    rows: HashMap<Box<[u8]>, u32>,
     /// By column, the smallest and the largest value. They hold nothing of the batches.
     ends: Vec<Option<(ScalarValue, ScalarValue)>>,
 }
@@ -41,7 +44,7 @@ impl KeySet {
             ends: vec![None; kinds.len()],
             kinds,
             converter,
-            rows: HashSet::new(),
+            rows: HashMap::new(),
         })
     }
 
@@ -54,13 +57,19 @@ impl KeySet {
             }
         }
         for (row, bytes) in self.rows_of(keys)?.iter().enumerate() {
-            if !self.rows.insert(bytes.as_ref().into()) {
-                let message = format!(
-                    "two rows have the same {}: {}; keep one of them",
-                    self.names.join(", "),
-                    shown(keys, row)
-                );
-                return Err(Error::invalid(message));
+            let number = self.rows.len();
+            let number = u32::try_from(number)
+                .map_err(|e| Error::invalid("more than 4,294,967,295 keys").caused_by(e))?;
+            match self.rows.entry(bytes.as_ref().into()) {
+                Entry::Vacant(place) => drop(place.insert(number)),
+                Entry::Occupied(_) => {
+                    let message = format!(
+                        "two rows have the same {}: {}; keep one of them",
+                        self.names.join(", "),
+                        shown(keys, row)
+                    );
+                    return Err(Error::invalid(message));
+                }
             }
         }
         for (ends, column) in self.ends.iter_mut().zip(keys) {
@@ -80,12 +89,18 @@ impl KeySet {
 
     /// For each row whether its key is one of these.
     pub(super) fn contains(&self, keys: &[ArrayRef]) -> Result<Vec<bool>> {
+        let found = self.find(keys)?.into_iter();
+        Ok(found.map(|found| found.is_some()).collect())
+    }
+
+    /// For each row the number of its key.
+    pub(super) fn find(&self, keys: &[ArrayRef]) -> Result<Vec<Option<u32>>> {
         let fitted = keys.iter().zip(&self.kinds).zip(&self.names);
         let fitted = fitted.map(|((column, kind), name)| convert(column, kind, name));
         let rows = self.rows_of(&fitted.collect::<Result<Vec<_>>>()?)?;
         Ok(rows
             .iter()
-            .map(|row| self.rows.contains(row.as_ref()))
+            .map(|row| self.rows.get(row.as_ref()).copied())
             .collect())
     }
 
@@ -126,7 +141,7 @@ fn shown(keys: &[ArrayRef], row: usize) -> String {
 }
 
 /// The positions of columns by name, in the order of the table; refuses none and one that is there twice.
-pub(super) fn places(schema: &Schema, on: &[String]) -> Result<Vec<usize>> {
+fn places(schema: &Schema, on: &[String]) -> Result<Vec<usize>> {
     let mut places = Vec::new();
     for name in on {
         let place = crate::parquet::types::index_of(schema, name)?;
@@ -142,4 +157,19 @@ pub(super) fn places(schema: &Schema, on: &[String]) -> Result<Vec<usize>> {
     }
     places.sort_unstable();
     Ok(places)
+}
+
+/// The columns that rows are matched by.
+pub(super) fn matched_by(
+    on: Option<&[String]>,
+    base: &Manifest,
+    columns: &Columns,
+) -> Result<Vec<usize>> {
+    if let Some(on) = on {
+        return places(&columns.schema, on);
+    }
+    let named = columns.schema.fields().iter().zip(columns.ids.iter());
+    let key = named.filter(|(_, id)| base.key.contains(id));
+    let key: Vec<String> = key.map(|(field, _)| field.name().clone()).collect();
+    places(&columns.schema, &key)
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, BooleanArray, StringArray, UInt64Array};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::DataType;
@@ -12,8 +13,11 @@ use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use serde_json::Value;
 
 use super::format::DataFile;
+use super::ranges::{Overlap, Ranges};
 use super::schema::Columns;
+use super::statistics::are_trusted;
 use super::values::text_of;
+use crate::error::Result;
 use crate::parquet::types::convert;
 use crate::part::OpenPart;
 
@@ -98,6 +102,18 @@ enum Which {
 }
 
 impl OfGroups<'_> {
+    /// How much of each row group lies in ranges of the key.
+    pub(super) fn overlaps(&self, ranges: &Ranges, key: &str) -> Result<Vec<Overlap>> {
+        let key = Column::from_name(key);
+        let bounds = self.min_values(&key).zip(self.max_values(&key));
+        let Some((mins, maxes)) = bounds else {
+            return Ok(vec![Overlap::Some; self.num_containers()]);
+        };
+        let nulls = self.null_counts(&key);
+        let nulls = nulls.as_ref().and_then(|n| n.as_primitive_opt());
+        ranges.overlaps(&mins, &maxes, nulls)
+    }
+
     fn statistics(&self, column: &Column, which: Which) -> Option<ArrayRef> {
         let (place, field) = self.columns.schema.column_with_name(&column.name)?;
         let root = self.roots[place]?;
@@ -127,9 +143,10 @@ impl OfGroups<'_> {
             ),
         };
         let values = convert(&values, field.data_type(), name).ok()?;
+        let trusted = are_trusted(metadata, values.data_type());
         let inexact: BooleanArray = exact
             .iter()
-            .map(|exact| Some(exact == Some(false)))
+            .map(|exact| Some(!exact.unwrap_or(trusted)))
             .collect();
         arrow_select::nullif::nullif(&values, &inexact).ok()
     }

@@ -16,10 +16,11 @@ use super::filter::Filter;
 use super::format::{DataFile, Manifest, Tombstones, corrupted};
 use super::listing::{self, ListedFile};
 use super::pruning::{OfFiles, OfGroups};
-use super::schema::{Columns, roots_by_id};
+use super::ranges::Ranges;
+use super::schema::{Columns, roots_by_id, roots_by_name};
 use super::segment::as_file;
 use super::tombstone::{self, Deletions};
-use super::unit::{Read, Selection, Unit, Work, batches, not_read};
+use super::unit::{Deleted, Read, Selection, Unit, Work, batches, not_read};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::file::TAIL_BYTES;
 use crate::parquet::types::convert;
@@ -96,22 +97,32 @@ impl Rows {
     /// The files that may hold rows.
     async fn list(&self) -> Result<Vec<ListedFile>> {
         let segments: Vec<DataFile> = self.manifest.segments.iter().map(as_file).collect();
-        let wanted = self.may_hold(&segments);
+        let wanted = self.may_hold(&segments)?;
         let listed = listing::files(&self.table, &self.manifest, &wanted).await?;
         let files: Vec<DataFile> = listed.iter().map(|l| l.file.clone()).collect();
-        let may = self.may_hold(&files);
+        let may = self.may_hold(&files)?;
         let left = listed.into_iter().zip(may).filter(|(_, may)| *may);
         Ok(left.map(|(listed, _)| listed).collect())
     }
 
-    fn may_hold(&self, files: &[DataFile]) -> Vec<bool> {
+    fn may_hold(&self, files: &[DataFile]) -> Result<Vec<bool>> {
         match &self.filter {
-            None => vec![true; files.len()],
-            Some(filter) => filter.prune(&OfFiles {
-                files,
-                columns: &self.columns,
-            }),
+            None => Ok(vec![true; files.len()]),
+            Some(filter) => self.prune(filter, files),
         }
+    }
+
+    fn prune(&self, filter: &Filter, files: &[DataFile]) -> Result<Vec<bool>> {
+        filter.prune(&OfFiles {
+            files,
+            columns: &self.columns,
+        })
+    }
+
+    /// Which of the files may hold rows for which a filter holds.
+    pub(super) fn files_for(&self, filter: &Filter) -> Result<Vec<bool>> {
+        let files: Vec<DataFile> = self.files.iter().map(|l| l.file.clone()).collect();
+        self.prune(filter, &files)
     }
 
     /// What is deleted of a file.
@@ -125,8 +136,14 @@ impl Rows {
         let wanted: HashSet<&str> = paths.collect();
         let touching = self.manifest.tombstones.iter();
         let touching = touching.filter(|t| t.files.iter().any(|f| wanted.contains(f.as_str())));
-        let touching: Vec<&Tombstones> = touching.collect();
-        let reads = touching.into_iter().map(|found| async move {
+        let lines = self.read_lines(touching.collect()).await?;
+        let by_file = Deletions::by_file(&lines);
+        Ok(by_file.into_iter().map(|(f, d)| (f, Arc::new(d))).collect())
+    }
+
+    /// The lines of some of the snapshot's tombstone files.
+    pub(super) async fn read_lines(&self, of: Vec<&Tombstones>) -> Result<Vec<tombstone::Line>> {
+        let reads = of.into_iter().map(|found| async move {
             let path = self.table.path(&found.path);
             let store = self.table.store();
             let read = store.get_at_most(&path, GetOptions::default(), MAX_TOMBSTONE_BYTES);
@@ -137,11 +154,10 @@ impl Rows {
         });
         let reads: Vec<_> = reads.collect();
         let lines: Vec<Vec<tombstone::Line>> = stream::iter(reads)
-            .buffer_unordered(CONCURRENT_TOMBSTONES)
+            .buffered(CONCURRENT_TOMBSTONES)
             .try_collect()
             .await?;
-        let by_file = Deletions::by_file(lines.iter().flatten());
-        Ok(by_file.into_iter().map(|(f, d)| (f, Arc::new(d))).collect())
+        Ok(lines.into_iter().flatten().collect())
     }
 
     /// Why an object that the snapshot names is not there.
@@ -152,13 +168,13 @@ impl Rows {
     /// The row groups of a file that may hold rows.
     pub(super) async fn open(&self, file: usize) -> Result<Vec<Unit>> {
         let part = self.part(file).await?;
-        let units = self.every_unit(file, &part);
+        let units = self.every_unit(file, &part)?;
         let may = match (&self.filter, units.first()) {
             (Some(filter), Some(unit)) => filter.prune(&OfGroups {
                 part: &part,
                 columns: &self.columns,
                 roots: &unit.roots,
-            }),
+            })?,
             _ => vec![true; units.len()],
         };
         let units = units.into_iter().zip(may).filter(|(_, may)| *may);
@@ -183,29 +199,61 @@ impl Rows {
     }
 
     /// All row groups of a file.
-    pub(super) fn every_unit(&self, file: usize, part: &Arc<OpenPart>) -> Vec<Unit> {
+    pub(super) fn every_unit(&self, file: usize, part: &Arc<OpenPart>) -> Result<Vec<Unit>> {
         let count = part.file.metadata().num_row_groups();
-        let first = (count > 0).then(|| self.unit(file, part, 0));
-        let groups = first.into_iter().flat_map(|unit| {
-            (0..count).map(move |group| Unit {
-                group,
-                ..unit.clone()
-            })
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let unit = self.unit(file, part, 0)?;
+        let units = (0..count).map(|group| Unit {
+            group,
+            ..unit.clone()
         });
-        groups.collect()
+        Ok(units.collect())
     }
 
     /// A row group of a file.
-    pub(super) fn unit(&self, file: usize, part: &Arc<OpenPart>, group: usize) -> Unit {
-        let known = roots_by_id(&part.file.schema);
+    pub(super) fn unit(&self, file: usize, part: &Arc<OpenPart>, group: usize) -> Result<Unit> {
+        let known = match &self.files[file].file.columns {
+            Some(names) => roots_by_name(&part.file.schema, names),
+            None => roots_by_id(&part.file.schema),
+        };
         let roots = self.columns.ids.iter().map(|id| known.get(id).copied());
-        Unit {
+        let roots: Arc<[Option<usize>]> = roots.collect();
+        let deletions = self.deletions.get(&self.files[file].file.path);
+        let deleted = deletions.map(|d| self.deleted(part, &roots, d).map(Arc::new));
+        Ok(Unit {
             file,
             group,
             part: Arc::clone(part),
-            roots: roots.collect(),
-            deletions: self.deletions.get(&self.files[file].file.path).cloned(),
+            deleted: deleted.transpose()?,
+            roots,
+        })
+    }
+
+    /// What is deleted of a file, and which row groups need a look at their keys to know.
+    fn deleted(
+        &self,
+        part: &OpenPart,
+        roots: &[Option<usize>],
+        deletions: &Arc<Deletions>,
+    ) -> Result<Deleted> {
+        let rows = Arc::clone(deletions);
+        if rows.keys.is_empty() {
+            return Ok(Deleted { rows, by_key: None });
         }
+        let key = self.columns.schema.field(self.key()?);
+        let ranges = Ranges::new(&rows.keys, key.data_type())?;
+        let groups = OfGroups {
+            part,
+            columns: &self.columns,
+            roots,
+        };
+        let overlaps = groups.overlaps(&ranges, key.name())?;
+        Ok(Deleted {
+            rows,
+            by_key: Some((ranges, overlaps)),
+        })
     }
 
     /// The rows of a row group that are not deleted.
@@ -232,7 +280,7 @@ impl Rows {
 
     /// Which rows of a row group are left.
     pub(super) async fn select(&self, unit: &Unit) -> Result<Selection> {
-        let by_key = unit.deletions.as_ref().is_some_and(|d| !d.keys.is_empty());
+        let by_key = unit.is_deleted_by_key();
         let key = if by_key { Some(self.key()?) } else { None };
         let mut needed = self
             .filter
@@ -244,7 +292,7 @@ impl Rows {
         let columns = self.read_columns(unit, &needed).await?;
         let work = Work {
             unit: unit.clone(),
-            key: key.map(|key| (key, self.columns.schema.field(key).data_type().clone())),
+            key,
             filter: self.filter.clone(),
         };
         blocking(move || work.select(columns)).await

@@ -1,6 +1,6 @@
 //! A table's columns: the exact Arrow schema, and identities that outlive names.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions, write_message};
@@ -108,6 +108,19 @@ impl Columns {
         ))
     }
 
+    /// The identities of columns by name, each once.
+    pub(super) fn ids_of(&self, names: &[String]) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        for name in names {
+            let id = self.ids[index_of(&self.schema, name)?];
+            if ids.contains(&id) {
+                return Err(Error::invalid(format!("column {name:?} is named twice")));
+            }
+            ids.push(id);
+        }
+        Ok(ids)
+    }
+
     /// The positions of columns by name; None is all of them.
     pub(super) fn project(&self, names: Option<&[String]>) -> Result<Vec<usize>> {
         match names {
@@ -128,4 +141,11 @@ pub(super) fn roots_by_id(file: &Schema) -> HashMap<u32, usize> {
             Some((id.parse().ok()?, root))
         });
     ids.collect()
+}
+
+/// The fields of a data file by the names that it has for columns.
+pub(super) fn roots_by_name(file: &Schema, names: &BTreeMap<u32, String>) -> HashMap<u32, usize> {
+    let roots = names.iter();
+    let roots = roots.filter_map(|(id, name)| Some((*id, file.index_of(name).ok()?)));
+    roots.collect()
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::UInt64Type;
-use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
@@ -26,6 +26,8 @@ use super::statistics::extreme;
 use crate::error::{Error, Result};
 
 const TEXTS: [&str; 4] = ["path", "min", "max", "null_counts"];
+/// The names of columns, where a file is read by them.
+const NAMES: &str = "columns";
 const NUMBERS: [&str; 4] = ["size_bytes", "footer_size", "row_group_count", "total_rows"];
 
 /// The Parquet file that lists `files`.
@@ -36,6 +38,7 @@ pub(super) fn encode(files: &[DataFile]) -> Result<Bytes> {
     let number = |of: &dyn Fn(&DataFile) -> u64| {
         Arc::new(UInt64Array::from_iter_values(files.iter().map(of))) as ArrayRef
     };
+    let names = files.iter().map(|f| f.columns.as_ref().map(json));
     let columns = vec![
         text(&|f| f.path.clone()),
         text(&|f| json(&f.min)),
@@ -45,10 +48,13 @@ pub(super) fn encode(files: &[DataFile]) -> Result<Bytes> {
         number(&|f| f.footer_size),
         number(&|f| f.row_group_count),
         number(&|f| f.total_rows),
+        Arc::new(names.collect::<StringArray>()),
     ];
     let texts = TEXTS.map(|name| Field::new(name, DataType::Utf8, false));
     let numbers = NUMBERS.map(|name| Field::new(name, DataType::UInt64, false));
-    let schema = Schema::new(texts.into_iter().chain(numbers).collect::<Vec<_>>());
+    let names = [Field::new(NAMES, DataType::Utf8, true)];
+    let fields = texts.into_iter().chain(numbers).chain(names);
+    let schema = Schema::new(fields.collect::<Vec<_>>());
     let failed = |e: &dyn std::fmt::Display| Error::other(format!("a segment cannot be made: {e}"));
     let batch = RecordBatch::try_new(Arc::new(schema), columns).map_err(|e| failed(&e))?;
     let properties = WriterProperties::builder()
@@ -104,6 +110,9 @@ fn rows(batch: &RecordBatch, files: &mut Vec<DataFile>) -> Option<()> {
                 .as_primitive_opt::<UInt64Type>()?,
         );
     }
+    // Older writers have none.
+    let names = batch.column_by_name(NAMES);
+    let names = names.and_then(|names| names.as_string_opt::<i32>());
     let ([path, min, max, nulls], [size, footer, groups, total]) = (&texts[..], &numbers[..])
     else {
         return None;
@@ -118,6 +127,10 @@ fn rows(batch: &RecordBatch, files: &mut Vec<DataFile>) -> Option<()> {
             min: parsed(min.value(row))?,
             max: parsed(max.value(row))?,
             null_counts: parsed(nulls.value(row))?,
+            columns: match names.filter(|names| names.is_valid(row)) {
+                Some(names) => Some(parsed(names.value(row))?),
+                None => None,
+            },
         });
     }
     Some(())
@@ -185,6 +198,7 @@ pub(super) fn as_file(segment: &Segment) -> DataFile {
         min: segment.min.clone(),
         max: segment.max.clone(),
         null_counts: segment.null_counts.clone(),
+        columns: None,
     }
 }
 
@@ -204,6 +218,9 @@ mod tests {
             min: BTreeMap::from([(1, json!(number)), (2, json!(format!("{}", number % 13)))]),
             max: BTreeMap::from([(1, json!(number + 5)), (2, json!("z"))]),
             null_counts: BTreeMap::from([(1, 1), (2, 0), (3, 10)]),
+            columns: number
+                .is_multiple_of(3)
+                .then(|| BTreeMap::from([(1, "a b".to_owned())])),
         }
     }
 

@@ -69,8 +69,15 @@ impl Column {
             converter.row_group_mins(groups())?,
             converter.row_group_maxes(groups())?,
         );
-        let exact = all_true(&converter.row_group_is_min_value_exact(groups())?)
-            && all_true(&converter.row_group_is_max_value_exact(groups())?);
+        let exact = is_exact(
+            footer,
+            &mins,
+            &converter.row_group_is_min_value_exact(groups())?,
+        ) && is_exact(
+            footer,
+            &maxes,
+            &converter.row_group_is_max_value_exact(groups())?,
+        );
         // A row group of nulls has none; any other without bounds leaves the file without.
         let empty = groups().zip(counts.iter());
         let empty = empty.filter(|(g, nulls)| *nulls == Some(g.num_rows().unsigned_abs()));
@@ -84,9 +91,22 @@ impl Column {
     }
 }
 
-/// Nothing is said of a row group without values.
-fn all_true(flags: &BooleanArray) -> bool {
-    flags.iter().flatten().all(|exact| exact)
+/// Whether all bounds are known to be those of the values.
+fn is_exact(footer: &ParquetMetaData, bounds: &ArrayRef, flags: &BooleanArray) -> bool {
+    let trusted = are_trusted(footer, bounds.data_type());
+    let mut flags = flags.iter().enumerate();
+    // Nothing is said of a row group without values.
+    flags.all(|(group, flag)| flag.unwrap_or(trusted || bounds.is_null(group)))
+}
+
+/// Whether bounds of which the writer does not say that they are exact are so. Texts may be cut; and
+/// without an order of columns nobody knows how other values were compared.
+pub(super) fn are_trusted(footer: &ParquetMetaData, data_type: &DataType) -> bool {
+    let is_text = matches!(
+        data_type,
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View
+    );
+    !is_text && footer.file_metadata().column_orders().is_some()
 }
 
 pub(super) fn has_bounds(data_type: &DataType) -> bool {

@@ -160,12 +160,23 @@ impl Deletions {
             }
             Deleted::Rows(..) => {}
             Deleted::Keys(min, max) => {
-                let range = (min.clone(), max.clone());
-                if !self.keys.contains(&range) {
-                    self.keys.push(range);
-                }
+                self.keys.push((min.clone(), max.clone()));
             }
         }
+    }
+
+    /// As few lines as say it of a file.
+    pub fn lines(&self, file: &str) -> Vec<Line> {
+        let groups = self.groups.iter().map(|group| Deleted::RowGroup(*group));
+        let rows = self.rows.iter();
+        let rows = rows.map(|(group, rows)| Deleted::Rows(*group, rows.clone()));
+        let keys = joined(&self.keys).into_iter();
+        let keys = keys.map(|(min, max)| Deleted::Keys(min, max));
+        let line = |deleted| Line {
+            file: file.to_owned(),
+            deleted,
+        };
+        groups.chain(rows).chain(keys).map(line).collect()
     }
 
     /// Of every file that the lines are about.
@@ -176,6 +187,32 @@ impl Deletions {
         }
         all
     }
+}
+
+/// The ranges, each once; those of whole numbers that meet are one.
+fn joined(ranges: &[(Value, Value)]) -> Vec<(Value, Value)> {
+    let mut whole: Vec<(i64, i64)> = Vec::new();
+    let mut other: BTreeMap<String, (Value, Value)> = BTreeMap::new();
+    for (min, max) in ranges {
+        if let (Some(min), Some(max)) = (min.as_i64(), max.as_i64()) {
+            whole.push((min, max));
+        } else {
+            let range = (min.clone(), max.clone());
+            other.insert(format!("{min} {max}"), range);
+        }
+    }
+    whole.retain(|(min, max)| min <= max);
+    whole.sort_unstable();
+    let mut joined: Vec<(i64, i64)> = Vec::new();
+    for (min, max) in whole {
+        match joined.last_mut() {
+            Some((_, last)) if min <= last.saturating_add(1) => *last = max.max(*last),
+            _ => joined.push((min, max)),
+        }
+    }
+    let whole = joined.into_iter();
+    let whole = whole.map(|(min, max)| (Value::from(min), Value::from(max)));
+    whole.chain(other.into_values()).collect()
 }
 
 #[cfg(test)]
@@ -229,12 +266,23 @@ mod tests {
             line(Deleted::RowGroup(1)),
             line(Deleted::Rows(1, (7..9).collect())),
             line(Deleted::Keys(json!(1), json!(2))),
-            line(Deleted::Keys(json!(1), json!(2))),
+            line(Deleted::Keys(json!(9), json!(8))),
+            line(Deleted::Keys(json!("a"), json!("b"))),
+            line(Deleted::Keys(json!(3), json!(5))),
+            line(Deleted::Keys(json!("a"), json!("b"))),
+            line(Deleted::Keys(json!(7), json!(7))),
         ];
         let all = &Deletions::by_file(&lines)["data/a.parquet"];
         assert_eq!(all.groups, BTreeSet::from([1]));
         assert_eq!(all.rows, BTreeMap::from([(0, (0..5).collect())]));
-        assert_eq!(all.keys, [(json!(1), json!(2))]);
+        let fewer = [
+            line(Deleted::RowGroup(1)),
+            line(Deleted::Rows(0, (0..5).collect())),
+            line(Deleted::Keys(json!(1), json!(5))),
+            line(Deleted::Keys(json!(7), json!(7))),
+            line(Deleted::Keys(json!("a"), json!("b"))),
+        ];
+        assert_eq!(all.lines("data/a.parquet"), fewer);
     }
 
     #[test]

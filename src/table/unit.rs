@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, Scalar};
-use arrow_schema::{DataType, SchemaRef};
+use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
+use arrow_schema::SchemaRef;
 use arrow_select::filter::filter_record_batch;
 
 use super::filter::Filter;
+use super::ranges::{Overlap, Ranges};
 use super::tombstone::Deletions;
-use super::values::from_json;
 use crate::error::{Error, Result};
 use crate::parquet::decode::align;
 use crate::parquet::types::batch_of;
@@ -25,7 +25,28 @@ pub(super) struct Unit {
     pub(super) part: Arc<OpenPart>,
     /// The field of the file for each of the table's columns.
     pub(super) roots: Arc<[Option<usize>]>,
-    pub(super) deletions: Option<Arc<Deletions>>,
+    pub(super) deleted: Option<Arc<Deleted>>,
+}
+
+/// What is deleted of an open file.
+#[derive(Debug)]
+pub(super) struct Deleted {
+    pub(super) rows: Arc<Deletions>,
+    /// Rows that are deleted by their key, and how many these are of each row group.
+    pub(super) by_key: Option<(Ranges, Vec<Overlap>)>,
+}
+
+impl Deleted {
+    /// Whether nothing is left of a row group.
+    fn is_whole(&self, group: usize) -> bool {
+        self.rows.groups.contains(&number(group)) || self.overlap(group) == Overlap::All
+    }
+
+    fn overlap(&self, group: usize) -> Overlap {
+        let overlaps = self.by_key.as_ref().map(|(_, overlaps)| overlaps);
+        let overlap = overlaps.and_then(|all| all.get(group).copied());
+        overlap.unwrap_or(Overlap::Nothing)
+    }
 }
 
 /// Arrays by the table's column.
@@ -53,29 +74,43 @@ impl Unit {
         self.part.file.metadata().num_row_groups()
     }
 
-    /// The row groups of its file that are deleted as such.
+    /// The row groups of its file of which nothing is left.
     pub(super) fn deleted_groups(&self) -> usize {
-        let groups = u32::try_from(self.groups_of_file()).unwrap_or(u32::MAX);
-        let deletions = self.deletions.as_ref();
-        deletions.map_or(0, |d| d.groups.range(..groups).count())
+        let whole = |deleted: &Arc<Deleted>| {
+            let groups = 0..self.groups_of_file();
+            groups.filter(|group| deleted.is_whole(*group)).count()
+        };
+        self.deleted.as_ref().map_or(0, whole)
     }
 
-    /// Whether it is deleted as such.
+    /// Whether nothing is left of it.
     pub(super) fn is_deleted(&self) -> bool {
-        let deletions = self.deletions.as_ref();
-        deletions.is_some_and(|d| d.groups.contains(&self.number()))
+        let deleted = self.deleted.as_ref();
+        deleted.is_some_and(|deleted| deleted.is_whole(self.group))
     }
 
-    fn number(&self) -> u32 {
-        u32::try_from(self.group).unwrap_or(u32::MAX)
+    /// The ranges in which some of its keys may lie.
+    fn ranges(&self) -> Option<&Ranges> {
+        let deleted = self.deleted.as_ref()?;
+        let (ranges, _) = deleted.by_key.as_ref()?;
+        (deleted.overlap(self.group) == Overlap::Some).then_some(ranges)
     }
+
+    /// Whether its keys say which rows are deleted.
+    pub(super) fn is_deleted_by_key(&self) -> bool {
+        self.ranges().is_some()
+    }
+}
+
+fn number(group: usize) -> u32 {
+    u32::try_from(group).unwrap_or(u32::MAX)
 }
 
 /// What decides on the rows of a row group.
 pub(super) struct Work {
     pub(super) unit: Unit,
-    /// Where rows are deleted by it: its position and type.
-    pub(super) key: Option<(usize, DataType)>,
+    /// Where rows are deleted by it: its position.
+    pub(super) key: Option<usize>,
     pub(super) filter: Option<Arc<Filter>>,
 }
 
@@ -83,8 +118,12 @@ impl Work {
     pub(super) fn select(&self, columns: Read) -> Result<Selection> {
         let rows = self.unit.rows();
         let mut kept = self.by_row(rows);
-        if let (Some((key, data_type)), Some(deletions)) = (&self.key, &self.unit.deletions) {
-            kept = Some(both(kept, outside(&columns, *key, data_type, deletions)?));
+        if let (Some(key), Some(ranges)) = (self.key, self.unit.ranges()) {
+            let mut outside = Vec::with_capacity(rows);
+            for keys in columns.get(&key).into_iter().flatten() {
+                outside.extend(ranges.outside(keys)?.values().iter());
+            }
+            kept = Some(both(kept, outside.into()));
         }
         let alive = kept.as_ref().map_or(rows, BooleanArray::true_count);
         if let Some(filter) = &self.filter {
@@ -103,8 +142,8 @@ impl Work {
 
     /// The rows that are not deleted by their number; None is all.
     fn by_row(&self, rows: usize) -> Option<BooleanArray> {
-        let deletions = self.unit.deletions.as_ref()?;
-        let deleted = deletions.rows.get(&self.unit.number())?;
+        let deleted = self.unit.deleted.as_ref()?;
+        let deleted = deleted.rows.rows.get(&number(self.unit.group))?;
         let mut kept = vec![true; rows];
         for row in deleted.iter().filter_map(|row| usize::try_from(row).ok()) {
             if let Some(kept) = kept.get_mut(row) {
@@ -113,36 +152,6 @@ impl Work {
         }
         Some(kept.into())
     }
-}
-
-/// Which rows have a key in none of the deleted ranges; a null lies in none.
-fn outside(
-    read: &Read,
-    key: usize,
-    data_type: &DataType,
-    deletions: &Deletions,
-) -> Result<BooleanArray> {
-    use arrow_ord::cmp::{gt_eq, lt_eq};
-    let failed = |e: arrow_schema::ArrowError| Error::other(e.to_string()).caused_by(e);
-    let ranges = deletions.keys.iter().map(|(min, max)| {
-        let ends = (from_json(min, data_type)?, from_json(max, data_type)?);
-        Ok((Scalar::new(ends.0), Scalar::new(ends.1)))
-    });
-    let ranges = ranges.collect::<Result<Vec<_>>>()?;
-    let mut kept = Vec::new();
-    for keys in read.get(&key).into_iter().flatten() {
-        let mut outside = vec![true; keys.len()];
-        for (min, max) in &ranges {
-            let above = gt_eq(keys, min).map_err(failed)?;
-            let below = lt_eq(keys, max).map_err(failed)?;
-            for (row, outside) in outside.iter_mut().enumerate() {
-                let inside = |side: &BooleanArray| side.is_valid(row) && side.value(row);
-                *outside &= !(inside(&above) && inside(&below));
-            }
-        }
-        kept.extend(outside);
-    }
-    Ok(kept.into())
 }
 
 /// The rows that are left, as `schema`, which is that of the columns `wanted`.

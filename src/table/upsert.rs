@@ -14,7 +14,8 @@ use super::commit::{Committed, commit_onto, plans_again};
 use super::delete::{Found, by_row, write_tombstones};
 use super::filter::Filter;
 use super::format::{DataFile, Manifest};
-use super::keys::{KeySet, places};
+use super::keys::{KeySet, matched_by};
+use super::predicate::Predicate;
 use super::rows::Rows;
 use super::schema::Columns;
 use super::snapshot::Table;
@@ -26,8 +27,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub enum Instead {
     /// Those that have, in these columns, the values of a new row. None is the table's key.
     Of(Option<Vec<String>>),
-    /// Those for which an SQL predicate holds, as it must for the new ones.
-    Where(String),
+    /// Those for which a predicate holds, as it must for the new ones.
+    Where(Predicate),
 }
 
 type Batches = Box<dyn RecordBatchReader + Send>;
@@ -57,9 +58,9 @@ pub async fn exchange(
             check_given(&given, &columns, &places)?;
             watched(input, &columns, &places)?
         }
-        Instead::Where(sql) => {
-            let filter = Filter::parse(sql, &columns, &**table.store().clock())?;
-            (checked(input, filter), Going::Where(sql.clone()))
+        Instead::Where(meant) => {
+            let filter = meant.filter(&columns, &**table.store().clock())?;
+            (checked(input, filter), Going::Where(meant.clone()))
         }
     };
     let files = upload(table, &base, input, how).await?;
@@ -80,7 +81,7 @@ pub async fn exchange(
 fn change(instead: &Instead, how: &Upload, base: &Manifest, added: Vec<DataFile>) -> Exchange {
     let (operation, filter) = match instead {
         Instead::Of(_) => ("upsert", String::new()),
-        Instead::Where(sql) => ("overwrite", sql.clone()),
+        Instead::Where(meant) => ("overwrite", meant.to_string()),
     };
     Exchange {
         operation,
@@ -93,20 +94,10 @@ fn change(instead: &Instead, how: &Upload, base: &Manifest, added: Vec<DataFile>
             began_at: base.version,
         },
         added,
+        counts: Vec::new(),
         began_at: base.version,
         idempotency_key: how.idempotency_key.clone(),
     }
-}
-
-/// The columns that rows are matched by.
-fn matched_by(on: Option<&[String]>, base: &Manifest, columns: &Columns) -> Result<Vec<usize>> {
-    if let Some(on) = on {
-        return places(&columns.schema, on);
-    }
-    let named = columns.schema.fields().iter().zip(columns.ids.iter());
-    let key = named.filter(|(_, id)| base.key.contains(id));
-    let key: Vec<String> = key.map(|(field, _)| field.name().clone()).collect();
-    places(&columns.schema, &key)
 }
 
 /// Refuses data without the columns that rows are matched by.
@@ -126,7 +117,7 @@ fn check_given(given: &Schema, columns: &Columns, places: &[usize]) -> Result<()
 /// What is known of the rows that go once the new ones are uploaded.
 enum Going {
     Keys(Arc<Mutex<Option<KeySet>>>),
-    Where(String),
+    Where(Predicate),
 }
 
 /// The stream, and the keys that will have gone by in it.
@@ -194,7 +185,7 @@ async fn carry_out(
         let manifest = Arc::clone(&newest.manifest);
         let columns = Columns::of(&manifest)?;
         let filter = match (going, &keys) {
-            (Going::Where(sql), _) => Some(Filter::parse(sql, &columns, &**clock)?),
+            (Going::Where(meant), _) => Some(meant.filter(&columns, &**clock)?),
             (Going::Keys(_), Some(keys)) if !keys.is_empty() => {
                 Some(Filter::keys(Arc::clone(keys), &columns)?)
             }

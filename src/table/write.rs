@@ -8,8 +8,9 @@ use arrow_schema::{ArrowError, DataType, SchemaRef};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::actions::{Append, Overwrite};
-use super::commit::{Change, Committed, commit_onto};
+use super::commit::{Committed, commit_onto};
 use super::format::{DataFile, Manifest};
+use super::group::commit_together;
 use super::schema::Columns;
 use super::statistics::Statistics;
 use super::{Table, names};
@@ -19,6 +20,7 @@ use crate::parquet::seal::Identity;
 use crate::parquet::types::{batch_of, convert, storage_schema};
 use crate::parquet::writer::WritePlan;
 use crate::part::{StagedFile, discard, stage};
+use crate::sort::sorted;
 use crate::store::stage::{Staged, Staging};
 
 /// A snapshot read longer ago is read again before the first attempt.
@@ -40,6 +42,8 @@ pub struct Upload {
     pub idempotency_key: Option<String>,
     /// How long the commit is tried.
     pub timeout: Duration,
+    /// The identities of the columns that files are sorted by; None is the table's order.
+    pub order: Option<Vec<u32>>,
 }
 
 /// Writes `input` to the newest snapshot; gives the commit and its files.
@@ -62,23 +66,29 @@ pub async fn write(
         let input = conform(input, &Columns::of(&base)?)?;
         upload(table, &base, input, how).await?
     };
-    let change: Box<dyn Change> = if how.overwrite {
-        Box::new(Overwrite {
-            files: files.clone(),
-            began_at: base.version,
-            idempotency_key: key,
-        })
-    } else {
-        Box::new(Append {
-            files: files.clone(),
-            began_at: base.version,
-            idempotency_key: key,
-        })
-    };
     // After a long upload it is hardly the newest any more.
     let fresh = clock.monotonic() < read_at + FRESH;
-    let known = fresh.then_some(newest);
-    let done = commit_onto(table, &*change, known, how.timeout).await;
+    let newest = fresh.then_some(newest);
+    let began_at = base.version;
+    let (files_now, timeout) = (files.clone(), how.timeout);
+    let done = if how.overwrite {
+        let change = Overwrite {
+            files: files_now,
+            began_at,
+            idempotency_key: key,
+        };
+        commit_onto(table, &change, newest, timeout).await
+    } else {
+        let append = Append {
+            files: files_now,
+            began_at,
+            idempotency_key: key,
+        };
+        match &append.idempotency_key {
+            Some(_) => commit_onto(table, &append, newest, timeout).await,
+            None => commit_together(table, append, newest, timeout).await,
+        }
+    };
     // With the outcome unknown nothing is removed: that is for vacuum.
     let unused = match &done {
         Ok(done) => done.replayed,
@@ -132,7 +142,15 @@ pub(super) async fn upload(
     };
     let file_schema = columns.file_schema();
     let mut plan = WritePlan::new(file_schema, how.options.clone(), identity)?;
-    plan.resident = how.resident;
+    let order = how.order.as_ref().unwrap_or(&base.sort_by);
+    let input = if order.is_empty() {
+        plan.resident = how.resident;
+        input
+    } else {
+        let place = |id: &u32| columns.ids.iter().position(|known| known == id);
+        let places: Vec<usize> = order.iter().filter_map(place).collect();
+        sorted(input, &places, how.options.memory_limit_bytes / 2)?
+    };
     plan.keep_empty = false;
     plan.sink_bytes = staging.memory_bytes();
     let named: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -198,6 +216,7 @@ fn describe(file: &StagedFile, path: String, stored: &SchemaRef, ids: &[u32]) ->
         min: bounds.min,
         max: bounds.max,
         null_counts: bounds.null_counts,
+        columns: None,
     }
 }
 

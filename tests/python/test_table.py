@@ -311,8 +311,8 @@ def test_create_says_what_is_wrong(store: pds.Store) -> None:
         (lambda t: t.scan(limit=1.5), "limit"),
         (lambda t: t.scan(["id", "\ud800"]), "encoded"),
         (lambda t: t.history(-1), "limit"),
-        (lambda t: t.compact(0), "target_file_size"),
-        (lambda t: t.compact("1"), "target_file_size"),
+        (lambda t: t.optimize.compact(0), "target_file_size"),
+        (lambda t: t.optimize.compact("1"), "target_file_size"),
         (lambda t: t.append(rows(0, 1), idempotency_key=""), "idempotency key"),
         (lambda t: t.append(rows(0, 1), idempotency_key="x" * 1025), "1025"),
         (lambda t: t.append(rows(0, 1), idempotency_key="\ud800"), "encoded"),
@@ -344,7 +344,7 @@ def test_large_numbers_are_no_limits(table: pds.Table) -> None:
     assert table.scan(limit=2**70).count() == rows
     assert len(table.history(2**70)) == table.version
     patient = pds.Table(table.store, table.path, commit_timeout=1e300)
-    assert patient.compact(2**70) is None
+    assert patient.optimize.compact(2**70) is None
     assert patient.vacuum(dt.timedelta.max, dry_run=True).files == []
 
 

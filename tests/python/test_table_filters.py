@@ -215,12 +215,12 @@ def test_compaction_keeps_the_rows_and_drops_what_is_deleted(store: pds.Store) -
     table.delete("id BETWEEN 20 AND 330")
     before = table.scan().to_pyarrow()
     version = table.version
-    done = table.compact()
+    done = table.optimize.compact()
     assert done is not None
     assert (done.version, done.files, done.rows) == (version + 1, 1, before.num_rows)
     assert _shown(table.scan().to_pyarrow()) == _shown(before)
     assert _shown(table.as_of(version).scan().to_pyarrow()) == _shown(before)
-    assert table.compact() is None
+    assert table.optimize.compact() is None
     table.vacuum(dt.timedelta(0))
     assert len(list(store.list_files("t/data", recursive=True))) == 1
     assert not list(store.list_files("t/tombstone", recursive=True))
@@ -228,12 +228,12 @@ def test_compaction_keeps_the_rows_and_drops_what_is_deleted(store: pds.Store) -
     # Most of it is deleted now.
     table.delete("id > 400")
     left = table.scan().count()
-    done = table.compact(1)
+    done = table.optimize.compact(1)
     assert done is not None
     assert done.rows == left
     for size in (0, -1, True, "x"):
         with pytest.raises(pds.InvalidInput):
-            table.compact(size)  # type: ignore[arg-type]
+            table.optimize.compact(size)  # type: ignore[arg-type]
 
 
 def test_a_compaction_while_others_write_loses_nothing(store: pds.Store) -> None:
@@ -248,7 +248,7 @@ def test_a_compaction_while_others_write_loses_nothing(store: pds.Store) -> None
     def tidy() -> None:
         mine = pds.Table(store, "t")
         for _ in range(10):
-            mine.compact()
+            mine.optimize.compact()
 
     with ThreadPoolExecutor(4) as pool:
         running = [*(pool.submit(write, writer) for writer in range(3)), pool.submit(tidy)]
@@ -299,8 +299,8 @@ def test_a_delete_of_a_file_that_was_replaced_is_planned_again(memory_store: pds
         (" OR ".join(f"id = {i}" for i in range(20_000)), "use IN"),
         ("+".join(["id"] * 20_000) + " > 0", "use IN"),
         ("name = '\ud800'", "encoded"),
-        (7, "string"),
-        (None, "string"),
+        (7, "Expression"),
+        (None, "Expression"),
     ],
 )
 def test_filters_that_cannot_be_used(memory_store: pds.Store, predicate: object, says: str) -> None:

@@ -86,7 +86,7 @@ def test_names_can_be_exchanged(table: pds.Table) -> None:
     assert table.schema.field("b").metadata == {b"unit": b"m"}
     assert table.scan(where="a = 'b3' AND b = 3").count() == 1
     assert table.delete("b = 3").rows == 1
-    assert table.compact(1 << 20) is None or table.scan().count() == 9
+    assert table.optimize.compact(1 << 20) is None or table.scan().count() == 9
     assert table.scan(["b"]).to_pyarrow()["b"].to_pylist() == [None, 1, 2, 4, None, 6, 7, 8, 9]
 
 
@@ -191,7 +191,7 @@ class _Game:
         self.turn += 1
         moves = [self.append, self.append, self.add, self.rename, self.drop, self.widen, self.order, self.delete]
         name = self.chance.choice([name for name in self.table.schema.names if name != "id"])
-        self.chance.choice([*moves, lambda _: self.table.compact()])(name)
+        self.chance.choice([*moves, lambda _: self.table.optimize.compact()])(name)
 
     def append(self, _: str) -> None:
         names = [name for name in self.table.schema.names if name != "id"]

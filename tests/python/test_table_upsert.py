@@ -142,7 +142,7 @@ def test_any_writes_in_any_order(store: pds.Store, seed: int) -> None:
             table.overwrite(_rows(ids, f"{turn}-"), f"day = DATE '2026-01-0{day + 1}'")
             model = {n: v for n, v in model.items() if n % 7 != day} | {n: f"{turn}-{n}" for n in ids}
         elif what == "compact":
-            table.compact()
+            table.optimize.compact()
         elif table.version > 2:
             version = chance.randrange(2, table.version)
             model = _names(table.as_of(version))
@@ -159,7 +159,7 @@ def test_writers_of_the_same_keys_come_one_after_the_other(store: pds.Store) -> 
             if writer == 0:
                 mine.append(_rows([1000 + turn], "z"))
             elif writer == 1:
-                mine.compact()
+                mine.optimize.compact()
             else:
                 mine.upsert(_rows(list(range(turn, turn + 20)), f"w{writer}-{turn}-"))
 
@@ -244,7 +244,7 @@ def _do_something(table: pds.Table, chance: random.Random, turn: int) -> None:
         lambda: table.delete(f"id BETWEEN {begin} AND {begin + 60}"),
         lambda: table.delete(f"id % 5 = {begin % 5}"),
         lambda: table.overwrite(_rows(ids, f"{turn}-")),
-        table.compact,
+        table.optimize.compact,
         lambda: table.restore(chance.randrange(1, table.version + 1)),
         lambda: table.alter.add_column(f"c{turn}", pa.int8()),
         lambda: table.tags.create(f"t{turn}"),

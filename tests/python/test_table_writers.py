@@ -59,7 +59,8 @@ def test_threads_append(store: pds.Store) -> None:
     found = table.refresh().scan().to_pyarrow()
     counts = Counter(zip(found["writer"].to_pylist(), found["number"].to_pylist(), strict=True))
     assert counts == {(writer, number): ROWS for writer in range(8) for number in range(5)}
-    assert table.version == 41
+    # Those that wait for each other go together.
+    assert table.version <= 41
 
 
 def _start(url: str, options: dict[str, str], writer: int, number: int) -> subprocess.Popen[str]:

@@ -52,6 +52,7 @@ async fn upload(table: &Table, base: u64) -> DataFile {
         min: BTreeMap::new(),
         max: BTreeMap::new(),
         null_counts: BTreeMap::new(),
+        columns: None,
     }
 }
 
@@ -165,6 +166,7 @@ async fn vacuum_keeps_what_is_retained() {
     let done = commit(&table, &append(old.clone(), 1), DEFAULT_TIMEOUT).await;
     assert_eq!(done.unwrap().version, 2);
     let change = Replace {
+        merged: (Vec::new(), Vec::new()),
         operation: "compact",
         removed: vec![FileRef::inline(&old.path)],
         applied: Vec::new(),
@@ -318,6 +320,7 @@ async fn a_plan_ends_where_an_older_version_is_restored() {
         removed: vec![FileRef::inline(&first.files[0].path)],
         applied: Vec::new(),
         added: vec![upload(&table, 3).await],
+        merged: (Vec::new(), Vec::new()),
         operation: "compact",
         began_at: 3,
     };
@@ -380,6 +383,7 @@ async fn older_files_are_listed_in_segments() {
     let files = all_files(&table, &whole).await.unwrap();
     let some: Vec<FileRef> = files.iter().step_by(3).map(ListedFile::reference).collect();
     let replace = Replace {
+        merged: (Vec::new(), Vec::new()),
         operation: "compact",
         removed: some.clone(),
         applied: Vec::new(),
@@ -421,6 +425,7 @@ async fn a_commit_on_many_files_writes_little() {
     const FILES: u64 = 200_000;
     let table = created(memory()).await;
     let file = |number: u64| DataFile {
+        columns: None,
         path: format!("data/2026/11/21/08/b00000001-{number:032x}.parquet"),
         size_bytes: 1 << 20,
         footer_size: 4096,

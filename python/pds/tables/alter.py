@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from pds import _pds
 from pds.arguments import check_schema, column_names, text
 from pds.errors import InvalidInput, InvalidType
 
@@ -39,18 +40,18 @@ class Alter:
             type: Its type.
         """
         schema = _one(column, type)
-        return self._commit(lambda handle, timeout: handle.add_column(schema, timeout))
+        return self._commit(lambda handle, timeout: _pds.add_column(handle, schema, timeout))
 
     def rename_column(self, column: str, to: str) -> CommitResult:
         """Give a column another name."""
         text("column", column)
         check_schema(pa.schema([(text("to", to), pa.null())]))
-        return self._commit(lambda handle, timeout: handle.rename_column(column, to, timeout))
+        return self._commit(lambda handle, timeout: _pds.rename_column(handle, column, to, timeout))
 
     def drop_column(self, column: str) -> CommitResult:
         """Drop a column, which may not be of the table's key or sort order."""
         text("column", column)
-        return self._commit(lambda handle, timeout: handle.rename_column(column, None, timeout))
+        return self._commit(lambda handle, timeout: _pds.rename_column(handle, column, None, timeout))
 
     def widen(self, column: str, type: pa.DataType) -> CommitResult:  # noqa: A002 the field's word
         """Give a column a type that holds every value of the one it has.
@@ -59,14 +60,14 @@ class Alter:
         halves, large or view strings and binaries, the values of a dictionary.
         """
         schema = _one(text("column", column), type)
-        return self._commit(lambda handle, timeout: handle.widen(schema, timeout))
+        return self._commit(lambda handle, timeout: _pds.widen(handle, schema, timeout))
 
     def reorder(self, columns: list[str]) -> CommitResult:
         """Put all columns in another order."""
         names = column_names(columns)
         if names is None:
             raise InvalidType("columns must be a list of names, not None")
-        return self._commit(lambda handle, timeout: handle.reorder(names, timeout))
+        return self._commit(lambda handle, timeout: _pds.reorder(handle, names, timeout))
 
 
 def _one(column: object, kind: object) -> pa.Schema:

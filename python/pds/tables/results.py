@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pds._pds import _Outcome
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,12 @@ class CommitResult:
     attempts: int
     waited: float
     replayed: bool
+
+    @classmethod
+    def of(cls, outcome: _Outcome, requests: int) -> Self:
+        """What the engine tells."""
+        version, commit_id, attempts, waited, replayed, rows, files, size = outcome
+        return cls(version, commit_id, rows, files, size, requests, attempts, waited, replayed)
 
 
 @dataclass(frozen=True)
@@ -91,3 +104,22 @@ class VacuumResult:
     files: list[str]
     manifests: list[str]
     bytes: int
+
+
+def files_of(files: list[tuple[str, int, int, int]]) -> pa.Table:
+    """A snapshot's data files."""
+    counts = ("size_bytes", "row_group_count", "total_rows")
+    fields: dict[str, pa.DataType] = {"path": pa.string(), **dict.fromkeys(counts, pa.uint64())}
+    schema = pa.schema(fields)
+    columns = zip(*files, strict=True) if files else [()] * len(schema)
+    return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+def entry_of(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A version in a table's history."""
+    return {
+        "version": manifest["version"],
+        "created_at": datetime.fromisoformat(manifest["created_at"]),
+        "commit_id": manifest["commit_id"],
+        "operation": manifest["operation"],
+    }

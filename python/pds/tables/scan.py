@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from pds.tables.html import SHOWN_ROWS, rows_html
 from pds.tables.results import ScanPlan
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from pds import _pds
+    from pds.tables.predicate import Predicate
 
 
 class Rows(ABC):
@@ -73,7 +75,7 @@ class TableScan(Rows):
     """The rows of a snapshot, not yet read. It can be read again and again."""
 
     def __init__(
-        self, handle: _pds.TableHandle, columns: list[str] | None, where: str | None, limit: int | None
+        self, handle: _pds.TableHandle, columns: list[str] | None, where: str | Predicate | None, limit: int | None
     ) -> None:
         self._handle = handle
         self._columns = columns
@@ -90,6 +92,19 @@ class TableScan(Rows):
 
     def _open(self, *, counted: bool = False) -> _pds.Scan:
         return self._handle.scan([] if counted else self._columns, self._where, self._limit)
+
+    def __repr__(self) -> str:
+        parts = [f"columns={self.schema.names}"]
+        if self._where is not None:
+            parts.append(f"where={getattr(self._where, 'text', self._where)!r}")
+        if self._limit is not None:
+            parts.append(f"limit={self._limit}")
+        return f"TableScan({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        limit = SHOWN_ROWS + 1 if self._limit is None else min(self._limit, SHOWN_ROWS + 1)
+        rows = TableScan(self._handle, self._columns, self._where, limit).to_pyarrow()
+        return rows_html(rows.slice(0, SHOWN_ROWS), more=rows.num_rows > SHOWN_ROWS)
 
     def explain(self) -> ScanPlan:
         """What would be read. Footers are read to know it, and no rows; a limit is not considered."""

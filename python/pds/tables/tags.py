@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from pds.arguments import text
 from pds.errors import NotFound
@@ -25,6 +26,14 @@ class Tags(Mapping[str, int]):
         if name not in self._found:
             raise NotFound(f"there is no tag {name!r}; there are {sorted(self._found)}", path=self._path)
         return self._found[name]
+
+    # A Mapping's own would wait for a KeyError.
+    def __contains__(self, name: object) -> bool:
+        return name in self._found
+
+    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 as a Mapping's
+        """The version of a name, or `default`."""
+        return self._found.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._found))

@@ -17,23 +17,39 @@ pub struct Append {
     pub idempotency_key: Option<String>,
 }
 
+impl Append {
+    /// Refuses a snapshot whose columns its files may not fit.
+    pub(in crate::table) fn check(&self, base: &Manifest) -> Result<()> {
+        base.refuses_files_of(self.began_at).map_or(Ok(()), Err)
+    }
+
+    /// What several of them make of a snapshot.
+    pub(in crate::table) fn all(appends: &[&Self], base: &Manifest) -> (Manifest, Operation) {
+        let files = || appends.iter().flat_map(|append| &append.files);
+        let total = |of: fn(&DataFile) -> u64| files().map(of).fold(0, u64::saturating_add);
+        let mut next = base.clone();
+        next.data_files.extend(files().cloned());
+        next.added_at = Some(base.version + 1);
+        let mut operation = Operation::new(
+            "append",
+            [
+                ("files", json!(files().count())),
+                ("rows", json!(total(|f| f.total_rows))),
+                ("bytes", json!(total(|f| f.size_bytes))),
+            ],
+        );
+        if appends.len() > 1 {
+            let name = "appends".to_owned();
+            operation.details.insert(name, json!(appends.len()));
+        }
+        (next, operation)
+    }
+}
+
 impl Change for Append {
     fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
-        if let Some(refused) = base.refuses_files_of(self.began_at) {
-            return Err(refused);
-        }
-        let mut next = base.clone();
-        next.data_files.extend(self.files.iter().cloned());
-        next.added_at = Some(base.version + 1);
-        let total =
-            |of: fn(&DataFile) -> u64| self.files.iter().map(of).fold(0, u64::saturating_add);
-        let (rows, bytes) = (total(|f| f.total_rows), total(|f| f.size_bytes));
-        let details = [
-            ("files", json!(self.files.len())),
-            ("rows", json!(rows)),
-            ("bytes", json!(bytes)),
-        ];
-        Ok((next, Operation::new("append", details)))
+        self.check(base)?;
+        Ok(Self::all(&[self], base))
     }
 
     fn began_at(&self) -> Option<u64> {

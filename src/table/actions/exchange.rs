@@ -17,6 +17,8 @@ pub struct Exchange {
     pub gone: Delete,
     /// The files that come.
     pub added: Vec<DataFile>,
+    /// More to tell in the history.
+    pub counts: Vec<(&'static str, u64)>,
     /// The version at which their writer began.
     pub began_at: u64,
     /// A second one with the same key changes nothing.
@@ -44,6 +46,9 @@ impl Change for Exchange {
         self.operation.clone_into(&mut operation.name);
         for (name, value) in details {
             operation.details.insert(name.to_owned(), value);
+        }
+        for (name, count) in &self.counts {
+            operation.details.insert((*name).to_owned(), json!(count));
         }
         operation
             .details

@@ -1,5 +1,6 @@
 //! What can be done to a table, one change a file.
 
+mod add_files;
 mod alter;
 mod append;
 mod create;
@@ -10,6 +11,7 @@ mod replace;
 mod restore;
 mod tag;
 
+pub use self::add_files::AddFiles;
 pub use self::alter::Alter;
 pub use self::append::Append;
 pub use self::create::{NewTable, create};

@@ -21,6 +21,8 @@ pub struct Replace {
     pub applied: Vec<String>,
     /// The files that come.
     pub added: Vec<DataFile>,
+    /// Tombstones that say what others say, by path, of files that stay.
+    pub merged: (Vec<String>, Vec<Tombstones>),
     /// The version it was planned on.
     pub began_at: u64,
 }
@@ -43,6 +45,7 @@ impl Change for Replace {
             ));
         }
         let mut next = base.clone();
+        self.merge(&mut next)?;
         next.take_out(&self.removed);
         next.data_files.extend(self.added.iter().cloned());
         let details = [
@@ -55,6 +58,31 @@ impl Change for Replace {
 
     fn began_at(&self) -> Option<u64> {
         Some(self.began_at)
+    }
+}
+
+impl Replace {
+    /// Puts the merged tombstones in the place of those they were made of.
+    fn merge(&self, next: &mut Manifest) -> Result<()> {
+        let (sources, merged) = &self.merged;
+        let sources: HashSet<&str> = sources.iter().map(String::as_str).collect();
+        let is_source = |t: &Tombstones| sources.contains(t.path.as_str());
+        let there = next.tombstones.iter().filter(|t| is_source(t));
+        // Of files that have left since there is nothing more to say.
+        let files = there.flat_map(|t| t.files.iter().cloned());
+        let files: HashSet<String> = files.collect();
+        if files.is_empty() && self.removed.is_empty() {
+            return Err(conflict("the tombstones that it merges have been removed"));
+        }
+        next.tombstones.retain(|t| !is_source(t));
+        for found in merged {
+            let mut found = found.clone();
+            found.files.retain(|file| files.contains(file));
+            if !found.files.is_empty() {
+                next.tombstones.push(found);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -147,6 +147,7 @@ impl Player {
             min: BTreeMap::new(),
             max: BTreeMap::new(),
             null_counts: BTreeMap::new(),
+            columns: None,
         };
         self.ledger.lock().unwrap().uploaded(&path, rows);
         let path = self.table.path(&path);
@@ -193,6 +194,7 @@ impl Player {
         let path = file.path.clone();
         let change = Replace {
             operation: "compact",
+            merged: (Vec::new(), Vec::new()),
             removed,
             applied: Vec::new(),
             added: vec![file],

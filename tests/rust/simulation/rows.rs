@@ -125,6 +125,7 @@ fn how(number: i64) -> Upload {
         overwrite: false,
         idempotency_key: Some(number.to_string()),
         timeout: DEFAULT_TIMEOUT,
+        order: None,
     }
 }
 
@@ -192,7 +193,7 @@ impl Player {
                 let first = self.draw(SHARED_KEYS - 5);
                 let meant = Meant::Range(first..=first + 5);
                 let (number, keys) = self.begin(|_| self.some_keys(first..=first + 5));
-                let instead = Instead::Where(self.means(&meant));
+                let instead = Instead::Where(self.means(&meant).as_str().into());
                 let done = exchange(table, rows(number, &keys), &instead, &how(number)).await;
                 self.ended(number, done.map(|(done, _)| done.version))
             }
@@ -202,7 +203,7 @@ impl Player {
                     1 => Meant::Range(self.draw(20)..=20 + self.draw(3000)),
                     _ => Meant::Range(self.draw(20)..=self.draw(25)),
                 };
-                delete(table, &self.means(&meant), DEFAULT_TIMEOUT)
+                delete(table, &self.means(&meant).as_str().into(), DEFAULT_TIMEOUT)
                     .await
                     .map(drop)
             }
@@ -211,7 +212,9 @@ impl Player {
                     idempotency_key: None,
                     ..how(0)
                 };
-                compact(table, 1 << 20, &how).await.map(drop)
+                // With the smaller one hardly a file is, but tombstones are merged.
+                let target = [1, 1 << 20][self.world.draw(2) as usize];
+                compact(table, target, None, &how).await.map(drop)
             }
             Role::Restorer => {
                 let newest = table.newest().await?.manifest.version;

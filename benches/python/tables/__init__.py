@@ -1,0 +1,1 @@
+"""The comparison of tables: ``make bench-table`` runs it by ``table_peers.py``."""

@@ -1,0 +1,204 @@
+"""One operation on a table in a process of its own; started by ``runner.py``, not by hand.
+
+The argument is a JSON object with the keys of ``Order``; the last line of the output is one with
+the figures. Imports, loading the rows, and every method once on a few rows in a scratch folder come
+before the clock. Memory is the peak of the resident set above its level just before, so a scan's
+result is part of it and the rows that are written are not. What was written on a local disk is
+counted by the system, as bytes of the calls that write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import measure
+from systems import Place
+
+from tables import rows
+from tables.cases import SMALL_ROWS, Sizes
+from tables.everyone import BY_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tables.base import TableSystem
+
+Figures = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """What to do: a system, a kind of operation and the name of the table it finds."""
+
+    system: str
+    kind: str
+    name: str
+    place: Place
+    home: str
+    sizes: Sizes
+    size: int = 0  # of which the kind says the meaning
+    warm: bool = True
+    verify: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> Order:
+        """The order of a parent process."""
+        value = json.loads(text)
+        return cls(**{**value, "place": Place.parse(value["place"]), "sizes": Sizes(**value["sizes"])})
+
+
+def _written_bytes() -> int:
+    found = re.search(r"^wchar: (\d+)", Path("/proc/self/io").read_text(), re.MULTILINE)
+    if not found:
+        raise RuntimeError("/proc/self/io has no wchar")
+    return int(found[1])
+
+
+def _timed(order: Order, operation: Callable[[], object]) -> tuple[Any, Figures]:
+    before = _written_bytes()
+    result, figures = measure.timed(operation)
+    if order.place.server:
+        return result, figures
+    return result, {**figures, "written_bytes": _written_bytes() - before}
+
+
+def _check(what: str, found: object, wanted: object) -> None:
+    if found != wanted:
+        raise RuntimeError(f"{what}: {found} and not {wanted}")
+
+
+def _row_count(system: TableSystem, name: str) -> int:
+    return system.scan(name, ["id"], None).num_rows
+
+
+def _append(order: Order, system: TableSystem) -> Figures:
+    """One commit of all rows or half of them, or many small ones."""
+    sizes = order.sizes
+    if order.kind == "append":
+        batches = [rows.load(sizes.rows, sizes.rows // order.size)]
+    else:
+        batches = rows.small(sizes.rows, 1 if order.kind == "commit" else sizes.appends(order.size))
+    _, figures = _timed(order, lambda: system.append_all(order.name, batches))
+    if order.verify and order.kind != "commit":
+        _check("rows", _row_count(system, order.name), sum(b.num_rows for b in batches))
+    return figures
+
+
+def _predicate(order: Order, kind: str) -> tuple[str, int]:
+    """A predicate and the rows it leaves of a table that nothing was deleted from."""
+    sizes = order.sizes
+    if kind == "delete-range":
+        first, last = sizes.deleted
+        return f"id >= {first} AND id <= {last}", sizes.loaded - (last - first + 1)
+    keys = rows.left(sizes.rows, sizes.loaded, (-1, -1))
+    return f"r < {rows.RANDOM_BELOW}", len(keys)
+
+
+def _delete(order: Order, system: TableSystem) -> Figures:
+    predicate, left = _predicate(order, order.kind)
+    _, figures = _timed(order, lambda: system.delete(order.name, predicate))
+    if order.verify:
+        _check("rows", _row_count(system, order.name), left)
+    return figures
+
+
+def _scan(order: Order, system: TableSystem) -> Figures:
+    """``size`` says whether the deletes came before."""
+    sizes = order.sizes
+    part = order.kind == "scan-range"
+    columns, keys = (list(rows.SCANNED), sizes.scanned) if part else (None, None)
+    found, figures = _timed(order, lambda: system.scan(order.name, columns, keys))
+    wanted = rows.left(sizes.rows, sizes.loaded, sizes.deleted if order.size else None)
+    if part:
+        wanted = wanted[(wanted >= sizes.scanned[0]) & (wanted <= sizes.scanned[1])]
+    _check("rows", found.num_rows, len(wanted))
+    _check("sum of the keys", sum(chunk.to_numpy().sum() for chunk in found["id"].chunks), wanted.sum())
+    _check("columns", len(found.column_names), 2 if part else 6)
+    return figures
+
+
+def _open(order: Order, system: TableSystem) -> Figures:
+    """``size`` is the number of files."""
+    counting = order.kind == "count"
+
+    def operation() -> tuple[object, list[str], int]:
+        table = system.open(order.name)
+        return table, system.column_names(table), system.count_files(table) if counting else 0
+
+    (_, columns, files), figures = _timed(order, operation)
+    _check("columns", len(columns), 6)
+    _check("files", files, order.size if counting else 0)
+    return figures
+
+
+def _write_among_others(order: Order, system: TableSystem) -> Figures:
+    """``size`` is this process's number; it says that it is ready and waits for the others."""
+    count = order.sizes.writer_appends
+    batches = rows.small(order.sizes.rows, count, start=order.size * count)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    counts, figures = _timed(order, lambda: system.append_among_others(order.name, batches))
+    return {**figures, **counts}
+
+
+def _prepare(order: Order, system: TableSystem) -> Figures:
+    """Makes the table that cases begin with; ``size`` is a number of files."""
+    sizes = order.sizes
+    if order.kind == "prepare-files":
+        system.build(order.name, rows.small(sizes.rows, 1)[0], order.size)
+        return {}
+    system.create(order.name, rows.load(sizes.rows, 1).schema)
+    if order.kind in {"prepare-loaded", "prepare-deleted"}:
+        system.append_all(order.name, [rows.load(sizes.rows, sizes.loaded)])
+    if order.kind == "prepare-deleted":
+        for kind in ("delete-range", "delete-random"):
+            system.delete(order.name, _predicate(order, kind)[0])
+    return {}
+
+
+def _rows(order: Order, system: TableSystem) -> Figures:
+    return {"rows": _row_count(system, order.name)}
+
+
+TASKS: dict[str, Callable[[Order, TableSystem], Figures]] = {
+    "append": _append,
+    "appends": _append,
+    "commit": _append,
+    "count": _open,
+    "delete-random": _delete,
+    "delete-range": _delete,
+    "open": _open,
+    "rows": _rows,
+    "scan-full": _scan,
+    "scan-range": _scan,
+    "writers": _write_among_others,
+    **{f"prepare-{table}": _prepare for table in ("empty", "loaded", "deleted", "files")},
+}
+
+
+def run(order: Order) -> Figures:
+    """Carries an order out."""
+    kind = BY_KEY[order.system]
+    if order.warm:
+        few = rows.load(order.sizes.rows, SMALL_ROWS).slice(0, 8)
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch)
+            kind(Place(folder=str(folder / "place")), folder / "home").warm_up(few)
+    return TASKS[order.kind](order, kind(order.place, Path(order.home)))
+
+
+def main() -> None:
+    """Reads the order, prints the figures."""
+    print(json.dumps(run(Order.parse(sys.argv[1]))), flush=True)
+    os._exit(0)  # what libraries do at the end of a process, some of them badly, is not compared
+
+
+if __name__ == "__main__":
+    main()

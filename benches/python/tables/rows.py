@@ -1,0 +1,88 @@
+"""The rows of the comparison, made once and kept in the cache as an Arrow file.
+
+Four columns of TPC-H's lineitem (scale factor 1, twice over if need be), a sorted key ``id`` from 0,
+and ``r``, a random number from 0 to 9,999 that everybody's random delete has as its predicate.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import data
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+from tables.cases import SMALL_ROWS
+
+VERSION = 1
+COLUMNS = ("l_partkey", "l_extendedprice", "l_shipdate", "l_comment")
+SCANNED = ("id", "l_extendedprice")
+RANDOM_BELOW = 100
+
+
+def _random(rows: int) -> np.ndarray:
+    return np.random.default_rng(4).integers(0, 10_000, rows).astype(np.int32)
+
+
+def path(rows: int) -> Path:
+    """The Arrow file of so many rows, made on the first call."""
+    target = data.folder() / f"table-{rows}-v{VERSION}.arrow"
+    if target.exists():
+        return target
+    part = target.with_suffix(f".{os.getpid()}")
+    random, sink, done = _random(rows), None, 0
+    try:
+        while done < rows:
+            with pa.OSFile(os.fspath(data.path("lineitem")), "rb") as source:
+                file = pa.ipc.open_file(source)
+                for number in range(file.num_record_batches):
+                    taken = file.get_batch(number).slice(0, rows - done)
+                    batch = _batch(taken, done, random)
+                    sink = sink or pa.ipc.new_file(os.fspath(part), batch.schema)
+                    sink.write(batch)
+                    done += batch.num_rows
+                    if done == rows:
+                        break
+    finally:
+        if sink:
+            sink.close()
+    part.rename(target)
+    return target
+
+
+def _batch(taken: pa.RecordBatch, start: int, random: np.ndarray) -> pa.RecordBatch:
+    stop = start + taken.num_rows
+    columns = {"id": pa.array(np.arange(start, stop)), "r": pa.array(random[start:stop])}
+    return pa.record_batch({**columns, **{name: taken[name] for name in COLUMNS}})
+
+
+def load(total: int, count: int) -> pa.Table:
+    """The first rows of a file, in memory of their own (not mapped: pages would count as the writer's)."""
+    with pa.OSFile(os.fspath(path(total)), "rb") as source:
+        file, batches, done = pa.ipc.open_file(source), [], 0
+        for number in range(file.num_record_batches):
+            if done >= count:
+                break
+            batches.append(file.get_batch(number).slice(0, count - done))
+            done += batches[-1].num_rows
+        return pa.Table.from_batches(batches, file.schema)
+
+
+def small(total: int, count: int, start: int = 0) -> list[pa.Table]:
+    """Small tables of following rows, each of one batch; they begin anew at the end of the data."""
+    places = [(start + number) % (total // SMALL_ROWS) * SMALL_ROWS for number in range(count)]
+    everything = load(total, max(places) + SMALL_ROWS)
+    return [everything.slice(place, SMALL_ROWS).combine_chunks() for place in places]
+
+
+def left(total: int, loaded: int, deleted: tuple[int, int] | None) -> np.ndarray:
+    """The keys of the loaded table, before or after both deletes: what a scan has to find."""
+    keys = np.arange(loaded)
+    if deleted is None:
+        return keys
+    outside = (keys < deleted[0]) | (keys > deleted[1])
+    return keys[outside & (_random(total)[:loaded] >= RANDOM_BELOW)]

@@ -1,0 +1,68 @@
+//! Changes of a table's columns.
+
+use pds::table::actions::Alter;
+use pyo3::prelude::*;
+
+use crate::commits::Outcome;
+use crate::input::schema_of;
+use crate::table::TableHandle;
+
+/// Adds a column, the only one of `schema`.
+#[pyfunction]
+fn add_column(
+    py: Python<'_>,
+    table: &TableHandle,
+    schema: &Bound<'_, PyAny>,
+    timeout: f64,
+) -> PyResult<(Outcome, TableHandle)> {
+    let field = schema_of(schema)?.field(0).clone();
+    table.committed(py, Alter::Add(field), timeout)
+}
+
+/// Gives a column the type of the only one of `schema`.
+#[pyfunction]
+fn widen(
+    py: Python<'_>,
+    table: &TableHandle,
+    schema: &Bound<'_, PyAny>,
+    timeout: f64,
+) -> PyResult<(Outcome, TableHandle)> {
+    let field = schema_of(schema)?.field(0).clone();
+    let (column, to) = (field.name().clone(), field.data_type().clone());
+    table.committed(py, Alter::Widen { column, to }, timeout)
+}
+
+/// Gives a column another name, or with None drops it.
+#[pyfunction]
+fn rename_column(
+    py: Python<'_>,
+    table: &TableHandle,
+    column: String,
+    to: Option<String>,
+    timeout: f64,
+) -> PyResult<(Outcome, TableHandle)> {
+    let change = match to {
+        Some(to) => Alter::Rename { column, to },
+        None => Alter::Drop { column },
+    };
+    table.committed(py, change, timeout)
+}
+
+/// Puts the columns in another order.
+#[pyfunction]
+fn reorder(
+    py: Python<'_>,
+    table: &TableHandle,
+    columns: Vec<String>,
+    timeout: f64,
+) -> PyResult<(Outcome, TableHandle)> {
+    table.committed(py, Alter::Reorder { columns }, timeout)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(add_column, module)?)?;
+    module.add_function(wrap_pyfunction!(widen, module)?)?;
+    module.add_function(wrap_pyfunction!(rename_column, module)?)?;
+    module.add_function(wrap_pyfunction!(reorder, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! Parquet files that are there already as files of a table, without writing their rows again.
+//!
+//! A file within the table's folder stays where it is, and is never removed by a vacuum; any other is
+//! copied inside the store. Such files are read by the names that their columns have now.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_schema::Schema;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::CopyMode;
+
+use super::actions::{AddFiles, Append};
+use super::commit::{Committed, commit_onto, plans_again};
+use super::format::{DataFile, Manifest};
+use super::listing::all_files;
+use super::names;
+use super::schema::Columns;
+use super::snapshot::Table;
+use super::statistics::Statistics;
+use super::write::{check_key, is_certain, remove, widens};
+use crate::error::{Error, ErrorKind, Result};
+use crate::parquet::file::TAIL_BYTES;
+use crate::part::open;
+
+/// Files opened or copied at once.
+const CONCURRENT_FILES: usize = 16;
+
+/// Adds Parquet files, by their paths in the table's store.
+pub async fn add_files(
+    table: &Table,
+    paths: &[String],
+    idempotency_key: Option<&str>,
+    timeout: Duration,
+) -> Result<(Committed, Vec<DataFile>)> {
+    check_key(idempotency_key)?;
+    let given: HashSet<&String> = paths.iter().collect();
+    if given.is_empty() || given.len() < paths.len() {
+        return Err(Error::invalid(
+            "paths must name at least one file, and none twice",
+        ));
+    }
+    let clock = table.store().clock();
+    let deadline = clock.monotonic() + timeout;
+    loop {
+        let newest = table.newest().await?;
+        let base = Arc::clone(&newest.manifest);
+        let known = idempotency_key.is_some_and(|key| base.transactions.contains_key(key));
+        let (files, copied) = if known {
+            (Vec::new(), Vec::new())
+        } else {
+            adopt(table, &base, paths).await?
+        };
+        let change = AddFiles {
+            append: Append {
+                files: files.clone(),
+                began_at: base.version,
+                idempotency_key: idempotency_key.map(str::to_owned),
+            },
+            in_place: copied.len() < files.len(),
+        };
+        let left = deadline.saturating_sub(clock.monotonic());
+        let done = commit_onto(table, &change, Some(newest), left).await;
+        let unused = match &done {
+            Ok(done) => done.replayed,
+            Err(e) => is_certain(e.kind()),
+        };
+        if unused {
+            remove(table, &copied).await;
+        }
+        match done {
+            Ok(done) if done.replayed => return Ok((done, Vec::new())),
+            Ok(done) => return Ok((done, files)),
+            Err(e) if plans_again(e.kind()) && clock.monotonic() < deadline => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// The files as the table's, and those of them that were copied. All are looked at before one is.
+async fn adopt(
+    table: &Table,
+    base: &Manifest,
+    paths: &[String],
+) -> Result<(Vec<DataFile>, Vec<String>)> {
+    check_new(table, base, paths).await?;
+    let columns = &Columns::of(base)?;
+    let looked = paths.iter().map(|path| async move {
+        let file = Box::pin(look(table, path, columns)).await?;
+        Ok::<_, Error>((path, file))
+    });
+    let looked: Vec<_> = looked.collect();
+    let looked: Vec<(&String, DataFile)> = stream::iter(looked)
+        .buffered(CONCURRENT_FILES)
+        .try_collect()
+        .await?;
+    let clock = table.store().clock();
+    let mut files = Vec::new();
+    let mut copies: Vec<(&String, DataFile)> = Vec::new();
+    for (path, mut file) in looked.into_iter().filter(|(_, file)| file.total_rows > 0) {
+        if let Some(name) = inside(table, path) {
+            name.clone_into(&mut file.path);
+        } else {
+            file.path = names::data_file(clock.now(), base.version, clock.new_id());
+            copies.push((path, file.clone()));
+        }
+        files.push(file);
+    }
+    let targets: Vec<String> = copies.iter().map(|(_, file)| file.path.clone()).collect();
+    let work = copies
+        .iter()
+        .map(|(from, file)| copy(table, from, file, columns));
+    let work: Vec<_> = work.collect();
+    let work = stream::iter(work).buffer_unordered(CONCURRENT_FILES);
+    if let Err(e) = work.try_collect::<()>().await {
+        remove(table, &targets).await;
+        return Err(e);
+    }
+    Ok((files, targets))
+}
+
+/// Copies a file to where it belongs in the table.
+async fn copy(table: &Table, from: &str, file: &DataFile, columns: &Columns) -> Result<()> {
+    let to = table.path(&file.path);
+    table.store().copy(from, &to, CopyMode::Overwrite).await?;
+    // It may have been replaced since it was looked at.
+    let mut found = Box::pin(look(table, &to, columns)).await?;
+    found.path.clone_from(&file.path);
+    if found == *file {
+        return Ok(());
+    }
+    let message = format!("{from:?} was written to while it was added; add it again");
+    Err(Error::invalid(message).at(from))
+}
+
+/// The path relative to the table, of a file in its folder.
+fn inside<'a>(table: &Table, path: &'a str) -> Option<&'a str> {
+    path.strip_prefix(table.root())?.strip_prefix('/')
+}
+
+/// Refuses files of the table's own, and those that it has already.
+async fn check_new(table: &Table, base: &Manifest, paths: &[String]) -> Result<()> {
+    let here: HashSet<&str> = paths
+        .iter()
+        .filter_map(|path| inside(table, path))
+        .collect();
+    if here.is_empty() {
+        return Ok(());
+    }
+    let listed = all_files(table, base).await?;
+    let mut listed = listed.iter().map(|listed| listed.file.path.as_str());
+    let own = |path: &&str| {
+        let is_log = *path == names::POINTER || path.starts_with(names::MANIFESTS);
+        is_log || names::base_of(path).is_some()
+    };
+    if let Some(path) = here.iter().copied().find(own) {
+        let message = format!("{path:?} is one of the table's own objects");
+        return Err(Error::invalid(message).at(table.path(path)));
+    }
+    if let Some(path) = listed.find(|path| here.contains(path)) {
+        let message = format!("{path:?} is one of the table's files already");
+        return Err(Error::new(ErrorKind::AlreadyExists, message).at(table.path(path)));
+    }
+    Ok(())
+}
+
+/// What there is to say of a file, without its path.
+async fn look(table: &Table, path: &str, columns: &Columns) -> Result<DataFile> {
+    let part = open(table.store(), path, TAIL_BYTES).await?;
+    let file = &part.file;
+    let (names, ids) = matched(&file.schema, columns).map_err(|e| e.at(path))?;
+    let bounds = Statistics::of(file.metadata(), file.stored_schema(), &ids);
+    for (field, id) in columns.schema.fields().iter().zip(columns.ids.iter()) {
+        if !field.is_nullable() && file.rows() > 0 && bounds.null_counts.get(id) != Some(&0) {
+            let message = format!(
+                "column {:?} may not be null in the table, and is or may be in {path:?}",
+                field.name()
+            );
+            return Err(Error::invalid(message).at(path));
+        }
+    }
+    Ok(DataFile {
+        path: String::new(),
+        size_bytes: file.length,
+        // It is found by reading.
+        footer_size: 0,
+        row_group_count: file.metadata().num_row_groups() as u64,
+        total_rows: file.rows(),
+        min: bounds.min,
+        max: bounds.max,
+        null_counts: bounds.null_counts,
+        columns: Some(names),
+    })
+}
+
+/// The names that a file has for the table's columns, and the identity of each of its fields.
+fn matched(file: &Schema, columns: &Columns) -> Result<(BTreeMap<u32, String>, Vec<u32>)> {
+    let (mut names, mut ids) = (BTreeMap::new(), Vec::new());
+    for field in file.fields() {
+        let name = field.name();
+        let Some((place, wanted)) = columns.schema.column_with_name(name) else {
+            let known: Vec<&String> = columns.schema.fields().iter().map(|f| f.name()).collect();
+            let message = format!("column {name:?} is not one of the table's, which are {known:?}");
+            return Err(Error::invalid(message));
+        };
+        if !widens(field.data_type(), wanted.data_type()) {
+            let message = format!(
+                "column {name:?} is {} in the table and {} in the file; write it again with the \
+                 table's type",
+                wanted.data_type(),
+                field.data_type()
+            );
+            return Err(Error::invalid(message));
+        }
+        let id = columns.ids[place];
+        if names.insert(id, name.clone()).is_some() {
+            return Err(Error::invalid(format!("column {name:?} occurs twice")));
+        }
+        ids.push(id);
+    }
+    Ok((names, ids))
+}

@@ -1,0 +1,115 @@
+//! Which rows are meant: SQL, or a predicate that somebody else evaluates.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, BooleanArray, RecordBatch, UInt64Array};
+use arrow_cast::cast;
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use datafusion_common::Column;
+use datafusion_common::pruning::PruningStatistics;
+
+use super::filter::Filter;
+use super::schema::Columns;
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::parquet::types::batch_of;
+
+/// Which rows are meant. It is checked against the columns of every snapshot it is used on.
+#[derive(Debug, Clone)]
+pub enum Predicate {
+    /// As SQL.
+    Sql(String),
+    /// Evaluated by the caller.
+    Foreign(Arc<dyn ForeignPredicate>),
+}
+
+/// A predicate that is not the engine's.
+pub trait ForeignPredicate: fmt::Debug + Send + Sync {
+    /// What it is, for people.
+    fn text(&self) -> &str;
+
+    /// The names of the columns it needs.
+    fn columns(&self) -> &[String];
+
+    /// For which rows it holds, one value a row; a null is no.
+    fn holds(&self, rows: &RecordBatch) -> Result<BooleanArray>;
+
+    /// Which of some containers (files, row groups) may hold rows for which it holds.
+    fn may_hold(&self, bounds: &Bounds) -> Result<Vec<bool>>;
+}
+
+/// What is known of the rows of some containers: a row for each of them, its columns those that a
+/// predicate needs. What is not known is null.
+#[derive(Debug)]
+pub struct Bounds {
+    /// The smallest values.
+    pub min: RecordBatch,
+    /// The largest.
+    pub max: RecordBatch,
+    /// How many nulls there are.
+    pub nulls: RecordBatch,
+    /// How many rows, as a column `rows`.
+    pub rows: RecordBatch,
+}
+
+impl From<&str> for Predicate {
+    fn from(sql: &str) -> Self {
+        Self::Sql(sql.to_owned())
+    }
+}
+
+impl fmt::Display for Predicate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sql(sql) => f.write_str(sql),
+            Self::Foreign(predicate) => f.write_str(predicate.text()),
+        }
+    }
+}
+
+impl Predicate {
+    /// The filter that it is of a snapshot's columns; `clock` says what `now()` is.
+    pub fn filter(&self, columns: &Columns, clock: &dyn Clock) -> Result<Filter> {
+        match self {
+            Self::Sql(sql) => Filter::parse(sql, columns, clock),
+            Self::Foreign(predicate) => Filter::foreign(Arc::clone(predicate), columns),
+        }
+    }
+}
+
+impl Bounds {
+    /// What statistics say of the columns `input`.
+    pub(super) fn of(statistics: &dyn PruningStatistics, input: &SchemaRef) -> Result<Self> {
+        let count = statistics.num_containers();
+        let nullable = |kind: Option<&DataType>| {
+            let fields = input.fields().iter();
+            let fields = fields.map(|f| {
+                let kind = kind.unwrap_or_else(|| f.data_type());
+                Field::new(f.name(), kind.clone(), true)
+            });
+            Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+        };
+        let batch = |schema: SchemaRef, of: &dyn Fn(&Column) -> Option<ArrayRef>| {
+            let columns = schema.fields().iter().map(|field| {
+                let known = of(&Column::from_name(field.name()));
+                let known = known.and_then(|values| cast(&values, field.data_type()).ok());
+                known.unwrap_or_else(|| arrow_array::new_null_array(field.data_type(), count))
+            });
+            let columns = columns.collect();
+            batch_of(&schema, columns, count)
+        };
+        let rows = statistics.row_counts();
+        let rows = rows.unwrap_or_else(|| Arc::new(UInt64Array::new_null(count)));
+        let schema = Schema::new(vec![Field::new("rows", DataType::UInt64, true)]);
+        Ok(Self {
+            min: batch(nullable(None), &|c| statistics.min_values(c))?,
+            max: batch(nullable(None), &|c| statistics.max_values(c))?,
+            nulls: batch(nullable(Some(&DataType::UInt64)), &|c| {
+                statistics.null_counts(c)
+            })?,
+            rows: RecordBatch::try_new(Arc::new(schema), vec![rows])
+                .map_err(|e| Error::other(e.to_string()).caused_by(e))?,
+        })
+    }
+}

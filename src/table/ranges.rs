@@ -1,0 +1,199 @@
+//! Rows that are deleted by ranges of their key.
+
+use arrow_array::{Array, ArrayRef, BooleanArray, Scalar, UInt64Array};
+use arrow_ord::cmp::{gt_eq, lt_eq};
+use arrow_row::{OwnedRow, RowConverter, SortField};
+use arrow_schema::{ArrowError, DataType};
+use serde_json::Value;
+
+use super::values::from_json;
+use crate::error::{Error, Result};
+
+/// Up to so many ranges are compared one after the other with whole columns.
+const FEW: usize = 4;
+
+/// How much of a row group lies in the ranges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Overlap {
+    Nothing,
+    /// Its keys have to be looked at.
+    Some,
+    All,
+}
+
+/// Closed ranges of a key, in ascending order and apart from each other.
+#[derive(Debug)]
+pub(super) struct Ranges {
+    converter: RowConverter,
+    ranges: Vec<Range>,
+}
+
+#[derive(Debug)]
+struct Range {
+    min: OwnedRow,
+    max: OwnedRow,
+    ends: [Scalar<ArrayRef>; 2],
+}
+
+impl Ranges {
+    /// The ranges from a tombstone's values, for a key of a type.
+    pub(super) fn new(ranges: &[(Value, Value)], key: &DataType) -> Result<Self> {
+        let converter = RowConverter::new(vec![SortField::new(key.clone())]).map_err(failed)?;
+        let row = |value: &ArrayRef| -> Result<OwnedRow> {
+            let rows = converter.convert_columns(std::slice::from_ref(value));
+            Ok(rows.map_err(failed)?.row(0).owned())
+        };
+        let mut all = Vec::with_capacity(ranges.len());
+        for (min, max) in ranges {
+            let (low, high) = (from_json(min, key)?, from_json(max, key)?);
+            all.push(Range {
+                min: row(&low)?,
+                max: row(&high)?,
+                ends: [Scalar::new(low), Scalar::new(high)],
+            });
+        }
+        all.retain(|range| range.min <= range.max);
+        all.sort_by(|a, b| a.min.cmp(&b.min));
+        let mut ranges: Vec<Range> = Vec::with_capacity(all.len());
+        for range in all {
+            match ranges.last_mut().filter(|last| range.min <= last.max) {
+                Some(last) if range.max > last.max => {
+                    last.max = range.max;
+                    last.ends[1] = range.ends[1].clone();
+                }
+                Some(_) => {}
+                None => ranges.push(range),
+            }
+        }
+        Ok(Self { converter, ranges })
+    }
+
+    /// Which keys lie in none of them; a null lies in none.
+    pub(super) fn outside(&self, keys: &ArrayRef) -> Result<BooleanArray> {
+        if self.ranges.len() > FEW {
+            let rows = self.converter.convert_columns(std::slice::from_ref(keys));
+            let rows = rows.map_err(failed)?;
+            let outside = rows.iter().map(|row| {
+                let after = self.ranges.partition_point(|range| range.max.row() < row);
+                let range = self.ranges.get(after);
+                Some(range.is_none_or(|range| row < range.min.row()))
+            });
+            return Ok(outside.collect());
+        }
+        let mut outside = BooleanArray::from(vec![true; keys.len()]);
+        for Range { ends, .. } in &self.ranges {
+            let above = gt_eq(keys, &ends[0]).map_err(failed)?;
+            let below = lt_eq(keys, &ends[1]).map_err(failed)?;
+            let mut inside = above.values() & below.values();
+            if let Some(nulls) = keys.logical_nulls() {
+                inside = &inside & nulls.inner();
+            }
+            outside = BooleanArray::new(outside.values() & &!&inside, None);
+        }
+        Ok(outside)
+    }
+
+    /// How much of row groups lies in the ranges, by the smallest and largest key of each and its
+    /// nulls. What is not known is null.
+    pub(super) fn overlaps(
+        &self,
+        mins: &ArrayRef,
+        maxes: &ArrayRef,
+        nulls: Option<&UInt64Array>,
+    ) -> Result<Vec<Overlap>> {
+        let rows = |of: &ArrayRef| {
+            let rows = self.converter.convert_columns(std::slice::from_ref(of));
+            rows.map_err(failed)
+        };
+        let (lows, highs) = (rows(mins)?, rows(maxes)?);
+        let overlaps = (0..mins.len()).map(|group| {
+            if mins.is_null(group) || maxes.is_null(group) {
+                return Overlap::Some;
+            }
+            let (low, high) = (lows.row(group), highs.row(group));
+            let after = self.ranges.partition_point(|range| range.max.row() < low);
+            match self.ranges.get(after) {
+                Some(range) if range.min.row() <= high => {
+                    let all = range.min.row() <= low && high <= range.max.row();
+                    let no_null = nulls.is_some_and(|n| n.is_valid(group) && n.value(group) == 0);
+                    if all && no_null {
+                        Overlap::All
+                    } else {
+                        Overlap::Some
+                    }
+                }
+                _ => Overlap::Nothing,
+            }
+        });
+        Ok(overlaps.collect())
+    }
+}
+
+fn failed(e: ArrowError) -> Error {
+    Error::other(e.to_string()).caused_by(e)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::{Int64Array, StringArray};
+    use serde_json::json;
+
+    use super::*;
+
+    fn outside(ranges: &[(Value, Value)], keys: &ArrayRef) -> Vec<bool> {
+        let ranges = Ranges::new(ranges, keys.data_type()).unwrap();
+        let outside = ranges.outside(keys).unwrap();
+        outside.values().iter().collect()
+    }
+
+    #[test]
+    fn many_ranges_say_what_each_says() {
+        let keys = (-5..200).map(|key| (key % 7 != 0).then_some(key));
+        let keys: ArrayRef = Arc::new(keys.collect::<Int64Array>());
+        let ranges: Vec<(Value, Value)> = (0..40)
+            .map(|n| (json!(n * 37 % 180), json!(n * 37 % 180 + n % 3)))
+            .chain([(json!(60), json!(50))])
+            .collect();
+        let mut expected = vec![true; keys.len()];
+        for range in &ranges {
+            let one = outside(std::slice::from_ref(range), &keys);
+            expected
+                .iter_mut()
+                .zip(one)
+                .for_each(|(all, one)| *all &= one);
+        }
+        assert!(expected.contains(&false));
+        assert_eq!(outside(&ranges, &keys), expected);
+    }
+
+    #[test]
+    fn texts_are_compared_as_texts() {
+        let keys: ArrayRef = Arc::new(StringArray::from(vec![Some("10"), Some("9"), None]));
+        let ranges = [(json!("1"), json!("2"))];
+        assert_eq!(outside(&ranges, &keys), [false, true, true]);
+    }
+
+    #[test]
+    fn row_groups_need_no_look_where_bounds_tell() {
+        let ranges = [(json!(5), json!(9)), (json!(8), json!(20))];
+        let ranges = Ranges::new(&ranges, &DataType::Int64).unwrap();
+        let int = |values: Vec<Option<i64>>| Arc::new(Int64Array::from(values)) as ArrayRef;
+        let mins = int(vec![Some(0), Some(5), Some(6), Some(21), None, Some(6)]);
+        let maxes = int(vec![
+            Some(4),
+            Some(20),
+            Some(21),
+            Some(30),
+            Some(9),
+            Some(7),
+        ]);
+        let nulls = UInt64Array::from(vec![Some(0), Some(0), Some(0), Some(0), Some(0), Some(1)]);
+        let found = ranges.overlaps(&mins, &maxes, Some(&nulls)).unwrap();
+        let (all, part, nothing) = (Overlap::All, Overlap::Some, Overlap::Nothing);
+        assert_eq!(found, [nothing, all, part, nothing, part, part]);
+        let found = ranges.overlaps(&mins, &maxes, None).unwrap();
+        assert_eq!(found, [nothing, part, part, nothing, part, part]);
+    }
+}

@@ -1,0 +1,262 @@
+//! SQL expressions, parsed, checked and simplified by DataFusion.
+
+use std::sync::Arc;
+use std::thread;
+
+use arrow_schema::DataType;
+use datafusion_common::config::ConfigOptions;
+use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion_common::{DFSchema, DataFusionError, TableReference, not_impl_err};
+use datafusion_expr::expr::Expr;
+use datafusion_expr::planner::{ContextProvider, ExprPlanner};
+use datafusion_expr::simplify::SimplifyContext;
+use datafusion_expr::utils::split_binary_owned;
+use datafusion_expr::{
+    AggregateUDF, HigherOrderUDF, Operator, ScalarUDF, TableSource, WindowUDF, binary_expr, lit,
+};
+use datafusion_functions::core::planner::CoreFunctionPlanner;
+use datafusion_functions::datetime::planner::DatetimeFunctionPlanner;
+use datafusion_functions::unicode::planner::UnicodeFunctionPlanner;
+use datafusion_optimizer::simplify_expressions::ExprSimplifier;
+use datafusion_sql::parser::DFParserBuilder;
+use datafusion_sql::planner::{ParserOptions, PlannerContext, SqlToRel};
+use datafusion_sql::sqlparser::dialect::PostgreSqlDialect;
+use datafusion_sql::sqlparser::keywords::Keyword;
+use datafusion_sql::sqlparser::tokenizer::{Token, Tokenizer};
+
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::parquet::panic_text;
+
+/// Bytes of stack to plan with: DataFusion walks expressions by recursion.
+const PLANNING_STACK: usize = 256 << 20;
+/// More could nest deeper than that holds.
+const MAX_OPERATORS: usize = 5_000;
+/// As much of an expression as a message shows.
+const SHOWN_CHARS: usize = 200;
+/// Levels of an expression that can be walked on any thread.
+const MAX_DEPTH: usize = 200;
+
+/// Runs what walks expressions by recursion; a panic becomes an error about `what`.
+pub(super) fn with_stack<T: Send>(
+    what: &str,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
+    thread::scope(|scope| {
+        let planning = thread::Builder::new().stack_size(PLANNING_STACK);
+        let planning = planning.spawn_scoped(scope, work).map_err(|e| {
+            let message = "no thread could be started to plan an expression";
+            Error::other(message).caused_by(e)
+        })?;
+        let planned = planning.join();
+        planned.unwrap_or_else(|panic| Err(unusable(what, panic_text(panic.as_ref()))))
+    })
+}
+
+/// Refuses what could nest too deep.
+pub(super) fn check_length(what: &str, sql: &str) -> Result<()> {
+    if operators(sql) > MAX_OPERATORS {
+        let why = format!("more than {MAX_OPERATORS} operators; use IN for many values");
+        return Err(unusable(what, &why));
+    }
+    Ok(())
+}
+
+fn unusable(what: &str, why: &str) -> Error {
+    Error::invalid(format!("{what} cannot be used: {why}"))
+}
+
+/// DataFusion's error about `what`.
+pub(super) fn refused(what: &str, e: DataFusionError) -> Error {
+    unusable(what, &e.strip_backtrace()).caused_by(e)
+}
+
+/// SQL in a message, cut where it is long.
+pub(super) fn shown(sql: &str) -> String {
+    match sql.char_indices().nth(SHOWN_CHARS) {
+        Some((end, _)) => format!("{:?}…", &sql[..end]),
+        None => format!("{sql:?}"),
+    }
+}
+
+/// The expression that SQL is over some columns.
+pub(super) fn plan(
+    sql: &str,
+    schema: &Arc<DFSchema>,
+    clock: &dyn Clock,
+) -> datafusion_common::Result<Expr> {
+    let dialect = PostgreSqlDialect {};
+    let parsed = DFParserBuilder::new(sql).with_dialect(&dialect).build()?;
+    let parsed = { parsed }.parse_into_expr()?;
+    if parsed.alias.is_some() {
+        return Err(DataFusionError::Plan("it has a name (AS)".to_owned()));
+    }
+    let functions = Functions::new();
+    let options = ParserOptions::new().with_enable_ident_normalization(false);
+    let planner = SqlToRel::new_with_options(&functions, options);
+    let expr = planner.sql_to_expr(parsed.expr, schema, &mut PlannerContext::new())?;
+    let context = SimplifyContext::builder()
+        .with_schema(Arc::clone(schema))
+        .with_query_execution_start_time(Some(clock.now()));
+    let simplifier = ExprSimplifier::new(context.build());
+    let coerced = simplifier.coerce(expr, schema)?;
+    let simple = balanced(simplifier.simplify(coerced)?);
+    if depth(&simple)? > MAX_DEPTH {
+        let message = format!("it is nested deeper than {MAX_DEPTH} levels");
+        return Err(DataFusionError::Plan(message));
+    }
+    Ok(simple)
+}
+
+/// The tokens that may each put an expression into another one. Brackets are counted by the parser.
+fn operators(sql: &str) -> usize {
+    let tokens = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize();
+    // The parser says what is wrong.
+    let tokens = tokens.unwrap_or_default();
+    let mut follows_value = false;
+    let mut found = 0;
+    for token in &tokens {
+        match token {
+            Token::Whitespace(_) => {}
+            Token::Comma | Token::LParen => follows_value = false,
+            Token::Number(..) | Token::SingleQuotedString(_) | Token::RParen => {
+                follows_value = true;
+            }
+            Token::Word(word) => {
+                let nests = NESTING.contains(&word.keyword);
+                follows_value = !nests;
+                found += usize::from(nests);
+            }
+            // A sign belongs to its number.
+            Token::Minus | Token::Plus if !follows_value => {}
+            _ => {
+                follows_value = false;
+                found += 1;
+            }
+        }
+    }
+    found
+}
+
+/// The words among the operators.
+const NESTING: [Keyword; 12] = [
+    Keyword::AND,
+    Keyword::AT,
+    Keyword::BETWEEN,
+    Keyword::COLLATE,
+    Keyword::ILIKE,
+    Keyword::IN,
+    Keyword::IS,
+    Keyword::LIKE,
+    Keyword::NOT,
+    Keyword::OR,
+    Keyword::SIMILAR,
+    Keyword::XOR,
+];
+
+/// The expression with long chains of AND and OR as trees that are not deep.
+fn balanced(expr: Expr) -> Expr {
+    let op = match &expr {
+        Expr::BinaryExpr(e) if matches!(e.op, Operator::And | Operator::Or) => e.op,
+        _ => return expr,
+    };
+    let terms = split_binary_owned(expr, op);
+    tree(terms.into_iter().map(balanced).collect(), op)
+}
+
+/// The terms, combined as a tree that is not deep; nothing is true.
+pub(super) fn tree(mut terms: Vec<Expr>, op: Operator) -> Expr {
+    let rest = terms.split_off(terms.len() / 2);
+    match terms.len() {
+        0 => rest.into_iter().next().unwrap_or_else(|| lit(true)),
+        _ => binary_expr(tree(terms, op), op, tree(rest, op)),
+    }
+}
+
+fn depth(expr: &Expr) -> datafusion_common::Result<usize> {
+    let mut deepest = 0;
+    expr.apply_children(|child| {
+        deepest = deepest.max(depth(child)?);
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(deepest + 1)
+}
+
+/// The functions there are: DataFusion's scalar ones.
+struct Functions {
+    scalar: Vec<Arc<ScalarUDF>>,
+    planners: Vec<Arc<dyn ExprPlanner>>,
+    options: ConfigOptions,
+}
+
+impl Functions {
+    fn new() -> Self {
+        let mut options = ConfigOptions::default();
+        // A time with a zone is a moment, whatever the zone of the column it is compared with.
+        options.execution.time_zone = Some("+00:00".into());
+        Self {
+            scalar: datafusion_functions::all_default_functions(),
+            planners: vec![
+                Arc::new(CoreFunctionPlanner::default()),
+                Arc::new(DatetimeFunctionPlanner),
+                Arc::new(UnicodeFunctionPlanner),
+            ],
+            options,
+        }
+    }
+}
+
+impl ContextProvider for Functions {
+    fn get_table_source(
+        &self,
+        name: TableReference,
+    ) -> datafusion_common::Result<Arc<dyn TableSource>> {
+        not_impl_err!("an expression sees columns, and not the table {name}")
+    }
+
+    fn get_expr_planners(&self) -> &[Arc<dyn ExprPlanner>] {
+        &self.planners
+    }
+
+    fn get_function_meta(&self, name: &str) -> Option<Arc<ScalarUDF>> {
+        let named =
+            |f: &&Arc<ScalarUDF>| f.name() == name || f.aliases().iter().any(|alias| alias == name);
+        self.scalar.iter().find(named).cloned()
+    }
+
+    fn get_higher_order_meta(&self, _: &str) -> Option<Arc<HigherOrderUDF>> {
+        None
+    }
+
+    fn get_aggregate_meta(&self, _: &str) -> Option<Arc<AggregateUDF>> {
+        None
+    }
+
+    fn get_window_meta(&self, _: &str) -> Option<Arc<WindowUDF>> {
+        None
+    }
+
+    fn get_variable_type(&self, _: &[String]) -> Option<DataType> {
+        None
+    }
+
+    fn options(&self) -> &ConfigOptions {
+        &self.options
+    }
+
+    fn udf_names(&self) -> Vec<String> {
+        self.scalar.iter().map(|f| f.name().to_owned()).collect()
+    }
+
+    fn higher_order_function_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn udaf_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn udwf_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+}

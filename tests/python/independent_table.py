@@ -1,0 +1,699 @@
+"""Another engine's tables: what docs/format.md says (rules 13 to 25), and nothing of pds, in plain Python.
+
+`newest` and `at` open a snapshot of a folder, `Snapshot.rows` reads it, `check` compares everything in the
+folder with the rules, and `Writer` commits as another engine would. Of values it knows no dictionaries: rows
+come with the types of the dictionaries' values.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import functools
+import itertools
+import json
+import os
+import re
+import secrets
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+Json = dict[str, Any]
+
+POINTER = "_latest_manifest"
+RECENT_COMMITS = 64
+SEAL = b"PDSSEAL1"
+
+_ID = "[0-9a-f]{32}"
+_TIMED = rf"\d{{4}}/\d\d/\d\d/\d\d/b(\d{{8,}})-{_ID}"
+_DATA = re.compile(rf"data/{_TIMED}\.parquet")
+_TOMBSTONE = re.compile(rf"tombstone/{_TIMED}\.del")
+_SEGMENT = re.compile(rf"manifest/segments/b(\d{{8,}})-{_ID}\.parquet")
+_MANIFEST = re.compile(r"manifest/v(\d{8}|[1-9]\d{8,})\.json")
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+_COUNTS = ("size_bytes", "footer_size", "row_group_count", "total_rows")
+_TEXTS = ("path", "min", "max", "null_counts")
+
+# -- Roaring bitmaps, portable format ---------------------------------------------
+
+_NO_RUNS, _WITH_RUNS = 12346, 12347
+_ARRAY_LENGTH, _BITMAP_BYTES, _FEW_CONTAINERS = 4096, 8192, 4
+
+
+def roaring_numbers(data: bytes) -> list[int]:
+    """The numbers of a bitmap; ValueError where the bytes are none."""
+    cookie, at = struct.unpack_from("<I", data)[0], 4
+    runs = b""
+    if cookie & 0xFFFF == _WITH_RUNS:
+        count = (cookie >> 16) + 1
+        runs = data[at : at + (count + 7) // 8]
+        at += len(runs)
+    elif cookie == _NO_RUNS:
+        count, at = struct.unpack_from("<I", data, at)[0], at + 4
+    else:
+        raise ValueError(f"{cookie} begins no bitmap")
+    heads = [struct.unpack_from("<HH", data, at + 4 * i) for i in range(count)]
+    at += 4 * count
+    offsets = None
+    if not runs or count >= _FEW_CONTAINERS:
+        offsets = struct.unpack_from(f"<{count}I", data, at)
+        at += 4 * count
+    numbers: list[int] = []
+    for i, (high, less_one) in enumerate(heads):
+        if offsets is not None and offsets[i] != at:
+            raise ValueError(f"container {i} is at {at} and not at {offsets[i]}")
+        low, at = _container(data, at, less_one + 1, is_run=bool(runs and runs[i // 8] >> i % 8 & 1))
+        if len(low) != less_one + 1:
+            raise ValueError(f"container {i} has {len(low)} numbers and not {less_one + 1}")
+        numbers += [high << 16 | n for n in low]
+    if at != len(data) or any(a >= b for a, b in itertools.pairwise(numbers)):
+        raise ValueError("the bitmap is longer than it says, or its numbers do not ascend")
+    return numbers
+
+
+def _container(data: bytes, at: int, cardinality: int, *, is_run: bool) -> tuple[list[int], int]:
+    """The numbers of one container, and where the next one begins."""
+    if is_run:
+        (count,) = struct.unpack_from("<H", data, at)
+        pairs = [struct.unpack_from("<HH", data, at + 2 + 4 * i) for i in range(count)]
+        return [n for begin, more in pairs for n in range(begin, begin + more + 1)], at + 2 + 4 * count
+    if cardinality <= _ARRAY_LENGTH:
+        return list(struct.unpack_from(f"<{cardinality}H", data, at)), at + 2 * cardinality
+    words = data[at : at + _BITMAP_BYTES]
+    if len(words) != _BITMAP_BYTES:
+        raise ValueError("a bitmap container is cut off")
+    return [8 * i + bit for i, byte in enumerate(words) for bit in range(8) if byte >> bit & 1], at + _BITMAP_BYTES
+
+
+def roaring_bytes(numbers: Iterable[int], *, runs: bool = False) -> bytes:
+    """A bitmap of some numbers; with `runs` all containers are lists of runs."""
+    groups = [(high, [n & 0xFFFF for n in low]) for high, low in itertools.groupby(sorted(set(numbers)), _high)]
+    bodies = [_runs(low) if runs else _plain(low) for _, low in groups]
+    runs = runs and bool(groups)
+    head = struct.pack("<II", _NO_RUNS, len(groups))
+    if runs:
+        flags = ((1 << len(groups)) - 1).to_bytes((len(groups) + 7) // 8, "little")
+        head = struct.pack("<I", _WITH_RUNS | len(groups) - 1 << 16) + flags
+    head += b"".join(struct.pack("<HH", high, len(low) - 1) for high, low in groups)
+    if not runs or len(groups) >= _FEW_CONTAINERS:
+        at = len(head) + 4 * len(groups)
+        for length in [len(body) for body in bodies]:
+            head += struct.pack("<I", at)
+            at += length
+    return head + b"".join(bodies)
+
+
+def _high(number: int) -> int:
+    return number >> 16
+
+
+def _runs(low: list[int]) -> bytes:
+    groups = [[n for _, n in group] for _, group in itertools.groupby(enumerate(low), lambda pair: pair[1] - pair[0])]
+    return struct.pack("<H", len(groups)) + b"".join(struct.pack("<HH", g[0], g[-1] - g[0]) for g in groups)
+
+
+def _plain(low: list[int]) -> bytes:
+    if len(low) <= _ARRAY_LENGTH:
+        return struct.pack(f"<{len(low)}H", *low)
+    bits = sum(1 << n for n in low)
+    return bits.to_bytes(_BITMAP_BYTES, "little")
+
+
+# -- one data file ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _File:
+    """A data file as it was written: its columns by their ids, one table a row group."""
+
+    created_by: str
+    types: dict[int, pa.DataType]
+    groups: list[dict[int, pa.ChunkedArray[Any]]]
+    lengths: list[int]
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(path: Path, _modified: int) -> _File:
+    with pq.ParquetFile(path) as file:
+        ids = [int((field.metadata or {})[b"PARQUET:field_id"]) for field in file.schema_arrow]
+        kinds = [_plain_type(field.type) for field in file.schema_arrow]
+        meta = file.metadata
+        groups = []
+        for group in range(meta.num_row_groups):
+            columns = file.read_row_group(group).columns
+            groups.append({i: column.cast(kind) for i, kind, column in zip(ids, kinds, columns, strict=True)})
+        lengths = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
+        return _File(meta.created_by, dict(zip(ids, kinds, strict=True)), groups, lengths)
+
+
+def _file(path: Path) -> _File:
+    return _read(path, path.stat().st_mtime_ns)
+
+
+def _bound(value: Any, kind: pa.DataType) -> pa.Scalar[Any]:
+    """A bound as rule 14 writes it, or an end of a range of keys."""
+    if isinstance(value, str) and not pa.types.is_string(kind):
+        return pa.array([value]).cast(kind)[0]
+    return pa.scalar(value, kind)
+
+
+# -- snapshots --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One version of a table."""
+
+    root: Path
+    manifest: Json
+
+    @property
+    def version(self) -> int:
+        """The number."""
+        return int(self.manifest["version"])
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.manifest["arrow_schema"])))
+
+    def removed(self, segment: Json) -> list[int]:
+        """The places of a segment's files that the snapshot has no more."""
+        return roaring_numbers(base64.b64decode(segment["removed"])) if "removed" in segment else []
+
+    def listed(self, segment: Json) -> list[Json]:
+        """All data files of a segment, those that were removed included."""
+        listed = pq.read_table(self.root / segment["path"]).select([*_TEXTS, *_COUNTS]).to_pylist()
+        return [row | {name: json.loads(row[name]) for name in _TEXTS[1:]} for row in listed]
+
+    def files(self) -> list[Json]:
+        """The data files, as a manifest lists them, in order."""
+        files = []
+        for segment in self.manifest["segments"]:
+            gone = set(self.removed(segment))
+            files += [file for i, file in enumerate(self.listed(segment)) if i not in gone]
+        return files + list(self.manifest["data_files"])
+
+    def tombstone(self, entry: Json) -> list[Json]:
+        """The lines of a tombstone file."""
+        return [json.loads(line) for line in (self.root / entry["path"]).read_text().splitlines()]
+
+    @functools.cached_property
+    def kept(self) -> dict[str, list[list[bool]]]:
+        """Of the rows of each file, by row group, whether no line of a tombstone takes them away."""
+        lengths = {file["path"]: _file(self.root / file["path"]).lengths for file in self.files()}
+        kept = {path: [[True] * length for length in groups] for path, groups in lengths.items()}
+        for line in itertools.chain.from_iterable(map(self.tombstone, self.manifest["tombstones"])):
+            groups = kept.get(line["file"])
+            if groups is None:
+                continue
+            file = _file(self.root / line["file"])
+            for group, rows in enumerate(groups):
+                for row in self.deleted(file, group, line):
+                    rows[row] = False
+        return kept
+
+    def rows(self) -> pa.Table:
+        """What is in it."""
+        fields = list(zip([c["id"] for c in self.manifest["schema"]["columns"]], self.schema, strict=True))
+        schema = pa.schema([field.with_type(_plain_type(field.type)) for _, field in fields])
+        tables = [schema.empty_table()]
+        for path, groups in self.kept.items():
+            for stored, kept in zip(_file(self.root / path).groups, groups, strict=True):
+                nulls = {i: pa.nulls(len(kept), field.type) for (i, _), field in zip(fields, schema, strict=True)}
+                columns = [{**nulls, **stored}[i].cast(schema.field(n).type) for n, (i, _) in enumerate(fields)]
+                tables.append(pa.table(columns, schema=schema).filter(pa.array(kept)))
+        return pa.concat_tables(tables)
+
+    def deleted(self, file: _File, group: int, line: Json) -> list[int]:
+        """The rows of a row group that one line of a tombstone takes away."""
+        if "pk_min" in line:
+            (key,) = self.manifest["key"]
+            low, high = (_bound(line[end], file.types[key]) for end in ("pk_min", "pk_max"))
+            keys = file.groups[group][key]
+            hit = pc.and_(pc.greater_equal(keys, low), pc.less_equal(keys, high))
+            return [i for i, is_hit in enumerate(hit.to_pylist()) if is_hit]
+        if line["row_group"] != group:
+            return []
+        if "roaring" in line:
+            return roaring_numbers(base64.b64decode(line["roaring"]))
+        return list(line.get("deleted_rows", range(file.lengths[group])))
+
+
+def manifest_path(version: int) -> str:
+    """Where a version's manifest is."""
+    return f"manifest/v{version:08}.json"
+
+
+def at(root: Path, version: int) -> Snapshot:
+    """A version of the table in a folder."""
+    manifest = json.loads((root / manifest_path(version)).read_bytes())
+    if manifest["format"] > 1:
+        raise ValueError(f"format {manifest['format']} is too new")
+    return Snapshot(root, manifest)
+
+
+def newest(root: Path) -> Snapshot:
+    """The newest version."""
+    pointer = json.loads((root / POINTER).read_bytes())
+    snapshot = at(root, pointer["version"])
+    if snapshot.manifest["commit_id"] != pointer["commit_id"]:
+        raise ValueError("the pointer is of another manifest")
+    return snapshot
+
+
+def versions(root: Path) -> list[int]:
+    """All versions whose manifest is there, and that were not committed after the pointer."""
+    found = (int(path.stem[1:]) for path in (root / "manifest").glob("v*.json"))
+    return sorted(version for version in found if version <= newest(root).version)
+
+
+def objects(root: Path) -> set[str]:
+    """All names there are."""
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+
+
+def named(root: Path) -> set[str]:
+    """The pointer, the manifests and all that they name but the files that are removed from segments."""
+    found = {POINTER}
+    for snapshot in [at(root, version) for version in versions(root)]:
+        found |= {manifest_path(snapshot.version), *(file["path"] for file in snapshot.files())}
+        found |= {entry["path"] for name in ("segments", "tombstones") for entry in snapshot.manifest[name]}
+    return found
+
+
+# -- what the rules say -----------------------------------------------------------
+
+
+def check(root: Path) -> list[str]:
+    """What of a table is not as the rules say. All versions are looked at."""
+    snapshots = {version: at(root, version) for version in versions(root)}
+    faults = [*_pointer_faults(root), *_name_faults(root)]
+    for version, snapshot in snapshots.items():
+        before = snapshots.get(version - 1)
+        made = itertools.chain(
+            _chain_faults(snapshot, before),
+            _reference_faults(snapshot, snapshots),
+            _schema_faults(snapshot),
+            _file_faults(snapshot, before),
+            _tombstone_faults(snapshot, before),
+        )
+        faults += [f"version {version}: {fault}" for fault in made]
+    commits = [snapshot.manifest["commit_id"] for snapshot in snapshots.values()]
+    if len(set(commits)) != len(commits):
+        faults.append("two versions have one commit id")
+    kept = range(newest(root).manifest["oldest_version"], newest(root).version + 1)
+    faults += [f"version {version} is not there" for version in {*kept} - {*snapshots}]
+    return faults
+
+
+def _pointer_faults(root: Path) -> Iterator[str]:
+    manifest = newest(root).manifest
+    if (root / POINTER).read_bytes() != pointer_bytes(manifest):
+        yield f"the pointer is {(root / POINTER).read_bytes()!r}"
+
+
+def pointer_bytes(manifest: Json) -> bytes:
+    """The pointer to a manifest: members as in rule 13, and no spaces."""
+    pointer = {"format": 1, "version": manifest["version"], "commit_id": manifest["commit_id"]}
+    pointer |= {"manifest": manifest_path(manifest["version"]), "oldest_version": manifest["oldest_version"]}
+    return json.dumps(pointer, separators=(",", ":")).encode()
+
+
+def _name_faults(root: Path) -> Iterator[str]:
+    names = objects(root)
+    for name in names:
+        if name != POINTER and not any(p.fullmatch(name) for p in (_DATA, _TOMBSTONE, _SEGMENT, _MANIFEST)):
+            yield f"there is {name}"
+    ids = [match[0] for name in names if (match := re.search(rf"{_ID}(?=\.)", name))]
+    if len(set(ids)) != len(ids):
+        yield "two objects have one id"
+    places = [len(set(digits)) for digits in zip(*ids, strict=True)]
+    if len(ids) > RECENT_COMMITS and min(places) < 2:
+        yield "ids are not random"
+
+
+def _chain_faults(snapshot: Snapshot, before: Snapshot | None) -> Iterator[str]:
+    new, version = snapshot.manifest, snapshot.version
+    if new["format"] != 1 or new["previous"] != (version - 1 or None) or not new["operation"]["name"]:
+        yield f"{new['format']=}, {new['previous']=}, {new['operation']=}"
+    if not re.fullmatch(_ID, new["commit_id"]) or not _MOMENT.fullmatch(new["created_at"]):
+        yield f"{new['commit_id']=}, {new['created_at']=}"
+    if len(new["recent_commits"]) != min(RECENT_COMMITS, version - 1) or not 1 <= new["oldest_version"] <= version:
+        yield f"{new['recent_commits']=}, {new['oldest_version']=}"
+    moments = [new[name] or 0 for name in ("columns_restored_at", "restored_at", "added_at")]
+    if moments[0] > moments[1] or max(moments) > version:
+        yield f"restored and added at {moments}"
+    if before is not None:
+        yield from _step_faults(new, before.manifest)
+
+
+def _reference_faults(snapshot: Snapshot, all_: dict[int, Snapshot]) -> Iterator[str]:
+    """What a manifest says of other versions that is not so."""
+    new, version = snapshot.manifest, snapshot.version
+    for past, commit in zip(range(version - 1, 0, -1), new["recent_commits"], strict=False):
+        if past in all_ and all_[past].manifest["commit_id"] != commit:
+            yield f"version {past} was not committed as {commit}"
+    for done in new["transactions"].values():
+        if done["version"] in all_ and done["version"] >= new["oldest_version"]:
+            made = all_[done["version"]].manifest
+            if done != {name: made[name] for name in ("version", "commit_id", "created_at")}:
+                yield f"transaction {done} is not {made['commit_id']}"
+    for tag, tagged in new["tags"].items():
+        # Of older versions' tags those that were deleted since may name what was vacuumed.
+        if tagged not in all_ and version == max(all_):
+            yield f"tag {tag} names no version: {tagged}"
+
+
+def _step_faults(new: Json, old: Json) -> Iterator[str]:
+    """What cannot follow one another."""
+    if new["created_at"] <= old["created_at"]:
+        yield f"created at {new['created_at']}, its previous at {old['created_at']}"
+    if new["recent_commits"] != [old["commit_id"], *old["recent_commits"]][:RECENT_COMMITS]:
+        yield f"recent commits {new['recent_commits']}"
+    for name in ("oldest_version", "gc_floor"):
+        if new[name] < old[name]:
+            yield f"{name} fell from {old[name]} to {new[name]}"
+    if new["schema"]["last_id"] < old["schema"]["last_id"]:
+        yield f"last_id fell from {old['schema']['last_id']} to {new['schema']['last_id']}"
+    for name in ("restored_at", "columns_restored_at", "added_at"):
+        if new[name] not in (old[name], new["version"]):
+            yield f"{name} went from {old[name]} to {new[name]}"
+    if (new["restored_at"] == new["version"]) != (new["operation"]["name"] == "restore"):
+        yield f"{new['operation']}, but restored at {new['restored_at']}"
+    if new["columns_restored_at"] == new["version"] and new["arrow_schema"] == old["arrow_schema"]:
+        yield "the columns were not restored"
+
+
+_SIMPLE: dict[str, pa.DataType] = {
+    "Boolean": pa.bool_(),
+    "Int8": pa.int8(),
+    "Int16": pa.int16(),
+    "Int32": pa.int32(),
+    "Int64": pa.int64(),
+    "UInt8": pa.uint8(),
+    "UInt16": pa.uint16(),
+    "UInt32": pa.uint32(),
+    "UInt64": pa.uint64(),
+    "Float32": pa.float32(),
+    "Float64": pa.float64(),
+    "Utf8": pa.string(),
+    "LargeUtf8": pa.large_string(),
+    "Binary": pa.binary(),
+    "Date32": pa.date32(),
+    'Timestamp(µs, "UTC")': pa.timestamp("us", "UTC"),
+}
+_NAMES = {kind: name for name, kind in _SIMPLE.items()}
+
+
+def type_name(kind: pa.DataType) -> str:
+    """The text of a type in a manifest, of those that are used here."""
+    if isinstance(kind, pa.Decimal128Type):
+        return f"Decimal128({kind.precision}, {kind.scale})"
+    if isinstance(kind, pa.DictionaryType):
+        return f"Dictionary({type_name(kind.index_type)}, {type_name(kind.value_type)})"
+    if isinstance(kind, pa.ListType):
+        return f"List({type_name(kind.value_type)})"
+    if isinstance(kind, pa.StructType):
+        return f"Struct({', '.join(f'{json.dumps(field.name)}: {type_name(field.type)}' for field in kind)})"
+    return _NAMES[kind]
+
+
+def _schema_faults(snapshot: Snapshot) -> Iterator[str]:
+    columns, exact = snapshot.manifest["schema"]["columns"], snapshot.schema
+    if [(c["name"], c["type"]) for c in columns] != [(field.name, type_name(field.type)) for field in exact]:
+        yield f"schema {columns} is not {exact}"
+    ids = [column["id"] for column in columns]
+    if len(set(ids)) != len(ids) or not 1 <= min(ids) <= max(ids) <= snapshot.manifest["schema"]["last_id"]:
+        yield f"ids {ids}"
+    if not {*snapshot.manifest["key"], *snapshot.manifest["sort_by"]} <= {*ids}:
+        yield "a column of the key is not there"
+
+
+def _file_faults(snapshot: Snapshot, before: Snapshot | None) -> Iterator[str]:
+    files = snapshot.files()
+    paths = [file["path"] for file in files]
+    if len(set(paths)) != len(paths):
+        yield "a file is listed twice"
+    for segment in snapshot.manifest["segments"]:
+        if not _SEGMENT.fullmatch(segment["path"]):
+            yield f"a segment is {segment['path']}"
+        yield from _segment_faults(snapshot, segment)
+    for file in files:
+        path = snapshot.root / file["path"]
+        yield from _entry_faults(path, path.stat().st_mtime_ns, json.dumps(file))
+    if before is None:
+        return
+    old = before.manifest
+    for path in {*paths} - {file["path"] for file in before.files()}:
+        name = _DATA.fullmatch(path)
+        if name is None or int(name[1]) >= snapshot.version:
+            yield f"a file is {path}"
+        elif snapshot.manifest["restored_at"] != snapshot.version and int(name[1]) < old["gc_floor"]:
+            yield f"{path} began below {old['gc_floor']}"
+        if snapshot.manifest["operation"]["name"] != "compact" and snapshot.manifest["added_at"] != snapshot.version:
+            yield f"{path} came, but rows were added at {snapshot.manifest['added_at']}"
+
+
+def _segment_faults(snapshot: Snapshot, segment: Json) -> Iterator[str]:
+    listed = snapshot.listed(segment)
+    counted = ((snapshot.root / segment["path"]).stat().st_size, len(listed), sum(f["total_rows"] for f in listed))
+    if counted != (segment["size_bytes"], segment["data_files"], segment["total_rows"]):
+        yield f"{segment['path']} has {counted}"
+    types = {
+        c["id"]: _plain_type(f.type)
+        for c, f in zip(snapshot.manifest["schema"]["columns"], snapshot.schema, strict=True)
+    }
+    for end, is_less in (("min", pc.less_equal), ("max", pc.greater_equal)):
+        for i, bound in segment[end].items():
+            if int(i) not in types:
+                continue
+            outer = _bound(bound, types[int(i)])
+            for inner in [_bound(file[end][i], types[int(i)]) for file in listed if i in file[end]]:
+                if not is_less(outer, inner).as_py():
+                    yield f"{end} of column {i} in {segment['path']} is {bound}, one of its files' {inner}"
+    for i, nulls in segment["null_counts"].items():
+        if nulls != sum(file["null_counts"].get(i, 0) for file in listed):
+            yield f"{nulls} nulls of column {i} in {segment['path']}"
+    gone = snapshot.removed(segment)
+    if len(gone) >= len(listed) or max(gone, default=0) >= len(listed):
+        yield f"removed from {segment['path']} are {gone}"
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _entry_faults(path: Path, _modified: int, entry: str) -> list[str]:
+    """What an entry says of its file that is not so."""
+    listed, file = json.loads(entry), _file(path)
+    said = {name: listed[name] for name in _COUNTS}
+    found = {
+        "size_bytes": path.stat().st_size,
+        "footer_size": said["footer_size"] and _tail(path),
+        "row_group_count": len(file.lengths),
+        "total_rows": sum(file.lengths),
+    }
+    faults = [] if said == found else [f"{path}: {said} said, {found} found"]
+    if listed["min"].keys() != listed["max"].keys():
+        faults.append(f"{path}: a bound has no other end")
+    for i in {*listed["min"], *listed["null_counts"]}:
+        kind = file.types[int(i)]
+        chunks: list[Any] = [chunk for group in file.groups for chunk in group[int(i)].chunks]
+        column: Any = pa.chunked_array(chunks, kind)  # type: ignore[call-overload]
+        if listed["null_counts"].get(i, column.null_count) != column.null_count:
+            faults.append(f"{path}: column {i} has {column.null_count} nulls")
+        for end, exact in pc.min_max(column).items() if i in listed["min"] else ():
+            if pa.types.is_floating(kind) or not _bound(listed[end][i], kind).equals(exact):
+                faults.append(f"{path}: {end} of column {i} is {exact} and not {listed[end][i]}")
+    return faults
+
+
+def _tail(path: Path) -> int:
+    """Bytes of the footer and of the seal before it."""
+    data = path.read_bytes()
+    size = 8 + struct.unpack("<I", data[-8:-4])[0]
+    rest = data[: len(data) - size]
+    if rest.endswith(SEAL):
+        size += struct.unpack("<I", rest[-20:-16])[0]
+        return size if data[len(data) - size :].startswith(SEAL) else -1
+    return -1 if _file(path).created_by.startswith("pds ") else size
+
+
+def _tombstone_faults(snapshot: Snapshot, before: Snapshot | None) -> Iterator[str]:
+    for entry in snapshot.manifest["tombstones"]:
+        path, lines = snapshot.root / entry["path"], snapshot.tombstone(entry)
+        named = {line["file"] for line in lines} & snapshot.kept.keys()
+        if not _TOMBSTONE.fullmatch(entry["path"]) or path.stat().st_size != entry["size_bytes"]:
+            yield f"{entry} is of {path.stat().st_size} bytes"
+        if not named or set(entry["files"]) != named or len(entry["files"]) != len(named):
+            yield f"{entry} names {named}"
+        for line in lines:
+            if line["file"] in named:
+                yield from _line_faults(snapshot, line)
+    new = snapshot.manifest
+    if before is None or new["operation"]["name"] not in ("delete", "overwrite", "upsert"):
+        return
+    old = {entry["path"] for entry in before.manifest["tombstones"]}
+    counts = [entry["deleted_rows"] for entry in new["tombstones"] if entry["path"] not in old]
+    gone = sum(_count(kept) - _count(snapshot.kept.get(path, [])) for path, kept in before.kept.items())
+    if counts not in ([], [None], [gone]):
+        yield f"{counts} rows were deleted, which are {gone}"
+
+
+def _count(kept: list[list[bool]]) -> int:
+    return sum(sum(rows) for rows in kept)
+
+
+def _line_faults(snapshot: Snapshot, line: Json) -> Iterator[str]:
+    file = _file(snapshot.root / line["file"])
+    how = {*line} - {"file"}
+    if how not in ({"row_group"}, {"row_group", "deleted_rows"}, {"row_group", "roaring"}, {"pk_min", "pk_max"}):
+        yield f"a line is {line}"
+    if line.get("row_group", 0) >= len(file.lengths):
+        yield f"{line} is of no row group"
+    for group, length in enumerate(file.lengths):
+        rows = snapshot.deleted(file, group, line)
+        if rows != sorted(set(rows)) or (rows and rows[-1] >= length):
+            yield f"{line} has rows {rows} of {length}"
+
+
+# -- writing ----------------------------------------------------------------------
+
+
+class Interrupted(Exception):
+    """A writer ended where it was told to."""
+
+
+class Writer:
+    """Commits to the table in a folder, as rules 13 to 25 have it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.began = newest(root).version
+
+    def _new(self, folder: str, suffix: str, *, timed: bool = True) -> str:
+        hour = dt.datetime.now(dt.UTC).strftime("%Y/%m/%d/%H/") if timed else ""
+        return f"{folder}/{hour}b{self.began:08}-{secrets.token_hex(16)}.{suffix}"
+
+    def _create(self, name: str, content: bytes) -> None:
+        """Put an object where there is none, whole or not at all."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        hidden = self.root.parent / f".{secrets.token_hex(8)}"
+        hidden.write_bytes(content)
+        try:
+            os.link(hidden, path)
+        finally:
+            hidden.unlink()
+
+    def data(self, rows: pa.Table, row_group_size: int) -> Json:
+        """Write a data file with the newest snapshot's columns; says what a manifest says of it."""
+        snapshot = newest(self.root)
+        ids = {column["name"]: column["id"] for column in snapshot.manifest["schema"]["columns"]}
+        fields = [snapshot.schema.field(name) for name in rows.column_names]
+        schema = pa.schema([field.with_metadata({b"PARQUET:field_id": str(ids[field.name])}) for field in fields])
+        rows = pa.table(rows.columns, schema=schema)
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows, sink, row_group_size=row_group_size)
+        content, name = sink.getvalue().to_pybytes(), self._new("data", "parquet")
+        self._create(name, content)
+        integers = [f.name for f in fields if pa.types.is_integer(f.type) and rows[f.name].null_count < rows.num_rows]
+        ends: Json = {str(ids[name]): pc.min_max(rows[name]).as_py() for name in integers}
+        return {
+            "path": name,
+            "size_bytes": len(content),
+            "footer_size": 8 + struct.unpack("<I", content[-8:-4])[0],
+            "row_group_count": -(-rows.num_rows // row_group_size),
+            "total_rows": rows.num_rows,
+            **{end: {i: both[end] for i, both in ends.items()} for end in ("min", "max")},
+            "null_counts": {str(ids[name]): rows[name].null_count for name in integers},
+        }
+
+    def tombstone(self, lines: list[Json], deleted_rows: int | None) -> Json:
+        """Write a tombstone file; says what a manifest says of it."""
+        name, content = self._new("tombstone", "del"), "".join(json.dumps(line) + "\n" for line in lines).encode()
+        self._create(name, content)
+        files = sorted({line["file"] for line in lines})
+        return {"path": name, "size_bytes": len(content), "files": files, "deleted_rows": deleted_rows}
+
+    def segment(self, files: list[Json], removed: bytes) -> Json:
+        """Write a list of data files; says what a manifest says of it. No bytes: nothing is removed.
+
+        Columns are found by name: they stand in another order here than pds writes them in, with one more.
+        """
+        texts = {name: [json.dumps(file[name]) for file in files] for name in _TEXTS[1:]}
+        columns = {"path": [file["path"] for file in files], **texts}
+        counts = {name: pa.array([file[name] for file in files], pa.uint64()) for name in _COUNTS}
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({**counts, "more": [None] * len(files), **columns}), sink)
+        name = self._new("manifest/segments", "parquet", timed=False)
+        self._create(name, sink.getvalue().to_pybytes())
+        ids = {i for file in files for i in file["min"] if isinstance(file["min"][i], int)}
+        bounded = [i for i in ids if all(i in file["min"] for file in files)]
+        counted = [i for i in files[0]["null_counts"] if all(i in file["null_counts"] for file in files)]
+        return {
+            "path": name,
+            "size_bytes": (self.root / name).stat().st_size,
+            "data_files": len(files),
+            "total_rows": sum(file["total_rows"] for file in files),
+            "min": {i: min(file["min"][i] for file in files) for i in bounded},
+            "max": {i: max(file["max"][i] for file in files) for i in bounded},
+            "null_counts": {i: sum(file["null_counts"][i] for file in files) for i in counted},
+            **({"removed": base64.b64encode(removed).decode()} if removed else {}),
+        }
+
+    def commit(self, name: str, change: Callable[[Json], None], *, dies: bool = False) -> int:
+        """Rule 16; with `dies` it is over before the pointer is replaced."""
+        commit = secrets.token_hex(16)
+        while True:
+            old = newest(self.root).manifest
+            version = old["version"] + 1
+            created = dt.datetime.fromisoformat(old["created_at"]) + dt.timedelta(microseconds=1)
+            created = max(created, dt.datetime.now(dt.UTC)).replace(tzinfo=None)
+            new = json.loads(json.dumps(old))
+            new |= {"version": version, "previous": version - 1, "commit_id": commit, "operation": {"name": name}}
+            new |= {"recent_commits": [old["commit_id"], *old["recent_commits"]][:RECENT_COMMITS]}
+            new |= {"created_at": created.isoformat(timespec="microseconds") + "Z"}
+            change(new)
+            try:
+                self._create(manifest_path(version), json.dumps(new).encode())
+            except FileExistsError:
+                self._point(old, at(self.root, version).manifest)
+                continue
+            if dies:
+                raise Interrupted
+            self._point(old, new)
+            return int(version)
+
+    def _point(self, old: Json, new: Json) -> None:
+        """Replace the pointer if it is as it was. Here nobody else does at the same time."""
+        if json.loads((self.root / POINTER).read_bytes())["version"] == old["version"]:
+            hidden = self.root.parent / f".{secrets.token_hex(8)}"
+            hidden.write_bytes(pointer_bytes(new))
+            hidden.replace(self.root / POINTER)
+
+    def append(self, rows: pa.Table, row_group_size: int, *, dies: bool = False) -> int:
+        """Add a file of rows."""
+        file = self.data(rows, row_group_size)
+
+        def change(manifest: Json) -> None:
+            manifest["data_files"].append(file)
+            manifest["added_at"] = manifest["version"]
+
+        return self.commit("append", change, dies=dies)
+
+    def delete(self, lines: list[Json], deleted_rows: int | None) -> int:
+        """Delete what the lines say."""
+        entry = self.tombstone(lines, deleted_rows)
+        return self.commit("delete", lambda manifest: manifest["tombstones"].append(entry))
