@@ -9,11 +9,12 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, Seek, SeekFrom};
 use std::sync::Arc;
 
+use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
 use arrow_row::{RowConverter, Rows, SortField};
-use arrow_schema::{ArrowError, SchemaRef, SortOptions};
+use arrow_schema::{ArrowError, DataType, SchemaRef, SortOptions};
 use arrow_select::interleave::interleave_record_batch;
 
 use crate::error::{Error, Result};
@@ -21,8 +22,11 @@ use crate::error::{Error, Result};
 type Batches = Box<dyn RecordBatchReader + Send>;
 type Merged = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
 
-/// Rows of a batch that comes out.
+/// Rows of a batch that comes out, at most.
 const BATCH_ROWS: usize = 8192;
+/// Bytes of one, about, at most.
+const BATCH_BYTES: usize = 64 << 20;
+const MIN_BATCH_BYTES: usize = 64 << 10;
 /// Runs merged at once: each needs a batch in memory and a file.
 const MAX_RUNS: usize = 64;
 
@@ -84,7 +88,13 @@ fn sort(
     keys: &Arc<Keys>,
     memory_bytes: usize,
 ) -> Result<Merged, ArrowError> {
-    let mut runs: Vec<File> = Vec::new();
+    let mut runs = Runs {
+        files: Vec::new(),
+        schema,
+        keys,
+        batch_bytes: (memory_bytes / (MAX_RUNS + 1)).clamp(MIN_BATCH_BYTES, BATCH_BYTES),
+        batch_rows: BATCH_ROWS,
+    };
     let mut held = Held::default();
     for batch in input {
         let batch = batch?;
@@ -93,27 +103,67 @@ fn sort(
         }
         held.add(batch, keys)?;
         if held.bytes > memory_bytes {
-            runs.push(spill(std::mem::take(&mut held).sorted(), schema)?);
-        }
-        while runs.len() > 2 * MAX_RUNS {
-            let first: Vec<File> = runs.drain(..MAX_RUNS).collect();
-            let merged = Merge::new(first, keys)?;
-            runs.insert(0, spill(merged, schema)?);
+            runs.spill(std::mem::take(&mut held))?;
         }
     }
-    if runs.is_empty() {
-        return Ok(Box::new(held.sorted()));
+    if runs.files.is_empty() {
+        let rows = held.batch_rows(BATCH_BYTES);
+        return Ok(Box::new(held.sorted(rows)));
     }
     if !held.batches.is_empty() {
-        runs.push(spill(held.sorted(), schema)?);
+        runs.spill(held)?;
     }
-    while runs.len() > MAX_RUNS {
-        let count = MAX_RUNS.min(runs.len() - MAX_RUNS + 1);
-        let first: Vec<File> = runs.drain(..count).collect();
-        let merged = Merge::new(first, keys)?;
-        runs.insert(0, spill(merged, schema)?);
+    runs.merged()
+}
+
+/// Sorted runs in files, each with how often its rows were merged; never fewer times than the next.
+struct Runs<'a> {
+    files: Vec<(u32, File)>,
+    schema: &'a SchemaRef,
+    keys: &'a Arc<Keys>,
+    batch_bytes: usize,
+    /// As many rows as go into that, of the widest rows so far.
+    batch_rows: usize,
+}
+
+impl Runs<'_> {
+    fn spill(&mut self, held: Held) -> Result<(), ArrowError> {
+        self.batch_rows = self.batch_rows.min(held.batch_rows(self.batch_bytes));
+        let run = spill(held.sorted(self.batch_rows), self.schema)?;
+        self.files.push((0, run));
+        // Neighbours that were merged as often: the order of equal rows stays.
+        while let Some(level) = self.last_level() {
+            let from = self.files.len() - MAX_RUNS;
+            self.merge_from(from, level + 1)?;
+        }
+        Ok(())
     }
-    Ok(Box::new(Merge::new(runs, keys)?))
+
+    fn last_level(&self) -> Option<u32> {
+        let last = self.files.last_chunk::<MAX_RUNS>()?;
+        let level = last[0].0;
+        last.iter()
+            .all(|(other, _)| *other == level)
+            .then_some(level)
+    }
+
+    fn merge_from(&mut self, from: usize, level: u32) -> Result<(), ArrowError> {
+        let some = self.files.drain(from..).map(|(_, file)| file);
+        let merged = Merge::new(some.collect(), self.keys, self.batch_rows)?;
+        self.files.push((level, spill(merged, self.schema)?));
+        Ok(())
+    }
+
+    fn merged(mut self) -> Result<Merged, ArrowError> {
+        while self.files.len() > MAX_RUNS {
+            let from = self.files.len() - MAX_RUNS;
+            let level = self.files[from].0;
+            self.merge_from(from, level + 1)?;
+        }
+        let files = self.files.into_iter().map(|(_, file)| file);
+        let merge = Merge::new(files.collect(), self.keys, self.batch_rows)?;
+        Ok(Box::new(merge))
+    }
 }
 
 /// Batches in memory.
@@ -121,43 +171,73 @@ fn sort(
 struct Held {
     batches: Vec<RecordBatch>,
     keys: Vec<Rows>,
+    rows: usize,
     bytes: usize,
 }
 
 impl Held {
     fn add(&mut self, batch: RecordBatch, keys: &Keys) -> Result<(), ArrowError> {
+        let batch = compact(batch)?;
         let rows = keys.of(&batch)?;
         let columns = batch.columns().iter().map(|column| {
-            let data = column.to_data();
+            if is_view(column.data_type()) {
+                return column.get_array_memory_size();
+            }
             // Of a slice only what it shows, unless that cannot be told.
-            data.get_slice_memory_size()
-                .unwrap_or_else(|_| column.get_array_memory_size())
+            let shown = column.to_data().get_slice_memory_size();
+            shown.unwrap_or_else(|_| column.get_array_memory_size())
         });
         // Two numbers are kept for each row while it is sorted.
         self.bytes += columns.sum::<usize>() + rows.size() + 16 * batch.num_rows();
+        self.rows += batch.num_rows();
         self.batches.push(batch);
         self.keys.push(rows);
         Ok(())
     }
 
-    /// The rows in order, a batch at a time.
-    fn sorted(self) -> impl Iterator<Item = Result<RecordBatch, ArrowError>> + Send {
+    /// How many of its rows have about so many bytes.
+    fn batch_rows(&self, bytes: usize) -> usize {
+        let each = (self.bytes / self.rows.max(1)).max(1);
+        (bytes / each).clamp(1, BATCH_ROWS)
+    }
+
+    /// The rows in order, so many at a time.
+    fn sorted(self, step: usize) -> impl Iterator<Item = Result<RecordBatch, ArrowError>> + Send {
         let places = self.batches.iter().enumerate();
         let places = places.flat_map(|(n, batch)| (0..batch.num_rows()).map(move |row| (n, row)));
         let mut places: Vec<(usize, usize)> = places.collect();
         places.sort_by(|a, b| self.keys[a.0].row(a.1).cmp(&self.keys[b.0].row(b.1)));
         let mut at = 0;
         std::iter::from_fn(move || {
-            let next = places.get(at..places.len().min(at + BATCH_ROWS))?;
+            let next = places.get(at..places.len().min(at + step))?;
             at += next.len();
             (!next.is_empty()).then(|| gathered(&self.batches, next))
         })
     }
 }
 
+fn is_view(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Utf8View | DataType::BinaryView)
+}
+
+/// The batch without values that no view of it shows.
+fn compact(batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
+    if !batch.columns().iter().any(|c| is_view(c.data_type())) {
+        return Ok(batch);
+    }
+    let columns = batch.columns().iter().map(|column| -> ArrayRef {
+        match column.data_type() {
+            DataType::Utf8View => Arc::new(column.as_string_view().gc()),
+            DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
+            _ => Arc::clone(column),
+        }
+    });
+    RecordBatch::try_new(batch.schema(), columns.collect())
+}
+
 fn gathered(batches: &[RecordBatch], places: &[(usize, usize)]) -> Result<RecordBatch, ArrowError> {
     let batches: Vec<&RecordBatch> = batches.iter().collect();
-    interleave_record_batch(&batches, places)
+    compact(interleave_record_batch(&batches, places)?)
 }
 
 /// Writes a run to a temporary file that has no name.
@@ -175,14 +255,15 @@ fn spill(
         ArrowError::ExternalError(Box::new(Error::other(message).caused_by(e)))
     };
     let file = tempfile::tempfile().map_err(failed)?;
-    let mut writer = StreamWriter::try_new_buffered(file, schema)?;
+    let of_file = |e| match e {
+        ArrowError::IoError(_, e) => failed(e),
+        other => other,
+    };
+    let mut writer = StreamWriter::try_new_buffered(file, schema).map_err(of_file)?;
     for batch in run {
-        writer.write(&batch?).map_err(|e| match e {
-            ArrowError::IoError(_, e) => failed(e),
-            other => other,
-        })?;
+        writer.write(&batch?).map_err(of_file)?;
     }
-    writer.finish()?;
+    writer.finish().map_err(of_file)?;
     let writer: BufWriter<File> = writer.into_inner()?;
     let mut file = writer.into_inner().map_err(|e| failed(e.into_error()))?;
     file.seek(SeekFrom::Start(0)).map_err(failed)?;
@@ -230,6 +311,7 @@ impl Eq for Head {}
 /// Runs as one.
 struct Merge {
     keys: Arc<Keys>,
+    batch_rows: usize,
     runs: Vec<Run>,
     heads: BinaryHeap<Head>,
     /// Batches with rows that have not come out.
@@ -237,9 +319,10 @@ struct Merge {
 }
 
 impl Merge {
-    fn new(files: Vec<File>, keys: &Arc<Keys>) -> Result<Self, ArrowError> {
+    fn new(files: Vec<File>, keys: &Arc<Keys>, batch_rows: usize) -> Result<Self, ArrowError> {
         let mut merge = Self {
             keys: Arc::clone(keys),
+            batch_rows,
             runs: Vec::new(),
             heads: BinaryHeap::new(),
             held: Vec::new(),
@@ -267,8 +350,8 @@ impl Merge {
     }
 
     fn batch(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
-        let mut places = Vec::with_capacity(BATCH_ROWS);
-        while places.len() < BATCH_ROWS {
+        let mut places = Vec::with_capacity(self.batch_rows);
+        while places.len() < self.batch_rows {
             let Some(Head { run, .. }) = self.heads.pop() else {
                 break;
             };
@@ -310,11 +393,10 @@ impl Iterator for Merge {
 
 #[cfg(test)]
 mod tests {
-    use arrow_array::cast::AsArray;
     use arrow_array::types::Int64Type;
     use arrow_array::{Int64Array, StringArray};
     use arrow_ord::sort::{SortColumn, lexsort_to_indices};
-    use arrow_schema::{DataType, Field, Schema};
+    use arrow_schema::{Field, Schema};
     use arrow_select::concat::concat_batches;
     use arrow_select::take::take_record_batch;
     use rand::rngs::StdRng;
@@ -388,7 +470,31 @@ mod tests {
 
     #[test]
     fn merged_in_several_passes() {
-        check(&[0], 0, 400);
+        // Runs of one batch, merged at two levels.
+        check(&[0], 0, 64 * 65 + 7);
+    }
+
+    #[test]
+    fn wide_rows_come_in_small_batches() {
+        let field = Field::new("wide", DataType::Utf8View, false);
+        let schema = Arc::new(Schema::new(vec![field]));
+        let of = Arc::clone(&schema);
+        let batch = move |n: i32| {
+            let texts =
+                (0..50).map(|row| format!("{:05}{}", (n * 37 + row) % 997, "x".repeat(5000)));
+            let texts = arrow_array::StringViewArray::from_iter_values(texts);
+            RecordBatch::try_new(Arc::clone(&of), vec![Arc::new(texts) as ArrayRef])
+        };
+        let input = RecordBatchIterator::new((0..40).map(batch), Arc::clone(&schema));
+        let found = sorted(Box::new(input), &[0], 1 << 20).unwrap();
+        let found: Vec<RecordBatch> = found.map(Result::unwrap).collect();
+        assert_eq!(found.iter().map(RecordBatch::num_rows).sum::<usize>(), 2000);
+        let texts = found
+            .iter()
+            .flat_map(|b| b.column(0).as_string_view().iter().flatten());
+        assert!(texts.is_sorted());
+        // Nothing is held but what is shown.
+        assert!(found.iter().all(|b| b.get_array_memory_size() < 100_000));
     }
 
     #[test]

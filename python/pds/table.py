@@ -268,6 +268,9 @@ class Table(Snapshot):
             on: The columns that rows are matched by. None is the table's key.
         """
         stream, names = arrow_stream(source), None if on is None else names_of("on", on)
+        if isinstance(stream, pa.RecordBatchReader):
+            # For every attempt anew.
+            stream = stream.read_all()
 
         def execute(clauses: Clauses, key: str | None) -> CommitResult:
             before, place = self._requests(), self._place

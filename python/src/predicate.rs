@@ -46,7 +46,9 @@ impl PyPredicate {
             let unusable = || pyo3::exceptions::PyTypeError::new_err("a filter is true or false");
             array.as_boolean_opt().cloned().ok_or_else(unusable)
         };
-        let answer = Python::attach(call).map_err(|e| {
+        let answer = Python::try_attach(call);
+        let answer = answer.ok_or_else(|| Error::other("Python has ended"))?;
+        let answer = answer.map_err(|e| {
             let message = format!("the filter {} cannot be evaluated", self.text);
             Error::invalid(message).caused_by(PyCause(e))
         })?;

@@ -18,6 +18,8 @@ use crate::error::to_python;
 /// How often a waiting call looks for Ctrl-C.
 const SIGNAL_TICK: Duration = Duration::from_millis(100);
 
+const THREAD_STACK_BYTES: usize = 64 << 20;
+
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
@@ -33,6 +35,8 @@ fn handle() -> Result<&'static Handle> {
     let runtime = Builder::new_multi_thread()
         .worker_threads(pds::parquet::default_threads().clamp(2, 8))
         .thread_name("pds-io")
+        // Filters of pyarrow are walked by recursion; what is not used costs nothing.
+        .thread_stack_size(THREAD_STACK_BYTES)
         .enable_all()
         .build()
         .map_err(|e| Error::other("the runtime cannot be started").caused_by(e))?;

@@ -177,6 +177,7 @@ async fn read_parts(
             part: Arc::clone(&part),
             index,
             roots: Arc::clone(&roots),
+            rows: None,
         })
     });
     let groups: Vec<Group> = groups.collect();

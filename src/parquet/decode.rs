@@ -101,7 +101,20 @@ pub fn decode_column(
     root: usize,
     chunks: &Chunks,
 ) -> Result<Vec<ArrayRef>> {
+    decode_rows(file, group, root, chunks, None)
+}
+
+/// As [`decode_column`], of some rows.
+pub fn decode_rows(
+    file: &PartFile,
+    group: usize,
+    root: usize,
+    chunks: &Chunks,
+    wanted: Option<&Range<usize>>,
+) -> Result<Vec<ArrayRef>> {
     let rows = usize::try_from(file.metadata().row_group(group).num_rows()).unwrap_or(usize::MAX);
+    let all = 0..rows;
+    let wanted = wanted.unwrap_or(&all);
     check_chunks(file, group, root, chunks)?;
     let field = file.schema.field(root);
     let finish = |array: &ArrayRef| {
@@ -117,7 +130,7 @@ pub fn decode_column(
         arrays.collect::<Result<Vec<_>>>()
     };
     let guarded = std::panic::AssertUnwindSafe(|| {
-        if let Some(array) = decode_flat(file, group, root, chunks, rows) {
+        if let Some(array) = decode_flat(file, group, root, chunks, rows, wanted) {
             return Ok(vec![finish(&array)?]);
         }
         // One array for the row group, unless its values overflow it (32-bit offsets, small keys).
@@ -134,7 +147,7 @@ pub fn decode_column(
                 "{found} rows where the footer says {rows}"
             )));
         }
-        Ok(arrays)
+        Ok(sliced(arrays, wanted))
     });
     std::panic::catch_unwind(guarded)
         .unwrap_or_else(|panic| Err(Error::other(panic_text(panic.as_ref()).to_owned())))
@@ -158,6 +171,7 @@ fn decode_flat(
     root: usize,
     chunks: &Chunks,
     rows: usize,
+    wanted: &Range<usize>,
 ) -> Option<ArrayRef> {
     let mut leaves = file.leaves(root);
     let leaf = leaves.next()?;
@@ -166,7 +180,7 @@ fn decode_flat(
     }
     let column = file.metadata().row_group(group).column(leaf);
     let data_type = file.reader.schema().field(root).data_type();
-    flat::decode(window(file, chunks), column, rows, data_type)
+    flat::decode(window(file, chunks), column, rows, wanted, data_type)
 }
 
 fn window(file: &PartFile, chunks: &Chunks) -> Window {
@@ -192,6 +206,20 @@ fn column_reader(
         .map_err(|e| {
             undecodable(file.schema.field(root).name(), group, &e.to_string()).caused_by(e)
         })
+}
+
+/// Some of the rows that arrays hold one after the other.
+pub fn sliced(arrays: Vec<ArrayRef>, wanted: &Range<usize>) -> Vec<ArrayRef> {
+    let mut begin = 0;
+    let parts = arrays.into_iter().map(|array| {
+        let end = begin + array.len();
+        let from = wanted.start.clamp(begin, end);
+        let to = wanted.end.clamp(from, end);
+        let part = array.slice(from - begin, to - from);
+        begin = end;
+        part
+    });
+    parts.filter(|part| !part.is_empty()).collect()
 }
 
 /// Cuts columns of differently many arrays at common places.

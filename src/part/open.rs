@@ -1,6 +1,7 @@
 //! One Parquet file opened: its footer read, its version held on to.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use object_store::{GetOptions, GetRange};
 
 use super::blocking;
 use crate::error::{Error, ErrorKind, Result};
-use crate::parquet::decode::{Chunks, decode_column};
+use crate::parquet::decode::{Chunks, decode_rows};
 use crate::parquet::file::{Opened, PartFile, TAIL_BYTES};
 use crate::store::Store;
 
@@ -55,17 +56,18 @@ impl OpenPart {
         Ok(bytes.into())
     }
 
-    /// Decodes one column of a row group; a file's chunks are read here, on the decoding thread.
+    /// Decodes one column of a row group, all of it or some rows; a file's chunks are read here, on the decoding thread.
     pub(crate) fn decode(
         &self,
         group: usize,
         root: usize,
         fetched: &Chunks,
+        rows: Option<&Range<usize>>,
     ) -> Result<Vec<ArrayRef>> {
         let named = |e: Error| e.context(format!("part {:?}", self.path)).at(&self.path);
         match self.read_local(group, root) {
-            None => decode_column(&self.file, group, root, fetched).map_err(named),
-            Some(chunks) => decode_column(&self.file, group, root, &chunks?).map_err(named),
+            None => decode_rows(&self.file, group, root, fetched, rows).map_err(named),
+            Some(chunks) => decode_rows(&self.file, group, root, &chunks?, rows).map_err(named),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Row groups into memory: columns are decoded by all processors, each as its bytes arrive.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::ArrayRef;
@@ -24,6 +25,8 @@ pub(crate) struct Group {
     pub(crate) part: Arc<OpenPart>,
     pub(crate) index: usize,
     pub(crate) roots: Arc<[usize]>,
+    /// Only these of its rows.
+    pub(crate) rows: Option<Range<usize>>,
 }
 
 /// Rows and their columns; a row group is several of these only where a column is several arrays.
@@ -59,17 +62,20 @@ impl Reader {
 
     /// Fetches a piece and decodes its columns.
     async fn read_piece(self, group: Group, piece: Piece) -> Result<Decoded> {
-        let Group { part, index, .. } = group;
+        let Group {
+            part, index, rows, ..
+        } = group;
         let fetched = {
             let _turn = self.fetch.acquire().await;
             part.fetch_piece(&self.store, &piece).await?
         };
         let columns = piece.roots.iter().map(|&root| {
-            let (part, fetched) = (Arc::clone(&part), fetched.clone());
+            let (part, fetched, rows) = (Arc::clone(&part), fetched.clone(), rows.clone());
             let decode = Arc::clone(&self.decode);
             async move {
                 let _turn = decode.acquire_owned().await;
-                let arrays = blocking(move || part.decode(index, root, &fetched)).await?;
+                let arrays =
+                    blocking(move || part.decode(index, root, &fetched, rows.as_ref())).await?;
                 Ok((root, arrays))
             }
         });

@@ -180,7 +180,9 @@ impl Store {
 
     /// Something that all who use this store under this path have in common.
     pub fn shared<T: Any + Default + Send + Sync>(&self, path: &str) -> Arc<T> {
-        let name = format!("{}\n{}/{path}", std::any::type_name::<T>(), self.prefix);
+        // A forked child has the parent's memory, and none of its threads.
+        let (kind, process) = (std::any::type_name::<T>(), std::process::id());
+        let name = format!("{kind} {process} {}/{path}", self.prefix);
         let shared = self.inner.shared.lock();
         let mut shared = shared.unwrap_or_else(PoisonError::into_inner);
         let found = Arc::clone(shared.entry(name).or_insert_with(|| Arc::new(T::default())));

@@ -1,7 +1,8 @@
 //! Parquet files that are there already as files of a table, without writing their rows again.
 //!
 //! A file within the table's folder stays where it is, and is never removed by a vacuum; any other is
-//! copied inside the store. Such files are read by the names that their columns have now.
+//! copied inside the store. Such files are read by the names that
+//! columns had when they were added.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::CopyMode;
 
 use super::actions::{AddFiles, Append};
-use super::commit::{Committed, commit_onto, plans_again};
+use super::commit::{Committed, commit_onto};
 use super::format::{DataFile, Manifest};
 use super::listing::all_files;
 use super::names;
@@ -43,39 +44,50 @@ pub async fn add_files(
     }
     let clock = table.store().clock();
     let deadline = clock.monotonic() + timeout;
-    loop {
-        let newest = table.newest().await?;
-        let base = Arc::clone(&newest.manifest);
-        let known = idempotency_key.is_some_and(|key| base.transactions.contains_key(key));
-        let (files, copied) = if known {
-            (Vec::new(), Vec::new())
-        } else {
-            adopt(table, &base, paths).await?
-        };
-        let change = AddFiles {
-            append: Append {
-                files: files.clone(),
-                began_at: base.version,
-                idempotency_key: idempotency_key.map(str::to_owned),
-            },
-            in_place: copied.len() < files.len(),
-        };
+    let mut newest = table.newest().await?;
+    let base = Arc::clone(&newest.manifest);
+    let known = idempotency_key.is_some_and(|key| base.transactions.contains_key(key));
+    let (files, copied) = if known {
+        (Vec::new(), Vec::new())
+    } else {
+        check_new(table, &base, paths).await?;
+        adopt(table, &base, paths).await?
+    };
+    let mut change = AddFiles {
+        append: Append {
+            files: files.clone(),
+            began_at: base.version,
+            idempotency_key: idempotency_key.map(str::to_owned),
+        },
+        absent_at: (copied.len() < files.len()).then_some(base.version),
+    };
+    let done = loop {
         let left = deadline.saturating_sub(clock.monotonic());
-        let done = commit_onto(table, &change, Some(newest), left).await;
-        let unused = match &done {
-            Ok(done) => done.replayed,
-            Err(e) => is_certain(e.kind()),
+        let again = match commit_onto(table, &change, Some(newest), left).await {
+            Err(e) if e.kind() == ErrorKind::CommitConflict => e,
+            done => break done,
         };
-        if unused {
-            remove(table, &copied).await;
+        if change.absent_at.is_none() || clock.monotonic() >= deadline {
+            break Err(again);
         }
-        match done {
-            Ok(done) if done.replayed => return Ok((done, Vec::new())),
-            Ok(done) => return Ok((done, files)),
-            Err(e) if plans_again(e.kind()) && clock.monotonic() < deadline => {}
-            Err(e) => return Err(e),
+        // Others brought rows: are these among them?
+        newest = table.newest().await?;
+        let checked = check_new(table, &newest.manifest, paths).await;
+        match checked {
+            Err(e) if e.kind() != ErrorKind::VersionExpired => break Err(e),
+            _ => change.absent_at = Some(newest.manifest.version).filter(|_| checked.is_ok()),
         }
+    };
+    let unused = match &done {
+        Ok(done) => done.replayed,
+        Err(e) => is_certain(e.kind()) || e.kind() == ErrorKind::AlreadyExists,
+    };
+    if unused {
+        remove(table, &copied).await;
     }
+    let done = done?;
+    let files = if done.replayed { Vec::new() } else { files };
+    Ok((done, files))
 }
 
 /// The files as the table's, and those of them that were copied. All are looked at before one is.
@@ -84,7 +96,6 @@ async fn adopt(
     base: &Manifest,
     paths: &[String],
 ) -> Result<(Vec<DataFile>, Vec<String>)> {
-    check_new(table, base, paths).await?;
     let columns = &Columns::of(base)?;
     let looked = paths.iter().map(|path| async move {
         let file = Box::pin(look(table, path, columns)).await?;
@@ -151,8 +162,10 @@ async fn check_new(table: &Table, base: &Manifest, paths: &[String]) -> Result<(
     let listed = all_files(table, base).await?;
     let mut listed = listed.iter().map(|listed| listed.file.path.as_str());
     let own = |path: &&str| {
-        let is_log = *path == names::POINTER || path.starts_with(names::MANIFESTS);
-        is_log || names::base_of(path).is_some()
+        let folder = path.split('/').next();
+        folder == Some(names::POINTER)
+            || folder == Some(names::MANIFESTS)
+            || names::base_of(path).is_some()
     };
     if let Some(path) = here.iter().copied().find(own) {
         let message = format!("{path:?} is one of the table's own objects");

@@ -147,31 +147,35 @@ impl Clauses {
             decided: vec![false; rows],
             ..Made::default()
         };
-        let batch = batch_of(&self.input, columns, rows)?;
+        // The rows on which no clause has decided, and where they were.
+        let mut open = batch_of(&self.input, columns, rows)?;
+        let mut places: Vec<usize> = (0..rows).collect();
         for clause in &self.planned {
-            let open = made.decided.iter().map(|decided| !decided);
-            let mut open = BooleanArray::from(open.collect::<Vec<bool>>());
-            if let Some(predicate) = &clause.predicate {
-                let held = clause.holds(predicate, &batch)?;
-                open = BooleanArray::new(open.values() & held.values(), None);
+            if places.is_empty() {
+                break;
             }
-            for row in open.values().set_indices() {
-                made.decided[row] = true;
-            }
-            let Some(values) = &clause.values else {
-                continue;
+            let held = match &clause.predicate {
+                Some(predicate) => clause.holds(predicate, &open)?,
+                None => vec![true; places.len()].into(),
             };
-            let chosen = filter_record_batch(&batch, &open)
-                .map_err(|e| Error::other(e.to_string()).caused_by(e))?;
-            if chosen.num_rows() == 0 {
-                continue;
+            for row in held.values().set_indices() {
+                made.decided[places[row]] = true;
             }
-            made.rows += chosen.num_rows() as u64;
-            made.written
-                .push(clause.written(values, &chosen, &self.output)?);
+            if let Some(values) = clause.values.as_ref().filter(|_| held.true_count() > 0) {
+                let chosen = filtered(&open, &held)?;
+                made.rows += chosen.num_rows() as u64;
+                made.written
+                    .push(clause.written(values, &chosen, &self.output)?);
+            }
+            open = filtered(&open, &BooleanArray::new(!held.values(), None))?;
+            places.retain(|place| !made.decided[*place]);
         }
         Ok(made)
     }
+}
+
+fn filtered(batch: &RecordBatch, kept: &BooleanArray) -> Result<RecordBatch> {
+    filter_record_batch(batch, kept).map_err(|e| Error::other(e.to_string()).caused_by(e))
 }
 
 impl Planned {
@@ -265,7 +269,8 @@ impl Context<'_> {
             let context = PhysicalPlanningContext::default();
             let props = ExecutionProps::new();
             let planned = create_physical_expr(&logical, &self.named, &props, &context);
-            Ok((planned.map_err(refused)?, kind))
+            let planned = sql::checked(planned.map_err(refused)?).map_err(refused)?;
+            Ok((planned, kind))
         })
     }
 
@@ -295,7 +300,8 @@ impl Context<'_> {
             let Some((at, found)) = source.column_with_name(field.name()) else {
                 return Ok(self.kept(place));
             };
-            check_fits(field.name(), found.data_type(), field.data_type())?;
+            let (from, to) = (found.data_type(), field.data_type());
+            check_fits(field.name(), from, to, widens(from, to))?;
             Ok(Value::Column(at))
         });
         values.collect()
@@ -309,17 +315,20 @@ impl Context<'_> {
             let place = crate::parquet::types::index_of(self.table, column)?;
             let what = format!("the value {} of column {column:?}", sql::shown(text));
             let (expr, kind) = self.expression(&what, text)?;
-            check_fits(column, &kind, self.table.field(place).data_type())?;
+            let to = self.table.field(place).data_type();
+            // Between numbers as SQL assigns; what does not fit is refused then.
+            let is_number = kind.is_numeric() && to.is_numeric();
+            let cuts = to.is_integer() && !kind.is_integer();
+            let fits = widens(&kind, to) || (is_number && !cuts);
+            check_fits(column, &kind, to, fits)?;
             values[place] = Value::Computed(expr);
         }
         Ok(values)
     }
 }
 
-/// Values of numbers are assigned as SQL does, and refused where they do not fit; all else must lose
-/// nothing.
-fn check_fits(column: &str, from: &DataType, to: &DataType) -> Result<()> {
-    if widens(from, to) || (from.is_numeric() && to.is_numeric()) {
+fn check_fits(column: &str, from: &DataType, to: &DataType, fits: bool) -> Result<()> {
+    if fits {
         return Ok(());
     }
     let message = format!("column {column:?} is {to} in the table, and its value {from}; cast it");

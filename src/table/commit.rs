@@ -155,7 +155,7 @@ async fn commit_with(
             Attempt::Lost(newest) => known = newest,
         }
         if clock.monotonic() >= deadline {
-            return Err(timed_out(table, attempts, timeout));
+            return Err(timed_out(table, timeout));
         }
         // Who has just seen the winner's snapshot is as good as anyone for the next one.
         if known.is_none() || attempts >= MAX_EAGER_ATTEMPTS {
@@ -180,10 +180,10 @@ fn with_key(mut next: Manifest, key: Option<&str>) -> Manifest {
     next
 }
 
-pub(super) fn timed_out(table: &Table, attempts: u32, timeout: Duration) -> Error {
+pub(super) fn timed_out(table: &Table, timeout: Duration) -> Error {
     let message = format!(
-        "other commits came first in all of {attempts} attempts within {} s; nothing was \
-         committed, try again or raise commit_timeout",
+        "other commits came first in every attempt within {} s; nothing was committed, try again or \
+         raise commit_timeout",
         timeout.as_secs()
     );
     Error::new(ErrorKind::CommitConflict, message).at(table.root())

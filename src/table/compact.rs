@@ -1,9 +1,9 @@
 //! Compaction: small files become larger ones, rows that tombstones delete are left out, and many
 //! small tombstone files become few.
 //!
-//! Rows keep their order within what is joined, which comes last. Sorting is the same for all files at
-//! once. What is written is committed in the
-//! place of what was read, if nobody has changed that meanwhile; otherwise it is planned again.
+//! Rows keep their order within what is joined, which comes last. Sorting does it to all files at once.
+//! What is written is committed in the place of what was read, if nobody has changed that meanwhile;
+//! otherwise it is planned again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -51,13 +51,8 @@ pub async fn compact(
 ) -> Result<Option<Compaction>> {
     let task = Task {
         operation: "compact",
-        plan: &|rows| {
-            let clock = &**table.store().clock();
-            let meant = meant.map(|meant| meant.filter(&rows.columns, clock));
-            let meant = meant.transpose()?.map(|filter| rows.files_for(&filter));
-            let meant = meant.unwrap_or_else(|| Ok(vec![true; rows.files.len()]))?;
-            Ok((plan(rows, target_bytes, &meant), how.clone()))
-        },
+        meant,
+        plan: &|rows, meant| Ok((plan(rows, target_bytes, meant), how.clone())),
     };
     task.carry_out(table, how.timeout).await
 }
@@ -72,7 +67,8 @@ pub async fn sort(
 ) -> Result<Option<Compaction>> {
     let task = Task {
         operation: "sort",
-        plan: &|rows| {
+        meant: None,
+        plan: &|rows, _| {
             let manifest = &rows.manifest;
             let own = [&manifest.sort_by, &manifest.key];
             let order = match by {
@@ -107,7 +103,9 @@ type Plan = (Vec<Vec<usize>>, Upload);
 /// Files that are written anew with the same rows.
 struct Task<'a> {
     operation: &'static str,
-    plan: &'a (dyn Fn(&Rows) -> Result<Plan> + Sync),
+    /// Only files that may hold such rows.
+    meant: Option<&'a Predicate>,
+    plan: &'a (dyn Fn(&Rows, &[bool]) -> Result<Plan> + Sync),
 }
 
 impl Task<'_> {
@@ -149,16 +147,28 @@ impl Task<'_> {
         table: &Table,
         rows: &Arc<Rows>,
     ) -> Result<Option<(Replace, Vec<String>)>> {
-        let (groups, how) = (self.plan)(rows)?;
+        let meant = match self.meant {
+            Some(meant) => {
+                let filter = meant.filter(&rows.columns, &**table.store().clock())?;
+                rows.files_for(&filter).await?
+            }
+            None => vec![true; rows.files.len()],
+        };
+        let (groups, how) = (self.plan)(rows, &meant)?;
         let gone = groups.iter().flatten().map(|f| path_of(rows, *f));
         let gone: HashSet<&str> = gone.collect();
         let sources = mergeable(&rows.manifest, &gone);
         if groups.is_empty() && sources.is_empty() {
             return Ok(None);
         }
-        let merged = merge(table, rows, &sources, &gone).await?;
-        let written = merged.iter().map(|t| t.path.clone());
-        let mut written: Vec<String> = written.collect();
+        let mut written: Vec<String> = Vec::new();
+        let merged = match merge(table, rows, &sources, &gone, &mut written).await {
+            Ok(merged) => merged,
+            Err(e) => {
+                remove(table, &written).await;
+                return Err(e);
+            }
+        };
         let mut added: Vec<DataFile> = Vec::new();
         for (done, group) in groups.iter().enumerate() {
             match rewrite(table, rows, group, &how).await {
@@ -247,6 +257,7 @@ async fn merge(
     rows: &Rows,
     sources: &[&Tombstones],
     gone: &HashSet<&str>,
+    paths: &mut Vec<String>,
 ) -> Result<Vec<Tombstones>> {
     let lines = rows.read_lines(sources.to_vec()).await?;
     let by_file = Deletions::by_file(&lines);
@@ -258,6 +269,7 @@ async fn merge(
         }
         let version = rows.manifest.version;
         let written = put_tombstones(table, version, &lines, files, None).await?;
+        paths.push(written.path.clone());
         merged.push(written);
         Ok::<_, Error>(())
     };

@@ -28,6 +28,7 @@ use super::values::to_json;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::parquet::types::batch_of;
+use crate::part::blocking;
 
 /// A predicate that was checked against a table's columns.
 pub struct Filter {
@@ -129,6 +130,7 @@ impl Filter {
         // Without it nothing is pruned, which is slower and no error.
         let pruning = PruningPredicateBuilder::new().with_file_schema(Arc::clone(&input));
         let pruning = pruning.try_build(Arc::clone(&physical)).ok();
+        let physical = sql::checked(physical)?;
         Ok(Self {
             sql,
             logical,
@@ -178,11 +180,17 @@ impl Filter {
     }
 
     /// Which of some containers may hold rows for which it holds.
-    pub(super) fn prune(&self, statistics: &dyn PruningStatistics) -> Result<Vec<bool>> {
-        match &self.foreign {
-            Some(foreign) => foreign.may_hold(&Bounds::of(statistics, &self.input)?),
-            None => Ok(self.prune_own(statistics)),
-        }
+    pub(super) async fn prune<S: PruningStatistics + Sync>(
+        &self,
+        statistics: S,
+    ) -> Result<Vec<bool>> {
+        let Some(foreign) = &self.foreign else {
+            return Ok(self.prune_own(&statistics));
+        };
+        let bounds = Bounds::of(&statistics, &self.input)?;
+        drop(statistics);
+        let foreign = Arc::clone(foreign);
+        blocking(move || foreign.may_hold(&bounds)).await
     }
 
     fn prune_own(&self, statistics: &dyn PruningStatistics) -> Vec<bool> {

@@ -6,13 +6,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::actions::Append;
 use super::commit::{Change, Committed, check_floor, commit_onto, timed_out};
 use super::format::{Manifest, Operation};
 use super::snapshot::{Snapshot, Table};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The appends of a table that wait, and whose turn it is.
 #[derive(Debug, Default)]
@@ -21,27 +21,35 @@ struct Queue {
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl Queue {
-    /// Takes an append back; false where somebody took it along already.
-    fn withdraw(&self, id: u128) -> bool {
-        let mut waiting = locked(&self.waiting);
-        let place = waiting.iter().position(|other| other.id == id);
-        place.map(|place| waiting.remove(place)).is_some()
-    }
-}
-
 #[derive(Debug)]
 struct Waiting {
     id: u128,
     append: Append,
+    /// How long it is tried, and until when.
+    timeout: Duration,
+    deadline: Duration,
     answer: oneshot::Sender<Result<Committed>>,
 }
 
-/// Appends as one change. What of them the last attempt left out is noted beside.
-struct Group {
-    table: Table,
-    appends: Vec<Append>,
-    refused: Mutex<Vec<Option<Error>>>,
+/// A place in the queue; who goes away leaves it.
+struct Place<'a> {
+    queue: &'a Queue,
+    id: u128,
+}
+
+impl Place<'_> {
+    /// Takes the append back; None where somebody has taken it along.
+    fn leave(&self) -> Option<Append> {
+        let mut waiting = locked(&self.queue.waiting);
+        let place = waiting.iter().position(|other| other.id == self.id)?;
+        Some(waiting.remove(place).append)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.leave();
+    }
 }
 
 /// Commits an append without a key, together with others of this process.
@@ -54,77 +62,115 @@ pub(super) async fn commit_together(
     let clock = table.store().clock();
     let queue: Arc<Queue> = table.store().shared(table.root());
     let (answer, mut answered) = oneshot::channel();
-    let id = clock.new_id();
-    locked(&queue.waiting).push(Waiting { id, append, answer });
-    let began = clock.monotonic();
-    let turn = tokio::select! {
-        biased;
-        done = &mut answered => return done.unwrap_or_else(|_| Err(stopped())),
-        turn = Arc::clone(&queue.turn).lock_owned() => turn,
-        () = clock.sleep(timeout) => {
-            if queue.withdraw(id) {
-                return Err(timed_out(table, 0, timeout));
+    let (id, began) = (clock.new_id(), clock.monotonic());
+    locked(&queue.waiting).push(Waiting {
+        id,
+        append,
+        timeout,
+        deadline: began + timeout,
+        answer,
+    });
+    let place = Place { queue: &queue, id };
+    let waited = || clock.monotonic().saturating_sub(began);
+    let mut queued = Duration::ZERO;
+    if let Ok(turn) = Arc::clone(&queue.turn).try_lock_owned() {
+        lead(table, &queue, known, turn);
+    } else {
+        tokio::select! {
+            biased;
+            done = &mut answered => {
+                let done = done.unwrap_or_else(|_| Err(stopped()));
+                return done.map(|done| Committed { waited: waited(), ..done });
             }
-            // Somebody commits it right now.
-            return answered.await.unwrap_or_else(|_| Err(stopped()));
+            turn = Arc::clone(&queue.turn).lock_owned() => {
+                queued = waited();
+                lead(table, &queue, None, turn);
+            }
+            () = clock.sleep(timeout) => {
+                // The others have used up its time; one attempt is its own. Otherwise somebody is
+                // about to tell how it ended.
+                if let Some(append) = place.leave() {
+                    return commit_onto(table, &append, None, Duration::ZERO).await;
+                }
+            }
         }
-    };
-    if let Ok(done) = answered.try_recv() {
-        return done;
     }
-    let group = std::mem::take(&mut *locked(&queue.waiting));
-    let waited = clock.monotonic().saturating_sub(began);
-    // What was known before others committed is old.
-    let known = known.filter(|_| waited.is_zero());
-    let left = timeout.saturating_sub(waited);
+    let done = answered.await.unwrap_or_else(|_| Err(stopped()));
+    done.map(|done| Committed {
+        waited: done.waited + queued,
+        ..done
+    })
+}
+
+fn stopped() -> Error {
+    let message = "the commit stopped unexpectedly; the table's history tells whether it happened";
+    Error::new(ErrorKind::CommitStateUnknown, message)
+}
+
+/// Commits all that wait, and lets the next ones in.
+fn lead(table: &Table, queue: &Queue, known: Option<Snapshot>, turn: OwnedMutexGuard<()>) {
+    let mut waiting = std::mem::take(&mut *locked(&queue.waiting));
+    // Of those who went away nothing is committed.
+    waiting.retain(|one| !one.answer.is_closed());
     let table = table.clone();
     let work = async move {
-        commit_group(&table, group, known, left).await;
+        commit_all(&table, waiting, known).await;
         drop(turn);
     };
     #[expect(
         clippy::disallowed_methods,
-        reason = "who stops waiting must not take the others along; the timeout ends it"
+        reason = "who stops waiting must not take the others along; the timeouts end it"
     )]
     tokio::spawn(work);
-    answered.await.unwrap_or_else(|_| Err(stopped()))
 }
 
-fn stopped() -> Error {
-    Error::other("the commit stopped unexpectedly")
-}
-
-async fn commit_group(
-    table: &Table,
-    group: Vec<Waiting>,
-    known: Option<Snapshot>,
-    timeout: Duration,
-) {
-    let (answers, appends): (Vec<_>, Vec<_>) =
-        group.into_iter().map(|w| (w.answer, w.append)).unzip();
-    let group = Group {
-        table: table.clone(),
-        appends,
-        refused: Mutex::default(),
-    };
-    let done = commit_onto(table, &group, known, timeout).await;
-    let refused = std::mem::take(&mut *locked(&group.refused));
-    let refused = refused.into_iter().chain(std::iter::repeat_with(|| None));
-    for (answer, refused) in answers.into_iter().zip(refused) {
-        let done = match (&done, refused) {
-            (_, Some(refused)) => Err(refused),
-            (Ok(done), None) => Ok(done.clone()),
-            (Err(e), None) => Err(e.again()),
+/// Commits appends in one version, without those whose time is over.
+async fn commit_all(table: &Table, mut waiting: Vec<Waiting>, mut known: Option<Snapshot>) {
+    let clock = table.store().clock();
+    while let Some(first) = waiting.iter().map(|one| one.deadline).min() {
+        let group = Group {
+            table,
+            appends: waiting.iter().map(|one| one.append.clone()).collect(),
+            refused: Mutex::default(),
         };
-        // Who does not wait any more has given up.
-        let _ = answer.send(done);
+        let left = first.saturating_sub(clock.monotonic());
+        let done = commit_onto(table, &group, known.take(), left).await;
+        let refused = std::mem::take(&mut *locked(&group.refused));
+        let over = clock.monotonic();
+        let late = done
+            .as_ref()
+            .is_err_and(|e| e.kind() == ErrorKind::CommitConflict && first <= over);
+        let mut rest = Vec::new();
+        let refused = refused.into_iter().chain(std::iter::repeat_with(|| None));
+        for (one, refused) in waiting.into_iter().zip(refused) {
+            let answer = match (&done, refused) {
+                (_, Some(refused)) => Err(refused),
+                (Ok(done), None) => Ok(done.clone()),
+                (Err(_), None) if late && one.deadline > over => {
+                    rest.push(one);
+                    continue;
+                }
+                (Err(_), None) if late => Err(timed_out(table, one.timeout)),
+                (Err(e), None) => Err(e.again()),
+            };
+            // Who does not wait any more has given up.
+            let _ = one.answer.send(answer);
+        }
+        waiting = rest;
     }
 }
 
-impl Change for Group {
+/// Appends as one change. What of them the last attempt left out is noted beside.
+struct Group<'a> {
+    table: &'a Table,
+    appends: Vec<Append>,
+    refused: Mutex<Vec<Option<Error>>>,
+}
+
+impl Change for Group<'_> {
     fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
         let fits = |append: &Append| {
-            check_floor(&self.table, append, base)?;
+            check_floor(self.table, append, base)?;
             append.check(base)
         };
         let refused: Vec<Option<Error>> = self.appends.iter().map(|a| fits(a).err()).collect();

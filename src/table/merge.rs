@@ -172,6 +172,7 @@ impl Change {
                 rows: Some(gone.saturating_sub(self.updated)),
                 began_at: manifest.version,
             },
+            seen: Some(manifest.tombstones.iter().map(|t| t.path.clone()).collect()),
             counts: vec![
                 ("rows_updated", self.updated),
                 ("rows_inserted", self.inserted),

@@ -4,6 +4,7 @@
 //! filter come first; the rest only where a row is left.
 
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{BooleanArray, RecordBatch};
@@ -22,6 +23,7 @@ use super::segment::as_file;
 use super::tombstone::{self, Deletions};
 use super::unit::{Deleted, Read, Selection, Unit, Work, batches, not_read};
 use crate::error::{Error, ErrorKind, Result};
+use crate::parquet::decode::sliced;
 use crate::parquet::file::TAIL_BYTES;
 use crate::parquet::types::convert;
 use crate::part::{Group, OpenPart, Reader, blocking, open};
@@ -97,32 +99,33 @@ impl Rows {
     /// The files that may hold rows.
     async fn list(&self) -> Result<Vec<ListedFile>> {
         let segments: Vec<DataFile> = self.manifest.segments.iter().map(as_file).collect();
-        let wanted = self.may_hold(&segments)?;
+        let wanted = self.may_hold(&segments).await?;
         let listed = listing::files(&self.table, &self.manifest, &wanted).await?;
         let files: Vec<DataFile> = listed.iter().map(|l| l.file.clone()).collect();
-        let may = self.may_hold(&files)?;
+        let may = self.may_hold(&files).await?;
         let left = listed.into_iter().zip(may).filter(|(_, may)| *may);
         Ok(left.map(|(listed, _)| listed).collect())
     }
 
-    fn may_hold(&self, files: &[DataFile]) -> Result<Vec<bool>> {
+    async fn may_hold(&self, files: &[DataFile]) -> Result<Vec<bool>> {
         match &self.filter {
             None => Ok(vec![true; files.len()]),
-            Some(filter) => self.prune(filter, files),
+            Some(filter) => self.prune(filter, files).await,
         }
     }
 
-    fn prune(&self, filter: &Filter, files: &[DataFile]) -> Result<Vec<bool>> {
-        filter.prune(&OfFiles {
+    async fn prune(&self, filter: &Filter, files: &[DataFile]) -> Result<Vec<bool>> {
+        let known = OfFiles {
             files,
             columns: &self.columns,
-        })
+        };
+        filter.prune(known).await
     }
 
     /// Which of the files may hold rows for which a filter holds.
-    pub(super) fn files_for(&self, filter: &Filter) -> Result<Vec<bool>> {
+    pub(super) async fn files_for(&self, filter: &Filter) -> Result<Vec<bool>> {
         let files: Vec<DataFile> = self.files.iter().map(|l| l.file.clone()).collect();
-        self.prune(filter, &files)
+        self.prune(filter, &files).await
     }
 
     /// What is deleted of a file.
@@ -148,7 +151,14 @@ impl Rows {
             let store = self.table.store();
             let read = store.get_at_most(&path, GetOptions::default(), MAX_TOMBSTONE_BYTES);
             match read.await {
-                Ok((bytes, _)) => tombstone::parse(&bytes, &found.path).map_err(|e| e.at(&path)),
+                Ok((bytes, _)) => {
+                    let parsed = tombstone::parse(&bytes, &found.path);
+                    let mut lines = parsed.map_err(|e| e.at(&path))?;
+                    // What is said of files that have left does not count, though one may be back.
+                    let files: HashSet<&str> = found.files.iter().map(String::as_str).collect();
+                    lines.retain(|line| files.contains(line.file.as_str()));
+                    Ok(lines)
+                }
                 Err(e) => Err(self.gone(&found.path, e).await),
             }
         });
@@ -170,11 +180,14 @@ impl Rows {
         let part = self.part(file).await?;
         let units = self.every_unit(file, &part)?;
         let may = match (&self.filter, units.first()) {
-            (Some(filter), Some(unit)) => filter.prune(&OfGroups {
-                part: &part,
-                columns: &self.columns,
-                roots: &unit.roots,
-            })?,
+            (Some(filter), Some(unit)) => {
+                let known = OfGroups {
+                    part: &part,
+                    columns: &self.columns,
+                    roots: &unit.roots,
+                };
+                filter.prune(known).await?
+            }
             _ => vec![true; units.len()],
         };
         let units = units.into_iter().zip(may).filter(|(_, may)| *may);
@@ -273,7 +286,7 @@ impl Rows {
         schema: &SchemaRef,
     ) -> Result<Vec<RecordBatch>> {
         let wanted: Vec<usize> = (0..schema.fields().len()).collect();
-        let columns = self.read_columns(unit, &wanted).await?;
+        let columns = self.read_columns(unit, &wanted, &(0..unit.rows())).await?;
         let (rows, schema) = (unit.rows(), Arc::clone(schema));
         blocking(move || batches(&columns, &wanted, rows, Some(&kept), &schema)).await
     }
@@ -289,7 +302,7 @@ impl Rows {
         if let Some(key) = key.filter(|key| !needed.contains(key)) {
             needed.push(key);
         }
-        let columns = self.read_columns(unit, &needed).await?;
+        let columns = self.read_columns(unit, &needed, &(0..unit.rows())).await?;
         let work = Work {
             unit: unit.clone(),
             key,
@@ -305,27 +318,42 @@ impl Rows {
         wanted: &[usize],
         schema: &SchemaRef,
     ) -> Result<Vec<RecordBatch>> {
-        let Selection {
-            kept, mut columns, ..
-        } = self.select(unit).await?;
-        if kept.as_ref().is_some_and(|kept| kept.true_count() == 0) {
-            return Ok(Vec::new());
+        let Selection { kept, columns, .. } = self.select(unit).await?;
+        let mut rows = 0..unit.rows();
+        if let Some(kept) = &kept {
+            let mut set = kept.values().set_slices();
+            let Some((first, end)) = set.next() else {
+                return Ok(Vec::new());
+            };
+            rows = first..set.last().map_or(end, |(_, end)| end);
         }
         let missing = wanted.iter().filter(|c| !columns.contains_key(c)).copied();
         let missing: Vec<usize> = missing.collect();
-        columns.extend(self.read_columns(unit, &missing).await?);
-        let (rows, wanted, schema) = (unit.rows(), wanted.to_vec(), Arc::clone(schema));
-        blocking(move || batches(&columns, &wanted, rows, kept.as_ref(), &schema)).await
+        let mut read = self.read_columns(unit, &missing, &rows).await?;
+        let (wanted, schema) = (wanted.to_vec(), Arc::clone(schema));
+        blocking(move || {
+            let known = columns.into_iter();
+            read.extend(known.map(|(column, arrays)| (column, sliced(arrays, &rows))));
+            let kept = kept.map(|kept| kept.slice(rows.start, rows.len()));
+            batches(&read, &wanted, rows.len(), kept.as_ref(), &schema)
+        })
+        .await
     }
 
-    /// Columns of a row group as the table has them.
-    async fn read_columns(&self, unit: &Unit, wanted: &[usize]) -> Result<Read> {
+    /// Columns of some rows of a row group as the table has them.
+    async fn read_columns(
+        &self,
+        unit: &Unit,
+        wanted: &[usize],
+        rows: &Range<usize>,
+    ) -> Result<Read> {
         let there = wanted.iter().filter_map(|c| Some((*c, unit.roots[*c]?)));
         let there: Vec<(usize, usize)> = there.collect();
         let mut group = Group {
             part: Arc::clone(&unit.part),
             index: unit.group,
             roots: there.iter().map(|(_, root)| *root).collect(),
+            rows: (rows.len() < unit.rows()).then(|| rows.clone()),
         };
         let mut reopened = 0;
         let mut read = loop {
@@ -343,7 +371,7 @@ impl Rows {
             }
         };
         let schema = Arc::clone(&self.columns.schema);
-        let (rows, wanted) = (unit.rows(), wanted.to_vec());
+        let (rows, wanted) = (rows.len(), wanted.to_vec());
         blocking(move || {
             let mut found = Read::new();
             for column in wanted {

@@ -5,7 +5,7 @@ use std::thread;
 
 use arrow_schema::DataType;
 use datafusion_common::config::ConfigOptions;
-use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion_common::{DFSchema, DataFusionError, TableReference, not_impl_err};
 use datafusion_expr::expr::Expr;
 use datafusion_expr::planner::{ContextProvider, ExprPlanner};
@@ -18,6 +18,8 @@ use datafusion_functions::core::planner::CoreFunctionPlanner;
 use datafusion_functions::datetime::planner::DatetimeFunctionPlanner;
 use datafusion_functions::unicode::planner::UnicodeFunctionPlanner;
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
+use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::BinaryExpr;
 use datafusion_sql::parser::DFParserBuilder;
 use datafusion_sql::planner::{ParserOptions, PlannerContext, SqlToRel};
 use datafusion_sql::sqlparser::dialect::PostgreSqlDialect;
@@ -171,6 +173,21 @@ pub(super) fn tree(mut terms: Vec<Expr>, op: Operator) -> Expr {
         0 => rest.into_iter().next().unwrap_or_else(|| lit(true)),
         _ => binary_expr(tree(terms, op), op, tree(rest, op)),
     }
+}
+
+/// The expression with sums and products of whole numbers that fail where they do not fit.
+pub(super) fn checked(
+    expr: Arc<dyn PhysicalExpr>,
+) -> datafusion_common::Result<Arc<dyn PhysicalExpr>> {
+    let done = expr.transform_up(|expr| {
+        let Some(found) = expr.downcast_ref::<BinaryExpr>() else {
+            return Ok(Transformed::no(expr));
+        };
+        let (left, right) = (Arc::clone(found.left()), Arc::clone(found.right()));
+        let strict = BinaryExpr::new(left, *found.op(), right).with_fail_on_overflow(true);
+        Ok(Transformed::yes(Arc::new(strict)))
+    });
+    done.map(|done| done.data)
 }
 
 fn depth(expr: &Expr) -> datafusion_common::Result<usize> {

@@ -94,6 +94,7 @@ fn change(instead: &Instead, how: &Upload, base: &Manifest, added: Vec<DataFile>
             began_at: base.version,
         },
         added,
+        seen: None,
         counts: Vec::new(),
         began_at: base.version,
         idempotency_key: how.idempotency_key.clone(),

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
-use arrow_schema::{ArrowError, DataType, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Field, Fields, SchemaRef};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::actions::{Append, Overwrite};
@@ -306,10 +306,21 @@ pub(super) fn widens(from: &DataType, to: &DataType) -> bool {
     let text = |t: &D| matches!(t, D::Utf8 | D::LargeUtf8 | D::Utf8View);
     let binary = |t: &D| matches!(t, D::Binary | D::LargeBinary | D::BinaryView);
     let bits = |t: &D| t.primitive_width().unwrap_or_default();
+    let fits = |from: &Field, to: &Field| {
+        (to.is_nullable() || !from.is_nullable()) && widens(from.data_type(), to.data_type())
+    };
     match (from, to) {
         _ if from == to => true,
         (D::Dictionary(_, value), _) => widens(value, to),
         (D::FixedSizeBinary(_), _) => binary(to),
+        (D::List(from) | D::LargeList(from), D::LargeList(to)) | (D::List(from), D::List(to)) => {
+            fits(from, to)
+        }
+        (D::Struct(from), D::Struct(to)) => {
+            let named =
+                |fields: &Fields| fields.iter().map(|f| f.name().clone()).collect::<Vec<_>>();
+            named(from) == named(to) && from.iter().zip(to).all(|(from, to)| fits(from, to))
+        }
         (D::Decimal128(digits, scale), D::Decimal128(more, same) | D::Decimal256(more, same))
         | (D::Decimal256(digits, scale), D::Decimal256(more, same)) => {
             digits <= more && scale == same

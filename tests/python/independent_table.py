@@ -8,13 +8,10 @@ come with the types of the dictionaries' values.
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import functools
 import itertools
 import json
-import os
 import re
-import secrets
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,8 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from independent_roaring import roaring_numbers
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 Json = dict[str, Any]
@@ -40,93 +39,8 @@ _TOMBSTONE = re.compile(rf"tombstone/{_TIMED}\.del")
 _SEGMENT = re.compile(rf"manifest/segments/b(\d{{8,}})-{_ID}\.parquet")
 _MANIFEST = re.compile(r"manifest/v(\d{8}|[1-9]\d{8,})\.json")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
-_COUNTS = ("size_bytes", "footer_size", "row_group_count", "total_rows")
-_TEXTS = ("path", "min", "max", "null_counts")
-
-# -- Roaring bitmaps, portable format ---------------------------------------------
-
-_NO_RUNS, _WITH_RUNS = 12346, 12347
-_ARRAY_LENGTH, _BITMAP_BYTES, _FEW_CONTAINERS = 4096, 8192, 4
-
-
-def roaring_numbers(data: bytes) -> list[int]:
-    """The numbers of a bitmap; ValueError where the bytes are none."""
-    cookie, at = struct.unpack_from("<I", data)[0], 4
-    runs = b""
-    if cookie & 0xFFFF == _WITH_RUNS:
-        count = (cookie >> 16) + 1
-        runs = data[at : at + (count + 7) // 8]
-        at += len(runs)
-    elif cookie == _NO_RUNS:
-        count, at = struct.unpack_from("<I", data, at)[0], at + 4
-    else:
-        raise ValueError(f"{cookie} begins no bitmap")
-    heads = [struct.unpack_from("<HH", data, at + 4 * i) for i in range(count)]
-    at += 4 * count
-    offsets = None
-    if not runs or count >= _FEW_CONTAINERS:
-        offsets = struct.unpack_from(f"<{count}I", data, at)
-        at += 4 * count
-    numbers: list[int] = []
-    for i, (high, less_one) in enumerate(heads):
-        if offsets is not None and offsets[i] != at:
-            raise ValueError(f"container {i} is at {at} and not at {offsets[i]}")
-        low, at = _container(data, at, less_one + 1, is_run=bool(runs and runs[i // 8] >> i % 8 & 1))
-        if len(low) != less_one + 1:
-            raise ValueError(f"container {i} has {len(low)} numbers and not {less_one + 1}")
-        numbers += [high << 16 | n for n in low]
-    if at != len(data) or any(a >= b for a, b in itertools.pairwise(numbers)):
-        raise ValueError("the bitmap is longer than it says, or its numbers do not ascend")
-    return numbers
-
-
-def _container(data: bytes, at: int, cardinality: int, *, is_run: bool) -> tuple[list[int], int]:
-    """The numbers of one container, and where the next one begins."""
-    if is_run:
-        (count,) = struct.unpack_from("<H", data, at)
-        pairs = [struct.unpack_from("<HH", data, at + 2 + 4 * i) for i in range(count)]
-        return [n for begin, more in pairs for n in range(begin, begin + more + 1)], at + 2 + 4 * count
-    if cardinality <= _ARRAY_LENGTH:
-        return list(struct.unpack_from(f"<{cardinality}H", data, at)), at + 2 * cardinality
-    words = data[at : at + _BITMAP_BYTES]
-    if len(words) != _BITMAP_BYTES:
-        raise ValueError("a bitmap container is cut off")
-    return [8 * i + bit for i, byte in enumerate(words) for bit in range(8) if byte >> bit & 1], at + _BITMAP_BYTES
-
-
-def roaring_bytes(numbers: Iterable[int], *, runs: bool = False) -> bytes:
-    """A bitmap of some numbers; with `runs` all containers are lists of runs."""
-    groups = [(high, [n & 0xFFFF for n in low]) for high, low in itertools.groupby(sorted(set(numbers)), _high)]
-    bodies = [_runs(low) if runs else _plain(low) for _, low in groups]
-    runs = runs and bool(groups)
-    head = struct.pack("<II", _NO_RUNS, len(groups))
-    if runs:
-        flags = ((1 << len(groups)) - 1).to_bytes((len(groups) + 7) // 8, "little")
-        head = struct.pack("<I", _WITH_RUNS | len(groups) - 1 << 16) + flags
-    head += b"".join(struct.pack("<HH", high, len(low) - 1) for high, low in groups)
-    if not runs or len(groups) >= _FEW_CONTAINERS:
-        at = len(head) + 4 * len(groups)
-        for length in [len(body) for body in bodies]:
-            head += struct.pack("<I", at)
-            at += length
-    return head + b"".join(bodies)
-
-
-def _high(number: int) -> int:
-    return number >> 16
-
-
-def _runs(low: list[int]) -> bytes:
-    groups = [[n for _, n in group] for _, group in itertools.groupby(enumerate(low), lambda pair: pair[1] - pair[0])]
-    return struct.pack("<H", len(groups)) + b"".join(struct.pack("<HH", g[0], g[-1] - g[0]) for g in groups)
-
-
-def _plain(low: list[int]) -> bytes:
-    if len(low) <= _ARRAY_LENGTH:
-        return struct.pack(f"<{len(low)}H", *low)
-    bits = sum(1 << n for n in low)
-    return bits.to_bytes(_BITMAP_BYTES, "little")
-
+COUNTS = ("size_bytes", "footer_size", "row_group_count", "total_rows")
+TEXTS = ("path", "min", "max", "null_counts")
 
 # -- one data file ----------------------------------------------------------------
 
@@ -146,9 +60,11 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 @functools.lru_cache(maxsize=4096)
-def _read(path: Path, _modified: int) -> _File:
+def _read(path: Path, names: tuple[tuple[str, str], ...], _modified: int) -> _File:
+    known = {name: int(i) for i, name in names}
     with pq.ParquetFile(path) as file:
-        ids = [int((field.metadata or {})[b"PARQUET:field_id"]) for field in file.schema_arrow]
+        by_id = [(field.metadata or {}).get(b"PARQUET:field_id") for field in file.schema_arrow]
+        ids = [known[f.name] if names else int(i) for f, i in zip(file.schema_arrow, by_id, strict=True)]
         kinds = [_plain_type(field.type) for field in file.schema_arrow]
         meta = file.metadata
         groups = []
@@ -159,8 +75,10 @@ def _read(path: Path, _modified: int) -> _File:
         return _File(meta.created_by, dict(zip(ids, kinds, strict=True)), groups, lengths)
 
 
-def _file(path: Path) -> _File:
-    return _read(path, path.stat().st_mtime_ns)
+def _file(path: Path, entry: Json) -> _File:
+    """The file of a manifest's entry; its columns have ids, or the entry says their names."""
+    names = tuple((entry.get("columns") or {}).items())
+    return _read(path, names, path.stat().st_mtime_ns)
 
 
 def _bound(value: Any, kind: pa.DataType) -> pa.Scalar[Any]:
@@ -196,8 +114,13 @@ class Snapshot:
 
     def listed(self, segment: Json) -> list[Json]:
         """All data files of a segment, those that were removed included."""
-        listed = pq.read_table(self.root / segment["path"]).select([*_TEXTS, *_COUNTS]).to_pylist()
-        return [row | {name: json.loads(row[name]) for name in _TEXTS[1:]} for row in listed]
+        listed = pq.read_table(self.root / segment["path"]).to_pylist()
+        files = []
+        for row in listed:
+            file = {name: row[name] for name in ("path", *COUNTS)}
+            texts = [*TEXTS[1:], *(["columns"] if row.get("columns") else [])]
+            files.append(file | {name: json.loads(row[name]) for name in texts})
+        return files
 
     def files(self) -> list[Json]:
         """The data files, as a manifest lists them, in order."""
@@ -207,6 +130,15 @@ class Snapshot:
             files += [file for i, file in enumerate(self.listed(segment)) if i not in gone]
         return files + list(self.manifest["data_files"])
 
+    @functools.cached_property
+    def entries(self) -> dict[str, Json]:
+        """The data files by their paths."""
+        return {file["path"]: file for file in self.files()}
+
+    def opened(self, path: str) -> _File:
+        """A data file."""
+        return _file(self.root / path, self.entries[path])
+
     def tombstone(self, entry: Json) -> list[Json]:
         """The lines of a tombstone file."""
         return [json.loads(line) for line in (self.root / entry["path"]).read_text().splitlines()]
@@ -214,13 +146,13 @@ class Snapshot:
     @functools.cached_property
     def kept(self) -> dict[str, list[list[bool]]]:
         """Of the rows of each file, by row group, whether no line of a tombstone takes them away."""
-        lengths = {file["path"]: _file(self.root / file["path"]).lengths for file in self.files()}
+        lengths = {file["path"]: self.opened(file["path"]).lengths for file in self.files()}
         kept = {path: [[True] * length for length in groups] for path, groups in lengths.items()}
         for line in itertools.chain.from_iterable(map(self.tombstone, self.manifest["tombstones"])):
             groups = kept.get(line["file"])
             if groups is None:
                 continue
-            file = _file(self.root / line["file"])
+            file = self.opened(line["file"])
             for group, rows in enumerate(groups):
                 for row in self.deleted(file, group, line):
                     rows[row] = False
@@ -232,7 +164,7 @@ class Snapshot:
         schema = pa.schema([field.with_type(_plain_type(field.type)) for _, field in fields])
         tables = [schema.empty_table()]
         for path, groups in self.kept.items():
-            for stored, kept in zip(_file(self.root / path).groups, groups, strict=True):
+            for stored, kept in zip(self.opened(path).groups, groups, strict=True):
                 nulls = {i: pa.nulls(len(kept), field.type) for (i, _), field in zip(fields, schema, strict=True)}
                 columns = [{**nulls, **stored}[i].cast(schema.field(n).type) for n, (i, _) in enumerate(fields)]
                 tables.append(pa.table(columns, schema=schema).filter(pa.array(kept)))
@@ -496,8 +428,9 @@ def _segment_faults(snapshot: Snapshot, segment: Json) -> Iterator[str]:
 @functools.lru_cache(maxsize=1 << 16)
 def _entry_faults(path: Path, _modified: int, entry: str) -> list[str]:
     """What an entry says of its file that is not so."""
-    listed, file = json.loads(entry), _file(path)
-    said = {name: listed[name] for name in _COUNTS}
+    listed = json.loads(entry)
+    file = _file(path, listed)
+    said = {name: listed[name] for name in COUNTS}
     found = {
         "size_bytes": path.stat().st_size,
         "footer_size": said["footer_size"] and _tail(path),
@@ -527,7 +460,7 @@ def _tail(path: Path) -> int:
     if rest.endswith(SEAL):
         size += struct.unpack("<I", rest[-20:-16])[0]
         return size if data[len(data) - size :].startswith(SEAL) else -1
-    return -1 if _file(path).created_by.startswith("pds ") else size
+    return -1 if pq.read_metadata(path).created_by.startswith("pds ") else size
 
 
 def _tombstone_faults(snapshot: Snapshot, before: Snapshot | None) -> Iterator[str]:
@@ -556,7 +489,7 @@ def _count(kept: list[list[bool]]) -> int:
 
 
 def _line_faults(snapshot: Snapshot, line: Json) -> Iterator[str]:
-    file = _file(snapshot.root / line["file"])
+    file = snapshot.opened(line["file"])
     how = {*line} - {"file"}
     if how not in ({"row_group"}, {"row_group", "deleted_rows"}, {"row_group", "roaring"}, {"pk_min", "pk_max"}):
         yield f"a line is {line}"
@@ -566,134 +499,3 @@ def _line_faults(snapshot: Snapshot, line: Json) -> Iterator[str]:
         rows = snapshot.deleted(file, group, line)
         if rows != sorted(set(rows)) or (rows and rows[-1] >= length):
             yield f"{line} has rows {rows} of {length}"
-
-
-# -- writing ----------------------------------------------------------------------
-
-
-class Interrupted(Exception):
-    """A writer ended where it was told to."""
-
-
-class Writer:
-    """Commits to the table in a folder, as rules 13 to 25 have it."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.began = newest(root).version
-
-    def _new(self, folder: str, suffix: str, *, timed: bool = True) -> str:
-        hour = dt.datetime.now(dt.UTC).strftime("%Y/%m/%d/%H/") if timed else ""
-        return f"{folder}/{hour}b{self.began:08}-{secrets.token_hex(16)}.{suffix}"
-
-    def _create(self, name: str, content: bytes) -> None:
-        """Put an object where there is none, whole or not at all."""
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        hidden = self.root.parent / f".{secrets.token_hex(8)}"
-        hidden.write_bytes(content)
-        try:
-            os.link(hidden, path)
-        finally:
-            hidden.unlink()
-
-    def data(self, rows: pa.Table, row_group_size: int) -> Json:
-        """Write a data file with the newest snapshot's columns; says what a manifest says of it."""
-        snapshot = newest(self.root)
-        ids = {column["name"]: column["id"] for column in snapshot.manifest["schema"]["columns"]}
-        fields = [snapshot.schema.field(name) for name in rows.column_names]
-        schema = pa.schema([field.with_metadata({b"PARQUET:field_id": str(ids[field.name])}) for field in fields])
-        rows = pa.table(rows.columns, schema=schema)
-        sink = pa.BufferOutputStream()
-        pq.write_table(rows, sink, row_group_size=row_group_size)
-        content, name = sink.getvalue().to_pybytes(), self._new("data", "parquet")
-        self._create(name, content)
-        integers = [f.name for f in fields if pa.types.is_integer(f.type) and rows[f.name].null_count < rows.num_rows]
-        ends: Json = {str(ids[name]): pc.min_max(rows[name]).as_py() for name in integers}
-        return {
-            "path": name,
-            "size_bytes": len(content),
-            "footer_size": 8 + struct.unpack("<I", content[-8:-4])[0],
-            "row_group_count": -(-rows.num_rows // row_group_size),
-            "total_rows": rows.num_rows,
-            **{end: {i: both[end] for i, both in ends.items()} for end in ("min", "max")},
-            "null_counts": {str(ids[name]): rows[name].null_count for name in integers},
-        }
-
-    def tombstone(self, lines: list[Json], deleted_rows: int | None) -> Json:
-        """Write a tombstone file; says what a manifest says of it."""
-        name, content = self._new("tombstone", "del"), "".join(json.dumps(line) + "\n" for line in lines).encode()
-        self._create(name, content)
-        files = sorted({line["file"] for line in lines})
-        return {"path": name, "size_bytes": len(content), "files": files, "deleted_rows": deleted_rows}
-
-    def segment(self, files: list[Json], removed: bytes) -> Json:
-        """Write a list of data files; says what a manifest says of it. No bytes: nothing is removed.
-
-        Columns are found by name: they stand in another order here than pds writes them in, with one more.
-        """
-        texts = {name: [json.dumps(file[name]) for file in files] for name in _TEXTS[1:]}
-        columns = {"path": [file["path"] for file in files], **texts}
-        counts = {name: pa.array([file[name] for file in files], pa.uint64()) for name in _COUNTS}
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.table({**counts, "more": [None] * len(files), **columns}), sink)
-        name = self._new("manifest/segments", "parquet", timed=False)
-        self._create(name, sink.getvalue().to_pybytes())
-        ids = {i for file in files for i in file["min"] if isinstance(file["min"][i], int)}
-        bounded = [i for i in ids if all(i in file["min"] for file in files)]
-        counted = [i for i in files[0]["null_counts"] if all(i in file["null_counts"] for file in files)]
-        return {
-            "path": name,
-            "size_bytes": (self.root / name).stat().st_size,
-            "data_files": len(files),
-            "total_rows": sum(file["total_rows"] for file in files),
-            "min": {i: min(file["min"][i] for file in files) for i in bounded},
-            "max": {i: max(file["max"][i] for file in files) for i in bounded},
-            "null_counts": {i: sum(file["null_counts"][i] for file in files) for i in counted},
-            **({"removed": base64.b64encode(removed).decode()} if removed else {}),
-        }
-
-    def commit(self, name: str, change: Callable[[Json], None], *, dies: bool = False) -> int:
-        """Rule 16; with `dies` it is over before the pointer is replaced."""
-        commit = secrets.token_hex(16)
-        while True:
-            old = newest(self.root).manifest
-            version = old["version"] + 1
-            created = dt.datetime.fromisoformat(old["created_at"]) + dt.timedelta(microseconds=1)
-            created = max(created, dt.datetime.now(dt.UTC)).replace(tzinfo=None)
-            new = json.loads(json.dumps(old))
-            new |= {"version": version, "previous": version - 1, "commit_id": commit, "operation": {"name": name}}
-            new |= {"recent_commits": [old["commit_id"], *old["recent_commits"]][:RECENT_COMMITS]}
-            new |= {"created_at": created.isoformat(timespec="microseconds") + "Z"}
-            change(new)
-            try:
-                self._create(manifest_path(version), json.dumps(new).encode())
-            except FileExistsError:
-                self._point(old, at(self.root, version).manifest)
-                continue
-            if dies:
-                raise Interrupted
-            self._point(old, new)
-            return int(version)
-
-    def _point(self, old: Json, new: Json) -> None:
-        """Replace the pointer if it is as it was. Here nobody else does at the same time."""
-        if json.loads((self.root / POINTER).read_bytes())["version"] == old["version"]:
-            hidden = self.root.parent / f".{secrets.token_hex(8)}"
-            hidden.write_bytes(pointer_bytes(new))
-            hidden.replace(self.root / POINTER)
-
-    def append(self, rows: pa.Table, row_group_size: int, *, dies: bool = False) -> int:
-        """Add a file of rows."""
-        file = self.data(rows, row_group_size)
-
-        def change(manifest: Json) -> None:
-            manifest["data_files"].append(file)
-            manifest["added_at"] = manifest["version"]
-
-        return self.commit("append", change, dies=dies)
-
-    def delete(self, lines: list[Json], deleted_rows: int | None) -> int:
-        """Delete what the lines say."""
-        entry = self.tombstone(lines, deleted_rows)
-        return self.commit("delete", lambda manifest: manifest["tombstones"].append(entry))

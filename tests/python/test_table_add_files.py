@@ -199,3 +199,35 @@ def test_paths_that_cannot_be_added(table: pds.Table, store: pds.Store) -> None:
     table.add_files("empty.parquet")
     assert table.scan().count() == 5
     assert table.check().orphans == []
+
+
+def test_a_file_that_left_and_came_back_is_whole(store: pds.Store) -> None:
+    table = pds.Table.create(store, "t", pa.schema([("id", pa.int64())]))
+    for name, begin in (("x", 0), ("y", 100)):
+        store.write(f"t/in/{name}.parquet", _parquet(pa.table({"id": range(begin, begin + 20)})))
+    table.add_files(["t/in/x.parquet", "t/in/y.parquet"])
+    assert table.delete("id % 10 = 3").rows == 4
+    assert table.delete("id < 20").rows == 18
+    table.add_files("t/in/x.parquet")
+    assert table.scan().count() == 18 + 20
+    assert table.scan(where="id < 20").count() == 20
+    table.optimize.compact()
+    assert table.scan().count() == 18 + 20
+
+
+def test_lists_and_structs_of_other_makers(memory_store: pds.Store) -> None:
+    pair = pa.struct([("a", pa.int64()), ("b", pa.string())])
+    table = pds.Table.create(memory_store, "t", pa.schema([("l", pa.list_(pa.int64())), ("s", pair)]))
+    rows = pa.table({"l": [[1, 2], None, []], "s": [{"a": 1, "b": "x"}, None, {"a": None, "b": "y"}]}, table.schema)
+    narrow = pa.schema([("l", pa.list_(pa.field("element", pa.int32()))), ("s", pair)])
+    for number, content in enumerate([_parquet(rows, store_schema=False), _parquet(rows.cast(narrow))]):
+        memory_store.write(f"{number}.parquet", content)
+        table.add_files(f"{number}.parquet")
+    assert table.scan().to_pyarrow().to_pylist() == rows.to_pylist() * 2
+
+
+def test_folders_that_only_look_like_the_table_s_own(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64())]))
+    memory_store.write("t/manifest_2024/x.parquet", _parquet(pa.table({"id": [1]})))
+    table.add_files("t/manifest_2024/x.parquet")
+    assert table.scan().count() == 1

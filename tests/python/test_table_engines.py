@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
+import operator
 import pickle
 import random
+import subprocess
+import sys
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import datafusion
 import duckdb
@@ -16,6 +21,9 @@ import pyarrow.dataset as ds
 import pytest
 
 import pds
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SCHEMA = pa.schema(
     [
@@ -312,7 +320,7 @@ def test_a_dataset_does_what_datasets_do(table: pds.Table) -> None:
     assert made == whole.filter(_id < 9).select([]).append_column(
         "twice", pc.multiply(whole.filter(_id < 9)["id"], 2)
     ).append_column("name", whole.filter(_id < 9)["name"])
-    assert dataset.replace_schema(SCHEMA) is dataset
+    assert _shown(dataset.replace_schema(SCHEMA).to_table()) == _shown(whole)
     for refused in (
         lambda: dataset.join(dataset, "id"),
         lambda: dataset.join_asof(dataset, "id", [], 1),
@@ -333,3 +341,74 @@ def test_a_dataset_is_pickled_with_its_snapshot(local_store: pds.Store) -> None:
     dataset = pickle.loads(pickle.dumps(table.to_pyarrow_dataset().filter(_id > 1)))  # noqa: S301 our own
     table.append(pa.table({"id": [3]}))
     assert dataset.to_table().to_pydict() == {"id": [2]}
+
+
+def test_pyarrow_s_own_code_reads_a_dataset_or_refuses(tmp_path: Path) -> None:
+    """In a process of its own: what is not thought of ends it."""
+    code = f"""
+import pyarrow as pa, pyarrow.dataset as ds, pyarrow.acero as acero
+import pds
+table = pds.Table.create(pds.Store("memory://"), "t", pa.schema([("k", pa.int64())]))
+table.append(pa.table({{"k": [1, 9]}}))
+dataset, other = table.to_pyarrow_dataset(), ds.dataset(pa.table({{"k": [1], "z": [2]}}))
+ds.write_dataset(dataset, {str(tmp_path / "x")!r}, format="parquet")
+assert ds.dataset({str(tmp_path / "x")!r}).count_rows() == 2
+ds.write_dataset(dataset.scanner(), {str(tmp_path / "y")!r}, format="parquet")
+assert ds.dataset([dataset, dataset]).count_rows() == 4
+for work in (
+    lambda: ds.Scanner.from_dataset(dataset).to_table(),
+    lambda: other.join(dataset, "k").count_rows(),
+    lambda: acero.Declaration("scan", acero.ScanNodeOptions(dataset)).to_table(),
+    lambda: ds.UnionDataset(dataset.schema, [dataset]).to_table(),
+):
+    try:
+        work()
+    except FileNotFoundError as error:
+        assert "pds table" in str(error)
+    else:
+        raise AssertionError("rows were read around the snapshot")
+print("done")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert ended.stdout == "done\n", (ended.returncode, ended.stderr[-2000:])
+
+
+def test_deep_expressions(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("k", pa.int64())]))
+    table.append(pa.table({"k": [1, 9] * 5}))
+    deep = functools.reduce(operator.or_, [pc.field("k") == k for k in range(3000)])
+    assert table.scan(where=deep).count() == 10
+    assert table.delete(functools.reduce(lambda e, _: ~e, range(2000), pc.field("k") == 1)).rows == 5
+
+
+def test_fields_by_place_mean_the_columns_that_were_shown(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("a", pa.int64()), ("b", pa.int64())]))
+    table.append(pa.table({"a": [1, 2], "b": [2, 1]}))
+    pds.Table(memory_store, "t").alter.reorder(["b", "a"])
+    assert table.schema.names == ["a", "b"]
+    assert table.delete(pc.field(0) == 1).rows == 1
+    assert table.scan().to_pyarrow().to_pylist() == [{"b": 1, "a": 2}]
+
+
+def test_bytes_in_an_expression(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("x", pa.binary())]))
+    table.append(pa.table({"x": [b"\xff", b"a"]}))
+    assert table.scan(where=pc.field("x") == b"\xff").count() == 1
+    view = pc.scalar(pa.scalar(b"\xff", pa.binary_view()))
+    with pytest.raises(pds.InvalidInput):
+        table.scan(where=view)
+
+
+def test_wrong_arguments_of_a_dataset(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64())]))
+    dataset = table.to_pyarrow_dataset()
+    for wrong in (
+        lambda: list(dataset.to_batches(batch_size=-1)),
+        lambda: dataset.to_table(batch_size=0),
+        lambda: dataset.to_table("id"),
+        lambda: dataset.filter("id > 3"),
+        lambda: dataset.filter(None),
+        lambda: dataset.to_table({"a": 7}),
+    ):
+        with pytest.raises(pds.InvalidInput):
+            wrong()

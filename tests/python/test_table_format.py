@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+import independent_roaring
 import independent_table as independent
+import independent_writer
 import pds
 from test_table import SCHEMA, rows
 
@@ -219,13 +221,13 @@ class Changes:
 
     def foreign_append(self, before: list[Json]) -> list[Json]:
         new = self.some(self.rng.randrange(1, 25))
-        independent.Writer(self.root).append(new, self.rng.choice([4, 30]))
+        independent_writer.Writer(self.root).append(new, self.rng.choice([4, 30]))
         self.table.refresh()
         return before + new.to_pylist()
 
     def foreign_segment(self, before: list[Json]) -> list[Json]:
         """Another engine lists some of the files in a segment."""
-        writer, snapshot = independent.Writer(self.root), independent.newest(self.root)
+        writer, snapshot = independent_writer.Writer(self.root), independent.newest(self.root)
         segments, files = snapshot.manifest["segments"], snapshot.manifest["data_files"]
         if self.rng.random() < 0.3:
             segments, files = [], snapshot.files()
@@ -312,9 +314,9 @@ def golden_by_pds(folder: Path) -> pds.Table:
 
 def golden_by_another_engine(root: Path) -> None:
     """A segment of which a file was removed, and files without seals."""
-    writer = independent.Writer(root)
+    writer = independent_writer.Writer(root)
     listing = independent.newest(root).files()
-    segment = writer.segment(listing[:4], independent.roaring_bytes([1]))
+    segment = writer.segment(listing[:4], independent_roaring.roaring_bytes([1]))
 
     def move(manifest: Json) -> None:
         manifest["segments"], manifest["data_files"] = [segment], listing[4:]
@@ -325,7 +327,7 @@ def golden_by_another_engine(root: Path) -> None:
     writer.commit("delete", move)
     writer.append(pa.table({"id": pa.array(range(2000, 2020), pa.int64())}), 10)
     own = independent.newest(root).files()[-1]["path"]
-    runs = base64.b64encode(independent.roaring_bytes([0, 1, 2, 5], runs=True)).decode()
+    runs = base64.b64encode(independent_roaring.roaring_bytes([0, 1, 2, 5], runs=True)).decode()
     writer.delete([{"file": own, "row_group": 0, "roaring": runs}, {"file": own, "pk_min": 2015, "pk_max": 2016}], 6)
 
 
@@ -491,12 +493,12 @@ def ids(table: pds.Table, root: Path) -> list[int]:
 
 
 def base64_roaring(numbers: list[int], *, runs: bool = False) -> str:
-    return base64.b64encode(independent.roaring_bytes(numbers, runs=runs)).decode()
+    return base64.b64encode(independent_roaring.roaring_bytes(numbers, runs=runs)).decode()
 
 
 @pytest.mark.parametrize("runs", [False, True])
 def test_another_engine_appends_and_deletes(table: pds.Table, root: Path, runs: bool) -> None:
-    writer, began = independent.Writer(root), table.version
+    writer, began = independent_writer.Writer(root), table.version
     writer.append(pa.table({"x": ["a", "b", None, "d", "e"], "id": pa.array(range(30, 35))}), 2)
     first, second, third, fourth = (file["path"] for file in independent.newest(root).files())
     lines: list[Json] = [
@@ -536,8 +538,8 @@ def test_another_engine_appends_and_deletes(table: pds.Table, root: Path, runs: 
 
 
 def test_who_finds_a_commit_without_a_pointer_places_it(table: pds.Table, root: Path) -> None:
-    with pytest.raises(independent.Interrupted):
-        independent.Writer(root).append(pa.table({"id": pa.array([100])}), 1, dies=True)
+    with pytest.raises(independent_writer.Interrupted):
+        independent_writer.Writer(root).append(pa.table({"id": pa.array([100])}), 1, dies=True)
     assert 100 not in ids(table.refresh(), root)
     table.append(pa.table({"id": [101]}))
     assert ids(table, root)[-2:] == [100, 101]
@@ -545,7 +547,7 @@ def test_who_finds_a_commit_without_a_pointer_places_it(table: pds.Table, root: 
     placed = pointer.read_bytes()
     table.append(pa.table({"id": [102]}))
     pointer.write_bytes(placed)
-    independent.Writer(root).append(pa.table({"id": pa.array([103])}), 1)
+    independent_writer.Writer(root).append(pa.table({"id": pa.array([103])}), 1)
     assert ids(table.refresh(), root)[-4:] == [100, 101, 102, 103]
     assert independent.check(root) == []
 
@@ -554,11 +556,11 @@ def test_segments_of_another_engine(table: pds.Table, root: Path) -> None:
     for n in range(30, 50, 2):
         table.append(pa.table({"id": [n, n + 1], "x": [str(n), None]}))
     files = independent.newest(root).files()
-    writer = independent.Writer(root)
+    writer = independent_writer.Writer(root)
     segments = [
         writer.segment(files[:4], b""),
         writer.segment(files[4:5], b""),
-        writer.segment(files[5:11], independent.roaring_bytes([0, 2, 3], runs=True)),
+        writer.segment(files[5:11], independent_roaring.roaring_bytes([0, 2, 3], runs=True)),
     ]
     segments[1]["removed"] = base64_roaring([])
     writer.commit("delete", lambda manifest: manifest.update(segments=segments, data_files=files[11:]))
@@ -601,10 +603,10 @@ def test_bitmaps_are_portable(local_store: pds.Store, tmp_path: Path, numbers: l
     table.append(pa.table({"id": range(rows)}))
     left = sorted({*range(rows)} - {*numbers})
     for runs in (False, True):
-        assert independent.roaring_numbers(independent.roaring_bytes(numbers, runs=runs)) == numbers
+        assert independent_roaring.roaring_numbers(independent_roaring.roaring_bytes(numbers, runs=runs)) == numbers
         (path,) = table.files()["path"].to_pylist()
         line = {"file": path, "row_group": 0, "roaring": base64_roaring(numbers, runs=runs)}
-        independent.Writer(root).delete([line], len(numbers))
+        independent_writer.Writer(root).delete([line], len(numbers))
         assert table.refresh().scan().to_pyarrow()["id"].to_pylist() == left
         table.restore(2)
     # And the other way round.
@@ -619,11 +621,16 @@ def test_bitmaps_are_portable(local_store: pds.Store, tmp_path: Path, numbers: l
 
 @pytest.mark.parametrize(
     "data",
-    [b"\x00" * 8, b"", independent.roaring_bytes([1, 2])[:-1], independent.roaring_bytes([1, 2]) + b"\x00"],
+    [
+        b"\x00" * 8,
+        b"",
+        independent_roaring.roaring_bytes([1, 2])[:-1],
+        independent_roaring.roaring_bytes([1, 2]) + b"\x00",
+    ],
 )
 def test_what_is_no_bitmap_is_refused(data: bytes) -> None:
     with pytest.raises((ValueError, struct.error)):
-        independent.roaring_numbers(data)
+        independent_roaring.roaring_numbers(data)
 
 
 if __name__ == "__main__":

@@ -117,6 +117,8 @@ def test_rows_with_the_same_key_in_the_table_all_change(table: pds.Table) -> Non
         (lambda m: m.when_matched_update({"n": "1 +"}), "n"),
         (lambda m: m.when_matched_update({"n": "source.text"}), "cast it"),
         (lambda m: m.when_matched_update({"n": "target.n * 1000000000"}), "does not fit"),
+        (lambda m: m.when_matched_update({"n": "target.n * 0.5"}), "cast it"),
+        (lambda m: m.when_matched_update({"id": "9223372036854775807 + source.id"}), "(?i)overflow"),
         (lambda m: m.when_matched_delete("source.n"), "true or false"),
         (lambda m: m.when_matched_delete("n = 1"), "(?i)ambiguous"),
         (lambda m: m.when_not_matched_insert({"n": "target.n"}), "target"),
@@ -209,3 +211,54 @@ def test_merges_at_once_count_every_one(store: pds.Store) -> None:
         list(pool.map(count, range(8)))
     assert _all(table.refresh()) == [(n, 8, None) for n in range(6)]
     assert table.check().orphans == []
+
+
+def test_numbers_are_taken_over_as_an_append_takes_them(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", SCHEMA, key="id")
+    table.append(_rows((1, 9, "a")))
+    for merge in (
+        table.merge(pa.table({"id": [1], "n": [1.5]})).when_matched_update_all(),
+        table.merge(pa.table({"id": [2], "n": [1.5]})).when_not_matched_insert_all(),
+    ):
+        with pytest.raises(pds.InvalidInput, match="cast it"):
+            merge.execute()
+
+
+def test_a_row_that_others_delete_meanwhile_does_not_come_back(memory_store: pds.Store) -> None:
+    for seed in range(6):
+        path = f"t{seed}"
+        table = pds.Table.create(memory_store, path, SCHEMA, key="id")
+        table.append(_rows(*((n, 0, None) for n in range(20))))
+
+        def delete(path: str = path) -> None:
+            mine = pds.Table(memory_store, path)
+            for n in range(0, 20, 2):
+                mine.delete(f"id = {n}" if n % 4 else f"id + 0 = {n}")
+
+        def count(path: str = path) -> None:
+            mine = pds.Table(memory_store, path)
+            for _ in range(6):
+                mine.merge(pa.table({"id": range(20)})).when_matched_update({"n": "target.n + 1"}).execute()
+
+        with ThreadPoolExecutor(2) as pool:
+            for running in [pool.submit(delete), pool.submit(count)]:
+                running.result()
+        assert _all(table.refresh()) == sorted([(n, 6, None) for n in range(1, 20, 2)], key=repr)
+
+
+def test_a_clause_is_asked_only_of_rows_that_are_open(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", SCHEMA, key="id")
+    table.append(_rows((1, 0, "a"), (2, 5, "a")))
+    source = _rows((1, 0, "b"), (2, 5, "b"))
+    merge = table.merge(source).when_matched_delete("source.n = 0").when_matched_update_all("10 / source.n > 1")
+    merge.execute()
+    assert _all(table) == [(2, 5, "b")]
+
+
+def test_a_merge_is_carried_out_as_often_as_it_is_asked(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", SCHEMA, key="id")
+    table.append(_rows((1, 0, "a"), (2, 5, "a")))
+    merge = table.merge(_rows((1, 1, "b")).to_reader()).when_matched_update_all().when_not_matched_by_source_delete()
+    assert merge.execute().rows == 1
+    merge.execute()
+    assert _all(table) == [(1, 1, "b")]

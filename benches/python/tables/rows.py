@@ -67,8 +67,10 @@ def load(total: int, count: int) -> pa.Table:
         for number in range(file.num_record_batches):
             if done >= count:
                 break
-            batches.append(file.get_batch(number).slice(0, count - done))
-            done += batches[-1].num_rows
+            batch = file.get_batch(number).slice(0, count - done)
+            # Joined with nothing it is copied: in the file decimals lie at odd places, as in nobody's memory.
+            batches += pa.Table.from_batches([batch, batch.slice(0, 0)]).combine_chunks().to_batches()
+            done += batch.num_rows
         return pa.Table.from_batches(batches, file.schema)
 
 

@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from pyarrow import fs
 
 from pds.arguments import column_names
 from pds.errors import CapabilityNotSupported, InvalidInput, InvalidType
+from pds.tables.predicate import columns_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pds.tables.scan import TableScan
 
     Columns = Sequence[str] | dict[str, pc.Expression] | None
+
+
+# As a name it is told by pyarrow where it looks for it.
+_NOWHERE = "a snapshot of a pds table is read by its own methods: use scanner() or to_table()"
 
 
 class Snapshot(Protocol):
@@ -32,7 +38,7 @@ class Snapshot(Protocol):
         """The rows for which a filter holds."""
 
 
-class SnapshotDataset(ds.Dataset):
+class SnapshotDataset(ds.FileSystemDataset):
     """A snapshot of a table for whoever reads pyarrow datasets: DuckDB, polars, DataFusion, pyarrow.
 
     Columns and filters that they push down are read and pruned as `Table.scan` does. It is one fragment.
@@ -44,7 +50,10 @@ class SnapshotDataset(ds.Dataset):
     """
 
     def __init__(self, table: Snapshot, where: pc.Expression | None = None) -> None:
-        # Not that of the base class, which is made for pyarrow's own datasets.
+        # What asks pyarrow's own code for the rows, and not the methods here, finds a file that is not there.
+        nowhere, file_format = fs.LocalFileSystem(), ds.ParquetFileFormat()
+        fragment = file_format.make_fragment(_NOWHERE, nowhere)
+        super().__init__([fragment], table.schema, file_format, nowhere)
         self._table = table
         self._where = where
 
@@ -52,11 +61,6 @@ class SnapshotDataset(ds.Dataset):
     def schema(self) -> pa.Schema:
         """The columns."""
         return self._table.schema
-
-    @property
-    def partition_expression(self) -> pc.Expression:
-        """What all rows have in common: nothing is known."""
-        return pc.scalar(value=True)
 
     def __repr__(self) -> str:
         return f"SnapshotDataset({self._table!r})"
@@ -70,6 +74,8 @@ class SnapshotDataset(ds.Dataset):
 
     def filter(self, expression: pc.Expression) -> SnapshotDataset:
         """The rows for which an expression holds."""
+        if not isinstance(expression, pc.Expression):
+            raise InvalidType(f"a filter must be a pyarrow.compute.Expression, not {expression!r}")
         return type(self)(self._table, _both(self._where, expression))
 
     def scanner(
@@ -78,8 +84,8 @@ class SnapshotDataset(ds.Dataset):
         filter: pc.Expression | None = None,  # noqa: A002 pyarrow's name
         batch_size: int | None = None,
         **_others: object,
-    ) -> SnapshotScanner:
-        """Read columns of the rows for which `filter` holds.
+    ) -> ds.Scanner:
+        """Read columns of the rows for which `filter` holds, once.
 
         Args:
             columns: Names of columns, or new columns by name. None is all.
@@ -89,7 +95,15 @@ class SnapshotDataset(ds.Dataset):
         Raises:
             InvalidInput: There is no such column, or the filter cannot be used.
         """
-        return SnapshotScanner(self._table, columns, _both(self._where, filter), batch_size)
+        if batch_size is not None and batch_size <= 0:
+            raise InvalidInput(f"batch_size must be positive, not {batch_size}")
+        names = _needed(columns, self.schema) if isinstance(columns, dict) else column_names(columns)
+        projection = columns if isinstance(columns, dict) else None
+        found = self._table.scan(names, where=_both(self._where, filter)).to_reader()
+        if batch_size is not None:
+            # pyarrow takes batches of a stream as they come.
+            found = pa.RecordBatchReader.from_batches(found.schema, _cut(found, batch_size))
+        return ds.Scanner.from_batches(found, columns=projection)
 
     def to_table(
         self,
@@ -109,7 +123,7 @@ class SnapshotDataset(ds.Dataset):
         **_others: object,
     ) -> Iterator[pa.RecordBatch]:
         """The rows as batches, in bounded memory."""
-        return self.scanner(columns, filter, batch_size).to_batches()
+        yield from self.scanner(columns, filter, batch_size).to_batches()
 
     def head(
         self,
@@ -133,7 +147,7 @@ class SnapshotDataset(ds.Dataset):
 
     def count_rows(self, filter: pc.Expression | None = None, **_others: object) -> int:  # noqa: A002 pyarrow's name
         """How many rows there are."""
-        return self.scanner([], filter).count_rows()
+        return self._table.scan([], where=_both(self._where, filter)).count()
 
     def sort_by(self, sorting: str | list[tuple[str, str]], **_others: object) -> ds.InMemoryDataset:
         """The rows in memory, sorted."""
@@ -147,10 +161,10 @@ class SnapshotDataset(ds.Dataset):
         """Not offered; `to_table` and join there."""
         raise CapabilityNotSupported("a snapshot is not joined; use to_table() and join there")
 
-    def replace_schema(self, schema: pa.Schema) -> SnapshotDataset:
-        """The dataset itself: a snapshot is read with its own schema."""
+    def replace_schema(self, schema: pa.Schema) -> ds.InMemoryDataset:
+        """The rows in memory: a union of datasets begins so."""
         _check_same(schema, self.schema)
-        return self
+        return ds.InMemoryDataset(self.to_table())
 
 
 class SnapshotFragment:
@@ -176,7 +190,7 @@ class SnapshotFragment:
         filter: pc.Expression | None = None,  # noqa: A002 pyarrow's name
         batch_size: int | None = None,
         **_others: object,
-    ) -> SnapshotScanner:
+    ) -> ds.Scanner:
         """As `SnapshotDataset.scanner`; the schema has to be the dataset's."""
         if schema is not None:
             _check_same(schema, self._dataset.schema)
@@ -205,78 +219,9 @@ def _check_same(schema: pa.Schema, own: pa.Schema) -> None:
         raise CapabilityNotSupported("a snapshot is read with its own schema; cast what to_table() gives")
 
 
-class SnapshotScanner(ds.Scanner):
-    """What of a snapshot is read; as often as it is asked."""
-
-    def __init__(self, table: Snapshot, columns: Columns, where: pc.Expression | None, batch_size: int | None) -> None:
-        self._schema = table.schema
-        self._batch_size = batch_size
-        self._projection: dict[str, pc.Expression] | None = None
-        names: list[str] | None
-        if isinstance(columns, dict):
-            self._projection = columns
-            names = _needed(columns, table.schema)
-        else:
-            names = column_names(None if columns is None else list(columns))
-        self._scan: TableScan = table.scan(names, where=where)
-
-    @property
-    def dataset_schema(self) -> pa.Schema:
-        """The snapshot's columns."""
-        return self._schema
-
-    @property
-    def projected_schema(self) -> pa.Schema:
-        """The columns that are read."""
-        if self._projection is None:
-            return self._scan.schema
-        return self._projected([]).schema
-
-    def _projected(self, batches: list[pa.RecordBatch]) -> pa.Table:
-        return ds.Scanner.from_batches(
-            batches, schema=self._scan.schema, columns=self._projection, use_threads=False
-        ).to_table()
-
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows as batches."""
-        for batch in self._scan.to_reader():
-            found = [batch] if self._projection is None else self._projected([batch]).to_batches()
-            for batch_found in found:
-                step = self._batch_size or max(batch_found.num_rows, 1)
-                yield from (batch_found.slice(at, step) for at in range(0, batch_found.num_rows, step))
-
-    def scan_batches(self) -> NoReturn:
-        """Not offered: there are no fragments to tell."""
-        raise CapabilityNotSupported("a snapshot's batches do not tell their fragment; use to_batches()")
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        """The rows as a stream."""
-        return pa.RecordBatchReader.from_batches(self.projected_schema, self.to_batches())
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self.to_reader().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
-
-    def to_table(self) -> pa.Table:
-        """The rows in memory."""
-        return pa.Table.from_batches(list(self.to_batches()), self.projected_schema)
-
-    def head(self, num_rows: int) -> pa.Table:
-        """The first rows."""
-        found, left = [], num_rows
-        for batch in self.to_batches():
-            if left <= 0:
-                break
-            found.append(batch.slice(0, left))
-            left -= found[-1].num_rows
-        return pa.Table.from_batches(found, self.projected_schema)
-
-    def take(self, indices: object) -> pa.Table:
-        """The rows at these places."""
-        return self.to_table().take(indices)
-
-    def count_rows(self) -> int:
-        """How many rows there are."""
-        return self._scan.count()
+def _cut(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield from (batch.slice(at, rows) for at in range(0, batch.num_rows, rows))
 
 
 def _both(one: pc.Expression | None, other: pc.Expression | None) -> pc.Expression | None:
@@ -290,16 +235,11 @@ def _needed(projection: dict[str, pc.Expression], schema: pa.Schema) -> list[str
     for name, expression in projection.items():
         if not isinstance(expression, pc.Expression):
             raise InvalidType(f"column {name!r} must be a pyarrow.compute.Expression, not {expression!r}")
-    texts = [str(expression) for expression in projection.values()]
-    if any("FieldPath" in found for found in texts):
-        return list(schema.names)
-    needed = [name for name in schema.names if any(name in found for found in texts)]
-    try:
-        ds.Scanner.from_batches([], schema=pa.schema([schema.field(n) for n in needed]), columns=projection)
-    except (pa.ArrowException, TypeError, ValueError):
-        needed = list(schema.names)
-    try:
-        ds.Scanner.from_batches([], schema=pa.schema([schema.field(n) for n in needed]), columns=projection)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise InvalidInput(f"the columns {sorted(projection)} cannot be made: {error}") from error
-    return needed or list(schema.names[:1])
+    needed: set[str] = set()
+    for name, expression in projection.items():
+        try:
+            needed.update(columns_of(expression, schema))
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise InvalidInput(f"column {name!r} cannot be made: {error}") from error
+    # Rows without a column are no rows to a projection.
+    return [name for name in schema.names if name in needed] or list(schema.names[:1])

@@ -25,6 +25,53 @@ def predicate_of(where: object, schema: pa.Schema) -> str | Predicate:
     return text("where", where)
 
 
+def _shown(expression: pc.Expression) -> str:
+    try:
+        return str(expression)
+    except UnicodeDecodeError:
+        # A literal of bytes.
+        return "<an expression>"
+
+
+def _evaluated(expression: pc.Expression, batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    import pyarrow.dataset as ds  # noqa: PLC0415 only who filters so needs it
+
+    rows = max((batch.num_rows for batch in batches), default=1)
+    scanner = ds.Scanner.from_batches(
+        iter(batches), schema=schema, columns={_KEPT: expression}, batch_size=max(rows, 1), use_threads=False
+    )
+    found: pa.Table = scanner.to_table()
+    return found
+
+
+def columns_of(expression: pc.Expression, schema: pa.Schema) -> list[str]:
+    """The columns of an expression, which pyarrow does not tell, by leaving out one after the other.
+
+    Raises what pyarrow raises where it does not fit the schema.
+    """
+
+    def binds(names: Iterable[str]) -> bool:
+        try:
+            _evaluated(expression, [], pa.schema([schema.field(name) for name in names]))
+        except (pa.ArrowException, TypeError, ValueError):
+            return False
+        return True
+
+    _evaluated(expression, [], schema)
+    shown = _shown(expression)
+    # Where fields are meant by their place, all places have to be there.
+    if "FieldPath" in shown:
+        return list(schema.names)
+    needed = [name for name in schema.names if name in shown]
+    if not binds(needed):
+        needed = list(schema.names)
+    for name in list(needed):
+        rest = [other for other in needed if other != name]
+        if binds(rest):
+            needed = rest
+    return needed
+
+
 class Predicate:
     """A pyarrow expression, evaluated by pyarrow; the engine calls `holds` and `may_hold`.
 
@@ -35,56 +82,24 @@ class Predicate:
 
     def __init__(self, expression: pc.Expression, schema: pa.Schema) -> None:
         self._expression = expression
-        self.text = str(expression)
-        self.columns = self._needed(schema)
-
-    def _needed(self, schema: pa.Schema) -> list[str]:
-        """The columns of the expression, which pyarrow does not tell, by leaving out one after the other."""
-        self._check(schema)
-        # Where fields are meant by their place, all places have to be there.
-        if "FieldPath" in self.text:
-            return list(schema.names)
-        needed = [name for name in schema.names if name in self.text]
-        if not self._binds(schema, needed):
-            needed = list(schema.names)
-        for name in list(needed):
-            rest = [other for other in needed if other != name]
-            if self._binds(schema, rest):
-                needed = rest
-        return needed
-
-    def _check(self, schema: pa.Schema) -> None:
+        self.text = _shown(expression)
         try:
-            kind = self._evaluated([], schema).schema.field(0).type
+            kind = _evaluated(expression, [], schema).schema.field(0).type
+            self.columns = columns_of(expression, schema)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise InvalidInput(f"the filter {self.text} cannot be used: {error}") from error
         if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
             raise InvalidInput(f"the filter {self.text} is {kind}, and must be true or false")
 
-    def _binds(self, schema: pa.Schema, names: Iterable[str]) -> bool:
-        try:
-            self._evaluated([], pa.schema([schema.field(name) for name in names]))
-        except (pa.ArrowException, TypeError, ValueError):
-            return False
-        return True
-
-    def _evaluated(self, batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-        import pyarrow.dataset as ds  # noqa: PLC0415 only who filters so needs it
-
-        rows = max((batch.num_rows for batch in batches), default=1)
-        scanner = ds.Scanner.from_batches(
-            iter(batches), schema=schema, columns={_KEPT: self._expression}, batch_size=max(rows, 1), use_threads=False
-        )
-        found: pa.Table = scanner.to_table()
-        return found
-
     def holds(self, batches: list[pa.RecordBatch], rows: int) -> pa.Array[Any]:
         """For which rows it holds."""
         (batch,) = batches
+        # The table's columns may stand in another order by now.
+        batch = batch.select(self.columns)
         if not batch.num_columns:
             batch = pa.RecordBatch.from_arrays([pa.nulls(rows)], ["rows"])
         try:
-            kept = self._evaluated([batch], batch.schema).column(_KEPT).combine_chunks()
+            kept = _evaluated(self._expression, [batch], batch.schema).column(_KEPT).combine_chunks()
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise InvalidInput(f"the filter {self.text} cannot be evaluated: {error}") from error
         return kept.cast(pa.bool_())
@@ -97,7 +112,8 @@ class Predicate:
         import pyarrow.dataset as ds  # noqa: PLC0415 only who filters so needs it
         from pyarrow import fs  # noqa: PLC0415
 
-        low, high, nulls, counts = bounds
+        low, high, nulls = (part.select(self.columns) for part in bounds[:3])
+        counts = bounds[3]
         every = pa.array([True] * rows, pa.bool_())
         if not low.num_columns:
             return every

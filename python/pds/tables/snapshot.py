@@ -89,7 +89,8 @@ class Snapshot:
             where: Only rows for which this holds: an SQL predicate over any of the table's columns, such
                 as `"at >= TIMESTAMP '2026-01-01' AND name LIKE 'a%'"`, or a `pyarrow.compute.Expression`.
                 Names that are no plain words are quoted in SQL: `"\"unit price\" > 3"`. Files and row
-                groups without such rows are not read. SQL is the engine's own and faster.
+                groups without such rows are not read. SQL is the engine's own and faster; of floats it takes
+                NaN for the largest, while pyarrow compares it with nothing.
             limit: So many rows at most.
 
         Raises:

@@ -8,9 +8,10 @@
 mod hybrid;
 mod values;
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::ArrayRef;
+use arrow_array::{Array, ArrayRef};
 use arrow_buffer::bit_chunk_iterator::UnalignedBitChunk;
 use arrow_buffer::bit_util::get_bit;
 use arrow_buffer::{BooleanBufferBuilder, NullBuffer};
@@ -33,12 +34,14 @@ const MAX_BYTES_AHEAD: usize = 1 << 30;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Unsuited;
 
-/// A column chunk of `rows` rows as an array of `data_type`, which is what the general decoder makes
-/// of it; None where that one is to decode it.
+/// The rows `wanted` of a column chunk of `rows` rows as an array of `data_type`, which is what the
+/// general decoder makes of it; None where that one is to decode it. Pages without such rows are
+/// passed over.
 pub(super) fn decode<R: ChunkReader + 'static>(
     reader: R,
     column: &ColumnChunkMetaData,
     rows: usize,
+    wanted: &Range<usize>,
     data_type: &DataType,
 ) -> Option<ArrayRef> {
     let descriptor = column.column_descr();
@@ -47,11 +50,14 @@ pub(super) fn decode<R: ChunkReader + 'static>(
     if !flat || descriptor.max_def_level() > 1 || !column.encodings().all(known) {
         return None;
     }
-    let sink = sink_for(column, rows, data_type)?;
+    let is_whole = *wanted == (0..rows);
+    let sink = sink_for(column, wanted.len(), is_whole, data_type)?;
     let pages = SerializedPageReader::new(Arc::new(reader), column, rows, None).ok()?;
     let chunk = Chunk {
         sink,
         rows,
+        wanted: wanted.clone(),
+        passed: 0,
         validity: (descriptor.max_def_level() == 1).then(Validity::default),
         indices: Vec::new(),
         done: 0,
@@ -68,11 +74,13 @@ fn is_of_values(encoding: Encoding) -> bool {
 fn sink_for(
     column: &ColumnChunkMetaData,
     rows: usize,
+    is_whole: bool,
     data_type: &DataType,
 ) -> Option<Box<dyn Sink>> {
     use DataType as D;
     let room = rows.min(MAX_ROWS_AHEAD);
-    let bytes = column.unencoded_byte_array_data_bytes().unwrap_or_default();
+    let bytes = column.unencoded_byte_array_data_bytes();
+    let bytes = bytes.filter(|_| is_whole).unwrap_or_default();
     let bytes = usize::try_from(bytes)
         .unwrap_or_default()
         .min(MAX_BYTES_AHEAD);
@@ -112,6 +120,9 @@ fn sink_for(
 struct Chunk {
     sink: Box<dyn Sink>,
     rows: usize,
+    wanted: Range<usize>,
+    /// Rows of pages before the first that is decoded.
+    passed: usize,
     /// Of a nullable column.
     validity: Option<Validity>,
     /// Those of a page.
@@ -125,14 +136,45 @@ impl Chunk {
         mut self,
         mut pages: SerializedPageReader<R>,
     ) -> Result<ArrayRef, Unsuited> {
-        while self.done < self.rows {
+        let is_whole = self.wanted == (0..self.rows);
+        while self.passed + self.done < self.wanted.end {
+            if !is_whole && self.pass(&mut pages)? {
+                continue;
+            }
             match pages.get_next_page().map_err(|_damaged| Unsuited)? {
                 Some(page) => self.page(page)?,
                 None => return Err(Unsuited),
             }
         }
         let nulls = self.validity.and_then(Validity::finish);
-        self.sink.finish(nulls)
+        let array = self.sink.finish(nulls)?;
+        if is_whole {
+            return Ok(array);
+        }
+        let first = self.wanted.start.checked_sub(self.passed);
+        Ok(array.slice(first.ok_or(Unsuited)?, self.wanted.len()))
+    }
+
+    /// Passes over the next page if all of its rows come before those that are wanted.
+    fn pass<R: ChunkReader>(
+        &mut self,
+        pages: &mut SerializedPageReader<R>,
+    ) -> Result<bool, Unsuited> {
+        if self.done > 0 {
+            return Ok(false);
+        }
+        let next = pages.peek_next_page().map_err(|_damaged| Unsuited)?;
+        let Some(next) = next.filter(|page| !page.is_dict) else {
+            return Ok(false);
+        };
+        // Without nesting a level is a row.
+        let rows = next.num_levels.or(next.num_rows).ok_or(Unsuited)?;
+        if self.passed + rows > self.wanted.start {
+            return Ok(false);
+        }
+        self.passed += rows;
+        pages.skip_next_page().map_err(|_damaged| Unsuited)?;
+        Ok(true)
     }
 
     fn page(&mut self, page: Page) -> Result<(), Unsuited> {
@@ -183,7 +225,7 @@ impl Chunk {
         values: &[u8],
         encoding: Encoding,
     ) -> Result<(), Unsuited> {
-        if rows > self.rows - self.done || !is_of_values(encoding) {
+        if rows > self.rows - self.passed - self.done || !is_of_values(encoding) {
             return Err(Unsuited);
         }
         let present = match &mut self.validity {

@@ -6,22 +6,26 @@ use crate::table::commit::Change;
 use crate::table::format::{Manifest, Operation};
 
 /// Adds files of other makers. Where they stay in their place it conflicts with whatever brought rows
-/// since: one of them might be listed twice.
+/// since they were looked for in the table: one of them might be listed twice.
 #[derive(Debug, Clone)]
 pub struct AddFiles {
     /// The files.
     pub append: Append,
-    /// Some were not copied.
-    pub in_place: bool,
+    /// Where some were not copied: the version that does not list them.
+    pub absent_at: Option<u64>,
 }
 
 impl Change for AddFiles {
     fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
-        if self.in_place && base.added_since(self.append.began_at) {
+        if self.absent_at.is_some_and(|at| base.added_since(at)) {
             let message = "rows were added by another commit";
             return Err(Error::new(ErrorKind::CommitConflict, message));
         }
-        let (next, mut operation) = self.append.apply(base)?;
+        let (mut next, mut operation) = self.append.apply(base)?;
+        if self.absent_at.is_some() {
+            // One of them may have been a file of the table before: what was planned on it is over.
+            next.restored_at = next.added_at;
+        }
         "add_files".clone_into(&mut operation.name);
         Ok((next, operation))
     }

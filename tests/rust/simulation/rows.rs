@@ -177,11 +177,7 @@ impl Player {
     async fn act(&self, role: Role) -> Result<()> {
         let table = &self.table;
         match role {
-            Role::Appender => {
-                let (number, keys) = self.begin(|n| (n * 100..n * 100 + 5).collect());
-                let done = write(table, rows(number, &keys), &how(number)).await;
-                self.ended(number, done.map(|(done, _)| done.version))
-            }
+            Role::Appender => self.append().await,
             Role::Upserter => {
                 let all = 0..=i64::from(SHARED_KEYS) - 1;
                 let (number, keys) = self.begin(|_| self.some_keys(all));
@@ -230,6 +226,28 @@ impl Player {
             }
             Role::Reader => self.read().await,
         }
+    }
+
+    async fn append(&self) -> Result<()> {
+        if self.draw(2) == 0 {
+            // Without keys they wait for each other, and the last two share a commit.
+            let writes: Vec<_> = (0..3).map(|_| self.append_one()).collect();
+            let done = futures::future::join_all(writes).await;
+            return done.into_iter().collect();
+        }
+        let (number, keys) = self.begin(|n| (n * 100..n * 100 + 5).collect());
+        let done = write(&self.table, rows(number, &keys), &how(number)).await;
+        self.ended(number, done.map(|(done, _)| done.version))
+    }
+
+    async fn append_one(&self) -> Result<()> {
+        let (number, keys) = self.begin(|n| (n * 100..n * 100 + 5).collect());
+        let how = Upload {
+            idempotency_key: None,
+            ..how(number)
+        };
+        let done = write(&self.table, rows(number, &keys), &how).await;
+        self.ended(number, done.map(|(done, _)| done.version))
     }
 
     fn means(&self, meant: &Meant) -> String {
@@ -288,9 +306,15 @@ fn record(world: &World, ledger: &Shared) {
 fn replay(ledger: &Ledger) -> BTreeMap<u64, Rows> {
     let newest = ledger.history.values().next_back().unwrap();
     let keyed = newest.transactions.iter();
-    let numbers: HashMap<u64, i64> = keyed
-        .map(|(key, done)| (done.version, key.parse().unwrap()))
+    let mut numbers: HashMap<u64, Vec<i64>> = keyed
+        .map(|(key, done)| (done.version, vec![key.parse().unwrap()]))
         .collect();
+    for (version, manifest) in &ledger.history {
+        let before = ledger.history.get(&(version - 1));
+        if manifest.operation.name == "append" && !numbers.contains_key(version) {
+            numbers.insert(*version, new_writes(manifest, before.unwrap()));
+        }
+    }
     let mut states: BTreeMap<u64, Rows> = BTreeMap::new();
     let mut rows = Rows::new();
     for (version, manifest) in &ledger.history {
@@ -298,7 +322,7 @@ fn replay(ledger: &Ledger) -> BTreeMap<u64, Rows> {
         let filter = operation.details.get("filter").and_then(|f| f.as_str());
         let meant = filter.map(|filter| &ledger.meant[filter]);
         match operation.name.as_str() {
-            "upsert" => rows.retain(|id, _| !ledger.keys[&numbers[version]].contains(id)),
+            "upsert" => rows.retain(|id, _| !ledger.keys[&numbers[version][0]].contains(id)),
             "overwrite" => rows.retain(|id, _| !meant.unwrap().holds(*id)),
             "delete" => {
                 // Rows that came while it was under way stay.
@@ -312,7 +336,7 @@ fn replay(ledger: &Ledger) -> BTreeMap<u64, Rows> {
             "create" | "append" | "compact" | "vacuum" => {}
             other => panic!("nobody does {other:?}"),
         }
-        if let Some(number) = numbers.get(version) {
+        for number in numbers.get(version).into_iter().flatten() {
             for key in &ledger.keys[number] {
                 let before = rows.insert(*key, (*number, *version));
                 assert!(
@@ -324,15 +348,30 @@ fn replay(ledger: &Ledger) -> BTreeMap<u64, Rows> {
         states.insert(*version, rows.clone());
     }
     for (number, version) in &ledger.acknowledged {
-        assert_eq!(
-            numbers.get(version),
-            Some(number),
-            "write {number} is not there"
-        );
+        let there = numbers.get(version).is_some_and(|n| n.contains(number));
+        assert!(there, "write {number} is not there");
     }
-    let refused = numbers.values().find(|n| ledger.refused.contains(n));
+    let mut all = numbers.values().flatten();
+    let refused = all.find(|n| ledger.refused.contains(n));
     assert_eq!(refused, None, "a refused write is there");
     states
+}
+
+/// The writes whose files a version has and the one before it has not, by the bounds of their numbers.
+fn new_writes(manifest: &Manifest, before: &Manifest) -> Vec<i64> {
+    let known: BTreeSet<&str> = before.data_files.iter().map(|f| f.path.as_str()).collect();
+    let new = manifest.data_files.iter();
+    let new = new.filter(|f| !known.contains(f.path.as_str()));
+    let numbers: Vec<i64> = new.map(|f| f.min[&2].as_i64().unwrap()).collect();
+    let told = manifest.operation.details.get("appends");
+    let told = told.map_or(1, |n| n.as_u64().unwrap());
+    assert_eq!(
+        numbers.len() as u64,
+        told,
+        "appends of version {}",
+        manifest.version
+    );
+    numbers
 }
 
 async fn simulate(seed: u64, weather: Weather) {
@@ -342,7 +381,12 @@ async fn simulate(seed: u64, weather: Weather) {
     create(&calm, new).await.unwrap();
     let ledger = Shared::default();
     record(&world, &ledger);
-    let limits = [Limits::default(), SHORT_LISTS][world.draw(2) as usize];
+    // What a commit of two brings has to be in sight.
+    let short = Limits {
+        inline: 4,
+        ..SHORT_LISTS
+    };
+    let limits = [Limits::default(), short][world.draw(2) as usize];
     let living = Arc::new(AtomicUsize::new(0));
     let mut players = tokio::task::JoinSet::new();
     for (actor, role) in CAST.into_iter().enumerate() {
