@@ -215,7 +215,9 @@ def versions(root: Path) -> list[int]:
 
 def objects(root: Path) -> set[str]:
     """All names there are."""
-    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+    found = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+    # What was there before it was added is nobody's to remove.
+    return {name for name in found if not name.startswith("in/")}
 
 
 def named(root: Path) -> set[str]:
@@ -224,7 +226,7 @@ def named(root: Path) -> set[str]:
     for snapshot in [at(root, version) for version in versions(root)]:
         found |= {manifest_path(snapshot.version), *(file["path"] for file in snapshot.files())}
         found |= {entry["path"] for name in ("segments", "tombstones") for entry in snapshot.manifest[name]}
-    return found
+    return {name for name in found if not name.startswith("in/")}
 
 
 # -- what the rules say -----------------------------------------------------------
@@ -324,7 +326,9 @@ def _step_faults(new: Json, old: Json) -> Iterator[str]:
     for name in ("restored_at", "columns_restored_at", "added_at"):
         if new[name] not in (old[name], new["version"]):
             yield f"{name} went from {old[name]} to {new[name]}"
-    if (new["restored_at"] == new["version"]) != (new["operation"]["name"] == "restore"):
+    came = {file["path"] for file in new["data_files"]} - {file["path"] for file in old["data_files"]}
+    in_place = new["operation"]["name"] == "add_files" and not all(map(_DATA.fullmatch, came))
+    if (new["restored_at"] == new["version"]) != (new["operation"]["name"] == "restore" or in_place):
         yield f"{new['operation']}, but restored at {new['restored_at']}"
     if new["columns_restored_at"] == new["version"] and new["arrow_schema"] == old["arrow_schema"]:
         yield "the columns were not restored"
@@ -387,16 +391,25 @@ def _file_faults(snapshot: Snapshot, before: Snapshot | None) -> Iterator[str]:
     for file in files:
         path = snapshot.root / file["path"]
         yield from _entry_faults(path, path.stat().st_mtime_ns, json.dumps(file))
-    if before is None:
-        return
+    if before is not None:
+        yield from _new_file_faults(snapshot, before)
+
+
+def _new_file_faults(snapshot: Snapshot, before: Snapshot) -> Iterator[str]:
     old = before.manifest
-    for path in {*paths} - {file["path"] for file in before.files()}:
+    for path in {*snapshot.entries} - {*before.entries}:
         name = _DATA.fullmatch(path)
+        # A file in its place is found by the names of its columns.
+        if not name and "columns" in snapshot.entries[path]:
+            continue
         if name is None or int(name[1]) >= snapshot.version:
             yield f"a file is {path}"
         elif snapshot.manifest["restored_at"] != snapshot.version and int(name[1]) < old["gc_floor"]:
             yield f"{path} began below {old['gc_floor']}"
-        if snapshot.manifest["operation"]["name"] != "compact" and snapshot.manifest["added_at"] != snapshot.version:
+        if (
+            snapshot.manifest["operation"]["name"] not in ("compact", "sort")
+            and snapshot.manifest["added_at"] != snapshot.version
+        ):
             yield f"{path} came, but rows were added at {snapshot.manifest['added_at']}"
 
 

@@ -85,6 +85,8 @@ class Writer:
         Columns are found by name: they stand in another order here than pds writes them in, with one more.
         """
         texts = {name: [json.dumps(file[name]) for file in files] for name in TEXTS[1:]}
+        names = [json.dumps(file["columns"]) if "columns" in file else None for file in files]
+        texts |= {"columns": pa.array(names, pa.string())} if any(names) else {}
         columns = {"path": [file["path"] for file in files], **texts}
         counts = {name: pa.array([file[name] for file in files], pa.uint64()) for name in COUNTS}
         sink = pa.BufferOutputStream()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import decimal
+import io
 import json
 import random
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import independent_roaring
@@ -198,6 +200,36 @@ class Changes:
         self.table.optimize.compact(self.rng.choice([4000, 1 << 20]))
         return before
 
+    def sort(self, before: list[Json]) -> list[Json]:
+        self.table.optimize.sort(self.rng.choice(["id", ["id"]]), target_file_size=self.rng.choice([4000, 1 << 20]))
+        return before
+
+    def merge(self, before: list[Json]) -> list[Json]:
+        new = self.some(self.rng.randrange(1, 12))
+        rest = self.rng.randrange(3)
+        merge = self.table.merge(new).when_matched_delete(f"source.id % 3 = {rest}").when_matched_update_all()
+        merge.when_not_matched_insert_all(f"source.id % 2 = {rest % 2}").execute()
+        rows: list[Json] = new.to_pylist()
+        there = {row["id"] for row in before}
+        kept = [row for row in before if row["id"] not in {new["id"] for new in rows}]
+        # Of several rows with a key each is updated.
+        times = Counter(row["id"] for row in before)
+        updated = [row for row in rows if row["id"] % 3 != rest for _ in range(times[row["id"]])]
+        return kept + updated + [row for row in rows if row["id"] not in there and row["id"] % 2 == rest % 2]
+
+    def add_files(self, before: list[Json]) -> list[Json]:
+        """A file of another maker, with some of the columns and no ids."""
+        new = self.some(self.rng.randrange(1, 25))
+        names = ["id", *self.rng.sample(self.columns(), self.rng.randrange(len(self.columns()) + 1))]
+        buffer = io.BytesIO()
+        plain = [f for f in new.schema if f.name in names and not pa.types.is_dictionary(f.type)]
+        pq.write_table(new.select([f.name for f in plain]), buffer, row_group_size=self.rng.choice([4, 30]))
+        path = f"t/in/{self.rng.randrange(10**9)}.parquet" if self.rng.random() < 0.3 else "elsewhere.parquet"
+        self.table.store.write(path, buffer.getvalue(), overwrite=True)
+        self.table.add_files(path)
+        given = {f.name for f in plain}
+        return before + [{n: v if n in given else None for n, v in row.items()} for row in new.to_pylist()]
+
     def restore(self, _: list[Json]) -> list[Json]:
         version = self.rng.choice([*self.seen])
         self.table.restore(version)
@@ -246,7 +278,7 @@ class Changes:
 
 WEIGHTS = {
     "append": 8, "delete": 8, "upsert": 5, "overwrite": 3, "add": 3, "drop": 1, "rename": 2, "widen": 2, "reorder": 1,
-    "compact": 2, "restore": 1, "tag": 2, "vacuum": 1,
+    "compact": 2, "sort": 1, "merge": 3, "add_files": 2, "restore": 1, "tag": 2, "vacuum": 1,
     "foreign_append": 2, "foreign_segment": 3,
 }  # fmt: skip
 
