@@ -61,7 +61,7 @@ pub(super) struct Intent {
     /// The write's identity, in hexadecimal.
     pub(super) id: String,
     owner: Owner,
-    /// How often it was confirmed or taken over.
+    /// Grows when it is confirmed or taken over.
     renewals: u64,
     #[serde(flatten)]
     pub(super) action: Action,
@@ -358,7 +358,9 @@ async fn take_over<'a>(
         intent.owner
     );
     intent.owner = Owner::me();
-    intent.renewals += 1;
+    // By chance: of two in one process, at once, only one has written its own.
+    let step = store.clock().new_id() & u128::from(u32::MAX);
+    intent.renewals += 1 + u64::try_from(step).unwrap_or_default();
     match place(store, key, register, Some(found), &intent).await? {
         Placed::Ours(held) => Ok(Some(held)),
         Placed::Found(_) | Placed::Gone => Ok(None),
