@@ -1,8 +1,7 @@
 //! Parquet files that are there already as files of a table, without writing their rows again.
 //!
 //! A file within the table's folder stays where it is, and is never removed by a vacuum; any other is
-//! copied inside the store. Such files are read by the names that
-//! columns had when they were added.
+//! copied inside the store. Such files are read by the names that columns had when they were added.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -72,10 +71,11 @@ pub async fn add_files(
         }
         // Others brought rows: are these among them?
         newest = table.newest().await?;
-        let checked = check_new(table, &newest.manifest, paths).await;
-        match checked {
-            Err(e) if e.kind() != ErrorKind::VersionExpired => break Err(e),
-            _ => change.absent_at = Some(newest.manifest.version).filter(|_| checked.is_ok()),
+        match check_new(table, &newest.manifest, paths).await {
+            Ok(()) => change.absent_at = Some(newest.manifest.version),
+            // Vacuumed while it was looked through: it conflicts once more, and the next is looked at.
+            Err(e) if e.kind() == ErrorKind::VersionExpired => {}
+            Err(e) => break Err(e),
         }
     };
     let unused = match &done {
