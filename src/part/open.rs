@@ -56,7 +56,8 @@ impl OpenPart {
         Ok(bytes.into())
     }
 
-    /// Decodes one column of a row group, all of it or some rows; a file's chunks are read here, on the decoding thread.
+    /// Decodes one column of a row group, all of it or some rows; a file's chunks are read here, on the
+    /// decoding thread.
     pub(crate) fn decode(
         &self,
         group: usize,

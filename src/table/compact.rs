@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Table;
-use super::actions::Replace;
+use super::actions::{MergedTombstones, Replace};
 use super::commit::{Committed, commit_onto, plans_again};
 use super::delete::put_tombstones;
 use super::format::{DataFile, Manifest, Tombstones};
@@ -163,7 +163,10 @@ impl Task<'_> {
         }
         let mut written: Vec<String> = Vec::new();
         let merged = match merge(table, rows, &sources, &gone, &mut written).await {
-            Ok(merged) => merged,
+            Ok(merged) => MergedTombstones {
+                sources: sources.iter().map(|t| t.path.clone()).collect(),
+                written: merged,
+            },
             Err(e) => {
                 remove(table, &written).await;
                 return Err(e);
@@ -188,13 +191,31 @@ impl Task<'_> {
                 done + 1
             );
         }
-        let sources = sources.iter().map(|t| t.path.clone()).collect();
-        let change = Replace {
-            merged: (sources, merged),
-            operation: self.operation,
-            ..change(rows, &groups, added)
-        };
+        let change = self.change(rows, &groups, added, merged);
         Ok(Some((change, written)))
+    }
+
+    fn change(
+        &self,
+        rows: &Rows,
+        groups: &[Vec<usize>],
+        added: Vec<DataFile>,
+        merged: MergedTombstones,
+    ) -> Replace {
+        let manifest = &rows.manifest;
+        let removed = groups.iter().flatten().map(|f| rows.files[*f].reference());
+        let removed: Vec<FileRef> = removed.collect();
+        let gone: HashSet<&str> = removed.iter().map(|f| f.path.as_str()).collect();
+        let touching = manifest.tombstones.iter();
+        let touching = touching.filter(|t| t.files.iter().any(|f| gone.contains(f.as_str())));
+        Replace {
+            operation: self.operation,
+            applied: touching.map(|t| t.path.clone()).collect(),
+            added,
+            merged,
+            began_at: manifest.version,
+            removed,
+        }
     }
 }
 
@@ -375,21 +396,4 @@ async fn rewrite(
         return Err(Error::other(format!("{before} rows became {after}")));
     }
     Ok(written)
-}
-
-fn change(rows: &Rows, plan: &[Vec<usize>], added: Vec<DataFile>) -> Replace {
-    let manifest = &rows.manifest;
-    let removed = plan.iter().flatten().map(|f| rows.files[*f].reference());
-    let removed: Vec<FileRef> = removed.collect();
-    let gone: HashSet<&str> = removed.iter().map(|f| f.path.as_str()).collect();
-    let touching = manifest.tombstones.iter();
-    let touching = touching.filter(|t| t.files.iter().any(|f| gone.contains(f.as_str())));
-    Replace {
-        operation: "compact",
-        applied: touching.map(|t| t.path.clone()).collect(),
-        added,
-        merged: (Vec::new(), Vec::new()),
-        began_at: manifest.version,
-        removed,
-    }
 }

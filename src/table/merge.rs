@@ -64,9 +64,9 @@ pub async fn merge(
         let manifest = Arc::clone(&newest.manifest);
         let key = how.idempotency_key.as_ref();
         let known = key.is_some_and(|key| manifest.transactions.contains_key(key));
-        let work = Work::new(table, &manifest, source.clone(), on, clauses)?;
+        let work = Merging::new(table, &manifest, source.clone(), on, clauses)?;
         let change = if known {
-            Ok(Change::default())
+            Ok(Effect::default())
         } else {
             work.change(table, &manifest).await
         };
@@ -125,7 +125,7 @@ fn collect(input: Box<dyn RecordBatchReader + Send>) -> Result<RecordBatch> {
 
 /// What comes and what goes.
 #[derive(Default)]
-struct Change {
+struct Effect {
     gone: Found,
     batches: Vec<RecordBatch>,
     updated: u64,
@@ -133,7 +133,7 @@ struct Change {
     schema: Option<SchemaRef>,
 }
 
-impl Change {
+impl Effect {
     fn is_empty(&self) -> bool {
         self.gone.is_empty() && self.batches.is_empty()
     }
@@ -186,7 +186,7 @@ impl Change {
 }
 
 /// A merge into one snapshot.
-struct Work {
+struct Merging {
     rows_of: Option<Arc<Filter>>,
     keys: Arc<KeySet>,
     /// The columns of the key, by position in the table.
@@ -208,7 +208,7 @@ struct OfUnit {
     met: RoaringBitmap,
 }
 
-impl Work {
+impl Merging {
     fn new(
         table: &Table,
         manifest: &Manifest,
@@ -258,7 +258,7 @@ impl Work {
         })
     }
 
-    async fn change(self, table: &Table, manifest: &Arc<Manifest>) -> Result<Change> {
+    async fn change(self, table: &Table, manifest: &Arc<Manifest>) -> Result<Effect> {
         let nothing_to_meet = self.rows_of.is_some() && self.keys.is_empty();
         let rows = Rows::new(table, Arc::clone(manifest), self.rows_of.clone()).await?;
         let count = if nothing_to_meet { 0 } else { rows.files.len() };
@@ -269,7 +269,7 @@ impl Work {
             .buffered(CONCURRENT_FILES)
             .try_collect()
             .await?;
-        let mut change = Change::default();
+        let mut change = Effect::default();
         change.gone.rows = Some(0);
         let mut met = RoaringBitmap::new();
         for (found, units) in files {
@@ -345,7 +345,11 @@ fn taken(columns: &[ArrayRef], rows: &UInt32Array) -> Result<Vec<ArrayRef>> {
     take_arrays(columns, rows, None).map_err(|e| Error::other(e.to_string()).caused_by(e))
 }
 
-async fn of_file(work: &Arc<Work>, rows: &Arc<Rows>, file: usize) -> Result<(Found, Vec<OfUnit>)> {
+async fn of_file(
+    work: &Arc<Merging>,
+    rows: &Arc<Rows>,
+    file: usize,
+) -> Result<(Found, Vec<OfUnit>)> {
     let units = rows.open(file).await?;
     let looked = units.iter().map(|unit| of_unit(work, rows, unit));
     let looked: Vec<_> = looked.collect();
@@ -357,7 +361,7 @@ async fn of_file(work: &Arc<Work>, rows: &Arc<Rows>, file: usize) -> Result<(Fou
     Ok((found_in(rows, file, hits), made))
 }
 
-async fn of_unit(work: &Arc<Work>, rows: &Arc<Rows>, unit: &Unit) -> Result<(Hit, OfUnit)> {
+async fn of_unit(work: &Arc<Merging>, rows: &Arc<Rows>, unit: &Unit) -> Result<(Hit, OfUnit)> {
     let selection = rows.select(unit).await?;
     let all = || vec![true; unit.rows()].into();
     let kept = selection.kept.unwrap_or_else(all);

@@ -18,7 +18,7 @@ use pds::ErrorKind;
 use pds::clock::SystemClock;
 use pds::store::metrics::Metrics;
 use pds::store::{Abilities, Store, StoreBuilder};
-use pds::table::actions::{Append, Delete, NewTable, Replace, Restore, create};
+use pds::table::actions::{Append, Delete, MergedTombstones, NewTable, Replace, Restore, create};
 use pds::table::commit::{DEFAULT_TIMEOUT, commit, was_committed};
 use pds::table::format::{CommitId, DataFile, Segment, TableSchema};
 use pds::table::vacuum::vacuum;
@@ -166,7 +166,7 @@ async fn vacuum_keeps_what_is_retained() {
     let done = commit(&table, &append(old.clone(), 1), DEFAULT_TIMEOUT).await;
     assert_eq!(done.unwrap().version, 2);
     let change = Replace {
-        merged: (Vec::new(), Vec::new()),
+        merged: MergedTombstones::default(),
         operation: "compact",
         removed: vec![FileRef::inline(&old.path)],
         applied: Vec::new(),
@@ -320,7 +320,7 @@ async fn a_plan_ends_where_an_older_version_is_restored() {
         removed: vec![FileRef::inline(&first.files[0].path)],
         applied: Vec::new(),
         added: vec![upload(&table, 3).await],
-        merged: (Vec::new(), Vec::new()),
+        merged: MergedTombstones::default(),
         operation: "compact",
         began_at: 3,
     };
@@ -383,7 +383,7 @@ async fn older_files_are_listed_in_segments() {
     let files = all_files(&table, &whole).await.unwrap();
     let some: Vec<FileRef> = files.iter().step_by(3).map(ListedFile::reference).collect();
     let replace = Replace {
-        merged: (Vec::new(), Vec::new()),
+        merged: MergedTombstones::default(),
         operation: "compact",
         removed: some.clone(),
         applied: Vec::new(),

@@ -16,7 +16,7 @@ import shutil
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,11 @@ class TableSystem(abc.ABC):
 
     def build(self, name: str, rows: pa.Table, files: int) -> None:
         """Makes a table of many equal files, behind the system's back where that is faster."""
-        raise NotImplementedError
+        self.refuse("make a table of many files")
+
+    def refuse(self, what: str) -> NoReturn:
+        """Says what the system cannot do; its ``kinds`` leave it out."""
+        raise RuntimeError(f"{self.title} cannot {what}")
 
     def conflict(self, error: Exception) -> bool:
         """Whether an append failed because others came first, so that trying again is right."""

@@ -18,6 +18,6 @@ pub use self::create::{NewTable, create};
 pub use self::delete::Delete;
 pub use self::exchange::Exchange;
 pub use self::overwrite::Overwrite;
-pub use self::replace::Replace;
+pub use self::replace::{MergedTombstones, Replace};
 pub use self::restore::Restore;
 pub use self::tag::Tag;

@@ -9,6 +9,15 @@ use crate::table::commit::Change;
 use crate::table::format::{DataFile, Manifest, Operation, Tombstones};
 use crate::table::listing::FileRef;
 
+/// Tombstones that say what several others say.
+#[derive(Debug, Clone, Default)]
+pub struct MergedTombstones {
+    /// The others, by path.
+    pub sources: Vec<String>,
+    /// What takes their place.
+    pub written: Vec<Tombstones>,
+}
+
 /// Puts files in the place of others. It conflicts when one of those has gone, or has lost rows or got
 /// some back since the new ones were made.
 #[derive(Debug, Clone)]
@@ -21,8 +30,8 @@ pub struct Replace {
     pub applied: Vec<String>,
     /// The files that come.
     pub added: Vec<DataFile>,
-    /// Tombstones that say what others say, by path, of files that stay.
-    pub merged: (Vec<String>, Vec<Tombstones>),
+    /// Tombstones of files that stay, in the place of others.
+    pub merged: MergedTombstones,
     /// The version it was planned on.
     pub began_at: u64,
 }
@@ -64,8 +73,8 @@ impl Change for Replace {
 impl Replace {
     /// Puts the merged tombstones in the place of those they were made of.
     fn merge(&self, next: &mut Manifest) -> Result<()> {
-        let (sources, merged) = &self.merged;
-        let sources: HashSet<&str> = sources.iter().map(String::as_str).collect();
+        let sources = self.merged.sources.iter().map(String::as_str);
+        let sources: HashSet<&str> = sources.collect();
         let is_source = |t: &Tombstones| sources.contains(t.path.as_str());
         let there = next.tombstones.iter().filter(|t| is_source(t));
         // Of files that have left since there is nothing more to say.
@@ -75,7 +84,7 @@ impl Replace {
             return Err(conflict("the tombstones that it merges have been removed"));
         }
         next.tombstones.retain(|t| !is_source(t));
-        for found in merged {
+        for found in &self.merged.written {
             let mut found = found.clone();
             found.files.retain(|file| files.contains(file));
             if !found.files.is_empty() {

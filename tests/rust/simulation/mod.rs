@@ -20,7 +20,7 @@ use bytes::Bytes;
 use futures::executor::LocalPool;
 use futures::task::LocalSpawnExt;
 use object_store::PutMode;
-use pds::table::actions::{Append, NewTable, Replace, create};
+use pds::table::actions::{Append, MergedTombstones, NewTable, Replace, create};
 use pds::table::commit::{Change, Committed, DEFAULT_TIMEOUT, commit};
 use pds::table::format::{Column, DataFile, Manifest, TableSchema};
 use pds::table::{FileRef, Limits, ListedFile, Table, all_files, data_file_name, vacuum};
@@ -194,7 +194,7 @@ impl Player {
         let path = file.path.clone();
         let change = Replace {
             operation: "compact",
-            merged: (Vec::new(), Vec::new()),
+            merged: MergedTombstones::default(),
             removed,
             applied: Vec::new(),
             added: vec![file],
