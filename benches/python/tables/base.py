@@ -99,7 +99,7 @@ class TableSystem(abc.ABC):
 
     def build(self, name: str, rows: pa.Table, files: int) -> None:
         """Makes a table of many equal files, behind the system's back where that is faster."""
-        self.refuse("make a table of many files")
+        self.refuse(f"make {name} of {files} files and {rows.num_rows} rows")
 
     def refuse(self, what: str) -> NoReturn:
         """Says what the system cannot do; its ``kinds`` leave it out."""

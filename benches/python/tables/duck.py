@@ -141,7 +141,7 @@ class DuckDbParquet(TableSystem):
 
     def delete(self, name: str, predicate: str) -> None:
         """It cannot."""
-        self.refuse("delete")
+        self.refuse(f"delete {predicate} from {name}")
 
     def scan(self, name: str, columns: Sequence[str] | None, keys: Range | None) -> pa.Table:
         """Into pyarrow."""
