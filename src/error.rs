@@ -49,6 +49,10 @@ pub enum ErrorKind {
     VersionExpired,
     /// The store does not keep the conditions of conditional writes.
     UnsafeStore,
+    /// A block of metadata cannot be read, or is not what its name says.
+    BlockCorrupted,
+    /// A chain does not take this block; `detail` is the rule.
+    InvalidAppend,
     /// An object has a newer format than this version knows.
     FormatNotSupported,
     /// The call was cancelled by its caller.

@@ -3,11 +3,13 @@
 //! Layers, each knowing only those before it:
 //! [`error`], [`clock`] and `sort` (streams of batches), then [`store`] (bytes and conditions),
 //! [`parquet`] (Arrow to Parquet and back over sinks and sources of bytes), `part` (Parquet files in a
-//! store), [`dataset`] (parts, manifest, marker), [`table`] (snapshots committed by compare-and-swap).
+//! store), [`dataset`] (parts, manifest, marker), [`table`] (snapshots committed by compare-and-swap), [`odf`]
+//! (a chain of metadata blocks, each linked to the one before by hash).
 
 pub mod clock;
 pub mod dataset;
 pub mod error;
+pub mod odf;
 pub mod parquet;
 mod part;
 mod sort;

@@ -8,6 +8,7 @@ from __future__ import annotations
 __all__ = [
     "AlreadyExists",
     "BackendUnavailable",
+    "BlockCorrupted",
     "Capability",
     "CapabilityNotSupported",
     "CommitConflict",
@@ -19,6 +20,7 @@ __all__ = [
     "DirectoryNotEmpty",
     "FileInfo",
     "FormatNotSupported",
+    "InvalidAppend",
     "InvalidInput",
     "InvalidPath",
     "InvalidType",
@@ -36,12 +38,14 @@ __all__ = [
     "TransactionExpired",
     "UnsafeStore",
     "VacuumResult",
+    "VerificationFailed",
     "VerifyReport",
     "VersionExpired",
     "WriteOptions",
     "__version__",
     "enable_logging",
     "errors",
+    "odf",
     "partition_path",
 ]
 
@@ -49,19 +53,21 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pds import errors
+    from pds import errors, odf
     from pds._pds import StagedPart, __version__
     from pds.capability import Capability
     from pds.dataset import DatasetWrite, ParquetDatasetStore, VerifyReport
     from pds.errors import (
         AlreadyExists,
         BackendUnavailable,
+        BlockCorrupted,
         CapabilityNotSupported,
         CommitConflict,
         CommitStateUnknown,
         DatasetIncomplete,
         DirectoryNotEmpty,
         FormatNotSupported,
+        InvalidAppend,
         InvalidInput,
         InvalidPath,
         InvalidType,
@@ -73,6 +79,7 @@ if TYPE_CHECKING:
         ResourceLocked,
         TransactionExpired,
         UnsafeStore,
+        VerificationFailed,
         VersionExpired,
     )
     from pds.logs import enable_logging
@@ -105,8 +112,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name == "errors":
-        return importlib.import_module("pds.errors")
+    if name in {"errors", "odf"}:
+        return importlib.import_module(f"pds.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'pds' has no attribute {name!r}")
     found: object = getattr(importlib.import_module(_HOMES.get(name, "pds.errors")), name)

@@ -5,7 +5,13 @@
     pds dataset verify URL [KEY]       every byte of one dataset, or of all
     pds dataset clean  URL KEY         finish or remove what a killed writer left
     pds dataset delete URL KEY         remove the dataset
+    pds odf log        URL             blocks of an Open Data Fabric dataset, newest first
+    pds odf show       URL [BLOCK]     a block as YAML, by its hash; the newest if none is named
+    pds odf schema     URL [BLOCK]     the columns, as they were at a block
+    pds odf verify     URL             links, rules and every byte of the dataset
     pds doctor         URL             what the store can and cannot do
+
+The URL of an Open Data Fabric dataset is that of its folder.
 
 Options of the store are given as ``--option name=value``; credentials are better left to
 the environment, where other users of the machine do not see them.
@@ -23,8 +29,9 @@ from typing import TYPE_CHECKING, Final
 
 from pds import ParquetDatasetStore, Store
 from pds.doctor import probe
-from pds.errors import DatasetIncomplete, InvalidInput, InvalidPath, ManifestCorrupted
+from pds.errors import DatasetIncomplete, InvalidInput, InvalidPath, ManifestCorrupted, VerificationFailed
 from pds.errors import RemoteStoreError as StoreError
+from pds.odf import Dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,6 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if "folder" in args:
+        # A dataset's folder is in its store, and not the store itself.
+        args.url, _, args.folder = args.url.rstrip("/").rpartition("/")
+        if not args.folder or args.url.endswith("/"):
+            msg = "URL must be that of the dataset's folder, such as s3://bucket/weather"
+            raise InvalidInput(msg)
     with Store(args.url, storage_options=_options(args.option)) as store:
         command: Callable[[Store, argparse.Namespace], int] = args.run
         return command(store, args)
@@ -95,6 +108,18 @@ def _parser() -> argparse.ArgumentParser:
                 metavar="SECONDS",
                 help="age at which the files of a writer that may still live go (default: a day)",
             )
+    odf = commands.add_parser("odf", help="look at a dataset of the Open Data Fabric")
+    verbs = odf.add_subparsers(required=True, metavar="VERB")
+    for name, run, text in (
+        ("log", _log, "print the blocks, newest first"),
+        ("show", _show_block, "print a block as YAML"),
+        ("schema", _schema, "print the columns"),
+        ("verify", _verify_chain, "check links, rules and every byte"),
+    ):
+        verb = verbs.add_parser(name, parents=[common], help=text, description=text)
+        verb.set_defaults(run=run, folder="")
+        if run in {_show_block, _schema}:
+            verb.add_argument("block", metavar="BLOCK", nargs="?", help="the block's hash (default: the newest)")
     text = "try out, under a key of its own, what the store can do"
     doctor = commands.add_parser("doctor", parents=[common], help=text, description=text)
     doctor.set_defaults(run=_doctor)
@@ -152,6 +177,35 @@ def _clean(store: Store, args: argparse.Namespace) -> int:
 def _delete(store: Store, args: argparse.Namespace) -> int:
     ParquetDatasetStore(store).delete_dataset(args.key)
     _print(f"{args.key}: deleted")
+    return _OK
+
+
+def _log(store: Store, args: argparse.Namespace) -> int:
+    for block in Dataset(store, args.folder).log():
+        time = block.system_time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        _print(f"{block.sequence_number:>6}  {time}  {block.event.kind:<20}  {block.hash}")
+    return _OK
+
+
+def _show_block(store: Store, args: argparse.Namespace) -> int:
+    dataset = Dataset(store, args.folder)
+    _print(dataset.block(args.block or dataset.head).to_yaml().rstrip("\n"))
+    return _OK
+
+
+def _schema(store: Store, args: argparse.Namespace) -> int:
+    _print(Dataset(store, args.folder).schema(at=args.block).to_string(show_schema_metadata=False))
+    return _OK
+
+
+def _verify_chain(store: Store, args: argparse.Namespace) -> int:
+    try:
+        found = Dataset(store, args.folder).verify()
+    except VerificationFailed as damage:
+        for path, message in damage.problems:
+            _complain(f"{path}: {message}", _FAILED)
+        return _FAILED
+    _print(f"{args.folder}: ok, {found.blocks} blocks, {found.slices} slices, {found.rows} rows")
     return _OK
 
 

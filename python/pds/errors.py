@@ -9,12 +9,14 @@ from __future__ import annotations
 __all__ = [
     "AlreadyExists",
     "BackendUnavailable",
+    "BlockCorrupted",
     "CapabilityNotSupported",
     "CommitConflict",
     "CommitStateUnknown",
     "DatasetIncomplete",
     "DirectoryNotEmpty",
     "FormatNotSupported",
+    "InvalidAppend",
     "InvalidInput",
     "InvalidPath",
     "InvalidType",
@@ -26,6 +28,7 @@ __all__ = [
     "ResourceLocked",
     "TransactionExpired",
     "UnsafeStore",
+    "VerificationFailed",
     "VersionExpired",
 ]
 
@@ -159,3 +162,56 @@ class UnsafeStore(CapabilityNotSupported):
 
 class FormatNotSupported(RemoteStoreError):
     """A newer version of pds wrote this; upgrade."""
+
+
+class BlockCorrupted(RemoteStoreError):
+    """A block of metadata, or the reference to the newest, is missing or not what was written."""
+
+
+class InvalidAppend(InvalidInput):
+    """A chain of metadata does not take this event; nothing was appended.
+
+    Args:
+        message: What is wrong, in the words of the Open Data Fabric.
+        path: The dataset.
+        backend: The store's name.
+        rule: Which rule: `FirstBlockMustBeSeed`, `AppendingSeedBlockToNonEmptyChain`, `PrevBlockNotFound`,
+            `SequenceIntegrity`, `SystemTimeIsNotMonotonic`, `WatermarkIsNotMonotonic`,
+            `OffsetsAreNotSequential`, `NoOpEvent` or `InvalidEvent`.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        path: str | None = None,
+        backend: str | None = None,
+        rule: str = "",
+    ) -> None:
+        self.rule = rule
+        super().__init__(message, path=path, backend=backend)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} | rule={self.rule!r}" if self.rule else super().__str__()
+
+
+class VerificationFailed(BlockCorrupted):
+    """A chain or its data is not what was written.
+
+    Args:
+        message: The first of what is wrong.
+        path: The dataset.
+        backend: The store's name.
+        problems: The objects and what is wrong with them.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        path: str | None = None,
+        backend: str | None = None,
+        problems: list[tuple[str, str]] | None = None,
+    ) -> None:
+        self.problems = problems or []
+        super().__init__(message, path=path, backend=backend)

@@ -41,6 +41,8 @@ fn class_of(kind: ErrorKind) -> &'static str {
         ErrorKind::VersionExpired => "VersionExpired",
         ErrorKind::UnsafeStore => "UnsafeStore",
         ErrorKind::FormatNotSupported => "FormatNotSupported",
+        ErrorKind::BlockCorrupted => "BlockCorrupted",
+        ErrorKind::InvalidAppend => "InvalidAppend",
         _ => "RemoteStoreError",
     }
 }
@@ -59,6 +61,8 @@ fn is_a_finding(kind: ErrorKind) -> bool {
             | ErrorKind::VersionExpired
             | ErrorKind::UnsafeStore
             | ErrorKind::FormatNotSupported
+            | ErrorKind::BlockCorrupted
+            | ErrorKind::InvalidAppend
     )
 }
 
@@ -90,6 +94,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     }
     match (error.kind(), error.detail()) {
         (ErrorKind::ManifestCorrupted, Some(reason)) => kwargs.set_item("reason", reason)?,
+        (ErrorKind::InvalidAppend, Some(rule)) => kwargs.set_item("rule", rule)?,
         (ErrorKind::CommitStateUnknown, Some(id)) => kwargs.set_item("commit_id", id)?,
         (ErrorKind::CapabilityNotSupported, Some(name)) => kwargs.set_item("capability", name)?,
         _ => {}

@@ -8,12 +8,14 @@ mod error;
 mod foreign;
 mod input;
 mod logging;
+mod odf;
 mod parts;
 mod predicate;
 mod runtime;
 mod scan;
 mod store;
 mod table;
+mod value;
 
 use pyo3::prelude::*;
 
@@ -28,5 +30,6 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     dataset::register(module)?;
     scan::register(module)?;
     alter::register(module)?;
+    odf::register(module)?;
     table::register(module)
 }

@@ -34,9 +34,9 @@ type Found = (u64, Vec<String>, Vec<String>, Vec<String>);
 #[pyclass(frozen, module = "pds._pds")]
 #[derive(Debug)]
 pub(crate) struct TableHandle {
-    store: StoreHandle,
-    path: String,
-    manifest: Arc<Manifest>,
+    pub(crate) store: StoreHandle,
+    pub(crate) path: String,
+    pub(crate) manifest: Arc<Manifest>,
 }
 
 impl TableHandle {

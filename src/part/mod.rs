@@ -10,7 +10,7 @@ pub(crate) use self::open::{OpenPart, Source, open};
 pub(crate) use self::read::{Group, Reader, read_groups};
 pub(crate) use self::scan::BatchSender;
 pub use self::scan::Scan;
-pub(crate) use self::stage::{StagedFile, discard, stage};
+pub(crate) use self::stage::{StagedFile, discard, stage, stage_hashed};
 use crate::error::{Error, Result};
 
 /// Runs blocking work off the async threads; a panic becomes an error.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arrow_array::RecordBatchReader;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use sha3::{Digest, Sha3_256};
 use tokio::sync::mpsc;
 
 use super::blocking;
@@ -19,6 +20,8 @@ use crate::store::stage::{StageWriter, Staged, Staging, Uploader, Written};
 pub(crate) struct StagedFile {
     pub(crate) staged: Staged,
     pub(crate) stats: FileStats,
+    /// The SHA3-256 of its bytes, where it was asked for.
+    pub(crate) sha3: Option<[u8; 32]>,
 }
 
 /// What the n-th file of a write is to become.
@@ -29,14 +32,37 @@ pub(crate) async fn stage(
     store: &Store,
     staging: Staging,
     plan: WritePlan,
-    mut input: Box<dyn RecordBatchReader + Send>,
+    input: Box<dyn RecordBatchReader + Send>,
     targets: Targets,
+) -> Result<Vec<StagedFile>> {
+    stage_with(store, staging, plan, input, (targets, None)).await
+}
+
+/// As [`stage`], with the files' SHA3-256, made while they are written.
+pub(crate) async fn stage_hashed(
+    store: &Store,
+    staging: Staging,
+    plan: WritePlan,
+    input: Box<dyn RecordBatchReader + Send>,
+    targets: Targets,
+) -> Result<Vec<StagedFile>> {
+    let hasher = Some(Sha3_256::new());
+    stage_with(store, staging, plan, input, (targets, hasher)).await
+}
+
+async fn stage_with(
+    store: &Store,
+    staging: Staging,
+    plan: WritePlan,
+    mut input: Box<dyn RecordBatchReader + Send>,
+    (targets, hasher): (Targets, Option<Sha3_256>),
 ) -> Result<Vec<StagedFile>> {
     let files: Shared = Arc::default();
     let (uploaders, mut begun) = mpsc::unbounded_channel::<(usize, Uploader)>();
     let mut opened = Opener {
         staging,
         targets,
+        hasher,
         next: 0,
         files: Arc::clone(&files),
         uploaders,
@@ -102,12 +128,17 @@ pub(crate) async fn discard(store: &Store, staged: &[Staged]) {
 struct Unfinished {
     staged: Option<Staged>,
     stats: Option<FileStats>,
+    sha3: Option<[u8; 32]>,
 }
 
 impl Unfinished {
     fn finish(self) -> Result<StagedFile> {
         match (self.staged, self.stats) {
-            (Some(staged), Some(stats)) => Ok(StagedFile { staged, stats }),
+            (Some(staged), Some(stats)) => Ok(StagedFile {
+                staged,
+                stats,
+                sha3: self.sha3,
+            }),
             _ => Err(Error::other("a part was not finished")),
         }
     }
@@ -123,6 +154,8 @@ fn locked(files: &Shared) -> MutexGuard<'_, Vec<Unfinished>> {
 struct Opener {
     staging: Staging,
     targets: Targets,
+    /// A fresh one, if the bytes are hashed.
+    hasher: Option<Sha3_256>,
     next: usize,
     files: Shared,
     uploaders: mpsc::UnboundedSender<(usize, Uploader)>,
@@ -141,6 +174,7 @@ impl Files for Opener {
         Ok(Box::new(FileSink {
             index,
             writer,
+            hasher: self.hasher.clone(),
             files: Arc::clone(&self.files),
         }))
     }
@@ -149,11 +183,15 @@ impl Files for Opener {
 struct FileSink {
     index: usize,
     writer: StageWriter,
+    hasher: Option<Sha3_256>,
     files: Shared,
 }
 
 impl Sink for FileSink {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(bytes);
+        }
         self.writer.write(bytes)
     }
 
@@ -161,6 +199,7 @@ impl Sink for FileSink {
         let written = self.writer.finish()?;
         let file = &mut locked(&self.files)[self.index];
         file.stats = Some(stats);
+        file.sha3 = self.hasher.map(|hasher| hasher.finalize().into());
         if let Written::Done(staged) = written {
             file.staged = Some(staged);
         }

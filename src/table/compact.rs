@@ -385,7 +385,7 @@ async fn rewrite(
 ) -> Result<Vec<DataFile>> {
     let columns = rows.columns.project(None)?;
     let scan = stream_files(Arc::clone(rows), group.to_vec(), columns, None)?;
-    let input = conform(Box::new(scan.into_reader()), &rows.columns)?;
+    let input = conform(Box::new(scan.into_reader()), &rows.columns.file_schema())?;
     let written = upload(table, &rows.manifest, input, how).await?;
     let before = group.iter().map(|f| rows.files[*f].file.total_rows);
     let (before, after): (u64, u64) = (before.sum(), written.iter().map(|f| f.total_rows).sum());

@@ -149,7 +149,7 @@ impl Effect {
         let mut added = Vec::new();
         if let Some(schema) = self.schema.filter(|_| !self.batches.is_empty()) {
             let input = RecordBatchIterator::new(self.batches.into_iter().map(Ok), schema);
-            let input = conform(Box::new(input), &Columns::of(manifest)?)?;
+            let input = conform(Box::new(input), &Columns::of(manifest)?.file_schema())?;
             added = upload(table, manifest, input, how).await?;
         }
         let mut written: Vec<String> = added.iter().map(|f| f.path.clone()).collect();

@@ -51,7 +51,7 @@ pub async fn exchange(
     }
     let columns = Columns::of(&base)?;
     let given = input.schema();
-    let input = conform(input, &columns)?;
+    let input = conform(input, &columns.file_schema())?;
     let (input, going) = match instead {
         Instead::Of(on) => {
             let places = matched_by(on.as_deref(), &base, &columns)?;

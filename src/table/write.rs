@@ -63,7 +63,7 @@ pub async fn write(
     let files = if known {
         Vec::new()
     } else {
-        let input = conform(input, &Columns::of(&base)?)?;
+        let input = conform(input, &Columns::of(&base)?.file_schema())?;
         upload(table, &base, input, how).await?
     };
     // After a long upload it is hardly the newest any more.
@@ -222,18 +222,17 @@ fn describe(file: &StagedFile, path: String, stored: &SchemaRef, ids: &[u32]) ->
 
 /// `input` with the columns of the table: by name, in their order, of their types; columns that are
 /// not there are null. Refused are columns the table does not have, and types that could lose.
-pub(super) fn conform(
+pub(crate) fn conform(
     input: Box<dyn RecordBatchReader + Send>,
-    columns: &Columns,
+    wanted: &SchemaRef,
 ) -> Result<Box<dyn RecordBatchReader + Send>> {
     let given = input.schema();
-    let wanted = Arc::clone(&columns.schema);
     let mut places = Vec::new();
     for field in given.fields() {
         if wanted.index_of(field.name()).is_err() {
             let names: Vec<&String> = wanted.fields().iter().map(|f| f.name()).collect();
             let message = format!(
-                "column {:?} is not one of the table's, which are {names:?}; add it to the table \
+                "column {:?} is not one of those there are, which are {names:?}; add it to the schema \
                  or leave it out",
                 field.name()
             );
@@ -255,7 +254,7 @@ pub(super) fn conform(
             Some((place, found)) => {
                 if !widens(found.data_type(), field.data_type()) {
                     let message = format!(
-                        "column {:?} is {} in the table and {} in the data; cast it first",
+                        "column {:?} is {} in the schema and {} in the data; cast it first",
                         field.name(),
                         field.data_type(),
                         found.data_type()
@@ -271,8 +270,7 @@ pub(super) fn conform(
             }
         }
     }
-    let schema = columns.file_schema();
-    let target = Arc::clone(&schema);
+    let (schema, target) = (Arc::clone(wanted), Arc::clone(wanted));
     let batches = input.map(move |batch| {
         fit(&batch?, &places, &target).map_err(|e| ArrowError::ExternalError(Box::new(e)))
     });

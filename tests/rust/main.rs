@@ -8,6 +8,7 @@
 
 mod faults;
 mod layering;
+mod odf;
 mod simulation;
 mod stores;
 mod tables;

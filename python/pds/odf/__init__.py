@@ -1,0 +1,62 @@
+"""Open Data Fabric: a dataset's history as a chain of metadata blocks that carries its schema.
+
+Blocks and data are named by their hashes and never change; one reference, moved by a conditional write,
+names the newest block. What is written is byte for byte what the specification lays down.
+
+    ds = pds.odf.Dataset.create(store, "weather")
+    ds.ingest(table, event_time="at")
+    ds.scan(where="celsius > 30").to_pyarrow()
+    ds.verify()
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AddData",
+    "AddPushSource",
+    "Block",
+    "CompactResult",
+    "Dataset",
+    "DisablePollingSource",
+    "DisablePushSource",
+    "Event",
+    "ExecuteTransform",
+    "Identity",
+    "IngestResult",
+    "LedgerRows",
+    "Multihash",
+    "Scan",
+    "Seed",
+    "SetAttachments",
+    "SetDataSchema",
+    "SetInfo",
+    "SetLicense",
+    "SetPollingSource",
+    "SetTransform",
+    "SetVocab",
+    "UnknownEvent",
+    "VerifyResult",
+]
+
+from pds.odf.block import Block
+from pds.odf.dataset import Dataset
+from pds.odf.events import (
+    AddData,
+    AddPushSource,
+    DisablePollingSource,
+    DisablePushSource,
+    Event,
+    ExecuteTransform,
+    Seed,
+    SetAttachments,
+    SetDataSchema,
+    SetInfo,
+    SetLicense,
+    SetPollingSource,
+    SetTransform,
+    SetVocab,
+    UnknownEvent,
+)
+from pds.odf.identity import Identity, Multihash
+from pds.odf.results import CompactResult, IngestResult, VerifyResult
+from pds.odf.scan import LedgerRows, Scan

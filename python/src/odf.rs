@@ -1,0 +1,456 @@
+//! Chains of the Open Data Fabric: blocks, and a dataset made of them.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "pyo3 hands arguments over by value"
+)]
+
+use std::sync::Arc;
+
+use arrow_schema::Schema;
+use chrono::DateTime;
+use pds::odf::{self, At, Block, Chain, DatasetId, DatasetKind, Ingest, Multihash, View, schema};
+use pds::{Error, ErrorKind, Result};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use pyo3_arrow::{PyRecordBatch, PySchema};
+
+use crate::dataset::Options;
+use crate::input::{reader, schema_of, seconds};
+use crate::runtime::{checked, run};
+use crate::store::StoreHandle;
+use crate::table::TableHandle;
+use crate::value::{of_object, to_object};
+
+/// One block.
+#[pyclass(frozen, module = "pds._pds")]
+#[derive(Debug)]
+pub(crate) struct BlockHandle(Arc<Block>);
+
+#[pymethods]
+impl BlockHandle {
+    /// Encodes a block of an event; the time is RFC 3339.
+    #[staticmethod]
+    fn create(
+        py: Python<'_>,
+        system_time: &str,
+        prev_block_hash: Option<&str>,
+        sequence_number: u64,
+        event: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let event = of_object(event)?;
+        let made = || {
+            let time = odf::parse_time(system_time)?;
+            let previous = prev_block_hash.map(str::parse::<Multihash>).transpose()?;
+            Block::new(time, previous.as_ref(), sequence_number, &event)
+        };
+        Ok(Self(Arc::new(checked(py, made())?)))
+    }
+
+    /// Reads a block as it is stored.
+    #[staticmethod]
+    fn from_bytes(py: Python<'_>, raw: Vec<u8>) -> PyResult<Self> {
+        let block = checked(py, Block::from_bytes(raw.into()))?;
+        Ok(Self(Arc::new(block)))
+    }
+
+    /// Reads the YAML of a block.
+    #[staticmethod]
+    fn from_yaml(py: Python<'_>, text: &str) -> PyResult<Self> {
+        Ok(Self(Arc::new(checked(py, Block::from_yaml(text))?)))
+    }
+
+    /// The hash of the bytes.
+    #[getter]
+    fn hash(&self) -> String {
+        self.0.hash().to_string()
+    }
+
+    /// When it was appended, RFC 3339.
+    #[getter]
+    fn system_time(&self) -> String {
+        odf::format_time(&self.0.system_time)
+    }
+
+    /// The hash of the block before.
+    #[getter]
+    fn prev_block_hash(&self) -> Option<String> {
+        self.0.prev_block_hash.as_ref().map(ToString::to_string)
+    }
+
+    /// Its place, from 0.
+    #[getter]
+    fn sequence_number(&self) -> u64 {
+        self.0.sequence_number
+    }
+
+    /// The version of the manifest.
+    #[getter]
+    fn manifest_version(&self) -> i32 {
+        self.0.manifest_version()
+    }
+
+    /// The event in the specification's spelling.
+    #[getter]
+    fn event<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        to_object(py, self.0.event())
+    }
+
+    /// The bytes as they were received.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.0.bytes())
+    }
+
+    /// The bytes that the fields give anew.
+    fn encode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &checked(py, self.0.encode())?))
+    }
+
+    /// The YAML of the block.
+    fn to_yaml(&self) -> String {
+        self.0.to_yaml()
+    }
+}
+
+/// First row, last row, bytes, logical hash, physical hash.
+type GivenSlice = (u64, u64, u64, String, String);
+/// Path and what is wrong with it.
+type Problems = Vec<(String, String)>;
+
+/// A dataset's chain.
+#[pyclass(frozen, module = "pds._pds")]
+#[derive(Debug)]
+pub(crate) struct ChainHandle {
+    store: StoreHandle,
+    path: String,
+    chain: Chain,
+}
+
+impl ChainHandle {
+    /// The chain; in a forked process over a client of its own.
+    fn chain(&self) -> Result<Chain> {
+        self.chain.over(self.store.store()?)
+    }
+
+    fn view(&self, py: Python<'_>, at: Option<&str>, micros: Option<i64>) -> PyResult<View> {
+        let at = match (at, micros) {
+            (Some(hash), _) => At::Hash(checked(py, hash.parse())?),
+            (None, Some(micros)) => {
+                let time = DateTime::from_timestamp_micros(micros);
+                let outside = || Error::invalid(format!("{micros} microseconds are no moment"));
+                At::Time(checked(py, time.ok_or_else(outside))?)
+            }
+            (None, None) => At::Head,
+        };
+        let chain = checked(py, self.chain())?;
+        run(py, move || async move { chain.view(&at).await })
+    }
+}
+
+fn handles(blocks: Vec<Arc<Block>>) -> Vec<BlockHandle> {
+    blocks.into_iter().map(BlockHandle).collect()
+}
+
+#[pymethods]
+impl ChainHandle {
+    /// A chain that is there already, or may come.
+    #[staticmethod]
+    fn open(py: Python<'_>, store: &StoreHandle, path: String) -> PyResult<Self> {
+        let chain = checked(py, store.store().and_then(|s| Chain::new(s, &path)))?;
+        Ok(Self {
+            store: store.again(),
+            path,
+            chain,
+        })
+    }
+
+    /// Begins the chain.
+    fn create(&self, py: Python<'_>, dataset_id: &str, kind: &str) -> PyResult<()> {
+        let id: DatasetId = checked(py, dataset_id.parse())?;
+        let kind = match kind {
+            "root" => DatasetKind::Root,
+            "derivative" => DatasetKind::Derivative,
+            other => {
+                let message = format!("kind is \"root\" or \"derivative\", not {other:?}");
+                return checked(py, Err(Error::invalid(message)));
+            }
+        };
+        let chain = checked(py, self.chain())?;
+        run(py, move || async move {
+            chain.create(&id, kind).await.map(drop)
+        })
+    }
+
+    /// The newest block's hash; None where there is no chain.
+    fn head(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let chain = checked(py, self.chain())?;
+        let head = run(py, move || async move { chain.head().await })?;
+        Ok(head.map(|head| head.hash.to_string()))
+    }
+
+    /// A block.
+    fn block(&self, py: Python<'_>, block_hash: &str) -> PyResult<BlockHandle> {
+        let hash: Multihash = checked(py, block_hash.parse())?;
+        let chain = checked(py, self.chain())?;
+        let block = run(py, move || async move { chain.block(&hash).await })?;
+        Ok(BlockHandle(block))
+    }
+
+    /// The blocks from one back, or from the newest, newest first.
+    fn blocks(
+        &self,
+        py: Python<'_>,
+        newest: Option<&str>,
+        limit: Option<usize>,
+    ) -> PyResult<Vec<BlockHandle>> {
+        let newest = newest.map(str::parse::<Multihash>).transpose();
+        let newest = checked(py, newest)?;
+        let chain = checked(py, self.chain())?;
+        let limit = limit.unwrap_or(usize::MAX);
+        let blocks = run(py, move || async move {
+            let from = match newest {
+                Some(hash) => hash,
+                None => chain.state().await?.0.hash,
+            };
+            chain.back_from(&from, None, limit).await
+        })?;
+        Ok(handles(blocks))
+    }
+
+    /// Appends events, all or none.
+    fn append(
+        &self,
+        py: Python<'_>,
+        events: Vec<Bound<'_, PyAny>>,
+        timeout: f64,
+    ) -> PyResult<(Vec<BlockHandle>, u32)> {
+        let events = events.iter().map(of_object).collect::<PyResult<Vec<_>>>()?;
+        let timeout = checked(py, seconds("timeout", timeout))?;
+        let chain = checked(py, self.chain())?;
+        let done = run(
+            py,
+            move || async move { chain.append(&events, timeout).await },
+        )?;
+        Ok((handles(done.blocks), done.attempts))
+    }
+
+    /// Appends a block as it is.
+    fn append_block(&self, py: Python<'_>, block: &BlockHandle) -> PyResult<()> {
+        let block = Block::clone(&block.0);
+        let chain = checked(py, self.chain())?;
+        run(py, move || async move {
+            chain.append_block(block).await.map(drop)
+        })
+    }
+
+    /// Adds rows: blocks, attempts, the slice.
+    #[expect(clippy::too_many_arguments, reason = "a call of the facade's own")]
+    fn ingest(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        event_time: Option<String>,
+        watermark: Option<&str>,
+        source_state: Option<&Bound<'_, PyAny>>,
+        options: Options,
+        timeout: f64,
+    ) -> PyResult<(Vec<BlockHandle>, u32, Option<GivenSlice>)> {
+        let how = Ingest {
+            event_time,
+            watermark: checked(py, watermark.map(odf::parse_time).transpose())?,
+            source_state: source_state.map(of_object).transpose()?,
+            options: checked(py, options.check())?,
+            timeout: checked(py, seconds("timeout", timeout))?,
+        };
+        let chain = checked(py, self.chain())?;
+        let input = reader(data)?;
+        let done = run(
+            py,
+            move || async move { odf::ingest(&chain, input, &how).await },
+        )?;
+        let slice = done.slice.map(|s| {
+            let (logical, physical) = (s.logical.to_string(), s.physical.to_string());
+            (s.start, s.end, s.size, logical, physical)
+        });
+        Ok((handles(done.appended.blocks), done.appended.attempts, slice))
+    }
+
+    /// The columns, as a `pyarrow.Schema`; None where nothing says yet.
+    fn schema<'py>(
+        &self,
+        py: Python<'py>,
+        at: Option<&str>,
+        micros: Option<i64>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let view = self.view(py, at, micros)?;
+        let schema = run(py, move || async move { view.schema().await })?;
+        schema
+            .map(|schema| PySchema::new(schema).into_pyarrow(py))
+            .transpose()
+    }
+
+    /// The rows as a snapshot.
+    fn snapshot(
+        &self,
+        py: Python<'_>,
+        at: Option<&str>,
+        micros: Option<i64>,
+    ) -> PyResult<TableHandle> {
+        let view = self.view(py, at, micros)?;
+        let (_, manifest) = run(py, move || async move { view.snapshot().await })?;
+        Ok(TableHandle {
+            store: self.store.again(),
+            path: self.path.clone(),
+            manifest: Arc::new(manifest),
+        })
+    }
+
+    /// The numbers of the rows that retractions and corrections leave.
+    fn ledger<'py>(
+        &self,
+        py: Python<'py>,
+        at: Option<&str>,
+        micros: Option<i64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let view = self.view(py, at, micros)?;
+        let rows = run(py, move || async move { view.ledger().await })?;
+        PyRecordBatch::new(rows).into_pyarrow(py)
+    }
+
+    /// Names of the system columns; last offset; watermark.
+    #[expect(clippy::type_complexity, reason = "a call of the facade's own")]
+    fn facts(
+        &self,
+        py: Python<'_>,
+    ) -> PyResult<([String; 4], Option<u64>, Option<String>, Option<u64>)> {
+        let view = self.view(py, None, None)?;
+        let state = &view.state;
+        let names = state.vocabulary.names().map(str::to_owned);
+        let watermark = checked(py, state.watermark())?.map(|w| odf::format_time(&w));
+        let number = state.tip.as_ref().map(|tip| tip.sequence_number);
+        Ok((names, state.last_offset(), watermark, number))
+    }
+
+    /// Checks everything: blocks, slices, rows, what is wrong.
+    fn verify(
+        &self,
+        py: Python<'_>,
+        at: Option<&str>,
+        data: bool,
+    ) -> PyResult<(u64, u64, u64, Problems)> {
+        let at = checked(py, at.map(str::parse::<Multihash>).transpose())?;
+        let chain = checked(py, self.chain())?;
+        let found = run(py, move || async move {
+            odf::verify(&chain, at.as_ref(), data).await
+        })?;
+        let problems = found.problems.into_iter().map(|p| (p.path, p.message));
+        Ok((found.blocks, found.slices, found.rows, problems.collect()))
+    }
+
+    /// Merges slices: blocks and slices before and after, the head before; None if there was nothing to
+    /// merge.
+    fn compact(
+        &self,
+        py: Python<'_>,
+        target_bytes: u64,
+        options: Options,
+        timeout: f64,
+    ) -> PyResult<Option<(String, String, u64, u64)>> {
+        let options = checked(py, options.check())?;
+        let timeout = checked(py, seconds("timeout", timeout))?;
+        let chain = checked(py, self.chain())?;
+        let done = run(py, move || async move {
+            odf::compact(&chain, target_bytes, &options, timeout).await
+        })?;
+        Ok(done.map(|done| {
+            let (before, after) = (done.before.to_string(), done.after.to_string());
+            (before, after, done.slices_before, done.slices_after)
+        }))
+    }
+}
+
+/// A new identity and its private key.
+#[pyfunction]
+fn new_identity(py: Python<'_>) -> PyResult<(String, Bound<'_, PyBytes>)> {
+    let made = checked(py, DatasetId::generate())?;
+    Ok((made.id.to_string(), PyBytes::new(py, &made.private_key)))
+}
+
+/// An identity in its canonical spelling, and as `did:key`.
+#[pyfunction]
+fn parse_dataset_id(py: Python<'_>, text: &str) -> PyResult<(String, String)> {
+    let id: DatasetId = checked(py, text.parse())?;
+    Ok((id.to_string(), id.to_did_key()))
+}
+
+/// A hash's code and digest, and its text in base 16 and base 58.
+#[pyfunction]
+fn parse_multihash<'py>(
+    py: Python<'py>,
+    text: &str,
+) -> PyResult<(u64, Bound<'py, PyBytes>, String, String)> {
+    let hash: Multihash = checked(py, text.parse())?;
+    let digest = PyBytes::new(py, hash.digest());
+    Ok((hash.code(), digest, hash.to_string(), hash.to_base58()))
+}
+
+/// The SHA3-256 of some bytes.
+#[pyfunction]
+fn sha3_256(raw: Vec<u8>) -> String {
+    Multihash::sha3_256(&raw).to_string()
+}
+
+/// The `SetDataSchema` event of a schema, with the system columns in front where they are missing.
+#[pyfunction]
+fn schema_event<'py>(
+    py: Python<'py>,
+    given: &Bound<'_, PyAny>,
+    names: Option<[String; 4]>,
+    raw: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let given = schema_of(given)?;
+    let mut fields = Vec::new();
+    if let Some([offset, operation, system_time, event_time]) = names {
+        let vocabulary = odf::rules::Vocabulary {
+            offset,
+            operation,
+            system_time,
+            event_time,
+        };
+        for field in odf::ingest::system_fields(&vocabulary) {
+            let name = field.name().clone();
+            fields.push(given.field_with_name(&name).map_or(field, Clone::clone));
+        }
+    }
+    let front: Vec<String> = fields.iter().map(|field| field.name().clone()).collect();
+    let rest = given
+        .fields()
+        .iter()
+        .filter(|field| !front.contains(field.name()));
+    fields.extend(rest.map(|field| field.as_ref().clone()));
+    let event = checked(py, schema::event_of(&Schema::new(fields), raw))?;
+    to_object(py, &event)
+}
+
+/// The `pyarrow.Schema` of a `SetDataSchema` event.
+#[pyfunction]
+fn event_schema<'py>(py: Python<'py>, event: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let event = of_object(event)?;
+    let wrong = |e: Error| match e.kind() {
+        ErrorKind::BlockCorrupted => e.with_kind(ErrorKind::InvalidInput),
+        _ => e,
+    };
+    let schema = checked(py, schema::arrow_of(&event).map_err(wrong))?;
+    PySchema::new(Arc::new(schema)).into_pyarrow(py)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<BlockHandle>()?;
+    module.add_class::<ChainHandle>()?;
+    module.add_function(wrap_pyfunction!(new_identity, module)?)?;
+    module.add_function(wrap_pyfunction!(parse_dataset_id, module)?)?;
+    module.add_function(wrap_pyfunction!(parse_multihash, module)?)?;
+    module.add_function(wrap_pyfunction!(sha3_256, module)?)?;
+    module.add_function(wrap_pyfunction!(schema_event, module)?)?;
+    module.add_function(wrap_pyfunction!(event_schema, module)?)
+}

@@ -1,0 +1,296 @@
+//! Blocks: what a chain is made of. A block keeps the bytes it was read from; its hash is theirs.
+//!
+//! A file is a manifest (kind, version, content) whose content is a block that was finished by itself.
+//! Versions 2 and 3 differ in the alignment of timestamps only.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use super::decode::{Buffer, View, damaged};
+use super::encode::Writer;
+use super::layout::EVENT;
+use super::multihash::Multihash;
+use super::time::{self, Moment};
+use super::yaml;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The multicodec of an ODF metadata block.
+const MANIFEST_KIND: i64 = 0x40_0000;
+/// The version that is written.
+pub const MANIFEST_VERSION: i32 = 3;
+const OLDEST_VERSION: i32 = 2;
+/// The name of events that this release does not know.
+pub const UNKNOWN: &str = "Unknown";
+
+/// One block of a chain.
+#[derive(Debug, Clone)]
+pub struct Block {
+    bytes: Bytes,
+    hash: Multihash,
+    version: i32,
+    /// When it was appended.
+    pub system_time: Moment,
+    /// The hash of the block before; none of the first.
+    pub prev_block_hash: Option<Multihash>,
+    /// Its place in the chain, from 0.
+    pub sequence_number: u64,
+    event: Value,
+    /// Whether all of the event is in `event`.
+    is_whole: bool,
+}
+
+impl Block {
+    /// Encodes a block. The event is a mapping in the specification's spelling, with its name as `kind`.
+    pub fn new(
+        system_time: Moment,
+        prev_block_hash: Option<&Multihash>,
+        sequence_number: u64,
+        event: &Value,
+    ) -> Result<Self> {
+        let version = MANIFEST_VERSION;
+        Self::of_version(
+            version,
+            system_time,
+            prev_block_hash,
+            sequence_number,
+            event,
+        )
+    }
+
+    fn of_version(
+        version: i32,
+        system_time: Moment,
+        prev_block_hash: Option<&Multihash>,
+        sequence_number: u64,
+        event: &Value,
+    ) -> Result<Self> {
+        if !(OLDEST_VERSION..=MANIFEST_VERSION).contains(&version) {
+            return Err(unsupported(version));
+        }
+        let bytes = encode(
+            version,
+            &system_time,
+            prev_block_hash,
+            sequence_number,
+            event,
+        )?;
+        Self::from_bytes(bytes.into()).map_err(|e| e.with_kind(ErrorKind::InvalidInput))
+    }
+
+    /// Reads a block as it is stored.
+    pub fn from_bytes(bytes: Bytes) -> Result<Self> {
+        let hash = Multihash::sha3_256(&bytes);
+        let inside = |e: Error| e.context(format!("block {hash}"));
+        Self::read(bytes, hash.clone()).map_err(inside)
+    }
+
+    fn read(bytes: Bytes, hash: Multihash) -> Result<Self> {
+        let buffer = Buffer::new(&bytes);
+        let manifest = buffer.root()?;
+        let kind = manifest.number(0)?.map_or(0, i64::from_le_bytes);
+        if kind != MANIFEST_KIND {
+            return Err(damaged(format!(
+                "its kind is {kind:#x}, not {MANIFEST_KIND:#x}"
+            )));
+        }
+        let version = manifest.number(1)?.map_or(0, i32::from_le_bytes);
+        if !(OLDEST_VERSION..=MANIFEST_VERSION).contains(&version) {
+            return Err(unsupported(version));
+        }
+        let content = manifest.byte_vector(2)?;
+        let content = Buffer::new(content.ok_or_else(|| damaged("it has no content"))?);
+        let block = content.root()?;
+        refuse_old_layout(&block)?;
+        let system_time = block.timestamp(0)?;
+        let previous = block.byte_vector(1)?.map(Multihash::from_bytes).transpose();
+        let previous = previous.map_err(|e| e.with_kind(ErrorKind::BlockCorrupted))?;
+        let sequence_number = block.number(2)?.map_or(0, u64::from_le_bytes);
+        let (event, is_known) = event_of(&block, &bytes)?;
+        let is_whole = is_known && !content.has_unknown_slots();
+        Ok(Self {
+            hash,
+            version,
+            system_time: system_time.ok_or_else(|| damaged("it has no system time"))?,
+            prev_block_hash: previous,
+            sequence_number,
+            event,
+            is_whole,
+            bytes,
+        })
+    }
+
+    /// Reads the YAML of a block and encodes it.
+    pub fn from_yaml(text: &str) -> Result<Self> {
+        let parsed = yaml::parse(text)?;
+        if parsed.event.get("kind").and_then(Value::as_str) == Some(UNKNOWN) {
+            let manifest = parsed.event.get("manifest").and_then(Value::as_str);
+            let manifest = manifest.and_then(|text| STANDARD.decode(text).ok());
+            let manifest = manifest
+                .ok_or_else(|| Error::invalid("an unknown event needs its manifest, in base64"))?;
+            return Self::from_bytes(manifest.into());
+        }
+        let previous = parsed.prev_block_hash.map(|text| text.parse::<Multihash>());
+        let previous = previous.transpose()?;
+        let time = time::from_text(&parsed.system_time)?;
+        let (version, number) = (parsed.version, parsed.sequence_number);
+        Self::of_version(version, time, previous.as_ref(), number, &parsed.event)
+    }
+
+    /// The YAML of the block, in the specification's spelling.
+    pub fn to_yaml(&self) -> String {
+        let previous = self.prev_block_hash.as_ref().map(Multihash::to_string);
+        let text = yaml::print(
+            self.version,
+            &time::to_text(&self.system_time),
+            previous.as_deref(),
+            self.sequence_number,
+            &self.event,
+        );
+        if self.is_whole || self.kind() == UNKNOWN {
+            text
+        } else {
+            format!("# Some fields are of a later release and not shown.\n{text}")
+        }
+    }
+
+    /// The bytes as they were received.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The hash of the bytes.
+    pub fn hash(&self) -> &Multihash {
+        &self.hash
+    }
+
+    /// The version of the manifest.
+    pub fn manifest_version(&self) -> i32 {
+        self.version
+    }
+
+    /// The event, in the specification's spelling.
+    pub fn event(&self) -> &Value {
+        &self.event
+    }
+
+    /// The name of the event.
+    pub fn kind(&self) -> &str {
+        self.event
+            .get("kind")
+            .and_then(Value::as_str)
+            .unwrap_or(UNKNOWN)
+    }
+
+    /// Encodes the fields anew, canonically.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        if !self.is_whole {
+            let message = format!(
+                "block {} has fields of a later release, which encoding it anew would lose; its \
+                 bytes as received are whole",
+                self.hash
+            );
+            return Err(Error::new(ErrorKind::FormatNotSupported, message));
+        }
+        let previous = self.prev_block_hash.as_ref();
+        let number = self.sequence_number;
+        encode(
+            self.version,
+            &self.system_time,
+            previous,
+            number,
+            &self.event,
+        )
+    }
+}
+
+fn unsupported(version: i32) -> Error {
+    let message = format!(
+        "manifest version {version} is not supported: versions {OLDEST_VERSION} to {MANIFEST_VERSION} are"
+    );
+    Error::new(ErrorKind::FormatNotSupported, message)
+}
+
+/// In the layout of release 0.33 the sequence number has 4 bytes, so 8 are too many for it.
+fn refuse_old_layout(block: &View<'_>) -> Result<()> {
+    if block.overlaps(2, 8)? {
+        let message = "it has the layout of ODF 0.33 (a sequence number of 4 bytes, SetDataSchema as \
+                       event 11), which later releases cannot read";
+        return Err(Error::new(ErrorKind::FormatNotSupported, message));
+    }
+    Ok(())
+}
+
+/// The event and whether this release knows it.
+fn event_of(block: &View<'_>, manifest: &Bytes) -> Result<(Value, bool)> {
+    match block.union(3, &EVENT) {
+        Ok(Some(event)) => Ok((event, true)),
+        Ok(None) => Err(damaged("it has no event")),
+        Err(e) if e.kind() == ErrorKind::FormatNotSupported => {
+            let tag = block.number(3)?.map_or(0, |[tag]| tag);
+            let event = json!({
+                "kind": UNKNOWN,
+                "tag": tag,
+                "manifest": STANDARD.encode(manifest),
+            });
+            Ok((event, false))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+fn encode(
+    version: i32,
+    system_time: &Moment,
+    prev_block_hash: Option<&Multihash>,
+    sequence_number: u64,
+    event: &Value,
+) -> Result<Vec<u8>> {
+    let mut writer = Writer::new(version >= MANIFEST_VERSION);
+    let previous = prev_block_hash.map(|hash| writer.bytes(hash.as_bytes()));
+    let (tag, offset) = writer.union(&EVENT, event)?;
+    check(event)?;
+    let block = writer.slots(|writer| {
+        writer.push_stamp(0, system_time);
+        if let Some(previous) = previous {
+            writer.push_offset(1, previous);
+        }
+        writer.push_u64(2, sequence_number);
+        writer.push_u8(3, tag);
+        writer.push_offset(4, offset);
+    });
+    let content = writer.finish(block);
+
+    let mut writer = Writer::new(true);
+    let content = writer.bytes(&content);
+    let manifest = writer.slots(|writer| {
+        writer.push_i64(0, MANIFEST_KIND);
+        writer.push_i32(1, version);
+        writer.push_offset(2, content);
+    });
+    Ok(writer.finish(manifest))
+}
+
+/// What the tables alone do not say.
+fn check(event: &Value) -> Result<()> {
+    let has = |name: &str| event.get(name).is_some_and(|value| !value.is_null());
+    let kind = event.get("kind").and_then(Value::as_str);
+    if kind == Some("SetDataSchema") && has("rawArrowSchema") == has("schema") {
+        let message = "SetDataSchema has either schema or rawArrowSchema";
+        return Err(Error::invalid(message));
+    }
+    Ok(())
+}
+
+/// An event without fields that are none.
+pub fn event(kind: &str, fields: impl IntoIterator<Item = (&'static str, Option<Value>)>) -> Value {
+    let mut found = Map::new();
+    found.insert("kind".to_owned(), kind.into());
+    for (name, value) in fields {
+        if let Some(value) = value {
+            found.insert(name.to_owned(), value);
+        }
+    }
+    Value::Object(found)
+}

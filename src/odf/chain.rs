@@ -1,0 +1,465 @@
+//! A chain in a store: blocks by hash, and one reference that a conditional write moves.
+//!
+//! ```text
+//! <root>/blocks/<hash>   <root>/data/<hash>   <root>/checkpoints/<hash>   <root>/refs/head
+//! ```
+//!
+//! Data is written first, then blocks, then the head. What is named by its hash never changes. A block
+//! that nobody's head came to is an orphan and harms nobody.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::{GetOptions, PutMode};
+use serde_json::Value;
+
+use super::block::{Block, event};
+use super::multihash::{DatasetId, Multihash};
+use super::rules::State;
+use super::time::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+use crate::store::cas::{Outcome, Register, Versioned, probe};
+
+/// Blocks read at once, where a chain is read whole.
+const CONCURRENT_BLOCKS: usize = 32;
+/// So many blocks are read one after another before the folder is listed.
+const STEPS_BEFORE_LISTING: usize = 8;
+const MAX_BLOCK_BYTES: u64 = 64 << 20;
+/// A hash in any base.
+const MAX_HEAD_BYTES: u64 = 1024;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// What a dataset's data comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DatasetKind {
+    /// From outside.
+    Root,
+    /// From other datasets.
+    Derivative,
+}
+
+impl DatasetKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Root => "Root",
+            Self::Derivative => "Derivative",
+        }
+    }
+}
+
+/// A chain: its place, and the part of it that has been read.
+#[derive(Debug, Clone)]
+pub struct Chain {
+    store: Store,
+    root: String,
+    known: Arc<Mutex<Known>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    blocks: HashMap<Multihash, Arc<Block>>,
+    /// The newest state that was folded.
+    state: Option<Arc<State>>,
+}
+
+/// The head as it was read: what it names and what identifies its writing.
+#[derive(Debug, Clone)]
+pub struct Head {
+    /// The newest block's hash.
+    pub hash: Multihash,
+    version: Versioned,
+}
+
+/// Blocks that were appended.
+#[derive(Debug, Clone)]
+pub struct Appended {
+    /// The blocks, oldest first.
+    pub blocks: Vec<Arc<Block>>,
+    /// How often it was tried.
+    pub attempts: u32,
+}
+
+/// How an append that others came before goes on.
+pub(super) enum Attempt {
+    Appended(Vec<Arc<Block>>),
+    Lost,
+}
+
+impl Chain {
+    /// The chain at `root`; nothing is read yet.
+    pub fn new(store: Store, root: &str) -> Result<Self> {
+        crate::store::path::parse_folder(root)?;
+        Ok(Self {
+            store,
+            root: root.trim_matches('/').to_owned(),
+            known: Arc::default(),
+        })
+    }
+
+    /// The same chain through another client.
+    pub fn over(&self, store: Store) -> Result<Self> {
+        let mut made = Self::new(store, &self.root)?;
+        made.known = Arc::clone(&self.known);
+        Ok(made)
+    }
+
+    /// Where it is.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// What it is in.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The path of an object of it.
+    pub(super) fn path(&self, relative: &str) -> String {
+        crate::store::path::join(&self.root, relative)
+    }
+
+    /// The path of a slice of data.
+    pub(super) fn data_path(&self, hash: &str) -> String {
+        self.path(&format!("data/{hash}"))
+    }
+
+    /// Begins a chain: its first block.
+    pub async fn create(&self, id: &DatasetId, kind: DatasetKind) -> Result<Arc<Block>> {
+        let fields = [
+            ("datasetId", Some(id.to_string().into())),
+            ("datasetKind", Some(kind.name().into())),
+        ];
+        let now = self.store.clock().now().to_utc();
+        let seed = Block::new(now, None, 0, &event("Seed", fields))?;
+        probe(&self.store, &self.root).await?;
+        self.put(&seed).await?;
+        let path = self.path("refs/head");
+        let head = Register::new(&self.store, &path);
+        let value = Bytes::from(seed.hash().to_string());
+        match head.create(value).await? {
+            Outcome::Written(_) => Ok(self.keep(seed)),
+            Outcome::Lost(_) | Outcome::Gone => {
+                let message = "there is a dataset already";
+                Err(Error::new(ErrorKind::AlreadyExists, message).at(&self.root))
+            }
+        }
+    }
+
+    /// The head; None where there is no chain.
+    pub async fn head(&self) -> Result<Option<Head>> {
+        let path = self.path("refs/head");
+        let head = Register::new(&self.store, &path);
+        let Some(version) = head.read_at_most(MAX_HEAD_BYTES).await? else {
+            return Ok(None);
+        };
+        let text = std::str::from_utf8(&version.bytes)
+            .unwrap_or_default()
+            .trim();
+        let hash = text.parse().map_err(|e: Error| {
+            e.with_kind(ErrorKind::BlockCorrupted)
+                .context("the head names no block")
+                .at(&path)
+        })?;
+        Ok(Some(Head { hash, version }))
+    }
+
+    async fn need_head(&self) -> Result<Head> {
+        self.head().await?.ok_or_else(|| {
+            let message = "there is no dataset: it has no refs/head";
+            Error::new(ErrorKind::NotFound, message).at(&self.root)
+        })
+    }
+
+    /// A block, checked against its name.
+    pub async fn block(&self, hash: &Multihash) -> Result<Arc<Block>> {
+        if let Some(block) = self.locked().blocks.get(hash) {
+            return Ok(Arc::clone(block));
+        }
+        Ok(self.keep(self.fetch(hash).await?))
+    }
+
+    /// A block as it is in the store now, checked against its name.
+    pub(super) async fn fetch(&self, hash: &Multihash) -> Result<Block> {
+        let path = self.path(&format!("blocks/{hash}"));
+        let get = self
+            .store
+            .get_at_most(&path, GetOptions::default(), MAX_BLOCK_BYTES);
+        let (bytes, _) = get.await.map_err(|e| match e.kind() {
+            ErrorKind::NotFound => {
+                let message = format!("block {hash} is missing");
+                Error::new(ErrorKind::BlockCorrupted, message).at(&path)
+            }
+            _ => e,
+        })?;
+        let found = Multihash::sha3_256(&bytes);
+        if found != *hash {
+            let message =
+                format!("block {hash} is not what was written: its bytes have hash {found}");
+            return Err(Error::new(ErrorKind::BlockCorrupted, message).at(&path));
+        }
+        Block::from_bytes(bytes).map_err(|e| e.at(&path))
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, block: Block) -> Arc<Block> {
+        let block = Arc::new(block);
+        let mut known = self.locked();
+        known
+            .blocks
+            .insert(block.hash().clone(), Arc::clone(&block));
+        block
+    }
+
+    /// The blocks from `newest` back, at most so many, newest first; ends before `until`.
+    pub async fn back_from(
+        &self,
+        newest: &Multihash,
+        until: Option<&Multihash>,
+        limit: usize,
+    ) -> Result<Vec<Arc<Block>>> {
+        let mut found: Vec<Arc<Block>> = Vec::new();
+        let mut next = Some(newest.clone());
+        let mut misses = 0;
+        while let Some(hash) = next.clone().filter(|hash| Some(hash) != until) {
+            if found.len() >= limit {
+                break;
+            }
+            if !self.locked().blocks.contains_key(&hash) {
+                misses += 1;
+                if misses == STEPS_BEFORE_LISTING && limit - found.len() > STEPS_BEFORE_LISTING {
+                    self.read_all().await?;
+                }
+            }
+            let block = self.block(&hash).await?;
+            check_link(&block, found.last())?;
+            next.clone_from(&block.prev_block_hash);
+            found.push(block);
+        }
+        Ok(found)
+    }
+
+    /// Reads all blocks there are, many at once; those that cannot be read are left for who needs them.
+    async fn read_all(&self) -> Result<()> {
+        let listed = self.store.list(&self.path("blocks")).await?;
+        let hashes = listed.iter().filter_map(|meta| {
+            let name = meta.location.filename()?;
+            name.parse::<Multihash>().ok()
+        });
+        let unknown: Vec<Multihash> = {
+            let known = self.locked();
+            hashes
+                .filter(|hash| !known.blocks.contains_key(hash))
+                .collect()
+        };
+        let reads: Vec<_> = unknown.iter().map(|hash| self.fetch(hash)).collect();
+        let mut reads = stream::iter(reads).buffer_unordered(CONCURRENT_BLOCKS);
+        while let Some(read) = reads.next().await {
+            match read {
+                Ok(block) => drop(self.keep(block)),
+                Err(e) => log::debug!("a block was passed over: {e}"),
+            }
+        }
+        Ok(())
+    }
+
+    /// What the chain says up to its head.
+    pub async fn state(&self) -> Result<(Head, Arc<State>)> {
+        let head = self.need_head().await?;
+        let state = self.state_at(&head.hash).await?;
+        Ok((head, state))
+    }
+
+    /// What the chain says up to a block.
+    pub async fn state_at(&self, hash: &Multihash) -> Result<Arc<State>> {
+        let known = self.locked().state.clone();
+        let known_tip = known
+            .as_ref()
+            .and_then(|s| s.tip.as_ref())
+            .map(|t| t.hash.clone());
+        if known_tip.as_ref() == Some(hash) {
+            return Ok(known.unwrap_or_default());
+        }
+        let blocks = self.back_from(hash, known_tip.as_ref(), usize::MAX).await?;
+        let reaches = blocks
+            .last()
+            .is_none_or(|oldest| oldest.prev_block_hash == known_tip);
+        let mut state = match known {
+            Some(known) if reaches && known_tip.is_some() => State::clone(&known),
+            _ => State::default(),
+        };
+        for block in blocks.iter().rev() {
+            state.apply(block);
+        }
+        let state = Arc::new(state);
+        self.locked().state = Some(Arc::clone(&state));
+        Ok(state)
+    }
+
+    /// Appends events, all or none, on whatever the chain says by then.
+    pub async fn append(&self, events: &[Value], timeout: Duration) -> Result<Appended> {
+        let clock = self.store.clock();
+        let deadline = clock.monotonic() + timeout;
+        let (mut attempts, mut pause) = (0, SHORTEST_PAUSE);
+        loop {
+            attempts += 1;
+            let (head, state) = self.state().await?;
+            let time = self.time_after(&state);
+            if let Attempt::Appended(blocks) = self.attempt(&head, &state, time, events).await? {
+                return Ok(Appended { blocks, attempts });
+            }
+            if clock.monotonic() >= deadline {
+                return Err(self.timed_out(timeout));
+            }
+            pause = self.pause(pause).await;
+        }
+    }
+
+    /// Waits a while that differs from others', and gives the next one.
+    pub(super) async fn pause(&self, last: Duration) -> Duration {
+        let clock = self.store.clock();
+        let part = u32::try_from(clock.new_id() % 1024).unwrap_or(0);
+        clock.sleep(last * part / 1024).await;
+        (last * 2).min(LONGEST_PAUSE)
+    }
+
+    pub(super) fn timed_out(&self, timeout: Duration) -> Error {
+        let message = format!(
+            "other writers came first in every attempt within {} s; nothing was appended, try again",
+            timeout.as_secs()
+        );
+        Error::new(ErrorKind::CommitConflict, message).at(&self.root)
+    }
+
+    /// Now, or the newest block's time where that is later.
+    pub(super) fn time_after(&self, state: &State) -> Moment {
+        let now = self.store.clock().now().to_utc();
+        state
+            .tip
+            .as_ref()
+            .map_or(now, |tip| tip.system_time.max(now))
+    }
+
+    /// Appends events to a head, once.
+    pub(super) async fn attempt(
+        &self,
+        head: &Head,
+        state: &State,
+        time: Moment,
+        events: &[Value],
+    ) -> Result<Attempt> {
+        let mut state = state.clone();
+        let mut blocks = Vec::new();
+        for event in events {
+            let tip = state.tip.as_ref();
+            let number = tip.map_or(0, |tip| tip.sequence_number + 1);
+            let previous = tip.map(|tip| &tip.hash);
+            let block = Block::new(time, previous, number, event)?;
+            state.check_new(&block).map_err(|e| e.at(&self.root))?;
+            state.apply(&block);
+            blocks.push(block);
+        }
+        self.move_head(head, blocks).await
+    }
+
+    /// Appends a block as it is.
+    pub async fn append_block(&self, block: Block) -> Result<Appended> {
+        if self.head().await?.is_none() {
+            State::default()
+                .check_new(&block)
+                .map_err(|e| e.at(&self.root))?;
+            let message = "there is no dataset: create it first";
+            return Err(Error::new(ErrorKind::NotFound, message).at(&self.root));
+        }
+        let (head, state) = self.state().await?;
+        let previous = block.prev_block_hash.as_ref();
+        // On an older block it keeps the rules or not; either way another came before it.
+        let base = match previous {
+            Some(hash) if *hash != head.hash => match self.block(hash).await {
+                Ok(_) => self.fresh_state(hash).await?,
+                Err(_missing) => Arc::clone(&state),
+            },
+            _ => Arc::clone(&state),
+        };
+        base.check_new(&block).map_err(|e| e.at(&self.root))?;
+        if previous != Some(&head.hash) {
+            let message = format!(
+                "the block follows {}, and the head is {} by now; nothing was appended",
+                previous.map(Multihash::to_string).unwrap_or_default(),
+                head.hash
+            );
+            return Err(Error::new(ErrorKind::CommitConflict, message).at(&self.root));
+        }
+        match self.move_head(&head, vec![block]).await? {
+            Attempt::Appended(blocks) => Ok(Appended {
+                blocks,
+                attempts: 1,
+            }),
+            Attempt::Lost => Err(self.timed_out(Duration::ZERO)),
+        }
+    }
+
+    /// As [`Chain::state_at`] of a block that is not after the newest known one.
+    pub async fn fresh_state(&self, hash: &Multihash) -> Result<Arc<State>> {
+        let blocks = self.back_from(hash, None, usize::MAX).await?;
+        let mut state = State::default();
+        for block in blocks.iter().rev() {
+            state.apply(block);
+        }
+        Ok(Arc::new(state))
+    }
+
+    pub(super) async fn move_head(&self, head: &Head, blocks: Vec<Block>) -> Result<Attempt> {
+        let Some(last) = blocks.last() else {
+            return Ok(Attempt::Appended(Vec::new()));
+        };
+        let value = Bytes::from(last.hash().to_string());
+        let puts: Vec<_> = blocks.iter().map(|block| self.put(block)).collect();
+        let puts = stream::iter(puts).buffer_unordered(CONCURRENT_BLOCKS);
+        puts.try_collect::<()>().await?;
+        let path = self.path("refs/head");
+        let register = Register::new(&self.store, &path);
+        match register.replace(&head.version, value).await? {
+            Outcome::Written(_) => {
+                let blocks = blocks.into_iter().map(|block| self.keep(block));
+                Ok(Attempt::Appended(blocks.collect()))
+            }
+            Outcome::Lost(_) => Ok(Attempt::Lost),
+            Outcome::Gone => {
+                let message = "the dataset has been removed";
+                Err(Error::new(ErrorKind::NotFound, message).at(&self.root))
+            }
+        }
+    }
+
+    async fn put(&self, block: &Block) -> Result<()> {
+        let path = self.path(&format!("blocks/{}", block.hash()));
+        // The same bytes whoever writes them.
+        self.store
+            .put(&path, block.bytes().clone(), PutMode::Overwrite)
+            .await?;
+        Ok(())
+    }
+}
+
+/// Numbers go down by one, and end with 0 at the first.
+fn check_link(block: &Block, after: Option<&Arc<Block>>) -> Result<()> {
+    let number = block.sequence_number;
+    let is_next = after.is_none_or(|after| after.sequence_number == number.wrapping_add(1));
+    let is_first = block.prev_block_hash.is_none();
+    if !is_next || is_first != (number == 0) {
+        let message = format!(
+            "block {} has number {number} and is not in its place",
+            block.hash()
+        );
+        return Err(Error::new(ErrorKind::BlockCorrupted, message));
+    }
+    Ok(())
+}

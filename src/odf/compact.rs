@@ -1,0 +1,242 @@
+//! Many small slices as few large ones, with the history still there to be checked.
+//!
+//! Blocks never change, so the chain is made anew from the first merged slice on: the same events at the
+//! same times, rows with the same numbers. The head moves to the new chain; blocks and data of the old one
+//! stay, and every merged block names the head that it was made from.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arrow_array::{RecordBatchIterator, RecordBatchReader};
+use arrow_schema::{ArrowError, SchemaRef};
+use serde_json::{Value, json};
+
+use super::block::{Block, UNKNOWN};
+use super::chain::{Attempt, Chain};
+use super::ingest::{Slice, rows_of, write_slice};
+use super::multihash::Multihash;
+use super::rows::Tally;
+use super::rules::{State, is_data};
+use super::schema;
+use super::time::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::parquet::options::WriteOptions;
+use crate::table::{Wanted, scan};
+
+/// Where a merged block says what it was made from.
+const MADE_FROM: &str = "pypi.org/project/pds/compactedFrom";
+
+/// Slices that were merged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compacted {
+    /// The head before.
+    pub before: Multihash,
+    /// The head after.
+    pub after: Multihash,
+    /// Slices before.
+    pub slices_before: u64,
+    /// Slices after.
+    pub slices_after: u64,
+}
+
+/// Merges slices that follow each other up to a size; None where none do.
+pub async fn compact(
+    chain: &Chain,
+    target_bytes: u64,
+    options: &WriteOptions,
+    timeout: Duration,
+) -> Result<Option<Compacted>> {
+    let clock = chain.store().clock();
+    let deadline = clock.monotonic() + timeout;
+    let mut pause = Duration::from_millis(5);
+    // What was merged once is merged.
+    let mut merged: HashMap<Vec<Multihash>, Slice> = HashMap::new();
+    loop {
+        let head = chain.state().await?.0;
+        let blocks = chain.back_from(&head.hash, None, usize::MAX).await?;
+        let plan = plan(&blocks, target_bytes)?;
+        if plan.iter().all(|step| step.slices.len() < 2) {
+            return Ok(None);
+        }
+        let made = remade(chain, &plan, &head.hash, options, &mut merged).await?;
+        let after = made
+            .last()
+            .map_or_else(|| head.hash.clone(), |b| b.hash().clone());
+        let count = |of: fn(&Step) -> usize| plan.iter().map(of).sum::<usize>() as u64;
+        let done = Compacted {
+            before: head.hash.clone(),
+            after,
+            slices_before: count(|step| step.slices.len()),
+            slices_after: count(|step| step.slices.len().min(1)),
+        };
+        if let Attempt::Appended(_) = chain.move_head(&head, made).await? {
+            return Ok(Some(done));
+        }
+        if clock.monotonic() >= deadline {
+            return Err(chain.timed_out(timeout));
+        }
+        pause = chain.pause(pause).await;
+    }
+}
+
+/// A block of the new chain: an old one as it is, or several with their slices.
+struct Step {
+    time: Moment,
+    event: Value,
+    /// The block it was, if it is one.
+    block: Option<Arc<Block>>,
+    slices: Vec<Slice>,
+    bytes: u64,
+    /// The columns of the slices.
+    schema: Option<SchemaRef>,
+}
+
+/// The steps of the new chain, oldest first.
+fn plan(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
+    let mut state = State::default();
+    let mut steps: Vec<Step> = Vec::new();
+    // The step that slices are merged into.
+    let mut open: Option<usize> = None;
+    for block in newest_first.iter().rev() {
+        let event = block.event();
+        let slice = match block.kind() {
+            "AddData" => Slice::of(event)?,
+            _ => None,
+        };
+        let size = slice.as_ref().map_or(0, |slice| slice.size);
+        let fits = |step: &Step| step.bytes + size <= target_bytes && may_merge(&step.event, event);
+        match (open, slice) {
+            (Some(at), Some(slice)) if fits(&steps[at]) => {
+                let mut step = steps.remove(at);
+                step.event = merged_event(&step.event, event);
+                step.time = block.system_time;
+                step.block = None;
+                step.bytes += slice.size;
+                step.slices.push(slice);
+                steps.push(step);
+                open = Some(steps.len() - 1);
+            }
+            (_, slice) => {
+                let of = state.schema.as_ref().map(schema::arrow_of).transpose()?;
+                let is_slice = slice.is_some();
+                steps.push(Step {
+                    time: block.system_time,
+                    event: event.clone(),
+                    block: Some(Arc::clone(block)),
+                    slices: slice.into_iter().collect(),
+                    bytes: size,
+                    schema: of.map(Arc::new),
+                });
+                let breaks = is_data(block.kind())
+                    || matches!(block.kind(), "SetDataSchema" | "SetVocab" | UNKNOWN);
+                if is_slice {
+                    open = Some(steps.len() - 1);
+                } else if breaks {
+                    open = None;
+                }
+            }
+        }
+        state.apply(block);
+    }
+    Ok(steps)
+}
+
+/// Whether two events can be one: it has room for the state of one source and one set of attributes.
+fn may_merge(before: &Value, after: &Value) -> bool {
+    let source = |event: &Value| event.get("newSourceState").map(|s| s["sourceName"].clone());
+    let (was, is) = (source(before), source(after));
+    let plain = |event: &Value| event.get("extra").is_none_or(Value::is_null);
+    plain(before) && plain(after) && (was.is_none() || was == is)
+}
+
+/// From the state before the first to that after the second.
+fn merged_event(before: &Value, after: &Value) -> Value {
+    let mut made = after.clone();
+    for name in ["prevCheckpoint", "prevOffset"] {
+        made[name] = before.get(name).cloned().unwrap_or(Value::Null);
+    }
+    made
+}
+
+/// The blocks of the new chain that are not in the old one.
+async fn remade(
+    chain: &Chain,
+    plan: &[Step],
+    head: &Multihash,
+    options: &WriteOptions,
+    merged: &mut HashMap<Vec<Multihash>, Slice>,
+) -> Result<Vec<Block>> {
+    let mut state = State::default();
+    let mut made: Vec<Block> = Vec::new();
+    for step in plan {
+        // As long as nothing before it is another, a block stays the block it is.
+        let tip = state.tip.as_ref().map(|tip| &tip.hash);
+        let same = step.block.as_ref();
+        if let Some(block) = same.filter(|block| block.prev_block_hash.as_ref() == tip) {
+            state.apply(block);
+            continue;
+        }
+        if step.event["kind"] == UNKNOWN {
+            let message = "an event of a later release stands behind slices that would be merged, and \
+                           cannot be written anew";
+            return Err(Error::new(ErrorKind::FormatNotSupported, message).at(chain.root()));
+        }
+        let mut event = step.event.clone();
+        if step.slices.len() > 1 {
+            let key: Vec<_> = step
+                .slices
+                .iter()
+                .map(|slice| slice.physical.clone())
+                .collect();
+            let slice = match merged.get(&key) {
+                Some(slice) => slice.clone(),
+                None => merge(chain, step, &state, options).await?,
+            };
+            event["newData"] = slice.to_value();
+            event["extra"] = json!({MADE_FROM: head.to_string()});
+            merged.insert(key, slice);
+        }
+        let tip = state.tip.as_ref();
+        let number = tip.map_or(0, |tip| tip.sequence_number + 1);
+        let block = Block::new(step.time, tip.map(|tip| &tip.hash), number, &event)?;
+        state.check(&block).map_err(|e| e.at(chain.root()))?;
+        state.apply(&block);
+        made.push(block);
+    }
+    Ok(made)
+}
+
+/// Reads slices, checking their rows, and writes them as one.
+async fn merge(chain: &Chain, step: &Step, state: &State, options: &WriteOptions) -> Result<Slice> {
+    let (Some(first), Some(last)) = (step.slices.first(), step.slices.last()) else {
+        return Err(Error::other("nothing to merge"));
+    };
+    let schema = step.schema.clone().ok_or_else(|| {
+        let message = "a chain without SetDataSchema cannot be compacted; append one first";
+        Error::invalid(message).at(chain.root())
+    })?;
+    let (table, manifest) = rows_of(chain, &schema, &state.vocabulary, &step.slices)?;
+    for slice in &step.slices {
+        super::verify::check_rows(chain, slice).await?;
+    }
+    let rows = scan(&table, Arc::new(manifest), Wanted::default()).await?;
+    let tally = Arc::new(Mutex::new(Tally::new(&schema)?));
+    let seen = Arc::clone(&tally);
+    let rows = rows.into_reader().map(move |batch| {
+        let batch = batch?;
+        let mut tally = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = tally.take(&batch);
+        taken.map_err(|e| ArrowError::ExternalError(Box::new(e)))?;
+        Ok(batch)
+    });
+    let rows: Box<dyn RecordBatchReader + Send> = Box::new(RecordBatchIterator::new(rows, schema));
+    let written = write_slice(chain, rows, tally, first.start, options).await?;
+    match written {
+        Some(written) if written.slice.end == last.end => Ok(written.slice),
+        _ => {
+            let message = "slices do not hold the rows that their blocks say";
+            Err(Error::new(ErrorKind::PartCorrupted, message).at(chain.root()))
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The logical hash of rows: `arrow-digest` with SHA3-256, the same whatever the layout of the data.
+//!
+//! Source: RFC-002 of the Open Data Fabric and the `arrow-digest` crate, whose hashing of a record is
+//! followed here column by column: a hash of the names, then those of the columns.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch, StructArray, UInt64Array};
+use arrow_buffer::{BooleanBuffer, NullBuffer, buffer_bin_or};
+use arrow_digest::{ArrayDigest, ArrayDigestV0};
+use arrow_schema::{DataType, Fields, Schema};
+use arrow_select::concat::concat_batches;
+use arrow_select::take::take;
+use sha3::{Digest, Sha3_256};
+
+use super::multihash::{ARROW0_SHA3_256, Multihash};
+use crate::error::{Error, Result};
+
+/// Of structs the crate's hash depends on how rows are cut into batches: those of kamu have so many.
+const STRUCT_BATCH_ROWS: usize = 10_000;
+
+/// The hash of a stream of batches.
+pub(super) struct LogicalHash {
+    names: Sha3_256,
+    columns: Vec<ArrayDigestV0<Sha3_256>>,
+    /// Rows that wait for a batch of the right length, of schemas with structs.
+    waiting: Option<Vec<RecordBatch>>,
+}
+
+impl std::fmt::Debug for LogicalHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let columns = self.columns.len();
+        f.debug_struct("LogicalHash")
+            .field("columns", &columns)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LogicalHash {
+    /// Of rows with these columns; an error names the one that has no logical hash.
+    pub(super) fn new(schema: &Schema) -> Result<Self> {
+        let mut made = Self {
+            names: Sha3_256::new(),
+            columns: Vec::new(),
+            waiting: None,
+        };
+        made.describe(schema.fields(), 0)?;
+        let mut fields = schema.fields().iter();
+        if fields.any(|field| matches!(field.data_type(), DataType::Struct(_))) {
+            made.waiting = Some(Vec::new());
+        }
+        Ok(made)
+    }
+
+    fn describe(&mut self, fields: &Fields, level: u64) -> Result<()> {
+        for field in fields {
+            self.names.update((field.name().len() as u64).to_le_bytes());
+            self.names.update(field.name().as_bytes());
+            self.names.update(level.to_le_bytes());
+            match field.data_type() {
+                DataType::Struct(inner) => self.describe(inner, level + 1)?,
+                kind if is_hashable(kind) => self.columns.push(ArrayDigestV0::new(kind)),
+                kind => {
+                    let message = format!(
+                        "column {:?}: the logical hash of ODF is not defined for {kind}; cast it first",
+                        field.name()
+                    );
+                    return Err(Error::invalid(message));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes rows.
+    pub(super) fn update(&mut self, batch: &RecordBatch) -> Result<()> {
+        let Some(mut waiting) = self.waiting.take() else {
+            return self.hash(batch);
+        };
+        let mut rest = batch.clone();
+        let mut held: usize = waiting.iter().map(RecordBatch::num_rows).sum();
+        while held + rest.num_rows() >= STRUCT_BATCH_ROWS {
+            let missing = STRUCT_BATCH_ROWS - held;
+            waiting.push(rest.slice(0, missing));
+            self.hash(&joined(&waiting)?)?;
+            rest = rest.slice(missing, rest.num_rows() - missing);
+            waiting.clear();
+            held = 0;
+        }
+        if rest.num_rows() > 0 {
+            waiting.push(rest);
+        }
+        self.waiting = Some(waiting);
+        Ok(())
+    }
+
+    fn hash(&mut self, batch: &RecordBatch) -> Result<()> {
+        let mut leaves = Vec::with_capacity(self.columns.len());
+        collect(&settled(batch.columns(), None)?, None, &mut leaves);
+        for (digest, (array, nulls)) in self.columns.iter_mut().zip(&leaves) {
+            digest.update(array.as_ref(), nulls.as_ref());
+        }
+        Ok(())
+    }
+
+    /// The hash of all rows taken.
+    pub(super) fn finish(mut self) -> Result<Multihash> {
+        if let Some(waiting) = self.waiting.take().filter(|waiting| !waiting.is_empty()) {
+            self.hash(&joined(&waiting)?)?;
+        }
+        for column in self.columns {
+            self.names.update(column.finalize());
+        }
+        Ok(Multihash::new(ARROW0_SHA3_256, &self.names.finalize()))
+    }
+}
+
+fn joined(batches: &[RecordBatch]) -> Result<RecordBatch> {
+    let Some(first) = batches.first() else {
+        return Err(Error::other("nothing to join"));
+    };
+    concat_batches(first.schema_ref(), batches)
+        .map_err(|e| Error::other(e.to_string()).caused_by(e))
+}
+
+/// The arrays that are no structs, with the nulls of the structs that they are in.
+fn collect(
+    arrays: &[ArrayRef],
+    nulls: Option<&NullBuffer>,
+    leaves: &mut Vec<(ArrayRef, Option<NullBuffer>)>,
+) {
+    for array in arrays {
+        match array.as_struct_opt() {
+            None => leaves.push((Arc::clone(array), nulls.cloned())),
+            Some(inner) => {
+                let combined = combined(nulls, inner.nulls());
+                collect(inner.columns(), combined.as_ref(), leaves);
+            }
+        }
+    }
+}
+
+/// The columns with the nulls of structs in their fields, and nothing under a null: the crate may hash
+/// what lies there, and a file does not keep it.
+fn settled(arrays: &[ArrayRef], outer: Option<&NullBuffer>) -> Result<Vec<ArrayRef>> {
+    let settle = |array: &ArrayRef| -> Result<ArrayRef> {
+        let nulls = NullBuffer::union(outer, array.nulls());
+        let Some(inner) = array.as_struct_opt() else {
+            return match (outer, &nulls) {
+                (Some(_), Some(nulls)) if nulls.null_count() > 0 => emptied(array, nulls),
+                _ => Ok(Arc::clone(array)),
+            };
+        };
+        // Fields of a struct may hold anything where they are null.
+        let mask = nulls
+            .clone()
+            .unwrap_or_else(|| NullBuffer::new_valid(array.len()));
+        let columns = settled(inner.columns(), Some(&mask))?;
+        let kept = nulls.filter(|nulls| nulls.null_count() > 0);
+        Ok(Arc::new(StructArray::new(
+            inner.fields().clone(),
+            columns,
+            kept,
+        )))
+    };
+    arrays.iter().map(settle).collect()
+}
+
+/// An array with some of its values null, and nothing in their places.
+fn emptied(array: &ArrayRef, nulls: &NullBuffer) -> Result<ArrayRef> {
+    let places = (0..array.len() as u64).map(|at| {
+        let at_index = usize::try_from(at).unwrap_or(usize::MAX);
+        nulls.is_valid(at_index).then_some(at)
+    });
+    let places: UInt64Array = places.collect();
+    take(array, &places, None).map_err(|e| Error::other(e.to_string()).caused_by(e))
+}
+
+/// As `arrow-digest` combines them: where both have nulls, what either calls valid counts as valid.
+fn combined(outer: Option<&NullBuffer>, inner: Option<&NullBuffer>) -> Option<NullBuffer> {
+    let with_nulls = |nulls: Option<&NullBuffer>| nulls.filter(|n| n.null_count() > 0).cloned();
+    match (with_nulls(outer), with_nulls(inner)) {
+        (Some(a), Some(b)) => {
+            let both = buffer_bin_or(a.buffer(), a.offset(), b.buffer(), b.offset(), a.len());
+            Some(NullBuffer::new(BooleanBuffer::new(both, 0, a.len())))
+        }
+        // A struct within one with nulls and without its own counts as having none there.
+        (Some(a), None) if inner.is_none() => Some(a),
+        (None, Some(b)) if outer.is_none() => Some(b),
+        _ => None,
+    }
+}
+
+/// Whether `arrow-digest` knows the type.
+fn is_hashable(kind: &DataType) -> bool {
+    match kind {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            is_hashable(item.data_type())
+        }
+        DataType::Null
+        | DataType::Duration(_)
+        | DataType::Interval(_)
+        | DataType::ListView(_)
+        | DataType::LargeListView(_)
+        | DataType::Struct(_)
+        | DataType::Union(..)
+        | DataType::Dictionary(..)
+        | DataType::Map(..)
+        | DataType::RunEndEncoded(..) => false,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{BooleanArray, Float64Array, Int32Array, ListArray, StringArray};
+    use arrow_digest::{RecordDigest, RecordDigestV0};
+    use arrow_schema::Field;
+
+    use super::*;
+
+    #[test]
+    fn it_is_the_hash_of_the_crate_for_records() {
+        let ints = Int32Array::from(vec![Some(1), None, Some(3), Some(4)]);
+        let texts = StringArray::from(vec![None, Some("b"), Some(""), Some("d")]);
+        let floats = Float64Array::from(vec![1.5, f64::NAN, -0.0, 4.0]);
+        let bools = BooleanArray::from(vec![Some(true), None, Some(false), None]);
+        let lists = ListArray::from_iter_primitive::<arrow_array::types::Int64Type, _, _>(vec![
+            Some(vec![Some(1), None]),
+            None,
+            Some(vec![]),
+            Some(vec![Some(4)]),
+        ]);
+        let fields = Fields::from(vec![
+            Field::new("a", DataType::Int32, true),
+            Field::new("t", DataType::Utf8, true),
+        ]);
+        let arrays: Vec<ArrayRef> = vec![Arc::new(ints.clone()), Arc::new(texts.clone())];
+        for nulls in [None, Some(NullBuffer::from(vec![true, true, false, false]))] {
+            let inner = StructArray::new(fields.clone(), arrays.clone(), nulls.clone());
+            let outer = Fields::from(vec![Field::new("s", inner.data_type().clone(), true)]);
+            let over = Some(NullBuffer::from(vec![false, true, true, false]));
+            let nested = StructArray::new(outer, vec![Arc::new(inner.clone())], over);
+            let columns: Vec<(&str, ArrayRef)> = vec![
+                ("i", Arc::new(ints.clone())),
+                ("t", Arc::new(texts.clone())),
+                ("f", Arc::new(floats.clone())),
+                ("b", Arc::new(bools.clone())),
+                ("l", Arc::new(lists.clone())),
+                ("s", Arc::new(inner)),
+                ("n", Arc::new(nested)),
+            ];
+            let batch = RecordBatch::try_from_iter_with_nullable(
+                columns.into_iter().map(|(name, array)| (name, array, true)),
+            );
+            let batch = batch.unwrap();
+            let mut ours = LogicalHash::new(batch.schema_ref()).unwrap();
+            ours.update(&batch.slice(0, 3)).unwrap();
+            ours.update(&batch.slice(3, 1)).unwrap();
+            let clean = settled(batch.columns(), None).unwrap();
+            let clean = RecordBatch::try_new(batch.schema(), clean).unwrap();
+            let mut theirs = RecordDigestV0::<Sha3_256>::new(clean.schema_ref());
+            theirs.update(&clean);
+            assert_eq!(ours.finish().unwrap().digest(), &theirs.finalize()[..]);
+        }
+    }
+}

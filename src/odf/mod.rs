@@ -1,0 +1,41 @@
+//! Open Data Fabric: a dataset's history as a chain of metadata blocks, each linked to the one before
+//! by hash, with the schema of its data among them.
+//!
+//! [`block`] is one block, its bytes and its hash; [`rules`] says what may follow what; [`chain`] keeps
+//! blocks in a store and moves the head by compare-and-swap; [`mod@ingest`] adds rows, [`view`] shows
+//! what was there at a block, [`mod@verify`] checks all of it and [`mod@compact`] merges small slices.
+//!
+//! Source: the Open Data Fabric specification and its RFCs 001 to 017.
+//!
+//! Errors: [`crate::ErrorKind::BlockCorrupted`] (a block or the head is not what was written),
+//! [`crate::ErrorKind::InvalidAppend`] (a rule of the chain, named in `detail`),
+//! [`crate::ErrorKind::FormatNotSupported`] (an older or a later release wrote it),
+//! [`crate::ErrorKind::CommitConflict`] (others came first).
+
+pub mod block;
+pub mod chain;
+pub mod compact;
+mod decode;
+mod digest;
+mod encode;
+mod fields;
+pub mod ingest;
+mod layout;
+pub mod multihash;
+mod rows;
+pub mod rules;
+pub mod schema;
+mod time;
+mod transforms;
+pub mod verify;
+pub mod view;
+mod yaml;
+
+pub use self::block::Block;
+pub use self::chain::{Appended, Chain, DatasetKind};
+pub use self::compact::{Compacted, compact};
+pub use self::ingest::{Ingest, Ingested, Slice, ingest};
+pub use self::multihash::{DatasetId, Multihash};
+pub use self::time::{Moment, from_text as parse_time, to_text as format_time};
+pub use self::verify::{Problem, Verified, verify};
+pub use self::view::{At, View};

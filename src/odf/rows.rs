@@ -1,0 +1,290 @@
+//! Rows with their system columns in front, hashed and counted on the way.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int32Type, TimestampMillisecondType};
+use arrow_array::{
+    Array, ArrayRef, Int32Array, Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader,
+    TimestampMillisecondArray,
+};
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+
+use super::digest::LogicalHash;
+use super::ingest::time_type;
+use super::multihash::Multihash;
+use super::rules::Vocabulary;
+use crate::error::{Error, Result};
+use crate::parquet::types::{batch_of, convert};
+use crate::table::conform;
+
+const APPEND: i32 = 0;
+const RETRACT: i32 = 1;
+const CORRECT_FROM: i32 = 2;
+const CORRECT_TO: i32 = 3;
+
+/// What is known of a slice when its last row has passed.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    digest: Option<LogicalHash>,
+    latest: Option<i64>,
+    rows: u64,
+    /// The last operation.
+    last: Option<i32>,
+}
+
+impl Tally {
+    pub(super) fn new(schema: &Schema) -> Result<Self> {
+        Ok(Self {
+            digest: Some(LogicalHash::new(schema)?),
+            ..Self::default()
+        })
+    }
+
+    /// The logical hash and the latest event time.
+    pub(super) fn finish(self) -> Result<(Multihash, Option<i64>)> {
+        let digest = self
+            .digest
+            .ok_or_else(|| Error::other("nothing was counted"))?;
+        Ok((digest.finish()?, self.latest))
+    }
+
+    /// Takes rows as they are.
+    pub(super) fn take(&mut self, rows: &RecordBatch) -> Result<()> {
+        if let Some(digest) = &mut self.digest {
+            digest.update(rows)?;
+        }
+        self.rows += rows.num_rows() as u64;
+        Ok(())
+    }
+
+    /// Corrections are pairs, side by side.
+    fn check_operations(&mut self, operations: &Int32Array) -> Result<()> {
+        for (index, operation) in operations.values().iter().enumerate() {
+            let row = || self.rows + index as u64;
+            let follows = self.last == Some(CORRECT_FROM);
+            if !(APPEND..=CORRECT_TO).contains(operation) {
+                let message = format!(
+                    "row {}: {operation} is no operation: {APPEND} appends, {RETRACT} retracts, \
+                     {CORRECT_FROM} and {CORRECT_TO} correct from and to",
+                    row()
+                );
+                return Err(Error::invalid(message));
+            }
+            if follows != (*operation == CORRECT_TO) {
+                let message = format!(
+                    "row {}: a correct-to ({CORRECT_TO}) directly follows its correct-from ({CORRECT_FROM})",
+                    row()
+                );
+                return Err(Error::invalid(message));
+            }
+            self.last = Some(*operation);
+        }
+        Ok(())
+    }
+
+    fn check_end(&self) -> Result<()> {
+        if self.last == Some(CORRECT_FROM) {
+            let message = format!(
+                "the last row is a correct-from ({CORRECT_FROM}) without the correct-to ({CORRECT_TO}) after it"
+            );
+            return Err(Error::invalid(message));
+        }
+        Ok(())
+    }
+}
+
+/// What the system columns get.
+#[derive(Debug, Clone)]
+pub(super) struct Numbering {
+    pub target: SchemaRef,
+    pub vocabulary: Vocabulary,
+    /// The column of the input that says when a row happened.
+    pub event_time: Option<String>,
+    pub start: u64,
+    pub system_time_ms: i64,
+}
+
+/// The rows of `input` as those of a slice.
+pub(super) fn numbered(
+    input: Box<dyn RecordBatchReader + Send>,
+    how: Numbering,
+    tally: Arc<Mutex<Tally>>,
+) -> Result<Box<dyn RecordBatchReader + Send>> {
+    let named = prepared(input, &how)?;
+    // What the engine fills in may be missing.
+    let [offset, operation, system_time, event_time] = how.vocabulary.names();
+    let fields = how.target.fields().iter();
+    let fields = fields.filter(|f| f.name() != offset && f.name() != system_time);
+    let fields = fields.map(|field| match field.name() {
+        name if name == operation => Field::new(name, DataType::Int32, true),
+        name if name == event_time => Field::new(name, time_type(), true),
+        _ => field.as_ref().clone(),
+    });
+    let wanted = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    let conformed = conform(named, &wanted)?;
+    let schema = Arc::clone(&how.target);
+    let ending = Arc::clone(&tally);
+    let batches = conformed.map(move |batch| {
+        let batch = batch?;
+        let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+        fill(&batch, &how, &mut tally).map_err(external)
+    });
+    // An error after the last batch, where there is one to tell.
+    let end = std::iter::once(()).filter_map(move |()| {
+        let tally = ending.lock().unwrap_or_else(PoisonError::into_inner);
+        tally.check_end().err().map(|e| Err(external(e)))
+    });
+    Ok(Box::new(RecordBatchIterator::new(
+        batches.chain(end),
+        schema,
+    )))
+}
+
+fn external(error: Error) -> ArrowError {
+    ArrowError::ExternalError(Box::new(error))
+}
+
+/// The input with operation and event time by the names and types they have in slices.
+fn prepared(
+    input: Box<dyn RecordBatchReader + Send>,
+    how: &Numbering,
+) -> Result<Box<dyn RecordBatchReader + Send>> {
+    let given = input.schema();
+    let [offset, operation, system_time, event_time] = how.vocabulary.names();
+    for name in [offset, system_time] {
+        if given.index_of(name).is_ok() {
+            let message = format!(
+                "column {name:?} has the name of a system column, which is filled in; rename it, or give \
+                 the system column another name with SetVocab before the first rows"
+            );
+            return Err(Error::invalid(message));
+        }
+    }
+    let source = how.event_time.as_deref().unwrap_or(event_time);
+    if how.event_time.is_some() {
+        crate::parquet::types::index_of(&given, source)?;
+        if source != event_time && given.index_of(event_time).is_ok() {
+            let message = format!(
+                "column {event_time:?} would be taken by the event time {source:?}; leave one of them out"
+            );
+            return Err(Error::invalid(message));
+        }
+    }
+    let mut fields = Vec::new();
+    for field in given.fields() {
+        let is_time = field.name() == source;
+        fields.push(match field.name() {
+            _ if is_time && !is_moment(field.data_type()) => {
+                let message = format!(
+                    "the event time {source:?} is {}: it must be a timestamp or a date",
+                    field.data_type()
+                );
+                return Err(Error::invalid(message));
+            }
+            _ if is_time => Field::new(event_time, time_type(), true),
+            name if name == operation => {
+                if !field.data_type().is_integer() {
+                    let message = format!("the operation {name:?} must be a whole number");
+                    return Err(Error::invalid(message));
+                }
+                Field::new(name, DataType::Int32, true)
+            }
+            _ => field.as_ref().clone(),
+        });
+    }
+    let schema = Arc::new(Schema::new(fields));
+    let target = Arc::clone(&schema);
+    let batches = input.map(move |batch| {
+        let batch = batch?;
+        let rows = batch.num_rows();
+        let columns = target.fields().iter().zip(batch.columns());
+        let columns = columns.map(|(field, column)| cast_to(column, field));
+        let columns = columns.collect::<Result<Vec<_>>>().map_err(external)?;
+        batch_of(&target, columns, rows).map_err(external)
+    });
+    Ok(Box::new(RecordBatchIterator::new(batches, schema)))
+}
+
+fn is_moment(kind: &DataType) -> bool {
+    matches!(
+        kind,
+        DataType::Timestamp(..) | DataType::Date32 | DataType::Date64
+    )
+}
+
+/// Times to the millisecond; other columns have their types already.
+fn cast_to(column: &ArrayRef, field: &Field) -> Result<ArrayRef> {
+    if column.data_type() == field.data_type() {
+        return Ok(Arc::clone(column));
+    }
+    let options = CastOptions {
+        safe: false,
+        ..CastOptions::default()
+    };
+    cast_with_options(column, field.data_type(), &options).map_err(|e| {
+        let message = format!("column {:?} cannot be used: {e}", field.name());
+        Error::invalid(message).caused_by(e)
+    })
+}
+
+/// A batch of a slice.
+fn fill(batch: &RecordBatch, how: &Numbering, tally: &mut Tally) -> Result<RecordBatch> {
+    let rows = batch.num_rows();
+    let first = how.start.checked_add(tally.rows);
+    let end = first.and_then(|n| n.checked_add(rows as u64));
+    let signed = |n: Option<u64>| n.and_then(|n| i64::try_from(n).ok());
+    let (Some(first), Some(end)) = (signed(first), signed(end)) else {
+        return Err(Error::invalid("there are no more offsets"));
+    };
+    let [offset, operation, system_time, event_time] = how.vocabulary.names();
+    let mut columns = Vec::with_capacity(how.target.fields().len());
+    for field in how.target.fields() {
+        let column: ArrayRef = match field.name() {
+            name if name == offset => Arc::new(Int64Array::from_iter_values(first..end)),
+            name if name == system_time => {
+                let times = TimestampMillisecondArray::from_value(how.system_time_ms, rows);
+                Arc::new(times.with_timezone("UTC"))
+            }
+            name => {
+                let column = batch.column_by_name(name);
+                let column = column.ok_or_else(|| Error::other("a column has gone"))?;
+                if name == operation {
+                    let operations = filled_operations(column);
+                    tally.check_operations(&operations)?;
+                    Arc::new(operations)
+                } else if name == event_time {
+                    let times = filled_times(column, how.system_time_ms);
+                    tally.latest = tally.latest.max(times.values().iter().copied().max());
+                    Arc::new(times.with_timezone("UTC"))
+                } else {
+                    Arc::clone(column)
+                }
+            }
+        };
+        columns.push(convert(&column, field.data_type(), field.name())?);
+    }
+    let made = batch_of(&how.target, columns, rows)?;
+    tally.take(&made)?;
+    Ok(made)
+}
+
+fn filled_operations(column: &ArrayRef) -> Int32Array {
+    let given = column.as_primitive::<Int32Type>();
+    if given.null_count() == 0 {
+        return given.clone();
+    }
+    given
+        .iter()
+        .map(|operation| Some(operation.unwrap_or(APPEND)))
+        .collect()
+}
+
+fn filled_times(column: &ArrayRef, otherwise: i64) -> TimestampMillisecondArray {
+    let given = column.as_primitive::<TimestampMillisecondType>();
+    if given.null_count() == 0 {
+        return given.clone();
+    }
+    TimestampMillisecondArray::from_iter_values(given.iter().map(|t| t.unwrap_or(otherwise)))
+}

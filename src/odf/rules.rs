@@ -1,0 +1,431 @@
+//! The rules of a chain: what may follow what.
+//!
+//! [`State`] is what a chain says up to a block. A block is checked against it and then folded into it,
+//! by who appends and by who verifies alike. The rules, their names and their messages are those of the
+//! Open Data Fabric's own implementation.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::block::Block;
+use super::fields::{get, inputs_of, invalid, moment, no_op, number, refused, text};
+use super::multihash::Multihash;
+use super::schema;
+use super::time::Moment;
+use super::transforms::{check_inputs, check_queries, check_query_input};
+use crate::error::Result;
+
+/// The names of the system columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vocabulary {
+    /// The row's number.
+    pub offset: String,
+    /// Append, retract or correct.
+    pub operation: String,
+    /// When the row was written.
+    pub system_time: String,
+    /// When what it tells happened.
+    pub event_time: String,
+}
+
+impl Default for Vocabulary {
+    fn default() -> Self {
+        Self {
+            offset: "offset".to_owned(),
+            operation: "op".to_owned(),
+            system_time: "system_time".to_owned(),
+            event_time: "event_time".to_owned(),
+        }
+    }
+}
+
+impl Vocabulary {
+    /// The names in the order of the columns.
+    pub fn names(&self) -> [&str; 4] {
+        [
+            &self.offset,
+            &self.operation,
+            &self.system_time,
+            &self.event_time,
+        ]
+    }
+
+    fn of(event: &Value) -> Self {
+        let usual = Self::default();
+        let name = |key: &str, usual: String| text(event, key).map_or(usual, str::to_owned);
+        Self {
+            offset: name("offsetColumn", usual.offset),
+            operation: name("operationTypeColumn", usual.operation),
+            system_time: name("systemTimeColumn", usual.system_time),
+            event_time: name("eventTimeColumn", usual.event_time),
+        }
+    }
+}
+
+/// The newest block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tip {
+    /// Its hash.
+    pub hash: Multihash,
+    /// Its number.
+    pub sequence_number: u64,
+    /// Its time.
+    pub system_time: Moment,
+}
+
+/// What a chain says up to a block.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    /// The newest block.
+    pub tip: Option<Tip>,
+    /// The names of the system columns.
+    pub vocabulary: Vocabulary,
+    /// The last `SetDataSchema`.
+    pub schema: Option<Value>,
+    /// The last event that may carry data.
+    pub data: Option<Value>,
+    /// How many of those there have been.
+    pub data_events: u64,
+    /// The state of each source.
+    pub source_states: BTreeMap<String, Value>,
+    /// The last of the events of which only the last counts, by kind; push sources by name.
+    settings: BTreeMap<String, Value>,
+    /// The last `ExecuteTransform`.
+    query: Option<Value>,
+}
+
+/// The last offset after an event that may carry data.
+pub(super) fn last_offset(event: &Value) -> Option<u64> {
+    let data = get(event, "newData").and_then(|data| get(data, "offsetInterval"));
+    match data {
+        Some(interval) => Some(number(interval, "end").unwrap_or(0)),
+        None => number(event, "prevOffset"),
+    }
+}
+
+/// The hash of the checkpoint that an event leaves.
+fn checkpoint(event: &Value) -> Option<&str> {
+    get(event, "newCheckpoint").and_then(|c| text(c, "physicalHash"))
+}
+
+/// Whether an event may carry data.
+pub(super) fn is_data(kind: &str) -> bool {
+    matches!(kind, "AddData" | "ExecuteTransform")
+}
+
+impl State {
+    /// Folds a block in; who calls has checked it or trusts the chain.
+    pub fn apply(&mut self, block: &Block) {
+        let event = block.event();
+        match block.kind() {
+            "SetVocab" => self.vocabulary = Vocabulary::of(event),
+            "SetDataSchema" => self.schema = Some(event.clone()),
+            kind if is_data(kind) => {
+                if let Some(state) = get(event, "newSourceState") {
+                    let name = text(state, "sourceName").unwrap_or_default();
+                    self.source_states.insert(name.to_owned(), state.clone());
+                }
+                if kind == "ExecuteTransform" {
+                    self.query = Some(event.clone());
+                }
+                self.data_events += 1;
+                self.data = Some(event.clone());
+            }
+            _ => {}
+        }
+        if let Some(key) = setting(event) {
+            self.settings.insert(key, event.clone());
+        }
+        self.tip = Some(Tip {
+            hash: block.hash().clone(),
+            sequence_number: block.sequence_number,
+            system_time: block.system_time,
+        });
+    }
+
+    /// The last event of a kind of which only the last counts.
+    pub fn setting(&self, kind: &str) -> Option<&Value> {
+        self.settings.get(kind)
+    }
+
+    /// The offset of the last row.
+    pub fn last_offset(&self) -> Option<u64> {
+        self.data.as_ref().and_then(last_offset)
+    }
+
+    /// The watermark, as text.
+    pub fn watermark(&self) -> Result<Option<Moment>> {
+        self.data
+            .as_ref()
+            .map_or(Ok(None), |event| moment(event, "newWatermark"))
+    }
+
+    /// The hash of the last checkpoint.
+    pub fn checkpoint(&self) -> Option<&str> {
+        self.data.as_ref().and_then(checkpoint)
+    }
+
+    /// Whether a block may be appended: it keeps the rules and changes something.
+    pub fn check_new(&self, block: &Block) -> Result<()> {
+        self.check(block)?;
+        self.check_change(block.event())
+    }
+
+    /// Whether a block may come next.
+    pub fn check(&self, block: &Block) -> Result<()> {
+        self.check_place(block)?;
+        let event = block.event();
+        match block.kind() {
+            "AddData" => {
+                self.check_data(event)?;
+                self.check_add_data(event)
+            }
+            "ExecuteTransform" => {
+                self.check_data(event)?;
+                self.check_transform(event)
+            }
+            "SetDataSchema" => self.check_schema(event),
+            "SetTransform" => {
+                check_inputs(event)?;
+                check_queries(get(event, "transform"))
+            }
+            "SetPollingSource" | "AddPushSource" => self.check_source(block.kind(), event),
+            _ => Ok(()),
+        }
+    }
+
+    /// Seed, link, number and time.
+    fn check_place(&self, block: &Block) -> Result<()> {
+        let is_seed = block.kind() == "Seed";
+        let previous = block.prev_block_hash.as_ref();
+        if is_seed && (previous.is_some() || self.tip.is_some()) {
+            let message = "Attempt to append seed block to a non-empty chain";
+            return Err(refused("AppendingSeedBlockToNonEmptyChain", message));
+        }
+        if !is_seed && previous.is_none() {
+            let message =
+                "First block has to be a seed, perhaps new block does not link to the previous";
+            return Err(refused("FirstBlockMustBeSeed", message));
+        }
+        let number = block.sequence_number;
+        let Some(tip) = &self.tip else {
+            if previous.is_some() {
+                return Err(refused("PrevBlockNotFound", "Invalid previous block"));
+            }
+            if number != 0 {
+                let message = format!("Block sequence has to start with zero, not {number}");
+                return Err(refused("SequenceIntegrity", message));
+            }
+            return Ok(());
+        };
+        if previous != Some(&tip.hash) {
+            return Err(refused("PrevBlockNotFound", "Invalid previous block"));
+        }
+        if Some(number) != tip.sequence_number.checked_add(1) {
+            let message = format!(
+                "Block {} with sequence number {} cannot be followed by block with sequence number {number}",
+                tip.hash, tip.sequence_number
+            );
+            return Err(refused("SequenceIntegrity", message));
+        }
+        if block.system_time < tip.system_time {
+            let message = "System time has to be monotonically non-decreasing";
+            return Err(refused("SystemTimeIsNotMonotonic", message));
+        }
+        Ok(())
+    }
+
+    /// What holds of all data: offsets, watermark, schema, checkpoint.
+    fn check_data(&self, event: &Value) -> Result<()> {
+        let carried = number(event, "prevOffset");
+        let interval = get(event, "newData").and_then(|data| get(data, "offsetInterval"));
+        if let Some(interval) = interval {
+            let start = number(interval, "start").unwrap_or(0);
+            let end = number(interval, "end").unwrap_or(0);
+            let expected = carried.map_or(Some(0), |offset| offset.checked_add(1));
+            if Some(start) != expected {
+                let expected = expected.map_or("none".to_owned(), |o| o.to_string());
+                let message = format!("Expected offset {expected} but got {start}");
+                return Err(refused("OffsetsAreNotSequential", message));
+            }
+            if end < start {
+                return Err(invalid("Invalid offset interval"));
+            }
+        }
+        let is_empty = ["newData", "newCheckpoint", "newWatermark", "newSourceState"]
+            .iter()
+            .all(|name| get(event, name).is_none());
+        let has_inputs = get(event, "queryInputs").and_then(Value::as_array);
+        let has_inputs = has_inputs.is_some_and(|inputs| !inputs.is_empty());
+        if is_empty && !has_inputs {
+            return Err(no_op("Event is empty"));
+        }
+        let before = self.watermark()?;
+        let after = moment(event, "newWatermark")?;
+        if before.is_some_and(|before| after.is_none_or(|after| after < before)) {
+            let message = "Watermark has to be monotonically increasing";
+            return Err(refused("WatermarkIsNotMonotonic", message));
+        }
+        if carried != self.last_offset() {
+            let message = "Carried prev offset does not correspond to the last offset in the chain";
+            return Err(invalid(message));
+        }
+        if interval.is_some() && self.schema.is_none() {
+            let message = "SetDataSchema event must be present before adding data";
+            return Err(invalid(message));
+        }
+        if text(event, "prevCheckpoint") != self.checkpoint() {
+            let message =
+                "Input checkpoint does not correspond to the last checkpoint in the chain";
+            return Err(invalid(message));
+        }
+        Ok(())
+    }
+
+    /// Whether an event has no data and leaves checkpoint and watermark as they are.
+    fn stands_still(&self, event: &Value) -> bool {
+        let before = self.data.as_ref();
+        let same = |of: fn(&Value) -> Option<&str>| of(event) == before.and_then(of);
+        get(event, "newData").is_none()
+            && same(checkpoint)
+            && same(|event| text(event, "newWatermark"))
+    }
+
+    fn check_add_data(&self, event: &Value) -> Result<()> {
+        let before = self
+            .data
+            .as_ref()
+            .and_then(|event| get(event, "newSourceState"));
+        let state = get(event, "newSourceState");
+        let known = state
+            .and_then(|state| text(state, "sourceName"))
+            .and_then(|name| self.source_states.get(name));
+        if self.stands_still(event) && (state == before || (state.is_some() && state == known)) {
+            let message =
+                "Event neither has data nor it advances checkpoint, watermark, or source state";
+            return Err(no_op(message));
+        }
+        Ok(())
+    }
+
+    fn check_transform(&self, event: &Value) -> Result<()> {
+        let inputs = inputs_of(event, "queryInputs");
+        let ids = |inputs: &[Value], name: &str| -> Vec<String> {
+            let ids = inputs
+                .iter()
+                .map(|i| text(i, name).unwrap_or_default().to_owned());
+            ids.collect()
+        };
+        let declared = match (self.setting("SetTransform"), &self.query) {
+            (Some(transform), _) => ids(&inputs_of(transform, "inputs"), "datasetRef"),
+            (None, Some(query)) => ids(&inputs_of(query, "queryInputs"), "datasetId"),
+            (None, None) => {
+                let message = "ExecuteTransform must be preceded by SetTransform event";
+                return Err(invalid(message));
+            }
+        };
+        if ids(&inputs, "datasetId") != declared {
+            let message =
+                "Inputs must be listed in same order as initially declared in SetTransform event";
+            return Err(invalid(message));
+        }
+        if let Some(query) = &self.query {
+            for (before, now) in inputs_of(query, "queryInputs").iter().zip(&inputs) {
+                check_query_input(before, now)?;
+            }
+        }
+        let advances = inputs
+            .iter()
+            .any(|input| get(input, "newBlockHash").is_some());
+        if self.stands_still(event) && !advances {
+            let message = "Event neither has data nor it advances inputs, checkpoint, or watermark";
+            return Err(no_op(message));
+        }
+        Ok(())
+    }
+
+    fn check_schema(&self, event: &Value) -> Result<()> {
+        let Some(new) = get(event, "schema") else {
+            // The older form: it may say what it likes, as long as it can be read.
+            return schema::arrow_of(event).map(drop);
+        };
+        schema::to_arrow(new).map_err(|e| invalid(e.message().to_owned()).caused_by(e))?;
+        let Some(before) = &self.schema else {
+            return Ok(());
+        };
+        let was_raw = get(before, "rawArrowSchema").is_some();
+        let before = schema::logical_of(before)?;
+        let difference = schema::compare(&before, new, was_raw);
+        if !difference.any {
+            return Err(no_op("New schema is identical to the current"));
+        }
+        if difference.forbidden.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "New schema is not compatible with the current schema. {}",
+            difference.forbidden.join("; ")
+        );
+        Err(invalid(message))
+    }
+
+    fn check_source(&self, kind: &str, event: &Value) -> Result<()> {
+        if let Some(transform) = get(event, "preprocess") {
+            check_queries(Some(transform))?;
+        }
+        let read = get(event, "read");
+        let has = |name: &str| read.and_then(|read| get(read, name)).is_some();
+        if has("schema") && has("ddlSchema") {
+            return Err(invalid("Cannot specify both DDL and ODF schemas at once"));
+        }
+        if kind == "AddPushSource" && self.setting("SetPollingSource").is_some() {
+            let message = "Cannot add a push source while polling source is still active";
+            return Err(invalid(message));
+        }
+        let has_push = self
+            .settings
+            .keys()
+            .any(|key| key.starts_with("AddPushSource "));
+        if kind == "SetPollingSource" && has_push {
+            let message = "Cannot add a polling source while some push sources are still active";
+            return Err(invalid(message));
+        }
+        let fetch = get(event, "fetch");
+        let is_ethereum = fetch.and_then(|f| text(f, "kind")) == Some("EthereumLogs");
+        let names_chain = |name: &str| fetch.and_then(|f| get(f, name)).is_some();
+        if is_ethereum && !names_chain("chainId") && !names_chain("nodeUrl") {
+            return Err(invalid("Eth source must specify chainId or nodeUrl"));
+        }
+        Ok(())
+    }
+
+    /// Refuses an event that says what was said.
+    fn check_change(&self, event: &Value) -> Result<()> {
+        let before = setting(event).and_then(|key| self.settings.get(&key));
+        if before == Some(event) {
+            return Err(no_op("Event is identical to the current"));
+        }
+        Ok(())
+    }
+}
+
+/// Under what the last event of its kind is kept; None for events that all count.
+fn setting(event: &Value) -> Option<String> {
+    let kind = text(event, "kind")?;
+    match kind {
+        "AddPushSource" | "DisablePushSource" => {
+            let name = text(event, "sourceName").unwrap_or_default();
+            Some(format!("{kind} {name}"))
+        }
+        "Seed"
+        | "SetVocab"
+        | "SetAttachments"
+        | "SetInfo"
+        | "SetLicense"
+        | "SetTransform"
+        | "SetPollingSource"
+        | "DisablePollingSource" => Some(kind.to_owned()),
+        _ => None,
+    }
+}

@@ -1,0 +1,53 @@
+//! Moments: 16 bytes in a block, RFC 3339 in text.
+
+use chrono::{DateTime, Datelike, NaiveDate, NaiveTime, SecondsFormat, Timelike, Utc};
+
+use super::decode::damaged;
+use crate::error::{Error, Result};
+
+/// A moment, to the nanosecond, in UTC.
+pub type Moment = DateTime<Utc>;
+
+/// Year `i32`, day of the year `u16` and two zeros, second of the day `u32`, nanosecond `u32`.
+pub(super) fn to_bytes(moment: &Moment) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[0..4].copy_from_slice(&moment.year().to_le_bytes());
+    // A year has 366 days at most.
+    let day = u16::try_from(moment.ordinal()).unwrap_or(0);
+    bytes[4..6].copy_from_slice(&day.to_le_bytes());
+    bytes[8..12].copy_from_slice(&moment.num_seconds_from_midnight().to_le_bytes());
+    bytes[12..16].copy_from_slice(&moment.nanosecond().to_le_bytes());
+    bytes
+}
+
+pub(super) fn from_bytes(bytes: &[u8; 16]) -> Result<Moment> {
+    let word = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+    let year = i32::from_le_bytes(word(0));
+    let day = u16::from_le_bytes([bytes[4], bytes[5]]);
+    let seconds = u32::from_le_bytes(word(8));
+    let nanoseconds = u32::from_le_bytes(word(12));
+    let date = NaiveDate::from_yo_opt(year, day.into());
+    let time = NaiveTime::from_num_seconds_from_midnight_opt(seconds, nanoseconds);
+    let (Some(date), Some(time)) = (date, time) else {
+        let message = format!(
+            "there is no second {seconds} and nanosecond {nanoseconds} of day {day} of year {year}"
+        );
+        return Err(damaged(message));
+    };
+    Ok(date.and_time(time).and_utc())
+}
+
+/// RFC 3339 with as many digits as are needed.
+pub fn to_text(moment: &Moment) -> String {
+    moment.to_rfc3339_opts(SecondsFormat::AutoSi, true)
+}
+
+/// Reads RFC 3339.
+pub fn from_text(text: &str) -> Result<Moment> {
+    let parsed = DateTime::parse_from_rfc3339(text);
+    let parsed = parsed.map_err(|e| {
+        let message = format!("{text:?} is no time: 2020-01-31T12:00:00Z is one");
+        Error::invalid(message).caused_by(e)
+    })?;
+    Ok(parsed.to_utc())
+}

@@ -1,0 +1,262 @@
+//! Blocks as YAML, in the specification's own spelling and order.
+//!
+//! Text is written plain where every reader takes it for text, as a literal block where it has lines, and
+//! in double quotes where neither will do.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value};
+
+use super::layout::{EVENT, Kind, Table, Union};
+use crate::error::{Error, Result};
+
+/// Longer text is no block.
+const MAX_YAML_BYTES: usize = 64 << 20;
+/// What some reader or other takes for something that is no text.
+const WORDS: [&str; 11] = [
+    "null", "true", "false", "yes", "no", "on", "off", "y", "n", "~", "nan",
+];
+
+/// What a manifest of a block says.
+#[derive(Debug)]
+pub(super) struct Parsed {
+    pub version: i32,
+    pub system_time: String,
+    pub prev_block_hash: Option<String>,
+    pub sequence_number: u64,
+    pub event: Value,
+}
+
+/// A value whose fields are in the order of declaration.
+enum Node {
+    Scalar(String),
+    /// Text of several lines.
+    Lines(String),
+    Map(Vec<(String, Self)>),
+    List(Vec<Self>),
+}
+
+/// Any JSON.
+fn plain(value: &Value) -> Node {
+    match value {
+        Value::String(text) => text_node(text),
+        Value::Array(items) => Node::List(items.iter().map(plain).collect()),
+        Value::Object(fields) => {
+            let fields = fields
+                .iter()
+                .map(|(key, value)| (scalar(key), plain(value)));
+            Node::Map(fields.collect())
+        }
+        other => Node::Scalar(other.to_string()),
+    }
+}
+
+fn of_table(layout: &'static Table, kind: Option<&str>, fields: &Map<String, Value>) -> Node {
+    let kind = kind.map(|kind| ("kind".to_owned(), Node::Scalar(scalar(kind))));
+    let given = layout.fields.iter().filter_map(|field| {
+        let value = fields.get(field.name).filter(|value| !value.is_null())?;
+        Some((field.name.to_owned(), of_kind(&field.kind, value)))
+    });
+    Node::Map(kind.into_iter().chain(given).collect())
+}
+
+fn of_union(union: &'static Union, value: &Value) -> Node {
+    let kind = value.get("kind").and_then(Value::as_str);
+    let layout = kind.and_then(|kind| union.named(kind));
+    match (layout, value.as_object()) {
+        (Some((_, layout)), Some(fields)) => of_table(layout, kind, fields),
+        _ => plain(value),
+    }
+}
+
+fn of_kind(kind: &'static Kind, value: &Value) -> Node {
+    match (kind, value) {
+        (Kind::Tables(_) | Kind::Unions(_), Value::Array(items)) => {
+            Node::List(items.iter().map(|item| of_kind(kind, item)).collect())
+        }
+        (Kind::Table(layout) | Kind::Tables(layout), Value::Object(fields)) => {
+            of_table(layout, None, fields)
+        }
+        (Kind::Union(union) | Kind::Unions(union), value) => of_union(union, value),
+        // A time is text to the specification's readers, however it looks.
+        (Kind::Time, Value::String(text)) => Node::Scalar(text.clone()),
+        (_, value) => plain(value),
+    }
+}
+
+fn text_node(text: &str) -> Node {
+    let has_shape = text.contains('\n')
+        && !text.starts_with([' ', '\n', '\t'])
+        && !text.ends_with("\n\n")
+        && text.chars().all(|c| c == '\n' || is_printable(c))
+        && text
+            .lines()
+            .all(|line| !line.ends_with(' ') && !line.ends_with('\t'));
+    if has_shape {
+        Node::Lines(text.to_owned())
+    } else {
+        Node::Scalar(scalar(text))
+    }
+}
+
+fn is_printable(c: char) -> bool {
+    let other = matches!(
+        c,
+        '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}'
+    );
+    !c.is_control() && !other
+}
+
+/// Text on one line.
+fn scalar(text: &str) -> String {
+    if is_plain(text) {
+        return text.to_owned();
+    }
+    let mut made = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => made.push_str("\\\""),
+            '\\' => made.push_str("\\\\"),
+            '\n' => made.push_str("\\n"),
+            '\t' => made.push_str("\\t"),
+            '\r' => made.push_str("\\r"),
+            c if is_printable(c) => made.push(c),
+            // Writing to a string does not fail.
+            c => drop(write!(made, "\\U{:08x}", u32::from(c))),
+        }
+    }
+    made.push('"');
+    made
+}
+
+/// Whether every reader takes it for text.
+fn is_plain(text: &str) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || "_./".contains(c);
+    let is_inner = |c: char| is_word(c) || " -+=:(),'@*%;!?<>|&$".contains(c);
+    let is_special = WORDS.contains(&text.to_ascii_lowercase().as_str());
+    // Numbers and times in any of the versions of YAML begin so, and have no other letters.
+    let is_number = text.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+        && !text.contains(|c: char| c.is_alphabetic() && !"eExXoObBTZ".contains(c));
+    let has_end = text.ends_with([' ', ':']) || text.contains(": ");
+    text.starts_with(is_word) && text.chars().all(is_inner) && !has_end && !is_special && !is_number
+}
+
+fn write_node(out: &mut String, node: &Node, indent: usize) {
+    match node {
+        Node::Scalar(text) => {
+            out.push_str(text);
+            out.push('\n');
+        }
+        Node::Lines(text) => {
+            out.push_str(if text.ends_with('\n') { "|\n" } else { "|-\n" });
+            for line in text.lines() {
+                if !line.is_empty() {
+                    out.extend(std::iter::repeat_n(' ', indent.max(2)));
+                }
+                out.push_str(line);
+                out.push('\n');
+            }
+        }
+        Node::Map(fields) if fields.is_empty() => out.push_str("{}\n"),
+        Node::List(items) if items.is_empty() => out.push_str("[]\n"),
+        Node::Map(fields) => write_map(out, fields, indent),
+        Node::List(items) => write_list(out, items, indent),
+    }
+}
+
+/// Fields; who calls has indented the first.
+fn write_map(out: &mut String, fields: &[(String, Node)], indent: usize) {
+    for (index, (key, value)) in fields.iter().enumerate() {
+        if index > 0 {
+            out.extend(std::iter::repeat_n(' ', indent));
+        }
+        out.push_str(key);
+        out.push(':');
+        match value {
+            Node::Map(inner) if !inner.is_empty() => {
+                out.push('\n');
+                out.extend(std::iter::repeat_n(' ', indent + 2));
+                write_node(out, value, indent + 2);
+            }
+            // Lists are not indented.
+            Node::List(items) if !items.is_empty() => {
+                out.push('\n');
+                out.extend(std::iter::repeat_n(' ', indent));
+                write_node(out, value, indent);
+            }
+            _ => {
+                out.push(' ');
+                write_node(out, value, indent + 2);
+            }
+        }
+    }
+}
+
+fn write_list(out: &mut String, items: &[Node], indent: usize) {
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
+            out.extend(std::iter::repeat_n(' ', indent));
+        }
+        out.push_str("- ");
+        write_node(out, item, indent + 2);
+    }
+}
+
+/// The YAML of a block.
+pub(super) fn print(
+    version: i32,
+    system_time: &str,
+    prev_block_hash: Option<&str>,
+    sequence_number: u64,
+    event: &Value,
+) -> String {
+    let node = |name: &str, text: String| (name.to_owned(), Node::Scalar(text));
+    let mut content = vec![node("systemTime", system_time.to_owned())];
+    content.extend(prev_block_hash.map(|hash| node("prevBlockHash", hash.to_owned())));
+    content.push(node("sequenceNumber", sequence_number.to_string()));
+    content.push(("event".to_owned(), of_union(&EVENT, event)));
+    let manifest = Node::Map(vec![
+        node("kind", "MetadataBlock".to_owned()),
+        node("version", version.to_string()),
+        ("content".to_owned(), Node::Map(content)),
+    ]);
+    let mut out = String::new();
+    write_node(&mut out, &manifest, 0);
+    out
+}
+
+/// Reads the YAML of a block.
+pub(super) fn parse(text: &str) -> Result<Parsed> {
+    if text.len() > MAX_YAML_BYTES {
+        let message = format!("YAML of {} bytes is no block", text.len());
+        return Err(Error::invalid(message));
+    }
+    let manifest: Value = serde_saphyr::from_str(text)
+        .map_err(|e| Error::invalid(format!("the YAML cannot be read: {e}")))?;
+    let kind = manifest.get("kind").and_then(Value::as_str);
+    if kind != Some("MetadataBlock") {
+        let shown = kind.unwrap_or("nothing");
+        let message = format!("the YAML is no block: its kind is {shown}, not MetadataBlock");
+        return Err(Error::invalid(message));
+    }
+    let missing = |name: &str| Error::invalid(format!("the YAML has no {name} that can be used"));
+    let version = manifest.get("version").and_then(Value::as_i64);
+    let version = version.and_then(|v| i32::try_from(v).ok());
+    let content = manifest.get("content").ok_or_else(|| missing("content"))?;
+    let text_of = |name: &str| match content.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(missing(name)),
+    };
+    let sequence_number = content.get("sequenceNumber").and_then(Value::as_u64);
+    Ok(Parsed {
+        version: version.ok_or_else(|| missing("version"))?,
+        system_time: text_of("systemTime")?.ok_or_else(|| missing("systemTime"))?,
+        prev_block_hash: text_of("prevBlockHash")?,
+        sequence_number: sequence_number.ok_or_else(|| missing("sequenceNumber"))?,
+        event: content
+            .get("event")
+            .cloned()
+            .ok_or_else(|| missing("event"))?,
+    })
+}
