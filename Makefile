@@ -182,7 +182,7 @@ test-hostile: build ## the fast tests again with tiny row groups, pages and buff
 
 # --- for people --------------------------------------------------------------
 
-.PHONY: demo bench bench-peers bench-table soak clean
+.PHONY: demo bench bench-peers bench-table bench-odf soak clean
 demo: setup install-release ## the main job: Spark writes, everyone reads
 	$(BIN)/python examples/demo.py $(ARGS)
 
@@ -204,6 +204,9 @@ $(BENCH_STAMP):
 bench-table: setup wheel $(BENCH_STAMP) ## tables against their peers, into docs/benchmarks.md
 	$(BENCH_VENV)/bin/python -m pip install --quiet --no-input --no-deps --force-reinstall dist/*.whl
 	$(BENCH_VENV)/bin/python benches/python/table_peers.py $(ARGS)
+
+bench-odf: setup install-release ## what a verifiable chain costs over a plain write
+	$(BIN)/python benches/python/odf_overhead.py $(ARGS)
 
 soak: setup build ## random and fault tests, long
 	PDS_SOAK=1 cargo test --locked --package pds --all-features $(ARGS)

@@ -127,7 +127,10 @@ class CommitConflict(RemoteStoreError):
 
 
 class CommitStateUnknown(RemoteStoreError):
-    """It is not known whether a commit happened; `Table.was_committed(error.commit_id)` tells later.
+    """It is not known whether a commit happened.
+
+    Of a table `Table.was_committed(error.commit_id)` tells later; of an Open Data Fabric dataset its log,
+    with the block whose hash is `commit_id`.
 
     Args:
         message: What happened.

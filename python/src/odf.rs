@@ -10,6 +10,7 @@ use std::sync::Arc;
 use arrow_schema::Schema;
 use chrono::DateTime;
 use pds::odf::{self, At, Block, Chain, DatasetId, DatasetKind, Ingest, Multihash, View, schema};
+use pds::table::Wanted;
 use pds::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -165,7 +166,14 @@ impl ChainHandle {
     }
 
     /// Begins the chain.
-    fn create(&self, py: Python<'_>, dataset_id: &str, kind: &str) -> PyResult<()> {
+    fn create(
+        &self,
+        py: Python<'_>,
+        dataset_id: &str,
+        kind: &str,
+        system_time: Option<&str>,
+    ) -> PyResult<()> {
+        let time = checked(py, system_time.map(odf::parse_time).transpose())?;
         let id: DatasetId = checked(py, dataset_id.parse())?;
         let kind = match kind {
             "root" => DatasetKind::Root,
@@ -177,7 +185,7 @@ impl ChainHandle {
         };
         let chain = checked(py, self.chain())?;
         run(py, move || async move {
-            chain.create(&id, kind).await.map(drop)
+            chain.create(&id, kind, time).await.map(drop)
         })
     }
 
@@ -196,23 +204,13 @@ impl ChainHandle {
         Ok(BlockHandle(block))
     }
 
-    /// The blocks from one back, or from the newest, newest first.
-    fn blocks(
-        &self,
-        py: Python<'_>,
-        newest: Option<&str>,
-        limit: Option<usize>,
-    ) -> PyResult<Vec<BlockHandle>> {
-        let newest = newest.map(str::parse::<Multihash>).transpose();
-        let newest = checked(py, newest)?;
+    /// The newest blocks, newest first.
+    fn blocks(&self, py: Python<'_>, limit: Option<usize>) -> PyResult<Vec<BlockHandle>> {
         let chain = checked(py, self.chain())?;
         let limit = limit.unwrap_or(usize::MAX);
         let blocks = run(py, move || async move {
-            let from = match newest {
-                Some(hash) => hash,
-                None => chain.state().await?.0.hash,
-            };
-            chain.back_from(&from, None, limit).await
+            let head = chain.head().await?.ok_or_else(|| chain.missing())?;
+            chain.back_from(&head.hash, None, limit).await
         })?;
         Ok(handles(blocks))
     }
@@ -305,30 +303,47 @@ impl ChainHandle {
         })
     }
 
-    /// The numbers of the rows that retractions and corrections leave.
+    /// The rows of a snapshot of a block that retractions and corrections leave: schema and batches.
     fn ledger<'py>(
         &self,
         py: Python<'py>,
-        at: Option<&str>,
-        micros: Option<i64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let view = self.view(py, at, micros)?;
-        let rows = run(py, move || async move { view.ledger().await })?;
-        PyRecordBatch::new(rows).into_pyarrow(py)
+        block_hash: &str,
+        rows: &TableHandle,
+        columns: Option<Vec<String>>,
+        predicate: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>)> {
+        let view = self.view(py, Some(block_hash), None)?;
+        let wanted = Wanted {
+            columns,
+            filter: rows.filter(predicate)?,
+            limit: None,
+        };
+        let (schema, batches) = run(py, move || async move { view.ledger(wanted).await })?;
+        let batches = batches.into_iter();
+        let batches = batches.map(|batch| PyRecordBatch::new(batch).into_pyarrow(py));
+        let batches = batches.collect::<PyResult<Vec<_>>>()?;
+        Ok((PySchema::new(schema).into_pyarrow(py)?, batches))
     }
 
-    /// Names of the system columns; last offset; watermark.
+    /// The block; names of the system columns; last offset; watermark.
     #[expect(clippy::type_complexity, reason = "a call of the facade's own")]
     fn facts(
         &self,
         py: Python<'_>,
-    ) -> PyResult<([String; 4], Option<u64>, Option<String>, Option<u64>)> {
-        let view = self.view(py, None, None)?;
+        at: Option<&str>,
+        micros: Option<i64>,
+    ) -> PyResult<(String, [String; 4], Option<u64>, Option<String>)> {
+        let view = self.view(py, at, micros)?;
         let state = &view.state;
         let names = state.vocabulary.names().map(str::to_owned);
         let watermark = checked(py, state.watermark())?.map(|w| odf::format_time(&w));
-        let number = state.tip.as_ref().map(|tip| tip.sequence_number);
-        Ok((names, state.last_offset(), watermark, number))
+        let hash = state.tip.as_ref().map(|tip| tip.hash.to_string());
+        Ok((
+            hash.unwrap_or_default(),
+            names,
+            state.last_offset(),
+            watermark,
+        ))
     }
 
     /// Checks everything: blocks, slices, rows, what is wrong.
@@ -411,7 +426,7 @@ fn schema_event<'py>(
     let given = schema_of(given)?;
     let mut fields = Vec::new();
     if let Some([offset, operation, system_time, event_time]) = names {
-        let vocabulary = odf::rules::Vocabulary {
+        let vocabulary = odf::Vocabulary {
             offset,
             operation,
             system_time,

@@ -45,7 +45,7 @@ impl TableHandle {
     }
 
     /// The filter that a predicate is of the snapshot.
-    fn filter(&self, given: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Arc<Filter>>> {
+    pub(crate) fn filter(&self, given: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Arc<Filter>>> {
         let Some(given) = given else {
             return Ok(None);
         };

@@ -21,6 +21,8 @@ const MANIFEST_KIND: i64 = 0x40_0000;
 /// The version that is written.
 pub const MANIFEST_VERSION: i32 = 3;
 const OLDEST_VERSION: i32 = 2;
+/// A longer block is none.
+pub(super) const MAX_BLOCK_BYTES: usize = 16 << 20;
 /// The name of events that this release does not know.
 pub const UNKNOWN: &str = "Unknown";
 
@@ -76,6 +78,13 @@ impl Block {
             sequence_number,
             event,
         )?;
+        if bytes.len() > MAX_BLOCK_BYTES {
+            let message = format!(
+                "a block of {} bytes; {MAX_BLOCK_BYTES} are allowed",
+                bytes.len()
+            );
+            return Err(Error::invalid(message));
+        }
         Self::from_bytes(bytes.into()).map_err(|e| e.with_kind(ErrorKind::InvalidInput))
     }
 
@@ -181,6 +190,11 @@ impl Block {
             .get("kind")
             .and_then(Value::as_str)
             .unwrap_or(UNKNOWN)
+    }
+
+    /// Whether all of the event is known to this release.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// Encodes the fields anew, canonically.

@@ -12,11 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
-use object_store::{GetOptions, PutMode};
+use futures::{StreamExt, stream};
+use object_store::GetOptions;
 use serde_json::Value;
 
-use super::block::{Block, event};
+use super::block::{Block, MAX_BLOCK_BYTES, event};
+use super::head::named_by;
 use super::multihash::{DatasetId, Multihash};
 use super::rules::State;
 use super::time::Moment;
@@ -28,7 +29,6 @@ use crate::store::cas::{Outcome, Register, Versioned, probe};
 const CONCURRENT_BLOCKS: usize = 32;
 /// So many blocks are read one after another before the folder is listed.
 const STEPS_BEFORE_LISTING: usize = 8;
-const MAX_BLOCK_BYTES: u64 = 64 << 20;
 /// A hash in any base.
 const MAX_HEAD_BYTES: u64 = 1024;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
@@ -58,6 +58,8 @@ pub struct Chain {
     store: Store,
     root: String,
     known: Arc<Mutex<Known>>,
+    /// The process that `known` is of.
+    owner: u32,
 }
 
 #[derive(Debug, Default)]
@@ -72,7 +74,7 @@ struct Known {
 pub struct Head {
     /// The newest block's hash.
     pub hash: Multihash,
-    version: Versioned,
+    pub(super) version: Versioned,
 }
 
 /// Blocks that were appended.
@@ -98,13 +100,17 @@ impl Chain {
             store,
             root: root.trim_matches('/').to_owned(),
             known: Arc::default(),
+            owner: std::process::id(),
         })
     }
 
     /// The same chain through another client.
     pub fn over(&self, store: Store) -> Result<Self> {
         let mut made = Self::new(store, &self.root)?;
-        made.known = Arc::clone(&self.known);
+        // In a forked process a thread that is not there may hold the lock.
+        if made.owner == self.owner {
+            made.known = Arc::clone(&self.known);
+        }
         Ok(made)
     }
 
@@ -128,14 +134,19 @@ impl Chain {
         self.path(&format!("data/{hash}"))
     }
 
-    /// Begins a chain: its first block.
-    pub async fn create(&self, id: &DatasetId, kind: DatasetKind) -> Result<Arc<Block>> {
+    /// Begins a chain: its first block, now or at a time before.
+    pub async fn create(
+        &self,
+        id: &DatasetId,
+        kind: DatasetKind,
+        time: Option<Moment>,
+    ) -> Result<Arc<Block>> {
         let fields = [
             ("datasetId", Some(id.to_string().into())),
             ("datasetKind", Some(kind.name().into())),
         ];
-        let now = self.store.clock().now().to_utc();
-        let seed = Block::new(now, None, 0, &event("Seed", fields))?;
+        let time = time.unwrap_or_else(|| self.store.clock().now().to_utc());
+        let seed = Block::new(time, None, 0, &event("Seed", fields))?;
         probe(&self.store, &self.root).await?;
         self.put(&seed).await?;
         let path = self.path("refs/head");
@@ -143,6 +154,8 @@ impl Chain {
         let value = Bytes::from(seed.hash().to_string());
         match head.create(value).await? {
             Outcome::Written(_) => Ok(self.keep(seed)),
+            // Its answer may have got lost, and others have followed it by now.
+            Outcome::Lost(now) if self.begins_with(&now, &seed).await? => Ok(self.keep(seed)),
             Outcome::Lost(_) | Outcome::Gone => {
                 let message = "there is a dataset already";
                 Err(Error::new(ErrorKind::AlreadyExists, message).at(&self.root))
@@ -157,22 +170,18 @@ impl Chain {
         let Some(version) = head.read_at_most(MAX_HEAD_BYTES).await? else {
             return Ok(None);
         };
-        let text = std::str::from_utf8(&version.bytes)
-            .unwrap_or_default()
-            .trim();
-        let hash = text.parse().map_err(|e: Error| {
-            e.with_kind(ErrorKind::BlockCorrupted)
-                .context("the head names no block")
-                .at(&path)
-        })?;
+        let hash = named_by(&version).map_err(|e| e.at(&path))?;
         Ok(Some(Head { hash, version }))
     }
 
     async fn need_head(&self) -> Result<Head> {
-        self.head().await?.ok_or_else(|| {
-            let message = "there is no dataset: it has no refs/head";
-            Error::new(ErrorKind::NotFound, message).at(&self.root)
-        })
+        self.head().await?.ok_or_else(|| self.missing())
+    }
+
+    /// The error of a chain that is not there.
+    pub fn missing(&self) -> Error {
+        let message = "there is no dataset: it has no refs/head";
+        Error::new(ErrorKind::NotFound, message).at(&self.root)
     }
 
     /// A block, checked against its name.
@@ -188,7 +197,7 @@ impl Chain {
         let path = self.path(&format!("blocks/{hash}"));
         let get = self
             .store
-            .get_at_most(&path, GetOptions::default(), MAX_BLOCK_BYTES);
+            .get_at_most(&path, GetOptions::default(), MAX_BLOCK_BYTES as u64);
         let (bytes, _) = get.await.map_err(|e| match e.kind() {
             ErrorKind::NotFound => {
                 let message = format!("block {hash} is missing");
@@ -209,7 +218,7 @@ impl Chain {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(&self, block: Block) -> Arc<Block> {
+    pub(super) fn keep(&self, block: Block) -> Arc<Block> {
         let block = Arc::new(block);
         let mut known = self.locked();
         known
@@ -291,14 +300,8 @@ impl Chain {
         let reaches = blocks
             .last()
             .is_none_or(|oldest| oldest.prev_block_hash == known_tip);
-        let mut state = match known {
-            Some(known) if reaches && known_tip.is_some() => State::clone(&known),
-            _ => State::default(),
-        };
-        for block in blocks.iter().rev() {
-            state.apply(block);
-        }
-        let state = Arc::new(state);
+        let base = known.filter(|_| reaches && known_tip.is_some());
+        let state = Arc::new(folded(base.as_deref().cloned(), &blocks));
         self.locked().state = Some(Arc::clone(&state));
         Ok(state)
     }
@@ -383,8 +386,12 @@ impl Chain {
         // On an older block it keeps the rules or not; either way another came before it.
         let base = match previous {
             Some(hash) if *hash != head.hash => match self.block(hash).await {
-                Ok(_) => self.fresh_state(hash).await?,
-                Err(_missing) => Arc::clone(&state),
+                Ok(_) => {
+                    let blocks = self.back_from(hash, None, usize::MAX).await?;
+                    Arc::new(folded(None, &blocks))
+                }
+                Err(e) if e.kind() == ErrorKind::BlockCorrupted => Arc::clone(&state),
+                Err(e) => return Err(e),
             },
             _ => Arc::clone(&state),
         };
@@ -402,50 +409,11 @@ impl Chain {
                 blocks,
                 attempts: 1,
             }),
-            Attempt::Lost => Err(self.timed_out(Duration::ZERO)),
-        }
-    }
-
-    /// As [`Chain::state_at`] of a block that is not after the newest known one.
-    pub async fn fresh_state(&self, hash: &Multihash) -> Result<Arc<State>> {
-        let blocks = self.back_from(hash, None, usize::MAX).await?;
-        let mut state = State::default();
-        for block in blocks.iter().rev() {
-            state.apply(block);
-        }
-        Ok(Arc::new(state))
-    }
-
-    pub(super) async fn move_head(&self, head: &Head, blocks: Vec<Block>) -> Result<Attempt> {
-        let Some(last) = blocks.last() else {
-            return Ok(Attempt::Appended(Vec::new()));
-        };
-        let value = Bytes::from(last.hash().to_string());
-        let puts: Vec<_> = blocks.iter().map(|block| self.put(block)).collect();
-        let puts = stream::iter(puts).buffer_unordered(CONCURRENT_BLOCKS);
-        puts.try_collect::<()>().await?;
-        let path = self.path("refs/head");
-        let register = Register::new(&self.store, &path);
-        match register.replace(&head.version, value).await? {
-            Outcome::Written(_) => {
-                let blocks = blocks.into_iter().map(|block| self.keep(block));
-                Ok(Attempt::Appended(blocks.collect()))
-            }
-            Outcome::Lost(_) => Ok(Attempt::Lost),
-            Outcome::Gone => {
-                let message = "the dataset has been removed";
-                Err(Error::new(ErrorKind::NotFound, message).at(&self.root))
+            Attempt::Lost => {
+                let message = "another block came first; nothing was appended";
+                Err(Error::new(ErrorKind::CommitConflict, message).at(&self.root))
             }
         }
-    }
-
-    async fn put(&self, block: &Block) -> Result<()> {
-        let path = self.path(&format!("blocks/{}", block.hash()));
-        // The same bytes whoever writes them.
-        self.store
-            .put(&path, block.bytes().clone(), PutMode::Overwrite)
-            .await?;
-        Ok(())
     }
 }
 
@@ -462,4 +430,13 @@ fn check_link(block: &Block, after: Option<&Arc<Block>>) -> Result<()> {
         return Err(Error::new(ErrorKind::BlockCorrupted, message));
     }
     Ok(())
+}
+
+/// What a chain says after blocks, newest first, that follow a state.
+pub(super) fn folded(base: Option<State>, newest_first: &[Arc<Block>]) -> State {
+    let mut state = base.unwrap_or_default();
+    for block in newest_first.iter().rev() {
+        state.apply(block);
+    }
+    state
 }

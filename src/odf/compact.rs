@@ -12,13 +12,13 @@ use arrow_array::{RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use serde_json::{Value, json};
 
-use super::block::{Block, UNKNOWN};
+use super::block::Block;
 use super::chain::{Attempt, Chain};
-use super::ingest::{Slice, rows_of, write_slice};
 use super::multihash::Multihash;
 use super::rows::Tally;
 use super::rules::{State, is_data};
 use super::schema;
+use super::slice::{Slice, remove, rows_of, write_slice};
 use super::time::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
@@ -26,6 +26,11 @@ use crate::table::{Wanted, scan};
 
 /// Where a merged block says what it was made from.
 const MADE_FROM: &str = "pypi.org/project/pds/compactedFrom";
+
+/// The head that a merged block was made from.
+pub(super) fn made_from(event: &Value) -> Option<Multihash> {
+    event.get("extra")?.get(MADE_FROM)?.as_str()?.parse().ok()
+}
 
 /// Slices that were merged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,14 +57,18 @@ pub async fn compact(
     let mut pause = Duration::from_millis(5);
     // What was merged once is merged.
     let mut merged: HashMap<Vec<Multihash>, Slice> = HashMap::new();
-    loop {
-        let head = chain.state().await?.0;
+    let done = loop {
+        let (head, state) = chain.state().await?;
+        state.check_readable()?;
         let blocks = chain.back_from(&head.hash, None, usize::MAX).await?;
         let plan = plan(&blocks, target_bytes)?;
         if plan.iter().all(|step| step.slices.len() < 2) {
-            return Ok(None);
+            break Ok(None);
         }
-        let made = remade(chain, &plan, &head.hash, options, &mut merged).await?;
+        let made = match remade(chain, &plan, &head.hash, options, &mut merged).await {
+            Ok(made) => made,
+            Err(e) => break Err(e),
+        };
         let after = made
             .last()
             .map_or_else(|| head.hash.clone(), |b| b.hash().clone());
@@ -70,14 +79,25 @@ pub async fn compact(
             slices_before: count(|step| step.slices.len()),
             slices_after: count(|step| step.slices.len().min(1)),
         };
-        if let Attempt::Appended(_) = chain.move_head(&head, made).await? {
-            return Ok(Some(done));
+        match chain.move_head(&head, made).await {
+            Ok(Attempt::Appended(_)) => {
+                let used: Vec<Vec<Multihash>> = plan.iter().map(Step::key).collect();
+                merged.retain(|key, _| !used.contains(key));
+                break Ok(Some(done));
+            }
+            Ok(Attempt::Lost) => {}
+            Err(e) if e.kind() == ErrorKind::CommitStateUnknown => return Err(e),
+            Err(e) => break Err(e),
         }
         if clock.monotonic() >= deadline {
-            return Err(chain.timed_out(timeout));
+            break Err(chain.timed_out(timeout));
         }
         pause = chain.pause(pause).await;
+    };
+    for slice in merged.values() {
+        remove(chain, slice).await;
     }
+    done
 }
 
 /// A block of the new chain: an old one as it is, or several with their slices.
@@ -92,6 +112,13 @@ struct Step {
     schema: Option<SchemaRef>,
 }
 
+impl Step {
+    fn key(&self) -> Vec<Multihash> {
+        let slices = self.slices.iter();
+        slices.map(|slice| slice.physical.clone()).collect()
+    }
+}
+
 /// The steps of the new chain, oldest first.
 fn plan(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
     let mut state = State::default();
@@ -101,18 +128,20 @@ fn plan(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
     for block in newest_first.iter().rev() {
         let event = block.event();
         let slice = match block.kind() {
-            "AddData" => Slice::of(event)?,
+            "AddData" if block.is_whole() => Slice::of(event)?,
             _ => None,
         };
         let size = slice.as_ref().map_or(0, |slice| slice.size);
-        let fits = |step: &Step| step.bytes + size <= target_bytes && may_merge(&step.event, event);
+        let fits = |step: &Step| {
+            step.bytes.saturating_add(size) <= target_bytes && may_merge(&step.event, event)
+        };
         match (open, slice) {
             (Some(at), Some(slice)) if fits(&steps[at]) => {
                 let mut step = steps.remove(at);
                 step.event = merged_event(&step.event, event);
                 step.time = block.system_time;
                 step.block = None;
-                step.bytes += slice.size;
+                step.bytes = step.bytes.saturating_add(slice.size);
                 step.slices.push(slice);
                 steps.push(step);
                 open = Some(steps.len() - 1);
@@ -129,7 +158,8 @@ fn plan(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
                     schema: of.map(Arc::new),
                 });
                 let breaks = is_data(block.kind())
-                    || matches!(block.kind(), "SetDataSchema" | "SetVocab" | UNKNOWN);
+                    || matches!(block.kind(), "SetDataSchema" | "SetVocab")
+                    || !block.is_whole();
                 if is_slice {
                     open = Some(steps.len() - 1);
                 } else if breaks {
@@ -146,7 +176,10 @@ fn plan(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
 fn may_merge(before: &Value, after: &Value) -> bool {
     let source = |event: &Value| event.get("newSourceState").map(|s| s["sourceName"].clone());
     let (was, is) = (source(before), source(after));
-    let plain = |event: &Value| event.get("extra").is_none_or(Value::is_null);
+    let plain = |event: &Value| {
+        let extra = event.get("extra").and_then(Value::as_object);
+        extra.is_none_or(|extra| extra.keys().all(|key| key == MADE_FROM))
+    };
     plain(before) && plain(after) && (was.is_none() || was == is)
 }
 
@@ -177,18 +210,14 @@ async fn remade(
             state.apply(block);
             continue;
         }
-        if step.event["kind"] == UNKNOWN {
+        if same.is_some_and(|block| !block.is_whole()) {
             let message = "an event of a later release stands behind slices that would be merged, and \
                            cannot be written anew";
             return Err(Error::new(ErrorKind::FormatNotSupported, message).at(chain.root()));
         }
         let mut event = step.event.clone();
         if step.slices.len() > 1 {
-            let key: Vec<_> = step
-                .slices
-                .iter()
-                .map(|slice| slice.physical.clone())
-                .collect();
+            let key = step.key();
             let slice = match merged.get(&key) {
                 Some(slice) => slice.clone(),
                 None => merge(chain, step, &state, options).await?,
@@ -218,7 +247,7 @@ async fn merge(chain: &Chain, step: &Step, state: &State, options: &WriteOptions
     })?;
     let (table, manifest) = rows_of(chain, &schema, &state.vocabulary, &step.slices)?;
     for slice in &step.slices {
-        super::verify::check_rows(chain, slice).await?;
+        super::verify::check_rows(chain, slice, &state.vocabulary.offset).await?;
     }
     let rows = scan(&table, Arc::new(manifest), Wanted::default()).await?;
     let tally = Arc::new(Mutex::new(Tally::new(&schema)?));

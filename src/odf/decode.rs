@@ -21,6 +21,8 @@ pub(super) const MAX_DEPTH: usize = 64;
 const MAX_READS_PER_BYTE: usize = 8;
 /// What a vector, a string or an offset starts with.
 const OFFSET_BYTES: usize = 4;
+/// What a table costs besides its bytes.
+const TABLE_COST: usize = 32;
 const TIMESTAMP_BYTES: usize = 16;
 
 /// An error of damaged bytes.
@@ -116,7 +118,7 @@ impl<'a> Buffer<'a> {
         if !is_sound {
             return Err(nowhere());
         }
-        self.spend(bytes)?;
+        self.spend(bytes + vtable_bytes + TABLE_COST)?;
         Ok(View {
             buffer: self,
             at,

@@ -6,12 +6,13 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, RecordBatch, StructArray, UInt64Array};
+use arrow_array::{Array, ArrayRef, RecordBatch, StructArray, make_array};
 use arrow_buffer::{BooleanBuffer, NullBuffer, buffer_bin_or};
+use arrow_data::ArrayData;
 use arrow_digest::{ArrayDigest, ArrayDigestV0};
-use arrow_schema::{DataType, Fields, Schema};
+use arrow_schema::{ArrowError, DataType, Fields, Schema};
 use arrow_select::concat::concat_batches;
-use arrow_select::take::take;
+use arrow_select::interleave::interleave;
 use sha3::{Digest, Sha3_256};
 
 use super::multihash::{ARROW0_SHA3_256, Multihash};
@@ -167,14 +168,25 @@ fn settled(arrays: &[ArrayRef], outer: Option<&NullBuffer>) -> Result<Vec<ArrayR
     arrays.iter().map(settle).collect()
 }
 
-/// An array with some of its values null, and nothing in their places.
+/// An array with some of its values null, and zeros or nothing in their places.
 fn emptied(array: &ArrayRef, nulls: &NullBuffer) -> Result<ArrayRef> {
-    let places = (0..array.len() as u64).map(|at| {
-        let at_index = usize::try_from(at).unwrap_or(usize::MAX);
-        nulls.is_valid(at_index).then_some(at)
-    });
-    let places: UInt64Array = places.collect();
-    take(array, &places, None).map_err(|e| Error::other(e.to_string()).caused_by(e))
+    let wrong = |e: ArrowError| Error::other(e.to_string()).caused_by(e);
+    // The places of nulls lead to a value of zeros behind the others.
+    let zeros = make_array(ArrayData::new_null(array.data_type(), 1));
+    let values = without_nulls(array)?;
+    let zeros = without_nulls(&zeros)?;
+    let places = (0..array.len()).map(|at| if nulls.is_valid(at) { (0, at) } else { (1, 0) });
+    let places: Vec<(usize, usize)> = places.collect();
+    let laid = interleave(&[values.as_ref(), zeros.as_ref()], &places).map_err(wrong)?;
+    let data = laid.to_data().into_builder().nulls(Some(nulls.clone()));
+    Ok(make_array(data.build().map_err(wrong)?))
+}
+
+/// The same values, all of them valid.
+fn without_nulls(array: &ArrayRef) -> Result<ArrayRef> {
+    let data = array.to_data().into_builder().nulls(None).build();
+    data.map(make_array)
+        .map_err(|e| Error::other(e.to_string()).caused_by(e))
 }
 
 /// As `arrow-digest` combines them: where both have nulls, what either calls valid counts as valid.

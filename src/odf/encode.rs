@@ -14,6 +14,7 @@ use super::decode::MAX_DEPTH;
 use super::layout::{Enum, Field, Kind, Table, Union, Width, is_spelling};
 use super::multihash::{DatasetId, Multihash};
 use super::time;
+use super::transforms::canonical;
 use crate::error::{Error, Result};
 
 type Offset = WIPOffset<UnionWIPOffset>;
@@ -264,7 +265,7 @@ impl Writer<'_> {
                 self.bytes(&bytes)
             }
             Kind::DatasetRef => {
-                let text = canonical_reference(text(value)?);
+                let text = canonical(text(value)?);
                 self.builder.create_string(&text).as_union_value()
             }
             Kind::Texts => {
@@ -302,12 +303,6 @@ impl Writer<'_> {
             _ => self.builder.create_string(text(value)?).as_union_value(),
         })
     }
-}
-
-/// Identities inside references have one spelling.
-fn canonical_reference(text: &str) -> String {
-    let id = text.parse::<DatasetId>().map(|id| id.to_string());
-    id.unwrap_or_else(|_| text.to_owned())
 }
 
 /// Keys in order at every level, whatever map the JSON library has been built with.

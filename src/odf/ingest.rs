@@ -4,27 +4,25 @@
 //! happened. The file's bytes and its rows are hashed while it is written. When another writer came
 //! first and brought rows, the rows are numbered anew from the file that is there already.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow_array::RecordBatchReader;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use serde_json::{Value, json};
+use chrono::Datelike;
+use serde_json::Value;
 
 use super::block::event;
 use super::chain::{Appended, Attempt, Chain};
-use super::multihash::{Multihash, SHA3_256};
 use super::rows::{Numbering, Tally, numbered};
-use super::rules::{State, Vocabulary};
+use super::rules::State;
 use super::schema;
+use super::slice::{Slice, Written, remove, rows_of, write_slice};
 use super::time::{self, Moment};
+use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
 use crate::parquet::options::WriteOptions;
-use crate::parquet::seal::Identity;
-use crate::parquet::writer::WritePlan;
-use crate::part::{discard, stage_hashed};
-use crate::store::stage::{Staging, hidden_in};
-use crate::table::{Table, Wanted, over, scan};
+use crate::table::{Wanted, scan};
 
 /// How rows are added.
 #[derive(Debug, Clone)]
@@ -50,65 +48,6 @@ pub struct Ingested {
     pub slice: Option<Slice>,
 }
 
-/// A file of a chain.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slice {
-    /// The hash of its rows.
-    pub logical: Multihash,
-    /// The hash of its bytes, and its name.
-    pub physical: Multihash,
-    /// The number of its first row.
-    pub start: u64,
-    /// The number of its last row.
-    pub end: u64,
-    /// Its bytes.
-    pub size: u64,
-}
-
-impl Slice {
-    /// Its rows.
-    pub fn rows(&self) -> u64 {
-        self.end - self.start + 1
-    }
-
-    pub(super) fn of(event: &Value) -> Result<Option<Self>> {
-        let Some(data) = event.get("newData").filter(|data| !data.is_null()) else {
-            return Ok(None);
-        };
-        let hash = |name: &str| data[name].as_str().unwrap_or_default().parse();
-        let interval = &data["offsetInterval"];
-        let number = |value: &Value| value.as_u64().unwrap_or(0);
-        let (start, end) = (number(&interval["start"]), number(&interval["end"]));
-        if end < start || end - start == u64::MAX {
-            let message = format!("a slice of the rows {start} to {end}");
-            return Err(super::decode::damaged(message));
-        }
-        Ok(Some(Self {
-            logical: hash("logicalHash")?,
-            physical: hash("physicalHash")?,
-            start,
-            end,
-            size: number(&data["size"]),
-        }))
-    }
-
-    pub(super) fn to_value(&self) -> Value {
-        json!({
-            "logicalHash": self.logical.to_string(),
-            "physicalHash": self.physical.to_string(),
-            "offsetInterval": {"start": self.start, "end": self.end},
-            "size": self.size,
-        })
-    }
-}
-
-/// A slice that is there and in no block yet.
-pub(super) struct Written {
-    pub(super) slice: Slice,
-    /// The latest event time, in milliseconds.
-    latest: Option<i64>,
-}
-
 /// Adds rows.
 pub async fn ingest(
     chain: &Chain,
@@ -118,6 +57,7 @@ pub async fn ingest(
     let clock = chain.store().clock();
     let deadline = clock.monotonic() + how.timeout;
     let (mut head, mut state) = chain.state().await?;
+    state.check_readable()?;
     let mut plan = Plan::new(&state, &input.schema(), how)?;
     let time = chain.time_after(&state);
     let mut written = write(chain, &plan, input, how, time).await?;
@@ -145,8 +85,9 @@ pub async fn ingest(
         match again(chain, &mut plan, &state, written.as_ref(), how).await {
             Ok(None) => {}
             Ok(Some(numbered)) => {
-                remove(chain, written.as_ref()).await;
-                written = Some(numbered);
+                if let Some(before) = written.replace(numbered) {
+                    remove(chain, &before.slice).await;
+                }
             }
             Err(e) => break Err(e),
         }
@@ -158,8 +99,8 @@ pub async fn ingest(
         }),
         Err(e) => {
             // With the outcome unknown the file stays: the block may be there.
-            if is_certain(&e) {
-                remove(chain, written.as_ref()).await;
+            if let Some(written) = written.filter(|_| is_certain(&e)) {
+                remove(chain, &written.slice).await;
             }
             Err(e)
         }
@@ -174,14 +115,6 @@ fn is_certain(error: &Error) -> bool {
     )
 }
 
-async fn remove(chain: &Chain, written: Option<&Written>) {
-    let Some(written) = written else { return };
-    let path = chain.data_path(&written.slice.physical.to_string());
-    if let Err(e) = chain.store().delete(&path).await {
-        log::warn!("{path} is in no block and could not be removed: {e}");
-    }
-}
-
 /// Numbers the rows anew where others brought rows meanwhile, or a schema.
 async fn again(
     chain: &Chain,
@@ -190,11 +123,12 @@ async fn again(
     written: Option<&Written>,
     how: &Ingest,
 ) -> Result<Option<Written>> {
+    state.check_readable()?;
     let Some(written) = written else {
-        plan.new_schema = plan.new_schema.take().filter(|_| state.schema.is_none());
+        *plan = Plan::again(state, plan, how)?;
         return Ok(None);
     };
-    let start = state.last_offset().map_or(0, |last| last + 1);
+    let start = next_offset(state)?;
     let is_same = plan.vocabulary == state.vocabulary
         && start == written.slice.start
         && state.schema.is_none() == plan.new_schema.is_some();
@@ -239,14 +173,7 @@ fn renamed(
     if before == after {
         return input;
     }
-    let name = |field: &Arc<Field>| {
-        let to = match field.name() {
-            name if *name == before.operation => after.operation.clone(),
-            name if *name == before.event_time => after.event_time.clone(),
-            name => name.clone(),
-        };
-        field.as_ref().clone().with_name(to)
-    };
+    let name = |field: &Arc<Field>| renamed_field(field, before, after);
     let schema = Arc::new(Schema::new(
         input.schema().fields().iter().map(name).collect::<Vec<_>>(),
     ));
@@ -256,6 +183,16 @@ fn renamed(
         arrow_array::RecordBatch::try_new(Arc::clone(&target), columns)
     });
     Box::new(arrow_array::RecordBatchIterator::new(batches, schema))
+}
+
+/// A column under the name that another vocabulary has for it.
+fn renamed_field(field: &Field, before: &Vocabulary, after: &Vocabulary) -> Field {
+    let to = match field.name() {
+        name if *name == before.operation => &after.operation,
+        name if *name == before.event_time => &after.event_time,
+        name => name,
+    };
+    field.clone().with_name(to)
 }
 
 /// The columns that slices get.
@@ -284,11 +221,11 @@ impl Plan {
 
     /// For rows that were written by another plan.
     fn again(state: &State, before: &Self, how: &Ingest) -> Result<Self> {
-        let given = before.target.fields().iter().filter(|field| {
-            let names = before.vocabulary.names();
-            field.name() != names[0] && field.name() != names[2]
-        });
-        let given = Schema::new(given.cloned().collect::<Vec<_>>());
+        let generated = [before.vocabulary.names()[0], before.vocabulary.names()[2]];
+        let given = before.target.fields().iter();
+        let given = given.filter(|field| !generated.contains(&field.name().as_str()));
+        let given = given.map(|field| renamed_field(field, &before.vocabulary, &state.vocabulary));
+        let given = Schema::new(given.collect::<Vec<_>>());
         let how = Ingest {
             event_time: None,
             ..how.clone()
@@ -305,7 +242,8 @@ impl Plan {
         for name in vocabulary.names() {
             if target.index_of(name).is_err() {
                 let message = format!(
-                    "the schema of the dataset has no column {name:?}, which the vocabulary asks for"
+                    "the schema of the dataset has no column {name:?}, which the vocabulary asks for; append \
+                     a SetVocab with the name that it has, or a SetDataSchema with that column"
                 );
                 return Err(Error::invalid(message));
             }
@@ -314,7 +252,7 @@ impl Plan {
             vocabulary,
             target: Arc::new(target),
             new_schema,
-            start: state.last_offset().map_or(0, |last| last + 1),
+            start: next_offset(state)?,
         })
     }
 
@@ -322,14 +260,18 @@ impl Plan {
     fn events(&self, state: &State, written: Option<&Written>, how: &Ingest) -> Result<Vec<Value>> {
         let mut events: Vec<Value> = self.new_schema.iter().cloned().collect();
         let before = state.watermark()?;
-        let latest = written
-            .and_then(|w| w.latest)
-            .and_then(chrono::DateTime::from_timestamp_millis);
+        let latest = written.and_then(|written| written.latest);
+        let latest = latest.map(moment_of).transpose()?;
         let watermark = match how.watermark {
             Some(given) => Some(given),
             None => before.max(latest),
         };
-        let advances = watermark != before || how.source_state.is_some();
+        let source = how.source_state.as_ref();
+        let name = source
+            .and_then(|s| s.get("sourceName"))
+            .and_then(Value::as_str);
+        let known = name.and_then(|name| state.source_states.get(name));
+        let advances = watermark != before || source != known;
         if written.is_none() && !advances {
             return Ok(events);
         }
@@ -348,6 +290,27 @@ impl Plan {
         events.push(event("AddData", fields));
         Ok(events)
     }
+}
+
+/// A time in milliseconds, of the years that a block can name.
+fn moment_of(milliseconds: i64) -> Result<Moment> {
+    let moment = chrono::DateTime::from_timestamp_millis(milliseconds);
+    moment
+        .filter(|moment| (0..=9999).contains(&moment.year()))
+        .ok_or_else(|| {
+            let message = format!(
+                "the event time {milliseconds} ms after 1970 is outside the years 0 to 9999"
+            );
+            Error::invalid(message)
+        })
+}
+
+/// The number of the next row.
+fn next_offset(state: &State) -> Result<u64> {
+    let next = state
+        .last_offset()
+        .map_or(Some(0), |last| last.checked_add(1));
+    next.ok_or_else(|| Error::invalid("there are no more offsets"))
 }
 
 /// The type of the times in system columns.
@@ -397,69 +360,4 @@ async fn write(
     };
     let rows = numbered(input, numbering, Arc::clone(&tally))?;
     write_slice(chain, rows, tally, plan.start, &how.options).await
-}
-
-/// Writes rows, which a tally is kept of as they pass, as a slice from an offset on.
-pub(super) async fn write_slice(
-    chain: &Chain,
-    rows: Box<dyn RecordBatchReader + Send>,
-    tally: Arc<Mutex<Tally>>,
-    start: u64,
-    options: &WriteOptions,
-) -> Result<Option<Written>> {
-    let store = chain.store();
-    let staging = Staging::new(store, None, options.memory_limit_bytes);
-    let identity = Identity {
-        write_id: store.clock().new_id(),
-        created_at: store.clock().now().to_rfc3339(),
-        task: 0,
-        sequence: 0,
-        last: true,
-    };
-    let mut options = options.clone();
-    options.rows_per_file = None;
-    let mut writing = WritePlan::new(rows.schema(), options, identity)?;
-    writing.keep_empty = false;
-    writing.sink_bytes = staging.memory_bytes();
-    // Its name is known when it is whole.
-    let hidden = hidden_in(store, &chain.path("data"), "slice");
-    let targets = Box::new(move |_| hidden.clone());
-    let files = stage_hashed(store, staging, writing, rows, targets).await?;
-    let Some(file) = files.first() else {
-        return Ok(None);
-    };
-    let tally = std::mem::take(&mut *tally.lock().unwrap_or_else(PoisonError::into_inner));
-    let (logical, latest) = tally.finish()?;
-    let physical = Multihash::new(SHA3_256, &file.sha3.unwrap_or_default());
-    let target = chain.data_path(&physical.to_string());
-    if let Err(e) = file.staged.publish(store, &target).await {
-        discard(store, std::slice::from_ref(&file.staged)).await;
-        return Err(e);
-    }
-    let slice = Slice {
-        logical,
-        physical,
-        start,
-        end: start + file.stats.rows - 1,
-        size: file.stats.bytes,
-    };
-    Ok(Some(Written { slice, latest }))
-}
-
-/// Slices as a snapshot to scan.
-pub(super) fn rows_of(
-    chain: &Chain,
-    schema: &SchemaRef,
-    vocabulary: &Vocabulary,
-    slices: &[Slice],
-) -> Result<(Table, crate::table::format::Manifest)> {
-    let table = Table::new(chain.store().clone(), chain.root())?;
-    let files = slices.iter().map(|slice| crate::table::GivenFile {
-        path: format!("data/{}", slice.physical),
-        size_bytes: slice.size,
-        rows: slice.rows(),
-        bounds: Some((vocabulary.offset.clone(), slice.start, slice.end)),
-    });
-    let manifest = over(schema, files.collect())?;
-    Ok((table, manifest))
 }

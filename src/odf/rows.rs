@@ -3,18 +3,18 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Int32Type, TimestampMillisecondType};
+use arrow_array::types::{Int32Type, Int64Type, TimestampMillisecondType};
 use arrow_array::{
     Array, ArrayRef, Int32Array, Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader,
     TimestampMillisecondArray,
 };
 use arrow_cast::{CastOptions, cast_with_options};
-use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
 
 use super::digest::LogicalHash;
 use super::ingest::time_type;
 use super::multihash::Multihash;
-use super::rules::Vocabulary;
+use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
 use crate::parquet::types::{batch_of, convert};
 use crate::table::conform;
@@ -146,13 +146,9 @@ fn external(error: Error) -> ArrowError {
     ArrowError::ExternalError(Box::new(error))
 }
 
-/// The input with operation and event time by the names and types they have in slices.
-fn prepared(
-    input: Box<dyn RecordBatchReader + Send>,
-    how: &Numbering,
-) -> Result<Box<dyn RecordBatchReader + Send>> {
-    let given = input.schema();
-    let [offset, operation, system_time, event_time] = how.vocabulary.names();
+/// Refuses columns whose names mean others.
+fn check_names(given: &Schema, how: &Numbering) -> Result<()> {
+    let [offset, _, system_time, event_time] = how.vocabulary.names();
     for name in [offset, system_time] {
         if given.index_of(name).is_ok() {
             let message = format!(
@@ -164,7 +160,14 @@ fn prepared(
     }
     let source = how.event_time.as_deref().unwrap_or(event_time);
     if how.event_time.is_some() {
-        crate::parquet::types::index_of(&given, source)?;
+        crate::parquet::types::index_of(given, source)?;
+        if source != event_time && how.target.index_of(source).is_ok() {
+            let message = format!(
+                "column {source:?} is a column of the dataset and cannot be the event time, which is \
+                 {event_time:?}; rename it in the data"
+            );
+            return Err(Error::invalid(message));
+        }
         if source != event_time && given.index_of(event_time).is_ok() {
             let message = format!(
                 "column {event_time:?} would be taken by the event time {source:?}; leave one of them out"
@@ -172,6 +175,18 @@ fn prepared(
             return Err(Error::invalid(message));
         }
     }
+    Ok(())
+}
+
+/// The input with operation and event time by the names and types they have in slices.
+fn prepared(
+    input: Box<dyn RecordBatchReader + Send>,
+    how: &Numbering,
+) -> Result<Box<dyn RecordBatchReader + Send>> {
+    let given = input.schema();
+    check_names(&given, how)?;
+    let [_, operation, _, event_time] = how.vocabulary.names();
+    let source = how.event_time.as_deref().unwrap_or(event_time);
     let mut fields = Vec::new();
     for field in given.fields() {
         let is_time = field.name() == source;
@@ -223,6 +238,20 @@ fn cast_to(column: &ArrayRef, field: &Field) -> Result<ArrayRef> {
         safe: false,
         ..CastOptions::default()
     };
+    // Towards the past, before 1970 too.
+    let finer = match column.data_type() {
+        DataType::Timestamp(TimeUnit::Microsecond, _) => Some(1_000),
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => Some(1_000_000),
+        _ => None,
+    };
+    if let (Some(per_milli), true) = (finer, is_moment(field.data_type())) {
+        let plain = cast_with_options(column, &DataType::Int64, &options);
+        let plain = plain.map_err(|e| Error::other(e.to_string()).caused_by(e))?;
+        let floored = plain.as_primitive::<Int64Type>();
+        let floored: Int64Array = floored.unary(|value| value.div_euclid(per_milli));
+        let times = floored.reinterpret_cast::<TimestampMillisecondType>();
+        return Ok(Arc::new(times.with_timezone("UTC")));
+    }
     cast_with_options(column, field.data_type(), &options).map_err(|e| {
         let message = format!("column {:?} cannot be used: {e}", field.name());
         Error::invalid(message).caused_by(e)

@@ -8,60 +8,20 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::block::Block;
+use super::block::{Block, UNKNOWN};
+use super::evolution;
 use super::fields::{get, inputs_of, invalid, moment, no_op, number, refused, text};
 use super::multihash::Multihash;
 use super::schema;
 use super::time::Moment;
-use super::transforms::{check_inputs, check_queries, check_query_input};
-use crate::error::Result;
+use super::transforms::{canonical, check_inputs, check_queries, check_query_input};
+use super::vocabulary::Vocabulary;
+use crate::error::{Error, ErrorKind, Result};
 
-/// The names of the system columns.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Vocabulary {
-    /// The row's number.
-    pub offset: String,
-    /// Append, retract or correct.
-    pub operation: String,
-    /// When the row was written.
-    pub system_time: String,
-    /// When what it tells happened.
-    pub event_time: String,
-}
-
-impl Default for Vocabulary {
-    fn default() -> Self {
-        Self {
-            offset: "offset".to_owned(),
-            operation: "op".to_owned(),
-            system_time: "system_time".to_owned(),
-            event_time: "event_time".to_owned(),
-        }
-    }
-}
-
-impl Vocabulary {
-    /// The names in the order of the columns.
-    pub fn names(&self) -> [&str; 4] {
-        [
-            &self.offset,
-            &self.operation,
-            &self.system_time,
-            &self.event_time,
-        ]
-    }
-
-    fn of(event: &Value) -> Self {
-        let usual = Self::default();
-        let name = |key: &str, usual: String| text(event, key).map_or(usual, str::to_owned);
-        Self {
-            offset: name("offsetColumn", usual.offset),
-            operation: name("operationTypeColumn", usual.operation),
-            system_time: name("systemTimeColumn", usual.system_time),
-            event_time: name("eventTimeColumn", usual.event_time),
-        }
-    }
-}
+/// The events that this release knows.
+const KNOWN_EVENTS: u64 = 13;
+const NO_PROGRESS: &str =
+    "Event neither has data nor it advances checkpoint, watermark, or source state";
 
 /// The newest block.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,6 +53,8 @@ pub struct State {
     settings: BTreeMap<String, Value>,
     /// The last `ExecuteTransform`.
     query: Option<Value>,
+    /// An event that this release cannot read and that may have said what the data is.
+    unreadable: Option<u64>,
 }
 
 /// The last offset after an event that may carry data.
@@ -109,6 +71,12 @@ fn checkpoint(event: &Value) -> Option<&str> {
     get(event, "newCheckpoint").and_then(|c| text(c, "physicalHash"))
 }
 
+/// Whether an event that may carry data carries nothing.
+fn is_empty(event: &Value) -> bool {
+    let names = ["newData", "newCheckpoint", "newWatermark", "newSourceState"];
+    names.iter().all(|name| get(event, name).is_none())
+}
+
 /// Whether an event may carry data.
 pub(super) fn is_data(kind: &str) -> bool {
     matches!(kind, "AddData" | "ExecuteTransform")
@@ -121,6 +89,26 @@ impl State {
         match block.kind() {
             "SetVocab" => self.vocabulary = Vocabulary::of(event),
             "SetDataSchema" => self.schema = Some(event.clone()),
+            // Each undoes the other.
+            "DisablePollingSource" => drop(self.settings.remove("SetPollingSource")),
+            "SetPollingSource" => drop(self.settings.remove("DisablePollingSource")),
+            "DisablePushSource" | "AddPushSource" => {
+                let name = text(event, "sourceName").unwrap_or_default();
+                let disables = block.kind() == "DisablePushSource";
+                let other = if disables {
+                    "AddPushSource"
+                } else {
+                    "DisablePushSource"
+                };
+                self.settings.remove(&format!("{other} {name}"));
+            }
+            UNKNOWN => {
+                let tag = number(event, "tag").unwrap_or(0);
+                // The rest of those that are known do not say what the data is.
+                if matches!(tag, 0..=2 | 10) || tag > KNOWN_EVENTS {
+                    self.unreadable = Some(tag);
+                }
+            }
             kind if is_data(kind) => {
                 if let Some(state) = get(event, "newSourceState") {
                     let name = text(state, "sourceName").unwrap_or_default();
@@ -144,6 +132,18 @@ impl State {
         });
     }
 
+    /// An error where an event of a later release may have said what the data is.
+    pub fn check_readable(&self) -> Result<()> {
+        let Some(tag) = self.unreadable else {
+            return Ok(());
+        };
+        let message = format!(
+            "the chain has an event of a later release (number {tag}), which may say what the data is; \
+             upgrade"
+        );
+        Err(Error::new(ErrorKind::FormatNotSupported, message))
+    }
+
     /// The last event of a kind of which only the last counts.
     pub fn setting(&self, kind: &str) -> Option<&Value> {
         self.settings.get(kind)
@@ -154,7 +154,7 @@ impl State {
         self.data.as_ref().and_then(last_offset)
     }
 
-    /// The watermark, as text.
+    /// The watermark.
     pub fn watermark(&self) -> Result<Option<Moment>> {
         self.data
             .as_ref()
@@ -169,7 +169,49 @@ impl State {
     /// Whether a block may be appended: it keeps the rules and changes something.
     pub fn check_new(&self, block: &Block) -> Result<()> {
         self.check(block)?;
-        self.check_change(block.event())
+        let event = block.event();
+        match block.kind() {
+            // Who reads it needs it, though older tools did not look.
+            "SetDataSchema" => self.check_usable(event),
+            "AddData" => {
+                let state = get(event, "newSourceState");
+                let name = state.and_then(|state| text(state, "sourceName"));
+                let known = name.and_then(|name| self.source_states.get(name));
+                if self.stands_still(event) && state.is_some() && state == known {
+                    return Err(no_op(NO_PROGRESS));
+                }
+                Ok(())
+            }
+            "ExecuteTransform" if is_empty(event) => Err(no_op("Event is empty")),
+            _ => self.check_change(event),
+        }
+    }
+
+    /// Whether this release can write and read data of a schema.
+    fn check_usable(&self, event: &Value) -> Result<()> {
+        let unusable = |e: Error| invalid(e.message().to_owned()).caused_by(e);
+        let columns = schema::arrow_of(event).map_err(unusable)?;
+        let mut names: Vec<&String> = columns.fields().iter().map(|f| f.name()).collect();
+        names.sort();
+        let before = names.len();
+        names.dedup();
+        if names.len() < before {
+            let message = "a schema has two columns of the same name";
+            return Err(invalid(message));
+        }
+        let before = self.schema.as_ref().map(schema::logical_of);
+        if let (Some(Ok(before)), Some(new)) = (before, get(event, "schema")) {
+            let nested = evolution::compare(&before, new, true).nested;
+            if !nested.is_empty() {
+                let message = format!(
+                    "the fields {} are added within another, which rows that are there cannot be read \
+                     with; add a column",
+                    nested.join(", ")
+                );
+                return Err(invalid(message));
+            }
+        }
+        Ok(())
     }
 
     /// Whether a block may come next.
@@ -253,12 +295,9 @@ impl State {
                 return Err(invalid("Invalid offset interval"));
             }
         }
-        let is_empty = ["newData", "newCheckpoint", "newWatermark", "newSourceState"]
-            .iter()
-            .all(|name| get(event, name).is_none());
         let has_inputs = get(event, "queryInputs").and_then(Value::as_array);
         let has_inputs = has_inputs.is_some_and(|inputs| !inputs.is_empty());
-        if is_empty && !has_inputs {
+        if is_empty(event) && !has_inputs {
             return Err(no_op("Event is empty"));
         }
         let before = self.watermark()?;
@@ -298,13 +337,8 @@ impl State {
             .as_ref()
             .and_then(|event| get(event, "newSourceState"));
         let state = get(event, "newSourceState");
-        let known = state
-            .and_then(|state| text(state, "sourceName"))
-            .and_then(|name| self.source_states.get(name));
-        if self.stands_still(event) && (state == before || (state.is_some() && state == known)) {
-            let message =
-                "Event neither has data nor it advances checkpoint, watermark, or source state";
-            return Err(no_op(message));
+        if self.stands_still(event) && state == before {
+            return Err(no_op(NO_PROGRESS));
         }
         Ok(())
     }
@@ -314,7 +348,7 @@ impl State {
         let ids = |inputs: &[Value], name: &str| -> Vec<String> {
             let ids = inputs
                 .iter()
-                .map(|i| text(i, name).unwrap_or_default().to_owned());
+                .map(|i| canonical(text(i, name).unwrap_or_default()));
             ids.collect()
         };
         let declared = match (self.setting("SetTransform"), &self.query) {
@@ -347,16 +381,19 @@ impl State {
 
     fn check_schema(&self, event: &Value) -> Result<()> {
         let Some(new) = get(event, "schema") else {
-            // The older form: it may say what it likes, as long as it can be read.
-            return schema::arrow_of(event).map(drop);
+            // The older form may say what it likes.
+            return Ok(());
         };
         schema::to_arrow(new).map_err(|e| invalid(e.message().to_owned()).caused_by(e))?;
         let Some(before) = &self.schema else {
             return Ok(());
         };
         let was_raw = get(before, "rawArrowSchema").is_some();
-        let before = schema::logical_of(before)?;
-        let difference = schema::compare(&before, new, was_raw);
+        // Of the older form not everything has a logical type.
+        let Ok(before) = schema::logical_of(before) else {
+            return Ok(());
+        };
+        let difference = evolution::compare(&before, new, was_raw);
         if !difference.any {
             return Err(no_op("New schema is identical to the current"));
         }

@@ -26,7 +26,9 @@ pub(super) fn from_bytes(bytes: &[u8; 16]) -> Result<Moment> {
     let day = u16::from_le_bytes([bytes[4], bytes[5]]);
     let seconds = u32::from_le_bytes(word(8));
     let nanoseconds = u32::from_le_bytes(word(12));
-    let date = NaiveDate::from_yo_opt(year, day.into());
+    // Others have no text.
+    let year_of_text = Some(year).filter(|year| (0..=9999).contains(year));
+    let date = year_of_text.and_then(|year| NaiveDate::from_yo_opt(year, day.into()));
     let time = NaiveTime::from_num_seconds_from_midnight_opt(seconds, nanoseconds);
     let (Some(date), Some(time)) = (date, time) else {
         let message = format!(

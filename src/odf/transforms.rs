@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::fields::{get, inputs_of, invalid, text};
+use super::multihash::DatasetId;
 use crate::error::Result;
 
 pub(super) fn check_inputs(event: &Value) -> Result<()> {
@@ -12,7 +13,7 @@ pub(super) fn check_inputs(event: &Value) -> Result<()> {
     }
     let mut seen = Vec::new();
     for input in &inputs {
-        let id = text(input, "datasetRef").filter(|r| r.starts_with("did:odf:"));
+        let id = text(input, "datasetRef").and_then(|r| r.parse::<DatasetId>().ok());
         if id.is_none() || get(input, "alias").is_none() {
             let message = "Transform inputs must be resolved to dataset IDs and specify aliases";
             return Err(invalid(message));
@@ -20,7 +21,7 @@ pub(super) fn check_inputs(event: &Value) -> Result<()> {
         if seen.contains(&id) {
             let message = format!(
                 "Transform contains duplicate inputs: {}",
-                id.unwrap_or_default()
+                id.map(|id| id.to_string()).unwrap_or_default()
             );
             return Err(invalid(message));
         }
@@ -78,4 +79,10 @@ pub(super) fn check_query_input(before: &Value, now: &Value) -> Result<()> {
         return Err(invalid(message));
     }
     Ok(())
+}
+
+/// Identities have one spelling, other references that which they have.
+pub(super) fn canonical(reference: &str) -> String {
+    let id = reference.parse::<DatasetId>().map(|id| id.to_string());
+    id.unwrap_or_else(|_| reference.to_owned())
 }

@@ -1,9 +1,11 @@
 //! Whether a chain is what was written: links, rules, and every byte of its files.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray as _;
-use arrow_array::types::Int64Type;
+use arrow_array::types::UInt64Type;
+use arrow_array::{Array, ArrayRef};
 use arrow_schema::DataType;
 use futures::{StreamExt, stream};
 use object_store::GetOptions;
@@ -12,9 +14,9 @@ use sha3::{Digest, Sha3_256};
 use super::block::Block;
 use super::chain::Chain;
 use super::digest::LogicalHash;
-use super::ingest::{Slice, rows_of};
 use super::multihash::{Multihash, SHA3_256};
-use super::rules::State;
+use super::rules::{State, is_data};
+use super::slice::{Slice, rows_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::default_threads;
 use crate::parquet::file::TAIL_BYTES;
@@ -64,7 +66,7 @@ pub async fn verify(chain: &Chain, until: Option<&Multihash>, data: bool) -> Res
             let message = "there is no dataset: it has no refs/head";
             return Err(Error::new(ErrorKind::NotFound, message).at(chain.root()));
         }
-        Err(e) if e.kind() == ErrorKind::BlockCorrupted => {
+        Err(e) if is_finding(&e) => {
             found.note(fresh.path("refs/head"), e.message());
             return Ok(found);
         }
@@ -116,9 +118,17 @@ fn check_rules(chain: &Chain, blocks: &[Arc<Block>], found: &mut Verified) {
 
 async fn check_files(chain: &Chain, blocks: &[Arc<Block>], found: &mut Verified) -> Result<()> {
     let mut checks = Vec::new();
+    let mut state = State::default();
     for block in blocks.iter().rev() {
-        checks.push(Check::slice(chain, block));
+        match Check::slice(chain, block, &state) {
+            Ok(check) => checks.push(check),
+            Err(e) => {
+                let path = chain.path(&format!("blocks/{}", block.hash()));
+                found.note(path, e.message());
+            }
+        }
         checks.push(Check::checkpoint(chain, block));
+        state.apply(block);
     }
     let checks: Vec<Check> = checks.into_iter().flatten().collect();
     let slices = checks.iter().filter(|check| check.slice.is_some());
@@ -126,7 +136,7 @@ async fn check_files(chain: &Chain, blocks: &[Arc<Block>], found: &mut Verified)
     found.rows = slices
         .filter_map(|check| check.slice.as_ref())
         .map(Slice::rows)
-        .sum();
+        .fold(0, u64::saturating_add);
     let looked: Vec<_> = checks.iter().map(|check| check.run(chain)).collect();
     let mut looked = stream::iter(looked).buffered(default_threads());
     let mut at = 0;
@@ -147,17 +157,23 @@ struct Check {
     hash: Option<Multihash>,
     size: u64,
     slice: Option<Slice>,
+    /// The name of the column of its numbers.
+    offset: String,
 }
 
 impl Check {
-    fn slice(chain: &Chain, block: &Block) -> Option<Self> {
-        let slice = Slice::of(block.event()).ok().flatten()?;
-        Some(Self {
+    fn slice(chain: &Chain, block: &Block, state: &State) -> Result<Option<Self>> {
+        let slice = match block.kind() {
+            kind if is_data(kind) => Slice::of(block.event())?,
+            _ => None,
+        };
+        Ok(slice.map(|slice| Self {
             path: chain.data_path(&slice.physical.to_string()),
             hash: Some(slice.physical.clone()),
             size: slice.size,
             slice: Some(slice),
-        })
+            offset: state.vocabulary.offset.clone(),
+        }))
     }
 
     fn checkpoint(chain: &Chain, block: &Block) -> Option<Self> {
@@ -171,13 +187,14 @@ impl Check {
             hash: hash.parse().ok(),
             size: checkpoint["size"].as_u64().unwrap_or(0),
             slice: None,
+            offset: String::new(),
         })
     }
 
     async fn run(&self, chain: &Chain) -> Result<()> {
         self.check_bytes(chain).await?;
         match &self.slice {
-            Some(slice) => check_rows(chain, slice).await,
+            Some(slice) => check_rows(chain, slice, &self.offset).await,
             None => Ok(()),
         }
     }
@@ -225,28 +242,28 @@ impl Check {
 }
 
 /// Checks the logical hash of a slice, and the numbers of its rows.
-pub(super) async fn check_rows(chain: &Chain, slice: &Slice) -> Result<()> {
+pub(super) async fn check_rows(chain: &Chain, slice: &Slice, offset: &str) -> Result<()> {
     let path = chain.data_path(&slice.physical.to_string());
     let damaged = |message: String| Error::new(ErrorKind::PartCorrupted, message).at(&path);
     let part = open(chain.store(), &path, TAIL_BYTES).await?;
     let fields: Vec<_> = part.file.schema.fields().iter().cloned().collect();
     let schema = Arc::new(arrow_schema::Schema::new(fields));
     drop(part);
-    let vocabulary = super::rules::Vocabulary::default();
+    let Ok(column) = schema.index_of(offset) else {
+        return Err(damaged(format!("it has no column {offset:?}")));
+    };
+    let vocabulary = super::vocabulary::Vocabulary::default();
     let (table, manifest) = rows_of(chain, &schema, &vocabulary, std::slice::from_ref(slice))?;
     let mut rows = scan(&table, Arc::new(manifest), Wanted::default()).await?;
     let mut digest = LogicalHash::new(&schema)?;
     let mut next = slice.start;
     while let Some(batch) = rows.next().await {
         let batch = batch?;
-        let count = batch.num_rows() as u64;
         let first = next;
+        // So many rows there are not: the footer was checked.
+        next = next.saturating_add(batch.num_rows() as u64);
         digest = blocking(move || {
-            let numbers = arrow_cast::cast(batch.column(0), &DataType::Int64);
-            let numbers = numbers.map_err(|e| Error::other(e.to_string()).caused_by(e))?;
-            let numbers = numbers.as_primitive::<Int64Type>().values();
-            let expected = (first..first + count).map(|n| i64::try_from(n).unwrap_or(i64::MAX));
-            if !numbers.iter().copied().eq(expected) {
+            if !is_numbered(batch.column(column), first..next) {
                 let message = format!("its rows are not numbered from {first} on");
                 return Err(Error::new(ErrorKind::PartCorrupted, message));
             }
@@ -254,11 +271,21 @@ pub(super) async fn check_rows(chain: &Chain, slice: &Slice) -> Result<()> {
             Ok(digest)
         })
         .await?;
-        next += count;
     }
     let found = digest.finish()?;
     if found != slice.logical {
         return Err(damaged(format!("its rows have the logical hash {found}")));
     }
     Ok(())
+}
+
+/// Whether a column counts.
+fn is_numbered(column: &ArrayRef, numbers: Range<u64>) -> bool {
+    if !column.data_type().is_integer() || column.null_count() > 0 {
+        return false;
+    }
+    arrow_cast::cast(column, &DataType::UInt64).is_ok_and(|found| {
+        let found = found.as_primitive::<UInt64Type>();
+        found.null_count() == 0 && found.values().iter().copied().eq(numbers)
+    })
 }

@@ -4,20 +4,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::Int32Type;
-use arrow_array::{RecordBatch, UInt64Array};
+use arrow_array::types::{Int32Type, Int64Type};
+use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow_row::{OwnedRow, RowConverter, SortField};
-use arrow_schema::{Schema, SchemaRef};
+use arrow_schema::{DataType, Schema, SchemaRef};
 use arrow_select::concat::concat_batches;
-use arrow_select::take::take;
+use arrow_select::filter::filter_record_batch;
 
 use super::block::Block;
-use super::chain::Chain;
-use super::ingest::{Slice, rows_of};
+use super::chain::{Chain, folded};
+use super::compact::made_from;
 use super::multihash::Multihash;
-use super::rules::{State, Vocabulary, is_data};
+use super::rules::{State, is_data};
 use super::schema;
+use super::slice::{Slice, rows_of};
 use super::time::Moment;
+use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::file::TAIL_BYTES;
 use crate::part::open;
@@ -58,7 +60,7 @@ impl Chain {
         let state = if is_newest {
             newest
         } else {
-            self.fresh_state(&hash).await?
+            Arc::new(folded(None, &blocks))
         };
         Ok(View {
             chain: self.clone(),
@@ -68,14 +70,26 @@ impl Chain {
     }
 
     async fn at_time(&self, head: &Multihash, time: Moment) -> Result<Multihash> {
-        let blocks = self.back_from(head, None, usize::MAX).await?;
-        let found = blocks
-            .iter()
-            .find(|block| block.system_time.timestamp_micros() <= time.timestamp_micros());
-        found.map(|block| block.hash().clone()).ok_or_else(|| {
-            let message = format!("the dataset begins after {time}");
-            Error::new(ErrorKind::NotFound, message).at(self.root())
-        })
+        let mut newest = head.clone();
+        loop {
+            let blocks = self.back_from(&newest, None, usize::MAX).await?;
+            let is_then = |block: &Arc<Block>| {
+                block.system_time.timestamp_micros() <= time.timestamp_micros()
+            };
+            let Some(at) = blocks.iter().position(is_then) else {
+                let message = format!("the dataset begins after {time}");
+                return Err(Error::new(ErrorKind::NotFound, message).at(self.root()));
+            };
+            // What was merged later was seen one by one then.
+            let later = blocks[..at]
+                .iter()
+                .rev()
+                .find(|block| is_data(block.kind()));
+            match later.and_then(|block| made_from(block.event())) {
+                Some(before) => newest = before,
+                None => return Ok(blocks[at].hash().clone()),
+            }
+        }
     }
 }
 
@@ -103,6 +117,7 @@ impl View {
     /// The columns: those of the last `SetDataSchema`; without one, those of the newest file; None
     /// where nothing says.
     pub async fn schema(&self) -> Result<Option<SchemaRef>> {
+        self.state.check_readable()?;
         if let Some(event) = &self.state.schema {
             return Ok(Some(Arc::new(schema::arrow_of(event)?)));
         }
@@ -130,28 +145,79 @@ impl View {
         )
     }
 
-    /// The numbers of the rows that are left when retractions and corrections are applied, in order. All
-    /// rows are held in memory.
-    pub async fn ledger(&self) -> Result<RecordBatch> {
+    /// The rows that are left when retractions and corrections are applied, in order: of those for which
+    /// `wanted` holds, its columns. All rows are held in memory.
+    pub async fn ledger(&self, wanted: Wanted) -> Result<(SchemaRef, Vec<RecordBatch>)> {
         let (table, manifest) = self.snapshot().await?;
-        let mut found = scan(&table, Arc::new(manifest), Wanted::default()).await?;
-        let schema = Arc::clone(&found.schema);
-        let mut batches = Vec::new();
-        while let Some(batch) = found.next().await {
-            batches.push(batch?);
-        }
+        let manifest = Arc::new(manifest);
+        let all = Wanted::default();
+        let (schema, batches) = collected(&table, Arc::clone(&manifest), all).await?;
         let vocabulary = self.state.vocabulary.clone();
-        crate::part::blocking(move || {
+        let left = crate::part::blocking(move || {
             let all = concat_batches(&schema, &batches);
             let all = all.map_err(|e| Error::other(e.to_string()).caused_by(e))?;
             applied(&all, &vocabulary)
-        })
-        .await
+        });
+        let left = left.await?;
+        let offset = self.state.vocabulary.offset.clone();
+        let asked = wanted.columns.unwrap_or_else(|| {
+            let names = manifest.schema.columns.iter().map(|c| c.name.clone());
+            names
+                .filter(|name| *name != self.state.vocabulary.operation)
+                .collect()
+        });
+        let mut columns = asked.clone();
+        columns.push(offset);
+        columns.dedup();
+        let is_asked = asked.contains(&self.state.vocabulary.offset);
+        let columns = if is_asked { asked.clone() } else { columns };
+        let wanted = Wanted {
+            columns: Some(columns.clone()),
+            ..wanted
+        };
+        let (schema, batches) = collected(&table, manifest, wanted).await?;
+        let place = columns
+            .iter()
+            .position(|name| *name == self.state.vocabulary.offset);
+        let kept = batches.iter().map(|batch| {
+            let rows =
+                filter_record_batch(batch, &is_left(batch.column(place.unwrap_or(0)), &left)?)
+                    .and_then(|rows| rows.project(&(0..asked.len()).collect::<Vec<_>>()));
+            rows.map_err(|e| Error::other(e.to_string()).caused_by(e))
+        });
+        let kept = kept.collect::<Result<Vec<_>>>()?;
+        let schema = schema.project(&(0..asked.len()).collect::<Vec<_>>());
+        let schema = schema.map_err(|e| Error::other(e.to_string()).caused_by(e))?;
+        Ok((Arc::new(schema), kept))
     }
 }
 
+async fn collected(
+    table: &Table,
+    manifest: Arc<Manifest>,
+    wanted: Wanted,
+) -> Result<(SchemaRef, Vec<RecordBatch>)> {
+    let mut found = scan(table, manifest, wanted).await?;
+    let schema = Arc::clone(&found.schema);
+    let mut batches = Vec::new();
+    while let Some(batch) = found.next().await {
+        batches.push(batch?);
+    }
+    Ok((schema, batches))
+}
+
+fn is_left(offsets: &ArrayRef, left: &[i64]) -> Result<BooleanArray> {
+    let offsets = arrow_cast::cast(offsets, &DataType::Int64);
+    let offsets = offsets.map_err(|e| Error::other(e.to_string()).caused_by(e))?;
+    let offsets = offsets.as_primitive::<Int64Type>().values();
+    Ok(offsets
+        .iter()
+        .map(|offset| Some(left.binary_search(offset).is_ok()))
+        .collect())
+}
+
 /// The numbers of the rows that operations leave.
-fn applied(rows: &RecordBatch, vocabulary: &Vocabulary) -> Result<RecordBatch> {
+fn applied(rows: &RecordBatch, vocabulary: &Vocabulary) -> Result<Vec<i64>> {
     let wrong = |e: arrow_schema::ArrowError| Error::other(e.to_string()).caused_by(e);
     let [offset, operation, system_time, _] = vocabulary.names();
     let schema = rows.schema();
@@ -168,20 +234,24 @@ fn applied(rows: &RecordBatch, vocabulary: &Vocabulary) -> Result<RecordBatch> {
     let converter = RowConverter::new(fields.collect()).map_err(wrong)?;
     let columns: Vec<_> = told.iter().map(|i| Arc::clone(rows.column(*i))).collect();
     let keys = converter.convert_columns(&columns).map_err(wrong)?;
-    let operations = arrow_cast::cast(
-        rows.column(place(operation)?),
-        &arrow_schema::DataType::Int32,
-    );
+    let operations = arrow_cast::cast(rows.column(place(operation)?), &DataType::Int32);
     let operations = operations.map_err(wrong)?;
     let operations = operations.as_primitive::<Int32Type>();
     let mut standing: HashMap<OwnedRow, Vec<u64>> = HashMap::new();
     let mut kept = vec![false; rows.num_rows()];
     for (index, operation) in operations.values().iter().enumerate() {
         let key = keys.row(index).owned();
-        if matches!(operation, 0 | 3) {
-            standing.entry(key).or_default().push(index as u64);
-            kept[index] = true;
-            continue;
+        match operation {
+            0 | 3 => {
+                standing.entry(key).or_default().push(index as u64);
+                kept[index] = true;
+                continue;
+            }
+            1 | 2 => {}
+            other => {
+                let message = format!("row {index} has the operation {other}, which is none");
+                return Err(Error::new(ErrorKind::PartCorrupted, message));
+            }
         }
         let Some(gone) = standing.get_mut(&key).and_then(Vec::pop) else {
             let message = format!(
@@ -191,8 +261,11 @@ fn applied(rows: &RecordBatch, vocabulary: &Vocabulary) -> Result<RecordBatch> {
         };
         kept[usize::try_from(gone).unwrap_or(usize::MAX)] = false;
     }
-    let places = (0..rows.num_rows()).filter(|i| kept[*i]).map(|i| i as u64);
-    let places = UInt64Array::from_iter_values(places);
-    let left = take(rows.column(place(offset)?), &places, None).map_err(wrong)?;
-    RecordBatch::try_from_iter([(offset, left)]).map_err(wrong)
+    let offsets = arrow_cast::cast(rows.column(place(offset)?), &DataType::Int64);
+    let offsets = offsets.map_err(wrong)?;
+    let offsets = offsets.as_primitive::<Int64Type>().values().iter();
+    let left = offsets.zip(&kept).filter(|(_, kept)| **kept);
+    let mut left: Vec<i64> = left.map(|(offset, _)| *offset).collect();
+    left.sort_unstable();
+    Ok(left)
 }

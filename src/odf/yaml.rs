@@ -134,9 +134,8 @@ fn is_plain(text: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || "_./".contains(c);
     let is_inner = |c: char| is_word(c) || " -+=:(),'@*%;!?<>|&$".contains(c);
     let is_special = WORDS.contains(&text.to_ascii_lowercase().as_str());
-    // Numbers and times in any of the versions of YAML begin so, and have no other letters.
-    let is_number = text.starts_with(|c: char| c.is_ascii_digit() || c == '.')
-        && !text.contains(|c: char| c.is_alphabetic() && !"eExXoObBTZ".contains(c));
+    // Numbers and times in any of the versions of YAML begin so.
+    let is_number = text.starts_with(|c: char| c.is_ascii_digit() || c == '.');
     let has_end = text.ends_with([' ', ':']) || text.contains(": ");
     text.starts_with(is_word) && text.chars().all(is_inner) && !has_end && !is_special && !is_number
 }

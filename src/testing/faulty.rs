@@ -106,6 +106,26 @@ impl FaultyStore {
         };
     }
 
+    /// As [`Self::interrupt`], and the answer is lost; `kind` is what the client sees instead.
+    pub fn interrupt_and_lose(
+        &self,
+        request: usize,
+        kind: FaultKind,
+        hook: impl FnOnce() + Send + 'static,
+    ) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = State {
+            hook: Some((request, Box::new(hook))),
+            fault: Some(Fault {
+                request,
+                effect: Effect::After,
+                kind,
+                for_ever: false,
+            }),
+            ..State::default()
+        };
+    }
+
     /// Requests since the last plan.
     pub fn requests(&self) -> usize {
         self.state
@@ -154,6 +174,9 @@ impl FaultyStore {
         };
         if fault.effect == Effect::After {
             work.await?;
+        }
+        if let Some(hook) = hook {
+            hook();
         }
         let (path, source) = (path.to_string(), format!("injected: {fault:?}").into());
         Err(match fault.kind {

@@ -632,3 +632,107 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert str(first.physical_hash) in capsys.readouterr().err
     assert cli.main(["odf", "log", f"file://{tmp_path}/nothing"]) == 1
     assert cli.main(["odf", "log", "memory://"]) == 2
+
+
+def test_structs_that_are_null_have_a_hash_of_their_own(store: pds.Store) -> None:
+    kinds = [pa.int32(), pa.float64(), pa.date32(), pa.timestamp("ms"), pa.binary(3), pa.string(), pa.bool_()]
+    values: dict[pa.DataType, Any] = dict(
+        zip(kinds, [7, 1.5, dt.date(2026, 1, 2), dt.datetime(2026, 1, 2), b"abc", "x", True], strict=True)  # noqa: DTZ001
+    )
+    for number, (kind, value) in enumerate(values.items()):
+        for order in ([None, {"a": value}, {"a": None}], [{"a": None}, None, {"a": value}], [{"a": value}, None, None]):
+            inner = pa.struct([("a", kind)])
+            rows = pa.table({"s": pa.array(order, inner), "n": pa.array([{"s": one} for one in order])})
+            dataset = odf.Dataset.create(store, f"d{number}{order.index(None)}{len(str(order))}")
+            dataset.ingest(rows)
+            dataset.ingest(rows.slice(1))
+            dataset.verify()
+            dataset.compact()
+            assert dataset.verify().rows == 5
+            assert dataset.scan(["s"]).to_pyarrow()["s"].to_pylist() == order + order[1:]
+
+
+def test_items_of_lists_keep_their_types(dataset: odf.Dataset) -> None:
+    kinds = {
+        "t": pa.list_(pa.timestamp("us")),
+        "s": pa.list_(pa.large_string()),
+        "n": pa.list_(pa.list_(pa.timestamp("ns"))),
+        "f": pa.list_(pa.large_binary(), 2),
+    }
+    values: list[Any] = [[[0]], [["a"]], [[[1]]], [[b"a", b"b"]]]
+    rows = pa.table({name: pa.array(v, kind) for (name, kind), v in zip(kinds.items(), values, strict=True)})
+    dataset.ingest(rows)
+    dataset.ingest(rows)
+    assert {name: dataset.schema().field(name).type for name in kinds} == kinds
+    dataset.verify()
+
+
+def test_a_ledger_of_views_and_of_the_moment_it_was_asked_for(dataset: odf.Dataset) -> None:
+    moment = pa.array([1000], pa.timestamp("ms"))
+    rows = pa.table({"event_time": moment, "a": pa.array(["x"], pa.string_view())})
+    dataset.ingest(rows)
+    scan = dataset.scan()
+    dataset.ingest(rows.append_column("op", pa.array([1])))
+    assert len(scan.to_ledger()) == scan.count() == 1
+    assert len(dataset.scan().to_ledger()) == 0
+    assert scan.to_ledger().to_pyarrow()["a"].type == pa.string_view()
+
+
+def test_time_travel_looks_behind_a_compaction(dataset: odf.Dataset) -> None:
+    moments = []
+    for number in range(3):
+        dataset.ingest(pa.table({"a": [number]}))
+        moments.append(dataset.log(1)[0].system_time)
+        dataset.append(odf.SetInfo(str(number)))
+        if number == 1:
+            dataset.compact()
+    dataset.compact()
+    assert dataset.verify().slices == 1
+    for number, moment in enumerate(moments):
+        assert dataset.scan(["a"], as_of=moment).to_pyarrow()["a"].to_pylist() == list(range(number + 1))
+
+
+def test_schemas_that_cannot_be_used_are_refused(dataset: odf.Dataset) -> None:
+    dataset.ingest(pa.table({"s": [{"p": 1}], "d": pa.array(["x"]).dictionary_encode()}))
+    schema = dataset.schema()
+    place = schema.get_field_index("s")
+    wider = schema.set(place, pa.field("s", pa.struct([("p", pa.int64()), ("q", pa.string())])))
+    with pytest.raises(pds.InvalidAppend, match=r"s\.q"):
+        dataset.set_schema(wider)
+    with pytest.raises(pds.InvalidAppend, match="same name"):
+        dataset.append(odf.SetDataSchema.of_arrow(pa.schema([*schema, schema.field("d")])))
+    with pytest.raises(pds.InvalidInput, match="allowed"):
+        dataset.append(odf.SetInfo("x" * 20_000_000))
+    raw = pa.schema([("d", pa.dictionary(pa.int8(), pa.string()))])
+    assert odf.SetDataSchema.of_arrow(raw, raw_arrow=True).to_arrow() == raw
+    # System columns may stand anywhere.
+    dataset.append(odf.SetDataSchema.of_arrow(pa.schema([*list(schema)[4:], *list(schema)[:4]])))
+    dataset.ingest(pa.table({"s": [{"p": 2}]}))
+    assert dataset.verify().rows == 2
+    with pytest.raises(pds.InvalidInput, match="cannot be the event time"):
+        dataset.ingest(pa.table({"s": [{"p": 2}], "d": ["x"]}), event_time="d")
+
+
+def test_numbers_that_others_wrote(dataset: odf.Dataset) -> None:
+    dataset.set_schema(pa.schema([("a", pa.int64())]))
+    slice_ = {"logicalHash": HASH, "physicalHash": HASH, "offsetInterval": {"start": 0, "end": 2**64 - 1}, "size": 1}
+    dataset.append(odf.AddData(new_data=slice_))
+    with pytest.raises(pds.VerificationFailed):
+        dataset.verify()
+    with pytest.raises(pds.InvalidInput, match="no more offsets"):
+        dataset.ingest(pa.table({"a": [1]}))
+    with pytest.raises(pds.RemoteStoreError):
+        dataset.scan().to_pyarrow()
+
+
+def test_times_before_1970_go_towards_the_past(dataset: odf.Dataset) -> None:
+    for unit, values in {"us": [-1, -1000, 1999], "ns": [-1, -1_000_000, 1_999_999]}.items():
+        dataset.ingest(pa.table({"event_time": pa.array(values, pa.timestamp(unit))}))
+    times = dataset.scan(["event_time"]).to_pyarrow()["event_time"].cast(pa.int64()).to_pylist()
+    assert times == [-1, -1, 1] * 2
+    with pytest.raises(pds.InvalidInput, match="years"):
+        dataset.ingest(pa.table({"event_time": pa.array([2**60], pa.timestamp("us"))}))
+    state = {"sourceName": "a", "kind": "odf/etag", "value": "1"}
+    none = pa.table({"event_time": pa.array([], pa.timestamp("ms"))})
+    assert len(dataset.ingest(none, source_state=state).blocks) == 1
+    assert dataset.ingest(none, source_state=state).blocks == []

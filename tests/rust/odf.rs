@@ -2,19 +2,24 @@
 
 use std::sync::Arc;
 
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
 use arrow_array::{
     Int64Array, RecordBatch, RecordBatchIterator, StringArray, TimestampMillisecondArray,
 };
 use bytes::Bytes;
 use chrono::{DateTime, Duration, Utc};
+use object_store::memory::InMemory;
 use object_store::{GetOptions, PutMode};
 use pds::odf::{
-    Block, Chain, DatasetId, DatasetKind, Ingest, Multihash, ingest, rules::State, schema, verify,
+    At, Block, Chain, DatasetId, DatasetKind, Ingest, Multihash, compact, ingest, rules::State,
+    schema, verify,
 };
 use pds::parquet::options::WriteOptions;
 use pds::store::Store;
 use pds::table::commit::DEFAULT_TIMEOUT;
-use pds::testing::{faulty_memory, store_over};
+use pds::table::{Wanted, scan};
+use pds::testing::{FaultKind, FaultyStore, faulty_memory, store_over};
 use pds::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
@@ -202,7 +207,7 @@ fn memory() -> Store {
 async fn created(store: &Store) -> Chain {
     let chain = Chain::new(store.clone(), "data/weather").unwrap();
     let id = DatasetId::generate().unwrap().id;
-    chain.create(&id, DatasetKind::Root).await.unwrap();
+    chain.create(&id, DatasetKind::Root, None).await.unwrap();
     chain
 }
 
@@ -575,4 +580,83 @@ async fn writers_who_race_lose_nothing() {
     assert_eq!(found.blocks, 1 + 1 + 30 + 30);
     // Slices that were numbered anew leave none behind.
     assert_eq!(store.list("data/weather/data").await.unwrap().len(), 30);
+}
+
+/// Rows of a chain whose `value` is in a range.
+async fn count_in(chain: &Chain, range: std::ops::Range<i64>) -> usize {
+    let view = chain.view(&At::Head).await.unwrap();
+    let (table, manifest) = view.snapshot().await.unwrap();
+    let mut rows = scan(&table, Arc::new(manifest), Wanted::default())
+        .await
+        .unwrap();
+    let mut found = 0;
+    while let Some(batch) = rows.next().await {
+        let batch = batch.unwrap();
+        let values = batch.column_by_name("value").unwrap();
+        let values = values.as_primitive::<Int64Type>().values();
+        found += values.iter().filter(|value| range.contains(value)).count();
+    }
+    found
+}
+
+#[tokio::test]
+async fn an_answer_that_is_lost_while_others_go_on_costs_no_row_and_doubles_none() {
+    for compacts in [false, true] {
+        for kind in [FaultKind::Unavailable, FaultKind::Conflict] {
+            let mut request = 0;
+            while lose_answer(request, kind, compacts).await {
+                request += 1;
+            }
+            assert!(request > 3, "no request was interrupted");
+        }
+    }
+}
+
+/// Loses the answer to a request of an ingest, while another writer goes on; false when there was no
+/// such request.
+async fn lose_answer(request: usize, kind: FaultKind, compacts: bool) -> bool {
+    let objects = Arc::new(InMemory::new());
+    let faulty = Arc::new(FaultyStore::new(Arc::clone(&objects)));
+    let other = store_over(&Arc::new(FaultyStore::new(objects)), true);
+    let chain = created(&store_over(&faulty, true)).await;
+    ingest(&chain, rows(0, 3), &how()).await.unwrap();
+    let theirs = Chain::new(other, chain.root()).unwrap();
+    let meanwhile = theirs.clone();
+    faulty.interrupt_and_lose(request, kind, move || {
+        let work = async move {
+            ingest(&meanwhile, rows(100, 5), &how()).await.unwrap();
+            if compacts {
+                let options = how().options;
+                compact(&meanwhile, u64::MAX, &options, DEFAULT_TIMEOUT)
+                    .await
+                    .unwrap();
+            }
+        };
+        let runtime = || {
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap()
+        };
+        std::thread::spawn(move || runtime().block_on(work))
+            .join()
+            .unwrap();
+    });
+    let done = ingest(&chain, rows(10, 3), &how()).await;
+    let reached = faulty.requests() > request;
+    let named = format!("request {request}, {kind:?}, compacts {compacts}: {done:?}");
+    let found = verify(&theirs, None, true).await.unwrap();
+    assert!(found.problems.is_empty(), "{named}: {:?}", found.problems);
+    let ours = count_in(&theirs, 10..20).await;
+    match done {
+        Ok(_) => assert_eq!(ours, 3, "{named}"),
+        Err(_) => assert!(ours == 0 || ours == 3, "{named}"),
+    }
+    assert_eq!(count_in(&theirs, 0..10).await, 3, "{named}");
+    assert_eq!(
+        count_in(&theirs, 100..200).await,
+        if reached { 5 } else { 0 },
+        "{named}"
+    );
+    reached
 }

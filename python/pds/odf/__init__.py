@@ -36,8 +36,10 @@ __all__ = [
     "SetVocab",
     "UnknownEvent",
     "VerifyResult",
+    "attach",
 ]
 
+from pds.odf.attach import attach
 from pds.odf.block import Block
 from pds.odf.dataset import Dataset
 from pds.odf.events import (

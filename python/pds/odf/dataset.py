@@ -11,10 +11,11 @@ from pds import _pds
 from pds.arguments import ArrowStream, arrow_stream, check_schema, column_names, text
 from pds.errors import InvalidInput, InvalidType, NotFound, VerificationFailed
 from pds.odf.block import Block
-from pds.odf.events import Event, SetDataSchema, rfc3339
+from pds.odf.events import Event, SetDataSchema, plain, rfc3339
 from pds.odf.identity import Identity, Multihash
 from pds.odf.results import CompactResult, IngestResult, VerifyResult
 from pds.odf.scan import Scan
+from pds.tables.checks import check_limit
 from pds.tables.place import Place
 from pds.tables.predicate import predicate_of
 
@@ -82,6 +83,7 @@ class Dataset:
         *,
         kind: str = "root",
         identity: Identity | str | None = None,
+        system_time: datetime | str | None = None,
         options: WriteOptions | None = None,
         timeout: float = _TIMEOUT_SECONDS,
     ) -> Self:
@@ -93,6 +95,7 @@ class Dataset:
             kind: `"root"`, whose data comes from outside, or `"derivative"`, made of other datasets.
             identity: Which dataset it is. None is a new ed25519 key, whose private half is not kept;
                 `Identity.generate()` gives both.
+            system_time: The time of the first block, for a history that is told later. None is now.
             options: As for `Dataset`.
             timeout: As for `Dataset`.
 
@@ -103,7 +106,8 @@ class Dataset:
         place = Place.of(store, path, options, timeout)
         handle = _pds.ChainHandle.open(place.handle, path)
         identity = Identity.generate() if identity is None else identity
-        handle.create(str(identity), text("kind", kind))
+        moment = None if system_time is None else rfc3339(system_time)
+        handle.create(str(identity), text("kind", kind), moment)
         return cls(store, path, options=options, timeout=timeout)
 
     @staticmethod
@@ -139,13 +143,13 @@ class Dataset:
     @property
     def watermark(self) -> datetime | None:
         """No rows that happened before it are expected; None if nothing says."""
-        found = self._handle.facts()[2]
+        found = self._handle.facts(None, None)[3]
         return None if found is None else datetime.fromisoformat(found)
 
     @property
     def last_offset(self) -> int | None:
         """The number of the last row; None without rows."""
-        return self._handle.facts()[1]
+        return self._handle.facts(None, None)[2]
 
     def log(self, limit: int | None = None) -> list[Block]:
         """The blocks, newest first.
@@ -156,7 +160,7 @@ class Dataset:
         Raises:
             BlockCorrupted: A block is missing, or not what was written.
         """
-        return [Block._of(found) for found in self._handle.blocks(None, limit)]  # noqa: SLF001 ours
+        return [Block._of(found) for found in self._handle.blocks(check_limit(limit))]  # noqa: SLF001 ours
 
     def block(self, block_hash: str | Multihash) -> Block:
         """A block by its hash.
@@ -195,17 +199,19 @@ class Dataset:
         Raises:
             InvalidAppend: A rule of the chain; its `rule` is named as in the specification.
             CommitConflict: The block does not follow the newest.
+            CommitStateUnknown: The store did not answer; `commit_id` is the block's hash, and the log
+                tells later whether it is there.
         """
         if isinstance(event, Block):
             self._handle.append_block(event._handle)  # noqa: SLF001 ours
             return event
-        events = [event] if isinstance(event, Event | dict) else list(event)
+        events = [event] if isinstance(event, Event | dict) or not isinstance(event, list | tuple) else list(event)
         if not events:
             raise InvalidInput("there is no event to append")
         for one in events:
             if not isinstance(one, Event | dict):
                 raise InvalidType(f"an event must be one of pds.odf, not {type(one).__name__}")
-        given = [one.to_dict() if isinstance(one, Event) else one for one in events]
+        given = [one.to_dict() if isinstance(one, Event) else plain(one) for one in events]
         blocks, _ = self._handle.append(given, self._place.timeout)
         return Block._of(blocks[-1])  # noqa: SLF001 ours
 
@@ -215,7 +221,8 @@ class Dataset:
         Args:
             schema: The columns; system columns that are missing are put in front.
             raw_arrow: In Arrow's own flatbuffer (RFC-010), for readers that know no other, and not in
-                logical types (RFC-016).
+                logical types (RFC-016). It may say anything: nothing is compared with what was before, and
+                what rows are there may not be readable with it.
 
         Raises:
             InvalidAppend: It removes, renames or retypes a column, or adds one that may not be null.
@@ -224,7 +231,7 @@ class Dataset:
         if not isinstance(schema, pa.Schema):
             raise InvalidType(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
         check_schema(schema)
-        names = self._handle.facts()[0]
+        names = self._handle.facts(None, None)[1]
         fields = _pds.schema_event(schema, names, raw_arrow)
         return self.append(SetDataSchema(fields.get("schema"), fields.get("rawArrowSchema")))
 
@@ -257,6 +264,7 @@ class Dataset:
                 cannot be hashed; an operation is none; a correction is not a pair.
             InvalidAppend: A rule of the chain, such as a watermark that goes back.
             CommitConflict: Other writers came first until the timeout.
+            CommitStateUnknown: The store did not answer; `commit_id` is the block's hash.
         """
         stream = arrow_stream(data)
         if event_time is not None:
@@ -291,8 +299,9 @@ class Dataset:
             NotFound: There is no schema yet, or the chain began later.
             InvalidInput: There is no such column, or the filter cannot be used.
         """
-        at = _place_of(as_of)
-        handle = self._handle.snapshot(*at)
+        # One block for all that is asked later: the head may move on.
+        block = self._handle.facts(*_place_of(as_of))[0]
+        handle = self._handle.snapshot(block, None)
         names = column_names(columns)
         for name in names or []:
             if handle.schema.get_field_index(name) < 0:
@@ -300,7 +309,7 @@ class Dataset:
         meant = None if where is None else predicate_of(where, handle.schema)
         if meant is not None:
             handle.check_filter(meant)
-        return Scan(self._handle, at, handle, names, meant, self._handle.facts()[0][1])
+        return Scan(self._handle, block, handle, names, meant)
 
     def verify(self, *, data: bool = True, at: str | Multihash | Block | None = None) -> VerifyResult:
         """Read everything anew and check it.
@@ -315,6 +324,8 @@ class Dataset:
         Raises:
             VerificationFailed: Something is not what was written; its `problems` tell the objects.
         """
+        if isinstance(at, datetime):
+            raise InvalidType("verify takes a block, not a time")
         blocks, slices, rows, problems = self._handle.verify(_place_of(at)[0], data)
         if problems:
             shown = "; ".join(f"{path}: {message}" for path, message in problems[:3])
@@ -340,6 +351,7 @@ class Dataset:
             PartCorrupted: A slice is not what was written.
             FormatNotSupported: An event of a later release stands behind a slice.
             CommitConflict: Other writers came first until the timeout.
+            CommitStateUnknown: The store did not answer; `commit_id` is the new head, if it was moved.
         """
         if type(target_bytes) is not int or target_bytes < 1:
             raise InvalidInput(f"target_bytes must be a positive whole number, not {target_bytes!r}")

@@ -37,13 +37,14 @@ def _camel(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def _plain(value: object) -> object:
+def plain(value: Any) -> Any:  # noqa: ANN401 what JSON is of
+    """A value as it can be written down."""
     if isinstance(value, datetime):
         return rfc3339(value)
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, Multihash | Identity):
@@ -68,7 +69,7 @@ class Event:
     def to_dict(self) -> Fields:
         """The event in the specification's spelling; what is None is left out."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        fields = {_camel(name): _plain(value) for name, value in given.items() if value is not None}
+        fields = {_camel(name): plain(value) for name, value in given.items() if value is not None}
         return {"kind": self.kind, **fields}
 
     @staticmethod
@@ -78,6 +79,9 @@ class Event:
         if kind is UnknownEvent:
             return UnknownEvent(dict(fields))
         names = {_camel(field.name): field.name for field in dataclasses.fields(kind)}
+        for key in fields:
+            if key != "kind" and key not in names:
+                raise InvalidInput(f"{kind.__name__} has no field {key!r}; there are {sorted(names)}")
         return kind(**{names[key]: value for key, value in fields.items() if key != "kind"})
 
 

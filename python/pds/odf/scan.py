@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pds.tables.scan import TableScan
 
@@ -23,36 +22,28 @@ class Scan(TableScan):
     def __init__(
         self,
         chain: _pds.ChainHandle,
-        at: tuple[str | None, int | None],
+        block: str,
         handle: _pds.TableHandle,
         columns: list[str] | None,
         where: str | Predicate | None,
-        operation: str,
     ) -> None:
         super().__init__(handle, columns, where, None)
         self._chain = chain
-        self._at = at
-        self._operation = operation
+        self._block = block
 
     def to_ledger(self) -> LedgerRows:
         """The rows that are left when retractions and corrections are applied.
 
         A retraction and a correct-from take away one row that is equal in event time and in all columns
-        that are not the system's; a correct-to adds one. Rows keep their order. The operation is left out
+        that are not the system's, so what takes it away needs the same event time; a correct-to adds one.
+        Rows keep their order. The operation is left out
         unless it is asked for. To find the rows, all of the dataset are held in memory.
 
         Raises:
             InvalidInput: Something is retracted that is not there.
         """
-        left = pa.Table.from_batches([self._chain.ledger(*self._at)])
-        (offset,) = left.column_names
-        asked = self._columns
-        if asked is None:
-            asked = [name for name in self.schema.names if name != self._operation]
-        wanted = list(dict.fromkeys([*asked, offset]))
-        rows = TableScan(self._handle, wanted, self._where, None).to_pyarrow()
-        kept = pc.is_in(rows[offset], value_set=left[offset].combine_chunks())
-        return LedgerRows(rows.filter(kept).select(asked))
+        schema, batches = self._chain.ledger(self._block, self._handle, self._columns, self._where)
+        return LedgerRows(pa.Table.from_batches(batches, schema))
 
 
 class LedgerRows:

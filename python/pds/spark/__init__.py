@@ -1,7 +1,8 @@
 """Datasets from and to Spark DataFrames.
 
 ``write_dataset`` publishes a DataFrame as one dataset, exactly once whatever happens to tasks
-and executors; ``read_dataset`` is the way back. Both use the DataFrame API only, so they work in
+and executors; ``read_dataset`` is the way back;
+``ingest`` appends a DataFrame to a dataset of the Open Data Fabric. All use the DataFrame API only, so they work in
 classic and in Connect sessions. The wheel must be installed where the executors run.
 
 Example:
@@ -21,7 +22,8 @@ process, and types that Parquet cannot hold.
 
 from __future__ import annotations
 
+from pds.spark.ingest import ingest
 from pds.spark.read import read_dataset
 from pds.spark.write import write_dataset
 
-__all__ = ["read_dataset", "write_dataset"]
+__all__ = ["ingest", "read_dataset", "write_dataset"]

@@ -1,0 +1,156 @@
+//! What a schema may become.
+
+use serde_json::Value;
+
+/// How a schema differs from the one before it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Difference {
+    /// Anything at all, attributes and order too.
+    pub any: bool,
+    /// What a later schema may not do, in words.
+    pub forbidden: Vec<String>,
+    /// Fields that are added within others: allowed, and not read here.
+    pub nested: Vec<String>,
+}
+
+/// Compares two logical schemas; with `ignore_optional`, what may be null is no difference.
+pub(super) fn compare(before: &Value, after: &Value, ignore_optional: bool) -> Difference {
+    let mut found = Difference {
+        any: before != after,
+        ..Difference::default()
+    };
+    compare_fields("", before, after, ignore_optional, &mut found);
+    found
+}
+
+fn compare_fields(
+    within: &str,
+    before: &Value,
+    after: &Value,
+    ignore_optional: bool,
+    found: &mut Difference,
+) {
+    let none = Vec::new();
+    let fields = |holder: &Value| holder.get("fields").and_then(Value::as_array).cloned();
+    let (old, new) = (
+        fields(before).unwrap_or(none.clone()),
+        fields(after).unwrap_or(none),
+    );
+    let find = |among: &[Value], name: &Value| among.iter().find(|f| f["name"] == *name).cloned();
+    for field in &old {
+        let name = format!("{within}{}", field["name"].as_str().unwrap_or_default());
+        match find(&new, &field["name"]) {
+            None => found.forbidden.push(format!("field {name:?} is removed")),
+            Some(now) => {
+                compare_types(&name, &field["type"], &now["type"], ignore_optional, found);
+            }
+        }
+    }
+    for field in &new {
+        let is_optional = field["type"]["kind"] == "Option";
+        if find(&old, &field["name"]).is_none() && is_optional && !within.is_empty() {
+            let name = field["name"].as_str().unwrap_or_default();
+            found.nested.push(format!("{within}{name}"));
+        }
+        if find(&old, &field["name"]).is_none() && !is_optional {
+            let name = field["name"].as_str().unwrap_or_default();
+            found.forbidden.push(format!(
+                "field \"{within}{name}\" is added and not optional"
+            ));
+        }
+    }
+}
+
+fn compare_types(
+    name: &str,
+    before: &Value,
+    after: &Value,
+    ignore_optional: bool,
+    found: &mut Difference,
+) {
+    let is_option = |kind: &Value| kind["kind"] == "Option";
+    match (is_option(before), is_option(after)) {
+        (true, true) => {
+            let (before, after) = (&before["inner"], &after["inner"]);
+            compare_types(name, before, after, ignore_optional, found);
+        }
+        (false, true) => {
+            if !ignore_optional {
+                found
+                    .forbidden
+                    .push(format!("field {name:?} becomes optional"));
+            }
+            compare_types(name, before, &after["inner"], ignore_optional, found);
+        }
+        (true, false) => {
+            if !ignore_optional {
+                found
+                    .forbidden
+                    .push(format!("field {name:?} becomes required"));
+            }
+            compare_types(name, &before["inner"], after, ignore_optional, found);
+        }
+        (false, false) if before["kind"] != after["kind"] => {
+            let kinds = (before["kind"].as_str(), after["kind"].as_str());
+            let (before, after) = (kinds.0.unwrap_or_default(), kinds.1.unwrap_or_default());
+            found
+                .forbidden
+                .push(format!("field {name:?} changes from {before} to {after}"));
+        }
+        (false, false) if before["kind"] == "Struct" => {
+            let within = format!("{name}.");
+            compare_fields(&within, before, after, ignore_optional, found);
+        }
+        (false, false) if before["kind"] == "List" => {
+            let item = format!("{name}[]");
+            if before.get("fixedLength") != after.get("fixedLength") {
+                found
+                    .forbidden
+                    .push(format!("the lists of {name:?} change their length"));
+            }
+            let (before, after) = (&before["itemType"], &after["itemType"]);
+            compare_types(&item, before, after, ignore_optional, found);
+        }
+        (false, false) if before != after => {
+            found
+                .forbidden
+                .push(format!("field {name:?} changes its type"));
+        }
+        (false, false) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_schema::{DataType, Field, Schema};
+
+    use super::*;
+    use crate::odf::schema::from_arrow;
+
+    #[test]
+    fn what_a_schema_may_become() {
+        let of = |fields: Vec<Field>| from_arrow(&Schema::new(fields)).unwrap();
+        let int = |name: &str, nullable| Field::new(name, DataType::Int32, nullable);
+        let before = of(vec![int("a", false), int("b", true)]);
+        let allowed = [
+            of(vec![int("b", true), int("a", false)]),
+            of(vec![int("a", false), int("b", true), int("c", true)]),
+        ];
+        for after in &allowed {
+            let found = compare(&before, after, false);
+            assert!(found.any && found.forbidden.is_empty(), "{found:?}");
+        }
+        let forbidden = [
+            of(vec![int("a", false)]),
+            of(vec![int("a", true), int("b", true)]),
+            of(vec![int("a", false), int("b", false)]),
+            of(vec![int("a", false), int("b", true), int("c", false)]),
+            of(vec![Field::new("a", DataType::Utf8, false), int("b", true)]),
+        ];
+        for after in &forbidden {
+            assert_eq!(compare(&before, after, false).forbidden.len(), 1, "{after}");
+        }
+        assert!(compare(&before, &forbidden[1], true).forbidden.is_empty());
+        assert_eq!(compare(&before, &before, false), Difference::default());
+    }
+}

@@ -1,0 +1,116 @@
+//! The head of a chain moved: by one conditional write, whose outcome is found out whatever was answered.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::PutMode;
+
+use super::block::Block;
+use super::chain::{Attempt, Chain, Head};
+use super::compact::made_from;
+use super::multihash::Multihash;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::cas::{Outcome, Register, Versioned};
+
+/// Blocks written at once.
+const CONCURRENT_BLOCKS: usize = 32;
+
+impl Chain {
+    pub(super) async fn move_head(&self, head: &Head, blocks: Vec<Block>) -> Result<Attempt> {
+        let Some(last) = blocks.last() else {
+            return Ok(Attempt::Appended(Vec::new()));
+        };
+        let value = Bytes::from(last.hash().to_string());
+        let puts: Vec<_> = blocks.iter().map(|block| self.put(block)).collect();
+        let puts = stream::iter(puts).buffer_unordered(CONCURRENT_BLOCKS);
+        puts.try_collect::<()>().await?;
+        let path = self.path("refs/head");
+        let register = Register::new(self.store(), &path);
+        let replaced = register.replace(&head.version, value).await;
+        let is_there = match replaced.map_err(|e| unless_certain(last, e))? {
+            Outcome::Written(_) => true,
+            Outcome::Lost(now) => {
+                // Its answer may have got lost, and others have followed it by now.
+                let newest = named_by(&now).map_err(|e| e.at(&path))?;
+                let there = self.holds(&newest, last, &head.hash).await;
+                there.map_err(|e| unknown(last, e))?
+            }
+            Outcome::Gone => {
+                let message = "the dataset has been removed";
+                return Err(Error::new(ErrorKind::NotFound, message).at(self.root()));
+            }
+        };
+        if !is_there {
+            return Ok(Attempt::Lost);
+        }
+        let blocks: Vec<Arc<Block>> = blocks.into_iter().map(|block| self.keep(block)).collect();
+        Ok(Attempt::Appended(blocks))
+    }
+
+    /// Whether the chain from a head begins with a block.
+    pub(super) async fn begins_with(&self, head: &Versioned, seed: &Block) -> Result<bool> {
+        let blocks = self.back_from(&named_by(head)?, None, usize::MAX).await?;
+        Ok(blocks
+            .last()
+            .is_some_and(|first| first.hash() == seed.hash()))
+    }
+
+    /// Whether a block that was to follow `base` is before `newest`, or was before it was compacted.
+    async fn holds(&self, newest: &Multihash, block: &Block, base: &Multihash) -> Result<bool> {
+        let mut heads = vec![newest.clone()];
+        let mut looked = 0;
+        while let Some(head) = heads.get(looked).cloned() {
+            looked += 1;
+            let branch = match self.back_from(&head, Some(base), usize::MAX).await {
+                // Who copied the dataset may have left behind what was compacted.
+                Err(e) if e.kind() == ErrorKind::BlockCorrupted && looked > 1 => continue,
+                branch => branch?,
+            };
+            for found in branch {
+                if found.hash() == block.hash() {
+                    return Ok(true);
+                }
+                let made_from = made_from(found.event()).filter(|from| !heads.contains(from));
+                heads.extend(made_from);
+            }
+        }
+        Ok(false)
+    }
+
+    pub(super) async fn put(&self, block: &Block) -> Result<()> {
+        let path = self.path(&format!("blocks/{}", block.hash()));
+        // The same bytes whoever writes them.
+        self.store()
+            .put(&path, block.bytes().clone(), PutMode::Overwrite)
+            .await?;
+        Ok(())
+    }
+}
+
+/// Only what the store could not answer leaves the outcome open.
+fn unless_certain(block: &Block, error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Unavailable => unknown(block, error),
+        _ => error,
+    }
+}
+
+fn unknown(block: &Block, cause: Error) -> Error {
+    let message = format!(
+        "it is not known whether block {} was appended; the log tells later",
+        block.hash()
+    );
+    Error::new(ErrorKind::CommitStateUnknown, message)
+        .with_detail(block.hash().to_string())
+        .caused_by(cause)
+}
+
+/// The block that a head names.
+pub(super) fn named_by(head: &Versioned) -> Result<Multihash> {
+    let text = std::str::from_utf8(&head.bytes).unwrap_or_default();
+    text.trim_end().parse().map_err(|e: Error| {
+        let error = e.with_kind(ErrorKind::BlockCorrupted);
+        error.context("the head names no block")
+    })
+}

@@ -1,0 +1,162 @@
+//! Slices: the files of a chain, named by the hash of their bytes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow_array::RecordBatchReader;
+use arrow_schema::SchemaRef;
+use serde_json::{Value, json};
+
+use super::chain::Chain;
+use super::multihash::{Multihash, SHA3_256};
+use super::rows::Tally;
+use super::vocabulary::Vocabulary;
+use crate::error::{Error, Result};
+use crate::parquet::options::WriteOptions;
+use crate::parquet::seal::Identity;
+use crate::parquet::writer::WritePlan;
+use crate::part::{discard, stage_hashed};
+use crate::store::stage::{Staging, hidden_in};
+use crate::table::{Table, over};
+
+/// A file of a chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slice {
+    /// The hash of its rows.
+    pub logical: Multihash,
+    /// The hash of its bytes, and its name.
+    pub physical: Multihash,
+    /// The number of its first row.
+    pub start: u64,
+    /// The number of its last row.
+    pub end: u64,
+    /// Its bytes.
+    pub size: u64,
+}
+
+impl Slice {
+    /// Its rows.
+    pub fn rows(&self) -> u64 {
+        self.end - self.start + 1
+    }
+
+    pub(super) fn of(event: &Value) -> Result<Option<Self>> {
+        let Some(data) = event.get("newData").filter(|data| !data.is_null()) else {
+            return Ok(None);
+        };
+        let hash = |name: &str| data[name].as_str().unwrap_or_default().parse();
+        let interval = &data["offsetInterval"];
+        let number = |value: &Value| value.as_u64().unwrap_or(0);
+        let (start, end) = (number(&interval["start"]), number(&interval["end"]));
+        // Offsets are Int64 in the data.
+        if end < start || i64::try_from(end).is_err() {
+            let message = format!("a slice of the rows {start} to {end}");
+            return Err(super::decode::damaged(message));
+        }
+        Ok(Some(Self {
+            logical: hash("logicalHash")?,
+            physical: hash("physicalHash")?,
+            start,
+            end,
+            size: number(&data["size"]),
+        }))
+    }
+
+    pub(super) fn to_value(&self) -> Value {
+        json!({
+            "logicalHash": self.logical.to_string(),
+            "physicalHash": self.physical.to_string(),
+            "offsetInterval": {"start": self.start, "end": self.end},
+            "size": self.size,
+        })
+    }
+}
+
+/// A slice that is there and in no block yet.
+pub(super) struct Written {
+    pub(super) slice: Slice,
+    /// The latest event time, in milliseconds.
+    pub(super) latest: Option<i64>,
+}
+
+/// Removes a slice that is in no block.
+pub(super) async fn remove(chain: &Chain, slice: &Slice) {
+    let path = chain.data_path(&slice.physical.to_string());
+    if let Err(e) = chain.store().delete(&path).await {
+        log::warn!("{path} is in no block and could not be removed: {e}");
+    }
+}
+
+/// Writes rows, which a tally is kept of as they pass, as a slice from an offset on.
+pub(super) async fn write_slice(
+    chain: &Chain,
+    rows: Box<dyn RecordBatchReader + Send>,
+    tally: Arc<Mutex<Tally>>,
+    start: u64,
+    options: &WriteOptions,
+) -> Result<Option<Written>> {
+    let store = chain.store();
+    let staging = Staging::new(store, None, options.memory_limit_bytes);
+    let identity = Identity {
+        write_id: store.clock().new_id(),
+        created_at: store.clock().now().to_rfc3339(),
+        task: 0,
+        sequence: 0,
+        last: true,
+    };
+    let mut options = options.clone();
+    options.rows_per_file = None;
+    let mut writing = WritePlan::new(rows.schema(), options, identity)?;
+    writing.keep_empty = false;
+    writing.sink_bytes = staging.memory_bytes();
+    // Its name is known when it is whole.
+    let hidden = hidden_in(store, &chain.path("data"), "slice");
+    let targets = Box::new(move |_| hidden.clone());
+    let files = stage_hashed(store, staging, writing, rows, targets).await?;
+    let Some(file) = files.first() else {
+        return Ok(None);
+    };
+    let tally = std::mem::take(&mut *tally.lock().unwrap_or_else(PoisonError::into_inner));
+    let named = async {
+        let (logical, latest) = tally.finish()?;
+        let digest = file
+            .sha3
+            .ok_or_else(|| Error::other("a slice was not hashed"))?;
+        let physical = Multihash::new(SHA3_256, &digest);
+        let target = chain.data_path(&physical.to_string());
+        file.staged.publish(store, &target).await?;
+        Ok((logical, latest, physical))
+    };
+    let (logical, latest, physical) = match named.await {
+        Ok(named) => named,
+        Err(e) => {
+            discard(store, std::slice::from_ref(&file.staged)).await;
+            return Err(e);
+        }
+    };
+    let slice = Slice {
+        logical,
+        physical,
+        start,
+        end: start + file.stats.rows - 1,
+        size: file.stats.bytes,
+    };
+    Ok(Some(Written { slice, latest }))
+}
+
+/// Slices as a snapshot to scan.
+pub(super) fn rows_of(
+    chain: &Chain,
+    schema: &SchemaRef,
+    vocabulary: &Vocabulary,
+    slices: &[Slice],
+) -> Result<(Table, crate::table::format::Manifest)> {
+    let table = Table::new(chain.store().clone(), chain.root())?;
+    let files = slices.iter().map(|slice| crate::table::GivenFile {
+        path: format!("data/{}", slice.physical),
+        size_bytes: slice.size,
+        rows: slice.rows(),
+        bounds: Some((vocabulary.offset.clone(), slice.start, slice.end)),
+    });
+    let manifest = over(schema, files.collect())?;
+    Ok((table, manifest))
+}

@@ -1,0 +1,70 @@
+"""Chains beside tables and datasets: the history of their columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import independent_odf
+import pds
+from pds import odf
+
+if TYPE_CHECKING:
+    from typing import Any
+
+SCHEMA = pa.schema([("id", pa.int32()), ("tags", pa.map_(pa.string(), pa.int64()))])
+
+
+def test_a_tables_schema_history_is_readable_without_a_file(store: pds.Store) -> None:
+    table = pds.Table.create(store, "lake/t", SCHEMA)
+    moments, schemas = [table.history()[0]["created_at"]], [table.schema]
+    chain = odf.attach(table)
+    assert chain.schema() == SCHEMA
+    table.append(pa.table({"id": pa.array([1], pa.int32())}))
+    for change in (
+        lambda: table.alter.add_column("name", pa.string()),
+        lambda: table.alter.rename_column("name", "label"),
+        lambda: table.alter.widen("id", pa.int64()),
+        lambda: table.alter.drop_column("tags"),
+    ):
+        change()
+        moments.append(table.history()[0]["created_at"])
+        schemas.append(table.schema)
+    table.append(pa.table({"id": pa.array([2])}))
+    chain = odf.attach(pds.Table(store, "lake/t"))
+    assert [chain.schema(at=moment) for moment in moments] == schemas
+    kinds = [block.event.kind for block in chain.log()]
+    assert kinds == ["SetDataSchema"] * len(schemas) + ["Seed"]
+    event: Any = chain.log()[0].event
+    assert independent_odf.raw_schema(event.to_dict()) == table.schema
+    chain.verify()
+    assert odf.attach(table).head == chain.head
+    # The table does not mind.
+    assert table.check().orphans == []
+    assert table.refresh().scan().count() == 2
+
+
+def test_a_datasets_schema_history(store: pds.Store) -> None:
+    datasets = pds.ParquetDatasetStore(store)
+    first, second = pa.table({"a": [1]}), pa.table({"a": ["x"], "b": [None]})
+    datasets.write_dataset(first, "silver/orders")
+    chain = odf.attach(datasets, "silver/orders")
+    noted = chain.head
+    assert odf.attach(datasets, "silver/orders").head == noted
+    datasets.write_dataset(second, "silver/orders", overwrite=True)
+    chain = odf.attach(datasets, "silver/orders")
+    assert chain.schema() == second.schema
+    assert chain.schema(at=noted) == first.schema
+    assert datasets.list_datasets() == ["silver/orders"]
+    chain.verify()
+
+
+def test_what_nothing_can_be_attached_to(store: pds.Store) -> None:
+    datasets = pds.ParquetDatasetStore(store)
+    with pytest.raises(pds.NotFound):
+        odf.attach(datasets, "nothing")
+    for wrong in ((datasets,), (store, "key"), ("lake",)):
+        with pytest.raises(pds.InvalidType):
+            odf.attach(*wrong)  # type: ignore[call-overload]
