@@ -4,7 +4,9 @@
 //! in its portable format of many), or the rows whose key lies in a closed range. Lines add up, so
 //! two deletes never undo one another.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 
 use bytes::Bytes;
 use roaring::RoaringBitmap;
@@ -17,6 +19,12 @@ use crate::error::Result;
 
 /// Up to so many rows are listed by number.
 const FEW_ROWS: u64 = 16;
+/// Shorter files stay readable.
+const COMPRESSED_FROM_BYTES: usize = 4 << 10;
+const ZSTD_LEVEL: i32 = 3;
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// More lines than that are none of ours.
+const MAX_UNPACKED_BYTES: u64 = 4 << 30;
 
 /// Deleted rows of one data file.
 #[derive(Debug, Clone, PartialEq)]
@@ -119,11 +127,34 @@ pub fn encode(lines: &[Line]) -> Bytes {
         let _ = serde_json::to_writer(&mut bytes, &Wire::of(line));
         bytes.push(b'\n');
     }
-    bytes.into()
+    if bytes.len() < COMPRESSED_FROM_BYTES {
+        return bytes.into();
+    }
+    // Bitmaps in base64 are a third longer than they need to be.
+    match zstd::bulk::compress(&bytes, ZSTD_LEVEL) {
+        Ok(packed) if packed.len() < bytes.len() => packed.into(),
+        _ => bytes.into(),
+    }
+}
+
+/// The lines of a file, which may be packed.
+fn unpacked<'b>(bytes: &'b [u8], name: &str) -> Result<Cow<'b, [u8]>> {
+    if !bytes.starts_with(&ZSTD_MAGIC) {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let unreadable = |e: std::io::Error| corrupted(name, "it cannot be unpacked").caused_by(e);
+    let mut lines = Vec::new();
+    let packed = zstd::Decoder::new(bytes).map_err(unreadable)?;
+    let read = packed.take(MAX_UNPACKED_BYTES + 1).read_to_end(&mut lines);
+    if read.map_err(unreadable)? as u64 > MAX_UNPACKED_BYTES {
+        return Err(corrupted(name, "it holds more than a tombstone file does"));
+    }
+    Ok(Cow::Owned(lines))
 }
 
 /// Reads the tombstone file `name`.
 pub fn parse(bytes: &[u8], name: &str) -> Result<Vec<Line>> {
+    let bytes = unpacked(bytes, name)?;
     let lines = bytes.split(|b| *b == b'\n').enumerate();
     lines
         .filter(|(_, line)| !line.is_empty())
@@ -228,6 +259,25 @@ mod tests {
             file: "data/a.parquet".to_owned(),
             deleted,
         }
+    }
+
+    #[test]
+    fn long_files_are_packed_and_damage_to_them_is_noticed() {
+        let mut random = StdRng::seed_from_u64(2);
+        let rows: RoaringBitmap = (0..60_000)
+            .map(|_| random.random_range(0..6_000_000))
+            .collect();
+        let lines = [line(Deleted::Rows(0, rows.clone()))];
+        let packed = encode(&lines);
+        assert!(packed.starts_with(&ZSTD_MAGIC));
+        // Little more than the bitmap itself.
+        assert!(packed.len() < rows.serialized_size() * 21 / 20);
+        assert_eq!(parse(&packed, "t").unwrap(), lines);
+        for length in [4, 100, packed.len() / 2, packed.len() - 1] {
+            assert!(parse(&packed[..length], "t").is_err(), "{length} bytes");
+        }
+        let few = encode(&[line(Deleted::RowGroup(1))]);
+        assert!(few.starts_with(b"{"));
     }
 
     #[test]

@@ -141,7 +141,10 @@ class Snapshot:
 
     def tombstone(self, entry: Json) -> list[Json]:
         """The lines of a tombstone file."""
-        return [json.loads(line) for line in (self.root / entry["path"]).read_text().splitlines()]
+        raw = (self.root / entry["path"]).read_bytes()
+        if raw.startswith(b"\x28\xb5\x2f\xfd"):
+            raw = pa.CompressedInputStream(pa.BufferReader(raw), "zstd").read()
+        return [json.loads(line) for line in raw.decode().splitlines()]
 
     @functools.cached_property
     def kept(self) -> dict[str, list[list[bool]]]:

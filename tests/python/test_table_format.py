@@ -430,6 +430,21 @@ def test_the_golden_table_is_read(local_store: pds.Store, golden: Path) -> None:
     assert table.check().ok
 
 
+def test_long_tombstone_files_are_packed(tmp_path: Path) -> None:
+    table = pds.Table.create(pds.Store(tmp_path.as_uri()), "t", pa.schema([("id", pa.int64())]))
+    table.append(pa.table({"id": range(300_000)}))
+    table.delete("(id * 7919) % 101 < 2")
+    snapshot = independent.newest(tmp_path / "t")
+    (entry,) = snapshot.manifest["tombstones"]
+    raw = (tmp_path / "t" / entry["path"]).read_bytes()
+    assert raw.startswith(b"\x28\xb5\x2f\xfd")
+    assert len(raw) == entry["size_bytes"] < 3 * entry["deleted_rows"]
+    assert independent.check(tmp_path / "t") == []
+    kept = [number for number in range(300_000) if (number * 7919) % 101 >= 2]
+    assert snapshot.rows()["id"].to_pylist() == kept
+    assert table.scan().to_pyarrow()["id"].to_pylist() == kept
+
+
 def test_the_golden_table_has_all_of_the_format(golden: Path) -> None:
     snapshot = independent.newest(golden)
     lines = [line for entry in snapshot.manifest["tombstones"] for line in snapshot.tombstone(entry)]
