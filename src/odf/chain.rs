@@ -17,16 +17,17 @@ use object_store::GetOptions;
 use serde_json::Value;
 
 use super::block::{Block, MAX_BLOCK_BYTES, event};
-use super::head::named_by;
+use super::head::{named_by, unless_certain};
 use super::multihash::{DatasetId, Multihash};
 use super::rules::State;
 use super::time::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::store::cas::{Outcome, Register, Versioned, probe};
+use crate::table::Table;
 
-/// Blocks read at once, where a chain is read whole.
-const CONCURRENT_BLOCKS: usize = 32;
+/// Blocks read or written at once.
+pub(super) const CONCURRENT_BLOCKS: usize = 32;
 /// So many blocks are read one after another before the folder is listed.
 const STEPS_BEFORE_LISTING: usize = 8;
 /// A hash in any base.
@@ -95,10 +96,11 @@ pub(super) enum Attempt {
 impl Chain {
     /// The chain at `root`; nothing is read yet.
     pub fn new(store: Store, root: &str) -> Result<Self> {
-        crate::store::path::parse_folder(root)?;
+        // Its rows are read as a table's, so what is no place for one is none for a chain.
+        Table::new(store.clone(), root)?;
         Ok(Self {
             store,
-            root: root.trim_matches('/').to_owned(),
+            root: root.to_owned(),
             known: Arc::default(),
             owner: std::process::id(),
         })
@@ -147,19 +149,24 @@ impl Chain {
         ];
         let time = time.unwrap_or_else(|| self.store.clock().now().to_utc());
         let seed = Block::new(time, None, 0, &event("Seed", fields))?;
+        let path = self.path("refs/head");
+        let exists = || {
+            let message = "there is a dataset already";
+            Error::new(ErrorKind::AlreadyExists, message).at(&self.root)
+        };
+        if self.store.is_file(&path).await? {
+            return Err(exists());
+        }
         probe(&self.store, &self.root).await?;
         self.put(&seed).await?;
-        let path = self.path("refs/head");
         let head = Register::new(&self.store, &path);
         let value = Bytes::from(seed.hash().to_string());
-        match head.create(value).await? {
+        let created = head.create(value).await;
+        match created.map_err(|e| unless_certain(&seed, e))? {
             Outcome::Written(_) => Ok(self.keep(seed)),
             // Its answer may have got lost, and others have followed it by now.
             Outcome::Lost(now) if self.begins_with(&now, &seed).await? => Ok(self.keep(seed)),
-            Outcome::Lost(_) | Outcome::Gone => {
-                let message = "there is a dataset already";
-                Err(Error::new(ErrorKind::AlreadyExists, message).at(&self.root))
-            }
+            Outcome::Lost(_) | Outcome::Gone => Err(exists()),
         }
     }
 

@@ -7,16 +7,14 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::PutMode;
 
 use super::block::Block;
-use super::chain::{Attempt, Chain, Head};
+use super::chain::{Attempt, CONCURRENT_BLOCKS, Chain, Head};
 use super::compact::made_from;
 use super::multihash::Multihash;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{Outcome, Register, Versioned};
 
-/// Blocks written at once.
-const CONCURRENT_BLOCKS: usize = 32;
-
 impl Chain {
+    /// Writes blocks and makes the last of them the head, if the head is still the one that was read.
     pub(super) async fn move_head(&self, head: &Head, blocks: Vec<Block>) -> Result<Attempt> {
         let Some(last) = blocks.last() else {
             return Ok(Attempt::Appended(Vec::new()));
@@ -32,7 +30,7 @@ impl Chain {
             Outcome::Written(_) => true,
             Outcome::Lost(now) => {
                 // Its answer may have got lost, and others have followed it by now.
-                let newest = named_by(&now).map_err(|e| e.at(&path))?;
+                let newest = named_by(&now).map_err(|e| unknown(last, e.at(&path)))?;
                 let there = self.holds(&newest, last, &head.hash).await;
                 there.map_err(|e| unknown(last, e))?
             }
@@ -89,7 +87,7 @@ impl Chain {
 }
 
 /// Only what the store could not answer leaves the outcome open.
-fn unless_certain(block: &Block, error: Error) -> Error {
+pub(super) fn unless_certain(block: &Block, error: Error) -> Error {
     match error.kind() {
         ErrorKind::Unavailable => unknown(block, error),
         _ => error,

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::block::{Block, UNKNOWN};
 use super::evolution;
 use super::fields::{get, inputs_of, invalid, moment, no_op, number, refused, text};
+use super::layout::EVENT;
 use super::multihash::Multihash;
 use super::schema;
 use super::time::Moment;
@@ -18,8 +19,6 @@ use super::transforms::{canonical, check_inputs, check_queries, check_query_inpu
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The events that this release knows.
-const KNOWN_EVENTS: u64 = 13;
 const NO_PROGRESS: &str =
     "Event neither has data nor it advances checkpoint, watermark, or source state";
 
@@ -45,8 +44,6 @@ pub struct State {
     pub schema: Option<Value>,
     /// The last event that may carry data.
     pub data: Option<Value>,
-    /// How many of those there have been.
-    pub data_events: u64,
     /// The state of each source.
     pub source_states: BTreeMap<String, Value>,
     /// The last of the events of which only the last counts, by kind; push sources by name.
@@ -105,7 +102,7 @@ impl State {
             UNKNOWN => {
                 let tag = number(event, "tag").unwrap_or(0);
                 // The rest of those that are known do not say what the data is.
-                if matches!(tag, 0..=2 | 10) || tag > KNOWN_EVENTS {
+                if matches!(tag, 0..=2 | 10) || tag > EVENT.variants.len() as u64 {
                     self.unreadable = Some(tag);
                 }
             }
@@ -117,7 +114,6 @@ impl State {
                 if kind == "ExecuteTransform" {
                     self.query = Some(event.clone());
                 }
-                self.data_events += 1;
                 self.data = Some(event.clone());
             }
             _ => {}

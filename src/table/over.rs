@@ -6,7 +6,7 @@ use arrow_schema::SchemaRef;
 use serde_json::Value;
 
 use super::actions::NewTable;
-use super::format::{Base64, CommitId, DataFile, FORMAT, Manifest, Moment, Operation};
+use super::format::{DataFile, Manifest};
 use crate::error::Result;
 
 /// A file of such a snapshot.
@@ -60,27 +60,7 @@ pub fn over(schema: &SchemaRef, files: Vec<GivenFile>) -> Result<Manifest> {
             columns: Some(names.clone()),
         }
     });
-    Ok(Manifest {
-        format: FORMAT,
-        version: 1,
-        previous: None,
-        commit_id: CommitId::new(0),
-        created_at: Moment::new(chrono::DateTime::UNIX_EPOCH),
-        operation: Operation::new("over", []),
-        data_files: described.collect(),
-        schema: new.schema,
-        arrow_schema: Base64(new.arrow_schema),
-        key: Vec::new(),
-        sort_by: Vec::new(),
-        segments: Vec::new(),
-        tombstones: Vec::new(),
-        oldest_version: 1,
-        gc_floor: 0,
-        restored_at: None,
-        added_at: None,
-        columns_restored_at: None,
-        recent_commits: Vec::new(),
-        transactions: BTreeMap::new(),
-        tags: BTreeMap::new(),
-    })
+    let mut manifest = new.manifest(0, chrono::DateTime::UNIX_EPOCH);
+    manifest.data_files = described.collect();
+    Ok(manifest)
 }

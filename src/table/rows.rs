@@ -30,8 +30,6 @@ use crate::part::{Group, OpenPart, Reader, blocking, open};
 
 /// Tombstone files read at once.
 const CONCURRENT_TOMBSTONES: usize = 16;
-/// A tombstone file above this is none.
-const MAX_TOMBSTONE_BYTES: u64 = 1 << 30;
 /// No file ends with less, whatever its manifest says.
 const MIN_FOOTER_BYTES: u64 = 64;
 /// How often a file is opened again that was written again meanwhile.
@@ -149,7 +147,7 @@ impl Rows {
         let reads = of.into_iter().map(|found| async move {
             let path = self.table.path(&found.path);
             let store = self.table.store();
-            let read = store.get_at_most(&path, GetOptions::default(), MAX_TOMBSTONE_BYTES);
+            let read = store.get_at_most(&path, GetOptions::default(), tombstone::MAX_BYTES);
             match read.await {
                 Ok((bytes, _)) => {
                     let parsed = tombstone::parse(&bytes, &found.path);

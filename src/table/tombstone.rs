@@ -23,8 +23,8 @@ const FEW_ROWS: u64 = 16;
 const COMPRESSED_FROM_BYTES: usize = 4 << 10;
 const ZSTD_LEVEL: i32 = 3;
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// More lines than that are none of ours.
-const MAX_UNPACKED_BYTES: u64 = 4 << 30;
+/// A file above this is none, packed or not.
+pub(super) const MAX_BYTES: u64 = 1 << 30;
 
 /// Deleted rows of one data file.
 #[derive(Debug, Clone, PartialEq)]
@@ -145,8 +145,8 @@ fn unpacked<'b>(bytes: &'b [u8], name: &str) -> Result<Cow<'b, [u8]>> {
     let unreadable = |e: std::io::Error| corrupted(name, "it cannot be unpacked").caused_by(e);
     let mut lines = Vec::new();
     let packed = zstd::Decoder::new(bytes).map_err(unreadable)?;
-    let read = packed.take(MAX_UNPACKED_BYTES + 1).read_to_end(&mut lines);
-    if read.map_err(unreadable)? as u64 > MAX_UNPACKED_BYTES {
+    let read = packed.take(MAX_BYTES + 1).read_to_end(&mut lines);
+    if read.map_err(unreadable)? as u64 > MAX_BYTES {
         return Err(corrupted(name, "it holds more than a tombstone file does"));
     }
     Ok(Cow::Owned(lines))

@@ -736,3 +736,25 @@ def test_times_before_1970_go_towards_the_past(dataset: odf.Dataset) -> None:
     none = pa.table({"event_time": pa.array([], pa.timestamp("ms"))})
     assert len(dataset.ingest(none, source_state=state).blocks) == 1
     assert dataset.ingest(none, source_state=state).blocks == []
+
+
+def test_a_dataset_that_is_there_is_left_alone(dataset: odf.Dataset) -> None:
+    before = sorted(str(file.path) for file in dataset.store.list_files("", recursive=True))
+    with pytest.raises(pds.AlreadyExists):
+        odf.Dataset.create(dataset.store, dataset.path)
+    assert sorted(str(file.path) for file in dataset.store.list_files("", recursive=True)) == before
+
+
+@pytest.mark.parametrize("path", ["", "/", "a//b", "../a", "a/_latest_manifest/b", "a/"])
+def test_places_that_are_none(memory_store: pds.Store, path: str) -> None:
+    with pytest.raises(pds.InvalidPath):
+        odf.Dataset.create(memory_store, path)
+    assert list(memory_store.list_files("", recursive=True)) == []
+
+
+def test_a_ledger_has_the_columns_that_are_asked_for(dataset: odf.Dataset) -> None:
+    dataset.ingest(weather(0, 3), event_time="at")
+    for columns in (["offset"], ["celsius", "offset", "op"], ["city"], []):
+        ledger = dataset.scan(columns).to_ledger().to_pyarrow()
+        assert ledger.column_names == columns
+        assert ledger.num_rows == 3

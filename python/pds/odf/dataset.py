@@ -205,7 +205,7 @@ class Dataset:
         if isinstance(event, Block):
             self._handle.append_block(event._handle)  # noqa: SLF001 ours
             return event
-        events = [event] if isinstance(event, Event | dict) or not isinstance(event, list | tuple) else list(event)
+        events = list(event) if isinstance(event, list | tuple) else [event]
         if not events:
             raise InvalidInput("there is no event to append")
         for one in events:

@@ -1,6 +1,7 @@
 //! The first version.
 
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -24,6 +25,35 @@ pub struct NewTable {
     pub sort_by: Vec<u32>,
 }
 
+impl NewTable {
+    /// The first version.
+    pub(in crate::table) fn manifest(self, commit_id: u128, created_at: DateTime<Utc>) -> Manifest {
+        Manifest {
+            format: FORMAT,
+            version: 1,
+            previous: None,
+            commit_id: CommitId::new(commit_id),
+            created_at: Moment::new(created_at),
+            operation: Operation::new("create", []),
+            schema: self.schema,
+            arrow_schema: Base64(self.arrow_schema),
+            key: self.key,
+            sort_by: self.sort_by,
+            segments: Vec::new(),
+            data_files: Vec::new(),
+            tombstones: Vec::new(),
+            oldest_version: 1,
+            gc_floor: 0,
+            restored_at: None,
+            added_at: None,
+            columns_restored_at: None,
+            recent_commits: Vec::new(),
+            transactions: std::collections::BTreeMap::new(),
+            tags: std::collections::BTreeMap::new(),
+        }
+    }
+}
+
 /// Creates a table; an error if there is one. Nothing is created on a store that does not keep
 /// conditions.
 pub async fn create(table: &Table, new: NewTable) -> Result<Snapshot> {
@@ -32,29 +62,7 @@ pub async fn create(table: &Table, new: NewTable) -> Result<Snapshot> {
     }
     probe(&table.store, table.root()).await?;
     let clock = table.store.clock();
-    let manifest = Manifest {
-        format: FORMAT,
-        version: 1,
-        previous: None,
-        commit_id: CommitId::new(clock.new_id()),
-        created_at: Moment::new(clock.now()),
-        operation: Operation::new("create", []),
-        schema: new.schema,
-        arrow_schema: Base64(new.arrow_schema),
-        key: new.key,
-        sort_by: new.sort_by,
-        segments: Vec::new(),
-        data_files: Vec::new(),
-        tombstones: Vec::new(),
-        oldest_version: 1,
-        gc_floor: 0,
-        restored_at: None,
-        added_at: None,
-        columns_restored_at: None,
-        recent_commits: Vec::new(),
-        transactions: std::collections::BTreeMap::new(),
-        tags: std::collections::BTreeMap::new(),
-    };
+    let manifest = new.manifest(clock.new_id(), clock.now());
     let path = table.path(&names::manifest(1));
     match Register::new(&table.store, &path)
         .create(manifest.to_bytes())
