@@ -9,11 +9,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, RecordBatch, make_array};
-use arrow_buffer::NullBuffer;
+use arrow_array::{Array, ArrayRef, OffsetSizeTrait, RecordBatch, make_array};
+use arrow_buffer::{BooleanBufferBuilder, NullBuffer};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_data::ArrayData;
-use arrow_schema::{DataType, Field, FieldRef, Fields, IntervalUnit, Schema, SchemaRef, TimeUnit};
+use arrow_schema::{
+    ArrowError, DataType, Field, FieldRef, Fields, IntervalUnit, Schema, SchemaRef, TimeUnit,
+};
 
 use crate::error::{Error, Result};
 
@@ -146,7 +148,7 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
     if array.data_type() == target {
         return Ok(Arc::clone(array));
     }
-    let failed = |e: arrow_schema::ArrowError| {
+    let failed = |e: ArrowError| {
         Error::invalid(format!(
             "column {column:?}: {} does not fit {target}: {e}",
             array.data_type()
@@ -161,7 +163,7 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
         ..CastOptions::default()
     };
     let array = &if has_nested_dictionary(array.data_type()) {
-        make_array(masked(array.to_data()).map_err(failed)?)
+        make_array(masked(array.to_data(), None).map_err(failed)?)
     } else {
         Arc::clone(array)
     };
@@ -188,33 +190,54 @@ fn has_nested_dictionary(data_type: &DataType) -> bool {
     }
 }
 
-/// With the nulls of structs in the dictionaries within them: what lies under a null may be
-/// anything, also a key that its dictionary does not have.
-fn masked(data: ArrayData) -> Result<ArrayData, arrow_schema::ArrowError> {
-    let hides = matches!(data.data_type(), DataType::Struct(_));
-    let mask = |child: &ArrayData| {
-        let nulls = match child.data_type() {
-            DataType::Dictionary(..) | DataType::Struct(_) if hides => {
-                NullBuffer::union(data.nulls(), child.nulls())
-            }
-            _ => child.nulls().cloned(),
-        };
-        let child = child.clone().into_builder().nulls(nulls).build()?;
-        if child.data_type().is_nested() {
-            masked(child)
-        } else {
-            Ok(child)
-        }
-    };
-    let children = data
-        .child_data()
-        .iter()
-        .map(mask)
-        .collect::<Result<_, _>>()?;
-    data.into_builder().child_data(children).build()
+/// With the nulls of what they are in, `outer` among them, in the dictionaries within: what lies under a
+/// null may be anything, also a key that its dictionary does not have.
+fn masked(data: ArrayData, outer: Option<&NullBuffer>) -> Result<ArrayData, ArrowError> {
+    use DataType::{Dictionary, FixedSizeList, Struct};
+    let is_dictionary = matches!(data.data_type(), Dictionary(..));
+    if !is_dictionary && !data.data_type().is_nested() {
+        return Ok(data);
+    }
+    let nulls = NullBuffer::union(outer, data.nulls());
+    let under = hidden_below(&data, nulls.as_ref());
+    let children = data.child_data().iter();
+    let children = children.map(|child| masked(child.clone(), under.as_ref()));
+    let children = children.collect::<Result<_, _>>()?;
+    let takes_nulls = is_dictionary || matches!(data.data_type(), Struct(_) | FixedSizeList(..));
+    let builder = data.into_builder().child_data(children);
+    if takes_nulls {
+        builder.nulls(nulls).build()
+    } else {
+        builder.build()
+    }
 }
 
-/// The same buffers under another type, where the layouts agree.
+/// The nulls that the children of an array have for its own.
+fn hidden_below(data: &ArrayData, nulls: Option<&NullBuffer>) -> Option<NullBuffer> {
+    let nulls = nulls?;
+    match data.data_type() {
+        DataType::Struct(_) => Some(nulls.clone()),
+        DataType::FixedSizeList(_, length) => Some(nulls.expand(usize::try_from(*length).ok()?)),
+        // Items that may not be null have to stay as they are.
+        DataType::List(item) if item.is_nullable() => Some(hidden_items::<i32>(data, nulls)),
+        DataType::LargeList(item) if item.is_nullable() => Some(hidden_items::<i64>(data, nulls)),
+        _ => None,
+    }
+}
+
+/// Null where no list that is valid has its item.
+fn hidden_items<Offset: OffsetSizeTrait>(data: &ArrayData, nulls: &NullBuffer) -> NullBuffer {
+    let offsets = data.buffer::<Offset>(0);
+    let mut valid = BooleanBufferBuilder::new(data.child_data()[0].len());
+    valid.append_n(data.child_data()[0].len(), false);
+    for row in nulls.valid_indices() {
+        for item in offsets[row].as_usize()..offsets[row + 1].as_usize() {
+            valid.set_bit(item, true);
+        }
+    }
+    NullBuffer::new(valid.finish())
+}
+
 /// Whether two types differ in nothing but the names of nested fields and whether a map is sorted.
 fn is_renamed(from: &DataType, to: &DataType) -> bool {
     match (from, to) {
@@ -225,6 +248,7 @@ fn is_renamed(from: &DataType, to: &DataType) -> bool {
     }
 }
 
+/// The same buffers under another type, where the layouts agree.
 fn relabel(array: &ArrayRef, target: &DataType) -> Option<ArrayRef> {
     let data = array
         .to_data()

@@ -355,6 +355,33 @@ def test_row_groups_may_have_dictionaries_of_their_own(datasets: pds.ParquetData
     assert _values(datasets.read_dataset("ds")["c"]) == ["b", "a", "y", "x"]
 
 
+@pytest.mark.parametrize("name", ["struct", "fixed", "fixed in fixed", "list", "large list", "struct in list"])
+def test_codes_under_nulls_of_lists_may_be_anything(datasets: pds.ParquetDatasetStore, name: str) -> None:
+    empty = pa.DictionaryArray.from_arrays(pa.array([0, 7, 1, 2], pa.uint8()), pa.array([], pa.string()), safe=False)
+    hidden = pa.array([True])
+    fixed = pa.FixedSizeListArray.from_arrays
+    inner = {
+        "struct": lambda: pa.StructArray.from_arrays([empty], ["d"]).slice(3),
+        "fixed": lambda: fixed(empty, 4),
+        "fixed in fixed": lambda: fixed(fixed(empty, 2), 2),
+        "list": lambda: pa.ListArray.from_arrays(pa.array([0, 4], pa.int32()), empty),
+        "large list": lambda: pa.LargeListArray.from_arrays(pa.array([0, 4], pa.int64()), empty),
+        "struct in list": lambda: pa.ListArray.from_arrays(
+            pa.array([1, 3], pa.int32()), pa.StructArray.from_arrays([empty], ["d"])
+        ),
+    }[name]()
+    # The decimal is what has the struct converted.
+    narrow = pa.array([None], pa.decimal32(3, 1))
+    table = pa.table({"c": pa.StructArray.from_arrays([inner, narrow], ["inner", "narrow"], mask=hidden)})
+
+    datasets.write_dataset(table, "ds")
+    result = datasets.read_dataset("ds")
+
+    result.validate(full=True)
+    assert result.schema.equals(table.schema)
+    assert _values(result["c"]) == [None]
+
+
 def test_a_large_dictionary_is_not_kept(datasets: pds.ParquetDatasetStore, part: Path) -> None:
     values = pa.array([f"{n:0100d}" for n in range(20_000)])
     table = pa.table({"c": pa.DictionaryArray.from_arrays(pa.array([19_999, 0, 7], pa.int32()), values)})
