@@ -1,7 +1,7 @@
 //! The engine of `pds`: Parquet data on object stores, published all or nothing.
 //!
 //! Layers, each knowing only those before it:
-//! [`error`], [`clock`] and `sort` (streams of batches), then [`store`] (bytes and conditions),
+//! [`error`], [`clock`], `hash` (SHA3-256) and `sort` (streams of batches), then [`store`] (bytes and conditions),
 //! [`parquet`] (Arrow to Parquet and back over sinks and sources of bytes), `part` (Parquet files in a
 //! store), [`dataset`] (parts, manifest, marker), [`table`] (snapshots committed by compare-and-swap), [`odf`]
 //! (a chain of metadata blocks, each linked to the one before by hash).
@@ -9,6 +9,7 @@
 pub mod clock;
 pub mod dataset;
 pub mod error;
+mod hash;
 pub mod odf;
 pub mod parquet;
 mod part;

@@ -1,7 +1,7 @@
-//! The logical hash of rows: `arrow-digest` with SHA3-256, the same whatever the layout of the data.
+//! The logical hash of rows: SHA3-256 of Arrow data, the same whatever the layout of the data.
 //!
-//! Source: RFC-002 of the Open Data Fabric and the `arrow-digest` crate, whose hashing of a record is
-//! followed here column by column: a hash of the names, then those of the columns.
+//! Source: RFC-002 of the Open Data Fabric and the `arrow-digest` crate (version 0), whose hash of a record
+//! is made here, with all columns side by side: a hash of the names, then those of the columns.
 
 use std::sync::Arc;
 
@@ -9,22 +9,24 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch, StructArray, make_array};
 use arrow_buffer::{BooleanBuffer, NullBuffer, buffer_bin_or};
 use arrow_data::ArrayData;
-use arrow_digest::{ArrayDigest, ArrayDigestV0};
 use arrow_schema::{ArrowError, DataType, Fields, Schema};
 use arrow_select::concat::concat_batches;
 use arrow_select::interleave::interleave;
-use sha3::{Digest, Sha3_256};
 
+use super::column_bytes::{described, values};
 use super::multihash::{ARROW0_SHA3_256, Multihash};
 use crate::error::{Error, Result};
+use crate::hash::{Sha3, update_all};
 
 /// Of structs the crate's hash depends on how rows are cut into batches: those of kamu have so many.
 const STRUCT_BATCH_ROWS: usize = 10_000;
+/// Rows whose bytes are made at once.
+const PIECE_ROWS: usize = 8_192;
 
 /// The hash of a stream of batches.
 pub(super) struct LogicalHash {
-    names: Sha3_256,
-    columns: Vec<ArrayDigestV0<Sha3_256>>,
+    names: Sha3,
+    columns: Vec<Sha3>,
     /// Rows that wait for a batch of the right length, of schemas with structs.
     waiting: Option<Vec<RecordBatch>>,
 }
@@ -42,7 +44,7 @@ impl LogicalHash {
     /// Of rows with these columns; an error names the one that has no logical hash.
     pub(super) fn new(schema: &Schema) -> Result<Self> {
         let mut made = Self {
-            names: Sha3_256::new(),
+            names: Sha3::new(),
             columns: Vec::new(),
             waiting: None,
         };
@@ -56,20 +58,25 @@ impl LogicalHash {
 
     fn describe(&mut self, fields: &Fields, level: u64) -> Result<()> {
         for field in fields {
-            self.names.update((field.name().len() as u64).to_le_bytes());
+            self.names
+                .update(&(field.name().len() as u64).to_le_bytes());
             self.names.update(field.name().as_bytes());
-            self.names.update(level.to_le_bytes());
-            match field.data_type() {
-                DataType::Struct(inner) => self.describe(inner, level + 1)?,
-                kind if is_hashable(kind) => self.columns.push(ArrayDigestV0::new(kind)),
-                kind => {
-                    let message = format!(
-                        "column {:?}: the logical hash of ODF is not defined for {kind}; cast it first",
-                        field.name()
-                    );
-                    return Err(Error::invalid(message));
-                }
+            self.names.update(&level.to_le_bytes());
+            if let DataType::Struct(inner) = field.data_type() {
+                self.describe(inner, level + 1)?;
+                continue;
             }
+            let Some(kind) = described(field.data_type()) else {
+                let message = format!(
+                    "column {:?}: the logical hash of ODF is not defined for {}; cast it first",
+                    field.name(),
+                    field.data_type()
+                );
+                return Err(Error::invalid(message));
+            };
+            let mut column = Sha3::new();
+            column.update(&kind);
+            self.columns.push(column);
         }
         Ok(())
     }
@@ -99,8 +106,16 @@ impl LogicalHash {
     fn hash(&mut self, batch: &RecordBatch) -> Result<()> {
         let mut leaves = Vec::with_capacity(self.columns.len());
         collect(&settled(batch.columns(), None)?, None, &mut leaves);
-        for (digest, (array, nulls)) in self.columns.iter_mut().zip(&leaves) {
-            digest.update(array.as_ref(), nulls.as_ref());
+        for from in (0..batch.num_rows()).step_by(PIECE_ROWS) {
+            let rows = PIECE_ROWS.min(batch.num_rows() - from);
+            let pieces = leaves.iter().map(|(array, nulls)| {
+                let nulls = nulls.as_ref().map(|nulls| nulls.slice(from, rows));
+                values(array.slice(from, rows).as_ref(), nulls.as_ref())
+            });
+            let pieces: Vec<_> = pieces.collect();
+            let streams = self.columns.iter_mut().zip(&pieces);
+            let mut streams: Vec<_> = streams.map(|(hash, piece)| (hash, &piece[..])).collect();
+            update_all(&mut streams);
         }
         Ok(())
     }
@@ -111,9 +126,9 @@ impl LogicalHash {
             self.hash(&joined(&waiting)?)?;
         }
         for column in self.columns {
-            self.names.update(column.finalize());
+            self.names.update(&column.finish());
         }
-        Ok(Multihash::new(ARROW0_SHA3_256, &self.names.finalize()))
+        Ok(Multihash::new(ARROW0_SHA3_256, &self.names.finish()))
     }
 }
 
@@ -125,7 +140,7 @@ fn joined(batches: &[RecordBatch]) -> Result<RecordBatch> {
         .map_err(|e| Error::other(e.to_string()).caused_by(e))
 }
 
-/// The arrays that are no structs, with the nulls of the structs that they are in.
+/// The arrays that are no structs, with their nulls and those of the structs that they are in.
 fn collect(
     arrays: &[ArrayRef],
     nulls: Option<&NullBuffer>,
@@ -133,7 +148,7 @@ fn collect(
 ) {
     for array in arrays {
         match array.as_struct_opt() {
-            None => leaves.push((Arc::clone(array), nulls.cloned())),
+            None => leaves.push((Arc::clone(array), combined(nulls, array.nulls()))),
             Some(inner) => {
                 let combined = combined(nulls, inner.nulls());
                 collect(inner.columns(), combined.as_ref(), leaves);
@@ -204,31 +219,12 @@ fn combined(outer: Option<&NullBuffer>, inner: Option<&NullBuffer>) -> Option<Nu
     }
 }
 
-/// Whether `arrow-digest` knows the type.
-fn is_hashable(kind: &DataType) -> bool {
-    match kind {
-        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
-            is_hashable(item.data_type())
-        }
-        DataType::Null
-        | DataType::Duration(_)
-        | DataType::Interval(_)
-        | DataType::ListView(_)
-        | DataType::LargeListView(_)
-        | DataType::Struct(_)
-        | DataType::Union(..)
-        | DataType::Dictionary(..)
-        | DataType::Map(..)
-        | DataType::RunEndEncoded(..) => false,
-        _ => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use arrow_array::{BooleanArray, Float64Array, Int32Array, ListArray, StringArray};
     use arrow_digest::{RecordDigest, RecordDigestV0};
     use arrow_schema::Field;
+    use sha3::Sha3_256;
 
     use super::*;
 

@@ -14,6 +14,7 @@
 
 pub mod block;
 pub mod chain;
+mod column_bytes;
 pub mod compact;
 mod decode;
 mod digest;

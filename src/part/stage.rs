@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arrow_array::RecordBatchReader;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use sha3::{Digest, Sha3_256};
 use tokio::sync::mpsc;
 
 use super::blocking;
 use crate::error::{Error, Result};
+use crate::hash::Sha3;
 use crate::parquet::Cancel;
 use crate::parquet::writer::{self, FileStats, Files, Sink, WritePlan};
 use crate::store::Store;
@@ -46,7 +46,7 @@ pub(crate) async fn stage_hashed(
     input: Box<dyn RecordBatchReader + Send>,
     targets: Targets,
 ) -> Result<Vec<StagedFile>> {
-    let hasher = Some(Sha3_256::new());
+    let hasher = Some(Sha3::new());
     stage_with(store, staging, plan, input, (targets, hasher)).await
 }
 
@@ -55,7 +55,7 @@ async fn stage_with(
     staging: Staging,
     plan: WritePlan,
     mut input: Box<dyn RecordBatchReader + Send>,
-    (targets, hasher): (Targets, Option<Sha3_256>),
+    (targets, hasher): (Targets, Option<Sha3>),
 ) -> Result<Vec<StagedFile>> {
     let files: Shared = Arc::default();
     let (uploaders, mut begun) = mpsc::unbounded_channel::<(usize, Uploader)>();
@@ -155,7 +155,7 @@ struct Opener {
     staging: Staging,
     targets: Targets,
     /// A fresh one, if the bytes are hashed.
-    hasher: Option<Sha3_256>,
+    hasher: Option<Sha3>,
     next: usize,
     files: Shared,
     uploaders: mpsc::UnboundedSender<(usize, Uploader)>,
@@ -183,7 +183,7 @@ impl Files for Opener {
 struct FileSink {
     index: usize,
     writer: StageWriter,
-    hasher: Option<Sha3_256>,
+    hasher: Option<Sha3>,
     files: Shared,
 }
 
@@ -199,7 +199,7 @@ impl Sink for FileSink {
         let written = self.writer.finish()?;
         let file = &mut locked(&self.files)[self.index];
         file.stats = Some(stats);
-        file.sha3 = self.hasher.map(|hasher| hasher.finalize().into());
+        file.sha3 = self.hasher.map(|hasher| hasher.finish());
         if let Written::Done(staged) = written {
             file.staged = Some(staged);
         }

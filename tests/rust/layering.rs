@@ -3,8 +3,8 @@
 use std::path::Path;
 
 /// From the floor up.
-const LAYERS: [&str; 9] = [
-    "error", "clock", "sort", "store", "parquet", "part", "dataset", "table", "odf",
+const LAYERS: [&str; 10] = [
+    "error", "clock", "hash", "sort", "store", "parquet", "part", "dataset", "table", "odf",
 ];
 
 #[test]
