@@ -2,13 +2,13 @@
 //!
 //! Source: FIPS 202.
 
-mod lanes;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use std::cmp::Reverse;
+use std::sync::LazyLock;
 
 use keccak::Keccak;
-
-use self::lanes::{Job, Kernel};
 
 /// Bytes of a block.
 const RATE_BYTES: usize = 136;
@@ -31,6 +31,13 @@ impl Sha3 {
         }
     }
 
+    /// The hash of these bytes.
+    pub(crate) fn of(bytes: &[u8]) -> [u8; 32] {
+        let mut stream = Self::new();
+        stream.update(bytes);
+        stream.finish()
+    }
+
     /// Takes bytes.
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         update_all(&mut [(self, bytes)]);
@@ -43,12 +50,22 @@ impl Sha3 {
         if let Some(last) = self.rest.last_mut() {
             *last |= 0x80;
         }
-        absorb(&mut self.state, &self.rest);
+        self.absorb_rest();
         let mut digest = [0; 32];
         for (bytes, word) in digest.chunks_exact_mut(8).zip(self.state) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
         digest
+    }
+
+    /// Takes the one block that is there.
+    fn absorb_rest(&mut self) {
+        let job = Job {
+            state: &mut self.state,
+            bytes: &self.rest,
+        };
+        absorb_portably(&mut [job], 1);
+        self.rest.clear();
     }
 
     /// What there is to do for all whole blocks, once a block that was begun is done with.
@@ -58,8 +75,7 @@ impl Sha3 {
             self.rest.extend_from_slice(&bytes[..missing]);
             bytes = &bytes[missing..];
             if self.rest.len() == RATE_BYTES {
-                absorb(&mut self.state, &self.rest);
-                self.rest.clear();
+                self.absorb_rest();
             }
         }
         let (whole, rest) = bytes.split_at(bytes.len() / RATE_BYTES * RATE_BYTES);
@@ -73,36 +89,82 @@ impl Sha3 {
 
 /// Each stream takes its bytes.
 pub(crate) fn update_all(streams: &mut [(&mut Sha3, &[u8])]) {
-    update_with(Kernel::all().next(), streams);
+    static KERNELS: LazyLock<Vec<Kernel>> = LazyLock::new(kernels);
+    update_with(&KERNELS, streams);
 }
 
-fn update_with(kernel: Option<Kernel>, streams: &mut [(&mut Sha3, &[u8])]) {
+/// With kernels from the widest to that of one lane.
+fn update_with(kernels: &[Kernel], streams: &mut [(&mut Sha3, &[u8])]) {
     let jobs = streams.iter_mut().map(|(stream, bytes)| stream.job(bytes));
     let mut jobs: Vec<Job<'_>> = jobs.filter(|job| job.blocks() > 0).collect();
-    if let Some(kernel) = kernel {
-        while jobs.len() > 1 {
-            // The longest is the last to end: it starts first, and never waits for a lane.
-            jobs.sort_unstable_by_key(|job| Reverse(job.blocks()));
-            let together = jobs.len().min(kernel.lanes);
-            let blocks = jobs[together - 1].blocks();
-            kernel.absorb(&mut jobs[..together], blocks);
-            jobs.retain(|job| job.blocks() > 0);
-        }
-    }
-    for job in jobs {
-        absorb(job.state, job.bytes);
+    while !jobs.is_empty() {
+        // The longest is the last to end: it starts first, and never waits for a lane.
+        jobs.sort_unstable_by_key(|job| Reverse(job.blocks()));
+        // The wider one is the faster one, but for a stream alone.
+        let alone = jobs.len() == 1;
+        let kernel = if alone { kernels.last() } else { kernels.first() };
+        let Some(kernel) = kernel else { break };
+        let together = jobs.len().min(kernel.lanes);
+        let blocks = jobs[together - 1].blocks();
+        (kernel.absorb)(&mut jobs[..together], blocks);
+        jobs.retain(|job| job.blocks() > 0);
     }
 }
 
-/// Whole blocks into one state.
-fn absorb(state: &mut State, blocks: &[u8]) {
+/// Blocks of a stream that are to go into its state.
+#[derive(Debug)]
+struct Job<'a> {
+    state: &'a mut State,
+    /// Whole blocks.
+    bytes: &'a [u8],
+}
+
+impl<'a> Job<'a> {
+    fn blocks(&self) -> usize {
+        self.bytes.len() / RATE_BYTES
+    }
+
+    /// Takes the next blocks away.
+    fn take(&mut self, blocks: usize) -> &'a [u8] {
+        let (taken, rest) = self.bytes.split_at(blocks * RATE_BYTES);
+        self.bytes = rest;
+        taken
+    }
+}
+
+/// A way of taking blocks into several states.
+#[derive(Debug, Clone, Copy)]
+struct Kernel {
+    lanes: usize,
+    /// Takes so many blocks of each of at most as many jobs as there are lanes.
+    absorb: fn(&mut [Job<'_>], usize),
+}
+
+/// What this processor has, from the widest to one of one lane.
+fn kernels() -> Vec<Kernel> {
+    let portable = Kernel {
+        lanes: 1,
+        absorb: absorb_portably,
+    };
+    #[cfg(target_arch = "x86_64")]
+    let mut found: Vec<Kernel> = x86::kernels().collect();
+    #[cfg(not(target_arch = "x86_64"))]
+    let mut found = Vec::new();
+    if found.iter().all(|kernel: &Kernel| kernel.lanes > 1) {
+        found.push(portable);
+    }
+    found
+}
+
+fn absorb_portably(jobs: &mut [Job<'_>], blocks: usize) {
     Keccak::new().with_f1600(|permute| {
-        for block in blocks.chunks_exact(RATE_BYTES) {
-            let (words, _) = block.as_chunks();
-            for (word, bytes) in state.iter_mut().zip(words) {
-                *word ^= u64::from_le_bytes(*bytes);
+        for job in jobs {
+            for block in job.take(blocks).as_chunks::<RATE_BYTES>().0 {
+                for (word, bytes) in job.state.iter_mut().zip(block.as_chunks().0) {
+                    *word ^= u64::from_le_bytes(*bytes);
+                }
+                permute(job.state);
             }
-            permute(state);
         }
     });
 }
@@ -118,7 +180,14 @@ mod tests {
     /// Streams of any lengths, in pieces of any lengths, against the crate.
     #[test]
     fn streams_side_by_side_have_the_hashes_they_have_alone() {
-        let kernels: Vec<Option<Kernel>> = Kernel::all().map(Some).chain([None]).collect();
+        let found = kernels();
+        // Those of this processor, each of them alone, and one that all have.
+        let mut kernels: Vec<Vec<Kernel>> = found.iter().map(|kernel| vec![*kernel]).collect();
+        kernels.push(found);
+        kernels.push(vec![Kernel {
+            lanes: 1,
+            absorb: absorb_portably,
+        }]);
         let mut random = StdRng::seed_from_u64(7);
         for round in 0..200 {
             let count = random.random_range(1..20);
@@ -139,7 +208,7 @@ mod tests {
                 for (streams, kernel) in ours.iter_mut().zip(&kernels) {
                     let bytes = pieces.iter().map(Vec::as_slice);
                     let mut given: Vec<_> = streams.iter_mut().zip(bytes).collect();
-                    update_with(*kernel, &mut given);
+                    update_with(kernel, &mut given);
                 }
                 for (stream, piece) in theirs.iter_mut().zip(&pieces) {
                     stream.update(piece);

@@ -8,9 +8,9 @@ use std::str::FromStr;
 use multibase::Base;
 use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair};
-use sha3::{Digest, Sha3_256};
 
 use crate::error::{Error, Result};
+use crate::hash::Sha3;
 
 /// The code of SHA3-256.
 pub const SHA3_256: u64 = 0x16;
@@ -31,7 +31,7 @@ pub struct Multihash {
 impl Multihash {
     /// The SHA3-256 of some bytes.
     pub fn sha3_256(bytes: &[u8]) -> Self {
-        Self::new(SHA3_256, &Sha3_256::digest(bytes))
+        Self::new(SHA3_256, &Sha3::of(bytes))
     }
 
     /// A digest with its code.

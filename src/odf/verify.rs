@@ -9,7 +9,6 @@ use arrow_array::{Array, ArrayRef};
 use arrow_schema::DataType;
 use futures::{StreamExt, stream};
 use object_store::GetOptions;
-use sha3::{Digest, Sha3_256};
 
 use super::block::Block;
 use super::chain::Chain;
@@ -18,6 +17,7 @@ use super::multihash::{Multihash, SHA3_256};
 use super::rules::{State, is_data};
 use super::slice::{Slice, rows_of};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hash::Sha3;
 use crate::parquet::default_threads;
 use crate::parquet::file::TAIL_BYTES;
 use crate::part::{blocking, open};
@@ -217,7 +217,7 @@ impl Check {
             let message = format!("hashes of the code {:#x} cannot be checked", wanted.code());
             return Err(Error::new(ErrorKind::FormatNotSupported, message));
         }
-        let mut hasher = Sha3_256::new();
+        let mut hasher = Sha3::new();
         let mut at = 0;
         while at < self.size {
             let end = (at + PIECE_BYTES).min(self.size);
@@ -233,7 +233,7 @@ impl Check {
             })
             .await?;
         }
-        let found = Multihash::new(SHA3_256, &hasher.finalize());
+        let found = Multihash::new(SHA3_256, &hasher.finish());
         if found != *wanted {
             return Err(damaged(format!("its bytes have the physical hash {found}")));
         }

@@ -1,65 +1,28 @@
-//! Keccak-f[1600] of several states at once, one in each 64-bit lane of wide registers.
+//! Keccak-f[1600] of several states at once, one in each 64-bit lane of wide registers, and of one.
 //!
 //! Source: FIPS 202, section 3; side by side as in `KeccakP-1600-times4` and `times8` of the XKCP.
 //! Compilers do not make this of plain code, so each width names the processor's own operations.
 
-use super::{RATE_BYTES, State};
+use super::Kernel;
 
-/// Blocks of a stream that are to go into its state.
-#[derive(Debug)]
-pub(super) struct Job<'a> {
-    pub(super) state: &'a mut State,
-    /// Whole blocks.
-    pub(super) bytes: &'a [u8],
+/// What this processor has, the widest first.
+pub(super) fn kernels() -> impl Iterator<Item = Kernel> {
+    let eight = is_x86_feature_detected!("avx512f").then_some(Kernel {
+        lanes: 8,
+        absorb: eight::absorb_detected,
+    });
+    let four = is_x86_feature_detected!("avx2").then_some(Kernel {
+        lanes: 4,
+        absorb: four::absorb_detected,
+    });
+    let bmi = is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2");
+    let one = bmi.then_some(Kernel {
+        lanes: 1,
+        absorb: one::absorb_detected,
+    });
+    [eight, four, one].into_iter().flatten()
 }
 
-impl<'a> Job<'a> {
-    pub(super) fn blocks(&self) -> usize {
-        self.bytes.len() / RATE_BYTES
-    }
-
-    /// Takes the next blocks away.
-    pub(super) fn take(&mut self, blocks: usize) -> &'a [u8] {
-        let (taken, rest) = self.bytes.split_at(blocks * RATE_BYTES);
-        self.bytes = rest;
-        taken
-    }
-}
-
-/// A processor's way of taking blocks into several states.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Kernel {
-    pub(super) lanes: usize,
-    absorb: fn(&mut [Job<'_>], usize),
-}
-
-impl Kernel {
-    /// Takes `blocks` blocks of each of at most `lanes` jobs.
-    pub(super) fn absorb(self, jobs: &mut [Job<'_>], blocks: usize) {
-        (self.absorb)(jobs, blocks);
-    }
-
-    /// What this processor has, the widest first.
-    pub(super) fn all() -> impl Iterator<Item = Self> {
-        #[cfg(target_arch = "x86_64")]
-        let found = {
-            let eight = is_x86_feature_detected!("avx512f").then_some(Self {
-                lanes: 8,
-                absorb: eight::absorb_detected,
-            });
-            let four = is_x86_feature_detected!("avx2").then_some(Self {
-                lanes: 4,
-                absorb: four::absorb_detected,
-            });
-            [eight, four]
-        };
-        #[cfg(not(target_arch = "x86_64"))]
-        let found = [None::<Self>; 0];
-        found.into_iter().flatten()
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
 const ROUND_CONSTANTS: [u64; 24] = [
     0x0000_0000_0000_0001,
     0x0000_0000_0000_8082,
@@ -88,7 +51,6 @@ const ROUND_CONSTANTS: [u64; 24] = [
 ];
 
 /// `absorb` of a module that has `Lanes`, as many as `LANES`, and the operations on them.
-#[cfg(target_arch = "x86_64")]
 macro_rules! absorbing {
     ($feature:literal) => {
         pub(super) fn absorb_detected(jobs: &mut [Job<'_>], blocks: usize) {
@@ -138,62 +100,75 @@ macro_rules! absorbing {
             }
         }
 
-        /// Keccak-f[1600]; word x + 5y of the state is lane (x, y) of the standard.
+        /// Keccak-f[1600].
         #[inline]
         #[target_feature(enable = $feature)]
         fn permute(a: &mut [Lanes; 25]) {
-            for constant in ROUND_CONSTANTS {
-                let column = |x: usize| {
-                    let upper = xor(xor(a[x], a[x + 5]), a[x + 10]);
-                    xor(xor(upper, a[x + 15]), a[x + 20])
-                };
-                let parity = [column(0), column(1), column(2), column(3), column(4)];
-                for x in 0..5 {
-                    let rotated = rotate::<1, 63>(parity[(x + 1) % 5]);
-                    let change = xor(parity[(x + 4) % 5], rotated);
-                    for y in 0..5 {
-                        a[x + 5 * y] = xor(a[x + 5 * y], change);
-                    }
-                }
-                rotate_and_move!(a;
-                    10 1 63, 7 3 61, 11 6 58, 17 10 54, 18 15 49, 3 21 43, 5 28 36, 16 36 28, 8 45 19,
-                    21 55 9, 24 2 62, 4 14 50, 15 27 37, 23 41 23, 19 56 8, 13 8 56, 12 25 39, 2 43 21,
-                    20 62 2, 14 18 46, 22 39 25, 9 61 3, 6 20 44, 1 44 20);
-                for y in 0..5 {
-                    let row = [a[5 * y], a[5 * y + 1], a[5 * y + 2], a[5 * y + 3], a[5 * y + 4]];
-                    for x in 0..5 {
-                        a[5 * y + x] = choose(row[x], row[(x + 1) % 5], row[(x + 2) % 5]);
-                    }
-                }
-                a[0] = xor(a[0], splat(constant));
+            // Two at a time, which saves moving the state.
+            for pair in 0..ROUND_CONSTANTS.len() / 2 {
+                round!(a, ROUND_CONSTANTS[2 * pair]);
+                round!(a, ROUND_CONSTANTS[2 * pair + 1]);
             }
         }
     };
 }
 
-/// The steps rho and pi: along pi's one cycle of words, each rotated left by so much (and back by the rest).
-#[cfg(target_arch = "x86_64")]
-macro_rules! rotate_and_move {
-    ($a:ident; $($word:literal $left:literal $right:literal),+) => {
-        let mut moving = $a[1];
-        $(
-            let replaced = $a[$word];
-            $a[$word] = rotate::<$left, $right>(moving);
-            moving = replaced;
-        )+
-        let _ = moving;
+/// A round; word x + 5y of the state is lane (x, y) of the standard.
+macro_rules! round {
+    ($a:ident, $constant:expr) => {
+        let parity = [
+            column!($a, 0 5 10 15 20),
+            column!($a, 1 6 11 16 21),
+            column!($a, 2 7 12 17 22),
+            column!($a, 3 8 13 18 23),
+            column!($a, 4 9 14 19 24),
+        ];
+        let mut change = parity;
+        for x in 0..5 {
+            change[x] = xor(parity[(x + 4) % 5], rotate::<1, 63>(parity[(x + 1) % 5]));
+        }
+        // Of each new row: where its words come from, and how far they are rotated.
+        let rows = [
+            moved!($a, change; 0 0 64, 6 44 20, 12 43 21, 18 21 43, 24 14 50),
+            moved!($a, change; 3 28 36, 9 20 44, 10 3 61, 16 45 19, 22 61 3),
+            moved!($a, change; 1 1 63, 7 6 58, 13 25 39, 19 8 56, 20 18 46),
+            moved!($a, change; 4 27 37, 5 36 28, 11 10 54, 17 15 49, 23 56 8),
+            moved!($a, change; 2 62 2, 8 55 9, 14 39 25, 15 41 23, 21 2 62),
+        ];
+        for (y, row) in rows.into_iter().enumerate() {
+            for x in 0..5 {
+                $a[5 * y + x] = choose(row[x], row[(x + 1) % 5], row[(x + 2) % 5]);
+            }
+        }
+        $a[0] = xor($a[0], splat($constant));
+    };
+}
+
+macro_rules! column {
+    ($a:ident, $first:literal $second:literal $third:literal $fourth:literal $fifth:literal) => {
+        xor(
+            xor(xor(xor($a[$first], $a[$second]), $a[$third]), $a[$fourth]),
+            $a[$fifth],
+        )
+    };
+}
+
+/// A row after the steps theta, rho and pi: words, rotated left by so much (and back by the rest).
+macro_rules! moved {
+    ($a:ident, $change:ident; $($word:literal $left:literal $right:literal),+) => {
+        [$(rotate::<$left, $right>(xor($a[$word], $change[$word % 5]))),+]
     };
 }
 
 /// AVX-512.
-#[cfg(target_arch = "x86_64")]
 mod eight {
     use std::arch::x86_64::{
         __m512i, _mm512_rol_epi64, _mm512_set_epi64, _mm512_set1_epi64, _mm512_ternarylogic_epi64,
         _mm512_xor_si512,
     };
 
-    use super::{Job, RATE_BYTES, ROUND_CONSTANTS};
+    use super::super::{Job, RATE_BYTES};
+    use super::ROUND_CONSTANTS;
 
     const LANES: usize = 8;
     type Lanes = __m512i;
@@ -242,14 +217,14 @@ mod eight {
 }
 
 /// AVX2.
-#[cfg(target_arch = "x86_64")]
 mod four {
     use std::arch::x86_64::{
         __m256i, _mm256_andnot_si256, _mm256_or_si256, _mm256_set_epi64x, _mm256_set1_epi64x,
         _mm256_slli_epi64, _mm256_srli_epi64, _mm256_xor_si256,
     };
 
-    use super::{Job, RATE_BYTES, ROUND_CONSTANTS};
+    use super::super::{Job, RATE_BYTES};
+    use super::ROUND_CONSTANTS;
 
     const LANES: usize = 4;
     type Lanes = __m256i;
@@ -298,4 +273,46 @@ mod four {
     }
 
     absorbing!("avx2");
+}
+
+/// The general registers, with BMI.
+mod one {
+    use super::super::{Job, RATE_BYTES};
+    use super::ROUND_CONSTANTS;
+
+    const LANES: usize = 1;
+    type Lanes = u64;
+
+    #[inline]
+    fn gather([word]: [u64; LANES]) -> Lanes {
+        word
+    }
+
+    #[inline]
+    fn scatter(lanes: Lanes) -> [u64; LANES] {
+        [lanes]
+    }
+
+    #[inline]
+    fn splat(word: u64) -> Lanes {
+        word
+    }
+
+    #[inline]
+    fn xor(a: Lanes, b: Lanes) -> Lanes {
+        a ^ b
+    }
+
+    #[inline]
+    fn rotate<const LEFT: u32, const RIGHT: u32>(lanes: Lanes) -> Lanes {
+        lanes.rotate_left(LEFT)
+    }
+
+    #[inline]
+    #[target_feature(enable = "bmi1,bmi2")]
+    fn choose(a: Lanes, b: Lanes, c: Lanes) -> Lanes {
+        a ^ (!b & c)
+    }
+
+    absorbing!("bmi1,bmi2");
 }
