@@ -102,7 +102,11 @@ fn update_with(kernels: &[Kernel], streams: &mut [(&mut Sha3, &[u8])]) {
         jobs.sort_unstable_by_key(|job| Reverse(job.blocks()));
         // The wider one is the faster one, but for a stream alone.
         let alone = jobs.len() == 1;
-        let kernel = if alone { kernels.last() } else { kernels.first() };
+        let kernel = if alone {
+            kernels.last()
+        } else {
+            kernels.first()
+        };
         let Some(kernel) = kernel else { break };
         let together = jobs.len().min(kernel.lanes);
         let blocks = jobs[together - 1].blocks();

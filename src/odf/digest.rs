@@ -20,13 +20,15 @@ use crate::hash::{Sha3, update_all};
 
 /// Of structs the crate's hash depends on how rows are cut into batches: those of kamu have so many.
 const STRUCT_BATCH_ROWS: usize = 10_000;
-/// Rows whose bytes are made at once.
-const PIECE_ROWS: usize = 8_192;
+/// Of the rows whose bytes are made at once.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// The hash of a stream of batches.
 pub(super) struct LogicalHash {
     names: Sha3,
     columns: Vec<Sha3>,
+    /// Where the bytes of each column's rows are made.
+    made: Vec<Vec<u8>>,
     /// Rows that wait for a batch of the right length, of schemas with structs.
     waiting: Option<Vec<RecordBatch>>,
 }
@@ -46,9 +48,11 @@ impl LogicalHash {
         let mut made = Self {
             names: Sha3::new(),
             columns: Vec::new(),
+            made: Vec::new(),
             waiting: None,
         };
         made.describe(schema.fields(), 0)?;
+        made.made = vec![Vec::new(); made.columns.len()];
         let mut fields = schema.fields().iter();
         if fields.any(|field| matches!(field.data_type(), DataType::Struct(_))) {
             made.waiting = Some(Vec::new());
@@ -106,16 +110,26 @@ impl LogicalHash {
     fn hash(&mut self, batch: &RecordBatch) -> Result<()> {
         let mut leaves = Vec::with_capacity(self.columns.len());
         collect(&settled(batch.columns(), None)?, None, &mut leaves);
-        for from in (0..batch.num_rows()).step_by(PIECE_ROWS) {
-            let rows = PIECE_ROWS.min(batch.num_rows() - from);
-            let pieces = leaves.iter().map(|(array, nulls)| {
-                let nulls = nulls.as_ref().map(|nulls| nulls.slice(from, rows));
-                values(array.slice(from, rows).as_ref(), nulls.as_ref())
-            });
+        let sizes = leaves.iter();
+        let sizes = sizes.map(|(array, _)| array.to_data().get_slice_memory_size().unwrap_or(0));
+        let row_bytes = sizes.sum::<usize>() / batch.num_rows().max(1);
+        let piece_rows = (PIECE_BYTES / row_bytes.max(1)).max(1);
+        for from in (0..batch.num_rows()).step_by(piece_rows) {
+            let rows = piece_rows.min(batch.num_rows() - from);
+            let pieces = leaves
+                .iter()
+                .zip(&mut self.made)
+                .map(|((array, nulls), made)| {
+                    let nulls = nulls.as_ref().map(|nulls| nulls.slice(from, rows));
+                    values(array.slice(from, rows).as_ref(), nulls.as_ref(), made)
+                });
             let pieces: Vec<_> = pieces.collect();
-            let streams = self.columns.iter_mut().zip(&pieces);
-            let mut streams: Vec<_> = streams.map(|(hash, piece)| (hash, &piece[..])).collect();
-            update_all(&mut streams);
+            let streams = self.columns.iter_mut().zip(pieces.iter().zip(&self.made));
+            let streams = streams.map(|(hash, (piece, made))| {
+                let bytes = piece.as_ref().map_or(&made[..], |piece| &piece[..]);
+                (hash, bytes)
+            });
+            update_all(&mut streams.collect::<Vec<_>>());
         }
         Ok(())
     }

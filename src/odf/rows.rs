@@ -19,6 +19,9 @@ use crate::error::{Error, Result};
 use crate::parquet::types::{batch_of, convert};
 use crate::table::conform;
 
+/// Rows of a batch that are taken at once.
+const PIECE_ROWS: usize = 1 << 16;
+
 const APPEND: i32 = 0;
 const RETRACT: i32 = 1;
 const CORRECT_FROM: i32 = 2;
@@ -211,7 +214,7 @@ fn prepared(
     }
     let schema = Arc::new(Schema::new(fields));
     let target = Arc::clone(&schema);
-    let batches = input.map(move |batch| {
+    let batches = input.flat_map(cut).map(move |batch| {
         let batch = batch?;
         let rows = batch.num_rows();
         let columns = target.fields().iter().zip(batch.columns());
@@ -220,6 +223,20 @@ fn prepared(
         batch_of(&target, columns, rows).map_err(external)
     });
     Ok(Box::new(RecordBatchIterator::new(batches, schema)))
+}
+
+/// A batch in pieces, so that the first can be encoded while the next is hashed.
+fn cut(batch: Result<RecordBatch, ArrowError>) -> Vec<Result<RecordBatch, ArrowError>> {
+    match batch {
+        Ok(batch) => {
+            let starts = (0..batch.num_rows()).step_by(PIECE_ROWS);
+            let rows = |from: usize| PIECE_ROWS.min(batch.num_rows() - from);
+            starts
+                .map(|from| Ok(batch.slice(from, rows(from))))
+                .collect()
+        }
+        Err(e) => vec![Err(e)],
+    }
 }
 
 fn is_moment(kind: &DataType) -> bool {
