@@ -2,6 +2,7 @@
 //!
 //! Source: FIPS 202.
 
+mod passenger;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -9,6 +10,8 @@ use std::cmp::Reverse;
 use std::sync::LazyLock;
 
 use keccak::Keccak;
+
+pub(crate) use self::passenger::Passenger;
 
 /// Bytes of a block.
 const RATE_BYTES: usize = 136;

@@ -16,7 +16,7 @@ use arrow_select::interleave::interleave;
 use super::column_bytes::{described, values};
 use super::multihash::{ARROW0_SHA3_256, Multihash};
 use crate::error::{Error, Result};
-use crate::hash::{Sha3, update_all};
+use crate::hash::{Passenger, Sha3, update_all};
 
 /// Of structs the crate's hash depends on how rows are cut into batches: those of kamu have so many.
 const STRUCT_BATCH_ROWS: usize = 10_000;
@@ -29,6 +29,8 @@ pub(super) struct LogicalHash {
     columns: Vec<Sha3>,
     /// Where the bytes of each column's rows are made.
     made: Vec<Vec<u8>>,
+    /// What is hashed along with them.
+    pub(super) passenger: Option<Passenger>,
     /// Rows that wait for a batch of the right length, of schemas with structs.
     waiting: Option<Vec<RecordBatch>>,
 }
@@ -49,6 +51,7 @@ impl LogicalHash {
             names: Sha3::new(),
             columns: Vec::new(),
             made: Vec::new(),
+            passenger: None,
             waiting: None,
         };
         made.describe(schema.fields(), 0)?;
@@ -129,7 +132,11 @@ impl LogicalHash {
                 let bytes = piece.as_ref().map_or(&made[..], |piece| &piece[..]);
                 (hash, bytes)
             });
-            update_all(&mut streams.collect::<Vec<_>>());
+            let mut streams: Vec<_> = streams.collect();
+            match &self.passenger {
+                Some(passenger) => passenger.ride_along(&mut streams),
+                None => update_all(&mut streams),
+            }
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ use super::ingest::time_type;
 use super::multihash::Multihash;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
+use crate::hash::Passenger;
 use crate::parquet::types::{batch_of, convert};
 use crate::table::conform;
 
@@ -43,6 +44,13 @@ impl Tally {
             digest: Some(LogicalHash::new(schema)?),
             ..Self::default()
         })
+    }
+
+    /// Lets the bytes of a file be hashed along with the rows.
+    pub(super) fn take_along(&mut self, passenger: Passenger) {
+        if let Some(digest) = &mut self.digest {
+            digest.passenger = Some(passenger);
+        }
     }
 
     /// The logical hash and the latest event time.

@@ -1,8 +1,8 @@
 //! Slices: the files of a chain, named by the hash of their bytes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arrow_array::RecordBatchReader;
+use arrow_array::{RecordBatchIterator, RecordBatchReader};
 use arrow_schema::SchemaRef;
 use serde_json::{Value, json};
 
@@ -11,12 +11,16 @@ use super::multihash::{Multihash, SHA3_256};
 use super::rows::Tally;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
+use crate::hash::Passenger;
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::Identity;
 use crate::parquet::writer::WritePlan;
 use crate::part::{discard, stage_hashed};
 use crate::store::stage::{Staging, hidden_in};
 use crate::table::{Table, over};
+
+/// Of a file, what waits to be hashed.
+const MAX_WAITING_BYTES: usize = 32 << 20;
 
 /// A file of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,19 +107,29 @@ pub(super) async fn write_slice(
         sequence: 0,
         last: true,
     };
-    let mut options = options.clone();
-    options.rows_per_file = None;
+    let waiting_bytes = MAX_WAITING_BYTES.min(options.memory_limit_bytes / 16);
+    let options = WriteOptions {
+        rows_per_file: None,
+        ..options.clone()
+    };
     let mut writing = WritePlan::new(rows.schema(), options, identity)?;
     writing.keep_empty = false;
-    writing.sink_bytes = staging.memory_bytes();
+    // The file's bytes are hashed with the columns of the rows that come after.
+    let passenger = Passenger::new(waiting_bytes);
+    writing.sink_bytes = staging.memory_bytes() + 2 * waiting_bytes;
+    locked(&tally).take_along(passenger.clone());
+    let rows = followed_by(rows, {
+        let passenger = passenger.clone();
+        move || passenger.go_alone()
+    });
     // Its name is known when it is whole.
     let hidden = hidden_in(store, &chain.path("data"), "slice");
     let targets = Box::new(move |_| hidden.clone());
-    let files = stage_hashed(store, staging, writing, rows, targets).await?;
+    let files = stage_hashed(store, staging, writing, rows, targets, passenger).await?;
     let Some(file) = files.first() else {
         return Ok(None);
     };
-    let tally = std::mem::take(&mut *tally.lock().unwrap_or_else(PoisonError::into_inner));
+    let tally = std::mem::take(&mut *locked(&tally));
     let named = async {
         let (logical, latest) = tally.finish()?;
         let digest = file
@@ -141,6 +155,26 @@ pub(super) async fn write_slice(
         size: file.stats.bytes,
     };
     Ok(Some(Written { slice, latest }))
+}
+
+fn locked(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
+    tally.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Rows, and what is done when the last of them is there.
+fn followed_by(
+    rows: Box<dyn RecordBatchReader + Send>,
+    end: impl FnOnce() + Send + 'static,
+) -> Box<dyn RecordBatchReader + Send> {
+    let schema = rows.schema();
+    let mut end = Some(end);
+    let ending = std::iter::from_fn(move || {
+        if let Some(end) = end.take() {
+            end();
+        }
+        None
+    });
+    Box::new(RecordBatchIterator::new(rows.chain(ending), schema))
 }
 
 /// Slices as a snapshot to scan.

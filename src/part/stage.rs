@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::blocking;
 use crate::error::{Error, Result};
-use crate::hash::Sha3;
+use crate::hash::Passenger;
 use crate::parquet::Cancel;
 use crate::parquet::writer::{self, FileStats, Files, Sink, WritePlan};
 use crate::store::Store;
@@ -38,15 +38,16 @@ pub(crate) async fn stage(
     stage_with(store, staging, plan, input, (targets, None)).await
 }
 
-/// As [`stage`], with the files' SHA3-256, made while they are written.
+/// As [`stage`], of one file, with its SHA3-256.
 pub(crate) async fn stage_hashed(
     store: &Store,
     staging: Staging,
     plan: WritePlan,
     input: Box<dyn RecordBatchReader + Send>,
     targets: Targets,
+    hasher: Passenger,
 ) -> Result<Vec<StagedFile>> {
-    let hasher = Some(Sha3::new());
+    let hasher = Some(hasher);
     stage_with(store, staging, plan, input, (targets, hasher)).await
 }
 
@@ -55,7 +56,7 @@ async fn stage_with(
     staging: Staging,
     plan: WritePlan,
     mut input: Box<dyn RecordBatchReader + Send>,
-    (targets, hasher): (Targets, Option<Sha3>),
+    (targets, hasher): (Targets, Option<Passenger>),
 ) -> Result<Vec<StagedFile>> {
     let files: Shared = Arc::default();
     let (uploaders, mut begun) = mpsc::unbounded_channel::<(usize, Uploader)>();
@@ -154,8 +155,8 @@ fn locked(files: &Shared) -> MutexGuard<'_, Vec<Unfinished>> {
 struct Opener {
     staging: Staging,
     targets: Targets,
-    /// A fresh one, if the bytes are hashed.
-    hasher: Option<Sha3>,
+    /// That of the first file, if its bytes are hashed.
+    hasher: Option<Passenger>,
     next: usize,
     files: Shared,
     uploaders: mpsc::UnboundedSender<(usize, Uploader)>,
@@ -174,7 +175,7 @@ impl Files for Opener {
         Ok(Box::new(FileSink {
             index,
             writer,
-            hasher: self.hasher.clone(),
+            hasher: self.hasher.take(),
             files: Arc::clone(&self.files),
         }))
     }
@@ -183,13 +184,13 @@ impl Files for Opener {
 struct FileSink {
     index: usize,
     writer: StageWriter,
-    hasher: Option<Sha3>,
+    hasher: Option<Passenger>,
     files: Shared,
 }
 
 impl Sink for FileSink {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        if let Some(hasher) = &mut self.hasher {
+        if let Some(hasher) = &self.hasher {
             hasher.update(bytes);
         }
         self.writer.write(bytes)
