@@ -38,6 +38,7 @@ RS_SDIST := $(PDS_CACHE)/sdist/$(REMOTE_STORE)
 PYTEST := $(BIN)/python -m pytest
 FAST := not s3 and not azure and not spark and not slow
 SOURCES := src python/src python/pds
+FUZZ_SECONDS ?= 600
 
 .PHONY: help
 help: ## this list
@@ -111,11 +112,13 @@ lint: fmt-check typos fixme lengths ruff imports doubled ## the steps that compi
 
 fmt: $(VENV)/.installed ## format all sources
 	cargo fmt --all
+	cargo fmt --manifest-path fuzz/Cargo.toml
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix --quiet || true
 
 fmt-check: $(VENV)/.installed
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	$(BIN)/ruff format --check --quiet
 
 typos: $(VENV)/.installed
@@ -182,7 +185,7 @@ test-hostile: build ## the fast tests again with tiny row groups, pages and buff
 
 # --- for people --------------------------------------------------------------
 
-.PHONY: demo bench bench-peers bench-table bench-odf soak clean
+.PHONY: demo bench bench-peers bench-table bench-odf soak fuzz clean
 demo: setup install-release ## the main job: Spark writes, everyone reads
 	$(BIN)/python examples/demo.py $(ARGS)
 
@@ -211,6 +214,18 @@ bench-odf: setup install-release ## what a verifiable chain costs over a plain w
 soak: setup build ## random and fault tests, long
 	PDS_SOAK=1 cargo test --locked --package pds --all-features $(ARGS)
 	PDS_SOAK=1 HYPOTHESIS_PROFILE=soak $(PYTEST) -m "not azure and not spark" --timeout 3600 $(ARGS)
+
+# What `cargo fuzz` gives the compiler, less what only nightly takes: a panic needs no sanitizer to be seen.
+FUZZ_FLAGS := --cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+	-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+	-Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1
+FUZZ_RUN = RUSTFLAGS="$(FUZZ_FLAGS)" CARGO_TARGET_DIR=$(PDS_CACHE)/fuzz/target cargo run --release --locked --quiet \
+	--manifest-path fuzz/Cargo.toml --target $$(rustc -vV | sed -n 's/^host: //p')
+fuzz: ## libFuzzer on the block decoder and on its YAML, FUZZ_SECONDS of each
+	CARGO_TARGET_DIR=$(PDS_CACHE)/fuzz/target cargo run --release --locked --quiet --manifest-path fuzz/Cargo.toml \
+		--bin seeds -- $(PDS_CACHE)/fuzz/corpus
+	for target in block yaml; do $(FUZZ_RUN) --bin $$target -- $(PDS_CACHE)/fuzz/corpus/$$target \
+		-max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 $(ARGS); done
 
 clean: ## remove what was built for this clone
 	cargo clean --package pds --package pds-python
