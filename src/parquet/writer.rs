@@ -170,11 +170,18 @@ pub(crate) fn input_error(error: ArrowError) -> Error {
     match error {
         ArrowError::ExternalError(source) => match source.downcast::<Error>() {
             Ok(ours) => *ours,
-            Err(other) => {
-                let error = ArrowError::ExternalError(other);
-                Error::other(format!("the input failed: {error}")).caused_by(error)
-            }
+            Err(other) => match other.downcast::<ArrowError>() {
+                Ok(inner) => input_error(*inner),
+                Err(other) => {
+                    let error = ArrowError::ExternalError(other);
+                    Error::other(format!("the input failed: {error}")).caused_by(error)
+                }
+            },
         },
+        ArrowError::InvalidArgumentError(_) => {
+            Error::invalid(format!("the input is not what its schema says: {error}"))
+                .caused_by(error)
+        }
         error => Error::other(format!("the input failed: {error}")).caused_by(error),
     }
 }

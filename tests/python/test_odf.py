@@ -404,6 +404,22 @@ def test_blocks_are_values(dataset: odf.Dataset) -> None:
             odf.Block.from_bytes(raw)
     with pytest.raises(pds.InvalidType):
         odf.Block.from_bytes("text")  # type: ignore[arg-type]
+    now = dt.datetime.now(UTC)
+    for number in (-1, 2**64):
+        with pytest.raises(pds.InvalidInput, match="sequence_number"):
+            odf.Block(now, block.hash, number, odf.SetInfo("about"))
+    with pytest.raises(pds.InvalidType, match="sequence_number"):
+        odf.Block(now, block.hash, "1", odf.SetInfo("about"))  # type: ignore[arg-type]
+    with pytest.raises(pds.InvalidType, match="data"):
+        dataset.verify(data="all")  # type: ignore[arg-type]
+
+
+def test_rows_that_are_not_what_their_schema_says_are_refused(dataset: odf.Dataset) -> None:
+    required = pa.schema([pa.field("city", pa.string(), nullable=False)])
+    rows = pa.table({"city": pa.array(["Riga", None])}, schema=required)
+    with pytest.raises(pds.InvalidInput, match="city"):
+        dataset.ingest(rows)
+    assert len(dataset.log()) == 1
 
 
 def test_events_of_a_later_release_are_kept(dataset: odf.Dataset) -> None:

@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pds import _pds
 from pds.arguments import text
-from pds.errors import InvalidType
+from pds.errors import InvalidInput, InvalidType
 from pds.odf.events import Event, rfc3339
 
 if TYPE_CHECKING:
     from pds.odf.identity import Multihash
+
+
+def _check_number(number: object) -> None:
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise InvalidType(f"sequence_number must be a whole number, not {number!r}")
+    if not 0 <= number < 2**64:
+        raise InvalidInput(f"sequence_number has 64 bits and no sign, and is {number}")
 
 
 class Block:
@@ -25,6 +32,7 @@ class Block:
 
     Raises:
         InvalidInput: A field cannot be encoded; the error names it.
+        InvalidType: A field has a type that cannot be used.
     """
 
     def __init__(
@@ -34,6 +42,7 @@ class Block:
         sequence_number: int,
         event: Event | dict[str, Any],
     ) -> None:
+        _check_number(sequence_number)
         fields = event.to_dict() if isinstance(event, Event) else event
         previous = None if prev_block_hash is None else str(prev_block_hash)
         self._handle = _pds.BlockHandle.create(rfc3339(system_time), previous, sequence_number, fields)

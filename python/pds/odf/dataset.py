@@ -322,10 +322,13 @@ class Dataset:
             at: Only what leads to this block. None is the head.
 
         Raises:
+            InvalidType: An argument has a type that cannot be used.
             VerificationFailed: Something is not what was written; its `problems` tell the objects.
         """
         if isinstance(at, datetime):
             raise InvalidType("verify takes a block, not a time")
+        if not isinstance(data, bool):
+            raise InvalidType(f"data must be True or False, not {data!r}")
         blocks, slices, rows, problems = self._handle.verify(_place_of(at)[0], data)
         if problems:
             shown = "; ".join(f"{path}: {message}" for path, message in problems[:3])
