@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, RecordBatch, StructArray, make_array};
+use arrow_array::{Array, ArrayRef, FixedSizeListArray, RecordBatch, StructArray, make_array};
 use arrow_buffer::{BooleanBuffer, NullBuffer, buffer_bin_or};
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType, Fields, Schema};
@@ -114,7 +114,7 @@ impl LogicalHash {
         let mut leaves = Vec::with_capacity(self.columns.len());
         collect(&settled(batch.columns(), None)?, None, &mut leaves);
         let sizes = leaves.iter();
-        let sizes = sizes.map(|(array, _)| array.to_data().get_slice_memory_size().unwrap_or(0));
+        let sizes = sizes.map(|(array, _)| bytes_of(array));
         let row_bytes = sizes.sum::<usize>() / batch.num_rows().max(1);
         let piece_rows = (PIECE_BYTES / row_bytes.max(1)).max(1);
         for from in (0..batch.num_rows()).step_by(piece_rows) {
@@ -138,6 +138,10 @@ impl LogicalHash {
                 None => update_all(&mut streams),
             }
         }
+        for made in &mut self.made {
+            made.clear();
+            made.shrink_to(PIECE_BYTES);
+        }
         Ok(())
     }
 
@@ -151,6 +155,17 @@ impl LogicalHash {
         }
         Ok(Multihash::new(ARROW0_SHA3_256, &self.names.finish()))
     }
+}
+
+/// About the bytes of an array's values.
+fn bytes_of(array: &ArrayRef) -> usize {
+    let sum = |lengths: &mut dyn Iterator<Item = u32>| lengths.map(|n| n as usize).sum::<usize>();
+    let viewed = match array.data_type() {
+        DataType::Utf8View => sum(&mut array.as_string_view().lengths()),
+        DataType::BinaryView => sum(&mut array.as_binary_view().lengths()),
+        _ => 0,
+    };
+    viewed + array.to_data().get_slice_memory_size().unwrap_or(0)
 }
 
 fn joined(batches: &[RecordBatch]) -> Result<RecordBatch> {
@@ -195,34 +210,40 @@ fn settled(arrays: &[ArrayRef], outer: Option<&NullBuffer>) -> Result<Vec<ArrayR
             .unwrap_or_else(|| NullBuffer::new_valid(array.len()));
         let columns = settled(inner.columns(), Some(&mask))?;
         let kept = nulls.filter(|nulls| nulls.null_count() > 0);
-        Ok(Arc::new(StructArray::new(
-            inner.fields().clone(),
-            columns,
-            kept,
-        )))
+        let made = StructArray::try_new(inner.fields().clone(), columns, kept);
+        made.map(|made| Arc::new(made) as ArrayRef).map_err(unfit)
     };
     arrays.iter().map(settle).collect()
 }
 
 /// An array with some of its values null, and zeros or nothing in their places.
 fn emptied(array: &ArrayRef, nulls: &NullBuffer) -> Result<ArrayRef> {
-    let wrong = |e: ArrowError| Error::other(e.to_string()).caused_by(e);
     // The places of nulls lead to a value of zeros behind the others.
-    let zeros = make_array(ArrayData::new_null(array.data_type(), 1));
-    let values = without_nulls(array)?;
-    let zeros = without_nulls(&zeros)?;
+    let zeros = zeros(array.data_type())?;
     let places = (0..array.len()).map(|at| if nulls.is_valid(at) { (0, at) } else { (1, 0) });
     let places: Vec<(usize, usize)> = places.collect();
-    let laid = interleave(&[values.as_ref(), zeros.as_ref()], &places).map_err(wrong)?;
+    let laid = interleave(&[array.as_ref(), zeros.as_ref()], &places).map_err(unfit)?;
     let data = laid.to_data().into_builder().nulls(Some(nulls.clone()));
-    Ok(make_array(data.build().map_err(wrong)?))
+    Ok(make_array(data.build().map_err(unfit)?))
 }
 
-/// The same values, all of them valid.
-fn without_nulls(array: &ArrayRef) -> Result<ArrayRef> {
-    let data = array.to_data().into_builder().nulls(None).build();
-    data.map(make_array)
-        .map_err(|e| Error::other(e.to_string()).caused_by(e))
+/// One value of a type: zeros, or nothing.
+fn zeros(kind: &DataType) -> Result<ArrayRef> {
+    if let DataType::FixedSizeList(item, length) = kind
+        && !item.is_nullable()
+    {
+        let places = vec![(0, 0); usize::try_from(*length).unwrap_or_default()];
+        let items = interleave(&[zeros(item.data_type())?.as_ref()], &places).map_err(unfit)?;
+        let made = FixedSizeListArray::try_new(Arc::clone(item), *length, items, None);
+        return Ok(Arc::new(made.map_err(unfit)?));
+    }
+    let data = ArrayData::new_null(kind, 1).into_builder().nulls(None);
+    data.build().map(make_array).map_err(unfit)
+}
+
+fn unfit(error: ArrowError) -> Error {
+    let message = format!("rows are not what their schema says: {error}");
+    Error::invalid(message).caused_by(error)
 }
 
 /// As `arrow-digest` combines them: where both have nulls, what either calls valid counts as valid.

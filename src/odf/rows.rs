@@ -137,7 +137,7 @@ pub(super) fn numbered(
     let conformed = conform(named, &wanted)?;
     let schema = Arc::clone(&how.target);
     let ending = Arc::clone(&tally);
-    let batches = conformed.map(move |batch| {
+    let batches = conformed.flat_map(cut).map(move |batch| {
         let batch = batch?;
         let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
         fill(&batch, &how, &mut tally).map_err(external)
@@ -222,7 +222,7 @@ fn prepared(
     }
     let schema = Arc::new(Schema::new(fields));
     let target = Arc::clone(&schema);
-    let batches = input.flat_map(cut).map(move |batch| {
+    let batches = input.map(move |batch| {
         let batch = batch?;
         let rows = batch.num_rows();
         let columns = target.fields().iter().zip(batch.columns());

@@ -10,6 +10,7 @@ mod dictionary;
 mod encode;
 pub mod file;
 mod flat;
+mod nested;
 pub mod options;
 mod output;
 pub mod seal;

@@ -9,14 +9,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, OffsetSizeTrait, RecordBatch, make_array};
-use arrow_buffer::{BooleanBufferBuilder, NullBuffer};
+use arrow_array::{Array, ArrayRef, RecordBatch, make_array};
 use arrow_cast::{CastOptions, cast_with_options};
-use arrow_data::ArrayData;
 use arrow_schema::{
     ArrowError, DataType, Field, FieldRef, Fields, IntervalUnit, Schema, SchemaRef, TimeUnit,
 };
 
+use super::nested::{check_whole_days, with_hidden_keys_null};
 use crate::error::{Error, Result};
 
 /// How deep types may be nested; readers of other makers recurse too.
@@ -155,87 +154,18 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
         ))
         .caused_by(e)
     };
-    if let (DataType::Date64, DataType::Date32) = (array.data_type(), target) {
-        check_whole_days(array, column)?;
-    }
+    check_whole_days(array, column)?;
     let options = CastOptions {
         safe: false,
         ..CastOptions::default()
     };
-    let array = &if has_nested_dictionary(array.data_type()) {
-        make_array(masked(array.to_data(), None).map_err(failed)?)
-    } else {
-        Arc::clone(array)
-    };
+    let array = &with_hidden_keys_null(array).map_err(failed)?;
     match cast_with_options(array, target, &options) {
         Ok(done) => Ok(done),
         // Values that do not fit are no reason to call them by another unit.
         Err(e) if !is_renamed(array.data_type(), target) => Err(failed(e)),
         Err(e) => relabel(array, target).ok_or_else(|| failed(e)),
     }
-}
-
-fn has_nested_dictionary(data_type: &DataType) -> bool {
-    let within = |field: &FieldRef| {
-        matches!(field.data_type(), DataType::Dictionary(..))
-            || has_nested_dictionary(field.data_type())
-    };
-    match data_type {
-        DataType::Struct(fields) => fields.iter().any(within),
-        DataType::List(field)
-        | DataType::LargeList(field)
-        | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _) => within(field),
-        _ => false,
-    }
-}
-
-/// With the nulls of what they are in, `outer` among them, in the dictionaries within: what lies under a
-/// null may be anything, also a key that its dictionary does not have.
-fn masked(data: ArrayData, outer: Option<&NullBuffer>) -> Result<ArrayData, ArrowError> {
-    use DataType::{Dictionary, FixedSizeList, Struct};
-    let is_dictionary = matches!(data.data_type(), Dictionary(..));
-    if !is_dictionary && !data.data_type().is_nested() {
-        return Ok(data);
-    }
-    let nulls = NullBuffer::union(outer, data.nulls());
-    let under = hidden_below(&data, nulls.as_ref());
-    let children = data.child_data().iter();
-    let children = children.map(|child| masked(child.clone(), under.as_ref()));
-    let children = children.collect::<Result<_, _>>()?;
-    let takes_nulls = is_dictionary || matches!(data.data_type(), Struct(_) | FixedSizeList(..));
-    let builder = data.into_builder().child_data(children);
-    if takes_nulls {
-        builder.nulls(nulls).build()
-    } else {
-        builder.build()
-    }
-}
-
-/// The nulls that the children of an array have for its own.
-fn hidden_below(data: &ArrayData, nulls: Option<&NullBuffer>) -> Option<NullBuffer> {
-    let nulls = nulls?;
-    match data.data_type() {
-        DataType::Struct(_) => Some(nulls.clone()),
-        DataType::FixedSizeList(_, length) => Some(nulls.expand(usize::try_from(*length).ok()?)),
-        // Items that may not be null have to stay as they are.
-        DataType::List(item) if item.is_nullable() => Some(hidden_items::<i32>(data, nulls)),
-        DataType::LargeList(item) if item.is_nullable() => Some(hidden_items::<i64>(data, nulls)),
-        _ => None,
-    }
-}
-
-/// Null where no list that is valid has its item.
-fn hidden_items<Offset: OffsetSizeTrait>(data: &ArrayData, nulls: &NullBuffer) -> NullBuffer {
-    let offsets = data.buffer::<Offset>(0);
-    let mut valid = BooleanBufferBuilder::new(data.child_data()[0].len());
-    valid.append_n(data.child_data()[0].len(), false);
-    for row in nulls.valid_indices() {
-        for item in offsets[row].as_usize()..offsets[row + 1].as_usize() {
-            valid.set_bit(item, true);
-        }
-    }
-    NullBuffer::new(valid.finish())
 }
 
 /// Whether two types differ in nothing but the names of nested fields and whether a map is sorted.
@@ -257,18 +187,6 @@ fn relabel(array: &ArrayRef, target: &DataType) -> Option<ArrayRef> {
         .build()
         .ok()?;
     Some(make_array(data))
-}
-
-fn check_whole_days(array: &ArrayRef, column: &str) -> Result<()> {
-    use arrow_array::cast::AsArray;
-    const DAY: i64 = 86_400_000;
-    let days = array.as_primitive::<arrow_array::types::Date64Type>();
-    match days.iter().flatten().find(|ms| ms % DAY != 0) {
-        Some(ms) => Err(Error::invalid(format!(
-            "column {column:?}: date64 {ms} is not a whole day; make it a timestamp"
-        ))),
-        None => Ok(()),
-    }
 }
 
 /// `batch` with every column as `schema` has it.

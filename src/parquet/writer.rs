@@ -17,6 +17,7 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::writer::SerializedFileWriter;
 
 use super::encode::Encoder;
+use super::nested::check_required;
 use super::options::WriteOptions;
 pub use super::output::{FileStats, Files, Sink};
 use super::output::{Output, column_factory};
@@ -233,6 +234,7 @@ impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
             if batch.num_columns() == 0 && batch.num_rows() > 0 {
                 return Err(Error::invalid("Parquet cannot hold rows without columns"));
             }
+            check_required(&batch)?;
             let mut at = 0;
             while at < batch.num_rows() {
                 at += self.take(&batch, at)?;

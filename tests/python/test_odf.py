@@ -422,6 +422,60 @@ def test_rows_that_are_not_what_their_schema_says_are_refused(dataset: odf.Datas
     assert len(dataset.log()) == 1
 
 
+_ITEM = pa.field("item", pa.int32(), nullable=False)
+_WHOLE = pa.struct([pa.field("text", pa.string(), nullable=False)])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([[1, None], [3]], pa.list_(_ITEM)),
+        pa.FixedSizeListArray.from_arrays(pa.array([1, None, 2, 3], pa.int32()), type=pa.list_(_ITEM, 2)),
+        pa.array([{"text": "a"}, {"text": None}], _WHOLE),
+        pa.array([[{"text": None}], []], pa.list_(_WHOLE)),
+        pa.StructArray.from_arrays([pa.array([86_400_007, 0], pa.int64()).view(pa.date64())], ["day"]),
+        pa.ListArray.from_arrays([0, 1, 2], pa.array([86_400_007, 0], pa.int64()).view(pa.date64())),
+    ],
+    ids=["list", "fixed", "struct", "struct in list", "day in struct", "day in list"],
+)
+def test_what_parquet_cannot_hold_within_a_column_is_refused(store: pds.Store, column: pa.Array) -> None:
+    dataset = odf.Dataset.create(store, "lake/other")
+    with pytest.raises(pds.InvalidInput, match="found"):
+        dataset.ingest(pa.table({"found": column}))
+    assert len(dataset.log()) == 1
+    assert not [file for file in store.list_files("lake/other", recursive=True) if "data" in str(file.path)]
+    with pytest.raises(pds.InvalidInput, match="found"):
+        pds.ParquetDatasetStore(store).write_dataset(pa.table({"found": column}), "lake/plain")
+
+
+_TEXT = pa.Array.from_buffers(
+    pa.string(), 2, [pa.py_buffer(b"\x01"), pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff")]
+)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([{"v": [1, 2]}, None], pa.struct([pa.field("v", pa.list_(_ITEM, 2))])),
+        pa.array([{"v": [1, 2]}, {"v": None}], pa.struct([pa.field("v", pa.list_(_ITEM, 2))])),
+        pa.array([{"v": "a"}, None], pa.struct([pa.field("v", pa.string(), nullable=False)])),
+        pa.StructArray.from_arrays([_TEXT], ["t"]),
+        pa.array([[1], None, [2, 3]], pa.list_(_ITEM)).slice(1),
+    ],
+    ids=["fixed in null", "null fixed", "required in null", "not text under a null", "sliced list"],
+)
+def test_what_is_hidden_under_nulls_does_not_matter(dataset: odf.Dataset, column: pa.Array) -> None:
+    dataset.ingest(pa.table({"found": column}))
+    assert dataset.verify().slices == 1
+    assert dataset.scan().to_pyarrow()["found"].to_pylist() == column.to_pylist()
+
+
+def test_long_views_are_hashed_in_pieces(dataset: odf.Dataset) -> None:
+    texts = pa.array(["x" * 100_000, "", "y" * 13] * 40, pa.string_view())
+    dataset.ingest(pa.table({"text": texts}))
+    assert dataset.verify().rows == len(texts)
+
+
 def test_events_of_a_later_release_are_kept(dataset: odf.Dataset) -> None:
     seed = dataset.log()[0]
     # The event's number is beyond those that are known.

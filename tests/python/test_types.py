@@ -382,6 +382,16 @@ def test_codes_under_nulls_of_lists_may_be_anything(datasets: pds.ParquetDataset
     assert _values(result["c"]) == [None]
 
 
+def test_codes_of_rows_that_are_elsewhere_may_be_anything(datasets: pds.ParquetDatasetStore) -> None:
+    codes = pa.DictionaryArray.from_arrays(pa.array([0, 100], pa.int8()), pa.array(["a", "b"]), safe=False)
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), codes, mask=pa.array([False, True]))
+    table = pa.table({"c": lists.slice(0, 1), "d": pa.array([[1]], pa.list_(pa.decimal32(3, 1)))})
+
+    datasets.write_dataset(table, "ds")
+
+    assert _values(datasets.read_dataset("ds")["c"]) == [["a"]]
+
+
 def test_a_large_dictionary_is_not_kept(datasets: pds.ParquetDatasetStore, part: Path) -> None:
     values = pa.array([f"{n:0100d}" for n in range(20_000)])
     table = pa.table({"c": pa.DictionaryArray.from_arrays(pa.array([19_999, 0, 7], pa.int32()), values)})
