@@ -10,7 +10,6 @@ use arrow_array::{Array, ArrayRef, FixedSizeListArray, RecordBatch, StructArray,
 use arrow_buffer::{BooleanBuffer, NullBuffer, buffer_bin_or};
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType, Fields, Schema};
-use arrow_select::concat::concat_batches;
 use arrow_select::interleave::interleave;
 
 use super::column_bytes::{described, values};
@@ -91,14 +90,14 @@ impl LogicalHash {
     /// Takes rows.
     pub(super) fn update(&mut self, batch: &RecordBatch) -> Result<()> {
         let Some(mut waiting) = self.waiting.take() else {
-            return self.hash(batch);
+            return self.hash(std::slice::from_ref(batch));
         };
         let mut rest = batch.clone();
         let mut held: usize = waiting.iter().map(RecordBatch::num_rows).sum();
         while held + rest.num_rows() >= STRUCT_BATCH_ROWS {
             let missing = STRUCT_BATCH_ROWS - held;
             waiting.push(rest.slice(0, missing));
-            self.hash(&joined(&waiting)?)?;
+            self.hash(&waiting)?;
             rest = rest.slice(missing, rest.num_rows() - missing);
             waiting.clear();
             held = 0;
@@ -110,15 +109,32 @@ impl LogicalHash {
         Ok(())
     }
 
-    fn hash(&mut self, batch: &RecordBatch) -> Result<()> {
+    /// Hashes batches as if they were one.
+    fn hash(&mut self, batches: &[RecordBatch]) -> Result<()> {
+        let clean = batches.iter().map(|batch| settled(batch.columns(), None));
+        let clean = clean.collect::<Result<Vec<_>>>()?;
         let mut leaves = Vec::with_capacity(self.columns.len());
-        collect(&settled(batch.columns(), None)?, None, &mut leaves);
+        for column in 0..clean.first().map_or(0, Vec::len) {
+            let parts: Vec<_> = clean
+                .iter()
+                .map(|columns| Arc::clone(&columns[column]))
+                .collect();
+            collect(&parts, &vec![None; parts.len()], &mut leaves);
+        }
+        for (index, batch) in batches.iter().enumerate() {
+            let leaves: Vec<Leaf> = leaves.iter().map(|parts| parts[index].clone()).collect();
+            self.hash_leaves(batch.num_rows(), &leaves);
+        }
+        Ok(())
+    }
+
+    fn hash_leaves(&mut self, all_rows: usize, leaves: &[Leaf]) {
         let sizes = leaves.iter();
         let sizes = sizes.map(|(array, _)| bytes_of(array));
-        let row_bytes = sizes.sum::<usize>() / batch.num_rows().max(1);
+        let row_bytes = sizes.sum::<usize>() / all_rows.max(1);
         let piece_rows = (PIECE_BYTES / row_bytes.max(1)).max(1);
-        for from in (0..batch.num_rows()).step_by(piece_rows) {
-            let rows = piece_rows.min(batch.num_rows() - from);
+        for from in (0..all_rows).step_by(piece_rows) {
+            let rows = piece_rows.min(all_rows - from);
             let pieces = leaves
                 .iter()
                 .zip(&mut self.made)
@@ -142,13 +158,12 @@ impl LogicalHash {
             made.clear();
             made.shrink_to(PIECE_BYTES);
         }
-        Ok(())
     }
 
     /// The hash of all rows taken.
     pub(super) fn finish(mut self) -> Result<Multihash> {
-        if let Some(waiting) = self.waiting.take().filter(|waiting| !waiting.is_empty()) {
-            self.hash(&joined(&waiting)?)?;
+        if let Some(waiting) = self.waiting.take() {
+            self.hash(&waiting)?;
         }
         for column in self.columns {
             self.names.update(&column.finish());
@@ -168,28 +183,44 @@ fn bytes_of(array: &ArrayRef) -> usize {
     viewed + array.to_data().get_slice_memory_size().unwrap_or(0)
 }
 
-fn joined(batches: &[RecordBatch]) -> Result<RecordBatch> {
-    let Some(first) = batches.first() else {
-        return Err(Error::other("nothing to join"));
+/// An array that is no struct, with its nulls and those of the structs that it is in.
+type Leaf = (ArrayRef, Option<NullBuffer>);
+
+/// The leaves of a column, of which there are several parts with the nulls of what they are in.
+fn collect(parts: &[ArrayRef], outer: &[Option<NullBuffer>], leaves: &mut Vec<Vec<Leaf>>) {
+    let nulls = combined(outer, parts);
+    let structs: Option<Vec<&StructArray>> =
+        parts.iter().map(|part| part.as_struct_opt()).collect();
+    let Some(structs) = structs else {
+        leaves.push(parts.iter().cloned().zip(nulls).collect());
+        return;
     };
-    concat_batches(first.schema_ref(), batches)
-        .map_err(|e| Error::other(e.to_string()).caused_by(e))
+    for field in 0..structs.first().map_or(0, |part| part.num_columns()) {
+        let inner: Vec<_> = structs
+            .iter()
+            .map(|part| Arc::clone(part.column(field)))
+            .collect();
+        collect(&inner, &nulls, leaves);
+    }
 }
 
-/// The arrays that are no structs, with their nulls and those of the structs that they are in.
-fn collect(
-    arrays: &[ArrayRef],
-    nulls: Option<&NullBuffer>,
-    leaves: &mut Vec<(ArrayRef, Option<NullBuffer>)>,
-) {
-    for array in arrays {
-        match array.as_struct_opt() {
-            None => leaves.push((Arc::clone(array), combined(nulls, array.nulls()))),
-            Some(inner) => {
-                let combined = combined(nulls, inner.nulls());
-                collect(inner.columns(), combined.as_ref(), leaves);
-            }
+/// As `arrow-digest` combines nulls: where both have some in any of the rows that it takes at once, what
+/// either calls valid counts as valid.
+fn combined(outer: &[Option<NullBuffer>], parts: &[ArrayRef]) -> Vec<Option<NullBuffer>> {
+    let inner: Vec<_> = parts.iter().map(|part| part.nulls().cloned()).collect();
+    let has_nulls = |all: &[Option<NullBuffer>]| all.iter().flatten().any(|n| n.null_count() > 0);
+    match (has_nulls(outer), has_nulls(&inner)) {
+        (true, true) => {
+            let both = outer.iter().zip(&inner).map(|(a, b)| {
+                let (a, b) = (a.as_ref()?, b.as_ref()?);
+                let either = buffer_bin_or(a.buffer(), a.offset(), b.buffer(), b.offset(), a.len());
+                Some(NullBuffer::new(BooleanBuffer::new(either, 0, a.len())))
+            });
+            both.collect()
         }
+        (true, false) => outer.to_vec(),
+        (false, true) => inner,
+        (false, false) => vec![None; parts.len()],
     }
 }
 
@@ -244,21 +275,6 @@ fn zeros(kind: &DataType) -> Result<ArrayRef> {
 fn unfit(error: ArrowError) -> Error {
     let message = format!("rows are not what their schema says: {error}");
     Error::invalid(message).caused_by(error)
-}
-
-/// As `arrow-digest` combines them: where both have nulls, what either calls valid counts as valid.
-fn combined(outer: Option<&NullBuffer>, inner: Option<&NullBuffer>) -> Option<NullBuffer> {
-    let with_nulls = |nulls: Option<&NullBuffer>| nulls.filter(|n| n.null_count() > 0).cloned();
-    match (with_nulls(outer), with_nulls(inner)) {
-        (Some(a), Some(b)) => {
-            let both = buffer_bin_or(a.buffer(), a.offset(), b.buffer(), b.offset(), a.len());
-            Some(NullBuffer::new(BooleanBuffer::new(both, 0, a.len())))
-        }
-        // A struct within one with nulls and without its own counts as having none there.
-        (Some(a), None) if inner.is_none() => Some(a),
-        (None, Some(b)) if outer.is_none() => Some(b),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::hash::Passenger;
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::Identity;
 use crate::parquet::writer::WritePlan;
-use crate::part::{discard, stage_hashed};
+use crate::part::{blocking, discard, stage_hashed};
 use crate::store::stage::{Staging, hidden_in};
 use crate::table::{Table, over};
 
@@ -131,7 +131,7 @@ pub(super) async fn write_slice(
     };
     let tally = std::mem::take(&mut *locked(&tally));
     let named = async {
-        let (logical, latest) = tally.finish()?;
+        let (logical, latest) = blocking(move || tally.finish()).await?;
         let digest = file
             .sha3
             .ok_or_else(|| Error::other("a slice was not hashed"))?;
