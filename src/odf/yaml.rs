@@ -163,13 +163,24 @@ fn write_node(out: &mut String, node: &Node, indent: usize) {
     }
 }
 
+/// Longer keys have to be marked; YAML's limit is 1024, with quotes.
+const IMPLICIT_KEY_CHARS: usize = 1_000;
+
 /// Fields; who calls has indented the first.
 fn write_map(out: &mut String, fields: &[(String, Node)], indent: usize) {
     for (index, (key, value)) in fields.iter().enumerate() {
         if index > 0 {
             out.extend(std::iter::repeat_n(' ', indent));
         }
-        out.push_str(key);
+        let is_long = key.chars().count() > IMPLICIT_KEY_CHARS;
+        if is_long {
+            out.push_str("? ");
+            out.push_str(key);
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', indent));
+        } else {
+            out.push_str(key);
+        }
         out.push(':');
         match value {
             Node::Map(inner) if !inner.is_empty() => {
@@ -179,6 +190,7 @@ fn write_map(out: &mut String, fields: &[(String, Node)], indent: usize) {
             }
             // Lists are not indented.
             Node::List(items) if !items.is_empty() => {
+                let indent = if is_long { indent + 2 } else { indent };
                 out.push('\n');
                 out.extend(std::iter::repeat_n(' ', indent));
                 write_node(out, value, indent);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +64,17 @@ def test_any_block_comes_back_from_its_yaml(event: odf.Event, moment: dt.datetim
     assert again.to_bytes() == block.to_bytes()
     assert again.event == block.event
     assert again.system_time == moment
+
+
+@pytest.mark.parametrize("value", [1, "text", [1, [2]], {"inner": [True]}, [{"a": 1}, {"b": None}], {}, []])
+@pytest.mark.parametrize("length", [999, 1_000, 1_022, 1_024, 1_025, 5_000])
+def test_long_keys_come_back(length: int, value: Any) -> None:
+    extra = {"a" * length: value, "b": {"\t" * length: value, "z": 1}}
+    schema = {"fields": [{"name": "city", "type": {"kind": "String"}, "extra": extra}]}
+    event = {"kind": "SetDataSchema", "schema": schema}
+    block = odf.Block("2026-01-01T00:00:00Z", odf.Multihash.sha3_256(b"before"), 1, event)
+    again = odf.Block.from_yaml(block.to_yaml())
+    assert again.to_bytes() == block.to_bytes()
 
 
 @given(st.data(), EVENTS)
