@@ -36,9 +36,13 @@ REMOTE_STORE := remote_store-$(shell sed -n 's/^remote-store==//p' requirements.
 RS_SDIST := $(PDS_CACHE)/sdist/$(REMOTE_STORE)
 
 PYTEST := $(BIN)/python -m pytest
+# Processes that run tests; the slow ones wait most of the time.
+WORKERS ?= 2
+PARALLEL := --dist worksteal -n
 FAST := not s3 and not azure and not spark and not slow
-SOURCES := src python/src python/pds
-FUZZ_SECONDS ?= 600
+SOURCES := src python/src python/pds fuzz/src
+FUZZ_SECONDS ?= 120
+FUZZ_KINDS ?= block yaml part seal manifest intent table pointer segment tombstones
 
 .PHONY: help
 help: ## this list
@@ -89,7 +93,7 @@ build: $(VENV)/.built ## the wheel under test, into .venv
 # Only when something changed: the library must not be replaced under a running test.
 $(VENV)/.built: $(VENV)/.installed $(PYO3_CONFIG_FILE) Cargo.toml Cargo.lock python/Cargo.toml \
 		$(shell find src python/src -name '*.rs')
-	$(BIN)/maturin develop --locked --quiet
+	$(BIN)/maturin develop --locked --quiet --release --config tools/gate.toml --features testing
 	touch $@
 
 wheel: $(VENV)/.installed $(PYO3_CONFIG_FILE) ## the release wheel, into dist/
@@ -104,7 +108,7 @@ install-release: wheel
 
 .PHONY: test lint fmt fmt-check typos fixme lengths ruff imports doubled clippy rustdoc \
 	test-rust mypy stubtest test-fast test-s3 test-azure test-spark test-slow examples test-hostile
-test: setup lint clippy rustdoc test-rust mypy stubtest test-fast test-s3 test-spark test-slow \
+test: setup lint clippy rustdoc test-rust mypy stubtest test-fast test-s3 test-azure test-spark test-slow \
 	examples test-hostile ## the whole gate
 	@echo "make test: every step passed"
 
@@ -112,13 +116,11 @@ lint: fmt-check typos fixme lengths ruff imports doubled ## the steps that compi
 
 fmt: $(VENV)/.installed ## format all sources
 	cargo fmt --all
-	cargo fmt --manifest-path fuzz/Cargo.toml
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix --quiet || true
 
 fmt-check: $(VENV)/.installed
 	cargo fmt --all --check
-	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	$(BIN)/ruff format --check --quiet
 
 typos: $(VENV)/.installed
@@ -146,15 +148,18 @@ doubled:
 		| awk '$$1 ~ /^(arrow|parquet|object_store)/ { print $$1, $$2 }' | sort -u \
 		| awk 'seen[$$1]++ { print "two versions of " $$1; bad = 1 } END { exit bad }'
 
+# `cargo clippy` and `cargo doc` would check every dependency once more, beside the build that the tests need: the linter
+# compiles the workspace in place of rustc, over that build, and rustdoc is pointed to it.
+CARGO_BUILD := --locked --release --config tools/gate.toml --workspace --all-features
 clippy: $(VENV)/.installed $(PYO3_CONFIG_FILE)
-	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+	CLIPPY_ARGS='-D__CLIPPY_HACKERY__warnings' RUSTC_WORKSPACE_WRAPPER=clippy-driver \
+		cargo build $(CARGO_BUILD) --all-targets
 
-rustdoc:
-	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --package pds --all-features
+rustdoc: $(PYO3_CONFIG_FILE)
+	$(PYTHON) tools/rustdoc $(CARGO_BUILD)
 
-# With the glue, so that the dependencies have the features that `build` gives them, and are built once.
-test-rust:
-	cargo test --locked --package pds --package pds-python --all-features $(ARGS)
+test-rust: $(PYO3_CONFIG_FILE)
+	cargo test $(CARGO_BUILD) --lib --tests $(ARGS)
 
 mypy: build
 	$(BIN)/mypy
@@ -163,25 +168,26 @@ stubtest: build
 	$(BIN)/stubtest pds._pds --mypy-config-file pyproject.toml
 
 test-fast: build ## Python tests that need no server
-	$(PYTEST) -m "$(FAST)" $(ARGS)
+	$(PYTEST) $(PARALLEL) $(WORKERS) -m "$(FAST)" $(ARGS)
 
 test-s3: build servers ## Python tests against the S3 server
-	$(PYTEST) -m "s3 and not spark and not slow" $(ARGS)
+	$(PYTEST) $(PARALLEL) $(WORKERS) -m "s3 and not spark and not slow" $(ARGS)
 
 test-azure: build azure ## Python tests against the Azure emulator
-	$(PYTEST) -m "azure and not slow" $(ARGS)
+	$(PYTEST) $(PARALLEL) $(WORKERS) -m "azure and not spark and not slow" $(ARGS)
 
 test-spark: build servers ## Python tests in Spark
 	$(PYTEST) -m "spark and not slow" $(ARGS)
 
 test-slow: build servers ## the long ones: kill loops, large data
-	$(PYTEST) -m "slow and not soak" $(ARGS) || [ $$? -eq 5 ]
+	$(PYTEST) $(PARALLEL) $$((2 * $(WORKERS))) -m "slow and not soak and not spark" $(ARGS)
+	$(PYTEST) -m "slow and not soak and spark" $(ARGS)
 
 examples: build servers ## every example, on little data
 	for example in examples/*.py; do echo "== $$example"; PDS_SCALE=0.01 $(BIN)/python "$$example" </dev/null; done
 
 test-hostile: build ## the fast tests again with tiny row groups, pages and buffers
-	PDS_HOSTILE=1 $(PYTEST) -m "$(FAST) and not defaults" $(ARGS)
+	PDS_HOSTILE=1 $(PYTEST) $(PARALLEL) $(WORKERS) -m "$(FAST) and not defaults" $(ARGS)
 
 # --- for people --------------------------------------------------------------
 
@@ -190,7 +196,7 @@ demo: setup install-release ## the main job: Spark writes, everyone reads
 	$(BIN)/python examples/demo.py $(ARGS)
 
 bench: ## criterion benchmarks of the engine
-	cargo bench --locked --package pds --all-features $(ARGS)
+	cargo bench --locked --profile release --package pds --all-features $(ARGS)
 
 bench-peers: setup install-release ## against the peers, into docs/benchmarks.md
 	$(BIN)/python benches/python/peers.py $(ARGS)
@@ -212,20 +218,17 @@ bench-odf: setup install-release ## what a verifiable chain costs over a plain w
 	$(BIN)/python benches/python/odf_overhead.py $(ARGS)
 
 soak: setup build ## random and fault tests, long
-	PDS_SOAK=1 cargo test --locked --package pds --all-features $(ARGS)
+	PDS_SOAK=1 cargo test $(CARGO_BUILD) --lib --tests $(ARGS)
 	PDS_SOAK=1 HYPOTHESIS_PROFILE=soak $(PYTEST) -m "not azure and not spark" --timeout 3600 $(ARGS)
 
-# What `cargo fuzz` gives the compiler, less what only nightly takes: a panic needs no sanitizer to be seen.
-FUZZ_FLAGS := --cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
-	-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-	-Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1
-FUZZ_RUN = RUSTFLAGS="$(FUZZ_FLAGS)" CARGO_TARGET_DIR=$(PDS_CACHE)/fuzz/target cargo run --release --locked --quiet \
-	--manifest-path fuzz/Cargo.toml --target $$(rustc -vV | sed -n 's/^host: //p')
-fuzz: ## libFuzzer on the block decoder and on its YAML, FUZZ_SECONDS of each
-	CARGO_TARGET_DIR=$(PDS_CACHE)/fuzz/target cargo run --release --locked --quiet --manifest-path fuzz/Cargo.toml \
-		--bin seeds -- $(PDS_CACHE)/fuzz/corpus
-	for target in block yaml; do $(FUZZ_RUN) --bin $$target -- $(PDS_CACHE)/fuzz/corpus/$$target \
-		-max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 $(ARGS); done
+# The engine alone is built with coverage; a panic needs no sanitizer to be seen. What is found stays in the cache.
+FUZZED := $(CARGO_TARGET_DIR)/release/pds-fuzz
+fuzz: $(PYO3_CONFIG_FILE) ## libFuzzer on every kind of bytes that others may have written, FUZZ_SECONDS of each
+	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tools/rustc-coverage cargo build $(CARGO_BUILD) --bins
+	PDS_FUZZ_SEEDS=$(PDS_CACHE)/fuzz/corpus $(FUZZED)
+	for kind in $(FUZZ_KINDS); do PDS_FUZZ=$$kind $(FUZZED) $(PDS_CACHE)/fuzz/corpus/$$kind \
+		-artifact_prefix=$(PDS_CACHE)/fuzz/$$kind- -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
+		-rss_limit_mb=2048 -print_final_stats=1 $(ARGS); done
 
 clean: ## remove what was built for this clone
 	cargo clean --package pds --package pds-python
