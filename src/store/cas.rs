@@ -11,6 +11,8 @@ use bytes::Bytes;
 use object_store::{GetOptions, PutMode, UpdateVersion};
 use twox_hash::XxHash3_64;
 
+use super::local::TEMP_PREFIX;
+use super::owner::Owner;
 use super::{Store, path};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -113,7 +115,8 @@ impl<'a> Register<'a> {
                     }));
                 }
                 Ok(_) => None,
-                Err(e) if is_refused(e.kind()) && !open => return Err(e),
+                // A file system that refuses has done nothing, and does not change its mind.
+                Err(e) if !open && (is_refused(e.kind()) || self.is_final(&e)) => return Err(e),
                 Err(e) => Some(e),
             };
             let denied = failure
@@ -144,6 +147,10 @@ impl<'a> Register<'a> {
         })))
     }
 
+    fn is_final(&self, error: &Error) -> bool {
+        self.store.local().is_some() && error.kind() == ErrorKind::Other
+    }
+
     /// A request may still be on its way, whatever the last answer was.
     fn undecided(&self, error: Error) -> Error {
         error
@@ -171,7 +178,9 @@ pub async fn probe(store: &Store, folder: &str) -> Result<()> {
 
 /// An object that is there for a moment, to learn something of the store.
 pub fn probe_path(store: &Store, folder: &str) -> String {
-    path::join(folder, &format!("_probe-{:032x}", store.clock().new_id()))
+    // Hidden, and told to be left behind when its process has ended.
+    let (tag, id) = (Owner::me().tag(), store.clock().new_id());
+    path::join(folder, &format!("{TEMP_PREFIX}{tag}-_probe-{id:032x}.tmp"))
 }
 
 async fn keeps_conditions(store: &Store, path: &str) -> Result<bool> {
@@ -190,10 +199,19 @@ async fn keeps_conditions(store: &Store, path: &str) -> Result<bool> {
 
 /// Whether a write whose condition does not hold is denied.
 async fn is_denied(store: &Store, path: &str, mode: PutMode) -> Result<bool> {
-    match store.put(path, Bytes::from_static(b"3"), mode).await {
-        Ok(_) => Ok(false),
-        Err(e) if matches!(e.kind(), ErrorKind::Conflict | ErrorKind::AlreadyExists) => Ok(true),
-        Err(e) => Err(e),
+    let mut resends = 0;
+    loop {
+        let value = Bytes::from_static(b"3");
+        match store.put(path, value, mode.clone()).await {
+            Ok(_) => return Ok(false),
+            Err(e) if matches!(e.kind(), ErrorKind::Conflict | ErrorKind::AlreadyExists) => {
+                return Ok(true);
+            }
+            // It changes nothing, however often it is sent.
+            Err(e) if e.kind() == ErrorKind::Unavailable && resends < RESENDS => resends += 1,
+            Err(e) => return Err(e),
+        }
+        store.clock().sleep(RESEND_PAUSE * 2_u32.pow(resends)).await;
     }
 }
 
@@ -205,6 +223,7 @@ fn is_refused(kind: ErrorKind) -> bool {
             | ErrorKind::InvalidInput
             | ErrorKind::CapabilityNotSupported
             | ErrorKind::Cancelled
+            | ErrorKind::Expired
     )
 }
 

@@ -64,7 +64,7 @@ impl<S: ObjectStore> ObjectStore for Counted<S> {
         self.metrics.request(Request::Get, 0);
         let found = self.inner.get_ranges(location, ranges).await?;
         self.metrics
-            .received(found.iter().map(|b| b.len() as u64).sum());
+            .received(Request::Get, found.iter().map(|b| b.len() as u64).sum());
         Ok(found)
     }
 

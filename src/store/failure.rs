@@ -1,6 +1,11 @@
-//! What an error of the layer below means to the caller.
+//! What an error of the layer below means to the caller, and what one of the file system is to that layer.
 
-use super::{Store, profile};
+use std::io::ErrorKind as IoKind;
+use std::path::PathBuf;
+
+use object_store::path::Path;
+
+use super::{Store, credentials};
 use crate::error::{Error, ErrorKind, chain};
 
 impl Store {
@@ -36,14 +41,132 @@ impl Store {
             }
             // The memory store has no error of its own for an upload that is gone.
             _ if text.contains("MultipartUpload not found") => (ErrorKind::NotFound, "not found"),
-            _ if text.contains(profile::NO_CREDENTIALS) => {
+            _ if text.contains(credentials::NO_CREDENTIALS) => {
                 (ErrorKind::PermissionDenied, "no credentials")
             }
-            _ if self.inner.local.is_some() => (ErrorKind::Other, "the file system refused"),
+            // Final: a full disk or a broken one is not mended by sending again.
+            _ if self.inner.local.is_some() => file_system_says(io_error(&error)),
             _ => (ErrorKind::Unavailable, "the store did not do it"),
         };
-        Error::new(kind, format!("{says} ({}): {text}", self.inner.name))
-            .at(path)
-            .caused_by(error)
+        let shown = self.inner.secrets.mask(&text);
+        let masked = shown != text;
+        let told = Error::new(kind, format!("{says} ({}): {shown}", self.inner.name)).at(path);
+        if masked {
+            // The cause would show what was masked.
+            told
+        } else {
+            told.caused_by(error)
+        }
+    }
+}
+
+/// An error met while a local file was written.
+pub(super) fn disk_error(key: &Path, error: std::io::Error) -> Error {
+    let (kind, says) = file_system_says(Some(&error));
+    Error::new(kind, format!("{says} (file): {error}"))
+        .at(key)
+        .caused_by(error)
+}
+
+/// An error of local files that has no kind of its own.
+pub(super) fn generic(source: Box<dyn std::error::Error + Send + Sync>) -> object_store::Error {
+    object_store::Error::Generic {
+        store: "file",
+        source,
+    }
+}
+
+/// There is a file of that name already.
+pub(super) fn exists(key: &Path, source: std::io::Error) -> object_store::Error {
+    object_store::Error::AlreadyExists {
+        path: key.to_string(),
+        source: source.into(),
+    }
+}
+
+/// The file is of another version than the one expected.
+pub(super) fn changed(key: &Path) -> object_store::Error {
+    object_store::Error::Precondition {
+        path: key.to_string(),
+        source: "the file's content has changed".into(),
+    }
+}
+
+/// The path leaves the root, or is the root itself.
+pub(super) fn escapes(key: &Path) -> object_store::Error {
+    object_store::Error::InvalidPath {
+        source: object_store::path::Error::InvalidPath {
+            path: PathBuf::from(key.as_ref()),
+        },
+    }
+}
+
+/// What a call of the file system ended with.
+pub(super) fn failed(key: &Path, source: std::io::Error) -> object_store::Error {
+    let path = key.to_string();
+    match source.kind() {
+        // A file where a folder is expected holds no object below it.
+        IoKind::NotFound | IoKind::NotADirectory => object_store::Error::NotFound {
+            path,
+            source: source.into(),
+        },
+        IoKind::AlreadyExists => exists(key, source),
+        IoKind::PermissionDenied | IoKind::ReadOnlyFilesystem => {
+            object_store::Error::PermissionDenied {
+                path,
+                source: source.into(),
+            }
+        }
+        _ => generic(source.into()),
+    }
+}
+
+/// What an error of the file system means.
+fn file_system_says(error: Option<&std::io::Error>) -> (ErrorKind, &'static str) {
+    use rustix::io::Errno;
+    let number = error
+        .and_then(std::io::Error::raw_os_error)
+        .map(Errno::from_raw_os_error);
+    match (error.map(std::io::Error::kind), number) {
+        (Some(IoKind::ResourceBusy), None) => (ErrorKind::Locked, "the file is locked"),
+        (_, Some(Errno::NOSPC | Errno::DQUOT)) => (
+            ErrorKind::Other,
+            "the disk is full: make room and try again",
+        ),
+        (_, Some(Errno::MFILE)) => (
+            ErrorKind::Other,
+            "this process has too many open files: raise its limit (ulimit -n)",
+        ),
+        (_, Some(Errno::NFILE)) => (ErrorKind::Other, "this host has too many open files"),
+        (_, Some(Errno::IO)) => (
+            ErrorKind::Other,
+            "the disk failed: look into the kernel's log",
+        ),
+        _ => (ErrorKind::Other, "the file system refused"),
+    }
+}
+
+fn io_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std::io::Error> {
+    let found = error.downcast_ref::<std::io::Error>();
+    found.or_else(|| io_error(error.source()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_file_system_name_the_cause() {
+        let key = Path::from("x");
+        for (number, says) in [
+            (28, "disk is full"),
+            (122, "disk is full"),
+            (24, "open files"),
+            (5, "disk failed"),
+        ] {
+            let error = disk_error(&key, std::io::Error::from_raw_os_error(number));
+            assert_eq!(error.kind(), ErrorKind::Other, "{error}");
+            assert!(error.message().contains(says), "{error}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,22 +12,28 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use http::{Method, StatusCode};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderValue, Method, StatusCode};
 use http_body::{Body, Frame};
-use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
-    HttpResponseBody, HttpService, ReqwestConnector,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody,
+    HttpResponse, HttpResponseBody, HttpService, ReqwestConnector,
 };
+use object_store::{ClientOptions, PutPayload};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::limit;
 use super::metrics::{Metrics, Request};
 use crate::clock::Clock;
 
 /// Requests of one store that may be under way at once while nothing throttles.
 const MAX_CONCURRENT: usize = 64;
-/// The slowest upload that still counts as progress.
-const MIN_UPLOAD_BYTES_PER_SECOND: u64 = 64 * 1024;
+/// Bodies are handed to the socket in frames of this size, each of which is progress.
+const FRAME_BYTES: usize = 64 << 10;
+/// What sockets take without the network having taken it, at most, …
+const MAX_SOCKET_BYTES: u64 = 4 << 20;
+/// … and the slowest network that empties them in time.
+const MIN_UPLOAD_BYTES_PER_SECOND: u64 = 64 << 10;
 
 /// Makes clients whose requests are counted, limited and never hang.
 #[derive(Debug)]
@@ -40,7 +46,8 @@ pub(super) struct Connector {
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         Ok(HttpClient::new(Service {
-            inner: ReqwestConnector::default().connect(options)?,
+            options: options.clone(),
+            client: Arc::default(),
             metrics: Arc::clone(&self.metrics),
             clock: Arc::clone(&self.clock),
             stall_timeout: self.stall_timeout,
@@ -49,31 +56,59 @@ impl HttpConnector for Connector {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Service {
-    inner: HttpClient,
+    options: ClientOptions,
+    /// Made at the first request: it reads the certificates of the machine.
+    client: Arc<OnceLock<HttpClient>>,
     metrics: Arc<Metrics>,
     clock: Arc<dyn Clock>,
     stall_timeout: Duration,
     limit: Arc<Limit>,
 }
 
+impl Service {
+    fn client(&self) -> Result<&HttpClient, HttpError> {
+        if let Some(client) = self.client.get() {
+            return Ok(client);
+        }
+        let made = ReqwestConnector::default().connect(&self.options);
+        let client = made.map_err(|e| HttpError::new(HttpErrorKind::Unknown, e))?;
+        Ok(self.client.get_or_init(|| client))
+    }
+}
+
 #[async_trait]
 impl HttpService for Service {
     async fn call(&self, req: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let permit = self.limit.acquire().await;
-        let sent = req.body().content_length() as u64;
-        self.metrics.request(kind_of(&req), sent);
-        // The whole body counts as progress at the slowest rate: the client does not show less.
-        let patience = self.stall_timeout + Duration::from_secs(sent / MIN_UPLOAD_BYTES_PER_SECOND);
-        let answer = tokio::select! {
-            answer = self.inner.execute(req) => answer,
-            () = self.clock.sleep(patience) => Err(stalled(patience)),
+        let mut req = req;
+        let target = || limit::Target {
+            uri: req.uri().clone(),
+            client: HttpClient::new(self.clone()),
         };
-        let response = answer.inspect_err(|_| self.metrics.failed_attempt())?;
+        if limit::hand_over(target) {
+            return Err(limit::Refused.into());
+        }
+        limit::add_headers(req.headers_mut());
+        let permit = self.limit.acquire().await;
+        limit::permit()?;
+        let sent = req.body().content_length() as u64;
+        let (client, kind) = (self.client()?, kind_of(&req));
+        self.metrics.request(kind, sent);
+        let progress = Arc::new(Progress::new(&self.clock, sent));
+        let req = watch_body(req, &progress);
+        let answer = tokio::select! {
+            answer = client.execute(req) => answer,
+            waited = progress.stall(self.stall_timeout) => Err(stalled(waited)),
+        };
+        let response = answer.inspect_err(|e| {
+            self.metrics.failed_attempt();
+            limit::note_failure(|| format!("met {}", crate::error::chain(e)));
+        })?;
         let status = response.status();
         if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
             self.metrics.failed_attempt();
+            limit::note_failure(|| format!("was answered {status}"));
         }
         let throttled =
             status == StatusCode::SERVICE_UNAVAILABLE || status == StatusCode::TOO_MANY_REQUESTS;
@@ -81,6 +116,7 @@ impl HttpService for Service {
         let (parts, body) = response.into_parts();
         let body = WatchedBody {
             inner: body,
+            kind,
             metrics: Arc::clone(&self.metrics),
             clock: Arc::clone(&self.clock),
             stall_timeout: self.stall_timeout,
@@ -89,6 +125,96 @@ impl HttpService for Service {
         };
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
     }
+}
+
+/// When the socket last took a frame of a request's body.
+#[derive(Debug)]
+struct Progress {
+    clock: Arc<dyn Clock>,
+    last: Mutex<Duration>,
+    left: AtomicUsize,
+    sent: u64,
+}
+
+impl Progress {
+    fn new(clock: &Arc<dyn Clock>, sent: u64) -> Self {
+        Self {
+            clock: Arc::clone(clock),
+            last: Mutex::new(clock.monotonic()),
+            left: AtomicUsize::new(0),
+            sent,
+        }
+    }
+
+    fn last(&self) -> MutexGuard<'_, Duration> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends when the socket has taken nothing for `timeout`, or no answer came in that time after the last frame and
+    /// the time that the network needs for what the socket holds.
+    async fn stall(&self, timeout: Duration) -> Duration {
+        loop {
+            let patience = if self.left.load(Ordering::Acquire) == 0 {
+                let held = self.sent.min(MAX_SOCKET_BYTES);
+                timeout + Duration::from_secs(held / MIN_UPLOAD_BYTES_PER_SECOND)
+            } else {
+                timeout
+            };
+            let waited = self.clock.monotonic().saturating_sub(*self.last());
+            if waited >= patience {
+                return waited;
+            }
+            self.clock.sleep(patience.saturating_sub(waited)).await;
+        }
+    }
+}
+
+/// A frame of a body; dropped when the socket has taken it.
+struct WatchedFrame {
+    bytes: Bytes,
+    progress: Arc<Progress>,
+}
+
+impl AsRef<[u8]> for WatchedFrame {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for WatchedFrame {
+    fn drop(&mut self) {
+        *self.progress.last() = self.progress.clock.monotonic();
+        self.progress.left.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Cuts a long body into frames that tell when they are taken.
+fn watch_body(mut req: HttpRequest, progress: &Arc<Progress>) -> HttpRequest {
+    let length = req.body().content_length();
+    if length <= FRAME_BYTES {
+        return req;
+    }
+    let mut body = std::mem::replace(req.body_mut(), HttpRequestBody::empty());
+    let mut frames = Vec::new();
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    // The body is in memory, so there is nothing to wait for.
+    while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut body).poll_frame(&mut context) {
+        let Ok(mut bytes) = frame.into_data() else {
+            continue;
+        };
+        while !bytes.is_empty() {
+            let bytes = bytes.split_to(bytes.len().min(FRAME_BYTES));
+            progress.left.fetch_add(1, Ordering::Relaxed);
+            let progress = Arc::clone(progress);
+            frames.push(Bytes::from_owner(WatchedFrame { bytes, progress }));
+        }
+    }
+    *req.body_mut() = HttpRequestBody::from(frames.into_iter().collect::<PutPayload>());
+    let headers = req.headers_mut();
+    headers
+        .entry(CONTENT_LENGTH)
+        .or_insert_with(|| HeaderValue::from(length));
+    req
 }
 
 fn kind_of(req: &HttpRequest) -> Request {
@@ -177,6 +303,7 @@ impl Limit {
 /// A response body that is counted and fails when nothing arrives for too long.
 struct WatchedBody {
     inner: HttpResponseBody,
+    kind: Request,
     metrics: Arc<Metrics>,
     clock: Arc<dyn Clock>,
     stall_timeout: Duration,
@@ -196,7 +323,7 @@ impl Body for WatchedBody {
         if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) {
             self.alarm = Mutex::new(None);
             if let Some(bytes) = frame.as_ref().and_then(|f| f.as_ref().ok()?.data_ref()) {
-                self.metrics.received(bytes.len() as u64);
+                self.metrics.received(self.kind, bytes.len() as u64);
             }
             return Poll::Ready(frame);
         }

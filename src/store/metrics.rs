@@ -21,31 +21,44 @@ pub enum Request {
     Post,
 }
 
+/// The kinds, and the names of their counters of requests and of bytes.
+const KINDS: [(Request, &str, &str); 7] = [
+    (Request::Get, "get", "get_bytes"),
+    (Request::Put, "put", "put_bytes"),
+    (Request::Head, "head", "head_bytes"),
+    (Request::List, "list", "list_bytes"),
+    (Request::Delete, "delete", "delete_bytes"),
+    (Request::Copy, "copy", "copy_bytes"),
+    (Request::Post, "post", "post_bytes"),
+];
+
+/// What is counted of one kind.
+#[derive(Debug, Default)]
+struct Counters {
+    requests: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+}
+
 /// Counters of one store; its children share them.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    get: AtomicU64,
-    put: AtomicU64,
-    head: AtomicU64,
-    list: AtomicU64,
-    delete: AtomicU64,
-    copy: AtomicU64,
-    post: AtomicU64,
-    bytes_read: AtomicU64,
-    bytes_written: AtomicU64,
+    kinds: [Counters; KINDS.len()],
     retries: AtomicU64,
 }
 
 impl Metrics {
     /// Counts one request that sends `sent` bytes of body.
     pub fn request(&self, kind: Request, sent: u64) {
-        self.cell(kind).fetch_add(1, Ordering::Relaxed);
-        self.bytes_written.fetch_add(sent, Ordering::Relaxed);
+        let counters = self.counters(kind);
+        counters.requests.fetch_add(1, Ordering::Relaxed);
+        counters.bytes_written.fetch_add(sent, Ordering::Relaxed);
     }
 
     /// Counts bytes of answers' bodies.
-    pub fn received(&self, bytes: u64) {
-        self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+    pub fn received(&self, kind: Request, bytes: u64) {
+        let read = &self.counters(kind).bytes_read;
+        read.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Counts an attempt that failed in a way that is tried again.
@@ -53,53 +66,66 @@ impl Metrics {
         self.retries.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Every counter by name; `requests` is the sum of the kinds.
+    /// Every counter by name. `requests` is the sum of the kinds; the bytes of a kind are those of the
+    /// bodies of its requests and of their answers.
     pub fn snapshot(&self) -> Vec<(&'static str, u64)> {
-        let kinds = [
-            ("get", &self.get),
-            ("put", &self.put),
-            ("head", &self.head),
-            ("list", &self.list),
-            ("delete", &self.delete),
-            ("copy", &self.copy),
-            ("post", &self.post),
+        let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        let sum =
+            |cell: fn(&Counters) -> &AtomicU64| self.kinds.iter().map(|c| load(cell(c))).sum();
+        let mut all = vec![
+            ("requests", sum(|c| &c.requests)),
+            ("bytes_read", sum(|c| &c.bytes_read)),
+            ("bytes_written", sum(|c| &c.bytes_written)),
+            ("retries", load(&self.retries)),
         ];
-        let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        let mut all = vec![("requests", kinds.iter().map(|(_, c)| read(c)).sum())];
-        all.extend(kinds.iter().map(|(name, c)| (*name, read(c))));
-        all.push(("bytes_read", read(&self.bytes_read)));
-        all.push(("bytes_written", read(&self.bytes_written)));
-        all.push(("retries", read(&self.retries)));
+        for (kind, requests, bytes) in KINDS {
+            let counters = self.counters(kind);
+            all.push((requests, load(&counters.requests)));
+            let moved = load(&counters.bytes_read) + load(&counters.bytes_written);
+            all.push((bytes, moved));
+        }
         all
     }
 
     /// Sets every counter to zero.
     pub fn reset(&self) {
-        for cell in [
-            &self.get,
-            &self.put,
-            &self.head,
-            &self.list,
-            &self.delete,
-            &self.copy,
-            &self.post,
-            &self.bytes_read,
-            &self.bytes_written,
-            &self.retries,
-        ] {
-            cell.store(0, Ordering::Relaxed);
+        self.retries.store(0, Ordering::Relaxed);
+        for counters in &self.kinds {
+            for cell in [
+                &counters.requests,
+                &counters.bytes_read,
+                &counters.bytes_written,
+            ] {
+                cell.store(0, Ordering::Relaxed);
+            }
         }
     }
 
-    fn cell(&self, kind: Request) -> &AtomicU64 {
-        match kind {
-            Request::Get => &self.get,
-            Request::Put => &self.put,
-            Request::Head => &self.head,
-            Request::List => &self.list,
-            Request::Delete => &self.delete,
-            Request::Copy => &self.copy,
-            Request::Post => &self.post,
+    fn counters(&self, kind: Request) -> &Counters {
+        &self.kinds[kind as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_by_kind() {
+        let metrics = Metrics::default();
+        for (number, (kind, ..)) in (1..).zip(KINDS) {
+            for _ in 0..number {
+                metrics.request(kind, 10);
+                metrics.received(kind, 1);
+            }
         }
+        let counted: std::collections::HashMap<_, _> = metrics.snapshot().into_iter().collect();
+        for (number, (_, requests, bytes)) in (1..).zip(KINDS) {
+            assert_eq!((counted[requests], counted[bytes]), (number, 11 * number));
+        }
+        assert_eq!(counted["requests"], 28);
+        assert_eq!((counted["bytes_read"], counted["bytes_written"]), (28, 280));
+        metrics.reset();
+        assert!(metrics.snapshot().iter().all(|(_, count)| *count == 0));
     }
 }

@@ -7,57 +7,76 @@
 //! Errors: [`ErrorKind::NotFound`], [`ErrorKind::PermissionDenied`] (403 and missing credentials,
 //! told apart in the message), [`ErrorKind::Unavailable`] (transport and server errors after
 //! retries), [`ErrorKind::Conflict`] (a condition did not hold).
+//!
+//! [`ErrorKind::NotFound`]: crate::error::ErrorKind::NotFound
+//! [`ErrorKind::PermissionDenied`]: crate::error::ErrorKind::PermissionDenied
+//! [`ErrorKind::Unavailable`]: crate::error::ErrorKind::Unavailable
+//! [`ErrorKind::Conflict`]: crate::error::ErrorKind::Conflict
 
 mod abilities;
 pub mod builder;
 pub mod cas;
+mod condition;
 mod counted;
+mod credentials;
+mod durability;
 mod failure;
+mod gcs;
 mod http;
+mod limit;
+mod listing;
 pub mod local;
+mod lock;
+pub mod memory;
 pub mod metrics;
+mod objects;
 pub mod owner;
 pub mod path;
+mod probe;
 mod profile;
+mod requests;
+pub mod secrets;
 pub mod stage;
 mod upload;
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::TryStreamExt;
 use object_store::multipart::MultipartStore;
 use object_store::path::Path;
-use object_store::{
-    CopyMode, CopyOptions, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
-    PutOptions, PutPayload, PutResult, RenameOptions,
-};
+use object_store::{ObjectMeta, ObjectStore};
 
 pub use self::abilities::Abilities;
 pub use self::builder::StoreBuilder;
+pub use self::condition::{Condition, Conditions, ObjectVersions, UploadedPart};
+pub use self::limit::SendLimit;
 use self::local::LocalStore;
+pub use self::lock::{FileLock, LockCell};
 use self::metrics::Metrics;
+use self::secrets::Secrets;
 use crate::clock::Clock;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 
-/// How often an idempotent request is sent in all, beyond the retries of the layer below…
-const MAX_SENT: u32 = 4;
-/// …as long as they have not taken this long already.
-const AGAIN_WITHIN: Duration = Duration::from_mins(1);
-const AGAIN_PAUSE: Duration = Duration::from_millis(50);
+/// How long a publish of a dataset may show no sign of life before others take it over.
+pub const DEFAULT_PUBLISH_LEASE: Duration = Duration::from_secs(30);
 
 struct Inner {
     name: &'static str,
     objects: Arc<dyn ObjectStore>,
     multipart: Option<Arc<dyn MultipartStore>>,
     local: Option<LocalStore>,
+    versions: Option<Arc<dyn ObjectVersions>>,
+    /// What [`Store::conditions`] found out.
+    conditions: Mutex<Option<Conditions>>,
+    /// Requests pass the HTTP service, which checks limits.
+    http: bool,
     metrics: Arc<Metrics>,
     clock: Arc<dyn Clock>,
     abilities: Abilities,
+    secrets: Arc<Secrets>,
+    publish_lease: Duration,
     /// Nobody below counts the bytes of answers.
     counts_reads: bool,
     /// What its users share, by name.
@@ -69,6 +88,9 @@ struct Inner {
 pub struct Store {
     inner: Arc<Inner>,
     prefix: String,
+    limit: SendLimit,
+    /// Kept until work on local files has ended, cancelled or not.
+    lock: Option<Arc<LockCell>>,
 }
 
 impl std::fmt::Debug for Store {
@@ -100,15 +122,22 @@ impl Store {
             objects,
             multipart: None,
             local: None,
+            versions: None,
+            conditions: Mutex::default(),
+            http: false,
             metrics,
             clock,
             abilities,
+            secrets: Arc::default(),
+            publish_lease: DEFAULT_PUBLISH_LEASE,
             counts_reads: true,
             shared: Mutex::default(),
         };
         Self {
             inner: Arc::new(inner),
             prefix: String::new(),
+            limit: SendLimit::default(),
+            lock: None,
         }
     }
 
@@ -118,12 +147,48 @@ impl Store {
         self.edit(|inner| inner.multipart = Some(multipart))
     }
 
-    /// The same store, whose answers are counted where they arrive.
-    fn counted_below(self) -> Self {
-        self.edit(|inner| inner.counts_reads = false)
+    /// The same store, which can do what `versions` offers.
+    #[must_use]
+    pub fn with_versions(self, versions: Arc<dyn ObjectVersions>) -> Self {
+        self.edit(|inner| inner.versions = Some(versions))
     }
 
-    fn with_local(self, local: LocalStore) -> Self {
+    /// The same store, on which the lease of a publish lasts so long.
+    #[must_use]
+    pub fn with_publish_lease(self, lease: Duration) -> Self {
+        self.edit(|inner| inner.publish_lease = lease)
+    }
+
+    /// How long the lease of a publish lasts.
+    pub fn publish_lease(&self) -> Duration {
+        self.inner.publish_lease
+    }
+
+    /// The same store, whose work on local files keeps a lock until it has ended, cancelled or not.
+    #[must_use]
+    pub fn holding(&self, lock: &Arc<LockCell>) -> Self {
+        Self {
+            lock: Some(Arc::clone(lock)),
+            ..self.clone()
+        }
+    }
+
+    /// The same store, whose requests are counted and limited by the HTTP service.
+    fn over_http(self) -> Self {
+        self.edit(|inner| {
+            inner.counts_reads = false;
+            inner.http = true;
+        })
+    }
+
+    /// The same store, whose errors do not show these.
+    fn with_secrets(self, secrets: Secrets) -> Self {
+        self.edit(|inner| inner.secrets = Arc::new(secrets))
+    }
+
+    /// The same store, which is `local` files.
+    #[must_use]
+    pub fn with_local(self, local: LocalStore) -> Self {
         self.edit(|inner| {
             inner.local = Some(local);
             inner.abilities.versions = false;
@@ -137,9 +202,14 @@ impl Store {
             objects: Arc::clone(&old.objects),
             multipart: old.multipart.clone(),
             local: old.local.clone(),
+            versions: old.versions.clone(),
+            conditions: Mutex::default(),
+            http: old.http,
             metrics: Arc::clone(&old.metrics),
             clock: Arc::clone(&old.clock),
             abilities: old.abilities,
+            secrets: Arc::clone(&old.secrets),
+            publish_lease: old.publish_lease,
             counts_reads: old.counts_reads,
             shared: Mutex::default(),
         };
@@ -147,6 +217,8 @@ impl Store {
         Self {
             inner: Arc::new(inner),
             prefix: self.prefix,
+            limit: self.limit,
+            lock: self.lock,
         }
     }
 
@@ -160,6 +232,8 @@ impl Store {
         Ok(Self {
             inner: Arc::clone(&self.inner),
             prefix,
+            limit: self.limit,
+            lock: self.lock.clone(),
         })
     }
 
@@ -227,250 +301,5 @@ impl Store {
                 .unwrap_or(key)
                 .to_owned(),
         }
-    }
-
-    /// Reads an object, or the range the options name.
-    pub async fn get(&self, path: &str, options: GetOptions) -> Result<(Bytes, ObjectMeta)> {
-        self.get_at_most(path, options, u64::MAX).await
-    }
-
-    /// As [`Store::get`], and [`ErrorKind::TooLarge`] before the first byte where there are more than `limit`.
-    pub async fn get_at_most(
-        &self,
-        path: &str,
-        options: GetOptions,
-        limit: u64,
-    ) -> Result<(Bytes, ObjectMeta)> {
-        let key = self.key(path)?;
-        let read = self.again(path, || async {
-            let found = self.inner.objects.get_opts(&key, options.clone()).await?;
-            let meta = found.meta.clone();
-            if found.range.end - found.range.start > limit {
-                return Ok(None);
-            }
-            let bytes = found.bytes().await?;
-            if self.inner.counts_reads {
-                self.inner.metrics.received(bytes.len() as u64);
-            }
-            Ok(Some((bytes, meta)))
-        });
-        read.await?.ok_or_else(|| {
-            let message = format!("{path:?} has more than the {limit} bytes expected");
-            Error::new(ErrorKind::TooLarge, message).at(path)
-        })
-    }
-
-    /// Sends an idempotent request again where the layer below does not: after a body that was cut,
-    /// a stall, or a conflict that a condition-less request cannot have.
-    async fn again<T, F>(&self, path: &str, request: impl Fn() -> F) -> Result<T>
-    where
-        F: Future<Output = object_store::Result<T>>,
-    {
-        let began = self.inner.clock.monotonic();
-        let mut sent = 1;
-        loop {
-            let error = match request().await {
-                Ok(done) => return Ok(done),
-                Err(e) => self.error(e, path),
-            };
-            let waited = self.inner.clock.monotonic().saturating_sub(began);
-            if error.kind() != ErrorKind::Unavailable || sent == MAX_SENT || waited > AGAIN_WITHIN {
-                return Err(error);
-            }
-            self.inner.clock.sleep(AGAIN_PAUSE * sent).await;
-            sent += 1;
-        }
-    }
-
-    /// Reads one range of the version `e_tag` of an object.
-    pub async fn get_range(
-        &self,
-        path: &str,
-        range: Range<u64>,
-        e_tag: Option<&str>,
-    ) -> Result<Bytes> {
-        let wanted = range.end - range.start;
-        let options = GetOptions::new()
-            .with_range(Some(GetRange::Bounded(range)))
-            .with_if_match(e_tag);
-        let (bytes, _) = self.get(path, options).await?;
-        if bytes.len() as u64 != wanted {
-            let message = format!("asked for {wanted} bytes, the store sent {}", bytes.len());
-            return Err(Error::new(ErrorKind::Unavailable, message).at(path));
-        }
-        Ok(bytes)
-    }
-
-    /// Size and version of an object.
-    pub async fn head(&self, path: &str) -> Result<ObjectMeta> {
-        let key = self.key(path)?;
-        self.inner
-            .objects
-            .head(&key)
-            .await
-            .map_err(|e| self.error(e, path))
-    }
-
-    /// Whether there is an object at `path`.
-    pub async fn is_file(&self, path: &str) -> Result<bool> {
-        match self.head(path).await {
-            Ok(_) => Ok(true),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
-            Err(e) => Err(e),
-        }
-    }
-
-    /// Writes an object in one request.
-    pub async fn put(&self, path: &str, bytes: Bytes, mode: PutMode) -> Result<PutResult> {
-        self.put_payload(path, PutPayload::from_bytes(bytes), mode)
-            .await
-    }
-
-    async fn put_payload(
-        &self,
-        path: &str,
-        payload: PutPayload,
-        mode: PutMode,
-    ) -> Result<PutResult> {
-        let key = self.key(path)?;
-        let put = |mode| {
-            self.inner
-                .objects
-                .put_opts(&key, payload.clone(), PutOptions::from(mode))
-        };
-        if mode != PutMode::Overwrite {
-            return put(mode).await.map_err(|e| self.error(e, path));
-        }
-        self.again(path, || async {
-            put(PutMode::Overwrite).await.map_err(|e| match e {
-                // Stores answer so to concurrent writers; there is no condition to fail.
-                object_store::Error::AlreadyExists { source, .. }
-                | object_store::Error::Precondition { source, .. } => {
-                    object_store::Error::Generic {
-                        store: "put",
-                        source,
-                    }
-                }
-                e => e,
-            })
-        })
-        .await
-    }
-
-    /// Deletes an object; says whether it was there, where the store tells.
-    pub async fn delete(&self, path: &str) -> Result<bool> {
-        let key = self.key(path)?;
-        match self.again(path, || self.inner.objects.delete(&key)).await {
-            Ok(()) => Ok(true),
-            // The request may be what was not found.
-            Err(e) if e.kind() == ErrorKind::NotFound && !self.is_file(path).await? => Ok(false),
-            Err(e) if e.kind() == ErrorKind::NotFound => {
-                let deleted = self.again(path, || self.inner.objects.delete(&key)).await;
-                deleted
-                    .map(|()| true)
-                    .map_err(|e| e.with_kind(ErrorKind::Unavailable))
-            }
-            Err(e) => Err(e),
-        }
-    }
-
-    /// Deletes an object, and asks once only: after a lost answer the path may be another's already.
-    pub async fn delete_once(&self, path: &str) -> Result<()> {
-        let key = self.key(path)?;
-        let deleted = self.inner.objects.delete(&key).await;
-        deleted.map_err(|e| self.error(e, path))
-    }
-
-    /// Deletes many objects, in bulk where the store can.
-    pub async fn delete_all(&self, paths: &[String]) -> Result<()> {
-        let keys = paths
-            .iter()
-            .map(|p| self.key(p))
-            .collect::<Result<Vec<_>>>()?;
-        let bulk = self.again("", || async {
-            let keys = futures::stream::iter(keys.clone().into_iter().map(Ok));
-            let mut done = self.inner.objects.delete_stream(Box::pin(keys));
-            while done.try_next().await?.is_some() {}
-            Ok(())
-        });
-        match bulk.await {
-            // Of many at once it is not told which was missing, or whether the request itself was.
-            Err(e) if e.kind() == ErrorKind::NotFound => {
-                for path in paths {
-                    self.delete(path).await?;
-                }
-                Ok(())
-            }
-            done => done,
-        }
-    }
-
-    /// Every object below `folder`, in any depth.
-    pub async fn list(&self, folder: &str) -> Result<Vec<ObjectMeta>> {
-        let key = self.folder_key(folder)?;
-        let prefix = (!key.is_root()).then_some(&key);
-        let found: Vec<ObjectMeta> = self
-            .again(folder, || self.inner.objects.list(prefix).try_collect())
-            .await?;
-        Ok(found.into_iter().map(|meta| self.relocate(meta)).collect())
-    }
-
-    /// What `folder` holds directly.
-    pub async fn list_folder(&self, folder: &str) -> Result<Folder> {
-        let key = self.folder_key(folder)?;
-        let prefix = (!key.is_root()).then_some(&key);
-        let found = self
-            .again(folder, || self.inner.objects.list_with_delimiter(prefix))
-            .await?;
-        Ok(Folder {
-            files: found
-                .objects
-                .into_iter()
-                .map(|meta| self.relocate(meta))
-                .collect(),
-            folders: found
-                .common_prefixes
-                .iter()
-                .map(|key| self.relative(key))
-                .collect(),
-        })
-    }
-
-    fn relocate(&self, meta: ObjectMeta) -> ObjectMeta {
-        let location =
-            Path::parse(self.relative(&meta.location)).unwrap_or_else(|_| meta.location.clone());
-        ObjectMeta { location, ..meta }
-    }
-
-    /// Copies an object inside the store.
-    pub async fn copy(&self, from: &str, to: &str, mode: CopyMode) -> Result<()> {
-        let (source, target) = (self.key(from)?, self.key(to)?);
-        let options = CopyOptions::new().with_mode(mode);
-        self.inner
-            .objects
-            .copy_opts(&source, &target, options)
-            .await
-            .map_err(|e| self.error(e, from))
-    }
-
-    /// Moves an object over `to`; one step where the store has it, else copy and delete.
-    pub async fn rename(&self, from: &str, to: &str) -> Result<()> {
-        let (source, target) = (self.key(from)?, self.key(to)?);
-        self.inner
-            .objects
-            .rename_opts(&source, &target, RenameOptions::default())
-            .await
-            .map_err(|e| self.error(e, from))
-    }
-
-    /// Removes the folder and its empty subfolders, where folders exist of their own.
-    pub async fn remove_empty_folder(&self, folder: &str) -> Result<()> {
-        let key = self.folder_key(folder)?;
-        if let Some(local) = self.inner.local.clone() {
-            tokio::task::spawn_blocking(move || local.remove_empty_tree(&key))
-                .await
-                .map_err(|e| Error::other("a worker stopped").caused_by(e))?;
-        }
-        Ok(())
     }
 }

@@ -20,6 +20,23 @@ pub fn parse(path: &str) -> Result<Path> {
     parse_folder(path)
 }
 
+/// The one spelling of a path that users may write in several: backslashes are slashes; empty segments
+/// and `.` say nothing. `/a//b/`, `./a/b` and `a\\b` are `a/b`; `...` is a name.
+///
+/// Refused: what is empty after that, and what [`parse`] refuses.
+pub fn normalize(path: &str) -> Result<String> {
+    let segments: Vec<&str> = path
+        .split(['/', '\\'])
+        .filter(|segment| !matches!(*segment, "" | "."))
+        .collect();
+    let normal = segments.join("/");
+    if normal.is_empty() {
+        return Err(refused(path, "is empty"));
+    }
+    parse_folder(&normal)?;
+    Ok(normal)
+}
+
 /// As [`parse`], where the empty path means the root.
 pub fn parse_folder(path: &str) -> Result<Path> {
     if path.is_empty() {
@@ -75,6 +92,33 @@ mod tests {
         }
         assert!(parse(&"x".repeat(256)).is_err());
         assert!(parse(&"ab/".repeat(400)).is_err());
+    }
+
+    #[test]
+    fn spellings_of_one_path() {
+        for same in [
+            "a/b",
+            "/a/b",
+            "a//b",
+            "a/b/",
+            "./a/b",
+            "a/./b",
+            "a\\b",
+            "\\a/\\b\\",
+            "//a/.//b/.",
+        ] {
+            assert_eq!(normalize(same).unwrap(), "a/b", "{same:?}");
+        }
+        assert_eq!(normalize(".../ a").unwrap(), ".../ a");
+        for bad in [
+            "", ".", "/", "\\", "././/", "..", "a/..", "..\\a", "a\0", "a\n/b", "\u{85}",
+        ] {
+            assert_eq!(
+                normalize(bad).unwrap_err().kind(),
+                ErrorKind::InvalidPath,
+                "{bad:?}"
+            );
+        }
     }
 
     #[test]

@@ -1,0 +1,372 @@
+//! Writes and deletions that happen only to the version they were meant for.
+
+use std::fmt::Debug;
+use std::sync::PoisonError;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use object_store::multipart::PartId;
+use object_store::path::Path;
+use object_store::{MultipartId, PutMode, PutResult, UpdateVersion};
+
+use super::Store;
+use super::limit::SendLimit;
+use super::metrics::Request;
+use super::probe::Probe;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What must be at a path for a request to change it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// Whatever is there.
+    Always,
+    /// Nothing is there.
+    Absent,
+    /// The version with this ETag, as it was listed or returned.
+    Matches(String),
+}
+
+/// What a store can do beyond conditional PUTs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conditions {
+    /// A DELETE with If-Match deletes that version only.
+    pub delete: bool,
+    /// The completion of an upload may have a condition.
+    pub complete: bool,
+    /// An empty object that is put again has another ETag.
+    pub marker_versions: bool,
+}
+
+impl Conditions {
+    /// Everything.
+    pub const ALL: Self = Self {
+        delete: true,
+        complete: true,
+        marker_versions: true,
+    };
+    /// Nothing but conditional PUTs.
+    pub const NONE: Self = Self {
+        delete: false,
+        complete: false,
+        marker_versions: false,
+    };
+}
+
+/// A piece of an upload that is not completed yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UploadedPart {
+    /// The store's name of it.
+    pub e_tag: String,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// What stores can do with one version of an object, and `object_store` has no method for.
+///
+/// Errors are `object_store`'s: `NotFound`, `Precondition` where the condition does not hold.
+#[async_trait]
+pub trait ObjectVersions: Debug + Send + Sync + 'static {
+    /// What is known of the store; None if it has to be found out.
+    fn known_conditions(&self) -> Option<Conditions>;
+
+    /// Fetches what requests need, such as credentials.
+    async fn warm_up(&self) -> object_store::Result<()> {
+        Ok(())
+    }
+
+    /// Deletes an object by one request, or only its version `e_tag`. One that is missing is `NotFound`, or no error.
+    async fn delete_if(&self, key: &Path, e_tag: Option<&str>) -> object_store::Result<()>;
+
+    /// Completes an upload under a condition on the object it becomes.
+    async fn complete_if(
+        &self,
+        key: &Path,
+        upload: &MultipartId,
+        parts: Vec<PartId>,
+        condition: &Condition,
+    ) -> object_store::Result<PutResult>;
+
+    /// The pieces of an upload, in order.
+    async fn list_parts(
+        &self,
+        key: &Path,
+        upload: &MultipartId,
+    ) -> object_store::Result<Vec<UploadedPart>>;
+
+    /// Copies an object by one request if `to` meets the condition; None where the store has no such request.
+    async fn copy_if(
+        &self,
+        from: &Path,
+        to: &Path,
+        condition: &Condition,
+    ) -> Option<object_store::Result<()>> {
+        let _ = (from, to, condition);
+        None
+    }
+}
+
+/// How often a store is probed whose answers get lost.
+const MAX_PROBES: u32 = 3;
+
+impl Store {
+    /// Writes an object in one request if `condition` holds.
+    ///
+    /// [`ErrorKind::Conflict`] (or [`ErrorKind::AlreadyExists`] for [`Condition::Absent`]) where it does not, which a
+    /// retry of a request whose answer was lost also meets: then the object may be the one this call wrote.
+    pub async fn put_if(
+        &self,
+        path: &str,
+        bytes: Bytes,
+        condition: &Condition,
+    ) -> Result<PutResult> {
+        let mode = match condition {
+            Condition::Always => PutMode::Overwrite,
+            Condition::Absent => PutMode::Create,
+            Condition::Matches(e_tag) => PutMode::Update(self.version(path, e_tag).await?),
+        };
+        self.put(path, bytes, mode).await
+    }
+
+    /// What the store wants to be told of a version.
+    pub(super) async fn version(&self, path: &str, e_tag: &str) -> Result<UpdateVersion> {
+        let mut version = None;
+        if self.inner.name == "gs" {
+            // Conditions are on the generation there, which listings do not show.
+            version = self.head_version(path, e_tag).await?.version;
+        }
+        Ok(UpdateVersion {
+            e_tag: Some(e_tag.to_owned()),
+            version,
+        })
+    }
+
+    /// The metadata of version `e_tag`, [`ErrorKind::Conflict`] if another is there or none.
+    async fn head_version(&self, path: &str, e_tag: &str) -> Result<object_store::ObjectMeta> {
+        match self.head(path).await {
+            Ok(meta) if same_tag(meta.e_tag.as_deref(), e_tag) => Ok(meta),
+            Ok(_) => Err(changed(path)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Err(changed(path)),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Deletes an object if `condition` holds, by one request; false if it was not there, where the store tells.
+    ///
+    /// [`ErrorKind::Conflict`] if it is another version. Without [`Conditions::delete`] the version is looked at first.
+    pub async fn delete_if(&self, path: &str, condition: &Condition) -> Result<bool> {
+        let e_tag = match condition {
+            Condition::Always => None,
+            Condition::Absent => {
+                return Err(Error::invalid("nothing can be deleted where nothing may be").at(path));
+            }
+            Condition::Matches(e_tag) => Some(e_tag.as_str()),
+        };
+        let mut sent_tag = e_tag;
+        if let Some(e_tag) = e_tag {
+            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            if !self.conditions(folder).await?.delete {
+                match self.head(path).await {
+                    Ok(meta) if same_tag(meta.e_tag.as_deref(), e_tag) => {}
+                    Ok(_) => return Err(changed(path)),
+                    Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+                    Err(e) => return Err(e),
+                }
+                sent_tag = None;
+            }
+        }
+        match self.delete_version(path, sent_tag).await {
+            Ok(()) => Ok(true),
+            // Of what is not there some stores say that its version is another one; what is there was not found
+            // by a request that did not reach it.
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Conflict) => {
+                match self.is_file(path).await? {
+                    false => Ok(false),
+                    true if e.kind() == ErrorKind::NotFound => {
+                        Err(e.with_kind(ErrorKind::Unavailable))
+                    }
+                    true => Err(e),
+                }
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    pub(super) async fn delete_version(&self, path: &str, e_tag: Option<&str>) -> Result<()> {
+        let key = self.key(path)?;
+        if let Some(local) = &self.inner.local {
+            self.count(Request::Delete);
+            return self.ask(path, local.delete_if(&key, e_tag)).await;
+        }
+        match &self.inner.versions {
+            Some(versions) => {
+                self.count(Request::Delete);
+                self.ask(path, versions.delete_if(&key, e_tag)).await
+            }
+            None => self.delete_once(path).await,
+        }
+    }
+
+    /// Counts a request that passes neither the HTTP service nor the counting store.
+    fn count(&self, kind: Request) {
+        if !self.inner.http {
+            self.inner.metrics.request(kind, 0);
+        }
+    }
+
+    /// Moves an object if `to` meets the condition; gives the new ETag where it is known.
+    pub(super) async fn move_if(
+        &self,
+        from: &str,
+        to: &str,
+        condition: &Condition,
+    ) -> Result<Option<String>> {
+        let (source, target) = (self.key(from)?, self.key(to)?);
+        if let Some(local) = &self.inner.local {
+            return self
+                .ask(from, local.rename_if(&source, &target, condition))
+                .await;
+        }
+        if let Some(versions) = &self.inner.versions {
+            let copy = versions.copy_if(&source, &target, condition);
+            let absent = || object_store::Error::NotImplemented {
+                operation: "copy_if".to_owned(),
+                implementer: self.inner.name.to_owned(),
+            };
+            self.count(Request::Copy);
+            let copied = async { copy.await.unwrap_or_else(|| Err(absent())) };
+            match self.ask(from, copied).await {
+                Err(e) if e.kind() == ErrorKind::CapabilityNotSupported => {}
+                copied => {
+                    copied?;
+                    return self.delete(from).await.map(|_| None);
+                }
+            }
+        }
+        self.check_now(to, condition).await?;
+        self.rename_plainly(from, to).await.map(|()| None)
+    }
+
+    /// Whether the condition holds at this moment, for stores that cannot be told it.
+    async fn check_now(&self, path: &str, condition: &Condition) -> Result<()> {
+        match condition {
+            Condition::Absent if self.is_file(path).await? => {
+                let message = "there is an object already";
+                Err(Error::new(ErrorKind::AlreadyExists, message).at(path))
+            }
+            Condition::Always | Condition::Absent => Ok(()),
+            Condition::Matches(e_tag) => self.head_version(path, e_tag).await.map(drop),
+        }
+    }
+
+    /// Completes an upload if the object it becomes meets the condition.
+    pub(super) async fn complete_if(
+        &self,
+        path: &str,
+        upload: &str,
+        pieces: &[String],
+        condition: &Condition,
+    ) -> Result<Option<String>> {
+        let other = || Error::other("the upload is of another kind of store").at(path);
+        let multipart = self.multipart().ok_or_else(other)?;
+        let (key, upload) = (self.key(path)?, upload.to_owned());
+        let parts = pieces
+            .iter()
+            .map(|id| PartId {
+                content_id: id.clone(),
+            })
+            .collect();
+        self.count(Request::Post);
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let mut sent = condition;
+        if *condition != Condition::Always && !self.conditions(folder).await?.complete {
+            self.check_now(path, condition).await?;
+            sent = &Condition::Always;
+        }
+        let completed = match &self.inner.versions {
+            Some(versions) if *sent != Condition::Always => {
+                let complete = versions.complete_if(&key, &upload, parts, sent);
+                self.ask(path, complete).await
+            }
+            _ => {
+                let complete = multipart.complete_multipart(&key, &upload, parts);
+                self.ask(path, complete).await
+            }
+        };
+        match completed {
+            // The object that was to be replaced is missing, not the upload.
+            Err(e)
+                if e.kind() == ErrorKind::NotFound
+                    && matches!(condition, Condition::Matches(_))
+                    && !e.message().contains("NoSuchUpload") =>
+            {
+                Err(e.with_kind(ErrorKind::Conflict))
+            }
+            completed => Ok(completed?.e_tag),
+        }
+    }
+
+    /// The pieces of an upload; all that is known where the store does not tell is that it cannot.
+    pub(super) async fn list_parts(&self, path: &str, upload: &str) -> Result<Vec<UploadedPart>> {
+        let Some(versions) = &self.inner.versions else {
+            let message = "the store cannot list the parts of an upload";
+            return Err(Error::new(ErrorKind::CapabilityNotSupported, message).at(path));
+        };
+        let (key, upload) = (self.key(path)?, upload.to_owned());
+        self.count(Request::List);
+        self.again(path, || versions.list_parts(&key, &upload))
+            .await
+    }
+
+    /// What the store can do, known or found out once with hidden objects in `folder` that are removed again.
+    ///
+    /// [`ErrorKind::UnsafeStore`] or [`ErrorKind::CapabilityNotSupported`] if even conditional PUTs do not hold.
+    pub async fn conditions(&self, folder: &str) -> Result<Conditions> {
+        let known = self
+            .inner
+            .versions
+            .as_ref()
+            .and_then(|v| v.known_conditions());
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        if self.inner.local.is_some() {
+            // Inode numbers and times recur, so an empty file may look like the one before it.
+            return Ok(Conditions {
+                marker_versions: false,
+                ..Conditions::ALL
+            });
+        }
+        let found = || {
+            self.inner
+                .conditions
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        let before = *found();
+        if let Some(before) = before {
+            return Ok(before);
+        }
+        let store = self.limited(SendLimit::default());
+        let mut left = MAX_PROBES;
+        let conditions = loop {
+            left -= 1;
+            match Probe::new(&store, folder).run().await {
+                // A lost answer says nothing of the store; the next probe has objects of its own.
+                Err(e) if e.kind() == ErrorKind::Unavailable && left > 0 => {}
+                found => break found?,
+            }
+        };
+        *found() = Some(conditions);
+        Ok(conditions)
+    }
+}
+
+/// Whether two spellings name one ETag; servers differ in the quotes.
+pub(super) fn same_tag(found: Option<&str>, expected: &str) -> bool {
+    found.is_some_and(|found| found.trim_matches('"') == expected.trim_matches('"'))
+}
+
+pub(super) fn changed(path: &str) -> Error {
+    let message = "the object is not the version that was to be changed";
+    Error::new(ErrorKind::Conflict, message).at(path)
+}

@@ -1,0 +1,314 @@
+//! Requests for objects: read, write, delete, list, copy and move, with paths relative to the [`Store`].
+//!
+//! An idempotent request is sent again here where the layer below does not: after a body that was cut, a stall, or a
+//! conflict that a request without a condition cannot have. All others are sent once here; [`super::condition`] has
+//! those with a condition.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::path::Path;
+use object_store::{
+    CopyMode, CopyOptions, GetOptions, GetRange, ObjectMeta, ObjectStoreExt, PutMode, PutOptions,
+    PutPayload, PutResult, RenameOptions,
+};
+
+use super::condition::Condition;
+use super::metrics::Request;
+use super::{Folder, Store, limit};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How often an idempotent request is sent in all, beyond the retries of the layer below…
+const MAX_SENT: u32 = 4;
+/// …as long as they have not taken this long already.
+const AGAIN_WITHIN: Duration = Duration::from_mins(1);
+const AGAIN_PAUSE: Duration = Duration::from_millis(50);
+
+impl Store {
+    /// Reads an object, or the range the options name.
+    pub async fn get(&self, path: &str, options: GetOptions) -> Result<(Bytes, ObjectMeta)> {
+        self.get_at_most(path, options, u64::MAX).await
+    }
+
+    /// As [`Store::get`], and [`ErrorKind::TooLarge`] before the first byte where there are more than `limit`.
+    pub async fn get_at_most(
+        &self,
+        path: &str,
+        options: GetOptions,
+        limit: u64,
+    ) -> Result<(Bytes, ObjectMeta)> {
+        let key = self.key(path)?;
+        let read = self.again(path, || async {
+            let found = self.inner.objects.get_opts(&key, options.clone()).await?;
+            let meta = found.meta.clone();
+            if found.range.end - found.range.start > limit {
+                return Ok(None);
+            }
+            let bytes = found.bytes().await?;
+            if self.inner.counts_reads {
+                self.inner
+                    .metrics
+                    .received(Request::Get, bytes.len() as u64);
+            }
+            Ok(Some((bytes, meta)))
+        });
+        read.await?.ok_or_else(|| {
+            let message = format!("{path:?} has more than the {limit} bytes expected");
+            Error::new(ErrorKind::TooLarge, message).at(path)
+        })
+    }
+
+    /// Reads one range of the version `e_tag` of an object.
+    pub async fn get_range(
+        &self,
+        path: &str,
+        range: Range<u64>,
+        e_tag: Option<&str>,
+    ) -> Result<Bytes> {
+        let wanted = range.end - range.start;
+        let options = GetOptions::new()
+            .with_range(Some(GetRange::Bounded(range)))
+            .with_if_match(e_tag);
+        let (bytes, _) = self.get(path, options).await?;
+        if bytes.len() as u64 != wanted {
+            let message = format!("asked for {wanted} bytes, the store sent {}", bytes.len());
+            return Err(Error::new(ErrorKind::Unavailable, message).at(path));
+        }
+        Ok(bytes)
+    }
+
+    /// Size and version of an object.
+    pub async fn head(&self, path: &str) -> Result<ObjectMeta> {
+        let key = self.key(path)?;
+        self.ask(path, self.inner.objects.head(&key)).await
+    }
+
+    /// Whether there is an object at `path`.
+    pub async fn is_file(&self, path: &str) -> Result<bool> {
+        match self.head(path).await {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Writes an object in one request.
+    pub async fn put(&self, path: &str, bytes: Bytes, mode: PutMode) -> Result<PutResult> {
+        self.put_payload(path, PutPayload::from_bytes(bytes), mode)
+            .await
+    }
+
+    pub(super) async fn put_payload(
+        &self,
+        path: &str,
+        payload: PutPayload,
+        mode: PutMode,
+    ) -> Result<PutResult> {
+        let key = self.key(path)?;
+        let put = |mode| {
+            self.inner
+                .objects
+                .put_opts(&key, payload.clone(), PutOptions::from(mode))
+        };
+        if mode != PutMode::Overwrite {
+            return self.ask(path, put(mode)).await;
+        }
+        self.again(path, || async {
+            put(PutMode::Overwrite).await.map_err(|e| match e {
+                // Stores answer so to concurrent writers; there is no condition to fail.
+                object_store::Error::AlreadyExists { source, .. }
+                | object_store::Error::Precondition { source, .. } => {
+                    object_store::Error::Generic {
+                        store: "put",
+                        source,
+                    }
+                }
+                e => e,
+            })
+        })
+        .await
+    }
+
+    /// Deletes an object; says whether it was there, where the store tells.
+    pub async fn delete(&self, path: &str) -> Result<bool> {
+        let key = self.key(path)?;
+        match self.again(path, || self.inner.objects.delete(&key)).await {
+            Ok(()) => Ok(true),
+            // The request may be what was not found.
+            Err(e) if e.kind() == ErrorKind::NotFound && !self.is_file(path).await? => Ok(false),
+            Err(e) if e.kind() == ErrorKind::NotFound && self.may_repeat() => {
+                let deleted = self.again(path, || self.inner.objects.delete(&key)).await;
+                deleted
+                    .map(|()| true)
+                    .map_err(|e| e.with_kind(ErrorKind::Unavailable))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Deletes an object, and asks once only: after a lost answer the path may be another's already.
+    pub async fn delete_once(&self, path: &str) -> Result<()> {
+        let key = self.key(path)?;
+        self.ask(path, self.inner.objects.delete(&key)).await
+    }
+
+    /// Deletes many objects, in bulk where the store can.
+    pub async fn delete_all(&self, paths: &[String]) -> Result<()> {
+        let keys = paths
+            .iter()
+            .map(|p| self.key(p))
+            .collect::<Result<Vec<_>>>()?;
+        let bulk = self.again("", || async {
+            let keys = futures::stream::iter(keys.clone().into_iter().map(Ok));
+            let mut done = self.inner.objects.delete_stream(Box::pin(keys));
+            while done.try_next().await?.is_some() {}
+            Ok(())
+        });
+        match bulk.await {
+            // Of many at once it is not told which was missing, or whether the request itself was.
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                for path in paths {
+                    self.delete(path).await?;
+                }
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Every object below `folder`, in any depth.
+    pub async fn list(&self, folder: &str) -> Result<Vec<ObjectMeta>> {
+        let key = self.folder_key(folder)?;
+        let prefix = (!key.is_root()).then_some(&key);
+        let found: Vec<ObjectMeta> = self
+            .again(folder, || self.inner.objects.list(prefix).try_collect())
+            .await?;
+        Ok(found.into_iter().map(|meta| self.relocate(meta)).collect())
+    }
+
+    /// What `folder` holds directly.
+    pub async fn list_folder(&self, folder: &str) -> Result<Folder> {
+        let key = self.folder_key(folder)?;
+        let prefix = (!key.is_root()).then_some(&key);
+        let found = self
+            .again(folder, || self.inner.objects.list_with_delimiter(prefix))
+            .await?;
+        Ok(Folder {
+            files: found
+                .objects
+                .into_iter()
+                .map(|meta| self.relocate(meta))
+                .collect(),
+            folders: found
+                .common_prefixes
+                .iter()
+                .map(|key| self.relative(key))
+                .collect(),
+        })
+    }
+
+    fn relocate(&self, meta: ObjectMeta) -> ObjectMeta {
+        let location =
+            Path::parse(self.relative(&meta.location)).unwrap_or_else(|_| meta.location.clone());
+        // Azure's listings leave out the quotes that its answers have.
+        let e_tag = meta.e_tag.map(|e_tag| {
+            if self.inner.http && !e_tag.starts_with(['"', 'W']) {
+                format!("\"{e_tag}\"")
+            } else {
+                e_tag
+            }
+        });
+        ObjectMeta {
+            location,
+            e_tag,
+            ..meta
+        }
+    }
+
+    /// Copies an object inside the store.
+    pub async fn copy(&self, from: &str, to: &str, mode: CopyMode) -> Result<()> {
+        let (source, target) = (self.key(from)?, self.key(to)?);
+        let options = CopyOptions::new().with_mode(mode);
+        self.ask(
+            from,
+            self.inner.objects.copy_opts(&source, &target, options),
+        )
+        .await
+    }
+
+    /// Moves an object over `to`; one step where the store has it, else copy and delete.
+    pub async fn rename(&self, from: &str, to: &str) -> Result<()> {
+        if self.inner.versions.is_some() {
+            return self.move_if(from, to, &Condition::Always).await.map(drop);
+        }
+        self.rename_plainly(from, to).await
+    }
+
+    pub(super) async fn rename_plainly(&self, from: &str, to: &str) -> Result<()> {
+        let (source, target) = (self.key(from)?, self.key(to)?);
+        let renamed = self
+            .inner
+            .objects
+            .rename_opts(&source, &target, RenameOptions::default());
+        self.ask(from, renamed).await
+    }
+
+    /// Removes the folder and its empty subfolders, where folders exist of their own.
+    pub async fn remove_empty_folder(&self, folder: &str) -> Result<()> {
+        let key = self.folder_key(folder)?;
+        if let Some(local) = self.inner.local.clone() {
+            tokio::task::spawn_blocking(move || local.remove_empty_tree(&key))
+                .await
+                .map_err(|e| Error::other("a worker stopped").caused_by(e))?;
+        }
+        Ok(())
+    }
+
+    /// Sends an idempotent request again where the layer below does not: after a body that was cut,
+    /// a stall, or a conflict that a condition-less request cannot have.
+    pub(super) async fn again<T, F>(&self, path: &str, request: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = object_store::Result<T>>,
+    {
+        self.bounded(path, self.repeat(path, request)).await
+    }
+
+    /// One request that is not sent again here.
+    pub(super) async fn ask<T>(
+        &self,
+        path: &str,
+        request: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T> {
+        let asked = async { self.send(request).await.map_err(|e| self.error(e, path)) };
+        self.bounded(path, asked).await
+    }
+
+    async fn repeat<T, F>(&self, path: &str, request: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = object_store::Result<T>>,
+    {
+        let began = self.inner.clock.monotonic();
+        let mut sent = 1;
+        loop {
+            let error = match self.send(request()).await {
+                Ok(done) => return Ok(done),
+                Err(e) => self.error(e, path),
+            };
+            let waited = self.inner.clock.monotonic().saturating_sub(began);
+            let over = sent == MAX_SENT || waited > AGAIN_WITHIN || limit::is_refused();
+            if error.kind() != ErrorKind::Unavailable {
+                return Err(error);
+            }
+            if over {
+                let seconds = waited.as_secs_f32();
+                return Err(error.context(format!(
+                    "given up after {sent} rounds of attempts in {seconds:.1} s"
+                )));
+            }
+            self.inner.clock.sleep(AGAIN_PAUSE * sent).await;
+            sent += 1;
+        }
+    }
+}
