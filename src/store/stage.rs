@@ -17,16 +17,15 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::Store;
+use super::condition::{Condition, same_tag};
+use super::failure::disk_error;
 use super::owner::Owner;
 use super::upload::{Flow, Permit};
 pub use super::upload::{Uploader, hidden_in};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The size of an upload's pieces.
+/// The size of an upload's pieces but the last: there are stores that want them equal.
 pub const PIECE_BYTES: usize = 8 << 20;
-/// Pieces after this many grow, so that ten thousand of them hold more than 300 GB.
-const SMALL_PIECES: usize = 5000;
-const LARGE_PIECE_BYTES: usize = 64 << 20;
 /// Bytes of one write's uploads that may be on their way at once, at most.
 const MAX_IN_FLIGHT_BYTES: usize = 48 << 20;
 /// What is at most this long is not staged at all…
@@ -157,7 +156,7 @@ impl StageWriter {
     /// Takes bytes; blocks while the store is slower than the caller.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match &mut self.sink {
-            Sink::File(Some((file, key))) => file.write_all(bytes).map_err(|e| disk(key, e)),
+            Sink::File(Some((file, key))) => file.write_all(bytes).map_err(|e| disk_error(key, e)),
             Sink::File(None) => {
                 self.buffer.extend_from_slice(bytes);
                 if self.buffer.len() > self.staging.flow.inline_limit {
@@ -181,20 +180,15 @@ impl StageWriter {
             .map_err(|e| store.error(e, &self.target))?;
         let written = file.write_all(&std::mem::take(&mut self.buffer));
         self.sink = Sink::File(Some((file, temp.clone())));
-        written.map_err(|e| disk(&temp, e))
+        written.map_err(|e| disk_error(&temp, e))
     }
 
     fn write_pieces(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            let piece = if self.pieces_sent < SMALL_PIECES {
-                PIECE_BYTES
-            } else {
-                LARGE_PIECE_BYTES
-            };
-            let (now, later) = bytes.split_at(bytes.len().min(piece - self.buffer.len()));
+            let (now, later) = bytes.split_at(bytes.len().min(PIECE_BYTES - self.buffer.len()));
             self.buffer.extend_from_slice(now);
             bytes = later;
-            if self.buffer.len() == piece {
+            if self.buffer.len() == PIECE_BYTES {
                 self.send()?;
             }
         }
@@ -226,6 +220,13 @@ impl StageWriter {
         if !self.buffer.is_empty() {
             self.send()?;
         }
+        if let (Sink::File(Some((file, key))), Some(local)) =
+            (&self.sink, self.staging.store.local())
+        {
+            local
+                .sync_temp(key, file)
+                .map_err(|e| self.staging.store.error(e, key.as_ref()))?;
+        }
         Ok(match &mut self.sink {
             Sink::File(open) => {
                 let path = open
@@ -243,12 +244,11 @@ impl StageWriter {
 impl Drop for StageWriter {
     fn drop(&mut self) {
         if let Sink::File(Some((_, key))) = &self.sink {
-            let path = self
-                .staging
+            self.staging
                 .store
                 .local()
-                .and_then(|local| local.resolve(key).ok());
-            let _ = path.map(std::fs::remove_file);
+                .into_iter()
+                .for_each(|local| local.forget(key));
         }
     }
 }
@@ -291,6 +291,66 @@ impl Staged {
         }
     }
 
+    /// As [`Staged::publish`], if what is at `target` meets the condition; gives the new ETag where it is known.
+    ///
+    /// [`ErrorKind::NotFound`]: what was staged is gone. [`ErrorKind::Conflict`] (or [`ErrorKind::AlreadyExists`]):
+    /// the condition does not hold. Without [`super::Conditions::complete`] the condition of a
+    /// completion is looked at before it is sent.
+    pub async fn publish_if(
+        &self,
+        store: &Store,
+        target: &str,
+        condition: &Condition,
+    ) -> Result<Option<String>> {
+        match self {
+            Self::Inline { bytes } => {
+                Ok(store.put_if(target, bytes.clone(), condition).await?.e_tag)
+            }
+            Self::Object { path } => store.move_if(path, target, condition).await,
+            Self::Multipart {
+                target: begun_for,
+                upload,
+                pieces,
+            } if begun_for == target => store.complete_if(target, upload, pieces, condition).await,
+            Self::Multipart {
+                target: begun_for,
+                upload,
+                pieces,
+            } => {
+                store
+                    .complete_if(begun_for, upload, pieces, &Condition::Always)
+                    .await?;
+                store.move_if(begun_for, target, condition).await
+            }
+        }
+    }
+
+    /// Whether it is still there as it was staged, in `bytes` bytes. False: it is gone, or something else is there.
+    pub async fn is_intact(&self, store: &Store, bytes: u64) -> Result<bool> {
+        match self {
+            Self::Inline { bytes: held } => Ok(held.len() as u64 == bytes),
+            Self::Object { path } => match store.head(path).await {
+                Ok(meta) => Ok(meta.size == bytes),
+                Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+                Err(e) => Err(e),
+            },
+            Self::Multipart {
+                target,
+                upload,
+                pieces,
+            } => match store.list_parts(target, upload).await {
+                Ok(parts) => {
+                    let sizes: u64 = parts.iter().map(|part| part.bytes).sum();
+                    let tags = parts.iter().zip(pieces);
+                    let mut same = tags.map(|(part, piece)| is_piece(&part.e_tag, piece));
+                    Ok(parts.len() == pieces.len() && sizes == bytes && same.all(|one| one))
+                }
+                Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+                Err(e) => Err(e),
+            },
+        }
+    }
+
     /// Removes what was staged; what is gone already is no error.
     pub async fn discard(&self, store: &Store) -> Result<()> {
         match self {
@@ -318,10 +378,43 @@ impl Staged {
     }
 }
 
-fn disk(key: &Path, error: std::io::Error) -> Error {
-    Error::other(format!("the file cannot be written: {error}"))
-        .at(key)
-        .caused_by(error)
+/// Whether a listed ETag is that of a piece, whose name may hold checksums too.
+fn is_piece(e_tag: &str, piece: &str) -> bool {
+    let named = piece
+        .split_once("<ETag>")
+        .and_then(|(_, rest)| rest.split_once("</ETag>"));
+    let named = named.map_or(piece, |(tag, _)| tag).replace("&quot;", "\"");
+    same_tag(Some(&named), e_tag)
+}
+
+/// Removes what was staged and will not be published, without waiting: for what ends by being dropped.
+pub fn discard_later(store: &Store, staged: Vec<Staged>) {
+    let (files, uploads): (Vec<_>, Vec<_>) =
+        staged.into_iter().partition(|_| store.local().is_some());
+    for file in files {
+        if let (Some(local), Some(Ok(key))) =
+            (store.local(), file.path().map(|path| store.key(path)))
+        {
+            local.forget(&key);
+        }
+    }
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        return;
+    };
+    if uploads
+        .iter()
+        .all(|staged| matches!(staged, Staged::Inline { .. }))
+    {
+        return;
+    }
+    let store = store.clone();
+    runtime.spawn(async move {
+        for staged in uploads {
+            if let Err(e) = staged.discard(&store).await {
+                log::warn!("a staged write could not be removed: {e}");
+            }
+        }
+    });
 }
 
 mod base64_bytes {

@@ -5,9 +5,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use object_store::PutMode;
 use object_store::multipart::MultipartStore;
 use object_store::path::Path;
+use object_store::{MultipartUpload, PutMode, PutMultipartOptions};
 use tokio::sync::mpsc;
 
 use super::Store;
@@ -100,8 +100,9 @@ impl Uploader {
         first: (Bytes, Permit),
     ) -> Result<Staged> {
         let key = self.store.key(&self.target)?;
-        let begun = multipart.create_multipart(&key).await;
-        let upload = begun.map_err(|e| self.store.error(e, &self.target))?;
+        // One whose answer was lost holds nothing, and is removed by the bucket's rule or a clean.
+        let begin = || multipart.create_multipart(&key);
+        let upload = self.store.again(&self.target, begin).await?;
         let guard = AbortOnDrop::new(&self.store, &key, &upload);
         let sent = self.send_pieces(multipart, &key, &upload, first).await;
         guard.disarm();
@@ -133,8 +134,7 @@ impl Uploader {
         loop {
             if let Some((bytes, permit)) = next.take() {
                 if pieces.len() == MAX_PIECES {
-                    let text = "a part grew beyond what an upload holds; set max_rows_per_file";
-                    return Err(Error::invalid(text).at(&self.target));
+                    return Err(too_long(&self.target));
                 }
                 let index = pieces.len();
                 pieces.push(String::new());
@@ -155,20 +155,99 @@ impl Uploader {
         }
     }
 
-    /// Collects the pieces and writes them as one hidden object.
+    /// Uploads into a hidden object.
     async fn run_object(&mut self, first: (Bytes, Permit)) -> Result<Staged> {
+        let path = hidden_beside(&self.store, &self.target, &self.tag);
+        let key = self.store.key(&path)?;
+        let begun = self
+            .store
+            .inner
+            .objects
+            .put_multipart_opts(&key, PutMultipartOptions::default());
+        match begun.await {
+            Ok(upload) => self.run_blocks(upload, &path, first).await?,
+            Err(
+                object_store::Error::NotImplemented { .. }
+                | object_store::Error::NotSupported { .. },
+            ) => {
+                self.run_whole(&path, first).await?;
+            }
+            Err(e) => return Err(self.store.error(e, &path)),
+        }
+        Ok(Staged::Object { path })
+    }
+
+    /// Sends the pieces as they come; the object appears with the last.
+    async fn run_blocks(
+        &mut self,
+        mut upload: Box<dyn MultipartUpload>,
+        path: &str,
+        first: (Bytes, Permit),
+    ) -> Result<()> {
+        let mut sent = self.send_blocks(upload.as_mut(), first).await;
+        if sent.is_ok() {
+            sent = upload
+                .complete()
+                .await
+                .map(drop)
+                .map_err(|e| self.store.error(e, path));
+        }
+        if sent.is_err()
+            && let Err(e) = upload.abort().await
+        {
+            log::warn!("the upload of {path} could not be aborted: {e}");
+        }
+        sent
+    }
+
+    async fn send_blocks(
+        &mut self,
+        upload: &mut dyn MultipartUpload,
+        first: (Bytes, Permit),
+    ) -> Result<()> {
+        let mut flying = FuturesUnordered::new();
+        let mut next = Some(first);
+        let mut count = 0;
+        loop {
+            if let Some((bytes, permit)) = next.take() {
+                count += 1;
+                if count > MAX_PIECES {
+                    return Err(too_long(&self.target));
+                }
+                let sent = upload.put_part(bytes.into());
+                flying.push(async move {
+                    let sent = sent.await;
+                    drop(permit);
+                    sent
+                });
+            }
+            tokio::select! {
+                biased;
+                Some(sent) = flying.next() => sent.map_err(|e| self.store.error(e, &self.target))?,
+                Some(piece) = self.pieces.recv() => next = Some(piece),
+                else => return Ok(()),
+            }
+        }
+    }
+
+    /// Collects the pieces for a store that takes objects whole, and nothing else.
+    async fn run_whole(&mut self, path: &str, first: (Bytes, Permit)) -> Result<()> {
         let mut all = vec![first.0];
-        // The store takes whole objects, so the pieces' room is given back before they are sent.
+        // All pieces are held at once, so there is no room to wait for.
         while let Some((piece, _)) = self.pieces.recv().await {
             all.push(piece);
         }
-        let path = hidden_beside(&self.store, &self.target, &self.tag);
         let payload = all.into_iter().collect();
         self.store
-            .put_payload(&path, payload, PutMode::Overwrite)
-            .await?;
-        Ok(Staged::Object { path })
+            .put_payload(path, payload, PutMode::Overwrite)
+            .await
+            .map(drop)
     }
+}
+
+fn too_long(target: &str) -> Error {
+    let text = "a part grew beyond what an upload holds; set max_rows_per_file";
+    Error::invalid(text).at(target)
 }
 
 /// A name beside `target` that no reader takes for data.

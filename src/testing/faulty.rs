@@ -4,16 +4,18 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use object_store::memory::InMemory;
+use futures::{FutureExt, StreamExt};
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartId, MultipartUpload,
     ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload,
-    PutResult, Result,
+    PutResult, Result, UploadPart,
 };
+
+use crate::store::memory::MemoryStore;
+use crate::store::{Condition, Conditions, ObjectVersions, UploadedPart};
 
 /// Whether the request that fails has done its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,10 +69,12 @@ impl fmt::Debug for State {
 }
 
 /// Memory that fails on command.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct FaultyStore {
-    inner: Arc<InMemory>,
-    state: Mutex<State>,
+    inner: Arc<MemoryStore>,
+    state: Arc<Mutex<State>>,
+    /// The store keeps these, and ignores others.
+    conditions: Conditions,
 }
 
 impl fmt::Display for FaultyStore {
@@ -81,11 +85,23 @@ impl fmt::Display for FaultyStore {
 
 impl FaultyStore {
     /// A store that does not fail yet.
-    pub fn new(inner: Arc<InMemory>) -> Self {
+    pub fn new(inner: Arc<MemoryStore>) -> Self {
         Self {
             inner,
-            state: Mutex::default(),
+            state: Arc::default(),
+            conditions: Conditions::ALL,
         }
+    }
+
+    /// The same store, which ignores the conditions it does not have.
+    #[must_use]
+    pub fn with_conditions(self, conditions: Conditions) -> Self {
+        Self { conditions, ..self }
+    }
+
+    /// What is stored, without faults.
+    pub fn objects(&self) -> &Arc<MemoryStore> {
+        &self.inner
     }
 
     /// Sets the next fault, or none, and counts requests from 0 again.
@@ -213,7 +229,13 @@ impl ObjectStore for FaultyStore {
         location: &Path,
         opts: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(location, opts).await
+        let begun = self.inner.put_multipart_opts(location, opts);
+        let upload = self.meet(location, false, begun).await?;
+        Ok(Box::new(FaultyUpload {
+            store: self.clone(),
+            path: location.clone(),
+            upload,
+        }))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
@@ -237,7 +259,8 @@ impl ObjectStore for FaultyStore {
             .then(move |key| {
                 let once = Self {
                     inner: Arc::clone(&inner),
-                    state: Mutex::new(met.take().unwrap_or_default()),
+                    state: Arc::new(Mutex::new(met.take().unwrap_or_default())),
+                    conditions: Conditions::ALL,
                 };
                 async move {
                     let key = key?;
@@ -274,6 +297,35 @@ impl ObjectStore for FaultyStore {
     }
 }
 
+/// An upload whose every piece is a request.
+#[derive(Debug)]
+struct FaultyUpload {
+    store: FaultyStore,
+    path: Path,
+    upload: Box<dyn MultipartUpload>,
+}
+
+#[async_trait]
+impl MultipartUpload for FaultyUpload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        let (store, path) = (self.store.clone(), self.path.clone());
+        let part = self.upload.put_part(data);
+        async move { store.meet(&path, false, part).await }.boxed()
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        self.store
+            .meet(&self.path, false, self.upload.complete())
+            .await
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.store
+            .meet(&self.path, false, self.upload.abort())
+            .await
+    }
+}
+
 #[async_trait]
 impl MultipartStore for FaultyStore {
     async fn create_multipart(&self, path: &Path) -> Result<MultipartId> {
@@ -305,5 +357,52 @@ impl MultipartStore for FaultyStore {
     async fn abort_multipart(&self, path: &Path, id: &MultipartId) -> Result<()> {
         self.meet(path, false, self.inner.abort_multipart(path, id))
             .await
+    }
+}
+
+#[async_trait]
+impl ObjectVersions for FaultyStore {
+    fn known_conditions(&self) -> Option<Conditions> {
+        Some(self.conditions)
+    }
+
+    async fn delete_if(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
+        let e_tag = e_tag.filter(|_| self.conditions.delete);
+        self.meet(key, e_tag.is_some(), self.inner.delete_if(key, e_tag))
+            .await
+    }
+
+    async fn complete_if(
+        &self,
+        key: &Path,
+        upload: &MultipartId,
+        parts: Vec<PartId>,
+        condition: &Condition,
+    ) -> Result<PutResult> {
+        let condition = if self.conditions.complete {
+            condition
+        } else {
+            &Condition::Always
+        };
+        let conditional = *condition != Condition::Always;
+        self.meet(
+            key,
+            conditional,
+            self.inner.complete_if(key, upload, parts, condition),
+        )
+        .await
+    }
+
+    async fn list_parts(&self, key: &Path, upload: &MultipartId) -> Result<Vec<UploadedPart>> {
+        self.meet(key, false, self.inner.list_parts(key, upload))
+            .await
+    }
+
+    async fn copy_if(&self, from: &Path, to: &Path, condition: &Condition) -> Option<Result<()>> {
+        let copy = async {
+            let copied = self.inner.copy_if(from, to, condition).await;
+            copied.unwrap_or_else(|| unreachable!("memory copies under conditions"))
+        };
+        Some(self.meet(from, *condition != Condition::Always, copy).await)
     }
 }

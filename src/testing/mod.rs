@@ -1,22 +1,26 @@
 //! What tests of this crate and of others need: a store that fails on command, and the contract
 //! every store has to keep.
 
+mod bytes;
 mod conformance;
 mod faulty;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use object_store::memory::InMemory;
-
+pub use self::bytes::{Check, KINDS};
 pub use self::conformance::check_store;
 pub use self::faulty::{Effect, Fault, FaultKind, FaultyStore};
 use crate::clock::{Clock, SystemClock};
+use crate::store::memory::MemoryStore;
 use crate::store::metrics::Metrics;
 use crate::store::{Abilities, Store};
 
 /// A store over `objects`, with multipart uploads or, without them, staged objects.
 pub fn store_over(objects: &Arc<FaultyStore>, multipart: bool) -> Store {
+    // Lost answers are waited for half as long as this.
     store_with_clock(objects, multipart, Arc::new(SystemClock))
+        .with_publish_lease(Duration::from_millis(60))
 }
 
 /// As [`store_over`], with a clock of the test's own.
@@ -32,7 +36,8 @@ pub fn store_with_clock(
         Abilities::FULL,
         metrics,
         clock,
-    );
+    )
+    .with_versions(Arc::clone(objects) as _);
     if multipart {
         store.with_multipart(Arc::clone(objects) as _)
     } else {
@@ -42,5 +47,5 @@ pub fn store_with_clock(
 
 /// A faulty store over memory that does not fail yet.
 pub fn faulty_memory() -> Arc<FaultyStore> {
-    Arc::new(FaultyStore::new(Arc::new(InMemory::new())))
+    Arc::new(FaultyStore::new(Arc::new(MemoryStore::new())))
 }

@@ -1,0 +1,298 @@
+//! Objects in memory, with every condition a cloud store offers, each decided under one lock.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::{self, BoxStream};
+use futures::{FutureExt, StreamExt};
+use object_store::memory::InMemory;
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartId, MultipartUpload,
+    ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    RenameOptions, Result, UpdateVersion,
+};
+
+use super::condition::{Condition, Conditions, ObjectVersions, UploadedPart};
+
+/// An object store in memory. Versions never recur.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    objects: InMemory,
+    /// Held by whatever changes objects.
+    uploads: Mutex<Uploads>,
+}
+
+#[derive(Debug, Default)]
+struct Uploads {
+    begun: u64,
+    open: HashMap<MultipartId, Upload>,
+}
+
+#[derive(Debug)]
+struct Upload {
+    path: Path,
+    parts: BTreeMap<usize, (String, Bytes)>,
+}
+
+impl std::fmt::Display for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("memory")
+    }
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The uploads that were begun and neither completed nor aborted, by the object they were begun for.
+    pub fn open_uploads(&self) -> Vec<(Path, MultipartId)> {
+        let uploads = self.exclusive();
+        let mut all: Vec<_> = uploads
+            .open
+            .iter()
+            .map(|(id, upload)| (upload.path.clone(), id.clone()))
+            .collect();
+        all.sort();
+        all
+    }
+
+    fn exclusive(&self) -> MutexGuard<'_, Uploads> {
+        self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what changes objects, alone.
+    fn alone<T>(&self, change: impl Future<Output = Result<T>>) -> Result<T> {
+        let _exclusive = self.exclusive();
+        ready(change)
+    }
+
+    fn delete_now(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
+        let _exclusive = self.exclusive();
+        if let Some(e_tag) = e_tag {
+            let options = GetOptions::new().with_head(true);
+            let found = ready(self.objects.get_opts(key, options))?.meta.e_tag;
+            if found.as_deref() != Some(e_tag) {
+                return Err(changed(key));
+            }
+        }
+        let one = stream::iter([Ok(key.clone())]).boxed();
+        ready(
+            self.objects
+                .delete_stream(one)
+                .map(|done| done.map(drop))
+                .collect::<Vec<_>>()
+                .map(Ok),
+        )?
+        .into_iter()
+        .collect()
+    }
+}
+
+/// The result of an operation in memory, which never waits.
+fn ready<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    work.now_or_never().unwrap_or_else(|| {
+        Err(Error::Generic {
+            store: "memory",
+            source: "an operation in memory had to wait".into(),
+        })
+    })
+}
+
+fn changed(key: &Path) -> Error {
+    Error::Precondition {
+        path: key.to_string(),
+        source: "it is another version".into(),
+    }
+}
+
+fn no_upload(key: &Path, id: &str) -> Error {
+    Error::NotFound {
+        path: key.to_string(),
+        source: format!("there is no upload {id:?} (NoSuchUpload)").into(),
+    }
+}
+
+#[async_trait]
+impl ObjectStore for MemoryStore {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Result<PutResult> {
+        self.alone(self.objects.put_opts(location, payload, opts))
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.objects.put_multipart_opts(location, opts).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.objects.get_opts(location, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        // A deletion without a condition needs no lock: it is one step of the map.
+        self.objects.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.objects.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.objects.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.alone(self.objects.copy_opts(from, to, options))
+    }
+
+    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
+        self.alone(self.objects.rename_opts(from, to, options))
+    }
+}
+
+#[async_trait]
+impl MultipartStore for MemoryStore {
+    async fn create_multipart(&self, path: &Path) -> Result<MultipartId> {
+        let mut uploads = self.exclusive();
+        uploads.begun += 1;
+        let id = format!("upload-{}", uploads.begun);
+        let upload = Upload {
+            path: path.clone(),
+            parts: BTreeMap::new(),
+        };
+        uploads.open.insert(id.clone(), upload);
+        Ok(id)
+    }
+
+    async fn put_part(
+        &self,
+        path: &Path,
+        id: &MultipartId,
+        part_idx: usize,
+        data: PutPayload,
+    ) -> Result<PartId> {
+        let mut uploads = self.exclusive();
+        let upload = uploads
+            .open
+            .get_mut(id)
+            .filter(|upload| upload.path == *path);
+        let upload = upload.ok_or_else(|| no_upload(path, id))?;
+        let bytes = Bytes::from(data);
+        let content_id = super::cas::content_tag(&bytes);
+        upload.parts.insert(part_idx, (content_id.clone(), bytes));
+        Ok(PartId { content_id })
+    }
+
+    async fn complete_multipart(
+        &self,
+        path: &Path,
+        id: &MultipartId,
+        parts: Vec<PartId>,
+    ) -> Result<PutResult> {
+        self.complete_if(path, id, parts, &Condition::Always).await
+    }
+
+    async fn abort_multipart(&self, path: &Path, id: &MultipartId) -> Result<()> {
+        let aborted = self.exclusive().open.remove(id);
+        aborted.map(drop).ok_or_else(|| no_upload(path, id))
+    }
+}
+
+#[async_trait]
+impl ObjectVersions for MemoryStore {
+    fn known_conditions(&self) -> Option<Conditions> {
+        Some(Conditions::ALL)
+    }
+
+    async fn delete_if(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
+        self.delete_now(key, e_tag)
+    }
+
+    async fn complete_if(
+        &self,
+        key: &Path,
+        upload: &MultipartId,
+        parts: Vec<PartId>,
+        condition: &Condition,
+    ) -> Result<PutResult> {
+        let mut uploads = self.exclusive();
+        let open = uploads
+            .open
+            .get(upload)
+            .filter(|upload| upload.path == *key);
+        let open = open.ok_or_else(|| no_upload(key, upload))?;
+        let given = parts.iter().map(|part| &part.content_id);
+        if !given.eq(open.parts.values().map(|(id, _)| id)) {
+            return Err(Error::Generic {
+                store: "memory",
+                source: "these are not the parts of the upload (InvalidPart)".into(),
+            });
+        }
+        let bytes: Vec<Bytes> = open
+            .parts
+            .values()
+            .map(|(_, bytes)| bytes.clone())
+            .collect();
+        let payload = Bytes::from(bytes.concat()).into();
+        let put = ready(self.objects.put_opts(key, payload, mode(condition).into()))?;
+        uploads.open.remove(upload);
+        Ok(put)
+    }
+
+    async fn list_parts(&self, key: &Path, upload: &MultipartId) -> Result<Vec<UploadedPart>> {
+        let uploads = self.exclusive();
+        let open = uploads
+            .open
+            .get(upload)
+            .filter(|upload| upload.path == *key);
+        let open = open.ok_or_else(|| no_upload(key, upload))?;
+        let parts = open.parts.values().map(|(e_tag, bytes)| UploadedPart {
+            e_tag: e_tag.clone(),
+            bytes: bytes.len() as u64,
+        });
+        Ok(parts.collect())
+    }
+
+    async fn copy_if(&self, from: &Path, to: &Path, condition: &Condition) -> Option<Result<()>> {
+        let _exclusive = self.exclusive();
+        let copied = ready(async {
+            let bytes = self
+                .objects
+                .get_opts(from, GetOptions::default())
+                .await?
+                .bytes()
+                .await?;
+            self.objects
+                .put_opts(to, bytes.into(), mode(condition).into())
+                .await
+        });
+        Some(copied.map(drop))
+    }
+}
+
+fn mode(condition: &Condition) -> PutMode {
+    match condition {
+        Condition::Always => PutMode::Overwrite,
+        Condition::Absent => PutMode::Create,
+        Condition::Matches(e_tag) => PutMode::Update(UpdateVersion {
+            e_tag: Some(e_tag.clone()),
+            version: None,
+        }),
+    }
+}
