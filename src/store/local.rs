@@ -1,10 +1,12 @@
 //! Local files as an [`ObjectStore`]: writes appear whole, paths never leave the root.
 //!
 //! A write goes to a hidden file beside its target and is renamed (replace) or linked (create).
-//! A conditional replace holds an advisory lock on the folder while it compares and renames, so
-//! any number of processes of one host can contend. Symbolic links are followed only where they
-//! end inside the root. Hidden files of interrupted writes start with [`TEMP_PREFIX`]; listings
-//! show them only to [`crate::dataset`], which cleans them up.
+//! A conditional replace holds an advisory lock on the file while it compares and renames, so
+//! any number of processes can contend, see `super::lock`. Symbolic links in a given path are
+//! followed where they end inside the root; a deletion removes the link, not what it points to.
+//! Hidden files of interrupted writes start with [`TEMP_PREFIX`]; listings show them only to
+//! [`crate::dataset`], which cleans them up. `super::durability` has what reaches the disk when,
+//! `super::listing` the folders.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind as IoKind, Write};
@@ -15,6 +17,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::TryStreamExt;
 use futures::stream::{self, BoxStream, StreamExt};
 use object_store::path::Path;
 use object_store::{
@@ -23,20 +26,27 @@ use object_store::{
     PutResult, RenameOptions, RenameTargetMode, Result,
 };
 
-use super::cas::content_tag;
+use super::condition::Condition;
+pub use super::durability::{DiskChange, DiskJournal};
+use super::failure::{escapes, exists, failed, generic};
+use super::lock;
 use super::owner::Owner;
 use crate::clock::Clock;
 
 /// Names of files that are being written begin so.
 pub const TEMP_PREFIX: &str = ".pds-";
 
-const STORE: &str = "file";
+/// Files that are deleted between two syncs of their folders.
+const DELETE_BATCH: usize = 1000;
 
 /// A folder of the local file system as an object store.
 #[derive(Debug, Clone)]
 pub struct LocalStore {
     root: Arc<PathBuf>,
     clock: Arc<dyn Clock>,
+    /// What is written is on the disk before it is reported as written.
+    pub(super) durable: bool,
+    pub(super) journal: Option<Arc<dyn DiskJournal>>,
 }
 
 impl std::fmt::Display for LocalStore {
@@ -51,6 +61,8 @@ impl LocalStore {
         Self {
             root: Arc::new(root.into()),
             clock,
+            durable: true,
+            journal: None,
         }
     }
 
@@ -73,6 +85,17 @@ impl LocalStore {
         Ok(path)
     }
 
+    /// The directory entry behind a key: as [`Self::resolve`], and a link in the last place is meant itself.
+    pub(super) fn resolve_entry(&self, key: &Path) -> Result<PathBuf> {
+        let (folder, name) = key.as_ref().rsplit_once('/').unwrap_or(("", key.as_ref()));
+        if name.is_empty() {
+            return Err(escapes(key));
+        }
+        Ok(self
+            .resolve(&Path::parse(folder).map_err(Error::from)?)?
+            .join(name))
+    }
+
     /// Opens a new hidden file beside `target`; gives it and its key.
     ///
     /// `tag` tells whose it is, see [`Owner::tag`].
@@ -84,15 +107,30 @@ impl LocalStore {
         let name = super::path::join(folder, &temp_name(tag, self.clock.new_id()));
         let key = Path::parse(&name).map_err(Error::from)?;
         let path = self.resolve(&key)?;
-        let create = || OpenOptions::new().write(true).create_new(true).open(&path);
+        let create = || {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .open(&path)
+        };
         let opened = match create() {
             Err(e) if e.kind() == IoKind::NotFound => {
-                make_parent(&path).map_err(|e| failed(&key, e))?;
+                self.make_folder_of(&path).map_err(|e| failed(&key, e))?;
                 create()
             }
             other => other,
         };
-        Ok((opened.map_err(|e| failed(&key, e))?, key))
+        let file = opened.map_err(|e| failed(&key, e))?;
+        self.note(|| DiskChange::Create(path.clone()));
+        Ok((file, key))
+    }
+
+    /// Removes a temporary name, whether it is there or not.
+    pub(super) fn forget(&self, temp: &Path) {
+        let _ = self
+            .resolve_entry(temp)
+            .and_then(|path| self.unlink_unsynced(temp, &path));
     }
 
     /// Moves a file over `to`, atomically.
@@ -100,30 +138,48 @@ impl LocalStore {
         let (source, target) = (self.resolve(from)?, self.resolve(to)?);
         match fs::rename(&source, &target) {
             Err(e) if e.kind() == IoKind::NotFound && source.exists() => {
-                make_parent(&target).map_err(|e| failed(to, e))?;
-                fs::rename(&source, &target).map_err(|e| failed(to, e))
+                self.make_folder_of(&target).map_err(|e| failed(to, e))?;
+                fs::rename(&source, &target).map_err(|e| failed(to, e))?;
             }
-            other => other.map_err(|e| failed(from, e)),
+            other => other.map_err(|e| failed(from, e))?,
         }
+        self.note(|| DiskChange::Rename(source.clone(), target.clone()));
+        self.sync_folder_of(to, &target)
     }
 
-    /// Removes the folder `key` and its empty subfolders.
-    pub fn remove_empty_tree(&self, key: &Path) {
-        fn remove(path: &FsPath) {
-            let Ok(entries) = fs::read_dir(path) else {
-                return;
-            };
-            for entry in entries.flatten() {
-                if entry.file_type().is_ok_and(|t| t.is_dir()) {
-                    remove(&entry.path());
-                }
+    /// Gives the file `from` the name `to` if there is none. The old name may stay.
+    pub(super) fn link_new(&self, from: &Path, to: &Path) -> Result<()> {
+        let (source, target) = (self.resolve(from)?, self.resolve(to)?);
+        let linked = fs::hard_link(&source, &target).or_else(|e| match e.kind() {
+            IoKind::NotFound if source.exists() => {
+                self.make_folder_of(&target)?;
+                fs::hard_link(&source, &target)
             }
-            // A folder that is not empty stays: somebody wrote into it meanwhile.
-            let _ = fs::remove_dir(path);
+            _ => Err(e),
+        });
+        match linked {
+            Ok(()) => self.note(|| DiskChange::Link(source.clone(), target.clone())),
+            Err(e) if e.kind() == IoKind::AlreadyExists => return Err(exists(to, e)),
+            Err(e) if e.kind() == IoKind::NotFound => return Err(failed(from, e)),
+            // File systems without links still have an exclusive rename.
+            Err(_) => {
+                rename_exclusive(&source, &target, to)?;
+                self.note(|| DiskChange::Rename(source.clone(), target.clone()));
+            }
         }
-        if let Ok(path) = self.resolve(key) {
-            remove(&path);
-        }
+        self.sync_folder_of(to, &target)
+    }
+
+    /// Removes a name.
+    pub(super) fn unlink(&self, key: &Path, path: &FsPath) -> Result<()> {
+        self.unlink_unsynced(key, path)?;
+        self.sync_folder_of(key, path)
+    }
+
+    pub(super) fn unlink_unsynced(&self, key: &Path, path: &FsPath) -> Result<()> {
+        fs::remove_file(path).map_err(|e| failed(key, e))?;
+        self.note(|| DiskChange::Unlink(path.to_owned()));
+        Ok(())
     }
 
     /// Opens an object for reading; a folder is not an object.
@@ -144,14 +200,13 @@ impl LocalStore {
             .map_err(|e| failed(key, e))
             .and_then(|()| {
                 let stat = file.metadata().map_err(|e| failed(key, e))?;
+                self.sync_file(&temp, &file)?;
                 self.place(&temp, key, mode)?;
                 Ok(etag(&stat))
             });
         if written.is_err() || matches!(mode, PutMode::Create) {
             // The link (or nothing) is what stays; the temporary name goes either way.
-            if let Ok(path) = self.resolve(&temp) {
-                let _ = fs::remove_file(path);
-            }
+            self.forget(&temp);
         }
         Ok(PutResult {
             e_tag: Some(written?),
@@ -162,25 +217,10 @@ impl LocalStore {
     fn place(&self, temp: &Path, key: &Path, mode: &PutMode) -> Result<()> {
         match mode {
             PutMode::Overwrite => self.rename_over(temp, key),
-            PutMode::Create => {
-                let (source, target) = (self.resolve(temp)?, self.resolve(key)?);
-                fs::hard_link(&source, &target).or_else(|e| match e.kind() {
-                    IoKind::AlreadyExists => Err(exists(key, e)),
-                    // File systems without links still have an exclusive rename.
-                    _ => rename_exclusive(&source, &target, key),
-                })
-            }
+            PutMode::Create => self.link_new(temp, key),
             PutMode::Update(expected) => {
-                let target = self.resolve(key)?;
-                let folder =
-                    File::open(target.parent().unwrap_or(&target)).map_err(|e| failed(key, e))?;
-                rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive)
-                    .map_err(|e| failed(key, e.into()))?;
-                let current = fs::read(&target).map(|bytes| content_tag(&bytes));
-                if current.ok() != expected.e_tag {
-                    return Err(changed(key));
-                }
-                self.rename_over(temp, key)
+                let e_tag = expected.e_tag.as_deref().unwrap_or_default();
+                self.rename_over_version(temp, key, e_tag)
             }
         }
     }
@@ -202,52 +242,36 @@ impl LocalStore {
         })
     }
 
-    fn list_blocking(&self, prefix: &Path, recursive: bool) -> Result<ListResult> {
-        let mut found = ListResult {
-            common_prefixes: Vec::new(),
-            objects: Vec::new(),
-        };
-        let mut folders = vec![prefix.clone()];
-        while let Some(folder) = folders.pop() {
-            let entries = match fs::read_dir(self.resolve(&folder)?) {
-                Ok(entries) => entries,
-                Err(e) if matches!(e.kind(), IoKind::NotFound | IoKind::NotADirectory) => continue,
-                Err(e) => return Err(failed(&folder, e)),
-            };
-            for entry in entries {
-                let entry = entry.map_err(|e| failed(&folder, e))?;
-                // Names an object key cannot hold are not objects of this store.
-                let Some(Ok(key)) = entry.file_name().to_str().map(|name| {
-                    let joined = super::path::join(folder.as_ref(), name);
-                    super::path::parse(&joined)
-                }) else {
-                    continue;
-                };
-                // Gone since it was listed, a dangling link, or a link that leaves the root.
-                let Ok(stat) = self
-                    .resolve(&key)
-                    .and_then(|p| fs::metadata(p).map_err(|e| failed(&key, e)))
-                else {
-                    continue;
-                };
-                match (stat.is_dir(), recursive) {
-                    (true, true) => folders.push(key),
-                    (true, false) => found.common_prefixes.push(key),
-                    (false, _) => found.objects.push(meta(key, &stat)),
-                }
-            }
-        }
-        found.objects.sort_by(|a, b| a.location.cmp(&b.location));
-        found.common_prefixes.sort();
-        Ok(found)
+    /// As [`Self::delete_version`].
+    pub(super) async fn delete_if(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
+        let (key, e_tag) = (key.clone(), e_tag.map(str::to_owned));
+        self.blocking(move |s| s.delete_version(&key, e_tag.as_deref()))
+            .await
+    }
+
+    /// As [`Self::move_if`].
+    pub(super) async fn rename_if(
+        &self,
+        from: &Path,
+        to: &Path,
+        condition: &Condition,
+    ) -> Result<Option<String>> {
+        let (from, to, condition) = (from.clone(), to.clone(), condition.clone());
+        self.blocking(move |s| s.move_if(&from, &to, &condition))
+            .await
     }
 
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let this = self.clone();
-        tokio::task::spawn_blocking(move || work(&this)).await?
+        let (this, lock) = (self.clone(), lock::kept());
+        let work = move || {
+            let done = work(&this);
+            drop(lock);
+            done
+        };
+        tokio::task::spawn_blocking(work).await?
     }
 }
 
@@ -305,17 +329,18 @@ impl ObjectStore for LocalStore {
     ) -> BoxStream<'static, Result<Path>> {
         let this = self.clone();
         locations
-            .then(move |key| {
+            .try_chunks(DELETE_BATCH)
+            .then(move |keys| {
                 let this = this.clone();
                 async move {
-                    let key = key?;
-                    let done = key.clone();
-                    this.blocking(move |s| {
-                        fs::remove_file(s.resolve(&key)?).map_err(|e| failed(&key, e))
-                    })
-                    .await?;
-                    Ok(done)
+                    // What was asked for before an error is not deleted: nobody knows what was meant.
+                    let keys = keys.map_err(|e| e.1)?;
+                    this.blocking(move |s| Ok(s.delete_many(&keys))).await
                 }
+            })
+            .flat_map(|deleted| match deleted {
+                Ok(all) => stream::iter(all).boxed(),
+                Err(e) => stream::iter([Err(e)]).boxed(),
             })
             .boxed()
     }
@@ -347,9 +372,10 @@ impl ObjectStore for LocalStore {
             };
             let placed = std::io::copy(&mut source, &mut file)
                 .map_err(|e| failed(&to, e))
-                .and_then(|_| s.place(&temp, &to, &mode));
+                .and_then(|_| s.sync_file(&temp, &file))
+                .and_then(|()| s.place(&temp, &to, &mode));
             if placed.is_err() || mode == PutMode::Create {
-                let _ = s.resolve(&temp).map(fs::remove_file);
+                s.forget(&temp);
             }
             placed
         })
@@ -361,8 +387,9 @@ impl ObjectStore for LocalStore {
         self.blocking(move |s| {
             if options.target_mode == RenameTargetMode::Create {
                 let (source, target) = (s.resolve(&from)?, s.resolve(&to)?);
-                make_parent(&target).map_err(|e| failed(&to, e))?;
-                return rename_exclusive(&source, &target, &to);
+                s.make_folder_of(&target).map_err(|e| failed(&to, e))?;
+                rename_exclusive(&source, &target, &to)?;
+                return s.sync_folder_of(&to, &target);
             }
             s.rename_over(&from, &to)
         })
@@ -389,11 +416,7 @@ fn rename_exclusive(source: &FsPath, target: &FsPath, key: &Path) -> Result<()> 
     })
 }
 
-fn make_parent(path: &FsPath) -> std::io::Result<()> {
-    path.parent().map_or(Ok(()), fs::create_dir_all)
-}
-
-fn etag(stat: &fs::Metadata) -> String {
+pub(super) fn etag(stat: &fs::Metadata) -> String {
     format!(
         "{:x}-{:x}-{:x}-{:x}",
         stat.ino(),
@@ -403,58 +426,12 @@ fn etag(stat: &fs::Metadata) -> String {
     )
 }
 
-fn meta(location: Path, stat: &fs::Metadata) -> ObjectMeta {
+pub(super) fn meta(location: Path, stat: &fs::Metadata) -> ObjectMeta {
     ObjectMeta {
         location,
         last_modified: stat.modified().map(Into::into).unwrap_or_default(),
         size: stat.len(),
         e_tag: Some(etag(stat)),
         version: None,
-    }
-}
-
-fn generic(source: Box<dyn std::error::Error + Send + Sync>) -> Error {
-    Error::Generic {
-        store: STORE,
-        source,
-    }
-}
-
-fn exists(key: &Path, source: std::io::Error) -> Error {
-    Error::AlreadyExists {
-        path: key.to_string(),
-        source: source.into(),
-    }
-}
-
-fn changed(key: &Path) -> Error {
-    Error::Precondition {
-        path: key.to_string(),
-        source: "the file's content has changed".into(),
-    }
-}
-
-fn escapes(key: &Path) -> Error {
-    Error::InvalidPath {
-        source: object_store::path::Error::InvalidPath {
-            path: PathBuf::from(key.as_ref()),
-        },
-    }
-}
-
-fn failed(key: &Path, source: std::io::Error) -> Error {
-    let path = key.to_string();
-    match source.kind() {
-        // A file where a folder is expected holds no object below it.
-        IoKind::NotFound | IoKind::NotADirectory => Error::NotFound {
-            path,
-            source: source.into(),
-        },
-        IoKind::AlreadyExists => exists(key, source),
-        IoKind::PermissionDenied | IoKind::ReadOnlyFilesystem => Error::PermissionDenied {
-            path,
-            source: source.into(),
-        },
-        _ => generic(source.into()),
     }
 }

@@ -29,10 +29,10 @@ impl Owner {
         }
     }
 
-    /// Whether it certainly runs no more.
+    /// Whether it certainly runs no more: only what the kernel says of this host's processes is proof.
     pub fn is_dead(&self) -> bool {
         let here = !self.host.is_empty() && host().as_ref() == Some(&self.host);
-        here && started(self.pid) != Some(self.started)
+        here && is_proven_dead(self.started, is_known(self.pid), stat(self.pid).as_deref())
     }
 
     /// Whether it is this process.
@@ -49,26 +49,26 @@ impl Owner {
 
     /// Whether the process a tag tells of certainly runs no more.
     pub fn tag_is_dead(tag: &str) -> bool {
+        Self::of_tag(tag).is_some_and(|owner| owner.is_dead())
+    }
+
+    /// Whether the process a tag tells of runs on this host, and is not this one.
+    pub fn tag_is_of_another(tag: &str) -> bool {
+        Self::of_tag(tag).is_some_and(|owner| !owner.is_me() && !owner.is_dead())
+    }
+
+    /// The process of this host that a tag tells of.
+    fn of_tag(tag: &str) -> Option<Self> {
         let mut pieces = tag.split('-');
-        let (Some(host), Some(pid), Some(started)) = (pieces.next(), pieces.next(), pieces.next())
-        else {
-            return false;
-        };
+        let (host, pid, started) = (pieces.next()?, pieces.next()?, pieces.next()?);
         let mine = Self::me();
-        let number = |text| u64::from_str_radix(text, 16).ok();
-        let (Some(pid), Some(started)) = (
-            number(pid).and_then(|n| u32::try_from(n).ok()),
-            number(started),
-        ) else {
-            return false;
-        };
         let same_host = !mine.host.is_empty() && mine.tag().split('-').next() == Some(host);
         let owner = Self {
             host: mine.host,
-            pid,
-            started,
+            pid: u32::from_str_radix(pid, 16).ok()?,
+            started: u64::from_str_radix(started, 16).ok()?,
         };
-        same_host && owner.is_dead()
+        same_host.then_some(owner)
     }
 }
 
@@ -78,19 +78,80 @@ fn host() -> Option<String> {
     Some(format!("{}/{}", boot.trim(), namespace.display()))
 }
 
-/// The start time of a living process; a killed one that nobody has waited for is not living.
-fn started(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+/// Whether the kernel has a process of this number. Not being allowed to signal it is a yes.
+fn is_known(pid: u32) -> bool {
+    use rustix::process::{Pid, test_kill_process};
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    number.is_none_or(|number| test_kill_process(number) != Err(rustix::io::Errno::SRCH))
+}
+
+/// `/proc/PID/stat`; None for any reason, be it that others' processes are hidden.
+fn stat(pid: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/stat")).ok()
+}
+
+/// State and start time.
+fn parse_stat(stat: &str) -> Option<(&str, u64)> {
     // The name, in parentheses, may hold anything; state is the first field after it, start the 20th.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    let started = fields.nth(18)?.parse().ok()?;
-    (!matches!(state, "Z" | "X")).then_some(started)
+    Some((fields.next()?, fields.nth(18)?.parse().ok()?))
+}
+
+/// Whether a process that started at `started` is gone: nobody has its number, another process has it, or it was
+/// killed and waits for its parent.
+fn is_proven_dead(started: u64, known: bool, stat: Option<&str>) -> bool {
+    if !known {
+        return true;
+    }
+    let Some((state, current)) = stat.and_then(parse_stat) else {
+        return false;
+    };
+    // Zero stands for a process that could not read its own start time.
+    matches!(state, "Z" | "X") || (started != 0 && started != current)
+}
+
+/// When a process started.
+fn started(pid: u32) -> Option<u64> {
+    stat(pid)
+        .as_deref()
+        .and_then(parse_stat)
+        .map(|(_, started)| started)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_proof_counts() {
+        let stat = |state, started| {
+            let fields = "0 ".repeat(18);
+            Some(format!("7 (a) b) {state} {fields}{started} 0 0"))
+        };
+        for (known, stat, dead) in [
+            (false, None, true),
+            (true, stat("S", 5), false),
+            (true, stat("Z", 5), true),
+            (true, stat("X", 5), true),
+            (true, stat("R", 6), true),
+            // Hidden from us (hidepid), out of descriptors, or nothing that is understood.
+            (true, None, false),
+            (true, Some(String::new()), false),
+            (true, Some("7 (a) S 0".to_owned()), false),
+        ] {
+            assert_eq!(
+                is_proven_dead(5, known, stat.as_deref()),
+                dead,
+                "{known} {stat:?}"
+            );
+        }
+        assert!(
+            !is_proven_dead(0, true, stat("S", 5).as_deref()),
+            "it could not tell when it started"
+        );
+        // The first process of all is not ours to signal, or at least not dead.
+        assert!(is_known(1) && !is_known(i32::MAX.cast_unsigned()));
+    }
 
     #[test]
     fn tells_the_living_from_the_dead() {

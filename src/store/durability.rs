@@ -1,0 +1,142 @@
+//! Changes of local files that a loss of power leaves as they were reported.
+//!
+//! Unless durability is switched off, every change is on the disk before it is reported: the content of a file before
+//! its name, a name by a sync of its folder. A [`DiskJournal`] is told of each change and each sync in order, from
+//! which tests build what a disk may hold after a loss of power.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::ErrorKind as IoKind;
+use std::path::{Path as FsPath, PathBuf};
+use std::sync::Arc;
+
+use object_store::Result;
+use object_store::path::Path;
+
+use super::failure::failed;
+use super::local::LocalStore;
+
+/// A change of the file system, in the order in which it was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DiskChange {
+    /// A new file.
+    Create(PathBuf),
+    /// A new folder.
+    MakeFolder(PathBuf),
+    /// The file's content is on the disk.
+    SyncFile(PathBuf, Vec<u8>),
+    /// The names in the folder are on the disk.
+    SyncFolder(PathBuf),
+    /// The first name's file has the second name too.
+    Link(PathBuf, PathBuf),
+    /// The first name's file has the second name instead.
+    Rename(PathBuf, PathBuf),
+    /// The name is gone.
+    Unlink(PathBuf),
+}
+
+/// Is told of every change of the file system, for tests of what a loss of power leaves.
+pub trait DiskJournal: std::fmt::Debug + Send + Sync + 'static {
+    /// Takes note of a change that was made.
+    fn note(&self, change: DiskChange);
+}
+
+impl LocalStore {
+    /// The same store, which reports changes before they are on the disk.
+    #[must_use]
+    pub fn without_durability(mut self) -> Self {
+        self.durable = false;
+        self
+    }
+
+    /// The same store, whose changes are told to `journal`.
+    #[must_use]
+    pub fn with_journal(mut self, journal: Arc<dyn DiskJournal>) -> Self {
+        self.journal = Some(journal);
+        self
+    }
+
+    /// Makes a finished hidden file safe from a loss of power, its name included.
+    pub fn sync_temp(&self, key: &Path, file: &File) -> Result<()> {
+        self.sync_file(key, file)?;
+        self.sync_folder_of(key, &self.resolve(key)?)
+    }
+
+    /// Makes the folder of a file, with those above.
+    pub(super) fn make_folder_of(&self, path: &FsPath) -> std::io::Result<()> {
+        let Some(folder) = path.parent() else {
+            return Ok(());
+        };
+        let missing: Vec<&FsPath> = folder
+            .ancestors()
+            .take_while(|f| !f.as_os_str().is_empty() && !f.exists())
+            .collect();
+        fs::create_dir_all(folder)?;
+        if self.durable {
+            for made in missing.iter().rev() {
+                let above = made.parent().unwrap_or(made);
+                File::open(above)?.sync_all()?;
+                self.note(|| DiskChange::MakeFolder(made.to_path_buf()));
+                self.note(|| DiskChange::SyncFolder(above.to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a file's content is on the disk.
+    pub(super) fn sync_file(&self, key: &Path, file: &File) -> Result<()> {
+        if self.durable {
+            file.sync_all().map_err(|e| failed(key, e))?;
+            if self.journal.is_some() {
+                let path = self.resolve(key)?;
+                let content = fs::read(&path).map_err(|e| failed(key, e))?;
+                self.note(|| DiskChange::SyncFile(path, content));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn note(&self, change: impl FnOnce() -> DiskChange) {
+        if let Some(journal) = &self.journal {
+            journal.note(change());
+        }
+    }
+
+    /// Waits until the names in the folder of `path` are on the disk.
+    pub(super) fn sync_folder_of(&self, key: &Path, path: &FsPath) -> Result<()> {
+        if self.durable
+            && let Some(folder) = path.parent()
+        {
+            let synced = File::open(folder).and_then(|folder| folder.sync_all());
+            match synced {
+                // Gone with all that was in it.
+                Err(e) if e.kind() == IoKind::NotFound => {}
+                synced => synced.map_err(|e| failed(key, e))?,
+            }
+            self.note(|| DiskChange::SyncFolder(folder.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Deletes files, and syncs each of their folders once.
+    pub(super) fn delete_many(&self, keys: &[Path]) -> Vec<Result<Path>> {
+        let mut folders = BTreeMap::new();
+        let delete = |key: &Path| {
+            self.delete_unsynced(key, None)?;
+            let folder = key
+                .as_ref()
+                .rsplit_once('/')
+                .map_or("", |(folder, _)| folder);
+            folders.insert(folder.to_owned(), key.clone());
+            Ok(key.clone())
+        };
+        let mut deleted: Vec<Result<Path>> = keys.iter().map(delete).collect();
+        for key in folders.values() {
+            let synced = self
+                .resolve_entry(key)
+                .and_then(|path| self.sync_folder_of(key, &path));
+            deleted.extend(synced.err().map(Err));
+        }
+        deleted
+    }
+}

@@ -1,0 +1,291 @@
+//! Locks of local files, and the changes that are made under them.
+//!
+//! A lock is on the open file itself (`flock`), which works on local file systems and, because the file is open for
+//! writing, on NFS. Whoever has locked a file looks whether its name still stands for it: if another one was renamed
+//! over it meanwhile, that one is the file to lock. A lock ends with its owner, however that ends.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind as IoKind, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path as FsPath;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::path::Path;
+use object_store::{Error, Result};
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+use super::cas::content_tag;
+use super::condition::Condition;
+use super::failure::{changed, failed};
+use super::local::{DiskChange, LocalStore, etag};
+use super::owner::Owner;
+
+/// How often and how long a change waits for another one of the same file. Changes take microseconds; who holds a
+/// lock for longer does so on purpose.
+const LOCK_ATTEMPTS: u32 = 500;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// A locked file. Dropping it unlocks.
+#[derive(Debug)]
+pub struct FileLock {
+    file: File,
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // Not left to the closing of the file: a forked child has it open too.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+/// The place of a lock that several hold on to: it is given back when the last of them ends.
+#[derive(Debug)]
+pub struct LockCell(Mutex<Option<FileLock>>);
+
+impl LockCell {
+    /// A cell that holds a lock.
+    pub fn new(lock: FileLock) -> Self {
+        Self(Mutex::new(Some(lock)))
+    }
+
+    /// Takes the lock out, to be replaced or given back.
+    pub fn take(&self) -> Option<FileLock> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Puts the lock of a new version in.
+    pub fn put(&self, lock: FileLock) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
+    }
+}
+
+tokio::task_local! {
+    static KEPT: Option<Arc<LockCell>>;
+}
+
+/// Runs `work`, whose blocking parts keep `lock` until they have ended, also when `work` is cancelled.
+pub(super) async fn keep<T>(lock: Option<Arc<LockCell>>, work: impl Future<Output = T>) -> T {
+    KEPT.scope(lock, work).await
+}
+
+/// What a blocking part is to hold on to.
+pub(super) fn kept() -> Option<Arc<LockCell>> {
+    KEPT.try_with(Clone::clone).ok().flatten()
+}
+
+enum Attempt {
+    Held(FileLock),
+    /// Somebody else holds it.
+    Busy,
+    /// The name stands for another file now, or for none.
+    Moved,
+}
+
+impl FileLock {
+    fn content(&mut self) -> io::Result<Bytes> {
+        let mut bytes = Vec::new();
+        self.file.rewind()?;
+        self.file.read_to_end(&mut bytes)?;
+        Ok(bytes.into())
+    }
+
+    fn has(&mut self, e_tag: &str) -> io::Result<bool> {
+        Ok(etag(&self.file.metadata()?) == e_tag || content_tag(&self.content()?) == e_tag)
+    }
+
+    fn is_at(&self, path: &FsPath) -> io::Result<bool> {
+        let mine = self.file.metadata()?;
+        match fs::symlink_metadata(path) {
+            Ok(there) => Ok((there.dev(), there.ino()) == (mine.dev(), mine.ino())),
+            Err(e) if e.kind() == IoKind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+fn attempt(path: &FsPath, create: bool) -> io::Result<Attempt> {
+    let open = |write| {
+        OpenOptions::new()
+            .read(true)
+            .write(write)
+            .create(create)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .open(path)
+    };
+    let file = open(true).or_else(|e| match e.kind() {
+        // Its folder can be changed all the same; only NFS needs the right to write for a lock.
+        IoKind::PermissionDenied | IoKind::ReadOnlyFilesystem if !create => open(false),
+        _ => Err(e),
+    })?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Attempt::Busy),
+        Err(e) => return Err(e.into()),
+    }
+    let lock = FileLock { file };
+    Ok(if lock.is_at(path)? {
+        Attempt::Held(lock)
+    } else {
+        Attempt::Moved
+    })
+}
+
+/// Waits for the lock of a file; None if there is none.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "file work has threads of its own, which may wait"
+)]
+fn lock(key: &Path, path: &FsPath) -> Result<Option<FileLock>> {
+    for _ in 0..LOCK_ATTEMPTS {
+        match attempt(path, false) {
+            Ok(Attempt::Held(lock)) => return Ok(Some(lock)),
+            Ok(Attempt::Moved) => {}
+            Ok(Attempt::Busy) => std::thread::sleep(LOCK_PAUSE),
+            Err(e) if matches!(e.kind(), IoKind::NotFound | IoKind::NotADirectory) => {
+                return Ok(None);
+            }
+            Err(e) => return Err(failed(key, e)),
+        }
+    }
+    let busy = io::Error::new(
+        IoKind::ResourceBusy,
+        "another process holds a lock on the file",
+    );
+    Err(failed(key, busy))
+}
+
+impl LocalStore {
+    /// Locks the file `key` and reads it; None where another holder lives. A file that is missing is created empty,
+    /// or `NotFound`.
+    pub fn lock_file(&self, key: &Path, create: bool) -> Result<Option<(FileLock, Bytes)>> {
+        let path = self.resolve_entry(key)?;
+        loop {
+            let new = create && !path.exists();
+            let tried = attempt(&path, create).or_else(|e| match e.kind() {
+                IoKind::NotFound if create => {
+                    self.make_folder_of(&path)?;
+                    attempt(&path, create)
+                }
+                _ => Err(e),
+            });
+            if new && tried.is_ok() {
+                self.note(|| DiskChange::Create(path.clone()));
+            }
+            match tried.map_err(|e| failed(key, e))? {
+                Attempt::Busy => return Ok(None),
+                Attempt::Moved => {}
+                Attempt::Held(mut lock) => {
+                    let content = lock.content().map_err(|e| failed(key, e))?;
+                    return Ok(Some((lock, content)));
+                }
+            }
+        }
+    }
+
+    /// Writes a new version of a locked file, which is locked before anybody can see it.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "the lock ends with the file it is on"
+    )]
+    pub fn replace_locked(&self, lock: FileLock, key: &Path, bytes: &[u8]) -> Result<FileLock> {
+        let path = self.resolve_entry(key)?;
+        check_place(&lock, key, &path)?;
+        let (file, temp) = self.create_temp(key, &Owner::me().tag())?;
+        let new = FileLock { file };
+        let placed = flock(&new.file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(io::Error::from)
+            .and_then(|()| (&new.file).write_all(bytes))
+            .map_err(|e| failed(key, e))
+            .and_then(|()| self.sync_file(&temp, &new.file))
+            .and_then(|()| self.rename_over(&temp, key));
+        if placed.is_err() {
+            self.forget(&temp);
+        }
+        placed.map(|()| new)
+    }
+
+    /// Removes a locked file.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "the lock ends with the file it is on"
+    )]
+    pub fn unlink_locked(&self, lock: FileLock, key: &Path) -> Result<()> {
+        let path = self.resolve_entry(key)?;
+        check_place(&lock, key, &path)?;
+        self.unlink(key, &path)
+    }
+
+    /// Removes a file, or only its version `e_tag`. A link is removed as itself.
+    pub(super) fn delete_version(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
+        self.delete_unsynced(key, e_tag)?;
+        self.sync_folder_of(key, &self.resolve_entry(key)?)
+    }
+
+    /// As [`Self::delete_version`]; the folder is to be synced.
+    pub(super) fn delete_unsynced(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
+        let path = self.resolve_entry(key)?;
+        let stat = fs::symlink_metadata(&path).map_err(|e| failed(key, e))?;
+        if stat.is_dir() {
+            return Err(failed(key, IoKind::NotFound.into()));
+        }
+        if !stat.is_file() && e_tag.is_none() {
+            return self.unlink_unsynced(key, &path);
+        }
+        let held = match (lock(key, &path), e_tag) {
+            // It may be deleted all the same: the rights of its folder say that.
+            (Err(Error::PermissionDenied { .. }), None) => None,
+            (Ok(None), _) => return Err(failed(key, IoKind::NotFound.into())),
+            (held, _) => held?,
+        };
+        if let (Some(mut lock), Some(e_tag)) = (held, e_tag) {
+            if !lock.has(e_tag).map_err(|e| failed(key, e))? {
+                return Err(changed(key));
+            }
+            return self.unlink_unsynced(key, &path);
+        }
+        self.unlink_unsynced(key, &path)
+    }
+
+    /// Moves a file to `to` if what is there meets the condition; gives its ETag.
+    pub(super) fn move_if(
+        &self,
+        from: &Path,
+        to: &Path,
+        condition: &Condition,
+    ) -> Result<Option<String>> {
+        match condition {
+            Condition::Always => self.rename_over(from, to)?,
+            Condition::Absent => {
+                self.link_new(from, to)?;
+                let source = self.resolve(from)?;
+                if source.exists() {
+                    self.unlink(from, &source)?;
+                }
+            }
+            Condition::Matches(e_tag) => self.rename_over_version(from, to, e_tag)?,
+        }
+        let stat = fs::metadata(self.resolve(to)?).map_err(|e| failed(to, e))?;
+        Ok(Some(etag(&stat)))
+    }
+
+    /// Moves a file over version `e_tag` of another.
+    pub(super) fn rename_over_version(&self, from: &Path, to: &Path, e_tag: &str) -> Result<()> {
+        let target = self.resolve(to)?;
+        let Some(mut lock) = lock(to, &target)? else {
+            return Err(changed(to));
+        };
+        if !lock.has(e_tag).map_err(|e| failed(to, e))? {
+            return Err(changed(to));
+        }
+        self.rename_over(from, to)
+    }
+}
+
+fn check_place(lock: &FileLock, key: &Path, path: &FsPath) -> Result<()> {
+    if lock.is_at(path).map_err(|e| failed(key, e))? {
+        return Ok(());
+    }
+    Err(changed(key))
+}
