@@ -25,6 +25,8 @@ pub enum ErrorKind {
     DirectoryNotEmpty,
     /// The store cannot be reached, or gave up after retries.
     Unavailable,
+    /// A request's deadline passed before it was sent; nothing has happened.
+    Expired,
     /// Another live process holds the resource.
     Locked,
     /// A conditional write found another version; nothing was written.

@@ -10,6 +10,8 @@ from pds import _pds
 def enable_logging(level: int = logging.INFO) -> None:
     """Send the engine's records from `level` up to the logger `pds` and those below it.
 
+    Without a call those from `logging.INFO` up go there.
+
     Args:
         level: One of the levels of `logging`.
     """

@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use pds::store::builder::CredentialSource;
 use pds::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::error::PyCause;
 use crate::runtime::in_python;
@@ -44,6 +45,15 @@ fn fetch(call: &Bound<'_, PyAny>) -> PyResult<Fetched> {
             continue;
         }
         if name == "expires_at" {
+            // A time without a zone is UTC, as everywhere in credentials.
+            let value = if value.getattr("tzinfo")?.is_none() {
+                let utc = call.py().import("datetime")?.getattr("UTC")?;
+                let kwargs = PyDict::new(call.py());
+                kwargs.set_item("tzinfo", utc)?;
+                value.call_method("replace", (), Some(&kwargs))?
+            } else {
+                value
+            };
             let seconds: f64 = value.call_method0("timestamp")?.extract()?;
             #[expect(clippy::cast_possible_truncation, reason = "milliseconds of a date")]
             let millis = (seconds * 1000.0) as i64;

@@ -1,7 +1,13 @@
 //! The engine's log records as those of Python's `logging`, under `pds`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use pds::store::secrets::mask_urls;
 use pyo3::prelude::*;
+
+/// The logger `pds` has a handler that does nothing.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
 struct PythonLog;
 
@@ -15,7 +21,7 @@ impl Log for PythonLog {
             return;
         }
         let name = record.target().replace("::", ".");
-        let text = record.args().to_string();
+        let text = mask_urls(&record.args().to_string());
         let level = match record.level() {
             Level::Error => 40,
             Level::Warn => 30,
@@ -24,7 +30,14 @@ impl Log for PythonLog {
         };
         // A record that cannot be delivered is no reason to fail what it tells of.
         let _ = Python::try_attach(|py| -> PyResult<()> {
-            let logger = py.import("logging")?.call_method1("getLogger", (name,))?;
+            let logging = py.import("logging")?;
+            if !IS_QUIET.swap(true, Ordering::Relaxed) {
+                // Without a handler of the program's, warnings would go to stderr.
+                let root = logging.call_method1("getLogger", ("pds",))?;
+                let handler = logging.call_method0("NullHandler")?;
+                root.call_method1("addHandler", (handler,))?;
+            }
+            let logger = logging.call_method1("getLogger", (name,))?;
             logger.call_method1("log", (level, "%s", text))?;
             Ok(())
         });
@@ -33,11 +46,9 @@ impl Log for PythonLog {
     fn flush(&self) {}
 }
 
-/// Sends records from `level` up (Python's numbers) to Python. Costs nothing while it is not called.
+/// Sends records from `level` up (Python's numbers) to Python; those of information and above go there anyway.
 #[pyfunction]
 fn enable_logging(level: u8) {
-    // A second call only changes the level.
-    let _ = log::set_logger(&PythonLog);
     log::set_max_level(match level {
         0..=10 => LevelFilter::Debug,
         11..=20 => LevelFilter::Info,
@@ -47,5 +58,8 @@ fn enable_logging(level: u8) {
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    // Another extension module has its own `log`: nobody else sets this one.
+    let _ = log::set_logger(&PythonLog);
+    log::set_max_level(LevelFilter::Info);
     module.add_function(wrap_pyfunction!(enable_logging, module)?)
 }

@@ -2,32 +2,36 @@
 //!
 //! URLs: `memory://[name]`, `file:///folder`, `s3://bucket/prefix`, `az://container/prefix`,
 //! `gs://bucket/prefix`. Options are `object_store`'s configuration keys, plus `aws_profile`,
-//! `stall_timeout`, `retry_timeout` (seconds) and `max_retries`. An unknown key is refused by name.
+//! `stall_timeout`, `retry_timeout`, `publish_lease` (seconds; all who write a dataset need the same)
+//! and `max_retries`; for local files `durability`, `full` or `none` (writes are reported before they
+//! are on the disk). An unknown key is refused by name.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Debug;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use chrono::{DateTime, TimeDelta, Utc};
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::client::ClientConfigKey;
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
-use object_store::memory::InMemory;
-use object_store::{BackoffConfig, ClientOptions, CredentialProvider, RetryConfig};
+use object_store::{BackoffConfig, ClientOptions, RetryConfig};
 use url::Url;
 
 use super::counted::Counted;
+pub use super::credentials::CredentialSource;
+use super::credentials::{self, CachedSource};
+use super::gcs::Gcs;
 use super::http::Connector;
 use super::local::LocalStore;
+use super::memory::MemoryStore;
 use super::metrics::Metrics;
-use super::{Abilities, Store, path, profile};
+use super::requests::{Cloud, CloudRequests};
+use super::secrets::Secrets;
+use super::{Abilities, DEFAULT_PUBLISH_LEASE, Store, path};
 use crate::clock::{Clock, SystemClock};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// How long a request may make no progress.
 pub const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,18 +41,11 @@ pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub const DEFAULT_RETRY_TIMEOUT: Duration = Duration::from_mins(3);
 /// How often requests are tried again.
 pub const DEFAULT_MAX_RETRIES: usize = 10;
-/// Credentials are fetched anew so long before they expire.
-const REFRESH_BEFORE_EXPIRY: TimeDelta = TimeDelta::minutes(5);
+
+const AZURE_EMULATOR_ACCOUNT: &str = "devstoreaccount1";
 
 /// Memory stores begin with this when nobody gave them a name; they live as long as their handles.
 pub const ANONYMOUS_MEMORY: &str = "anonymous-";
-
-/// Credentials fetched from outside, such as a user's callable.
-#[async_trait]
-pub trait CredentialSource: Debug + Send + Sync + 'static {
-    /// The credentials by the names of `object_store`'s options, and when they expire.
-    async fn fetch(&self) -> Result<(HashMap<String, String>, Option<DateTime<Utc>>)>;
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scheme {
@@ -67,10 +64,14 @@ pub struct StoreBuilder {
     prefix: String,
     options: BTreeMap<String, String>,
     stall_timeout: Duration,
+    publish_lease: Duration,
+    /// Local files are on the disk before they are reported as written.
+    durable: bool,
     retry: RetryConfig,
     aws_profile: Option<String>,
     credentials: Option<Arc<dyn CredentialSource>>,
     clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
 }
 
 impl StoreBuilder {
@@ -82,6 +83,7 @@ impl StoreBuilder {
             .map(|(k, v)| (k.to_ascii_lowercase(), v.clone()))
             .collect();
         let stall_timeout = seconds(&mut options, "stall_timeout", DEFAULT_STALL_TIMEOUT)?;
+        let publish_lease = seconds(&mut options, "publish_lease", DEFAULT_PUBLISH_LEASE)?;
         let retry_timeout = seconds(&mut options, "retry_timeout", DEFAULT_RETRY_TIMEOUT)?;
         let max_retries = match options.remove("max_retries") {
             None => DEFAULT_MAX_RETRIES,
@@ -92,13 +94,16 @@ impl StoreBuilder {
                 .caused_by(e)
             })?,
         };
+        let durable = durability(&mut options, scheme)?;
         let builder = Self {
             scheme,
+            durable,
             container,
             prefix,
             aws_profile: options.remove("aws_profile"),
             options,
             stall_timeout,
+            publish_lease,
             retry: RetryConfig {
                 backoff: BackoffConfig::default(),
                 max_retries,
@@ -106,6 +111,7 @@ impl StoreBuilder {
             },
             credentials: None,
             clock: Arc::new(SystemClock),
+            metrics: Arc::default(),
         };
         builder.check_options()?;
         Ok(builder)
@@ -113,9 +119,9 @@ impl StoreBuilder {
 
     /// Fetches credentials from `source` instead of the options and the environment.
     pub fn with_credentials(mut self, source: Arc<dyn CredentialSource>) -> Result<Self> {
-        if self.scheme != Scheme::S3 {
+        if matches!(self.scheme, Scheme::Memory | Scheme::File) {
             return Err(Error::invalid(
-                "credential_provider is for s3:// stores; give the others a token option",
+                "credential_provider is for s3://, az:// and gs:// stores",
             ));
         }
         self.credentials = Some(source);
@@ -149,17 +155,35 @@ impl StoreBuilder {
         Ok(())
     }
 
+    /// Whether the objects are in this process.
+    pub fn is_in_memory(&self) -> bool {
+        self.scheme == Scheme::Memory
+    }
+
+    /// Counters of all stores that this builder opens.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
     /// Opens the store. Does no I/O; clients connect at the first request.
     pub fn build(&self) -> Result<Store> {
-        let metrics = Arc::new(Metrics::default());
+        let metrics = &self.metrics;
         let store = match self.scheme {
-            Scheme::Memory => self.memory(&metrics),
-            Scheme::File => self.file(&metrics),
-            Scheme::S3 => self.s3(&metrics)?,
-            Scheme::Azure => self.azure(&metrics)?,
-            Scheme::Gcs => self.gcs(&metrics)?,
+            Scheme::Memory => self.memory(metrics),
+            Scheme::File => self.file(metrics),
+            Scheme::S3 => self.s3(metrics)?,
+            Scheme::Azure => self.azure(metrics)?,
+            Scheme::Gcs => self.gcs(metrics)?,
         };
-        store.child(&self.prefix)
+        store
+            .with_secrets(Secrets::of(&self.options))
+            .with_publish_lease(self.publish_lease)
+            .child(&self.prefix)
+    }
+
+    fn unusable(&self, error: &object_store::Error) -> Error {
+        let text = Secrets::of(&self.options).mask(&crate::error::chain(error));
+        Error::invalid(format!("the store cannot be opened: {text}"))
     }
 
     fn memory(&self, metrics: &Arc<Metrics>) -> Store {
@@ -169,11 +193,15 @@ impl StoreBuilder {
             metrics: Arc::clone(metrics),
         };
         self.store("memory", Arc::new(counted), metrics)
+            .with_versions(Arc::clone(&objects) as _)
             .with_multipart(objects)
     }
 
     fn file(&self, metrics: &Arc<Metrics>) -> Store {
-        let local = LocalStore::new(PathBuf::from(&self.container), Arc::clone(&self.clock));
+        let mut local = LocalStore::new(PathBuf::from(&self.container), Arc::clone(&self.clock));
+        if !self.durable {
+            local = local.without_durability();
+        }
         let counted = Counted {
             inner: local.clone(),
             metrics: Arc::clone(metrics),
@@ -189,7 +217,7 @@ impl StoreBuilder {
             .with_retry(self.retry.clone())
             .with_http_connector(self.connector(metrics));
         for (key, value) in &self.options {
-            let key = AmazonS3ConfigKey::from_str(key).map_err(|e| unusable(&e))?;
+            let key = AmazonS3ConfigKey::from_str(key).map_err(|e| self.unusable(&e))?;
             builder = builder.with_config(key, value);
         }
         let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
@@ -205,59 +233,38 @@ impl StoreBuilder {
                 }
             }
         }
-        if let Some(source) = &self.credentials {
-            builder = builder.with_credentials(Arc::new(Fetched {
-                source: Arc::clone(source),
-                clock: Arc::clone(&self.clock),
-                cached: tokio::sync::Mutex::new(None),
-            }));
-        } else if let Some(found) = self.s3_credentials(&builder, endpoint.is_some())? {
-            builder = builder.with_credentials(found);
+        if let Some(source) = self.cached_source(credentials::aws) {
+            builder = builder.with_credentials(source);
+        } else {
+            let profile = self.aws_profile.as_deref();
+            let source = credentials::aws_profile(&builder, profile, endpoint.is_some());
+            if let Some(source) = source.map_err(|e| self.unusable(&e))? {
+                builder = builder.with_credentials(source);
+            }
         }
-        let objects = Arc::new(builder.build().map_err(|e| unusable(&e))?);
+        let region = builder.get_config_value(&AmazonS3ConfigKey::Region);
+        let unsigned = builder.get_config_value(&AmazonS3ConfigKey::SkipSignature);
+        let objects = Arc::new(builder.build().map_err(|e| self.unusable(&e))?);
+        let cloud = Cloud::S3 {
+            objects: Arc::clone(&objects),
+            region: region.unwrap_or_else(|| "us-east-1".to_owned()),
+            signed: unsigned.as_deref() != Some("true"),
+            aws: endpoint.as_deref().is_none_or(is_aws),
+        };
         Ok(self
             .store("s3", Arc::clone(&objects) as _, metrics)
+            .with_versions(self.requests(cloud))
             .with_multipart(objects)
-            .counted_below())
+            .over_http())
     }
 
-    /// Credentials where `object_store` would go and ask a metadata service that may not be there.
-    fn s3_credentials(
+    fn cached_source<C>(
         &self,
-        builder: &AmazonS3Builder,
-        custom_endpoint: bool,
-    ) -> Result<Option<Arc<dyn CredentialProvider<Credential = AwsCredential>>>> {
-        let set = |key| {
-            builder
-                .get_config_value(&key)
-                .is_some_and(|v| !v.is_empty() && v != "false")
-        };
-        if let Some(name) = &self.aws_profile {
-            let found = profile::load(name).ok_or_else(|| {
-                Error::new(
-                    ErrorKind::PermissionDenied,
-                    format!("no credentials for the AWS profile {name:?}"),
-                )
-            })?;
-            return Ok(Some(Arc::new(object_store::StaticCredentialProvider::new(
-                found,
-            ))));
-        }
-        let env = |name| std::env::var_os(name).is_some();
-        if set(AmazonS3ConfigKey::AccessKeyId)
-            || set(AmazonS3ConfigKey::SkipSignature)
-            || env("AWS_WEB_IDENTITY_TOKEN_FILE")
-            || env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
-            || env("AWS_CONTAINER_CREDENTIALS_FULL_URI")
-        {
-            return Ok(None);
-        }
-        let name = std::env::var("AWS_PROFILE").unwrap_or_else(|_| "default".to_owned());
-        Ok(match profile::load(&name) {
-            Some(found) => Some(Arc::new(object_store::StaticCredentialProvider::new(found))),
-            None if custom_endpoint => Some(Arc::new(profile::NoCredentials)),
-            None => None,
-        })
+        convert: fn(&HashMap<String, String>) -> Result<C, &'static str>,
+    ) -> Option<Arc<CachedSource<C>>> {
+        let source = Arc::clone(self.credentials.as_ref()?);
+        let cached = CachedSource::new(source, Arc::clone(&self.clock), convert);
+        Some(Arc::new(cached))
     }
 
     fn azure(&self, metrics: &Arc<Metrics>) -> Result<Store> {
@@ -267,24 +274,33 @@ impl StoreBuilder {
             .with_retry(self.retry.clone())
             .with_http_connector(self.connector(metrics));
         for (key, value) in &self.options {
-            let key = AzureConfigKey::from_str(key).map_err(|e| unusable(&e))?;
+            let key = AzureConfigKey::from_str(key).map_err(|e| self.unusable(&e))?;
             builder = builder.with_config(key, value);
         }
+        if let Some(source) = self.cached_source(credentials::azure) {
+            builder = builder.with_credentials(source);
+        } else if let Some(source) = credentials::azure_without(&builder) {
+            builder = builder.with_credentials(source);
+        }
         // No multipart here: blocks staged by two writers of one blob replace one another.
-        let objects = builder.build().map_err(|e| unusable(&e))?;
+        let account = builder.get_config_value(&AzureConfigKey::AccountName);
+        let unsigned = builder.get_config_value(&AzureConfigKey::SkipSignature);
+        let objects = Arc::new(builder.build().map_err(|e| self.unusable(&e))?);
+        let cloud = Cloud::Azure {
+            objects: Arc::clone(&objects),
+            account: account.unwrap_or_else(|| AZURE_EMULATOR_ACCOUNT.to_owned()),
+            signed: unsigned.as_deref() != Some("true"),
+        };
         let abilities = Abilities {
             suffix_ranges: false,
             ..Abilities::FULL
         };
         let clock = Arc::clone(&self.clock);
-        Ok(Store::over(
-            "az",
-            Arc::new(objects),
-            abilities,
-            Arc::clone(metrics),
-            clock,
+        Ok(
+            Store::over("az", objects, abilities, Arc::clone(metrics), clock)
+                .with_versions(self.requests(cloud))
+                .over_http(),
         )
-        .counted_below())
     }
 
     fn gcs(&self, metrics: &Arc<Metrics>) -> Result<Store> {
@@ -294,14 +310,23 @@ impl StoreBuilder {
             .with_retry(self.retry.clone())
             .with_http_connector(self.connector(metrics));
         for (key, value) in &self.options {
-            let key = GoogleConfigKey::from_str(key).map_err(|e| unusable(&e))?;
+            let key = GoogleConfigKey::from_str(key).map_err(|e| self.unusable(&e))?;
             builder = builder.with_config(key, value);
         }
-        let objects = Arc::new(builder.build().map_err(|e| unusable(&e))?);
+        if let Some(source) = self.cached_source(credentials::gcp) {
+            builder = builder.with_credentials(source);
+        }
+        let unsigned = builder.get_config_value(&GoogleConfigKey::SkipSignature);
+        let objects = Arc::new(builder.build().map_err(|e| self.unusable(&e))?);
+        let cloud = Cloud::Gcs {
+            objects: Arc::clone(&objects),
+            signed: unsigned.as_deref() != Some("true"),
+        };
         Ok(self
-            .store("gs", Arc::clone(&objects) as _, metrics)
+            .store("gs", Arc::new(Gcs(Arc::clone(&objects))), metrics)
+            .with_versions(self.requests(cloud))
             .with_multipart(objects)
-            .counted_below())
+            .over_http())
     }
 
     fn connector(&self, metrics: &Arc<Metrics>) -> Connector {
@@ -310,6 +335,14 @@ impl StoreBuilder {
             clock: Arc::clone(&self.clock),
             stall_timeout: self.stall_timeout,
         }
+    }
+
+    fn requests(&self, cloud: Cloud) -> Arc<CloudRequests> {
+        Arc::new(CloudRequests {
+            cloud,
+            clock: Arc::clone(&self.clock),
+            retry: self.retry.clone(),
+        })
     }
 
     fn store(
@@ -323,19 +356,19 @@ impl StoreBuilder {
     }
 }
 
+/// Whether an endpoint is Amazon's own.
+fn is_aws(endpoint: &str) -> bool {
+    let host = Url::parse(endpoint).ok();
+    let host = host.as_ref().and_then(Url::host_str).unwrap_or_default();
+    host.ends_with(".amazonaws.com") || host.ends_with(".amazonaws.com.cn")
+}
+
 /// No limit on a whole request: the stall timeout of [`super::http`] ends those that hang.
 fn client_options() -> ClientOptions {
     ClientOptions::new()
         .with_timeout_disabled()
         .with_connect_timeout(DEFAULT_CONNECT_TIMEOUT)
         .with_config(ClientConfigKey::PoolMaxIdlePerHost, "64")
-}
-
-fn unusable(error: &object_store::Error) -> Error {
-    Error::invalid(format!(
-        "the store cannot be opened: {}",
-        crate::error::chain(error)
-    ))
 }
 
 fn seconds(
@@ -355,6 +388,23 @@ fn seconds(
                 "option {name} must be a positive number of seconds, not {text:?}"
             ))
         })
+}
+
+/// Takes the option `durability`: whether writes to local files wait for the disk.
+fn durability(options: &mut BTreeMap<String, String>, scheme: Scheme) -> Result<bool> {
+    let Some(text) = options.remove("durability") else {
+        return Ok(true);
+    };
+    match text.as_str() {
+        _ if scheme != Scheme::File => {
+            Err(Error::invalid("option durability is for file:// stores"))
+        }
+        "full" => Ok(true),
+        "none" => Ok(false),
+        _ => Err(Error::invalid(format!(
+            "option durability must be \"full\" or \"none\", not {text:?}"
+        ))),
+    }
 }
 
 fn split_url(url: &str) -> Result<(Scheme, String, String)> {
@@ -386,6 +436,11 @@ fn split_url(url: &str) -> Result<(Scheme, String, String)> {
             return Err(Error::invalid(message));
         }
     };
+    if scheme != Scheme::Memory && rest.contains('?') {
+        return Err(Error::invalid(
+            "a store's URL takes no query: tokens and signatures are options, as azure_storage_sas_token",
+        ));
+    }
     path::parse_folder(&prefix)?;
     if scheme != Scheme::Memory
         && (container.is_empty() || container.contains(['@', ':', '?', '#']))
@@ -414,11 +469,11 @@ fn percent_decode(text: &str) -> Result<String> {
 }
 
 /// Named stores live as long as the process, anonymous ones as long as somebody holds them.
-fn memory_named(name: &str) -> Arc<InMemory> {
+fn memory_named(name: &str) -> Arc<MemoryStore> {
     #[derive(Default)]
     struct Memories {
-        named: HashMap<String, Arc<InMemory>>,
-        anonymous: HashMap<String, Weak<InMemory>>,
+        named: HashMap<String, Arc<MemoryStore>>,
+        anonymous: HashMap<String, Weak<MemoryStore>>,
     }
     static MEMORIES: LazyLock<Mutex<Memories>> = LazyLock::new(Mutex::default);
     let mut all = MEMORIES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -432,58 +487,6 @@ fn memory_named(name: &str) -> Arc<InMemory> {
         *slot = Arc::downgrade(&fresh);
         fresh
     })
-}
-
-type Cached = Option<(Arc<AwsCredential>, Option<DateTime<Utc>>)>;
-
-/// Credentials of a [`CredentialSource`], kept until shortly before they expire.
-#[derive(Debug)]
-struct Fetched {
-    source: Arc<dyn CredentialSource>,
-    clock: Arc<dyn Clock>,
-    cached: tokio::sync::Mutex<Cached>,
-}
-
-#[async_trait]
-impl CredentialProvider for Fetched {
-    type Credential = AwsCredential;
-
-    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
-        // Held across the fetch: one call at a time, the others wait for its result.
-        let mut cached = self.cached.lock().await;
-        if let Some((credential, expiry)) = cached.as_ref()
-            && expiry.is_none_or(|at| self.clock.now() + REFRESH_BEFORE_EXPIRY < at)
-        {
-            return Ok(Arc::clone(credential));
-        }
-        let (mut values, expiry) = self.source.fetch().await.map_err(boxed)?;
-        let mut take = |name: &str| {
-            values
-                .remove(name)
-                .or_else(|| values.remove(&format!("aws_{name}")))
-        };
-        let (Some(key_id), Some(secret_key)) = (take("access_key_id"), take("secret_access_key"))
-        else {
-            let text = "the credential provider must return access_key_id and secret_access_key";
-            return Err(boxed(Error::new(ErrorKind::PermissionDenied, text)));
-        };
-        let token = take("session_token").or_else(|| take("token"));
-        let credential = Arc::new(AwsCredential {
-            key_id,
-            secret_key,
-            token,
-        });
-        *cached = Some((Arc::clone(&credential), expiry));
-        Ok(credential)
-    }
-}
-
-fn boxed(error: Error) -> object_store::Error {
-    let marked = Error::new(ErrorKind::PermissionDenied, profile::NO_CREDENTIALS).caused_by(error);
-    object_store::Error::Generic {
-        store: "s3",
-        source: Box::new(marked),
-    }
 }
 
 #[cfg(test)]
@@ -505,12 +508,33 @@ mod tests {
             "s3://key:secret@bucket/p",
             "s3://b/a//c",
             "az:///x",
+            "az://c/path?sv=1&sig=x",
+            "s3://b?x=1",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
         let options = BTreeMap::from([("aws_regoin".to_owned(), "x".to_owned())]);
         let error = StoreBuilder::parse("s3://b", &options).unwrap_err();
         assert!(error.message().contains("aws_regoin"), "{error}");
+    }
+
+    #[test]
+    fn durability_is_for_local_files() {
+        let open = |url: &str, value: &str| {
+            let options = BTreeMap::from([("durability".to_owned(), value.to_owned())]);
+            StoreBuilder::parse(url, &options)
+        };
+        assert!(parse("file:///tmp").unwrap().durable);
+        assert!(open("file:///tmp", "full").unwrap().durable);
+        assert!(!open("file:///tmp", "none").unwrap().durable);
+        for (url, value) in [
+            ("file:///tmp", "some"),
+            ("memory://", "none"),
+            ("s3://b", "none"),
+        ] {
+            let error = open(url, value).unwrap_err();
+            assert!(error.message().contains("durability"), "{error}");
+        }
     }
 
     #[test]

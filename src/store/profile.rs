@@ -1,14 +1,8 @@
-//! Credentials from the AWS profile files, and the answer when there are none.
+//! Credentials from the AWS profile files.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use async_trait::async_trait;
-use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
-
-/// Words that mark the error of a store without credentials.
-pub(super) const NO_CREDENTIALS: &str = "no credentials were given";
 
 /// The static credentials of `profile` in the shared credentials file.
 pub(super) fn load(profile: &str) -> Option<AwsCredential> {
@@ -39,26 +33,6 @@ fn parse(text: &str, profile: &str) -> Option<AwsCredential> {
         secret_key: secret_key?,
         token,
     })
-}
-
-/// Answers for a store that has a custom endpoint and no credentials: asking the metadata service
-/// of some cloud would only hang.
-#[derive(Debug)]
-pub(super) struct NoCredentials;
-
-#[async_trait]
-impl CredentialProvider for NoCredentials {
-    type Credential = AwsCredential;
-
-    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
-        Err(object_store::Error::Generic {
-            store: "s3",
-            source: format!(
-                "{NO_CREDENTIALS}: set aws_access_key_id and aws_secret_access_key, a profile, or aws_skip_signature=true"
-            )
-            .into(),
-        })
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,281 @@
+//! Where credentials come from beside options and environment: a user's source, a profile, nowhere.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use chrono::{DateTime, TimeDelta, Utc};
+use object_store::CredentialProvider;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, AwsCredentialProvider};
+use object_store::azure::{
+    AzureAccessKey, AzureConfigKey, AzureCredential, AzureCredentialProvider, MicrosoftAzureBuilder,
+};
+use object_store::gcp::GcpCredential;
+use tokio::sync::{Mutex, OnceCell};
+
+use super::profile;
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Credentials are fetched anew so long before they expire.
+const REFRESH_BEFORE_EXPIRY: TimeDelta = TimeDelta::minutes(5);
+/// Words that mark the error of a store without credentials.
+pub(super) const NO_CREDENTIALS: &str = "no credentials were given";
+
+/// Credentials fetched from outside, such as a user's callable.
+#[async_trait]
+pub trait CredentialSource: Debug + Send + Sync + 'static {
+    /// The credentials by the names of `object_store`'s options, and when they expire.
+    async fn fetch(&self) -> Result<(HashMap<String, String>, Option<DateTime<Utc>>)>;
+}
+
+/// A credential and when it expires.
+type Cached<C> = Option<(Arc<C>, Option<DateTime<Utc>>)>;
+
+/// Takes one cloud's credential out of named values; says what is needed where it is not there.
+type Convert<C> = fn(&HashMap<String, String>) -> Result<C, &'static str>;
+
+/// Credentials of a [`CredentialSource`], kept until shortly before they expire.
+#[derive(Debug)]
+pub(super) struct CachedSource<C> {
+    source: Arc<dyn CredentialSource>,
+    clock: Arc<dyn Clock>,
+    convert: Convert<C>,
+    cached: Mutex<Cached<C>>,
+}
+
+impl<C> CachedSource<C> {
+    pub(super) fn new(
+        source: Arc<dyn CredentialSource>,
+        clock: Arc<dyn Clock>,
+        convert: Convert<C>,
+    ) -> Self {
+        Self {
+            source,
+            clock,
+            convert,
+            cached: Mutex::new(None),
+        }
+    }
+}
+
+#[async_trait]
+impl<C: Debug + Send + Sync + 'static> CredentialProvider for CachedSource<C> {
+    type Credential = C;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<C>> {
+        // Held across the fetch: one call at a time, the others wait for its result.
+        let mut cached = self.cached.lock().await;
+        let now = self.clock.now();
+        if let Some((credential, expiry)) = cached.as_ref()
+            && expiry.is_none_or(|at| now + REFRESH_BEFORE_EXPIRY < at)
+        {
+            return Ok(Arc::clone(credential));
+        }
+        let (values, expiry) = match self.source.fetch().await {
+            Ok(fetched) => fetched,
+            Err(e) => {
+                return match cached.as_ref() {
+                    Some((credential, Some(at))) if now < *at => {
+                        log::warn!(
+                            "credentials could not be refreshed, those there are last until {at}: {e}"
+                        );
+                        Ok(Arc::clone(credential))
+                    }
+                    _ => Err(unauthenticated(e)),
+                };
+            }
+        };
+        let credential = (self.convert)(&values).map_err(|needed| {
+            let message = format!("the credential provider must return {needed}");
+            unauthenticated(Error::new(ErrorKind::PermissionDenied, message))
+        })?;
+        let credential = Arc::new(credential);
+        *cached = Some((Arc::clone(&credential), expiry));
+        Ok(credential)
+    }
+}
+
+fn value(values: &HashMap<String, String>, names: &[&str]) -> Option<String> {
+    names.iter().find_map(|name| values.get(*name)).cloned()
+}
+
+/// `access_key_id` and `secret_access_key`, and where there is one `session_token`.
+pub(super) fn aws(values: &HashMap<String, String>) -> Result<AwsCredential, &'static str> {
+    let key_id = value(values, &["access_key_id", "aws_access_key_id"]);
+    let secret_key = value(values, &["secret_access_key", "aws_secret_access_key"]);
+    let token = ["session_token", "aws_session_token", "token", "aws_token"];
+    match (key_id, secret_key) {
+        (Some(key_id), Some(secret_key)) => Ok(AwsCredential {
+            key_id,
+            secret_key,
+            token: value(values, &token),
+        }),
+        _ => Err("access_key_id and secret_access_key"),
+    }
+}
+
+/// One of `bearer_token`, `sas_token` and `account_key`.
+pub(super) fn azure(values: &HashMap<String, String>) -> Result<AzureCredential, &'static str> {
+    if let Some(token) = value(values, &["bearer_token", "access_token", "token"]) {
+        return Ok(AzureCredential::BearerToken(token));
+    }
+    if let Some(token) = value(values, &["sas_token", "sas_key"]) {
+        let query = token.trim_start_matches('?').as_bytes();
+        let pairs = url::form_urlencoded::parse(query).into_owned().collect();
+        return Ok(AzureCredential::SASToken(pairs));
+    }
+    let key = value(values, &["account_key", "access_key"]);
+    let key = key.and_then(|key| AzureAccessKey::try_new(&key).ok());
+    key.map(AzureCredential::AccessKey)
+        .ok_or("bearer_token, sas_token or account_key")
+}
+
+/// `bearer_token`.
+pub(super) fn gcp(values: &HashMap<String, String>) -> Result<GcpCredential, &'static str> {
+    let bearer = value(values, &["bearer_token", "access_token", "token"]);
+    bearer
+        .map(|bearer| GcpCredential { bearer })
+        .ok_or("bearer_token")
+}
+
+fn unauthenticated(error: Error) -> object_store::Error {
+    let marked = Error::new(ErrorKind::PermissionDenied, NO_CREDENTIALS).caused_by(error);
+    object_store::Error::Generic {
+        store: "credentials",
+        source: Box::new(marked),
+    }
+}
+
+/// Credentials where `object_store` would go and ask a metadata service that may not be there: those of
+/// a profile.
+pub(super) fn aws_profile(
+    builder: &AmazonS3Builder,
+    profile: Option<&str>,
+    custom_endpoint: bool,
+) -> object_store::Result<Option<AwsCredentialProvider>> {
+    let set = |key| {
+        let value = builder.get_config_value(&key);
+        value.is_some_and(|v| !v.is_empty() && v != "false")
+    };
+    let env = |name| std::env::var_os(name).is_some();
+    if profile.is_none()
+        && (set(AmazonS3ConfigKey::AccessKeyId)
+            || set(AmazonS3ConfigKey::SkipSignature)
+            || env("AWS_WEB_IDENTITY_TOKEN_FILE")
+            || env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+            || env("AWS_CONTAINER_CREDENTIALS_FULL_URI"))
+    {
+        return Ok(None);
+    }
+    let otherwise: AwsCredentialProvider = if custom_endpoint {
+        Arc::new(NoCredentials::new(
+            "set aws_access_key_id and aws_secret_access_key, a profile, or aws_skip_signature=true",
+        ))
+    } else {
+        Arc::clone(builder.clone().build()?.credentials())
+    };
+    let named = profile.map(ToOwned::to_owned);
+    let named = named.or_else(|| std::env::var("AWS_PROFILE").ok());
+    Ok(Some(Arc::new(Profile {
+        named: named.is_some(),
+        name: named.unwrap_or_else(|| "default".to_owned()),
+        otherwise,
+        loaded: OnceCell::new(),
+    })))
+}
+
+/// The answer of an account at a custom endpoint without credentials.
+pub(super) fn azure_without(builder: &MicrosoftAzureBuilder) -> Option<AzureCredentialProvider> {
+    let is_set = |key| builder.get_config_value(&key).is_some();
+    let is_true = |key| builder.get_config_value(&key).is_some_and(|v| v == "true");
+    let given = [
+        AzureConfigKey::AccessKey,
+        AzureConfigKey::SasKey,
+        AzureConfigKey::Token,
+        AzureConfigKey::ClientId,
+        AzureConfigKey::MsiEndpoint,
+        AzureConfigKey::FederatedTokenFile,
+    ];
+    let other = [
+        AzureConfigKey::SkipSignature,
+        AzureConfigKey::UseEmulator,
+        AzureConfigKey::UseAzureCli,
+    ];
+    if !is_set(AzureConfigKey::Endpoint)
+        || given.into_iter().any(is_set)
+        || other.into_iter().any(is_true)
+    {
+        return None;
+    }
+    Some(Arc::new(NoCredentials::new(
+        "set azure_storage_account_key, a SAS token or a client, or azure_skip_signature=true",
+    )))
+}
+
+/// The credentials of a profile, read at the first request.
+#[derive(Debug)]
+struct Profile {
+    name: String,
+    /// Somebody asked for this profile.
+    named: bool,
+    /// Asked where the profile is not there and nobody asked for it.
+    otherwise: AwsCredentialProvider,
+    loaded: OnceCell<Option<Arc<AwsCredential>>>,
+}
+
+#[async_trait]
+impl CredentialProvider for Profile {
+    type Credential = AwsCredential;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+        let load = || async {
+            let name = self.name.clone();
+            let loaded = tokio::task::spawn_blocking(move || profile::load(&name)).await?;
+            Ok::<_, object_store::Error>(loaded.map(Arc::new))
+        };
+        match self.loaded.get_or_try_init(load).await? {
+            Some(credential) => Ok(Arc::clone(credential)),
+            None if self.named => Err(unauthenticated(Error::new(
+                ErrorKind::PermissionDenied,
+                format!(
+                    "the shared credentials file has no keys of the AWS profile {:?}",
+                    self.name
+                ),
+            ))),
+            None => self.otherwise.get_credential().await,
+        }
+    }
+}
+
+/// Answers for a store that has a custom endpoint and no credentials: asking the metadata service
+/// of some cloud would only hang.
+#[derive(Debug)]
+struct NoCredentials<C> {
+    /// What can be given.
+    needed: &'static str,
+    credential: PhantomData<fn() -> C>,
+}
+
+impl<C> NoCredentials<C> {
+    fn new(needed: &'static str) -> Self {
+        Self {
+            needed,
+            credential: PhantomData,
+        }
+    }
+}
+
+#[async_trait]
+impl<C: Debug + Send + Sync + 'static> CredentialProvider for NoCredentials<C> {
+    type Credential = C;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<C>> {
+        Err(object_store::Error::Generic {
+            store: "credentials",
+            source: format!("{NO_CREDENTIALS}: {}", self.needed).into(),
+        })
+    }
+}

@@ -1,0 +1,193 @@
+//! Keeps credentials out of what people see: messages, logs and representations.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What stands for a secret.
+const MASK: &str = "***";
+/// Pieces of the names of options whose values are secrets.
+const SECRET_NAMES: [&str; 8] = [
+    "secret",
+    "key",
+    "token",
+    "password",
+    "sas",
+    "credential",
+    "signature",
+    "authorization",
+];
+/// Names of query parameters and of pairs whose values are secrets.
+const SECRET_PARAMETERS: [&str; 12] = [
+    "sig",
+    "signature",
+    "x-amz-signature",
+    "x-amz-credential",
+    "x-amz-security-token",
+    "x-goog-signature",
+    "x-goog-credential",
+    "token",
+    "access_token",
+    "password",
+    "secret",
+    "sas",
+];
+/// A shorter value would mask ordinary words of messages.
+const MIN_SECRET_BYTES: usize = 4;
+
+/// The secrets among the options of a store.
+#[derive(Clone, Default)]
+pub struct Secrets {
+    values: Vec<String>,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secrets")
+    }
+}
+
+impl Secrets {
+    /// The values of options with secret names, and what stands before an `@` in any other.
+    pub fn of(options: &BTreeMap<String, String>) -> Self {
+        let mut values: Vec<String> = Vec::new();
+        for (name, value) in options {
+            if is_secret(name) {
+                values.push(value.clone());
+            } else if let Some((before, _)) = value.rsplit_once('@') {
+                let userinfo = before.rsplit_once("://").map_or(before, |(_, rest)| rest);
+                let password = userinfo.split_once(':').map(|(_, password)| password);
+                values.push(userinfo.to_owned());
+                values.extend(password.map(ToOwned::to_owned));
+            }
+        }
+        values.retain(|value| value.len() >= MIN_SECRET_BYTES);
+        // The longest first: one may be a piece of another.
+        values.sort_by_key(|value| std::cmp::Reverse(value.len()));
+        Self { values }
+    }
+
+    /// The text without these secrets, and without those of URLs.
+    pub fn mask(&self, text: &str) -> String {
+        let masked = (self.values.iter()).fold(text.to_owned(), |text, secret| {
+            text.replace(secret.as_str(), MASK)
+        });
+        mask_urls(&masked)
+    }
+}
+
+/// Whether the value of an option is a secret.
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRET_NAMES.iter().any(|piece| name.contains(piece))
+}
+
+/// The value of an option as it may be shown.
+pub fn mask_option(name: &str, value: &str) -> String {
+    if is_secret(name) {
+        return MASK.to_owned();
+    }
+    match value.rsplit_once('@') {
+        // A proxy without a scheme.
+        Some((_, host)) if !value.contains("://") => format!("{MASK}@{host}"),
+        _ => mask_urls(value),
+    }
+}
+
+/// The text with `***` for user names and passwords of URLs, and for signatures and tokens of queries.
+pub fn mask_urls(text: &str) -> String {
+    mask_parameters(&mask_userinfo(text))
+}
+
+fn mask_userinfo(text: &str) -> String {
+    let mut masked = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        masked.push_str(before);
+        let is_end = |c: char| c.is_whitespace() || "/?#\"'`<>(){}|\\,;".contains(c);
+        let authority = &after[..after.find(is_end).unwrap_or(after.len())];
+        rest = match authority.rfind('@') {
+            Some(end) => {
+                masked.push_str(MASK);
+                &after[end..]
+            }
+            None => after,
+        };
+    }
+    masked.push_str(rest);
+    masked
+}
+
+fn mask_parameters(text: &str) -> String {
+    let mut masked = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('=') {
+        let (name, value) = (&rest[..at], &rest[at + 1..]);
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let start = name.trim_end_matches(is_part).len();
+        masked.push_str(&rest[..=at]);
+        rest = value;
+        let follows_mark = name[..start].ends_with(['?', '&']) || start == 0;
+        if follows_mark && SECRET_PARAMETERS.contains(&&*name[start..].to_ascii_lowercase()) {
+            let is_end = |c: char| c.is_whitespace() || "&\"'`<>(){}|\\,;".contains(c);
+            let end = value.find(is_end).unwrap_or(value.len());
+            if end > 0 {
+                masked.push_str(MASK);
+            }
+            rest = &value[end..];
+        }
+    }
+    masked.push_str(rest);
+    masked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_user_names_and_signatures_of_urls() {
+        for (text, masked) in [
+            ("http://u:p@h:1/x", "http://***@h:1/x"),
+            (
+                "proxy \"http://u:p@x@h\" failed",
+                "proxy \"http://***@h\" failed",
+            ),
+            ("https://h/a@b", "https://h/a@b"),
+            (
+                "(https://h/c/p?sv=1&sig=ab%2Fc&se=2)",
+                "(https://h/c/p?sv=1&sig=***&se=2)",
+            ),
+            ("?X-Amz-Signature=abc", "?X-Amz-Signature=***"),
+            ("sig=abc", "sig=***"),
+            ("path=\"sig=\"", "path=\"sig=\""),
+            ("tokens=3", "tokens=3"),
+            ("k=v/part", "k=v/part"),
+            ("ünï://ü:ö@日?sig=日 x", "ünï://***@日?sig=*** x"),
+        ] {
+            assert_eq!(mask_urls(text), masked);
+        }
+    }
+
+    #[test]
+    fn masks_what_options_hold() {
+        let options = [
+            ("azure_storage_sas_key", "sv=1&sig=abcd"),
+            ("proxy_url", "user:passw0rd@proxy:80"),
+            ("aws_region", "eu-1"),
+        ];
+        let options = BTreeMap::from(options.map(|(k, v)| (k.to_owned(), v.to_owned())));
+        let secrets = Secrets::of(&options);
+        assert_eq!(
+            secrets.mask("eu-1: sv=1&sig=abcd, passw0rd"),
+            "eu-1: ***, ***"
+        );
+        assert!(!format!("{secrets:?}").contains("passw0rd"));
+        assert_eq!(
+            mask_option("proxy_url", &options["proxy_url"]),
+            "***@proxy:80"
+        );
+        assert_eq!(mask_option("aws_region", "eu-1"), "eu-1");
+        assert_eq!(mask_option("AWS_Secret_Access_Key", "x"), "***");
+    }
+}
