@@ -1,0 +1,321 @@
+//! How a call gets the lease on a dataset's folder: it places its claim where there is no intent, waits
+//! for one that is being carried out, and takes over one that was left behind.
+//!
+//! Taking over waits until requests of the former owner can no longer land: a whole lease without a
+//! change, half of one if its process is proven dead, the rest of its last request's window if it is
+//! this process, nothing where a kernel's lock was granted.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::INTENT;
+use super::activity::{Activity, time_to_quiet};
+use super::intent::{Intent, Operation};
+use super::lease::{Lease, Timing};
+use super::register::{Answer, StoredIntent, Writing, read_intent};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::owner::Owner;
+use crate::store::{Condition, Store, path};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// What came of asking for the folder.
+#[derive(Debug)]
+pub(super) enum Turn<'a> {
+    /// Our claim is there.
+    Ours(Lease<'a>),
+    /// Another's intent is there, and ours to settle first.
+    Abandoned(Lease<'a>),
+    /// There is no intent.
+    Vacant,
+}
+
+/// One call's wait for the lease on a folder.
+#[derive(Debug)]
+pub(super) struct Waiter<'a> {
+    store: &'a Store,
+    key: &'a str,
+    timing: Timing,
+    /// The bytes that were seen last, and since when.
+    seen: Option<(Bytes, Duration)>,
+    /// The publish that is waited for, and since when.
+    waiting_for: Option<(String, Duration)>,
+    pause: Duration,
+    /// Whether a claim may be there, or come to be, of which this call does not know.
+    claim_open: &'a AtomicBool,
+}
+
+impl<'a> Waiter<'a> {
+    /// A wait that has not begun. `claim_open` is set while the fate of a claim is open.
+    pub(super) fn new(store: &'a Store, key: &'a str, claim_open: &'a AtomicBool) -> Self {
+        Self {
+            store,
+            key,
+            timing: Timing::of(store),
+            seen: None,
+            waiting_for: None,
+            pause: FIRST_PAUSE,
+            claim_open,
+        }
+    }
+
+    /// Places `claim`, if one is given, or takes over what was left behind.
+    pub(super) async fn turn(&mut self, claim: Option<&Intent>) -> Result<Turn<'a>> {
+        if self.store.local().is_some() {
+            return self.turn_by_lock(claim).await;
+        }
+        loop {
+            let stored = match claim {
+                Some(claim) => match self.place(claim).await? {
+                    Ok(lease) => return Ok(Turn::Ours(lease)),
+                    Err(stored) => stored,
+                },
+                None => match read_intent(self.store, self.key).await? {
+                    Some(stored) => stored,
+                    None => return Ok(Turn::Vacant),
+                },
+            };
+            match Intent::parse(self.key, &stored.bytes) {
+                Ok(found) => {
+                    if self.is_abandoned(&stored.bytes, &found)
+                        && let Some(lease) = self.take_over(&stored, found).await?
+                    {
+                        return Ok(Turn::Abandoned(lease));
+                    }
+                }
+                Err(error) => {
+                    if let Some(lease) = self.replace_unreadable(&stored, claim, error).await? {
+                        return Ok(Turn::Ours(lease));
+                    }
+                }
+            }
+            self.rest(&stored.bytes).await?;
+        }
+    }
+
+    /// Places a claim where there is no intent, or says what is there.
+    async fn place(&self, claim: &Intent) -> Result<Result<Lease<'a>, StoredIntent>> {
+        let conditions = self.store.conditions(self.key).await?;
+        // Before it can be seen: nobody in this process may take it for abandoned.
+        let activity = Activity::begin(&claim.id, self.store.clock());
+        let mut writing = Writing::new(self.store, self.key, claim);
+        self.claim_open.store(true, Ordering::SeqCst);
+        loop {
+            let answer = writing.send(&Condition::Absent).await;
+            if answer.is_err() {
+                self.claim_open.store(writing.is_open(), Ordering::SeqCst);
+            }
+            match answer? {
+                Answer::Written(version) => {
+                    self.claim_open.store(false, Ordering::SeqCst);
+                    let place = (self.store, self.key);
+                    let mut lease =
+                        Lease::by_version(place, claim.clone(), version, conditions, activity);
+                    lease.was_resent = writing.was_resent();
+                    return Ok(Ok(lease));
+                }
+                Answer::Found(stored) => {
+                    self.claim_open.store(writing.is_open(), Ordering::SeqCst);
+                    return Ok(Err(stored));
+                }
+                Answer::Missing => writing.wait().await?,
+            }
+        }
+    }
+
+    /// Whether nobody carries the intent out any more, and no request of its owner can land.
+    fn is_abandoned(&mut self, bytes: &Bytes, found: &Intent) -> bool {
+        let now = self.store.clock().monotonic();
+        let since = match &self.seen {
+            Some((seen, since)) if seen == bytes => *since,
+            _ => now,
+        };
+        self.seen = Some((bytes.clone(), since));
+        let wait = if found.owner.is_me() {
+            match time_to_quiet(&found.id, now) {
+                Some(left) if left.is_zero() => return true,
+                Some(_) => self.timing.window(),
+                None => self.timing.expiry(),
+            }
+        } else if found.owner.is_dead() {
+            self.timing.window()
+        } else {
+            self.timing.expiry()
+        };
+        now.saturating_sub(since) >= wait
+    }
+
+    async fn take_over(&self, stored: &StoredIntent, found: Intent) -> Result<Option<Lease<'a>>> {
+        log::info!(
+            "settling the publish at {} that {:?} left behind",
+            self.key,
+            found.owner
+        );
+        let mut intent = found;
+        intent.owner = Owner::me();
+        self.write_over(stored, intent).await
+    }
+
+    async fn write_over(&self, stored: &StoredIntent, intent: Intent) -> Result<Option<Lease<'a>>> {
+        let conditions = self.store.conditions(self.key).await?;
+        let activity = Activity::begin(&intent.id, self.store.clock());
+        let now = self.store.clock().monotonic();
+        let version = (stored.e_tag.clone(), now);
+        let place = (self.store, self.key);
+        let lease = Lease::by_version(place, intent, version, conditions, activity);
+        match lease.rewrite(|_| ()).await {
+            Ok(()) => Ok(Some(lease)),
+            Err(e) if e.kind() == ErrorKind::Superseded => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// An intent that this version of pds cannot read stops all but those that write the dataset anew; one
+    /// of a newer version may be alive and stops all but a delete.
+    async fn replace_unreadable(
+        &mut self,
+        stored: &StoredIntent,
+        claim: Option<&Intent>,
+        error: Error,
+    ) -> Result<Option<Lease<'a>>> {
+        let Some(claim) = claim.filter(|claim| may_replace(claim, &error)) else {
+            return Err(error);
+        };
+        if error.kind() == ErrorKind::Locked {
+            let now = self.store.clock().monotonic();
+            let since = match &self.seen {
+                Some((seen, since)) if *seen == stored.bytes => *since,
+                _ => now,
+            };
+            self.seen = Some((stored.bytes.clone(), since));
+            if now.saturating_sub(since) < self.timing.expiry() {
+                return Ok(None);
+            }
+        }
+        log::warn!("{error}; it is replaced");
+        self.write_over(stored, claim.clone()).await
+    }
+
+    /// Waits a moment; an error when one publish goes on for too long.
+    async fn rest(&mut self, bytes: &Bytes) -> Result<()> {
+        let id = Intent::parse(self.key, bytes).map_or_else(|_| String::new(), |found| found.id);
+        self.wait_for(id, "another process").await
+    }
+
+    async fn wait_for(&mut self, id: String, owner: &str) -> Result<()> {
+        let now = self.store.clock().monotonic();
+        let since = match &self.waiting_for {
+            Some((waiting_for, since)) if *waiting_for == id => *since,
+            _ => now,
+        };
+        self.waiting_for = Some((id, since));
+        if now.saturating_sub(since) > self.timing.acquire_timeout() {
+            let message = format!(
+                "timed out waiting for {owner}, which is publishing to {:?}",
+                self.key
+            );
+            return Err(Error::new(ErrorKind::Locked, message).at(self.key));
+        }
+        self.store.clock().sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        Ok(())
+    }
+
+    async fn turn_by_lock(&mut self, claim: Option<&Intent>) -> Result<Turn<'a>> {
+        let path = path::join(self.key, INTENT);
+        let key = self.store.key(&path)?;
+        let local = self
+            .store
+            .local()
+            .ok_or_else(|| Error::other("internal error: not a local store"))?;
+        loop {
+            if claim.is_none() && read_intent(self.store, self.key).await?.is_none() {
+                return Ok(Turn::Vacant);
+            }
+            let locked = local.lock_file(&key, claim.is_some());
+            let locked = match locked.map_err(|e| self.store.error(e, &path)) {
+                // It has just been removed.
+                Err(e) if e.kind() == ErrorKind::NotFound && claim.is_none() => continue,
+                locked => locked?,
+            };
+            let Some((lock, bytes)) = locked else {
+                let (id, owner) = self.lock_holder().await;
+                self.wait_for(id, &owner).await?;
+                continue;
+            };
+            let place = (self.store, self.key);
+            let found = match Intent::parse(self.key, &bytes) {
+                _ if bytes.is_empty() => None,
+                Ok(found) => Some(found),
+                Err(error) => {
+                    if !claim.is_some_and(|claim| may_replace(claim, &error)) {
+                        return Err(error);
+                    }
+                    log::warn!("{error}; it is replaced");
+                    None
+                }
+            };
+            let (intent, is_ours) = match (found, claim) {
+                (Some(found), _) => (found, false),
+                (None, Some(claim)) => (claim.clone(), true),
+                // Created, and its owner died before it wrote: nothing was begun.
+                (None, None) => {
+                    let unlinked = local.unlink_locked(lock, &key);
+                    unlinked.map_err(|e| self.store.error(e, &path))?;
+                    return Ok(Turn::Vacant);
+                }
+            };
+            let activity = Activity::begin(&intent.id, self.store.clock());
+            let lease = Lease::by_lock(place, intent, lock, activity);
+            let owner = Owner::me();
+            lease.rewrite(|intent| intent.owner = owner).await?;
+            return Ok(if is_ours {
+                Turn::Ours(lease)
+            } else {
+                Turn::Abandoned(lease)
+            });
+        }
+    }
+
+    /// Which publish holds the lock, and whose it is.
+    async fn lock_holder(&self) -> (String, String) {
+        let stored = read_intent(self.store, self.key).await.ok().flatten();
+        let intent = stored.and_then(|stored| Intent::parse(self.key, &stored.bytes).ok());
+        intent.map_or_else(
+            || (String::new(), "another process".to_owned()),
+            |intent| (intent.id, format!("process {}", intent.owner.pid)),
+        )
+    }
+}
+
+/// Whether a claim may be put over an intent that cannot be read.
+fn may_replace(claim: &Intent, error: &Error) -> bool {
+    match &claim.operation {
+        Operation::Delete => true,
+        Operation::Write { overwrite, .. } => {
+            *overwrite && error.kind() == ErrorKind::DatasetIncomplete
+        }
+        Operation::Heal => false,
+    }
+}
+
+/// Waits until no intent of this write is there.
+pub(super) async fn wait_until_gone(lease: &Lease<'_>) -> Result<()> {
+    let clock = lease.store.clock();
+    let began = clock.monotonic();
+    while clock.monotonic().saturating_sub(began) < lease.timing.acquire_timeout() {
+        match read_intent(lease.store, lease.key).await? {
+            Some(stored)
+                if Intent::parse(lease.key, &stored.bytes).is_ok_and(|i| i.id == lease.id) =>
+            {
+                clock.sleep(lease.timing.heartbeat() / 10).await;
+            }
+            _ => return Ok(()),
+        }
+    }
+    let message = "the process that took the publish over does not end";
+    Err(Error::new(ErrorKind::Locked, message).at(lease.key))
+}

@@ -1,0 +1,207 @@
+//! What this process is publishing, by the identity of the write.
+//!
+//! Whether an intent of this process is worked on is known exactly: a count of the calls that do, since
+//! one may fail to take over what another carries out. A request that names nothing that never recurs
+//! (see `docs/design`) may still be under way after its call was cancelled, so the process also
+//! remembers when the last of these can no longer land.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::clock::Clock;
+
+/// Writes whose replaced manifest is remembered, so that a repeated publish is told from a first.
+const MAX_REMEMBERED: usize = 10_000;
+
+#[derive(Debug)]
+struct Entry {
+    calls: usize,
+    quiet_at: Duration,
+    /// That of `quiet_at`: stores may have clocks of their own.
+    clock: Arc<dyn Clock>,
+}
+
+impl Entry {
+    fn is_over(&self) -> bool {
+        self.calls == 0 && self.quiet_at <= self.clock.monotonic()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Registry {
+    entries: HashMap<String, Entry>,
+    /// The manifest's version that each write replaced, oldest write first.
+    replaced: Vec<(String, Option<String>)>,
+}
+
+fn registry() -> MutexGuard<'static, Registry> {
+    static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A call that works on a write's intent, until dropped.
+#[derive(Debug)]
+pub(super) struct Activity {
+    id: String,
+    clock: Arc<dyn Clock>,
+}
+
+impl Activity {
+    /// Counts a call that works on the intent `id`.
+    pub(super) fn begin(id: &str, clock: &Arc<dyn Clock>) -> Self {
+        let mut registry = registry();
+        registry.entries.retain(|_, entry| !entry.is_over());
+        let entry = registry
+            .entries
+            .entry(id.to_owned())
+            .or_insert_with(|| Entry {
+                calls: 0,
+                quiet_at: Duration::ZERO,
+                clock: Arc::clone(clock),
+            });
+        entry.calls += 1;
+        Self {
+            id: id.to_owned(),
+            clock: Arc::clone(clock),
+        }
+    }
+
+    /// A request begins that can land for `window` after it was given up.
+    pub(super) fn send(&self, window: Duration) -> OpenRequest<'_> {
+        OpenRequest {
+            activity: self,
+            window,
+            answered: false,
+        }
+    }
+}
+
+impl Drop for Activity {
+    fn drop(&mut self) {
+        let mut registry = registry();
+        if let Some(entry) = registry.entries.get_mut(&self.id) {
+            entry.calls -= 1;
+            if entry.is_over() {
+                registry.entries.remove(&self.id);
+            }
+        }
+    }
+}
+
+/// A request under way.
+#[derive(Debug)]
+pub(super) struct OpenRequest<'a> {
+    activity: &'a Activity,
+    window: Duration,
+    answered: bool,
+}
+
+impl OpenRequest<'_> {
+    /// It was answered in time, or never sent: it is not under way any more.
+    pub(super) fn close(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for OpenRequest<'_> {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        let quiet_at = self.activity.clock.monotonic() + self.window;
+        if let Some(entry) = registry().entries.get_mut(&self.activity.id) {
+            entry.quiet_at = entry.quiet_at.max(quiet_at);
+        }
+    }
+}
+
+/// How long from `now` this process may still change something in the name of the intent `id`; None
+/// while a call works on it.
+pub(super) fn time_to_quiet(id: &str, now: Duration) -> Option<Duration> {
+    match registry().entries.get(id) {
+        Some(entry) if entry.calls > 0 => None,
+        Some(entry) => Some(entry.quiet_at.saturating_sub(now)),
+        None => Some(Duration::ZERO),
+    }
+}
+
+/// Remembers which manifest a write replaces.
+pub(super) fn remember_replaced(id: &str, manifest: Option<&str>) {
+    let mut registry = registry();
+    if registry.replaced.iter().any(|(known, _)| known == id) {
+        return;
+    }
+    if registry.replaced.len() == MAX_REMEMBERED {
+        registry.replaced.remove(0);
+    }
+    let manifest = manifest.map(str::to_owned);
+    registry.replaced.push((id.to_owned(), manifest));
+}
+
+/// What is remembered of a write: whether it has come so far as to replace something, and what.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Replaced {
+    /// Nothing yet.
+    Never,
+    /// A folder without a manifest.
+    Nothing,
+    /// This version of the manifest.
+    Manifest(String),
+}
+
+impl Replaced {
+    /// Whether the manifest that is there now, if any, came after what the write replaced.
+    pub(super) fn is_outdated(&self, there: Option<&str>) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Nothing => there.is_some(),
+            Self::Manifest(manifest) => there != Some(manifest),
+        }
+    }
+}
+
+/// What a write has replaced in this process.
+pub(super) fn replaced_by(id: &str) -> Replaced {
+    let registry = registry();
+    let mut known = registry.replaced.iter();
+    match known.find(|(known, _)| known == id) {
+        None => Replaced::Never,
+        Some((_, None)) => Replaced::Nothing,
+        Some((_, Some(manifest))) => Replaced::Manifest(manifest.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+
+    #[test]
+    fn a_second_call_that_ends_does_not_end_the_first() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let now = clock.monotonic();
+        let first = Activity::begin("twice", &clock);
+        drop(Activity::begin("twice", &clock));
+        assert_eq!(time_to_quiet("twice", now), None);
+        drop(first);
+        assert_eq!(time_to_quiet("twice", now), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_request_that_was_given_up_may_land_for_a_while() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let call = Activity::begin("given up", &clock);
+        drop(call.send(Duration::from_hours(1)));
+        drop(call);
+        let left = time_to_quiet("given up", clock.monotonic()).unwrap();
+        assert!(left > Duration::from_mins(59));
+        let call = Activity::begin("answered", &clock);
+        call.send(Duration::from_hours(1)).close();
+        drop(call);
+        assert_eq!(
+            time_to_quiet("answered", clock.monotonic()),
+            Some(Duration::ZERO)
+        );
+    }
+}

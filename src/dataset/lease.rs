@@ -1,0 +1,415 @@
+//! The lease on a dataset's folder: an intent that is this process's to carry out.
+//!
+//! On object stores the owner writes its intent anew every sixth of the lease, conditionally, from a
+//! loop of its own ([`Lease::keep`]), so that a slow request does not look like a dead owner. Two kinds
+//! of requests are sent under it. *Fenced* requests name a version that never recurs; they need nothing
+//! but that the lease was ours lately. *Bounded* requests ([`Lease::bounded`]) name nothing of the kind
+//! (the deletion of a marker, an empty object, looks like any other): each is sent once, by a
+//! confirmation that is fresh, with a deadline at which its connection is closed, and after an unknown
+//! answer nothing else is sent until it can no longer land.
+//!
+//! On local files the lease is a lock of the kernel on `_publish.json` itself: nothing is late there, and
+//! a lock that is granted proves that its former holder ended.
+//!
+//! Assumed: a request does not land later than half a lease after its connection was closed or its
+//! process died; clocks differ in rate by less than 1 %.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+
+use super::INTENT;
+use super::activity::Activity;
+use super::intent::Intent;
+use super::register::{MAX_SENDS, RESEND_DELAY, is_open, read_intent, replace};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Condition, Conditions, FileLock, LockCell, SendLimit, Store, path};
+
+/// The times of a lease.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Timing {
+    lease: Duration,
+}
+
+impl Timing {
+    pub(super) fn of(store: &Store) -> Self {
+        Self {
+            lease: store.publish_lease(),
+        }
+    }
+
+    /// How often the intent is written anew, and how old a confirmation may be for a bounded request.
+    pub(super) fn heartbeat(self) -> Duration {
+        self.lease / 6
+    }
+
+    /// How long after its confirmation a request may be under way, and how late one may land.
+    pub(super) fn window(self) -> Duration {
+        self.lease / 2
+    }
+
+    /// How long an intent must stay the same before others take it over.
+    pub(super) fn expiry(self) -> Duration {
+        self.lease + self.lease / 100
+    }
+
+    /// How long a call waits for one publish of others that goes on and on.
+    pub(super) fn acquire_timeout(self) -> Duration {
+        (self.lease * 20).max(Duration::from_mins(1))
+    }
+}
+
+/// What a bounded request came to.
+#[derive(Debug)]
+pub(super) enum Sent<T> {
+    /// It was answered within its window.
+    Done(T),
+    /// It may have landed, or may land until the window has passed.
+    Unknown(Error),
+}
+
+/// How the intent is held.
+#[derive(Debug)]
+enum Hold {
+    /// By the version that was written last, at the time at which it was sent.
+    Version {
+        e_tag: String,
+        confirmed_at: Duration,
+    },
+    /// By a lock.
+    Lock(Arc<LockCell>),
+    /// Others have it, or nobody.
+    Lost,
+}
+
+#[derive(Debug)]
+struct State {
+    intent: Intent,
+    hold: Hold,
+}
+
+/// An intent that is ours to carry out.
+#[derive(Debug)]
+pub(super) struct Lease<'a> {
+    pub(super) store: &'a Store,
+    pub(super) key: &'a str,
+    /// The identity of the write.
+    pub(super) id: String,
+    /// What the store can refuse by a condition; on local files everything is under the lock.
+    pub(super) conditions: Conditions,
+    pub(super) timing: Timing,
+    /// Whether the claim was sent more than once, so that another may have carried out an earlier one.
+    pub(super) was_resent: bool,
+    state: Mutex<State>,
+    activity: Activity,
+}
+
+impl<'a> Lease<'a> {
+    /// A lease by a version that this process has written, or is about to write over.
+    pub(super) fn by_version(
+        (store, key): (&'a Store, &'a str),
+        intent: Intent,
+        (e_tag, confirmed_at): (String, Duration),
+        conditions: Conditions,
+        activity: Activity,
+    ) -> Self {
+        let hold = Hold::Version {
+            e_tag,
+            confirmed_at,
+        };
+        Self::new((store, key), intent, hold, conditions, activity)
+    }
+
+    /// A lease by a lock.
+    pub(super) fn by_lock(
+        (store, key): (&'a Store, &'a str),
+        intent: Intent,
+        lock: FileLock,
+        activity: Activity,
+    ) -> Self {
+        let hold = Hold::Lock(Arc::new(LockCell::new(lock)));
+        Self::new((store, key), intent, hold, Conditions::ALL, activity)
+    }
+
+    fn new(
+        (store, key): (&'a Store, &'a str),
+        intent: Intent,
+        hold: Hold,
+        conditions: Conditions,
+        activity: Activity,
+    ) -> Self {
+        Self {
+            store,
+            key,
+            id: intent.id.clone(),
+            conditions,
+            timing: Timing::of(store),
+            was_resent: false,
+            state: Mutex::new(State { intent, hold }),
+            activity,
+        }
+    }
+
+    /// Whether a lock stands for all conditions.
+    pub(super) fn is_lock(&self) -> bool {
+        self.store.local().is_some()
+    }
+
+    /// The condition that an object is still the version `e_tag`, or still missing; none under a lock.
+    pub(super) fn unchanged(&self, e_tag: Option<&str>) -> Condition {
+        match e_tag {
+            _ if self.is_lock() => Condition::Always,
+            Some(e_tag) => Condition::Matches(e_tag.to_owned()),
+            None => Condition::Absent,
+        }
+    }
+
+    /// The intent as it was written last.
+    pub(super) async fn intent(&self) -> Intent {
+        self.state.lock().await.intent.clone()
+    }
+
+    /// Whether a listing that shows this version of the intent shows ours.
+    pub(super) async fn is_version(&self, e_tag: Option<&str>) -> bool {
+        match &self.state.lock().await.hold {
+            Hold::Version { e_tag: ours, .. } => {
+                e_tag.map(|tag| tag.trim_matches('"')) == Some(ours.trim_matches('"'))
+            }
+            Hold::Lock(_) => true,
+            Hold::Lost => false,
+        }
+    }
+
+    /// The store, on which local work keeps the lock until it has ended, cancelled or not.
+    pub(super) async fn held_store(&self) -> Store {
+        match &self.state.lock().await.hold {
+            Hold::Lock(lock) => self.store.holding(lock),
+            _ => self.store.clone(),
+        }
+    }
+
+    /// Writes the intent anew, changed or not.
+    pub(super) async fn rewrite(&self, change: impl FnOnce(&mut Intent)) -> Result<()> {
+        let mut state = self.state.lock().await;
+        let mut next = state.intent.clone();
+        change(&mut next);
+        let hold = std::mem::replace(&mut state.hold, Hold::Lost);
+        match hold {
+            Hold::Lost => return Err(self.lost()),
+            Hold::Lock(lock) => {
+                let written = self.rewrite_locked(&lock, &next);
+                state.hold = Hold::Lock(lock);
+                written?;
+            }
+            Hold::Version {
+                e_tag,
+                confirmed_at,
+            } => {
+                // Back in its place first: the request may be cancelled.
+                state.hold = Hold::Version {
+                    e_tag: e_tag.clone(),
+                    confirmed_at,
+                };
+                let replaced = replace(self.store, self.key, &e_tag, &next).await?;
+                let Some((e_tag, confirmed_at)) = replaced else {
+                    state.hold = Hold::Lost;
+                    return Err(self.lost());
+                };
+                state.hold = Hold::Version {
+                    e_tag,
+                    confirmed_at,
+                };
+            }
+        }
+        state.intent = next;
+        Ok(())
+    }
+
+    fn rewrite_locked(&self, cell: &LockCell, next: &Intent) -> Result<()> {
+        let path = path::join(self.key, INTENT);
+        let key = self.store.key(&path)?;
+        let (Some(lock), Some(local)) = (cell.take(), self.store.local()) else {
+            return Err(self.lost());
+        };
+        let (_, bytes) = next.to_bytes(self.store.clock().new_id());
+        let replaced = local.replace_locked(lock, &key, &bytes);
+        cell.put(replaced.map_err(|e| self.store.error(e, &path))?);
+        Ok(())
+    }
+
+    /// Puts another intent in the place of this one, which cannot be carried out.
+    pub(super) async fn replace(self, claim: &Intent) -> Result<Self> {
+        let hold = self.state.into_inner().hold;
+        let activity = Activity::begin(&claim.id, self.store.clock());
+        let place = (self.store, self.key);
+        let lease = Self::new(place, claim.clone(), hold, self.conditions, activity);
+        lease.rewrite(|_| ()).await?;
+        Ok(lease)
+    }
+
+    /// Makes sure that the lease was ours at most `age` ago; gives when it was confirmed.
+    pub(super) async fn confirm(&self, age: Duration) -> Result<Duration> {
+        loop {
+            let now = self.store.clock().monotonic();
+            match &self.state.lock().await.hold {
+                Hold::Lost => return Err(self.lost()),
+                Hold::Lock(_) => return Ok(now),
+                Hold::Version { confirmed_at, .. } => {
+                    if now.saturating_sub(*confirmed_at) < age {
+                        return Ok(*confirmed_at);
+                    }
+                }
+            }
+            self.rewrite(|_| ()).await?;
+        }
+    }
+
+    /// Before a fenced request: none is sent by who may have been taken over.
+    pub(super) async fn check(&self) -> Result<()> {
+        self.confirm(self.timing.window()).await.map(drop)
+    }
+
+    /// Sends a request that no condition fences: once, with a deadline.
+    #[expect(
+        clippy::future_not_send,
+        reason = "it is as `Send` as the request that it is given"
+    )]
+    pub(super) async fn bounded<T, F>(&self, send: impl Fn(Store) -> F) -> Result<Sent<T>>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        loop {
+            let confirmed_at = self.confirm(self.timing.heartbeat()).await?;
+            if self.is_lock() {
+                return send(self.held_store().await).await.map(Sent::Done);
+            }
+            let deadline = confirmed_at + self.timing.window();
+            let open = self.activity.send(self.timing.window());
+            let answer = send(self.store.limited(SendLimit {
+                deadline: Some(deadline),
+                once: true,
+            }));
+            let answer = answer.await;
+            let late = self.store.clock().monotonic() > deadline;
+            match answer {
+                Err(e) if e.kind() == ErrorKind::Expired => open.close(),
+                Err(e) if is_open(&e) => return Ok(Sent::Unknown(e)),
+                // The process was stopped between the look at the clock and the answer.
+                _ if late => {
+                    let error = Error::other("the answer came after the deadline of its request");
+                    return Ok(Sent::Unknown(error.at(self.key)));
+                }
+                answer => {
+                    open.close();
+                    return answer.map(Sent::Done);
+                }
+            }
+        }
+    }
+
+    /// After a bounded request whose outcome is unknown: waits until it can no longer land. The lease is
+    /// ours after that, or the error says that it is not.
+    pub(super) async fn drain(&self) -> Result<()> {
+        self.rewrite(|_| ()).await?;
+        self.store.clock().sleep(self.timing.window()).await;
+        self.confirm(self.timing.heartbeat()).await.map(drop)
+    }
+
+    /// Does `work` while the intent is written anew again and again.
+    pub(super) async fn keep<T>(&self, work: impl Future<Output = T>) -> T {
+        if self.is_lock() {
+            return work.await;
+        }
+        let renew = async {
+            loop {
+                self.store.clock().sleep(self.timing.heartbeat()).await;
+                if self.confirm(self.timing.heartbeat()).await.is_err() {
+                    // The work finds out at its next step.
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        let mut renew = std::pin::pin!(renew);
+        let done = tokio::select! {
+            biased;
+            done = work => done,
+            () = &mut renew => unreachable!("it never ends"),
+        };
+        // A renewal that is under way ends first: cut off, it could land after the version that is released.
+        tokio::select! {
+            _ = self.state.lock() => done,
+            () = &mut renew => unreachable!("it never ends"),
+        }
+    }
+
+    /// Removes the intent: the operation is complete, or changed nothing. Never an error: whoever finds
+    /// an intent that is complete removes it.
+    pub(super) async fn release(&self) {
+        if let Err(e) = self.try_release().await {
+            log::warn!(
+                "{INTENT} of {} could not be removed, the next call does: {e}",
+                self.key
+            );
+        }
+    }
+
+    async fn try_release(&self) -> Result<()> {
+        let path = path::join(self.key, INTENT);
+        if self.is_lock() {
+            let mut state = self.state.lock().await;
+            let hold = std::mem::replace(&mut state.hold, Hold::Lost);
+            let (Hold::Lock(cell), Some(local)) = (hold, self.store.local()) else {
+                return Ok(());
+            };
+            let key = self.store.key(&path)?;
+            let Some(lock) = cell.take() else {
+                return Err(self.lost());
+            };
+            let unlinked = local.unlink_locked(lock, &key);
+            return unlinked.map_err(|e| self.store.error(e, &path));
+        }
+        if !self.conditions.delete {
+            // Never repeated: if the first is carried out after all, another's may be there by then.
+            let sent = self.bounded(|store| {
+                let path = path.clone();
+                async move { store.delete_if(&path, &Condition::Always).await }
+            });
+            let sent = sent.await;
+            self.state.lock().await.hold = Hold::Lost;
+            return match sent? {
+                Sent::Done(_) => Ok(()),
+                Sent::Unknown(e) => Err(e),
+            };
+        }
+        let mut state = self.state.lock().await;
+        let Hold::Version { e_tag, .. } = std::mem::replace(&mut state.hold, Hold::Lost) else {
+            return Ok(());
+        };
+        let condition = Condition::Matches(e_tag.clone());
+        let mut sends = 0;
+        loop {
+            let error = match self.store.delete_if(&path, &condition).await {
+                Ok(true) => return Ok(()),
+                // The request may be what was not found.
+                Ok(false) => Error::new(ErrorKind::NotFound, "it was not there").at(&path),
+                Err(error) => error,
+            };
+            match read_intent(self.store, self.key).await {
+                Ok(Some(stored)) if stored.e_tag == e_tag => {}
+                Ok(_) => return Ok(()),
+                Err(_) => return Err(error),
+            }
+            sends += 1;
+            if sends == MAX_SENDS {
+                return Err(error);
+            }
+            self.store.clock().sleep(RESEND_DELAY * sends).await;
+        }
+    }
+
+    fn lost(&self) -> Error {
+        let message = "lost the publish lease: another process took over after this one stalled";
+        Error::new(ErrorKind::Superseded, message).at(self.key)
+    }
+}

@@ -1,0 +1,188 @@
+//! Conditional reads and writes of `_publish.json` on object stores, with lost answers settled by
+//! reading back.
+//!
+//! As [`crate::store::cas`], but every send has a nonce of its own: what lands late is told from what
+//! was written after it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::GetOptions;
+
+use super::INTENT;
+use super::intent::Intent;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Condition, SendLimit, Store, path};
+
+/// How often a conditional write whose outcome is open is sent again.
+pub(super) const MAX_SENDS: u32 = 5;
+pub(super) const RESEND_DELAY: Duration = Duration::from_millis(50);
+/// Intents hold the parts that are not staged, a megabyte at most, and the names of the others.
+const MAX_INTENT_BYTES: u64 = 256 << 20;
+
+/// A version of `_publish.json` that is there.
+#[derive(Debug, Clone)]
+pub(super) struct StoredIntent {
+    pub(super) bytes: Bytes,
+    pub(super) e_tag: String,
+}
+
+/// Reads `_publish.json` of an object store.
+pub(super) async fn read_intent(store: &Store, key: &str) -> Result<Option<StoredIntent>> {
+    let path = path::join(key, INTENT);
+    let read = store.get_at_most(&path, GetOptions::default(), MAX_INTENT_BYTES);
+    match read.await {
+        Ok((bytes, meta)) => Ok(Some(StoredIntent {
+            bytes,
+            e_tag: meta.e_tag.unwrap_or_default(),
+        })),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Whether a request that failed so may have been carried out, or may be yet.
+pub(super) fn is_open(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Other)
+}
+
+/// Writes `intent` over the version `e_tag`; gives the new version and when it was sent, or None where
+/// another version is there.
+pub(super) async fn replace(
+    store: &Store,
+    key: &str,
+    e_tag: &str,
+    intent: &Intent,
+) -> Result<Option<(String, Duration)>> {
+    let condition = Condition::Matches(e_tag.to_owned());
+    let mut writing = Writing::new(store, key, intent);
+    loop {
+        match writing.send(&condition).await? {
+            Answer::Written(version) => return Ok(Some(version)),
+            Answer::Found(stored) if stored.e_tag == e_tag => {}
+            Answer::Found(_) | Answer::Missing => return Ok(None),
+        }
+        writing.wait().await?;
+    }
+}
+
+/// What is there after a conditional write of an intent.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// One of our own writings: its version, and when it was sent.
+    Written((String, Duration)),
+    /// Something else.
+    Found(StoredIntent),
+    /// Nothing.
+    Missing,
+}
+
+/// One intent on its way to the store, sent as often as it takes, each time with a new nonce.
+#[derive(Debug)]
+pub(super) struct Writing<'a> {
+    store: &'a Store,
+    key: &'a str,
+    intent: &'a Intent,
+    sent: Vec<(String, Duration)>,
+    /// Whether one of them may land yet.
+    open: bool,
+    error: Option<Error>,
+}
+
+impl<'a> Writing<'a> {
+    pub(super) fn new(store: &'a Store, key: &'a str, intent: &'a Intent) -> Self {
+        Self {
+            store,
+            key,
+            intent,
+            sent: Vec::new(),
+            open: false,
+            error: None,
+        }
+    }
+
+    /// Whether a request may still land, so that the intent may be there later.
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Whether it was sent more than once.
+    pub(super) fn was_resent(&self) -> bool {
+        self.sent.len() > 1
+    }
+
+    /// Sends the intent once and says what is there. An error: it is not known, or the store refused.
+    pub(super) async fn send(&mut self, condition: &Condition) -> Result<Answer> {
+        let path = path::join(self.key, INTENT);
+        let clock = self.store.clock();
+        let (nonce, bytes) = self.intent.to_bytes(clock.new_id());
+        let sent_at = clock.monotonic();
+        self.sent.push((nonce, sent_at));
+        // The layer below would send the same bytes again.
+        let once = self.store.limited(SendLimit {
+            deadline: None,
+            once: true,
+        });
+        let was_open = std::mem::replace(&mut self.open, true);
+        match once.put_if(&path, bytes, condition).await {
+            Ok(put) => {
+                if let Some(e_tag) = put.e_tag {
+                    self.open = was_open;
+                    return Ok(Answer::Written((e_tag, sent_at)));
+                }
+            }
+            Err(e) if is_open(&e) => self.error = Some(e),
+            Err(e) => {
+                self.open = was_open;
+                let refused = matches!(e.kind(), ErrorKind::Conflict | ErrorKind::AlreadyExists);
+                if !refused && !was_open && e.kind() != ErrorKind::NotFound {
+                    return Err(e);
+                }
+                self.error = Some(e);
+            }
+        }
+        self.look().await
+    }
+
+    async fn look(&self) -> Result<Answer> {
+        let Some(stored) = read_intent(self.store, self.key).await? else {
+            return Ok(Answer::Missing);
+        };
+        let ours = Intent::parse(self.key, &stored.bytes)
+            .ok()
+            .filter(|found| found.id == self.intent.id && found.owner == self.intent.owner);
+        let sent = self.sent.iter();
+        let writing = ours.and_then(|found| {
+            sent.clone()
+                .find(|(nonce, _)| *nonce == found.nonce)
+                .map(|(_, sent_at)| *sent_at)
+        });
+        Ok(match writing {
+            Some(sent_at) => Answer::Written((stored.e_tag, sent_at)),
+            None => Answer::Found(stored),
+        })
+    }
+
+    /// Before another send; an error when there were enough.
+    pub(super) async fn wait(&mut self) -> Result<()> {
+        let sends = u32::try_from(self.sent.len()).unwrap_or(MAX_SENDS);
+        let waited = self.sent.first().map_or(Duration::ZERO, |(_, first)| {
+            self.store.clock().monotonic().saturating_sub(*first)
+        });
+        // A store that throttles may do so for a while.
+        if sends < MAX_SENDS || waited < self.store.publish_lease() / 2 {
+            self.store
+                .clock()
+                .sleep(RESEND_DELAY * 2_u32.pow(sends.min(4)))
+                .await;
+            return Ok(());
+        }
+        let error = self.error.take().unwrap_or_else(|| {
+            Error::other("a conditional write was acknowledged but is not visible")
+        });
+        Err(error
+            .with_kind(ErrorKind::Unavailable)
+            .context("the outcome is unknown: the intent to publish may have been recorded")
+            .at(self.key))
+    }
+}
