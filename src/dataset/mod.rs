@@ -2,34 +2,48 @@
 //!
 //! Writing is two steps. [`prepare`] encodes parts and leaves them where no reader sees them.
 //! [`publish`] makes them the dataset in a handful of small requests, under an intent
-//! (`_publish.json`, created if absent) that excludes a second publisher and is the redo log: a
-//! publish that a crash cut off is finished by the next call that may write. [`read`] returns one
+//! (`_publish.json`, created if absent) that excludes a second publisher and is the redo log: the next
+//! call that may write finishes a publish that a crash cut off, or puts the old dataset back. [`read`] returns one
 //! dataset or an error, never a mixture: parts carry the identity of their write, and manifest and
 //! marker are compared again after the last byte.
 //!
 //! Names in a dataset's folder: `data.parquet` or `part-NNNNN.parquet`, `manifest.json`,
 //! `_SUCCESS`; while a write is under way or after a crash also `_publish.json` and `.pds-…`.
 
+mod acquire;
+mod activity;
+mod clean;
+mod delete;
+mod folder;
 mod intent;
+mod lease;
 mod manage;
 mod manifest;
 mod open;
 mod prepare;
 mod publish;
 mod read;
+mod recover;
+mod register;
+mod removal;
 mod scan;
+mod steps;
+mod without_cas;
 
 use std::collections::BTreeMap;
 
 use arrow_array::RecordBatchReader;
 use serde::{Deserialize, Serialize};
 
-pub use self::manage::{Cleaned, Verified, clean, delete, exists, list, verify};
+pub use self::clean::{Cleaned, clean};
+pub use self::delete::delete;
+pub use self::manage::{Verified, exists, list, verify};
 pub use self::manifest::Manifest;
+pub use self::open::{PartEntry, PartIndex};
 pub use self::prepare::{Task, abort, abort_all, prepare};
 pub use self::publish::publish;
 pub use self::read::{Table, read, read_manifest};
-pub use self::scan::{scan, scan_part};
+pub use self::scan::{OpenDataset, index_parts, open as open_dataset, scan, scan_part};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
 pub use crate::part::Scan;
@@ -101,6 +115,8 @@ pub struct StagedPart {
     pub task: u64,
     /// Its number among its task's parts.
     pub sequence: u64,
+    /// Whether it is its task's last.
+    pub last: bool,
 }
 
 impl Write {
@@ -158,8 +174,8 @@ impl Write {
     }
 }
 
-/// Writes `input` as a dataset. `small` says that it stays in memory until it is published: then it
-/// is encoded while the store is asked whether a dataset is there.
+/// Writes `input` as a dataset. `small` says that it stays in memory until it is published: then
+/// nobody asks before that whether a dataset is there.
 pub async fn write(
     store: &Store,
     write: &Write,
@@ -168,19 +184,10 @@ pub async fn write(
     small: bool,
     schema_hash: &str,
 ) -> Result<Manifest> {
-    let parts = if small {
-        let preparing = prepare(store, write, task, input);
-        match futures::join!(write.check_free(store), preparing) {
-            (Ok(()), parts) => parts?,
-            (Err(error), parts) => {
-                abort(store, &parts.unwrap_or_default()).await;
-                return Err(error);
-            }
-        }
-    } else {
+    if !small {
         write.check_free(store).await?;
-        prepare(store, write, task, input).await?
-    };
+    }
+    let parts = prepare(store, write, task, input).await?;
     publish(store, write, parts, schema_hash).await
 }
 
@@ -208,17 +215,28 @@ fn incomplete(key: &str, why: &str) -> Error {
     .at(key)
 }
 
+/// Whether a name is one of a dataset's own files, which no part has.
+fn is_reserved(name: &str) -> bool {
+    [SUCCESS, MANIFEST, INTENT].contains(&name)
+}
+
 /// The key of a dataset: a path, not the root, and no name of a dataset's own files.
 pub fn check_key(key: &str) -> Result<()> {
-    if key.trim_matches(['/', '.']).is_empty() {
+    if matches!(key, "" | "." | "/") {
         let message = format!("{key:?} is the store's root; a dataset needs a key of its own");
         return Err(Error::new(ErrorKind::InvalidPath, message).at(key));
     }
     path::parse(key)?;
-    let ours = |s: &str| [SUCCESS, MANIFEST, INTENT].contains(&s) || s.starts_with(TEMP_PREFIX);
-    if let Some(name) = key.split('/').find(|s| ours(s)) {
+    let own = |s: &str| is_reserved(s) || s.starts_with(TEMP_PREFIX);
+    if let Some(name) = key.split('/').find(|s| own(s)) {
         let message = format!("key {key:?} holds {name:?}, a name of a dataset's own files");
         return Err(Error::new(ErrorKind::InvalidPath, message).at(key));
     }
     path::parse(&path::join(key, INTENT)).map(drop)
+}
+
+/// Reads an intent that anybody may have written.
+#[cfg(feature = "testing")]
+pub(crate) fn parse_intent(key: &str, bytes: &[u8]) {
+    let _ = intent::Intent::parse(key, bytes);
 }

@@ -39,6 +39,7 @@ pub async fn prepare(
     let (named, place) = (write.clone(), store.clone());
     let targets = Box::new(move |index| target(&place, &named, task, index));
     let files = stage(store, staging, plan, input, targets).await?;
+    let count = files.len() as u64;
     let numbered = files.into_iter().zip(0..);
     let part = |(file, sequence): (StagedFile, u64)| StagedPart {
         staged: file.staged,
@@ -46,6 +47,7 @@ pub async fn prepare(
         bytes: file.stats.bytes,
         task: task.number,
         sequence,
+        last: sequence + 1 == count,
     };
     Ok(numbered.map(part).collect())
 }

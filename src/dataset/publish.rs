@@ -1,29 +1,34 @@
 //! The second step of a write: staged parts become the dataset.
 //!
-//! Under the intent: remove the old marker, make the parts visible, put the manifest, put the
-//! marker, remove what the old dataset had beside. Every step can be repeated, so an intent that a
-//! crash left behind is carried out again from its beginning.
+//! Under a lease on the folder ([`super::lease`]) the folder is listed, every staged part is looked at,
+//! and only then something is changed, in an order in which a crash at any point leaves the old or the
+//! new dataset ([`super::recover`] goes on from there):
+//!
+//! - no marker (a new dataset): parts, strays, manifest, marker;
+//! - one file replaces one file of the same name: the file, the manifest; the marker stays;
+//! - else: the intent becomes active, which names what is replaced; the marker goes; then as above.
+//!
+//! The protocol, its crash points and late messages are in `docs/publish.md`; `tests/model` checks it.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
-use object_store::{GetOptions, PutMode};
-
-use super::intent::{Action, Held, IntendedPart, Intent, Turn, take_turn, wait_until_gone};
-use super::{MANIFEST, Manifest, SUCCESS, StagedPart, Write, already_exists, incomplete, prepare};
+use super::acquire::wait_until_gone;
+use super::activity::{Replaced, remember_replaced, replaced_by};
+use super::folder::{FolderState, is_part_name, is_sealed, listed_parts};
+use super::intent::{IntendedPart, Intent, Operation, Phase};
+use super::lease::Lease;
+use super::recover::{acquire, heal, publish_in_order, roll_back, unavailable_part};
+use super::steps::{Publication, StepError, Steps};
+use super::{MANIFEST, Manifest, StagedPart, Write, already_exists, prepare, without_cas};
 use crate::error::{Error, ErrorKind, Result};
-use crate::parquet::file::TAIL_BYTES;
-use crate::part::open;
-use crate::store::local::{TEMP_PREFIX, is_abandoned};
-use crate::store::stage::Staged;
-use crate::store::{Folder, Store, path};
+use crate::store::{Store, path};
 
-/// Parts made visible at once.
-const CONCURRENT_PARTS: usize = 16;
-
-/// Publishes the parts of a write as its dataset, ordered by task and sequence. After an error the
-/// staged parts are gone, unless the intent stands: then the next writing call finishes.
+/// Publishes the parts of a write as its dataset, ordered by task and sequence.
+///
+/// After an error that is certain the staged parts are gone; where the outcome is open, they and the
+/// intent stay, and the next call that may write settles it. A write that was published before and has
+/// been replaced since is [`ErrorKind::Superseded`].
 pub async fn publish(
     store: &Store,
     write: &Write,
@@ -31,6 +36,10 @@ pub async fn publish(
     schema_hash: &str,
 ) -> Result<Manifest> {
     parts.sort_by_key(|p| (p.task, p.sequence));
+    if let Err(error) = check_parts(&write.key, &parts) {
+        prepare::abort(store, &parts).await;
+        return Err(error);
+    }
     let names: Vec<String> = (0..parts.len()).map(|i| write.layout.name(i)).collect();
     let manifest = Manifest {
         dataset_key: write.key.clone(),
@@ -49,390 +58,284 @@ pub async fn publish(
         sequence: part.sequence,
         staged: part.staged.clone(),
     };
-    let action = Action::Write {
+    let publication = Publication {
         overwrite: write.overwrite,
-        manifest: manifest.to_json(),
+        manifest: manifest.to_json().into(),
         parts: names.into_iter().zip(&parts).map(intended).collect(),
     };
-    let intent = Intent::new(write.write_id, action);
     if !store.abilities().delete || !store.abilities().conditional {
-        publish_plainly(store, &write.key, &intent).await?;
+        without_cas::publish(store, &write.key, &publication).await?;
         return Ok(manifest);
     }
-    match acquire(store, &write.key, &intent).await {
-        Ok(held) => carry_out_ours(held).await?,
+    let claim = Intent::claim(
+        write.write_id,
+        Operation::Write {
+            overwrite: write.overwrite,
+            manifest: manifest.to_json(),
+            parts: publication.parts.clone(),
+        },
+    );
+    let claim_open = AtomicBool::new(false);
+    let staged = StagedParts::new(store, parts, &claim_open);
+    let lease = match Box::pin(acquire(store, &write.key, &claim, &claim_open)).await {
+        Ok(acquired) => acquired.lease,
         Err(error) => {
-            prepare::abort(store, &parts).await;
+            staged.abort_unless_claimed().await;
             return Err(error);
         }
-    }
+    };
+    staged.leave_to_intent();
+    lease
+        .keep(Box::pin(publish_under(&lease, &publication)))
+        .await?;
     Ok(manifest)
 }
 
-/// Places the intent, finishing first what others left behind.
-pub(super) async fn acquire<'a>(
+/// Staged parts of a call that has no lease yet: if it is cancelled they are removed, unless a claim that
+/// names them may be there.
+struct StagedParts<'a> {
     store: &'a Store,
-    key: &'a str,
-    intent: &Intent,
-) -> Result<Held<'a>> {
-    loop {
-        let held = match take_turn(store, key, Some(intent)).await? {
-            Turn::Ours(held) => return Ok(held),
-            Turn::Finish(held) => held,
-            Turn::Free => continue,
-        };
-        if let Err((held, error)) = finish(held).await {
-            if error.kind() != ErrorKind::DatasetIncomplete {
-                return Err(error);
-            }
-            log::warn!("{error}; it is replaced");
-            if let Some(held) = held.replace_with(intent).await? {
-                return Ok(held);
-            }
-        }
-    }
+    parts: Vec<StagedPart>,
+    claim_open: &'a AtomicBool,
 }
 
-/// Finishes a publish that was left behind, if there is one.
-pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
-    match take_turn(store, key, None).await? {
-        Turn::Finish(held) => finish(held).await.map_err(|(_, error)| error),
-        Turn::Ours(_) | Turn::Free => Ok(()),
-    }
-}
-
-/// Carries out another's intent; one that lost to an existing dataset is dropped.
-async fn finish(mut held: Held<'_>) -> Result<(), (Held<'_>, Error)> {
-    let done = match carry_out(&mut held).await {
-        Ok(Carried::Through) => held.release().await,
-        Ok(Carried::Refused) => give_up(&mut held).await,
-        Err(error) => Err(error),
-    };
-    done.map_err(|error| (held, error))
-}
-
-/// Carries out our own intent. If another process took it over, it is that one's to finish.
-pub(super) async fn carry_out_ours(mut held: Held<'_>) -> Result<()> {
-    let done = match carry_out(&mut held).await {
-        Ok(Carried::Through) => held.release().await,
-        Ok(Carried::Refused) => {
-            give_up(&mut held).await?;
-            return Err(already_exists(held.key));
-        }
-        Err(error) => Err(error),
-    };
-    match done {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::Superseded => {
-            wait_until_gone(held.store, held.key, &held.intent.id).await?;
-            if is_published(&held).await? {
-                return Ok(());
-            }
-            Err(error.context("another write replaced this one, or it could not be finished"))
-        }
-        Err(error) => {
-            Err(error.context("the publish was interrupted; the next write or read finishes it"))
-        }
-    }
-}
-
-/// Whether what is there now is what this intent wanted: its dataset, or none.
-async fn is_published(held: &Held<'_>) -> Result<bool> {
-    let is_marked = held.store.is_file(&path::join(held.key, SUCCESS)).await?;
-    let Action::Write {
-        manifest, parts, ..
-    } = &held.intent.action
-    else {
-        return Ok(!is_marked);
-    };
-    if !is_marked {
-        return Ok(false);
-    }
-    let found = held
-        .store
-        .get(&path::join(held.key, MANIFEST), GetOptions::default())
-        .await;
-    match found {
-        Ok((bytes, _)) => Ok(bytes == manifest.as_bytes() && is_shown(held, parts).await?),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(e),
-    }
-}
-
-/// Drops an intent that changed nothing yet.
-async fn give_up(held: &mut Held<'_>) -> Result<()> {
-    if let Action::Write { parts, .. } = &held.intent.action {
-        for part in parts {
-            if let Err(e) = part.staged.discard(held.store).await {
-                log::warn!("a staged part could not be removed: {e}");
-            }
-        }
-    }
-    held.release().await
-}
-
-/// How an intent ended.
-enum Carried {
-    /// It is complete.
-    Through,
-    /// A dataset is there that it may not replace; nothing was changed.
-    Refused,
-}
-
-async fn carry_out(held: &mut Held<'_>) -> Result<Carried> {
-    match held.intent.action.clone() {
-        Action::Write {
-            overwrite,
-            manifest,
+impl<'a> StagedParts<'a> {
+    fn new(store: &'a Store, parts: Vec<StagedPart>, claim_open: &'a AtomicBool) -> Self {
+        Self {
+            store,
             parts,
-        } => carry_out_write(held, overwrite, manifest.into(), &parts).await,
-        Action::Delete => {
-            super::manage::carry_out_delete(held).await?;
-            Ok(Carried::Through)
+            claim_open,
+        }
+    }
+
+    async fn abort_unless_claimed(mut self) {
+        let parts = std::mem::take(&mut self.parts);
+        if !self.claim_open.load(Ordering::SeqCst) {
+            prepare::abort(self.store, &parts).await;
+        }
+    }
+
+    fn leave_to_intent(mut self) {
+        self.parts.clear();
+    }
+}
+
+impl Drop for StagedParts<'_> {
+    fn drop(&mut self) {
+        if self.parts.is_empty() || self.claim_open.load(Ordering::SeqCst) {
+            return;
+        }
+        let (store, parts) = (self.store.clone(), std::mem::take(&mut self.parts));
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { prepare::abort(&store, &parts).await });
         }
     }
 }
 
-async fn carry_out_write(
-    held: &mut Held<'_>,
-    overwrite: bool,
-    manifest: Bytes,
-    parts: &[IntendedPart],
-) -> Result<Carried> {
-    let (store, key) = (held.store, held.key);
-    let (success, manifest_path) = (path::join(key, SUCCESS), path::join(key, MANIFEST));
-    let folder = look(store, key).await?;
-    let mut old_parts = Vec::new();
-    let mut finished = false;
-    if folder.has(&success) {
-        let old = match store.get(&manifest_path, GetOptions::default()).await {
-            Ok((bytes, _)) => bytes,
-            Err(e) if e.kind() == ErrorKind::NotFound => Bytes::new(),
-            Err(e) => return Err(e),
-        };
-        // Two writes begun in the same microsecond have the same manifest; their parts differ.
-        finished = old == manifest && is_shown(held, parts).await?;
-        if !finished && !overwrite {
-            return Ok(Carried::Refused);
-        }
-        if !finished {
-            old_parts = Manifest::from_json(&old)
-                .and_then(|m| m.check_parts().map(|()| m.parts))
-                .unwrap_or_default();
-            held.confirm().await?;
-            store.delete(&success).await?;
-        }
-    }
-    if !finished {
-        show_parts(held, parts).await?;
-        held.confirm().await?;
-        store
-            .put(&manifest_path, manifest, PutMode::Overwrite)
-            .await?;
-        held.confirm().await?;
-        store
-            .put(&success, Bytes::new(), PutMode::Overwrite)
-            .await?;
-    }
-    held.confirm().await?;
-    sweep(held, &folder, parts, &old_parts).await?;
-    Ok(Carried::Through)
-}
-
-/// Makes the parts visible. Uploads that were begun for another number come last and one by one,
-/// in order: each takes its name after the part that was begun for that name has left it.
-async fn show_parts(held: &mut Held<'_>, parts: &[IntendedPart]) -> Result<()> {
-    let (store, key) = (held.store, held.key);
-    let (moved, direct): (Vec<_>, Vec<_>) = parts
-        .iter()
-        .partition(|part| part.moved_from(key).is_some());
-    for some in direct.chunks(CONCURRENT_PARTS) {
-        held.confirm().await?;
-        let id = &held.intent.id;
-        let shown = some.iter().map(|part| show_part(store, key, id, part));
-        stream::iter(shown)
-            .buffer_unordered(CONCURRENT_PARTS)
-            .try_collect::<()>()
-            .await?;
-    }
-    for part in moved {
-        held.confirm().await?;
-        show_part(store, key, &held.intent.id, part).await?;
-    }
-    Ok(())
-}
-
-/// Whether the parts under their final names are those of this write.
-async fn is_shown(held: &Held<'_>, parts: &[IntendedPart]) -> Result<bool> {
-    match parts.first() {
-        Some(part) => {
-            is_there(
-                held.store,
-                &path::join(held.key, &part.name),
-                &held.intent.id,
-                part,
-            )
-            .await
-        }
-        None => Ok(true),
-    }
-}
-
-/// Makes one part visible, or finds that it is.
-async fn show_part(store: &Store, key: &str, id: &str, part: &IntendedPart) -> Result<()> {
-    let target = path::join(key, &part.name);
-    let missing = match part.staged.publish(store, &target).await {
-        Ok(()) => return Ok(()),
-        // Not found: it was made visible before. Unavailable: the answer may have been lost.
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Unavailable) => e,
-        Err(e) => return Err(e),
-    };
-    if is_there(store, &target, id, part).await? {
-        return Ok(());
-    }
-    if let Some(begun_for) = part.moved_from(key)
-        && is_there(store, begun_for, id, part).await?
-    {
-        return store.rename(begun_for, &target).await;
-    }
-    if missing.kind() == ErrorKind::Unavailable {
-        return Err(missing);
-    }
-    let why = format!(
-        "part {:?} of an interrupted write is gone; write it again with overwrite=True",
-        part.name
-    );
-    Err(incomplete(key, &why).caused_by(missing))
-}
-
-/// Whether the object at `path` is exactly this part.
-async fn is_there(store: &Store, path: &str, id: &str, part: &IntendedPart) -> Result<bool> {
-    let found = match open(store, path, TAIL_BYTES).await {
-        Ok(found) => found.file,
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PartCorrupted) => {
-            return Ok(false);
-        }
-        Err(e) => return Err(e),
-    };
-    Ok(found.length == part.bytes
-        && found.seal.is_some_and(|seal| {
-            let identity = &seal.identity;
-            format!("{:032x}", identity.write_id) == id
-                && (identity.task, identity.sequence) == (part.task, part.sequence)
-        }))
-}
-
-impl IntendedPart {
-    /// The name its upload was begun for, where that is not its own.
-    fn moved_from(&self, key: &str) -> Option<&str> {
-        match &self.staged {
-            Staged::Multipart { target, .. } if *target != path::join(key, &self.name) => {
-                Some(target)
+/// Every part is there once, and every task's parts from its first to its last.
+fn check_parts(key: &str, parts: &[StagedPart]) -> Result<()> {
+    let mut tasks: BTreeMap<u64, &StagedPart> = BTreeMap::new();
+    for part in parts {
+        let (task, sequence) = (part.task, part.sequence);
+        let refuse = |why: String| Err(Error::invalid(why).at(key));
+        match tasks.insert(task, part) {
+            Some(before) if before.sequence == sequence => {
+                return refuse(format!("part {sequence} of task {task} is given twice"));
             }
-            _ => None,
+            Some(before) if before.last || before.sequence + 1 != sequence => {
+                return refuse(format!(
+                    "part {sequence} of task {task} does not follow part {}; pass all parts of one attempt",
+                    before.sequence
+                ));
+            }
+            None if sequence != 0 => {
+                return refuse(format!("part 0 of task {task} is missing"));
+            }
+            _ => {}
         }
     }
-}
-
-/// Removes parts the new dataset does not have, what other attempts of its tasks left, and what
-/// killed writers of this host left.
-async fn sweep(
-    held: &Held<'_>,
-    folder: &Folder,
-    parts: &[IntendedPart],
-    old_parts: &[String],
-) -> Result<()> {
-    let (store, key) = (held.store, held.key);
-    let kept: HashSet<&str> = parts.iter().map(|p| p.name.as_str()).collect();
-    let staged: HashSet<&str> = parts.iter().filter_map(|p| p.staged.path()).collect();
-    let attempts = format!("{TEMP_PREFIX}w{}-", held.intent.id);
-    let goes = |name: &str| {
-        let stray = is_part_name(name) || old_parts.iter().any(|old| old == name);
-        let left = name.starts_with(&attempts) && !staged.contains(path::join(key, name).as_str());
-        (stray && !kept.contains(name)) || left || is_abandoned(name)
-    };
-    let listed = folder
-        .files
-        .iter()
-        .filter_map(|meta| meta.location.filename());
-    let unlisted = old_parts
-        .iter()
-        .map(String::as_str)
-        .filter(|_| !store.abilities().list);
-    let strays = listed
-        .chain(unlisted)
-        .filter(|name| goes(name))
-        .map(|name| path::join(key, name));
-    // A move whose last answer was lost left its source, which the listing made before cannot show.
-    let sources = parts
-        .iter()
-        .filter_map(|part| part.moved_from(key))
-        .filter(|from| !kept.contains(from.rsplit('/').next().unwrap_or_default()))
-        .map(str::to_owned);
-    let strays: Vec<String> = strays.chain(sources).collect();
-    store.delete_all(&strays).await
-}
-
-/// Whether a name is one that RFC-0008 gives to parts.
-pub(super) fn is_part_name(name: &str) -> bool {
-    let number = name
-        .strip_prefix("part-")
-        .and_then(|n| n.strip_suffix(".parquet"));
-    name == "data.parquet"
-        || number.is_some_and(|n| n.len() >= 5 && n.bytes().all(|b| b.is_ascii_digit()))
-}
-
-impl Folder {
-    pub(super) fn has(&self, path: &str) -> bool {
-        self.files.iter().any(|meta| meta.location.as_ref() == path)
+    match tasks.values().find(|part| !part.last) {
+        Some(part) => Err(Error::invalid(format!(
+            "task {} has parts after part {}, which are missing",
+            part.task, part.sequence
+        ))
+        .at(key)),
+        None => Ok(()),
     }
 }
 
-/// What the folder holds; where a store cannot list, whether the marker is there.
-pub(super) async fn look(store: &Store, key: &str) -> Result<Folder> {
-    if store.abilities().list {
-        return store.list_folder(key).await;
-    }
-    let success = path::join(key, SUCCESS);
-    let files = match store.head(&success).await {
-        Ok(meta) => vec![meta],
-        Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
-        Err(e) => return Err(e),
-    };
-    Ok(Folder {
-        files,
-        folders: Vec::new(),
-    })
+/// How a publish that changed nothing for good ended.
+enum Ended {
+    Published,
+    /// It may not be, and the old dataset, if any, is as it was.
+    Refused(Error),
 }
 
-/// For stores that cannot delete or cannot create exclusively: the RFC's order and nothing more.
-async fn publish_plainly(store: &Store, key: &str, intent: &Intent) -> Result<()> {
-    let Action::Write {
-        overwrite,
-        manifest,
-        parts,
-    } = &intent.action
-    else {
-        return Ok(());
-    };
-    let success = path::join(key, SUCCESS);
-    if store.is_file(&success).await? {
-        if !overwrite {
-            return Err(already_exists(key));
+async fn publish_under(lease: &Lease<'_>, publication: &Publication) -> Result<()> {
+    let mut changed = false;
+    match carry_out(lease, publication, &mut changed).await {
+        Ok(Ended::Published) => {
+            lease.release().await;
+            Ok(())
         }
-        store.delete(&success).await?;
+        Ok(Ended::Refused(error)) => {
+            discard(lease, &publication.parts).await;
+            lease.release().await;
+            Err(error)
+        }
+        Err(error) if error.kind() == ErrorKind::Superseded => {
+            settle_lost(lease, publication, error).await
+        }
+        Err(error) if !changed => {
+            // Nothing was begun: the claim and what is staged need not wait for the next call.
+            discard(lease, &publication.parts).await;
+            lease.release().await;
+            Err(error)
+        }
+        Err(error) => Err(error.context(
+            "the publish was interrupted; the next call that may write finishes it or puts the old dataset back",
+        )),
+    }
+}
+
+/// Removes what is staged, if the lease is still ours.
+async fn discard(lease: &Lease<'_>, parts: &[IntendedPart]) {
+    if lease.check().await.is_err() {
+        return;
     }
     for part in parts {
-        part.staged
-            .publish(store, &path::join(key, &part.name))
+        if let Err(e) = part.staged.discard(lease.store).await {
+            log::warn!("a staged part of {} could not be removed: {e}", lease.key);
+        }
+    }
+}
+
+async fn carry_out(
+    lease: &Lease<'_>,
+    publication: &Publication,
+    changed: &mut bool,
+) -> Result<Ended> {
+    let mut steps = Steps::begin(lease).await?;
+    let is_ours = is_manifest_of(&steps, publication).await?;
+    let marked = steps.folder.is_marked();
+    if marked && is_ours {
+        return Ok(Ended::Published);
+    }
+    if marked && !publication.overwrite {
+        return Ok(Ended::Refused(already_exists(lease.key)));
+    }
+    let there = steps.folder.e_tag(MANIFEST);
+    if !is_ours && replaced_by(&lease.id).is_outdated(there) {
+        let message = "this write was published before, and another dataset has replaced it since";
+        return Ok(Ended::Refused(
+            Error::new(ErrorKind::Superseded, message).at(lease.key),
+        ));
+    }
+    if let Some(error) = file_of_others(&steps, publication).await? {
+        return Ok(Ended::Refused(error));
+    }
+    let is_single = is_single(&steps, publication);
+    if marked
+        && !is_single
+        && let Some(error) = unavailable_part(&steps, &publication.parts).await?
+    {
+        return Ok(Ended::Refused(error));
+    }
+    remember_replaced(&lease.id, there);
+    *changed = true;
+    if marked {
+        let base = steps.base().await?;
+        let phase = if is_single {
+            Phase::Single
+        } else {
+            Phase::Active
+        };
+        lease
+            .rewrite(|intent| {
+                intent.phase = phase;
+                intent.base = base;
+            })
             .await?;
     }
-    let manifest = Bytes::from(manifest.clone());
-    store
-        .put(&path::join(key, MANIFEST), manifest, PutMode::Overwrite)
-        .await?;
-    store
-        .put(&success, Bytes::new(), PutMode::Overwrite)
-        .await?;
-    Ok(())
+    match publish_in_order(&mut steps, publication, is_single).await {
+        Ok(()) => Ok(Ended::Published),
+        Err(StepError::PartGone(error)) => {
+            roll_back(&mut steps, publication).await?;
+            Ok(Ended::Refused(error))
+        }
+        Err(StepError::MarkerInDoubt(error)) => {
+            if let Err(e) = heal(lease.store, lease.key).await {
+                log::warn!("{} could not be looked after: {e}", lease.key);
+            }
+            Err(error)
+        }
+        Err(StepError::Other(error)) => Err(error),
+    }
+}
+
+/// Whether the manifest that is there is this write's. It is looked at only where it may be: when the
+/// publish was begun before, here or, of staged parts, by another process.
+async fn is_manifest_of(steps: &Steps<'_, '_>, publication: &Publication) -> Result<bool> {
+    let lease = steps.lease;
+    let is_staged = publication.parts.iter().any(|part| !part.is_inline());
+    let may_be = (is_staged && !publication.overwrite)
+        || lease.was_resent
+        || replaced_by(&lease.id) != Replaced::Never;
+    let listed = steps.folder.files.get(MANIFEST);
+    if !may_be || listed.is_none_or(|file| file.bytes != publication.manifest.len() as u64) {
+        return Ok(false);
+    }
+    publication.has_manifest(lease).await
+}
+
+/// Whether one file replaces one file of the same name, and there is nothing else to remove.
+fn is_single(steps: &Steps<'_, '_>, publication: &Publication) -> bool {
+    let [part] = publication.parts.as_slice() else {
+        return false;
+    };
+    let folder = &steps.folder;
+    let mut parts = folder.files.keys().filter(|name| is_part_name(name));
+    folder.is_marked()
+        && part.moved_from(steps.lease.key).is_none()
+        && folder.e_tag(MANIFEST).is_some()
+        && !folder.has_foreign_parts()
+        && parts.next() == Some(&part.name)
+        && parts.next().is_none()
+}
+
+/// Without `overwrite`, a file that no dataset of ours left is not replaced.
+async fn file_of_others(steps: &Steps<'_, '_>, publication: &Publication) -> Result<Option<Error>> {
+    let key = steps.lease.key;
+    if publication.overwrite {
+        return Ok(None);
+    }
+    let names = publication.parts.iter().map(|part| &part.name);
+    let mut listed = None;
+    for name in names.filter(|name| steps.folder.files.contains_key(*name)) {
+        if is_sealed(&steps.store, &path::join(key, name)).await? {
+            continue;
+        }
+        if listed.is_none() {
+            listed = Some(listed_parts(&steps.store, key).await?);
+        }
+        if listed.as_ref().is_some_and(|listed| listed.contains(name)) {
+            continue;
+        }
+        let message = format!(
+            "{name:?} in {key:?} is a file of no dataset; overwrite=True replaces it, or use another key"
+        );
+        return Ok(Some(Error::new(ErrorKind::AlreadyExists, message).at(key)));
+    }
+    Ok(None)
+}
+
+/// After the lease was lost: another settles this publish. It is acknowledged if its dataset is there
+/// once no intent of its is.
+async fn settle_lost(lease: &Lease<'_>, publication: &Publication, error: Error) -> Result<()> {
+    wait_until_gone(lease).await?;
+    let folder = FolderState::list(lease.store, lease.key).await?;
+    if folder.is_marked() && publication.has_manifest(lease).await? {
+        return Ok(());
+    }
+    Err(error.context("another write replaced this one, or it could not be finished"))
 }

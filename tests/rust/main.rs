@@ -6,9 +6,12 @@
     reason = "a test that cannot go on ends so"
 )]
 
+mod azure;
 mod faults;
 mod layering;
 mod odf;
+mod power_loss;
+mod s3;
 mod simulation;
 mod stores;
 mod tables;

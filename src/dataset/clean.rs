@@ -1,0 +1,111 @@
+//! What killed writers left, found and removed.
+
+use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use super::check_key;
+use super::folder::{FolderState, is_part_name, is_sealed, listed_parts};
+use super::intent::{Intent, Operation};
+use super::recover::{acquire, recover};
+use super::steps::Steps;
+use super::{INTENT, MANIFEST};
+use crate::error::Result;
+use crate::store::local::{TEMP_PREFIX, is_abandoned};
+use crate::store::owner::Owner;
+use crate::store::{Store, path};
+
+/// What [`clean`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cleaned {
+    /// Files removed.
+    pub files: usize,
+}
+
+/// Settles an interrupted publish and removes what killed writers left: hidden files of processes that
+/// are gone, those older than `older_than` by the store's clock, and parts that the complete dataset
+/// beside them does not list.
+pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Cleaned> {
+    check_key(key)?;
+    if !store.abilities().conditional {
+        return clean_without_cas(store, key, older_than).await;
+    }
+    recover(store, key).await?;
+    let folder = FolderState::list(store, key).await?;
+    // By the caller's clock, for a first look: what is young by it may be old by the store's.
+    let hidden = folder
+        .files
+        .keys()
+        .any(|name| name.starts_with(TEMP_PREFIX));
+    if !hidden && unlisted_parts(store, key, &folder).await?.is_empty() {
+        return Ok(Cleaned { files: 0 });
+    }
+    let claim = Intent::claim(store.clock().new_id(), Operation::Heal);
+    let claim_open = AtomicBool::new(false);
+    let acquired = acquire(store, key, &claim, &claim_open).await?;
+    let lease = &acquired.lease;
+    let cleaned = lease.keep(async {
+        let steps = Steps::begin(lease).await?;
+        let now = steps.folder.files.get(INTENT).map(|intent| intent.modified);
+        let mut names = stale_files(&steps.folder, now, older_than);
+        names.extend(unlisted_parts(store, key, &steps.folder).await?);
+        steps.remove_listed(&names).await?;
+        Ok(Cleaned { files: names.len() })
+    });
+    let cleaned = cleaned.await;
+    lease.release().await;
+    cleaned
+}
+
+/// Hidden files whose process is gone, and those that are too old, unless another process of this host
+/// works on them.
+/// `now` is the store's time.
+fn stale_files(
+    folder: &FolderState,
+    now: Option<DateTime<Utc>>,
+    older_than: Duration,
+) -> Vec<String> {
+    let is_stale = |(name, file): &(&String, &super::folder::ListedFile)| {
+        let age = now.and_then(|now| (now - file.modified).to_std().ok());
+        let is_old = older_than.is_zero() || age.is_some_and(|age| age > older_than);
+        let tag = name.strip_prefix(TEMP_PREFIX);
+        tag.is_some_and(|tag| is_abandoned(name) || is_old && !Owner::tag_is_of_another(tag))
+    };
+    let files = folder.files.iter().filter(is_stale);
+    files.map(|(name, _)| name.clone()).collect()
+}
+
+/// Parts by their names beside a complete dataset that does not list them: an interrupted or late write
+/// of pds left them.
+async fn unlisted_parts(store: &Store, key: &str, folder: &FolderState) -> Result<Vec<String>> {
+    if !folder.is_marked() || !folder.files.contains_key(MANIFEST) {
+        return Ok(Vec::new());
+    }
+    let mut unlisted = Vec::new();
+    let mut listed: Option<HashSet<String>> = None;
+    for name in folder.files.keys().filter(|name| is_part_name(name)) {
+        if listed.is_none() {
+            listed = Some(listed_parts(store, key).await?.into_iter().collect());
+        }
+        let is_listed = listed
+            .as_ref()
+            .is_none_or(|l| l.is_empty() || l.contains(name));
+        if !is_listed && is_sealed(store, &path::join(key, name)).await? {
+            unlisted.push(name.clone());
+        }
+    }
+    Ok(unlisted)
+}
+
+async fn clean_without_cas(store: &Store, key: &str, older_than: Duration) -> Result<Cleaned> {
+    if !store.abilities().list {
+        return Ok(Cleaned { files: 0 });
+    }
+    let folder = FolderState::list(store, key).await?;
+    let names = stale_files(&folder, Some(store.clock().now()), older_than);
+    let paths: Vec<String> = names.iter().map(|name| path::join(key, name)).collect();
+    store.delete_all(&paths).await?;
+    Ok(Cleaned { files: names.len() })
+}

@@ -1,0 +1,98 @@
+//! Deleting a dataset: the marker, the manifest, then the rest of what was listed.
+
+use std::sync::atomic::AtomicBool;
+
+use super::acquire::wait_until_gone;
+use super::intent::{Intent, Operation, Phase};
+use super::lease::Lease;
+use super::recover::{acquire, heal};
+use super::removal::{files_below, is_dataset_file, remove_all};
+use super::steps::{StepError, Steps};
+use super::{check_key, without_cas};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+
+/// Removes the whole folder (PDS-010): what is listed in it under the lease. [`ErrorKind::NotFound`] if
+/// nothing is there.
+pub async fn delete(store: &Store, key: &str) -> Result<()> {
+    check_key(key)?;
+    if !store.abilities().delete {
+        let message = format!("delete_dataset requires the DELETE capability for {key:?}");
+        return Err(Error::new(ErrorKind::CapabilityNotSupported, message)
+            .with_detail("delete")
+            .at(key));
+    }
+    if store.list(key).await?.is_empty() {
+        if let Some(local) = store.local() {
+            let folder = local.resolve(&store.key(key)?);
+            if folder.is_ok_and(|f| f.is_dir()) {
+                return store.remove_empty_folder(key).await;
+            }
+        }
+        return Err(nothing_there(key));
+    }
+    if !store.abilities().conditional {
+        without_cas::delete(store, key).await?;
+        return store.remove_empty_folder(key).await;
+    }
+    let claim = Intent::claim(store.clock().new_id(), Operation::Delete);
+    let claim_open = AtomicBool::new(false);
+    let acquired = Box::pin(acquire(store, key, &claim, &claim_open)).await?;
+    let lease = &acquired.lease;
+    let deleted = lease.keep(Box::pin(delete_under(lease, acquired.after_another)));
+    match deleted.await {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::Superseded => {
+            wait_until_gone(lease).await?;
+            let left = store.list(key).await?;
+            if left.iter().any(|meta| is_dataset_file(key, meta)) {
+                return Err(e.context("another write came before the deletion was complete"));
+            }
+        }
+        Err(e) => return Err(e),
+    }
+    store.remove_empty_folder(key).await
+}
+
+fn nothing_there(key: &str) -> Error {
+    Error::new(
+        ErrorKind::NotFound,
+        format!("there is no dataset at {key:?}"),
+    )
+    .at(key)
+}
+
+async fn delete_under(lease: &Lease<'_>, after_another: bool) -> Result<()> {
+    let steps = Steps::begin(lease).await?;
+    let files = files_below(lease).await?;
+    if files.is_empty() && !after_another {
+        lease.release().await;
+        return Err(nothing_there(lease.key));
+    }
+    let base = steps.base().await?;
+    lease
+        .rewrite(|intent| {
+            intent.phase = Phase::Active;
+            intent.base = base;
+        })
+        .await?;
+    let error = match remove_all(&steps, files).await {
+        Ok(()) => {
+            lease.release().await;
+            return Ok(());
+        }
+        Err(StepError::MarkerInDoubt(error)) => {
+            if let Err(e) = heal(lease.store, lease.key).await {
+                log::warn!("{} could not be looked after: {e}", lease.key);
+            }
+            error
+        }
+        Err(StepError::PartGone(error) | StepError::Other(error)) => error,
+    };
+    Err(match error.kind() {
+        ErrorKind::Superseded => error,
+        _ => {
+            error.context("the deletion was interrupted; the next call that may write finishes it")
+        }
+    })
+}

@@ -1,0 +1,166 @@
+//! What a dataset's folder holds, as one listing shows it, and which part is whose.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use object_store::GetOptions;
+
+use super::intent::{Base, IntendedPart};
+use super::read::MAX_MANIFEST_BYTES;
+use super::{INTENT, MANIFEST, Manifest, SUCCESS};
+use crate::error::{ErrorKind, Result};
+use crate::parquet::file::TAIL_BYTES;
+use crate::part::open;
+use crate::store::cas::content_tag;
+use crate::store::local::TEMP_PREFIX;
+use crate::store::{Store, path};
+
+/// A file as it was listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ListedFile {
+    pub(super) e_tag: Option<String>,
+    pub(super) bytes: u64,
+    pub(super) modified: DateTime<Utc>,
+}
+
+/// The files of a folder, by name; nothing of its subfolders.
+#[derive(Debug, Clone, Default)]
+pub(super) struct FolderState {
+    pub(super) files: BTreeMap<String, ListedFile>,
+}
+
+impl FolderState {
+    /// Lists the folder `key`.
+    pub(super) async fn list(store: &Store, key: &str) -> Result<Self> {
+        let listed = store.list_folder(key).await?;
+        let file = |meta: object_store::ObjectMeta| {
+            let file = ListedFile {
+                e_tag: meta.e_tag,
+                bytes: meta.size,
+                modified: meta.last_modified,
+            };
+            Some((meta.location.filename()?.to_owned(), file))
+        };
+        Ok(Self {
+            files: listed.files.into_iter().filter_map(file).collect(),
+        })
+    }
+
+    /// The version of a file; None if it is not there.
+    pub(super) fn e_tag(&self, name: &str) -> Option<&str> {
+        let file = self.files.get(name)?;
+        Some(file.e_tag.as_deref().unwrap_or_default())
+    }
+
+    /// The version of the intent.
+    pub(super) fn intent(&self) -> Option<&str> {
+        self.e_tag(INTENT)
+    }
+
+    /// Whether the marker is there.
+    pub(super) fn is_marked(&self) -> bool {
+        self.files.contains_key(SUCCESS)
+    }
+
+    /// Whether there are Parquet files whose names RFC-0008 does not give.
+    pub(super) fn has_foreign_parts(&self) -> bool {
+        let mut names = self.files.keys();
+        names.any(|name| is_parquet(name) && !is_part_name(name))
+    }
+
+    /// What there is to be replaced, by ETags.
+    pub(super) fn base(&self) -> Base {
+        let version = |name: &str| self.e_tag(name).map(str::to_owned);
+        let version_of = |file: &ListedFile| file.e_tag.clone().unwrap_or_default();
+        Base {
+            manifest: version(MANIFEST),
+            marker: version(SUCCESS),
+            parts: self.parquet_files(version_of),
+        }
+    }
+
+    /// As [`Self::base`], on local files, whose ETags a copy or a restored backup does not keep: by the
+    /// manifest's content and the files' lengths.
+    pub(super) fn base_by_content(&self, manifest: Option<&[u8]>) -> Base {
+        Base {
+            manifest: manifest.map(content_tag),
+            marker: self.is_marked().then(String::new),
+            parts: self.parquet_files(|file| file.bytes.to_string()),
+        }
+    }
+
+    fn parquet_files(&self, version: impl Fn(&ListedFile) -> String) -> BTreeMap<String, String> {
+        let files = self.files.iter().filter(|(name, _)| is_parquet(name));
+        files
+            .map(|(name, file)| (name.clone(), version(file)))
+            .collect()
+    }
+}
+
+/// The manifest's bytes; None if it is not there, or is longer than a manifest can be.
+pub(super) async fn manifest_bytes(store: &Store, key: &str) -> Result<Option<bytes::Bytes>> {
+    let path = path::join(key, MANIFEST);
+    let read = store.get_at_most(&path, GetOptions::default(), MAX_MANIFEST_BYTES);
+    match read.await {
+        Ok((bytes, _)) => Ok(Some(bytes)),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::TooLarge) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// The parts that the manifest in the folder lists; none if it cannot be read.
+pub(super) async fn listed_parts(store: &Store, key: &str) -> Result<Vec<String>> {
+    let bytes = manifest_bytes(store, key).await?;
+    let manifest = bytes.and_then(|bytes| Manifest::from_json(&bytes).ok());
+    Ok(manifest
+        .filter(|manifest| manifest.check_parts().is_ok())
+        .map(|manifest| manifest.parts)
+        .unwrap_or_default())
+}
+
+/// Whether the object at `path` is exactly this part of the write `id`.
+pub(super) async fn part_matches(
+    store: &Store,
+    path: &str,
+    id: &str,
+    part: &IntendedPart,
+) -> Result<bool> {
+    let opened = match open(store, path, TAIL_BYTES).await {
+        Ok(opened) => opened.file,
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PartCorrupted) => {
+            return Ok(false);
+        }
+        Err(e) => return Err(e),
+    };
+    Ok(opened.length == part.bytes
+        && opened.seal.is_some_and(|seal| {
+            let identity = &seal.identity;
+            format!("{:032x}", identity.write_id) == id
+                && (identity.task, identity.sequence) == (part.task, part.sequence)
+        }))
+}
+
+/// Whether a Parquet file was written by pds: it carries checksums.
+pub(super) async fn is_sealed(store: &Store, path: &str) -> Result<bool> {
+    match open(store, path, TAIL_BYTES).await {
+        Ok(opened) => Ok(opened.file.seal.is_some()),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PartCorrupted) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+fn is_parquet(name: &str) -> bool {
+    !name.starts_with(TEMP_PREFIX)
+        && name
+            .rsplit_once('.')
+            .is_some_and(|(_, ending)| ending.eq_ignore_ascii_case("parquet"))
+}
+
+/// Whether a name is one that RFC-0008 gives to parts.
+pub(super) fn is_part_name(name: &str) -> bool {
+    let number = name
+        .strip_prefix("part-")
+        .and_then(|n| n.strip_suffix(".parquet"));
+    name == "data.parquet"
+        || number.is_some_and(|n| n.len() >= 5 && n.bytes().all(|b| b.is_ascii_digit()))
+}

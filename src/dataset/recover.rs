@@ -1,0 +1,446 @@
+//! What to do with an intent that was left behind: forward, back, or drop it.
+//!
+//! | phase | marker | manifest | parts of the write | what is staged | what is done |
+//! | --- | --- | --- | --- | --- | --- |
+//! | any | yes | the write's | any | – | released: it is complete |
+//! | claim | yes | another's | any | – | dropped: nothing was changed |
+//! | claim | no | any | none | – | dropped: nothing was begun |
+//! | claim | no | any | some | there | forward |
+//! | claim | no | any | some | missing | dropped, and the write's parts removed: nothing was there before |
+//! | active, single | any | base's or the write's | any | there | forward |
+//! | active | no | base's, its parts whole | none | missing | back: the marker is put again |
+//! | active, single | yes | base's | none | missing | dropped |
+//! | active, single | no | base's or the write's | some | missing | cannot be finished |
+//! | active, single | any | another's | any | – | dropped, nothing is touched |
+//!
+//! What cannot be finished stays for readers, and is replaced by the next overwrite or delete.
+
+use std::sync::atomic::AtomicBool;
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::acquire::{Turn, Waiter};
+use super::folder::{manifest_bytes, part_matches};
+use super::intent::{IntendedPart, Intent, Operation, Phase};
+use super::lease::Lease;
+use super::open::open_parts;
+use super::register::is_open;
+use super::removal::settle_delete;
+use super::steps::{CONCURRENT_PARTS, Publication, StepError, Steps};
+use super::{MANIFEST, Manifest, SUCCESS, incomplete};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Condition, Store, path};
+
+/// A lease on the folder for a claim of our own.
+#[derive(Debug)]
+pub(super) struct Acquired<'a> {
+    pub(super) lease: Lease<'a>,
+    /// Whether another's intent was settled first.
+    pub(super) after_another: bool,
+}
+
+/// Places the claim, settling first what others left behind. What cannot be settled is replaced by an
+/// overwrite or a delete.
+pub(super) async fn acquire<'a>(
+    store: &'a Store,
+    key: &'a str,
+    claim: &Intent,
+    claim_open: &'a AtomicBool,
+) -> Result<Acquired<'a>> {
+    let mut waiter = Waiter::new(store, key, claim_open);
+    let mut after_another = false;
+    loop {
+        let lease = match waiter.turn(Some(claim)).await? {
+            Turn::Ours(lease) => {
+                return Ok(Acquired {
+                    lease,
+                    after_another,
+                });
+            }
+            Turn::Abandoned(lease) => lease,
+            Turn::Vacant => continue,
+        };
+        let error = match lease.keep(Box::pin(settle(&lease))).await {
+            Ok(Settled::Stuck(error)) => error,
+            Ok(Settled::Ended) => {
+                after_another = true;
+                continue;
+            }
+            Err(e) if e.kind() == ErrorKind::Superseded => continue,
+            Err(e) if is_open(&e) => return Err(e),
+            Err(e) => unfinished(key, e),
+        };
+        let replaces = match &claim.operation {
+            Operation::Write { overwrite, .. } => *overwrite,
+            Operation::Delete => true,
+            Operation::Heal => false,
+        };
+        if !replaces {
+            return Err(error);
+        }
+        log::warn!("{error}; it is replaced");
+        if let Operation::Write { parts, .. } = &lease.intent().await.operation {
+            discard_staged(&lease, parts).await;
+        }
+        match lease.replace(claim).await {
+            Ok(lease) => {
+                return Ok(Acquired {
+                    lease,
+                    after_another: true,
+                });
+            }
+            Err(e) if e.kind() == ErrorKind::Superseded => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Settles a publish that was left behind, if there is one.
+pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
+    if !store.abilities().conditional {
+        let message = "an interrupted publish cannot be finished through this store";
+        return Err(Error::new(ErrorKind::CapabilityNotSupported, message).at(key));
+    }
+    let claim_open = AtomicBool::new(false);
+    let turn = Waiter::new(store, key, &claim_open).turn(None).await?;
+    let Turn::Abandoned(lease) = turn else {
+        return Ok(());
+    };
+    match lease.keep(Box::pin(settle(&lease))).await {
+        Ok(Settled::Ended) => Ok(()),
+        Ok(Settled::Stuck(error)) => Err(error),
+        // Another settles it.
+        Err(e) if e.kind() == ErrorKind::Superseded => Ok(()),
+        Err(e) if is_open(&e) || e.kind() == ErrorKind::PermissionDenied => Err(e),
+        Err(e) => Err(unfinished(key, e)),
+    }
+}
+
+fn unfinished(key: &str, cause: Error) -> Error {
+    incomplete(
+        key,
+        &format!("its last write was interrupted and cannot be finished ({cause})"),
+    )
+    .caused_by(cause)
+}
+
+/// How an intent of others was settled.
+#[derive(Debug)]
+pub(super) enum Settled {
+    /// It is gone.
+    Ended,
+    /// It stays.
+    Stuck(Error),
+}
+
+/// Settles the intent that the lease holds.
+pub(super) async fn settle(lease: &Lease<'_>) -> Result<Settled> {
+    let intent = lease.intent().await;
+    let settled = match intent.operation {
+        Operation::Heal => Settled::Ended,
+        Operation::Delete => {
+            let deleted = settle_delete(lease, intent.phase, &intent.base).await;
+            after_doubt(lease, deleted).await?;
+            Settled::Ended
+        }
+        Operation::Write {
+            overwrite,
+            ref manifest,
+            ref parts,
+        } => {
+            let publication = Publication {
+                overwrite,
+                manifest: manifest.clone().into(),
+                parts: parts.clone(),
+            };
+            Box::pin(settle_write(lease, &intent, &publication)).await?
+        }
+    };
+    if matches!(settled, Settled::Ended) {
+        lease.release().await;
+    }
+    Ok(settled)
+}
+
+async fn settle_write(
+    lease: &Lease<'_>,
+    intent: &Intent,
+    publication: &Publication,
+) -> Result<Settled> {
+    let mut steps = Steps::begin(lease).await?;
+    let marked = steps.folder.is_marked();
+    let is_ours = publication.has_manifest(lease).await?;
+    if marked && is_ours {
+        return Ok(Settled::Ended);
+    }
+    let is_base = steps.base().await?.manifest == intent.base.manifest;
+    let parts = PartsFound::look(&steps, &publication.parts).await?;
+    let begun = parts.published > 0 || is_ours;
+    match intent.phase {
+        Phase::Claim if marked || !begun => drop_write(lease, publication).await,
+        Phase::Claim if parts.missing.is_some() => {
+            discard_staged(lease, &publication.parts).await;
+            remove_published(&steps, publication).await?;
+            Ok(Settled::Ended)
+        }
+        Phase::Active | Phase::Single if !is_ours && !is_base => {
+            drop_write(lease, publication).await
+        }
+        phase if parts.missing.is_none() => {
+            let keeps_marker = phase == Phase::Single && marked;
+            match publish_in_order(&mut steps, publication, keeps_marker).await {
+                Ok(()) => Ok(Settled::Ended),
+                Err(StepError::PartGone(error)) => {
+                    roll_back(&mut steps, publication).await?;
+                    log::warn!("{error}; the dataset is as it was before");
+                    Ok(Settled::Ended)
+                }
+                failed => after_doubt(lease, failed).await.map(|()| Settled::Ended),
+            }
+        }
+        phase if marked && is_base && parts.published == 0 => {
+            if phase == Phase::Active && lease.conditions.marker_versions && !lease.is_lock() {
+                // A deletion of the marker that comes late is of another version then.
+                let success = path::join(lease.key, SUCCESS);
+                steps
+                    .store
+                    .put_if(&success, Bytes::new(), &Condition::Always)
+                    .await?;
+            }
+            drop_write(lease, publication).await
+        }
+        Phase::Active if is_base && parts.published == 0 => {
+            roll_back(&mut steps, publication).await?;
+            Ok(Settled::Ended)
+        }
+        _ => Ok(Settled::Stuck(stuck(lease.key, parts.missing.as_deref()))),
+    }
+}
+
+/// The error of a step; a folder that a late request of ours may have hit is looked after first.
+async fn after_doubt(lease: &Lease<'_>, step: Result<(), StepError>) -> Result<()> {
+    match step {
+        Ok(()) => Ok(()),
+        Err(StepError::MarkerInDoubt(error)) => {
+            if let Err(e) = Box::pin(heal(lease.store, lease.key)).await {
+                log::warn!("{} could not be looked after: {e}", lease.key);
+            }
+            Err(error)
+        }
+        Err(StepError::PartGone(error) | StepError::Other(error)) => Err(error),
+    }
+}
+
+fn stuck(key: &str, missing: Option<&str>) -> Error {
+    let missing = missing.unwrap_or_default();
+    incomplete(
+        key,
+        &format!(
+            "its last write was interrupted after it had replaced some parts, and part {missing:?} of it is gone; \
+             write it again with overwrite=True"
+        ),
+    )
+}
+
+/// Removes what is staged; the intent is released after that, so that no upload is completed late.
+async fn drop_write(lease: &Lease<'_>, publication: &Publication) -> Result<Settled> {
+    discard_staged(lease, &publication.parts).await;
+    Ok(Settled::Ended)
+}
+
+async fn discard_staged(lease: &Lease<'_>, parts: &[IntendedPart]) {
+    for part in parts {
+        if let Err(e) = part.staged.discard(lease.store).await {
+            log::warn!("a staged part of {} could not be removed: {e}", lease.key);
+        }
+    }
+}
+
+/// Where the parts of a write are.
+#[derive(Debug, Default)]
+struct PartsFound {
+    /// How many stand under their names.
+    published: usize,
+    /// One that is nowhere.
+    missing: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PartPlace {
+    Published,
+    Staged,
+    Nowhere,
+}
+
+impl PartsFound {
+    async fn look(steps: &Steps<'_, '_>, parts: &[IntendedPart]) -> Result<Self> {
+        let looks = parts.iter().map(|part| async move {
+            let place = if is_published(steps, part).await? {
+                PartPlace::Published
+            } else if is_available(steps, part).await? {
+                PartPlace::Staged
+            } else {
+                PartPlace::Nowhere
+            };
+            Ok::<_, Error>((part, place))
+        });
+        let places: Vec<_> = stream::iter(looks)
+            .buffered(CONCURRENT_PARTS)
+            .try_collect()
+            .await?;
+        let count = |wanted| places.iter().filter(|(_, place)| *place == wanted).count();
+        let missing = places
+            .iter()
+            .find(|(_, place)| *place == PartPlace::Nowhere);
+        Ok(Self {
+            published: count(PartPlace::Published),
+            missing: missing.map(|(part, _)| part.name.clone()),
+        })
+    }
+}
+
+async fn is_published(steps: &Steps<'_, '_>, part: &IntendedPart) -> Result<bool> {
+    if !steps.folder.files.contains_key(&part.name) {
+        return Ok(false);
+    }
+    let target = path::join(steps.lease.key, &part.name);
+    part_matches(&steps.store, &target, &steps.lease.id, part).await
+}
+
+/// Whether a part that is not published can be.
+async fn is_available(steps: &Steps<'_, '_>, part: &IntendedPart) -> Result<bool> {
+    if part.is_inline() || part.staged.is_intact(&steps.store, part.bytes).await? {
+        return Ok(true);
+    }
+    match part.moved_from(steps.lease.key) {
+        Some(begun_for) => part_matches(&steps.store, begun_for, &steps.lease.id, part).await,
+        None => Ok(false),
+    }
+}
+
+/// Looks at every part of a write of our own; the error names one that is neither staged nor published.
+pub(super) async fn unavailable_part(
+    steps: &Steps<'_, '_>,
+    parts: &[IntendedPart],
+) -> Result<Option<Error>> {
+    let looks = parts
+        .iter()
+        .filter(|part| !part.is_inline())
+        .map(|part| async move {
+            let there = is_available(steps, part).await? || is_published(steps, part).await?;
+            Ok::<_, Error>((part, there))
+        });
+    let looked: Vec<_> = stream::iter(looks)
+        .buffered(CONCURRENT_PARTS)
+        .try_collect()
+        .await?;
+    let missing = looked.iter().find(|(_, there)| !there);
+    Ok(missing.map(|(part, _)| {
+        let why = format!(
+            "part {:?} of the write is neither staged nor published; prepare it again",
+            part.name
+        );
+        incomplete(steps.lease.key, &why)
+    }))
+}
+
+/// Carries a publish out from where the folder is.
+pub(super) async fn publish_in_order(
+    steps: &mut Steps<'_, '_>,
+    publication: &Publication,
+    keeps_marker: bool,
+) -> Result<(), StepError> {
+    let marked = steps.folder.is_marked();
+    if marked && !keeps_marker {
+        steps.remove_marker().await?;
+    }
+    steps.publish_parts(&publication.parts).await?;
+    steps
+        .remove_strays(&publication.parts, marked, publication.overwrite)
+        .await?;
+    steps
+        .put_manifest(&publication.manifest, keeps_marker)
+        .await?;
+    if !keeps_marker {
+        steps.put_marker().await?;
+    }
+    Ok(())
+}
+
+/// After a staged part vanished: puts the marker back where the old dataset is whole, or removes what
+/// was published where nothing was there before. An error: neither can be done, and the intent stays.
+pub(super) async fn roll_back(steps: &mut Steps<'_, '_>, publication: &Publication) -> Result<()> {
+    let lease = steps.lease;
+    let intent = lease.intent().await;
+    // Nothing of this write can be completed after that.
+    lease.check().await?;
+    discard_staged(lease, &publication.parts).await;
+    steps.list_again().await?;
+    let parts = PartsFound::look(steps, &publication.parts).await?;
+    match intent.phase {
+        Phase::Claim => remove_published(steps, publication).await,
+        _ if parts.published > 0 => Err(stuck(lease.key, parts.missing.as_deref())),
+        _ if steps.folder.is_marked() => Ok(()),
+        _ => {
+            let now = steps.base().await?;
+            let base = &intent.base;
+            let whole = base
+                .parts
+                .iter()
+                .all(|(name, tag)| now.parts.get(name) == Some(tag));
+            if now.manifest != base.manifest || !whole {
+                return Err(stuck(lease.key, parts.missing.as_deref()));
+            }
+            steps.put_marker().await
+        }
+    }
+}
+
+/// Removes what a write published where no dataset was.
+async fn remove_published(steps: &Steps<'_, '_>, publication: &Publication) -> Result<()> {
+    let mut names = Vec::new();
+    for part in &publication.parts {
+        if is_published(steps, part).await? {
+            names.push(part.name.clone());
+        }
+    }
+    if publication.has_manifest(steps.lease).await? {
+        names.insert(0, MANIFEST.to_owned());
+    }
+    steps.remove_listed(&names).await
+}
+
+/// Looks after a folder in which a request of ours may have been carried out too late: puts back the
+/// marker of a whole dataset, and removes one that stands alone.
+pub(super) async fn heal(store: &Store, key: &str) -> Result<()> {
+    let claim = Intent::claim(store.clock().new_id(), Operation::Heal);
+    let claim_open = AtomicBool::new(false);
+    let acquired = acquire(store, key, &claim, &claim_open).await?;
+    let lease = &acquired.lease;
+    let healed = lease.keep(async {
+        let steps = Steps::begin(lease).await?;
+        let manifest = manifest_bytes(store, key).await?;
+        match (steps.folder.is_marked(), manifest) {
+            (false, Some(bytes)) => {
+                let Ok(manifest) = Manifest::from_json(&bytes) else {
+                    return Ok(());
+                };
+                let parts = open_parts(store, key, &manifest).await;
+                if parts.is_ok_and(|parts| parts.all_sealed()) {
+                    log::warn!("the marker of {key} was removed by a request that came late; it is put back");
+                    steps.put_marker().await?;
+                }
+            }
+            (true, None) => match steps.remove_marker().await {
+                Ok(()) | Err(StepError::MarkerInDoubt(_) | StepError::PartGone(_)) => {}
+                Err(StepError::Other(e)) => return Err(e),
+            },
+            _ => {}
+        }
+        Ok(())
+    });
+    let healed = healed.await;
+    lease.release().await;
+    healed
+}

@@ -1,0 +1,97 @@
+//! Stores that cannot write under a condition: the RFC's order and nothing more. That there is one
+//! writer at a time is the caller's business.
+
+use bytes::Bytes;
+use object_store::PutMode;
+
+use super::folder::is_part_name;
+use super::steps::Publication;
+use super::{INTENT, MANIFEST, SUCCESS, already_exists, incomplete};
+use crate::error::Result;
+use crate::store::local::TEMP_PREFIX;
+use crate::store::{Store, path};
+
+/// Publishes staged parts: what is staged is looked at, then marker, parts, manifest, marker, strays.
+pub(super) async fn publish(store: &Store, key: &str, publication: &Publication) -> Result<()> {
+    let success = path::join(key, SUCCESS);
+    let marked = store.is_file(&success).await?;
+    if marked && !publication.overwrite {
+        for part in &publication.parts {
+            part.staged.discard(store).await?;
+        }
+        return Err(already_exists(key));
+    }
+    for part in &publication.parts {
+        if !part.is_inline() && !part.staged.is_intact(store, part.bytes).await? {
+            let why = format!(
+                "part {:?} of the write is not staged; prepare it again",
+                part.name
+            );
+            return Err(incomplete(key, &why));
+        }
+    }
+    let strays = strays(store, key, publication, marked).await?;
+    if marked {
+        store.delete(&success).await?;
+    }
+    for part in &publication.parts {
+        part.staged
+            .publish(store, &path::join(key, &part.name))
+            .await?;
+    }
+    store.delete_all(&strays).await?;
+    let manifest = publication.manifest.clone();
+    store
+        .put(&path::join(key, MANIFEST), manifest, PutMode::Overwrite)
+        .await?;
+    store
+        .put(&success, Bytes::new(), PutMode::Overwrite)
+        .await?;
+    Ok(())
+}
+
+/// Parts of the dataset before that the new one does not have, as far as the store can list.
+async fn strays(
+    store: &Store,
+    key: &str,
+    publication: &Publication,
+    marked: bool,
+) -> Result<Vec<String>> {
+    if !(store.abilities().list && store.abilities().delete) || !(marked || publication.overwrite) {
+        return Ok(Vec::new());
+    }
+    let old = super::folder::listed_parts(store, key).await?;
+    let goes = |name: &str| {
+        let kept = publication.parts.iter().any(|part| part.name == name);
+        let is_old = is_part_name(name) || old.iter().any(|old| old == name);
+        is_old && !kept && !super::is_reserved(name) && !name.starts_with(TEMP_PREFIX)
+    };
+    let listed = store.list_folder(key).await?;
+    Ok(listed
+        .files
+        .iter()
+        .filter(|meta| meta.location.filename().is_some_and(goes))
+        .map(|meta| meta.location.to_string())
+        .collect())
+}
+
+/// Removes marker and manifest, and then what was listed before.
+pub(super) async fn delete(store: &Store, key: &str) -> Result<()> {
+    let listed = store.list(key).await?;
+    for name in [SUCCESS, MANIFEST, INTENT] {
+        let path = path::join(key, name);
+        if listed.iter().any(|meta| meta.location.as_ref() == path) {
+            store.delete(&path).await?;
+        }
+    }
+    let own = |path: &str| {
+        let name = path.strip_prefix(key).and_then(|p| p.strip_prefix('/'));
+        name.is_some_and(super::is_reserved)
+    };
+    let rest: Vec<String> = listed
+        .iter()
+        .map(|meta| meta.location.to_string())
+        .filter(|path| !own(path))
+        .collect();
+    store.delete_all(&rest).await
+}
