@@ -1,49 +1,200 @@
 //! The parts of a dataset, opened: footers read, identities compared.
 
-use futures::{StreamExt, TryStreamExt, stream};
+use std::sync::Arc;
+
+use futures::{StreamExt, stream};
+use serde::{Deserialize, Serialize};
 
 use super::{Manifest, incomplete};
 use crate::error::{Error, ErrorKind, Result};
-use crate::parquet::file::TAIL_BYTES;
+use crate::parquet::file::{PartFile, TAIL_BYTES};
 use crate::part::{OpenPart, open};
 use crate::store::{Store, path};
 
 /// Footers read at once.
 const CONCURRENT_OPENS: usize = 32;
+/// Footers, dictionaries and ends of files that are kept; parts beyond are opened again when they are
+/// read.
+const MAX_KEPT_BYTES: usize = 64 << 20;
+
+/// What tells a part from all others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartEntry {
+    /// The file's length.
+    pub bytes: u64,
+    /// Rows of the part.
+    pub rows: u64,
+    footer_hash: u64,
+    /// None where the part has no checksums.
+    place: Option<Place>,
+}
+
+/// Where a part stands in its write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Place {
+    write_id: u128,
+    task: u64,
+    sequence: u64,
+    last: bool,
+}
+
+impl PartEntry {
+    fn new(part: &OpenPart) -> Self {
+        let place = part.file.seal.as_ref().map(|seal| Place {
+            write_id: seal.identity.write_id,
+            task: seal.identity.task,
+            sequence: seal.identity.sequence,
+            last: seal.identity.last,
+        });
+        Self {
+            bytes: part.file.length,
+            rows: part.file.rows(),
+            footer_hash: part.file.footer_hash,
+            place,
+        }
+    }
+
+    /// Whether the part can only be the one at `index` of `manifest`, whatever the others are.
+    pub(super) fn is_surely_at(&self, index: usize, manifest: &Manifest) -> bool {
+        let parts = manifest.parts.len();
+        if parts == 1 && self.rows != manifest.row_count {
+            return false;
+        }
+        match &self.place {
+            // No task comes before the first, whose parts are numbered.
+            Some(place) => {
+                let is_end = index + 1 == parts;
+                place.task == 0 && place.sequence == index as u64 && (place.last || !is_end)
+            }
+            None => parts == 1,
+        }
+    }
+}
+
+/// What each part of a dataset is, in order: a reader of one part compares it with its entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartIndex {
+    /// One for each part of the manifest.
+    pub entries: Vec<PartEntry>,
+}
+
+/// The parts of one dataset, checked to be together what its manifest tells of.
+#[derive(Debug)]
+pub(super) struct Parts {
+    store: Store,
+    key: String,
+    names: Vec<String>,
+    pub(super) entries: Vec<PartEntry>,
+    kept: Vec<Option<Arc<OpenPart>>>,
+    /// The first part, for the schema.
+    pub(super) first: Arc<OpenPart>,
+}
+
+impl Parts {
+    /// A single part of a dataset.
+    pub(super) fn of_one(store: &Store, key: &str, name: &str, part: OpenPart) -> Self {
+        let (entry, part) = (PartEntry::new(&part), Arc::new(part));
+        Self {
+            store: store.clone(),
+            key: key.to_owned(),
+            names: vec![name.to_owned()],
+            entries: vec![entry],
+            kept: vec![Some(Arc::clone(&part))],
+            first: part,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether all parts are open.
+    pub(super) fn all_kept(&self) -> bool {
+        self.kept.iter().all(Option::is_some)
+    }
+
+    /// Whether every part carries checksums. They were compared with the manifest then, and so is every
+    /// chunk that is read: whatever has been published since, this is one write's.
+    pub(super) fn all_sealed(&self) -> bool {
+        self.entries.iter().all(|part| part.place.is_some())
+    }
+
+    pub(super) fn sealed(&self) -> usize {
+        self.entries.iter().filter(|e| e.place.is_some()).count()
+    }
+
+    /// One part, opened again where it was not kept.
+    pub(super) async fn get(&self, index: usize) -> Result<Arc<OpenPart>> {
+        if let Some(part) = &self.kept[index] {
+            return Ok(Arc::clone(part));
+        }
+        let part = open_part(&self.store, &self.key, &self.names[index]).await?;
+        if PartEntry::new(&part) != self.entries[index] {
+            let why = "it was replaced while it was read";
+            return Err(incomplete(&self.key, why));
+        }
+        Ok(Arc::new(part))
+    }
+}
 
 /// Opens every part of a manifest and checks that together they are its dataset.
-pub(super) async fn open_parts(
-    store: &Store,
-    key: &str,
-    manifest: &Manifest,
-) -> Result<Vec<OpenPart>> {
+pub(super) async fn open_parts(store: &Store, key: &str, manifest: &Manifest) -> Result<Parts> {
     let opens = manifest
         .parts
         .iter()
         .map(|name| open_part(store, key, name));
-    let parts: Vec<OpenPart> = stream::iter(opens)
-        .buffered(CONCURRENT_OPENS)
-        .try_collect()
-        .await?;
-    check_identities(key, manifest, &parts)?;
-    let found: u64 = parts.iter().map(|p| p.file.rows()).sum();
-    if found != manifest.row_count {
-        return Err(incomplete(
-            key,
-            &format!(
-                "its parts hold {found} rows, the manifest says {}",
-                manifest.row_count
-            ),
-        ));
+    let mut opened = stream::iter(opens).buffered(CONCURRENT_OPENS);
+    let (mut entries, mut kept, mut kept_bytes) = (Vec::new(), Vec::new(), 0);
+    let mut first: Option<Arc<OpenPart>> = None;
+    let (mut missing, mut damaged) = (Vec::new(), None);
+    let mut number = 0;
+    while let Some(part) = opened.next().await {
+        let name = manifest.parts[number].as_str();
+        number += 1;
+        match part.and_then(|part| check_write(key, manifest, part)) {
+            Ok(part) => {
+                entries.push(PartEntry::new(&part));
+                let part = Arc::new(part);
+                let first = first.get_or_insert_with(|| Arc::clone(&part));
+                if let Err(e) = check_schema(key, &first.file, &part) {
+                    damaged.get_or_insert(e);
+                }
+                kept_bytes += part.memory_bytes();
+                kept.push((kept_bytes <= MAX_KEPT_BYTES).then_some(part));
+            }
+            Err(e) if e.kind() == ErrorKind::DatasetIncomplete => missing.push((name, e)),
+            Err(e) if e.kind() == ErrorKind::PartCorrupted => {
+                damaged.get_or_insert(e);
+            }
+            Err(e) => return Err(e),
+        }
     }
-    check_schemas(key, &parts)?;
-    Ok(parts)
+    if !missing.is_empty() {
+        return Err(name_missing(key, missing));
+    }
+    if let Some(error) = damaged {
+        return Err(error);
+    }
+    let first = first.ok_or_else(|| incomplete(key, "its manifest lists no parts"))?;
+    check_places(key, manifest, &entries)?;
+    check_rows(key, manifest, &entries)?;
+    Ok(Parts {
+        store: store.clone(),
+        key: key.to_owned(),
+        names: manifest.parts.clone(),
+        entries,
+        kept,
+        first,
+    })
 }
 
-/// Whether every part carries checksums. They were compared with the manifest then, and so is every
-/// chunk that is read: whatever has been published since, this is one write's.
-pub(super) fn all_sealed(parts: &[OpenPart]) -> bool {
-    parts.iter().all(|part| part.file.seal.is_some())
+fn name_missing(key: &str, mut missing: Vec<(&str, Error)>) -> Error {
+    if missing.len() == 1 {
+        return missing.remove(0).1;
+    }
+    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
+    let why = format!("{} parts are missing: {names:?}", names.len());
+    incomplete(key, &why).caused_by(missing.remove(0).1)
 }
 
 /// Opens one part of a dataset's folder.
@@ -57,65 +208,104 @@ pub(super) async fn open_part(store: &Store, key: &str, name: &str) -> Result<Op
     })
 }
 
-/// Every part is of the write the manifest tells of, and stands where it was written.
-fn check_identities(key: &str, manifest: &Manifest, parts: &[OpenPart]) -> Result<()> {
-    let refuse = |part: &OpenPart, why: &str| {
-        let message = format!("part {:?} {why}", part.path);
-        Err(Error::new(ErrorKind::PartCorrupted, message).at(key))
-    };
-    let mut before: Option<(u128, u64, u64, bool)> = None;
-    for part in parts {
-        let Some(seal) = &part.file.seal else {
+fn refuse(key: &str, name: &str, why: &str) -> Error {
+    let message = format!("part {:?} {why}", path::join(key, name));
+    Error::new(ErrorKind::PartCorrupted, message).at(key)
+}
+
+/// The part, if it is of the write that the manifest tells of.
+fn check_write(key: &str, manifest: &Manifest, part: OpenPart) -> Result<OpenPart> {
+    let seal = part.file.seal.as_ref();
+    if seal.is_some_and(|seal| seal.identity.created_at != manifest.created_at_utc) {
+        let message = format!(
+            "part {:?} belongs to another write than the manifest",
+            part.path
+        );
+        return Err(Error::new(ErrorKind::PartCorrupted, message).at(key));
+    }
+    Ok(part)
+}
+
+/// Every part stands where it was written.
+fn check_places(key: &str, manifest: &Manifest, entries: &[PartEntry]) -> Result<()> {
+    let mut before: Option<&Place> = None;
+    for (index, (name, entry)) in manifest.parts.iter().zip(entries).enumerate() {
+        let Some(place) = &entry.place else {
             // All or none: a foreign file among ours has replaced one of them.
             if before.is_some() {
-                return refuse(part, "has no checksums, unlike the parts before it");
+                let why = "has no checksums, unlike the parts before it";
+                return Err(refuse(key, name, why));
             }
             continue;
         };
-        let id = &seal.identity;
-        if id.created_at != manifest.created_at_utc {
-            return refuse(part, "belongs to another write than the manifest");
-        }
-        let (begins, follows) = match before {
-            None => (
-                id.sequence == 0 && std::ptr::eq(part, &raw const parts[0]),
-                false,
-            ),
-            Some((write_id, task, sequence, last)) if write_id == id.write_id => (
-                last && id.task > task && id.sequence == 0,
-                !last && id.task == task && id.sequence == sequence + 1,
-            ),
-            Some(_) => (false, false),
+        let is_next = match before {
+            None => index == 0 && place.sequence == 0,
+            Some(before) if before.write_id != place.write_id => false,
+            Some(before) if before.last => place.task > before.task && place.sequence == 0,
+            Some(before) => {
+                place.task == before.task && Some(place.sequence) == before.sequence.checked_add(1)
+            }
         };
-        if !begins && !follows {
-            return refuse(
-                part,
+        if !is_next {
+            return Err(refuse(
+                key,
+                name,
                 "is not the part that was written here: parts were swapped, repeated or left out",
-            );
+            ));
         }
-        before = Some((id.write_id, id.task, id.sequence, id.last));
+        before = Some(place);
     }
-    match (before, parts.last()) {
-        (Some((_, _, _, false)), Some(part)) => refuse(
-            part,
+    match (before, manifest.parts.last()) {
+        (Some(place), Some(name)) if !place.last => Err(refuse(
+            key,
+            name,
             "is not the last part that was written: parts were left out",
-        ),
+        )),
         _ => Ok(()),
     }
 }
 
-fn check_schemas(key: &str, parts: &[OpenPart]) -> Result<()> {
-    let Some((first, others)) = parts.split_first() else {
+fn check_rows(key: &str, manifest: &Manifest, entries: &[PartEntry]) -> Result<()> {
+    let found: u128 = entries.iter().map(|entry| u128::from(entry.rows)).sum();
+    if found == u128::from(manifest.row_count) {
         return Ok(());
-    };
-    for part in others {
-        if part.file.schema.fields() != first.file.schema.fields() {
-            let message = format!(
-                "part {:?} has another schema than {:?}",
-                part.path, first.path
-            );
-            return Err(Error::new(ErrorKind::DatasetIncomplete, message).at(key));
-        }
     }
-    Ok(())
+    let said = manifest.row_count;
+    let why = format!("its parts hold {found} rows, the manifest says {said}");
+    Err(incomplete(key, &why))
+}
+
+fn check_schema(key: &str, first: &PartFile, part: &OpenPart) -> Result<()> {
+    if part.file.schema.fields() == first.schema.fields() {
+        return Ok(());
+    }
+    let message = format!("part {:?} has another schema than the first", part.path);
+    Err(Error::new(ErrorKind::DatasetIncomplete, message).at(key))
+}
+
+/// Checks that a part is the one at `index`, by the dataset's index or by all parts.
+pub(super) async fn check_part(
+    store: &Store,
+    key: &str,
+    (manifest, index): (&Manifest, usize),
+    part: &OpenPart,
+    known: Option<&PartIndex>,
+) -> Result<()> {
+    let entry = PartEntry::new(part);
+    let is_it = match known {
+        Some(known) => known.entries.get(index) == Some(&entry),
+        None if entry.is_surely_at(index, manifest) => true,
+        None => {
+            let parts = open_parts(store, key, manifest).await?;
+            parts.entries.get(index) == Some(&entry)
+        }
+    };
+    if is_it {
+        return Ok(());
+    }
+    Err(refuse(
+        key,
+        &manifest.parts[index],
+        "is not the part that belongs here: parts were swapped, repeated or replaced",
+    ))
 }

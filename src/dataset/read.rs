@@ -1,27 +1,31 @@
 //! A whole dataset, or some of its columns, into memory.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
 use object_store::GetOptions;
 
-use super::open::{all_sealed, open_parts};
-use super::publish::recover;
+use super::open::{Parts, open_parts};
+use super::recover::recover;
 use super::{INTENT, MANIFEST, Manifest, SUCCESS, incomplete};
 use crate::error::{Error, ErrorKind, Result};
-use crate::parquet::types::batch_of;
+use crate::parquet::projection::Projection;
 use crate::part::{Group, OpenPart, read_groups};
 use crate::store::{Store, path};
 
 /// How often a read starts over because the dataset was replaced meanwhile.
 const MAX_RESTARTS: u32 = 20;
+/// Parts whose footers are in memory at once where they are too many or too large to be kept.
+const PARTS_AT_ONCE: usize = 64;
+/// Footers read at once.
+const CONCURRENT_OPENS: usize = 32;
 const RESTART_PAUSE: Duration = Duration::from_millis(20);
 /// A manifest above this is not one.
-const MAX_MANIFEST_BYTES: u64 = 64 << 20;
+pub(super) const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
 /// Columns in memory.
 #[derive(Debug, Clone)]
@@ -83,16 +87,33 @@ pub(super) async fn settle(store: &Store, key: &str) -> Result<Seen> {
         {
             return Err(incomplete(key, "its _SUCCESS marker is missing"));
         }
-        recover(store, key).await.map_err(|e| match e.kind() {
-            ErrorKind::PermissionDenied | ErrorKind::CapabilityNotSupported => incomplete(
-                key,
-                "its last write was interrupted and this store may not finish it",
-            )
-            .caused_by(e),
-            _ => e,
-        })?;
+        wait_or_finish(store, key).await?;
     }
     Err(incomplete(key, "it is replaced again and again"))
+}
+
+/// Waits for a publish that is under way, or finishes it.
+async fn wait_or_finish(store: &Store, key: &str) -> Result<()> {
+    recover(store, key).await.map_err(|e| match e.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::CapabilityNotSupported => incomplete(
+            key,
+            "its last write was interrupted and this store may not finish it",
+        )
+        .caused_by(e),
+        _ => e,
+    })
+}
+
+/// Whether an error of reading is the dataset's own; false if it was being replaced meanwhile, which has ended then.
+///
+/// While one file replaces one file the marker stays, and the manifest comes after the file: the old manifest
+/// alone does not tell that the file is its own. So the intent is looked for, and before the manifest.
+pub(super) async fn was_at_rest(store: &Store, key: &str, seen: &Seen) -> Result<bool> {
+    if store.is_file(&path::join(key, INTENT)).await? {
+        wait_or_finish(store, key).await?;
+        return Ok(false);
+    }
+    unchanged(store, key, seen).await
 }
 
 /// Whether marker and manifest are still those that were seen.
@@ -114,7 +135,7 @@ pub(super) async fn unchanged(store: &Store, key: &str, seen: &Seen) -> Result<b
 pub(super) async fn consistently<T, F>(
     store: &Store,
     key: &str,
-    mut work: impl FnMut(Manifest, Vec<OpenPart>) -> F,
+    mut work: impl FnMut(Manifest, Parts) -> F,
 ) -> Result<T>
 where
     F: Future<Output = Result<T>>,
@@ -125,11 +146,16 @@ where
         let mut sealed = false;
         let done = async {
             let parts = open_parts(store, key, &seen.manifest).await?;
-            sealed = all_sealed(&parts);
+            sealed = parts.all_sealed();
             work(seen.manifest.clone(), parts).await
         };
         let done = done.await;
-        if done.is_ok() && sealed || unchanged(store, key, &seen).await? {
+        let is_true = match &done {
+            Ok(_) if sealed => true,
+            Ok(_) => unchanged(store, key, &seen).await?,
+            Err(_) => was_at_rest(store, key, &seen).await?,
+        };
+        if is_true {
             return done;
         }
         log::debug!("the dataset at {key} was replaced while it was read; starting over");
@@ -138,54 +164,52 @@ where
     Err(incomplete(key, "it is replaced faster than it can be read"))
 }
 
-/// Reads the dataset; `columns` in the order asked for.
+/// Reads the dataset; `columns` in the order asked for, fields of structs by dots.
 pub async fn read(store: &Store, key: &str, columns: Option<&[String]>) -> Result<Table> {
-    if let Some(names) = columns {
-        let mut seen = HashSet::new();
-        if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
-            return Err(Error::invalid(format!(
-                "column {twice:?} is asked for twice"
-            )));
-        }
-    }
-    consistently(store, key, |_, parts| {
-        read_parts(store, key, parts, columns)
-    })
-    .await
+    consistently(store, key, |_, parts| read_parts(store, parts, columns)).await
 }
 
-async fn read_parts(
-    store: &Store,
-    key: &str,
-    parts: Vec<OpenPart>,
-    columns: Option<&[String]>,
-) -> Result<Table> {
-    let Some(first) = parts.first() else {
-        return Err(incomplete(key, "its manifest lists no parts"));
+async fn read_parts(store: &Store, parts: Parts, columns: Option<&[String]>) -> Result<Table> {
+    let projection = Projection::new(&parts.first.file, columns)?;
+    let window = if parts.all_kept() {
+        parts.len()
+    } else {
+        PARTS_AT_ONCE
     };
-    let roots: Arc<[usize]> = first.file.project(columns)?.into();
-    let schema = Arc::new(
-        first
-            .file
-            .schema
-            .project(&roots)
-            .map_err(|e| Error::other(e.to_string()).caused_by(e))?,
-    );
-    let groups = parts.into_iter().map(Arc::new).flat_map(|part| {
-        let roots = Arc::clone(&roots);
-        (0..part.file.metadata().num_row_groups()).map(move |index| Group {
-            part: Arc::clone(&part),
-            index,
-            roots: Arc::clone(&roots),
-            rows: None,
-        })
-    });
-    let groups: Vec<Group> = groups.collect();
     let mut batches = Vec::new();
-    for aligned in read_groups(store.clone(), &groups).await? {
-        for (rows, arrays) in aligned {
-            batches.push(batch_of(&schema, arrays, rows)?);
+    let mut begin = 0;
+    while begin < parts.len() {
+        let end = (begin + window).min(parts.len());
+        let opens = (begin..end).map(|index| parts.get(index));
+        let open: Vec<Arc<OpenPart>> = stream::iter(opens)
+            .buffered(CONCURRENT_OPENS)
+            .try_collect()
+            .await?;
+        let groups: Vec<Group> = open
+            .into_iter()
+            .flat_map(|part| groups_of(&part, &projection))
+            .collect();
+        for aligned in read_groups(store.clone(), &groups).await? {
+            for (rows, arrays) in aligned {
+                batches.push(projection.batch(&arrays, rows)?);
+            }
         }
+        begin = end;
     }
-    Ok(Table { schema, batches })
+    Ok(Table {
+        schema: projection.schema,
+        batches,
+    })
+}
+
+fn groups_of(part: &OpenPart, projection: &Projection) -> Vec<Group> {
+    let part = Arc::new(part.with_file(projection.select(&part.file)));
+    let groups = 0..part.file.metadata().num_row_groups();
+    let group = |index| Group {
+        part: Arc::clone(&part),
+        index,
+        roots: Arc::clone(&projection.roots),
+        rows: None,
+    };
+    groups.map(group).collect()
 }

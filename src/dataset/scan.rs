@@ -1,45 +1,83 @@
 //! A dataset as a stream of batches, in bounded memory.
 //!
-//! Row groups are fetched a little ahead and decoded in order, each in slices, so that neither a
-//! large row group nor a long dataset is ever held whole. The snapshot is the one that was there at
-//! the beginning: if it is replaced meanwhile, the stream ends with an error instead of a mixture.
+//! Row groups are fetched whole, since their checksums are of whole chunks, and decoded in slices. The
+//! next one is fetched meanwhile if it is small; of large ones there is one at a time. The snapshot is
+//! the one that was there at the beginning: if it is replaced meanwhile, the stream ends with an error
+//! instead of a mixture.
 
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use tokio::sync::mpsc;
 
-use super::open::{all_sealed, open_part, open_parts};
-use super::read::{Seen, settle, unchanged};
+use super::open::{PartIndex, Parts, check_part, open_part, open_parts};
+use super::read::{Seen, settle, unchanged, was_at_rest};
 use super::{Manifest, check_key, incomplete};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::Cancel;
-use crate::parquet::decode::stream_group;
-use crate::part::{OpenPart, Scan, blocking};
+use crate::parquet::decode::{Chunks, GroupStream};
+use crate::parquet::projection::Projection;
+use crate::part::{BatchSender, OpenPart, Scan, blocking};
 use crate::store::Store;
 
-/// Streams the dataset.
-pub async fn scan(store: &Store, key: &str, columns: Option<&[String]>) -> Result<Scan> {
+/// A row group with more than this is fetched only when the one before it has been read.
+const MAX_AHEAD_BYTES: u64 = 64 << 20;
+
+/// A dataset whose parts are open.
+#[derive(Debug)]
+pub struct OpenDataset {
+    store: Store,
+    key: String,
+    seen: Seen,
+    parts: Parts,
+}
+
+impl OpenDataset {
+    /// The schema as it was written.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.parts.first.file.schema
+    }
+
+    /// Streams the rows; within a runtime.
+    pub fn scan(self, columns: Option<&[String]>) -> Result<Scan> {
+        start(self, columns)
+    }
+}
+
+/// Opens the dataset as it is now.
+pub async fn open(store: &Store, key: &str) -> Result<OpenDataset> {
     check_key(key)?;
     for _ in 0..10 {
         let seen = settle(store, key).await?;
         match open_parts(store, key, &seen.manifest).await {
-            Ok(parts) => return start(store, key, seen, parts, columns),
-            Err(error) if unchanged(store, key, &seen).await? => return Err(error),
+            Ok(parts) => {
+                return Ok(OpenDataset {
+                    store: store.clone(),
+                    key: key.to_owned(),
+                    seen,
+                    parts,
+                });
+            }
+            Err(error) if was_at_rest(store, key, &seen).await? => return Err(error),
             Err(_) => {}
         }
     }
     Err(incomplete(key, "it is replaced faster than it can be read"))
 }
 
-/// Streams one part of the dataset that `manifest` describes, and no other.
+/// Streams the dataset.
+pub async fn scan(store: &Store, key: &str, columns: Option<&[String]>) -> Result<Scan> {
+    open(store, key).await?.scan(columns)
+}
+
+/// Streams one part of the dataset that `manifest` describes, and no other. Without `known`, other parts
+/// are looked at where the part's place among them is not certain.
 pub async fn scan_part(
     store: &Store,
     key: &str,
     manifest: &Manifest,
     index: usize,
     columns: Option<&[String]>,
+    known: Option<&PartIndex>,
 ) -> Result<Scan> {
     check_key(key)?;
     let replaced = || incomplete(key, "it was replaced since its manifest was read");
@@ -54,133 +92,229 @@ pub async fn scan_part(
         ))
     })?;
     let part = open_part(store, key, name).await?;
-    if part
-        .file
-        .seal
-        .as_ref()
-        .is_some_and(|s| s.identity.created_at != manifest.created_at_utc)
-    {
+    let created_at = part.file.seal.as_ref().map(|s| &s.identity.created_at);
+    if created_at.is_some_and(|created_at| *created_at != manifest.created_at_utc) {
         return Err(replaced());
     }
-    start(store, key, seen, vec![part], columns)
-}
-
-fn start(
-    store: &Store,
-    key: &str,
-    seen: Seen,
-    parts: Vec<OpenPart>,
-    columns: Option<&[String]>,
-) -> Result<Scan> {
-    let Some(first) = parts.first() else {
-        return Err(incomplete(key, "its manifest lists no parts"));
-    };
-    let roots = first.file.project(columns)?;
-    let schema = first
-        .file
-        .schema
-        .project(&roots)
-        .map_err(|e| Error::other(e.to_string()).caused_by(e))?;
-    let schema = Arc::new(schema);
-    let cancel = Cancel::default();
-    let job = Job {
+    let checked = check_part(store, key, (manifest, index), &part, known).await;
+    if let Err(error) = checked {
+        // The dataset's parts may have been replaced meanwhile.
+        return Err(if was_at_rest(store, key, &seen).await? {
+            error
+        } else {
+            replaced()
+        });
+    }
+    let parts = Parts::of_one(store, key, name, part);
+    let opened = OpenDataset {
         store: store.clone(),
         key: key.to_owned(),
         seen,
         parts,
-        roots,
-        schema: Arc::clone(&schema),
-        cancel: cancel.clone(),
     };
+    start(opened, columns)
+}
+
+/// What each part of the dataset that `manifest` describes is, so that readers of single parts can tell
+/// whether they read the right one.
+pub async fn index_parts(store: &Store, key: &str, manifest: &Manifest) -> Result<PartIndex> {
+    check_key(key)?;
+    let seen = settle(store, key).await?;
+    let replaced = || incomplete(key, "it was replaced since its manifest was read");
+    if seen.manifest != *manifest {
+        return Err(replaced());
+    }
+    match open_parts(store, key, manifest).await {
+        Ok(parts) => Ok(PartIndex {
+            entries: parts.entries,
+        }),
+        Err(error) if was_at_rest(store, key, &seen).await? => Err(error),
+        Err(_) => Err(replaced()),
+    }
+}
+
+fn start(dataset: OpenDataset, columns: Option<&[String]>) -> Result<Scan> {
+    let projection = Projection::new(&dataset.parts.first.file, columns)?;
+    let schema = Arc::clone(&projection.schema);
+    let job = Job {
+        dataset,
+        projection: Arc::new(projection),
+    };
+    let cancel = Cancel::default();
     Ok(Scan::start(schema, &cancel, |sender| async move {
-        job.run(&sender).await
+        let ended = job.run(&sender).await;
+        job.explain(ended).await
     }))
 }
 
 struct Job {
-    store: Store,
-    key: String,
-    seen: Seen,
-    parts: Vec<OpenPart>,
-    roots: Vec<usize>,
-    schema: SchemaRef,
-    cancel: Cancel,
+    dataset: OpenDataset,
+    projection: Arc<Projection>,
+}
+
+/// A row group of a part.
+type RowGroup = (Arc<OpenPart>, usize);
+
+/// Where a scan is: the part whose row groups are read, the next part, the next row group.
+#[derive(Default)]
+struct Position {
+    part: Option<Arc<OpenPart>>,
+    next_part: usize,
+    next_group: usize,
 }
 
 impl Job {
-    async fn run(&self, sender: &mpsc::Sender<Result<RecordBatch>>) -> Result<()> {
-        let units: Vec<(&OpenPart, usize)> = self
-            .parts
-            .iter()
-            .flat_map(|part| {
-                (0..part.file.metadata().num_row_groups()).map(move |group| (part, group))
-            })
-            .collect();
-        let mut ahead = match units.first() {
-            Some((part, group)) => Some(self.fetch(part, *group).await?),
-            None => None,
-        };
-        for (i, (part, group)) in units.iter().enumerate() {
-            let Some(chunks) = ahead.take() else { break };
-            let decode = self.decode(part, *group, chunks, sender.clone());
-            let next = async {
-                match units.get(i + 1) {
-                    Some((part, group)) => self.fetch(part, *group).await.map(Some),
-                    None => Ok(None),
-                }
+    async fn run(&self, sender: &BatchSender) -> Result<()> {
+        let mut position = Position::default();
+        let mut now = self.next_group(&mut position).await?;
+        let mut ahead = None;
+        while let Some((part, group)) = now {
+            let chunks = match ahead.take() {
+                Some(chunks) => chunks,
+                None => self.fetch(&part, group).await?,
             };
-            let (decoded, fetched) = futures::join!(decode, next);
-            decoded?;
-            ahead = fetched?;
+            let next = async {
+                let next = self.next_group(&mut position).await?;
+                let chunks = match &next {
+                    Some((next, group)) if self.fetched_bytes(next, *group) <= MAX_AHEAD_BYTES => {
+                        Some(self.fetch(next, *group).await?)
+                    }
+                    _ => None,
+                };
+                Ok::<_, Error>((next, chunks))
+            };
+            let (sent, next) = futures::join!(self.send(&part, group, chunks, sender), next);
+            if !sent? {
+                return Ok(());
+            }
+            (now, ahead) = next?;
         }
-        if all_sealed(&self.parts) || unchanged(&self.store, &self.key, &self.seen).await? {
+        let dataset = &self.dataset;
+        if dataset.parts.all_sealed()
+            || unchanged(&dataset.store, &dataset.key, &dataset.seen).await?
+        {
             return Ok(());
         }
-        Err(incomplete(
-            &self.key,
-            "it was replaced while it was read; scan it again",
-        ))
+        Err(self.replaced())
     }
 
-    async fn fetch(&self, part: &OpenPart, group: usize) -> Result<crate::parquet::decode::Chunks> {
-        let fetched = part.fetch(&self.store, group, &self.roots).await;
-        fetched.map_err(|e| match e.kind() {
-            ErrorKind::NotFound | ErrorKind::Conflict => incomplete(
-                &self.key,
-                "it was replaced while it was read; scan it again",
-            )
-            .caused_by(e),
-            _ => e,
-        })
+    fn replaced(&self) -> Error {
+        let why = "it was replaced while it was read; scan it again";
+        incomplete(&self.dataset.key, why)
     }
 
-    async fn decode(
-        &self,
-        part: &OpenPart,
-        group: usize,
-        mut chunks: crate::parquet::decode::Chunks,
-        sender: mpsc::Sender<Result<RecordBatch>>,
-    ) -> Result<()> {
-        let (part, roots, schema, cancel) = (
-            part.clone(),
-            self.roots.clone(),
-            Arc::clone(&self.schema),
-            self.cancel.clone(),
-        );
-        blocking(move || {
-            for root in &roots {
-                if let Some(read) = part.read_local(group, *root) {
-                    chunks.absorb(read?);
-                }
+    /// The row group after the last one that was given.
+    async fn next_group(&self, position: &mut Position) -> Result<Option<RowGroup>> {
+        loop {
+            if let Some(part) = &position.part
+                && position.next_group < part.file.metadata().num_row_groups()
+            {
+                position.next_group += 1;
+                return Ok(Some((Arc::clone(part), position.next_group - 1)));
             }
-            let named = |e: Error| e.context(format!("part {:?}", part.path)).at(&part.path);
-            stream_group(&part.file, group, &roots, &chunks, &schema, &mut |batch| {
-                cancel.check()?;
-                let gone = |_| Error::new(ErrorKind::Cancelled, "the reader has gone");
-                sender.blocking_send(Ok(batch)).map_err(gone)
-            })
-            .map_err(named)
+            if position.next_part == self.dataset.parts.len() {
+                return Ok(None);
+            }
+            let part = self.dataset.parts.get(position.next_part).await?;
+            let selected = self.projection.select(&part.file);
+            position.part = Some(Arc::new(part.with_file(selected)));
+            position.next_part += 1;
+            position.next_group = 0;
+        }
+    }
+
+    /// How much a row group's columns are; nothing where they are read as they are decoded.
+    fn fetched_bytes(&self, part: &OpenPart, group: usize) -> u64 {
+        let ranges = part.file.ranges(group, &self.projection.roots);
+        ranges.iter().map(|range| range.end - range.start).sum()
+    }
+
+    async fn fetch(&self, part: &OpenPart, group: usize) -> Result<Chunks> {
+        part.fetch(&self.dataset.store, group, &self.projection.roots)
+            .await
+    }
+
+    /// An error that comes of the dataset having been replaced says so.
+    async fn explain(&self, ended: Result<()>) -> Result<()> {
+        let Err(error) = ended else { return Ok(()) };
+        let dataset = &self.dataset;
+        let is_replaced = match error.kind() {
+            ErrorKind::NotFound | ErrorKind::Conflict => true,
+            ErrorKind::PartCorrupted => {
+                !unchanged(&dataset.store, &dataset.key, &dataset.seen).await?
+            }
+            _ => false,
+        };
+        Err(if is_replaced {
+            self.replaced().caused_by(error)
+        } else {
+            error
         })
-        .await
+    }
+
+    /// Decodes a row group and sends its batches, each once there is room for it: while nobody takes them
+    /// no thread waits. False once the reader has gone.
+    async fn send(
+        &self,
+        part: &Arc<OpenPart>,
+        group: usize,
+        chunks: Chunks,
+        sender: &BatchSender,
+    ) -> Result<bool> {
+        let mut source = Some(Undecoded {
+            part: Arc::clone(part),
+            group,
+            chunks,
+            projection: Arc::clone(&self.projection),
+        });
+        let mut decoding = None;
+        loop {
+            let Ok(room) = sender.reserve().await else {
+                return Ok(false);
+            };
+            let (opening, part) = (source.take(), Arc::clone(part));
+            let projection = Arc::clone(&self.projection);
+            let step = blocking(move || {
+                let named = |e: Error| e.context(format!("part {:?}", part.path)).at(&part.path);
+                let mut stream = match (opening, decoding) {
+                    (_, Some(stream)) => stream,
+                    (Some(opening), None) => opening.open().map_err(named)?,
+                    (None, None) => return Ok(None),
+                };
+                let Some(batch) = stream.next_batch().map_err(named)? else {
+                    return Ok(None);
+                };
+                let batch = projection.batch(batch.columns(), batch.num_rows());
+                Ok(Some((stream, batch.map_err(named)?)))
+            });
+            match step.await? {
+                Some((stream, batch)) => {
+                    decoding = Some(stream);
+                    room.send(Ok(batch));
+                }
+                None => return Ok(true),
+            }
+        }
+    }
+}
+
+/// A row group that was fetched.
+struct Undecoded {
+    part: Arc<OpenPart>,
+    group: usize,
+    chunks: Chunks,
+    projection: Arc<Projection>,
+}
+
+impl Undecoded {
+    fn open(mut self) -> Result<GroupStream> {
+        let roots = &self.projection.roots;
+        for root in roots.iter() {
+            if let Some(read) = self.part.read_local(self.group, *root) {
+                self.chunks.absorb(read?);
+            }
+        }
+        let file = &self.part.file;
+        GroupStream::open(file, self.group, roots, &self.chunks)
     }
 }
