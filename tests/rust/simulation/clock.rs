@@ -49,3 +49,40 @@ impl Clock for WorldClock {
         self.world.new_id()
     }
 }
+
+/// The clock of somebody who is alone: time passes as soon as it is waited for.
+pub(super) struct FreeClock {
+    world: World,
+}
+
+impl FreeClock {
+    pub(super) fn new(world: World) -> Self {
+        Self { world }
+    }
+}
+
+impl fmt::Debug for FreeClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FreeClock")
+    }
+}
+
+#[async_trait]
+impl Clock for FreeClock {
+    fn now(&self) -> DateTime<Utc> {
+        let begin = DateTime::from_timestamp(1_600_000_000, 0).unwrap();
+        begin + TimeDelta::from_std(self.monotonic()).unwrap()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.world.time()
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.world.skip(duration).await;
+    }
+
+    fn new_id(&self) -> u128 {
+        self.world.new_id()
+    }
+}

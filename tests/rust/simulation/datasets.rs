@@ -1,50 +1,127 @@
-//! Writers and readers of one dataset, whose requests are answered in the order a seed thinks of.
+//! Writers, deleters and readers of one dataset, whose requests are answered in the order a seed thinks of.
 //!
-//! Encoding and decoding have threads of their own, so a step waits until nothing moves any more; a
-//! seed gives nearly the same history each time, not the very same.
-//!
-//! No request arrives after another process has taken the publish over: against a deletion that does,
-//! object stores have no means (see `docs/design/2026-11-21-datasets.md`).
+//! Long parts are uploads, completed under a condition where the store has one. Requests that name a version arrive
+//! at any time after their sender gave them up, crashed or was cancelled; the others within half a lease, as
+//! `docs/publish.md` assumes. Encoding and decoding have threads of their own, so a step waits until nothing moves
+//! any more; a seed gives nearly the same history each time, not the very same.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pds::clock::{Clock, SystemClock};
-use pds::store::Store;
+use pds::store::{Conditions, Store};
 use pds::{Error, ErrorKind, dataset};
+use tokio::task::AbortHandle;
 
-use super::world::{Weather, World};
+use super::world::{Late, Weather, World};
 use super::{expect, seeds};
 use crate::faults::{KEY, expected, sum, write};
 
-/// What a write holds, by its rows.
+/// What each write holds, by its rows, which no other has as many of.
 type Versions = Arc<HashMap<usize, i64>>;
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
+    /// Its first write has so many rows, each further one some more.
     Writer(i64, usize),
+    Deleter,
     Reader,
     Streamer,
     Verifier,
 }
 
-const CAST: [Role; 6] = [
+const CAST: [Role; 7] = [
     Role::Writer(5, 45_000),
     Role::Writer(7, 21_000),
+    Role::Writer(11, 400),
     Role::Reader,
     Role::Reader,
     Role::Streamer,
     Role::Verifier,
 ];
+const WITH_DELETES: [Role; 5] = [
+    Role::Writer(5, 45_000),
+    Role::Writer(7, 21_000),
+    Role::Deleter,
+    Role::Deleter,
+    Role::Reader,
+];
 const FIRST: (i64, usize) = (3, 60_000);
 const TURNS: usize = 3;
+/// Half a lease, a little less.
+const WINDOW: Duration = Duration::from_secs(14);
+
+/// A change of the dataset: when it began, and when it was acknowledged, if it was.
+#[derive(Debug, Clone, Copy)]
+struct Event {
+    /// None for a delete.
+    rows: Option<usize>,
+    began: usize,
+    acknowledged: Option<usize>,
+}
+
+/// All changes, in the order in which they began.
+#[derive(Debug, Default)]
+struct Ledger {
+    now: usize,
+    events: Vec<Event>,
+}
+
+impl Ledger {
+    fn begin(&mut self, rows: Option<usize>) -> usize {
+        self.now += 1;
+        self.events.push(Event {
+            rows,
+            began: self.now,
+            acknowledged: None,
+        });
+        self.events.len() - 1
+    }
+
+    fn acknowledge(&mut self, event: usize) {
+        self.now += 1;
+        self.events[event].acknowledged = Some(self.now);
+    }
+
+    /// Whether the dataset may hold this at the end: it was written (or deleted), and not acknowledged before
+    /// another change began that was acknowledged too.
+    fn may_end_with(&self, rows: Option<usize>) -> bool {
+        let is_last = |event: &Event| {
+            event.acknowledged.is_none_or(|done| {
+                let mut others = self
+                    .events
+                    .iter()
+                    .filter(|other| other.acknowledged.is_some());
+                !others.any(|other| other.began > done)
+            })
+        };
+        self.events
+            .iter()
+            .any(|event| event.rows == rows && is_last(event))
+    }
+}
 
 /// What an actor does when its turn comes; what it reads is one write's, whole.
-async fn act(role: Role, store: &Store, versions: &Versions) -> Result<(), Error> {
+async fn act(
+    role: Role,
+    turn: usize,
+    store: &Store,
+    versions: &Versions,
+    ledger: &Mutex<Ledger>,
+) -> Result<(), Error> {
     match role {
-        Role::Writer(seed, rows) => write(store, seed, rows, true).await,
+        Role::Writer(seed, rows) => {
+            let event = ledger.lock().unwrap().begin(Some(rows + turn));
+            write(store, seed, rows + turn, true).await?;
+            ledger.lock().unwrap().acknowledge(event);
+        }
+        Role::Deleter => {
+            let event = ledger.lock().unwrap().begin(None);
+            dataset::delete(store, KEY).await?;
+            ledger.lock().unwrap().acknowledge(event);
+        }
         Role::Reader => {
             let (rows, found) = sum(store).await?;
             assert_eq!(
@@ -52,7 +129,6 @@ async fn act(role: Role, store: &Store, versions: &Versions) -> Result<(), Error
                 Some(&found),
                 "a mixture of {rows} rows"
             );
-            Ok(())
         }
         Role::Streamer => {
             let mut scan = dataset::scan(store, KEY, None).await?;
@@ -61,45 +137,87 @@ async fn act(role: Role, store: &Store, versions: &Versions) -> Result<(), Error
                 rows += batch?.num_rows();
             }
             assert!(versions.contains_key(&rows), "a mixture of {rows} rows");
-            Ok(())
         }
         Role::Verifier => {
             let verified = dataset::verify(store, KEY).await?;
             let rows = usize::try_from(verified.rows).unwrap();
             assert!(versions.contains_key(&rows), "a mixture of {rows} rows");
-            Ok(())
         }
     }
+    Ok(())
 }
 
-/// Plays one seed; `allowed` are the errors this weather explains.
-async fn simulate(seed: u64, weather: Weather, versions: Versions, allowed: &'static [ErrorKind]) {
-    // A process knows its own publishes by their ids: worlds that run side by side must not share any.
-    let world = World::new(seed ^ u64::from(weather.crashing) << 32, weather);
-    write(&world.calm_store(), FIRST.0, FIRST.1, false)
-        .await
-        .unwrap();
+/// What is played: whom, in which weather, on which store, and the errors that this explains.
+#[derive(Clone, Copy)]
+struct Play {
+    cast: &'static [Role],
+    weather: Weather,
+    conditions: Conditions,
+    allowed: &'static [ErrorKind],
+}
+
+/// Plays one seed.
+async fn simulate(seed: u64, play: Play, versions: Versions) {
+    let world = World::new(seed, play.weather).with_conditions(play.conditions);
+    let ledger = Arc::new(Mutex::new(Ledger::default()));
+    let first = ledger.lock().unwrap().begin(Some(FIRST.1));
+    let written = write(&world.heir(), FIRST.0, FIRST.1, false).await;
+    written.unwrap();
+    ledger.lock().unwrap().acknowledge(first);
     let living = Arc::new(AtomicUsize::new(0));
     let mut players = tokio::task::JoinSet::new();
-    for (actor, role) in CAST.into_iter().enumerate() {
+    let mut handles: Vec<AbortHandle> = Vec::new();
+    for (actor, role) in play.cast.iter().copied().enumerate() {
         let (store, versions) = (world.store(actor), Arc::clone(&versions));
-        let living = Arc::clone(&living);
+        let (living, ledger) = (Arc::clone(&living), Arc::clone(&ledger));
         living.fetch_add(1, Ordering::SeqCst);
-        players.spawn_local(async move {
-            for _ in 0..TURNS {
-                if let Err(e) = act(role, &store, &versions).await {
-                    expect(&e, allowed);
+        handles.push(players.spawn_local(async move {
+            for turn in 0..TURNS {
+                if let Err(e) = act(role, turn, &store, &versions, &ledger).await {
+                    expect(&e, play.allowed);
                 }
             }
             living.fetch_sub(1, Ordering::SeqCst);
-        });
+        }));
     }
-    drive(&world, &mut players, &living, || {}).await;
-    let (rows, found) = sum(&world.calm_store()).await.unwrap();
-    assert_eq!(
-        versions.get(&rows),
-        Some(&found),
-        "a mixture of {rows} rows"
+    // Who crashed is cancelled, as by Ctrl-C, or stays in the middle of what it did.
+    let crashed = |actor: usize| {
+        if world.draw(2) == 0 {
+            handles[actor].abort();
+        }
+    };
+    drive_with(&world, &mut players, &living, crashed, || {}).await;
+    check_end(&world, &versions, &ledger).await;
+    world.settle().await;
+    check_end(&world, &versions, &ledger).await;
+}
+
+/// Whoever comes after all others finds one write's dataset, whole, or none.
+async fn check_end(world: &World, versions: &Versions, ledger: &Mutex<Ledger>) {
+    let store = world.heir();
+    let found = match sum(&store).await {
+        Ok((rows, found)) => {
+            assert_eq!(
+                versions.get(&rows),
+                Some(&found),
+                "a mixture of {rows} rows"
+            );
+            Some(rows)
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => None,
+        // Nothing is there, or what a delete that did not end has left, which goes with the next.
+        Err(e) if e.kind() == ErrorKind::DatasetIncomplete => {
+            if let Err(e) = dataset::delete(&store, KEY).await {
+                expect(&e, &[ErrorKind::NotFound]);
+            }
+            None
+        }
+        Err(e) => panic!("{:?}: {e}", e.kind()),
+    };
+    let ledger = ledger.lock().unwrap();
+    assert!(
+        ledger.may_end_with(found),
+        "it ends with {found:?}: {ledger:?}"
     );
 }
 
@@ -111,75 +229,146 @@ pub(super) async fn drive(
     living: &AtomicUsize,
     each: impl Fn(),
 ) {
+    drive_with(world, players, living, |_| (), each).await;
+}
+
+/// As [`drive`]; `crashed` is called with who crashed.
+#[allow(clippy::future_not_send, reason = "a test's own thread has it")]
+async fn drive_with(
+    world: &World,
+    players: &mut tokio::task::JoinSet<()>,
+    living: &AtomicUsize,
+    crashed: impl Fn(usize),
+    each: impl Fn(),
+) {
     let mut moved = SystemClock.monotonic();
     while living.load(Ordering::SeqCst) > 0 {
-        living.fetch_sub(world.take_crashed().len(), Ordering::SeqCst);
+        for actor in world.take_crashed() {
+            living.fetch_sub(1, Ordering::SeqCst);
+            crashed(actor);
+        }
         world.rest(living.load(Ordering::SeqCst)).await;
         if world.step() {
             moved = SystemClock.monotonic();
-        } else if let Some(Err(e)) = players.try_join_next() {
-            std::panic::resume_unwind(e.into_panic());
+        } else if let Some(ended) = players.try_join_next() {
+            check_ended(ended);
         }
         each();
         let too_long = SystemClock.monotonic() > moved + Duration::from_mins(1);
         assert!(!too_long, "somebody waits for nothing");
     }
     while let Some(ended) = players.try_join_next() {
-        ended.unwrap();
+        check_ended(ended);
     }
-    // The process of who crashed is gone: its intents need not be waited for.
+    // The processes of those who crashed are gone.
     players.shutdown().await;
 }
 
+fn check_ended(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(e) = ended
+        && e.is_panic()
+    {
+        std::panic::resume_unwind(e.into_panic());
+    }
+}
+
 #[allow(clippy::future_not_send, reason = "a test's own thread has it")]
-async fn run_seeds(usual: u64, weather: Weather, allowed: &'static [ErrorKind]) {
+async fn run_seeds(usual: u64, play: Play) {
     let run = async {
         let mut versions = HashMap::new();
         let writers = CAST.into_iter().filter_map(|role| match role {
             Role::Writer(seed, rows) => Some((seed, rows)),
             _ => None,
         });
-        for (seed, rows) in writers.chain([FIRST]) {
-            let (rows, sum) = expected(seed, rows).await;
-            versions.insert(rows, sum);
+        for (seed, first) in writers.chain([FIRST]) {
+            for rows in first..first + TURNS {
+                let (rows, sum) = expected(seed, rows).await;
+                versions.insert(rows, sum);
+            }
         }
         let versions = Arc::new(versions);
         for seed in seeds(usual) {
-            let played =
-                tokio::task::spawn_local(simulate(seed, weather, Arc::clone(&versions), allowed));
+            let played = tokio::task::spawn_local(simulate(seed, play, Arc::clone(&versions)));
             if let Err(e) = played.await {
-                panic!("seed {seed}, {weather:?}: {e}");
+                panic!(
+                    "seed {seed}, {:?}, {:?}: {e}",
+                    play.weather, play.conditions
+                );
             }
         }
     };
     tokio::task::LocalSet::new().run_until(run).await;
 }
 
+const FAIR: Weather = Weather {
+    failing: 0,
+    crashing: 0,
+    late: Late::Within(WINDOW),
+    stopping: false,
+};
+/// Processes are stopped, and none crashes: what a stopped one sends late it looks after when it goes on.
+const STOPS: Weather = Weather {
+    failing: 30,
+    crashing: 0,
+    late: Late::Within(WINDOW),
+    stopping: true,
+};
+const CRASHES: Weather = Weather {
+    failing: 40,
+    crashing: 4,
+    late: Late::Within(WINDOW),
+    stopping: false,
+};
+
 /// A stream ends with an error rather than a mixture, a reader gives up when it is overtaken again
-/// and again, and a writer that was stopped for long is told so; nothing else is theirs to see.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_see_one_write_or_the_other() {
-    let weather = Weather {
-        failing: 0,
-        crashing: 0,
-        late: false,
+/// and again, and a writer that was stopped for long is told so.
+const OVERTAKEN: &[ErrorKind] = &[ErrorKind::DatasetIncomplete, ErrorKind::Superseded];
+const FAILED: &[ErrorKind] = &[
+    ErrorKind::DatasetIncomplete,
+    ErrorKind::Superseded,
+    ErrorKind::Unavailable,
+    ErrorKind::PermissionDenied,
+    ErrorKind::Locked,
+    ErrorKind::NotFound,
+];
+
+#[allow(clippy::future_not_send, reason = "a test's own thread has it")]
+async fn play(
+    usual: u64,
+    cast: &'static [Role],
+    weather: Weather,
+    conditions: Conditions,
+    allowed: &'static [ErrorKind],
+) {
+    let play = Play {
+        cast,
+        weather,
+        conditions,
+        allowed,
     };
-    let allowed = &[ErrorKind::DatasetIncomplete, ErrorKind::Superseded];
-    run_seeds(60, weather, allowed).await;
+    run_seeds(usual, play).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_see_one_write_or_the_other_with_crashes() {
-    let weather = Weather {
-        failing: 20,
-        crashing: 4,
-        late: false,
-    };
-    let allowed = &[
-        ErrorKind::DatasetIncomplete,
-        ErrorKind::Superseded,
-        ErrorKind::Unavailable,
-        ErrorKind::PermissionDenied,
-    ];
-    run_seeds(60, weather, allowed).await;
+async fn readers_see_one_write_or_the_other() {
+    play(40, &CAST, FAIR, Conditions::ALL, OVERTAKEN).await;
+    play(20, &CAST, FAIR, Conditions::NONE, OVERTAKEN).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_see_one_write_or_the_other_with_crashes_and_late_requests() {
+    play(40, &CAST, CRASHES, Conditions::ALL, FAILED).await;
+    play(40, &CAST, CRASHES, Conditions::NONE, FAILED).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_see_one_write_or_the_other_with_stopped_processes() {
+    play(40, &CAST, STOPS, Conditions::ALL, FAILED).await;
+    play(40, &CAST, STOPS, Conditions::NONE, FAILED).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delete_hits_what_it_was_meant_for() {
+    play(40, &WITH_DELETES, CRASHES, Conditions::ALL, FAILED).await;
+    play(40, &WITH_DELETES, CRASHES, Conditions::NONE, FAILED).await;
 }

@@ -27,7 +27,7 @@ use pds::table::{FileRef, Limits, ListedFile, Table, all_files, data_file_name, 
 use pds::{Error, ErrorKind, Result};
 
 use self::model::{Ledger, Model};
-use self::world::{Weather, World};
+use self::world::{Late, Weather, World};
 
 const ROOT: &str = "lake/events";
 const MAX_STEPS: usize = 200_000;
@@ -382,7 +382,8 @@ fn in_fair_weather() {
     let weather = Weather {
         failing: 0,
         crashing: 0,
-        late: true,
+        late: Late::Always,
+        stopping: true,
     };
     run_seeds(seeds(100), weather);
 }
@@ -392,7 +393,8 @@ fn with_lost_answers_and_late_requests() {
     let weather = Weather {
         failing: 60,
         crashing: 0,
-        late: true,
+        late: Late::Always,
+        stopping: true,
     };
     run_seeds(seeds(150), weather);
 }
@@ -402,7 +404,8 @@ fn in_a_storm() {
     let weather = Weather {
         failing: 400,
         crashing: 3,
-        late: true,
+        late: Late::Always,
+        stopping: true,
     };
     run_seeds(seeds(60), weather);
 }
@@ -412,7 +415,8 @@ fn with_crashes_too() {
     let weather = Weather {
         failing: 30,
         crashing: 10,
-        late: true,
+        late: Late::Always,
+        stopping: true,
     };
     run_seeds(seeds(250), weather);
 }

@@ -27,7 +27,7 @@ use pds::table::{
 use pds::{Error, ErrorKind, Result};
 
 use super::datasets::drive;
-use super::world::{Weather, World};
+use super::world::{Late, Weather, World};
 use super::{SHORT_LISTS, expect, seeds};
 
 const ROOT: &str = "lake/rows";
@@ -469,7 +469,8 @@ async fn rows_are_those_of_the_commits() {
     let weather = Weather {
         failing: 0,
         crashing: 0,
-        late: true,
+        late: Late::Always,
+        stopping: true,
     };
     run_seeds(60, weather).await;
 }
@@ -479,7 +480,8 @@ async fn rows_are_those_of_the_commits_with_lost_answers_and_crashes() {
     let weather = Weather {
         failing: 30,
         crashing: 4,
-        late: true,
+        late: Late::Always,
+        stopping: true,
     };
     run_seeds(60, weather).await;
 }

@@ -2,8 +2,8 @@
 //!
 //! Every actor has a store of its own over the same memory. The driver picks, one after another,
 //! whose request is answered, and how: carried out; failed before or after its effect; failed now
-//! and carried out much later; or never answered, with which the actor has crashed. One seed gives
-//! one history.
+//! and carried out much later; or never answered, with which the actor has crashed. What is dropped
+//! before it was answered may be carried out all the same. One seed gives one history.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -16,21 +16,21 @@ use futures::channel::oneshot;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt, TryStreamExt};
-use object_store::memory::InMemory;
+use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
-    Result,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartId, MultipartUpload,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, Result,
 };
 use pds::clock::{Clock, SystemClock};
-
+use pds::store::memory::MemoryStore;
 use pds::store::metrics::Metrics;
-use pds::store::{Abilities, Store};
+use pds::store::{Abilities, Condition, Conditions, ObjectVersions, Store, UploadedPart};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::clock::WorldClock;
+use super::clock::{FreeClock, WorldClock};
 
 /// How a request ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +50,10 @@ enum Effect {
     Reads,
     Writes,
     WritesIf,
+    /// Names what it changes by a version that never recurs, so that it changes nothing else however late it comes.
+    WritesVersion,
+    /// The same of an upload, which nothing but its name guards.
+    Uploads,
 }
 
 /// What an actor waits for.
@@ -74,20 +78,37 @@ impl Waiting {
     }
 }
 
+/// When a request may arrive that its sender has given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Late {
+    /// At any time.
+    Always,
+    /// At any time if it names a version that never recurs, else within so long.
+    Within(Duration),
+}
+
 /// How unfriendly the world is, in thousandths of all requests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Weather {
     pub(super) failing: u32,
     pub(super) crashing: u32,
-    /// Requests may arrive, and stopped processes go on, at any time later.
-    pub(super) late: bool,
+    pub(super) late: Late,
+    /// Processes are stopped now and then, and go on much later.
+    pub(super) stopping: bool,
+}
+
+/// A request that its sender has given up, on its way.
+struct LateRequest {
+    /// It arrives before this time.
+    until: Option<Duration>,
+    work: BoxFuture<'static, ()>,
 }
 
 struct State {
     random: StdRng,
     weather: Weather,
     waiting: Vec<Waiting>,
-    late: Vec<BoxFuture<'static, ()>>,
+    late: Vec<LateRequest>,
     time: Duration,
     /// Whom the driver lets wait, and how many steps more.
     frozen: Option<(usize, u32)>,
@@ -100,7 +121,8 @@ struct State {
 /// The world that all actors share.
 #[derive(Clone)]
 pub(super) struct World {
-    pub(super) objects: Arc<InMemory>,
+    pub(super) objects: Arc<MemoryStore>,
+    conditions: Conditions,
     state: Arc<Mutex<State>>,
 }
 
@@ -118,9 +140,15 @@ impl World {
             written: HashMap::new(),
         };
         Self {
-            objects: Arc::new(InMemory::new()),
+            objects: Arc::new(MemoryStore::new()),
+            conditions: Conditions::ALL,
             state: Arc::new(Mutex::new(state)),
         }
+    }
+
+    /// The same world, whose store has these conditions only.
+    pub(super) fn with_conditions(self, conditions: Conditions) -> Self {
+        Self { conditions, ..self }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -136,17 +164,31 @@ impl World {
     pub(super) fn store(&self, actor: usize) -> Store {
         let skew = TimeDelta::seconds(i64::from(self.draw(200_000)) - 100_000);
         let clock = WorldClock::new(self.clone(), actor, skew);
-        let objects = WorldStore {
+        self.store_of(Some(actor), Arc::new(clock))
+    }
+
+    fn store_of(&self, actor: Option<usize>, clock: Arc<dyn Clock>) -> Store {
+        let objects = Arc::new(WorldStore {
             world: self.clone(),
             actor,
-        };
-        Store::over(
+        });
+        let metrics = Arc::new(Metrics::default());
+        let store = Store::over(
             "world",
-            Arc::new(objects),
+            Arc::clone(&objects) as _,
             Abilities::FULL,
-            Arc::new(Metrics::default()),
-            Arc::new(clock),
-        )
+            metrics,
+            clock,
+        );
+        store
+            .with_multipart(Arc::clone(&objects) as _)
+            .with_versions(objects)
+    }
+
+    /// The store as somebody sees it who comes when all others have ended: every request is answered, and time
+    /// passes as soon as it is waited for.
+    pub(super) fn heir(&self) -> Store {
+        self.store_of(None, Arc::new(FreeClock::new(self.clone())))
     }
 
     /// The store as it is when all is over.
@@ -176,6 +218,29 @@ impl World {
         told.await.is_ok()
     }
 
+    /// Lets time pass at once, and requests arrive that must before that.
+    pub(super) async fn skip(&self, duration: Duration) {
+        let end = self.time() + duration;
+        while let Some(late) = self.take_late(|late| late.until.is_some_and(|until| until <= end)) {
+            late.work.await;
+        }
+        let mut state = self.state();
+        state.time = state.time.max(end);
+    }
+
+    /// Lets all late requests arrive.
+    pub(super) async fn settle(&self) {
+        while let Some(late) = self.take_late(|_| true) {
+            late.work.await;
+        }
+    }
+
+    fn take_late(&self, which: impl Fn(&LateRequest) -> bool) -> Option<LateRequest> {
+        let mut state = self.state();
+        let index = state.late.iter().position(which)?;
+        Some(state.late.swap_remove(index))
+    }
+
     /// A number that no other is like.
     pub(super) fn new_id(&self) -> u128 {
         self.state().random.random()
@@ -201,7 +266,8 @@ impl World {
                 tokio::task::yield_now().await;
             }
             let (waiting, actors) = {
-                let state = self.state();
+                let mut state = self.state();
+                state.forget_dropped();
                 let actors: HashSet<usize> = state.waiting.iter().map(Waiting::actor).collect();
                 (state.waiting.len(), actors.len())
             };
@@ -223,12 +289,22 @@ impl World {
             let index = state.random.random_range(0..count);
             let late = state.late.swap_remove(index);
             drop(guard);
-            futures::executor::block_on(late);
+            futures::executor::block_on(late.work);
             return true;
         }
         let Some(waiting) = state.choose() else {
             return false;
         };
+        if let Waiting::Sleep { until, .. } = &waiting {
+            let is_due = |late: &LateRequest| late.until.is_some_and(|last| last < *until);
+            if let Some(index) = state.late.iter().position(is_due) {
+                let late = state.late.swap_remove(index);
+                state.waiting.push(waiting);
+                drop(guard);
+                futures::executor::block_on(late.work);
+                return true;
+            }
+        }
         match waiting {
             Waiting::Sleep { until, go, .. } => {
                 state.time = state.time.max(until);
@@ -252,16 +328,29 @@ impl World {
     /// Waits for the driver, then does, fails or forgets `work`.
     async fn request<T: Send + 'static>(
         &self,
-        actor: usize,
+        actor: Option<usize>,
         effect: Effect,
         path: &Path,
         work: BoxFuture<'static, Result<T>>,
     ) -> Result<T> {
+        let Some(actor) = actor else {
+            return work.await;
+        };
         let (go, told) = oneshot::channel();
         let request = Waiting::Request { actor, effect, go };
         self.state().wait(request);
+        let mut sent = Sent {
+            world: self,
+            effect,
+            work: Some(work),
+        };
         let verdict = told.await.unwrap_or(Verdict::CrashBefore);
-        let conditional = effect == Effect::WritesIf;
+        if verdict == Verdict::CrashBefore {
+            drop(sent);
+            return futures::future::pending().await;
+        }
+        let work = sent.work.take().unwrap();
+        let conditional = matches!(effect, Effect::WritesIf | Effect::WritesVersion);
         let answer = if conditional { self.draw(6) } else { 5 };
         let lost = || {
             let source = format!("injected: {verdict:?} at {path}").into();
@@ -286,10 +375,10 @@ impl World {
                 Err(lost())
             }
             Verdict::FailAndArriveLate => {
-                self.state().late.push(work.map(drop).boxed());
+                self.state().give_up(effect, work.map(drop).boxed());
                 Err(lost())
             }
-            Verdict::CrashBefore => futures::future::pending().await,
+            Verdict::CrashBefore => unreachable!("handled above"),
             Verdict::CrashAfter => {
                 let _ = work.await;
                 futures::future::pending().await
@@ -298,7 +387,43 @@ impl World {
     }
 }
 
+/// A request that was sent; one that is dropped before it was answered may arrive later.
+struct Sent<'a, T: 'static> {
+    world: &'a World,
+    effect: Effect,
+    work: Option<BoxFuture<'static, Result<T>>>,
+}
+
+impl<T: 'static> Drop for Sent<'_, T> {
+    fn drop(&mut self) {
+        let Some(work) = self.work.take() else { return };
+        let mut state = self.world.state();
+        if self.effect != Effect::Reads && state.random.random_ratio(1, 2) {
+            state.give_up(self.effect, work.map(drop).boxed());
+        }
+    }
+}
+
 impl State {
+    /// A request goes on without its sender.
+    fn give_up(&mut self, effect: Effect, work: BoxFuture<'static, ()>) {
+        let until = match self.weather.late {
+            Late::Within(window) if matches!(effect, Effect::Writes | Effect::WritesIf) => {
+                Some(self.time + window)
+            }
+            _ => None,
+        };
+        self.late.push(LateRequest { until, work });
+    }
+
+    /// Nobody waits any more for what was cancelled.
+    fn forget_dropped(&mut self) {
+        self.waiting.retain(|waiting| match waiting {
+            Waiting::Request { go, .. } => !go.is_canceled(),
+            Waiting::Sleep { go, .. } => !go.is_canceled(),
+        });
+    }
+
     /// The dead wait for ever.
     fn wait(&mut self, waiting: Waiting) {
         if !self.dead.contains(&waiting.actor()) {
@@ -307,10 +432,11 @@ impl State {
     }
 
     fn choose(&mut self) -> Option<Waiting> {
+        self.forget_dropped();
         // Now and then somebody is left waiting for a long time, as if stopped.
         self.frozen = match self.frozen {
             Some((actor, left)) if left > 0 => Some((actor, left - 1)),
-            _ if self.weather.late
+            _ if self.weather.stopping
                 && !self.waiting.is_empty()
                 && self.random.random_ratio(1, 50) =>
             {
@@ -367,21 +493,60 @@ impl State {
         }
         match self.random.random_range(0..3) {
             0 => Verdict::FailBefore,
-            1 if effect != Effect::Reads && self.weather.late => Verdict::FailAndArriveLate,
+            1 if effect != Effect::Reads => Verdict::FailAndArriveLate,
             _ => Verdict::FailAfter,
         }
     }
 }
 
-/// One actor's store.
+/// One actor's store; that of none is answered at once.
 struct WorldStore {
     world: World,
-    actor: usize,
+    actor: Option<usize>,
+}
+
+impl WorldStore {
+    /// What changes objects, and notes when.
+    async fn write<T: Send + 'static>(
+        &self,
+        at: &Path,
+        effect: Effect,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let (world, key) = (self.world.clone(), at.clone());
+        let work = async move {
+            let done = work.await?;
+            let mut state = world.state();
+            let now = state.time;
+            state.written.insert(key, now);
+            Ok(done)
+        };
+        self.world
+            .request(self.actor, effect, at, work.boxed())
+            .await
+    }
+
+    /// The effect of a request under a condition.
+    fn effect(at: &Path, condition: &Condition) -> Effect {
+        match condition {
+            Condition::Always => Effect::Writes,
+            // An intent has a nonce, and a claim alone changes nothing. A manifest without a marker is none.
+            Condition::Absent if ["_publish.json", "manifest.json"].contains(&name(at)) => {
+                Effect::WritesVersion
+            }
+            Condition::Absent => Effect::WritesIf,
+            Condition::Matches(_) => Effect::WritesVersion,
+        }
+    }
+}
+
+fn name(at: &Path) -> &str {
+    at.filename().unwrap_or_default()
 }
 
 impl fmt::Debug for WorldStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "WorldStore({})", self.actor)
+        write!(f, "WorldStore({:?})", self.actor)
     }
 }
 
@@ -399,21 +564,14 @@ impl ObjectStore for WorldStore {
         payload: PutPayload,
         opts: PutOptions,
     ) -> Result<PutResult> {
-        let (world, key) = (self.world.clone(), at.clone());
-        let effect = match opts.mode {
+        let (objects, key) = (Arc::clone(&self.world.objects), at.clone());
+        let effect = match &opts.mode {
             PutMode::Overwrite => Effect::Writes,
-            PutMode::Create | PutMode::Update(_) => Effect::WritesIf,
+            PutMode::Create => Self::effect(at, &Condition::Absent),
+            PutMode::Update(_) => Effect::WritesVersion,
         };
-        let work = async move {
-            let put = world.objects.put_opts(&key, payload, opts).await?;
-            let mut state = world.state();
-            let now = state.time;
-            state.written.insert(key, now);
-            Ok(put)
-        };
-        self.world
-            .request(self.actor, effect, at, work.boxed())
-            .await
+        let work = async move { objects.put_opts(&key, payload, opts).await };
+        self.write(at, effect, work).await
     }
 
     async fn put_multipart_opts(
@@ -421,7 +579,10 @@ impl ObjectStore for WorldStore {
         _: &Path,
         _: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        unreachable!("small objects are one request")
+        Err(Error::NotImplemented {
+            operation: "put_multipart_opts".to_owned(),
+            implementer: self.to_string(),
+        })
     }
 
     async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
@@ -492,5 +653,114 @@ impl ObjectStore for WorldStore {
         self.world
             .request(self.actor, Effect::Writes, &at, work)
             .await
+    }
+}
+
+#[async_trait]
+impl MultipartStore for WorldStore {
+    async fn create_multipart(&self, path: &Path) -> Result<MultipartId> {
+        let (objects, key) = (Arc::clone(&self.world.objects), path.clone());
+        let work = async move { objects.create_multipart(&key).await };
+        self.write(path, Effect::Uploads, work).await
+    }
+
+    async fn put_part(
+        &self,
+        path: &Path,
+        id: &MultipartId,
+        index: usize,
+        data: PutPayload,
+    ) -> Result<PartId> {
+        let (objects, key, id) = (Arc::clone(&self.world.objects), path.clone(), id.clone());
+        let work = async move { objects.put_part(&key, &id, index, data).await };
+        self.write(path, Effect::Uploads, work).await
+    }
+
+    async fn complete_multipart(
+        &self,
+        path: &Path,
+        id: &MultipartId,
+        parts: Vec<PartId>,
+    ) -> Result<PutResult> {
+        self.complete_if(path, id, parts, &Condition::Always).await
+    }
+
+    async fn abort_multipart(&self, path: &Path, id: &MultipartId) -> Result<()> {
+        let (objects, key, id) = (Arc::clone(&self.world.objects), path.clone(), id.clone());
+        let work = async move { objects.abort_multipart(&key, &id).await };
+        self.write(path, Effect::Uploads, work).await
+    }
+}
+
+#[async_trait]
+impl ObjectVersions for WorldStore {
+    fn known_conditions(&self) -> Option<Conditions> {
+        Some(self.world.conditions)
+    }
+
+    async fn delete_if(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
+        let (objects, at) = (Arc::clone(&self.world.objects), key.clone());
+        let effect = match e_tag {
+            None => Effect::Writes,
+            Some(_) => Effect::WritesVersion,
+        };
+        // A store without such conditions does not look at them.
+        let e_tag = e_tag
+            .filter(|_| self.world.conditions.delete)
+            .map(str::to_owned);
+        let work = async move { objects.delete_if(&at, e_tag.as_deref()).await };
+        self.write(key, effect, work).await
+    }
+
+    async fn complete_if(
+        &self,
+        key: &Path,
+        upload: &MultipartId,
+        parts: Vec<PartId>,
+        condition: &Condition,
+    ) -> Result<PutResult> {
+        let (objects, at, upload) = (
+            Arc::clone(&self.world.objects),
+            key.clone(),
+            upload.to_owned(),
+        );
+        let held = match condition {
+            condition if self.world.conditions.complete => condition.clone(),
+            _ => Condition::Always,
+        };
+        let work = async move { objects.complete_if(&at, &upload, parts, &held).await };
+        // An upload is completed once.
+        let effect = match condition {
+            Condition::Always => Effect::Uploads,
+            _ => Effect::WritesVersion,
+        };
+        self.write(key, effect, work).await
+    }
+
+    async fn list_parts(&self, key: &Path, upload: &MultipartId) -> Result<Vec<UploadedPart>> {
+        let (objects, at, upload) = (
+            Arc::clone(&self.world.objects),
+            key.clone(),
+            upload.to_owned(),
+        );
+        let work = async move { objects.list_parts(&at, &upload).await }.boxed();
+        self.world
+            .request(self.actor, Effect::Reads, key, work)
+            .await
+    }
+
+    async fn copy_if(&self, from: &Path, to: &Path, condition: &Condition) -> Option<Result<()>> {
+        let objects = Arc::clone(&self.world.objects);
+        let (source, target, held) = (from.clone(), to.clone(), condition.clone());
+        let work = async move {
+            let copied = objects.copy_if(&source, &target, &held).await;
+            copied.unwrap_or_else(|| {
+                Err(Error::NotImplemented {
+                    operation: "copy_if".to_owned(),
+                    implementer: "memory".to_owned(),
+                })
+            })
+        };
+        Some(self.write(to, Self::effect(to, condition), work).await)
     }
 }
