@@ -1,0 +1,1 @@
+"""Schedules of publishers, readers and late requests, on the wire."""
