@@ -1,174 +1,211 @@
 """Every fault at every request of a write, an overwrite, a read and a delete.
 
-The retries of object_store are in the path. After each: the old or the new dataset, whole, and
-what is raised is typed.
+The retries of object_store are in the path. After each: the old or the new dataset, whole, what is
+raised is typed, and nothing is left that no intent names.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import pds
+from fault_runs import DISTINCT, LASTING, PASSING, Run, ended, is_probe, plan, run_all
+from publish.harness import LEASE_OPTIONS
 from scripted_s3 import FAULTS, ScriptedS3
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from scripted_s3 import Stored
 
 pytestmark = pytest.mark.slow
 
 KEY = "silver/orders"
-# One occurrence of these says nothing about the request: it is sent again, or its outcome is
-# looked up, and the operation succeeds.
-PASSING = [
-    "500", "503", "500 after", "503 after", "drop", "drop after", "stall", "stall after", "cut"
-]  # fmt: skip
-LASTING = ["403", "404", "409", "412", "500", "503", "drop", "stall", "error body"]
-LIMIT_SECONDS = 30
+INTENT = f"prefix/{KEY}/_publish.json"
 
 
-def _table(rows: int, seed: int) -> pa.Table:
-    noise = np.random.default_rng(seed).random(rows)
-    return pa.table({"version": pa.array([seed] * rows), "noise": noise})
+class Size(NamedTuple):
+    """How much a dataset holds."""
+
+    rows: int
+    per_file: int | None
 
 
-# Small parts are kept in memory until they are published, large ones are multipart uploads.
-SIZES = {"small": 30, "multipart": 1_200_000}
-OLD = {name: _table(rows, 1) for name, rows in SIZES.items()}
-NEW = {name: _table(rows, 2) for name, rows in SIZES.items()}
+# Small parts are kept in memory until they are published, staged ones are uploads of one piece,
+# large ones of several.
+SIZES = {
+    "small": Size(30, None),
+    "small parts": Size(60, 30),
+    "staged": Size(40_000, 20_000),
+    "large": Size(1_200_000, None),
+}
+# An overwrite leaves another number of parts than there was.
+OTHER = {"small": "small parts", "small parts": "small", "staged": "small parts", "large": "small"}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ScriptedS3]:
-    with ScriptedS3() as server:
-        yield server
+def _table(size: str, version: int) -> pa.Table:
+    rows = SIZES[size].rows
+    noise = np.random.default_rng(version).random(rows)
+    return pa.table({"version": pa.array([version] * rows), "noise": noise})
 
 
-def _open(server: ScriptedS3) -> pds.ParquetDatasetStore:
-    store = pds.Store("s3://bucket/prefix", storage_options=server.options())
-    return pds.ParquetDatasetStore(store, compression="none")
+def _open(server: ScriptedS3, size: str = "small") -> pds.ParquetDatasetStore:
+    store = pds.Store("s3://bucket/prefix", storage_options=server.options() | LEASE_OPTIONS)
+    return pds.ParquetDatasetStore(store, compression="none", max_rows_per_file=SIZES[size].per_file)
 
 
-def _ended(call: Callable[[], object]) -> tuple[object, Exception | None]:
-    """How a call ended, in good time; an error must be one of ours."""
-    begin = time.monotonic()
-    try:
-        return call(), None
-    except pds.RemoteStoreError as error:
-        return None, error
-    finally:
-        assert time.monotonic() - begin < LIMIT_SECONDS
+class Operation(NamedTuple):
+    """What is done: the size of the dataset there is (None: none), and of the new one (None: a delete)."""
+
+    old: str | None
+    new: str | None
+
+    def work(self, server: ScriptedS3) -> None:
+        """Do it."""
+        if self.new is None:
+            _open(server).delete_dataset(KEY)
+        else:
+            _open(server, self.new).write_dataset(_table(self.new, 2), KEY, overwrite=self.old is not None)
+
+
+OPERATIONS = {
+    f"{verb} {size}": Operation(old, new)
+    for size in SIZES
+    for verb, old, new in (
+        ("write", None, size),
+        ("overwrite", size, size),
+        ("overwrite with other parts", OTHER[size], size),
+        ("delete", size, None),
+    )
+}
 
 
 class _Case:
     """An operation on a state of the bucket, to be repeated under faults."""
 
-    def __init__(self, server: ScriptedS3, size: str, *, overwrite: bool) -> None:
-        self.server, self.overwrite = server, overwrite
-        self.old, self.new = OLD[size] if overwrite else None, NEW[size]
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+        self.old = None if operation.old is None else _table(operation.old, 1)
+        self.new = None if operation.new is None else _table(operation.new, 2)
+        with ScriptedS3() as server:
+            if operation.old is not None:
+                _open(server, operation.old).write_dataset(self.old, KEY)
+            self.before: dict[str, Stored] = server.save()
+            server.restart()
+            operation.work(server)
+            self.requests = list(server.seen)
+            self.after = set(server.snapshot())
+
+    def judge(self, server: ScriptedS3, run: Run) -> None:
+        """One run; what is left is whole, and the next writer finds a clean house."""
+        server.restart(run.faults())
+        error = ended(lambda: self.operation.work(server))
         server.restart()
-        server.restore({})
-        if self.old is not None:
-            _open(server).write_dataset(self.old, KEY)
-        self.before = server.snapshot()
-        self.run()
-
-    def run(self, faults: dict[int, str] | None = None) -> Exception | None:
-        """Do it; what was raised."""
-        self.server.restore(self.before)
-        self.server.restart(faults)
-        ds = _open(self.server)
-        return _ended(lambda: ds.write_dataset(self.new, KEY, overwrite=self.overwrite))[1]
-
-    def check(self, error: Exception | None, where: str) -> None:
-        """What is left is whole, and the next writer finds a clean house."""
-        self.server.restart()
-        ds = _open(self.server)
-        with contextlib.suppress(pds.DatasetIncomplete):
+        if error is None and run.lasts and run.fault == "404" and self.new is None:
+            # A store that says of everything that it is not there has nothing to delete.
+            error = pds.NotFound("told so")
+        if not run.lasts:
+            if run.fault in PASSING:
+                assert error is None, repr(error)
+            self._check_leaks(server, error)
+        ds = _open(server)
+        with contextlib.suppress(pds.DatasetIncomplete, pds.NotFound):
             # A reader may have to wait for somebody who may write, but never sees a mixture.
-            self._check_content(ds, error, where)
-        ds.clean_dataset(KEY)
+            self._check_content(ds, error)
+        ds.clean_dataset(KEY, older_than=0)
         if ds.dataset_exists(KEY):
-            self._check_content(ds, error, where)
+            self._check_content(ds, error)
+        elif error is None:
+            assert self.new is None, "reported as done, and it is not there"
         else:
-            assert error is not None, where
-            assert self.old is None, where
-        ds.write_dataset(self.new, KEY, overwrite=True)
-        assert ds.read_dataset(KEY).equals(self.new), where
-        names = {key.rpartition("/")[2] for key in self.server.snapshot()}
-        assert names == {"data.parquet", "manifest.json", "_SUCCESS"}, where
+            assert self.old is None or self.new is None, f"after {error!r} there is neither the old nor the new"
+        assert INTENT not in server.snapshot()
+        ds.write_dataset(_table("small", 3), KEY, overwrite=True)
+        assert ds.read_dataset(KEY).equals(_table("small", 3))
+        names = {key.rpartition("/")[2] for key in server.snapshot()}
+        assert names == {"data.parquet", "manifest.json", "_SUCCESS"}
+        ds.delete_dataset(KEY)
+        assert server.snapshot() == {}
 
-    def _check_content(self, ds: pds.ParquetDatasetStore, error: Exception | None, where: str) -> None:
+    def _check_content(self, ds: pds.ParquetDatasetStore, error: Exception | None) -> None:
         found = ds.read_dataset(KEY)
-        allowed = [self.new] if error is None or self.old is None else [self.old, self.new]
-        assert any(found.equals(table) for table in allowed), f"{where}: a mixture ({error})"
+        allowed = [self.new] if error is None else [self.old, self.new]
+        assert any(table is not None and found.equals(table) for table in allowed), f"a mixture, after {error!r}"
+
+    def _check_leaks(self, server: ScriptedS3, error: Exception | None) -> None:
+        """What nobody sees is there only as long as an intent names it, to be carried out or dropped."""
+        objects = {key: content for key, content in server.snapshot().items() if not is_probe(key)}
+        intent = objects.pop(INTENT, b"").decode()
+        if error is None:
+            assert not intent
+            assert set(objects) == self.after
+        # Nobody can abort an upload whose name was lost on its way; it holds nothing.
+        uploads = {
+            u.key
+            for name, u in server.bucket.uploads.items()
+            if u.pieces and name not in intent and not is_probe(u.key)
+        }
+        assert not uploads, f"uploads of {uploads} are left after {error!r}"
+        hidden = [key for key in objects if "/.pds-" in key and key.rpartition("/")[2] not in intent]
+        assert not hidden, f"{hidden} are left after {error!r}"
 
 
-def _each_request(server: ScriptedS3, fault: str) -> Iterator[tuple[int, str]]:
-    """The requests just seen that the fault can hit."""
-    for number, request in enumerate(list(server.seen)):
-        # S3 sends an error after a 200 only where it works long after the headers are sent; and a
-        # large body is given the time of a slow line, which is more than a test can wait.
-        unheard = fault == "error body" and request.method != "POST"
-        patient = fault.startswith("stall") and len(request.body) > 1 << 20
-        if not (unheard or patient):
-            yield number, f"request {number}, {request}"
+SMALL = [name for name in OPERATIONS if not name.endswith("large")]
 
 
-@pytest.mark.parametrize("overwrite", [False, True], ids=["write", "overwrite"])
-@pytest.mark.parametrize("fault", FAULTS)
-def test_one_fault(server: ScriptedS3, fault: str, *, overwrite: bool) -> None:
-    case = _Case(server, "small", overwrite=overwrite)
-    for number, where in list(_each_request(server, fault)):
-        error = case.run({number: fault})
-        if fault in PASSING:
-            assert error is None, f"{where}: {error!r}"
-        case.check(error, where)
+@pytest.mark.parametrize("name", SMALL)
+def test_one_fault(name: str) -> None:
+    case = _Case(OPERATIONS[name])
+    run_all(plan(case.requests, DISTINCT, lasts=False), case.before, case.judge)
+
+
+@pytest.mark.parametrize(
+    "name", ["write small", "overwrite staged", "overwrite with other parts small", "delete staged"]
+)
+def test_a_fault_that_lasts(name: str) -> None:
+    case = _Case(OPERATIONS[name])
+    run_all(plan(case.requests, ("403", "404", "412", "drop after"), lasts=True), case.before, case.judge)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("overwrite", [False, True], ids=["write", "overwrite"])
+@pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_fault_of_a_multipart_write(server: ScriptedS3, fault: str, *, overwrite: bool) -> None:
-    case = _Case(server, "multipart", overwrite=overwrite)
-    for number, where in list(_each_request(server, fault)):
-        error = case.run({number: fault})
-        if fault in PASSING:
-            assert error is None, f"{where}: {error!r}"
-        assert len(case.server.bucket.uploads) <= 1, where
-        case.check(error, where)
+def test_any_fault(name: str, fault: str) -> None:
+    case = _Case(OPERATIONS[name])
+    run_all(plan(case.requests, [fault], lasts=False), case.before, case.judge)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("overwrite", [False, True], ids=["write", "overwrite"])
+@pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("fault", LASTING)
-def test_a_fault_that_lasts(server: ScriptedS3, fault: str, size: str, *, overwrite: bool) -> None:
-    case = _Case(server, size, overwrite=overwrite)
-    for number, where in list(_each_request(server, fault)):
-        error = case.run(dict.fromkeys(range(number, number + 500), fault))
-        case.check(error, where)
+def test_any_fault_that_lasts(name: str, fault: str) -> None:
+    case = _Case(OPERATIONS[name])
+    run_all(plan(case.requests, [fault], lasts=True), case.before, case.judge)
 
 
-def test_403_is_told_apart(server: ScriptedS3) -> None:
-    case = _Case(server, "small", overwrite=True)
-    assert isinstance(case.run({0: "403"}), pds.PermissionDenied)
-    error = case.run(dict.fromkeys(range(500), "503"))
-    assert isinstance(error, pds.BackendUnavailable)
+def test_403_is_told_apart() -> None:
+    with ScriptedS3() as server:
+        server.restart({0: "403"})
+        with pytest.raises(pds.PermissionDenied):
+            _open(server).write_dataset(_table("small", 1), KEY, overwrite=True)
+        server.restart(dict.fromkeys(range(500), "503"))
+        with pytest.raises(pds.BackendUnavailable):
+            _open(server).write_dataset(_table("small", 1), KEY, overwrite=True)
 
 
-def test_an_error_says_what_was_tried(server: ScriptedS3) -> None:
-    case = _Case(server, "small", overwrite=False)
-    error = case.run(dict.fromkeys(range(500), "drop"))
-    assert isinstance(error, pds.BackendUnavailable)
-    assert KEY in str(error)
-    assert any(word in str(error) for word in ("retries", "tries", "attempts"))
-    assert "secret" not in str(error)
+def test_an_error_says_what_was_tried() -> None:
+    with ScriptedS3() as server:
+        server.restart(dict.fromkeys(range(500), "drop"))
+        with pytest.raises(pds.BackendUnavailable) as raised:
+            _open(server).write_dataset(_table("small", 1), KEY)
+    assert KEY in str(raised.value)
+    assert any(word in str(raised.value) for word in ("retries", "tries", "attempts"))
+    assert "secret" not in str(raised.value)
 
 
 READS: dict[str, Callable[[pds.ParquetDatasetStore], object]] = {
@@ -183,42 +220,22 @@ READS: dict[str, Callable[[pds.ParquetDatasetStore], object]] = {
 
 
 @pytest.mark.parametrize("name", READS)
-@pytest.mark.parametrize("fault", FAULTS)
-def test_one_fault_of_a_read(server: ScriptedS3, fault: str, name: str) -> None:
-    server.restart()
-    server.restore({})
-    _open(server).write_dataset(NEW["small"], KEY)
-    server.restart()
-    expected = READS[name](_open(server))
-    for number, where in list(_each_request(server, fault)):
-        server.restart({number: fault})
-        result, error = _ended(lambda: READS[name](_open(server)))
+def test_one_fault_of_a_read(name: str) -> None:
+    with ScriptedS3() as server:
+        _open(server).write_dataset(_table("small", 2), KEY)
+        before = server.save()
+        server.restart()
+        expected = READS[name](_open(server))
+        requests = list(server.seen)
+
+    def judge(server: ScriptedS3, run: Run) -> None:
+        server.restart(run.faults())
+        found: list[object] = []
+        error = ended(lambda: found.append(READS[name](_open(server))))
         if error is not None:
-            assert fault not in PASSING, f"{where}: {error!r}"
-            continue
+            assert run.fault not in PASSING, repr(error)
+            return
         # A 404 is an answer: there is no dataset then.
-        assert result == expected or (fault == "404" and not result), where
+        assert found[0] == expected or (run.fault == "404" and not found[0])
 
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_one_fault_of_a_delete(server: ScriptedS3, fault: str) -> None:
-    server.restart()
-    server.restore({})
-    _open(server).write_dataset(OLD["small"], KEY)
-    before = server.snapshot()
-    server.restart()
-    _open(server).delete_dataset(KEY)
-    assert server.snapshot() == {}
-    for number, where in list(_each_request(server, fault)):
-        server.restore(before)
-        server.restart({number: fault})
-        _, error = _ended(lambda: _open(server).delete_dataset(KEY))
-        if error is not None:
-            assert fault not in PASSING, f"{where}: {error!r}"
-            server.restart()
-            ds = _open(server)
-            ds.clean_dataset(KEY)
-            if ds.dataset_exists(KEY):
-                assert ds.read_dataset(KEY).equals(OLD["small"]), where
-                ds.delete_dataset(KEY)
-        assert server.snapshot() == {}, where
+    run_all(plan(requests, FAULTS, lasts=False), before, judge)

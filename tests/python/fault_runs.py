@@ -1,0 +1,119 @@
+"""One operation, again and again, each time with another fault at another of its requests.
+
+Each run has a server to itself and starts from the same objects. Most of the time is waiting, so
+many go on at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
+
+import pds
+from scripted_s3 import FAULTS, ScriptedS3
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from scripted_s3 import Request, Stored
+
+# One occurrence of these says nothing about the request: it is sent again, or its outcome is
+# looked up, and the operation succeeds.
+PASSING = (
+    "500", "503", "500 after", "503 after", "drop", "drop after", "stall", "stall after", "cut"
+)  # fmt: skip
+# What can go on for the rest of an operation.
+LASTING = tuple(fault for fault in FAULTS if fault != "cut")
+# Those that a client can tell from each other.
+DISTINCT = ("403", "404", "409", "412", "500 after", "drop", "drop after", "stall after", "cut")
+LIMIT_SECONDS = 60
+AT_ONCE = 20
+# More requests than an operation has.
+ENDLESS = 10_000
+# A body this large is given the time of a slow line, which is more than a test can wait.
+PATIENT_BYTES = 1 << 20
+
+
+class Run(NamedTuple):
+    """A fault at a request, and at those after it where it lasts."""
+
+    number: int
+    request: Request
+    fault: str
+    lasts: bool
+
+    def __str__(self) -> str:
+        return f"{self.fault} at request {self.number}{' and all after' if self.lasts else ''}, {self.request}"
+
+    def faults(self) -> dict[int, str]:
+        """For the server."""
+        last = ENDLESS if self.lasts else self.number + 1
+        return dict.fromkeys(range(self.number, last), self.fault)
+
+
+def plan(requests: Sequence[Request], faults: Iterable[str], *, lasts: bool) -> list[Run]:
+    """The runs of an operation that sends these requests."""
+    return [
+        Run(number, request, fault, lasts)
+        for fault in faults
+        for number, request in enumerate(requests)
+        if _can_hit(request, fault)
+    ]
+
+
+def _can_hit(request: Request, fault: str) -> bool:
+    # S3 sends an error after a 200 only where it works long after the headers are sent.
+    unheard = fault == "error body" and request.method != "POST"
+    return not unheard and not (fault.startswith("stall") and len(request.body) > PATIENT_BYTES)
+
+
+def is_probe(key: str) -> bool:
+    """Whether it is an object with which a server is tried out; a fault may leave one, three bytes long."""
+    return "-_probe-" in key
+
+
+def ended(call: Callable[[], object]) -> Exception | None:
+    """How a call ended, in good time; an error must be one of ours."""
+    begin = time.monotonic()
+    try:
+        call()
+    except pds.RemoteStoreError as error:
+        return error
+    finally:
+        taken = time.monotonic() - begin
+        assert taken < LIMIT_SECONDS, f"it took {taken:.0f} s"
+    return None
+
+
+@contextlib.contextmanager
+def servers(count: int) -> Iterator[queue.SimpleQueue[ScriptedS3]]:
+    """So many servers, to be taken and given back."""
+    with contextlib.ExitStack() as stack:
+        free: queue.SimpleQueue[ScriptedS3] = queue.SimpleQueue()
+        for _ in range(count):
+            free.put(stack.enter_context(ScriptedS3()))
+        yield free
+
+
+def run_all(runs: Sequence[Run], before: dict[str, Stored], work: Callable[[ScriptedS3, Run], None]) -> None:
+    """Have `work` judge every run on a server that holds `before`; fail with all that failed."""
+    with servers(min(AT_ONCE, len(runs))) as free, ThreadPoolExecutor(AT_ONCE) as pool:
+
+        def one(run: Run) -> str | None:
+            server = free.get()
+            try:
+                server.restart()
+                server.restore(before)
+                work(server, run)
+            except Exception as failure:  # noqa: BLE001 told below
+                sent = "\n".join(str(request) for request in server.seen[-40:])
+                return f"{run}: {type(failure).__name__}: {failure}\n{sent}"
+            finally:
+                free.put(server)
+            return None
+
+        failures = [failure for failure in pool.map(one, runs) if failure]
+    assert not failures, f"{len(failures)} of {len(runs)} runs failed:\n" + "\n\n".join(failures[:12])
