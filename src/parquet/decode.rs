@@ -1,110 +1,32 @@
 //! Column chunks into Arrow arrays, one column of one row group at a time.
 
-use std::io::{Cursor, Read};
+use std::collections::VecDeque;
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 
-use arrow_array::{ArrayRef, RecordBatch};
-use arrow_schema::SchemaRef;
-use bytes::Bytes;
+use arrow_array::ArrayRef;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
-use parquet::errors::ParquetError;
-use parquet::file::reader::{ChunkReader, Length};
 
+pub use super::chunks::Chunks;
+use super::chunks::Window;
 use super::dictionary::restore;
 use super::file::PartFile;
 use super::flat;
+use super::narrow::convert_all;
 use super::panic_text;
-use super::types::{batch_of, convert};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Rows that are decoded at once where a whole row group does not fit into one array.
-const FALLBACK_ROWS: usize = 8192;
+/// Rows that are decoded into one array at most; a footer may claim any number.
+const MAX_ARRAY_ROWS: usize = 1 << 24;
+/// Bytes of one array at most, far below what 32-bit offsets reach.
+const MAX_ARRAY_BYTES: u64 = 1 << 30;
 /// Rows of a batch of a stream.
 const STREAM_ROWS: usize = 1 << 16;
+/// About how many bytes a column of a stream's batch may have.
+const STREAM_BYTES: u64 = 32 << 20;
 
-/// The chunks of a row group's columns, at their place in the file.
-#[derive(Debug, Clone, Default)]
-pub struct Chunks {
-    pieces: Vec<(u64, Bytes)>,
-}
-
-impl Chunks {
-    /// No bytes yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds bytes that begin at `start` of the file.
-    pub fn push(&mut self, start: u64, bytes: Bytes) {
-        let at = self.pieces.partition_point(|(s, _)| *s < start);
-        self.pieces.insert(at, (start, bytes));
-    }
-
-    /// Adds another's bytes.
-    pub fn absorb(&mut self, other: Self) {
-        for (start, bytes) in other.pieces {
-            self.push(start, bytes);
-        }
-    }
-
-    /// The bytes of a range, if one piece holds them all.
-    pub fn slice(&self, range: &Range<u64>) -> Option<Bytes> {
-        let after = self.pieces.partition_point(|(s, _)| *s <= range.start);
-        let (start, bytes) = self.pieces.get(after.checked_sub(1)?)?;
-        let from = usize::try_from(range.start - start).ok()?;
-        let to = usize::try_from(range.end - start).ok()?;
-        (to <= bytes.len()).then(|| bytes.slice(from..to))
-    }
-}
-
-/// A file of which only some chunks are there.
-#[derive(Debug, Clone)]
-struct Window {
-    chunks: Chunks,
-    length: u64,
-}
-
-impl Length for Window {
-    fn len(&self) -> u64 {
-        self.length
-    }
-}
-
-impl ChunkReader for Window {
-    type T = Box<dyn Read>;
-
-    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
-        let after = self.chunks.pieces.partition_point(|(s, _)| *s <= start);
-        let found = after.checked_sub(1).and_then(|i| {
-            let (begin, bytes) = &self.chunks.pieces[i];
-            let from = usize::try_from(start - begin).ok()?;
-            (from <= bytes.len()).then(|| bytes.slice(from..))
-        });
-        let bytes =
-            found.ok_or_else(|| ParquetError::EOF(format!("offset {start} was not fetched")))?;
-        Ok(Box::new(Cursor::new(bytes)))
-    }
-
-    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
-        start
-            .checked_add(length as u64)
-            .and_then(|end| self.chunks.slice(&(start..end)))
-            .ok_or_else(|| ParquetError::EOF(format!("{length} bytes at {start} were not fetched")))
-    }
-}
-
-/// Decodes the field `root` of a row group after checking its chunks; the arrays have the type the
-/// file's schema gives. Several arrays only where one cannot hold the values.
-pub fn decode_column(
-    file: &PartFile,
-    group: usize,
-    root: usize,
-    chunks: &Chunks,
-) -> Result<Vec<ArrayRef>> {
-    decode_rows(file, group, root, chunks, None)
-}
-
-/// As [`decode_column`], of some rows.
+/// Decodes the field `root` of a row group, all of it or some rows, after checking its chunks; the arrays
+/// have the type the file's schema gives. Several arrays only where one cannot hold the values.
 pub fn decode_rows(
     file: &PartFile,
     group: usize,
@@ -112,46 +34,62 @@ pub fn decode_rows(
     chunks: &Chunks,
     wanted: Option<&Range<usize>>,
 ) -> Result<Vec<ArrayRef>> {
-    let rows = usize::try_from(file.metadata().row_group(group).num_rows()).unwrap_or(usize::MAX);
+    let rows = group_rows(file, group);
     let all = 0..rows;
     let wanted = wanted.unwrap_or(&all);
     check_chunks(file, group, root, chunks)?;
-    let field = file.schema.field(root);
-    let finish = |array: &ArrayRef| {
-        let array = convert(array, field.data_type(), field.name())?;
-        Ok(restore(array, file.dictionary(root)))
-    };
-    let decode = |batch_rows| {
-        let batches = column_reader(file, group, root, chunks, batch_rows)?;
-        let arrays = batches.map(|batch| {
-            let batch = batch.map_err(|e| Error::other(e.to_string()).caused_by(e))?;
-            finish(batch.column(0))
-        });
-        arrays.collect::<Result<Vec<_>>>()
-    };
-    let guarded = std::panic::AssertUnwindSafe(|| {
-        if let Some(array) = decode_flat(file, group, root, chunks, rows, wanted) {
-            return Ok(vec![finish(&array)?]);
-        }
-        // One array for the row group, unless its values overflow it (32-bit offsets, small keys).
-        let arrays = decode(rows.max(1)).or_else(|e| {
-            if rows > FALLBACK_ROWS {
-                decode(FALLBACK_ROWS)
-            } else {
-                Err(e)
-            }
-        })?;
-        let found: usize = arrays.iter().map(|a| a.len()).sum();
-        if found != rows {
-            return Err(Error::other(format!(
-                "{found} rows where the footer says {rows}"
-            )));
-        }
-        Ok(sliced(arrays, wanted))
+    let guarded = AssertUnwindSafe(|| {
+        let array = decode_flat(file, group, root, chunks, rows, wanted);
+        array.map(|array| finish(file, root, &array)).transpose()
     });
-    std::panic::catch_unwind(guarded)
+    let flat = std::panic::catch_unwind(guarded)
         .unwrap_or_else(|panic| Err(Error::other(panic_text(panic.as_ref()).to_owned())))
-        .map_err(|e| undecodable(field.name(), group, e.message()).caused_by(e))
+        .map_err(|e| undecodable(file, root, group, e.message()).caused_by(e))?;
+    if let Some(arrays) = flat {
+        return Ok(arrays);
+    }
+    let batch_rows = rows_within(file, group, root, MAX_ARRAY_BYTES).min(MAX_ARRAY_ROWS);
+    let mut column = ColumnStream::new(file, group, root, chunks, batch_rows);
+    let mut arrays = Vec::new();
+    while let Some(array) = column.next_array()? {
+        arrays.push(array);
+    }
+    if arrays.is_empty() {
+        arrays.push(arrow_array::new_empty_array(
+            file.schema.field(root).data_type(),
+        ));
+    }
+    Ok(slice_arrays(arrays, wanted))
+}
+
+/// A decoded array as what was written.
+fn finish(file: &PartFile, root: usize, array: &ArrayRef) -> Result<Vec<ArrayRef>> {
+    let field = file.schema.field(root);
+    let arrays = convert_all(array, field.data_type(), field.name())?;
+    let kept = file.dictionary(root);
+    Ok(arrays.into_iter().map(|a| restore(a, kept)).collect())
+}
+
+fn group_rows(file: &PartFile, group: usize) -> usize {
+    let rows = file.metadata().row_group(group).num_rows();
+    usize::try_from(rows).unwrap_or_default()
+}
+
+/// About how many rows of a column have so many bytes.
+fn rows_within(file: &PartFile, group: usize, root: usize, bytes: u64) -> usize {
+    let rows = group_rows(file, group);
+    let largest = file.leaves(root).map(|leaf| {
+        let column = file.metadata().row_group(group).column(leaf);
+        let unencoded = column.unencoded_byte_array_data_bytes().unwrap_or_default();
+        let size = column.uncompressed_size().max(unencoded);
+        size.unsigned_abs()
+    });
+    let largest = largest.max().unwrap_or_default();
+    if largest <= bytes {
+        return rows.max(1);
+    }
+    let share = u128::from(bytes) * rows as u128 / u128::from(largest);
+    usize::try_from(share).unwrap_or(rows).max(1)
 }
 
 fn check_chunks(file: &PartFile, group: usize, root: usize, chunks: &Chunks) -> Result<()> {
@@ -175,7 +113,7 @@ fn decode_flat(
 ) -> Option<ArrayRef> {
     let mut leaves = file.leaves(root);
     let leaf = leaves.next()?;
-    if leaves.next().is_some() {
+    if leaves.next().is_some() || rows_within(file, group, root, MAX_ARRAY_BYTES) < rows {
         return None;
     }
     let column = file.metadata().row_group(group).column(leaf);
@@ -190,26 +128,137 @@ fn window(file: &PartFile, chunks: &Chunks) -> Window {
     }
 }
 
-fn column_reader(
-    file: &PartFile,
+/// The rows of one column of a row group, in arrays that can hold them. Its chunks have been checked.
+struct ColumnStream {
+    file: PartFile,
     group: usize,
     root: usize,
-    chunks: &Chunks,
+    chunks: Chunks,
     rows: usize,
-) -> Result<ParquetRecordBatchReader> {
-    let window = window(file, chunks);
-    ParquetRecordBatchReaderBuilder::new_with_metadata(window, file.reader.clone())
-        .with_projection(file.mask(root))
-        .with_row_groups(vec![group])
-        .with_batch_size(rows)
-        .build()
-        .map_err(|e| {
-            undecodable(file.schema.field(root).name(), group, &e.to_string()).caused_by(e)
-        })
+    /// Rows decoded so far.
+    decoded: usize,
+    /// Rows that are decoded at once; fewer once an array could not hold them.
+    batch_rows: usize,
+    reader: Option<ParquetRecordBatchReader>,
+    /// Arrays that wait to be taken.
+    ready: VecDeque<ArrayRef>,
+}
+
+impl ColumnStream {
+    fn new(file: &PartFile, group: usize, root: usize, chunks: &Chunks, batch_rows: usize) -> Self {
+        let rows = group_rows(file, group);
+        Self {
+            file: file.clone(),
+            group,
+            root,
+            chunks: chunks.clone(),
+            rows,
+            decoded: 0,
+            batch_rows: batch_rows.clamp(1, rows.max(1)),
+            reader: None,
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// The next array; None once all rows have come.
+    fn next_array(&mut self) -> Result<Option<ArrayRef>> {
+        loop {
+            if let Some(array) = self.ready.pop_front() {
+                return Ok(Some(array));
+            }
+            if self.decoded == self.rows {
+                return Ok(None);
+            }
+            let guarded = AssertUnwindSafe(|| self.decode_next());
+            let decoded = std::panic::catch_unwind(guarded)
+                .unwrap_or_else(|panic| Err(Error::other(panic_text(panic.as_ref()).to_owned())));
+            match decoded {
+                Ok(()) => {}
+                Err(e) if self.batch_rows > 1 && is_overflow(&e) => {
+                    self.reader = None;
+                    self.batch_rows = (self.batch_rows / 8).max(1);
+                }
+                Err(e) => {
+                    let error = undecodable(&self.file, self.root, self.group, e.message());
+                    return Err(error.caused_by(e));
+                }
+            }
+        }
+    }
+
+    fn decode_next(&mut self) -> Result<()> {
+        let failed = |e: &dyn std::fmt::Display| Error::other(e.to_string());
+        let mut reader = match self.reader.take() {
+            Some(reader) => reader,
+            None => self.open().map_err(|e| failed(&e).caused_by(e))?,
+        };
+        let batch = match reader.next() {
+            Some(batch) => batch.map_err(|e| failed(&e).caused_by(e))?,
+            None => return Err(self.missing()),
+        };
+        let rows = batch.num_rows();
+        if rows == 0 || rows > self.rows - self.decoded {
+            return Err(self.missing());
+        }
+        self.ready
+            .extend(finish(&self.file, self.root, batch.column(0))?);
+        self.decoded += rows;
+        self.reader = Some(reader);
+        Ok(())
+    }
+
+    fn missing(&self) -> Error {
+        Error::other(format!(
+            "its rows are not the {} that the footer says",
+            self.rows
+        ))
+    }
+
+    fn open(&self) -> Result<ParquetRecordBatchReader, parquet::errors::ParquetError> {
+        let window = window(&self.file, &self.chunks);
+        let reader = self.file.reader.clone();
+        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(window, reader)
+            .with_projection(self.file.mask(self.root))
+            .with_row_groups(vec![self.group])
+            .with_batch_size(self.batch_rows);
+        if self.decoded > 0 {
+            builder = builder.with_offset(self.decoded);
+        }
+        builder.build()
+    }
+
+    /// Exactly so many of the next rows.
+    fn take_rows(&mut self, rows: usize) -> Result<Vec<ArrayRef>> {
+        let (mut arrays, mut left) = (Vec::new(), rows);
+        while left > 0 {
+            let Some(array) = self.next_array()? else {
+                return Err(undecodable(
+                    &self.file,
+                    self.root,
+                    self.group,
+                    "rows are missing",
+                ));
+            };
+            if array.len() > left {
+                self.ready.push_front(array.slice(left, array.len() - left));
+                arrays.push(array.slice(0, left));
+                return Ok(arrays);
+            }
+            left -= array.len();
+            arrays.push(array);
+        }
+        Ok(arrays)
+    }
+}
+
+/// Whether an error says that an array cannot hold so many rows. The decoders have no kind for it.
+fn is_overflow(error: &Error) -> bool {
+    let message = error.message();
+    message.contains("overflow") || message.contains("too large")
 }
 
 /// Some of the rows that arrays hold one after the other.
-pub fn sliced(arrays: Vec<ArrayRef>, wanted: &Range<usize>) -> Vec<ArrayRef> {
+pub fn slice_arrays(arrays: Vec<ArrayRef>, wanted: &Range<usize>) -> Vec<ArrayRef> {
     let mut begin = 0;
     let parts = arrays.into_iter().map(|array| {
         let end = begin + array.len();
@@ -270,55 +319,83 @@ fn slice_of(arrays: &[ArrayRef], mut start: usize, length: usize) -> ArrayRef {
     arrow_array::new_empty_array(arrays[0].data_type())
 }
 
-/// Decodes the fields `roots` of a row group in slices and hands them on one by one.
-pub fn stream_group(
-    file: &PartFile,
-    group: usize,
-    roots: &[usize],
-    chunks: &Chunks,
-    schema: &SchemaRef,
-    take: &mut dyn FnMut(RecordBatch) -> Result<()>,
-) -> Result<()> {
-    let mut left =
-        usize::try_from(file.metadata().row_group(group).num_rows()).unwrap_or(usize::MAX);
-    let mut columns = Vec::new();
-    for &root in roots {
-        check_chunks(file, group, root, chunks)?;
-        columns.push(column_reader(file, group, root, chunks, STREAM_ROWS)?);
-    }
-    while left > 0 {
-        let rows = left.min(STREAM_ROWS);
-        let mut arrays = Vec::with_capacity(roots.len());
-        for (column, &root) in columns.iter_mut().zip(roots) {
-            let field = file.schema.field(root);
-            let next = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| column.next()))
-                .unwrap_or_else(|panic| {
-                    Some(Err(arrow_schema::ArrowError::ParquetError(
-                        panic_text(panic.as_ref()).to_owned(),
-                    )))
-                });
-            let batch = match next {
-                Some(Ok(batch)) if batch.num_rows() == rows => batch,
-                Some(Ok(batch)) => {
-                    return Err(undecodable(
-                        field.name(),
-                        group,
-                        &format!("{} rows of {rows}", batch.num_rows()),
-                    ));
-                }
-                Some(Err(e)) => return Err(undecodable(field.name(), group, &e.to_string())),
-                None => return Err(undecodable(field.name(), group, "rows are missing")),
-            };
-            let array = convert(batch.column(0), field.data_type(), field.name())?;
-            arrays.push(restore(array, file.dictionary(root)));
-        }
-        take(batch_of(schema, arrays, rows)?)?;
-        left -= rows;
-    }
-    Ok(())
+/// Columns of some rows.
+#[derive(Debug)]
+pub(crate) struct Columns {
+    arrays: Vec<ArrayRef>,
+    rows: usize,
 }
 
-fn undecodable(field: &str, group: usize, why: &str) -> Error {
+impl Columns {
+    pub(crate) fn columns(&self) -> &[ArrayRef] {
+        &self.arrays
+    }
+
+    pub(crate) fn num_rows(&self) -> usize {
+        self.rows
+    }
+}
+
+/// The fields `roots` of a row group, some rows at a time, each in bounded memory.
+pub(crate) struct GroupStream {
+    columns: Vec<ColumnStream>,
+    batch_rows: usize,
+    left: usize,
+    ready: VecDeque<Columns>,
+}
+
+impl GroupStream {
+    /// Checks the chunks of all columns.
+    pub(crate) fn open(
+        file: &PartFile,
+        group: usize,
+        roots: &[usize],
+        chunks: &Chunks,
+    ) -> Result<Self> {
+        let sizes = roots
+            .iter()
+            .map(|root| rows_within(file, group, *root, STREAM_BYTES));
+        let batch_rows = sizes.min().unwrap_or(STREAM_ROWS).min(STREAM_ROWS);
+        let mut columns = Vec::with_capacity(roots.len());
+        for &root in roots {
+            check_chunks(file, group, root, chunks)?;
+            columns.push(ColumnStream::new(file, group, root, chunks, batch_rows));
+        }
+        Ok(Self {
+            columns,
+            batch_rows,
+            left: group_rows(file, group),
+            ready: VecDeque::new(),
+        })
+    }
+
+    /// The next rows; None at the end.
+    pub(crate) fn next_batch(&mut self) -> Result<Option<Columns>> {
+        if let Some(batch) = self.ready.pop_front() {
+            return Ok(Some(batch));
+        }
+        let rows = self.left.min(self.batch_rows);
+        if rows == 0 {
+            return Ok(None);
+        }
+        self.left -= rows;
+        if self.columns.is_empty() {
+            let arrays = Vec::new();
+            return Ok(Some(Columns { arrays, rows }));
+        }
+        let columns = self.columns.iter_mut();
+        let columns: Vec<_> = columns
+            .map(|column| column.take_rows(rows))
+            .collect::<Result<_>>()?;
+        let aligned = align(&columns, rows).into_iter();
+        self.ready
+            .extend(aligned.map(|(rows, arrays)| Columns { arrays, rows }));
+        Ok(self.ready.pop_front())
+    }
+}
+
+fn undecodable(file: &PartFile, root: usize, group: usize, why: &str) -> Error {
+    let field = file.schema.field(root).name();
     Error::new(
         ErrorKind::PartCorrupted,
         format!("column {field:?} of row group {group} cannot be decoded: {why}"),

@@ -9,12 +9,13 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Field, SchemaRef};
 use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowColumnWriter, compute_leaves};
 
 use super::dictionary::Dictionaries;
 use super::output::{Digests, EncodedGroup, Output};
+use super::size::slice_bytes;
 use super::types::convert;
 use super::{Cancel, panic_text};
 use crate::error::{Error, Result};
@@ -23,6 +24,8 @@ use crate::error::{Error, Result};
 const MAX_GROUPS: usize = 3;
 /// Compressor and page buffers of a column writer that `memory_size` does not count.
 const WRITER_OVERHEAD_BYTES: usize = 512 << 10;
+/// The budget divided by this is what the writers of a row group are charged for that at most.
+const MAX_OVERHEAD_SHARE: usize = 4;
 
 /// The columns of one row group.
 struct Group {
@@ -67,8 +70,8 @@ pub(super) struct Encoder<'a> {
     schema: SchemaRef,
     storage: SchemaRef,
     budget_bytes: usize,
-    /// The caller holds the input anyway, so it is not charged.
-    resident: bool,
+    /// What a column's writer is charged for beside what it says of itself.
+    overhead_bytes: usize,
     cancel: Cancel,
 }
 
@@ -93,9 +96,11 @@ impl<'a> Encoder<'a> {
         output: Output<'a>,
         schemas: (SchemaRef, SchemaRef),
         budget_bytes: usize,
-        resident: bool,
+        leaves: usize,
         cancel: Cancel,
     ) -> Self {
+        // However many columns there are, most of the budget is for rows.
+        let share = budget_bytes / MAX_OVERHEAD_SHARE / leaves.max(1);
         Self {
             state: Mutex::new(State {
                 groups: VecDeque::new(),
@@ -110,7 +115,7 @@ impl<'a> Encoder<'a> {
             schema: schemas.0,
             storage: schemas.1,
             budget_bytes,
-            resident,
+            overhead_bytes: share.min(WRITER_OVERHEAD_BYTES),
             cancel,
         }
     }
@@ -126,19 +131,28 @@ impl<'a> Encoder<'a> {
         digests: Digests,
         opens_file: bool,
     ) -> Result<()> {
-        let mut state = self.lock();
-        while state.groups.len() >= MAX_GROUPS && state.failure.is_none() {
-            state = self.wait(&self.room, state)?;
-        }
         let columns: Vec<Column> = writers
             .into_iter()
             .map(|writers| Column {
-                held_bytes: writers.len() * WRITER_OVERHEAD_BYTES,
+                held_bytes: writers.len() * self.overhead_bytes,
                 writers,
                 ..Column::default()
             })
             .collect();
-        state.used_bytes += columns.iter().map(|c| c.held_bytes).sum::<usize>();
+        let overhead: usize = columns.iter().map(|c| c.held_bytes).sum();
+        let leaves: usize = columns.iter().map(|c| c.writers.len()).sum();
+        let mut state = self.lock();
+        // Those before it are closed, so they come to an end.
+        let waits = |state: &State<'_>| {
+            let groups = state.groups.len();
+            groups >= MAX_GROUPS
+                || (groups > 0
+                    && state.used_bytes + leaves * WRITER_OVERHEAD_BYTES > self.budget_bytes)
+        };
+        while waits(&state) && state.failure.is_none() {
+            state = self.wait(&self.room, state)?;
+        }
+        state.used_bytes += overhead;
         state.groups_opened += 1;
         let id = state.groups_opened;
         state.groups.push_back(Group {
@@ -154,15 +168,12 @@ impl<'a> Encoder<'a> {
         Ok(())
     }
 
-    fn charged(&self, input_bytes: usize) -> usize {
-        if self.resident { 0 } else { input_bytes }
-    }
-
     /// Queues a batch for the open row group. False: there is no memory for it as long as the row
     /// group is open, so it should be closed and the batch put into the next.
     pub(super) fn push(&self, batch: &RecordBatch) -> Result<bool> {
-        let sizes: Vec<usize> = batch.columns().iter().map(slice_bytes).collect();
-        let wanted = self.charged(sizes.iter().sum());
+        // Also of rows that are in memory anyway: about as much is what they are encoded as.
+        let sizes: Vec<usize> = batch.columns().iter().map(|c| slice_bytes(c)).collect();
+        let wanted: usize = sizes.iter().sum();
         let mut state = self.lock();
         while state.used_bytes + wanted > self.budget_bytes && state.failure.is_none() {
             let quiet = state.groups.len() == 1
@@ -309,7 +320,7 @@ impl<'a> Encoder<'a> {
         let writers = std::mem::take(&mut task.writers);
         let mut held: usize = writers
             .iter()
-            .map(|w| w.memory_size() + WRITER_OVERHEAD_BYTES)
+            .map(|w| w.memory_size() + self.overhead_bytes)
             .sum();
         let (writers, done) = if task.close {
             let closed = writers.into_iter().map(ArrowColumnWriter::close);
@@ -343,7 +354,7 @@ impl<'a> Encoder<'a> {
             group.unfinished -= 1;
         }
         let column = &mut group.columns[task.column];
-        let before = column.held_bytes + self.charged(task.arrays_bytes);
+        let before = column.held_bytes + task.arrays_bytes;
         column.held_bytes = held;
         column.writers = writers;
         column.done = done;
@@ -418,12 +429,4 @@ fn unwritable(field: &Field, error: &parquet::errors::ParquetError) -> Error {
         "column {:?} cannot be written: {error}",
         field.name()
     ))
-}
-
-/// The bytes of a slice; what cannot be measured counts in full.
-fn slice_bytes(array: &ArrayRef) -> usize {
-    array
-        .to_data()
-        .get_slice_memory_size()
-        .unwrap_or_else(|_| array.get_array_memory_size())
 }

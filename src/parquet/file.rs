@@ -4,21 +4,23 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::ArrayRef;
+use arrow_array::{Array, ArrayRef};
 use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 
-use super::dictionary;
+use super::narrow::decoded_field;
 use super::seal::{CREATED_BY, PARQUET_TRAILER_BYTES, Seal, hash};
-use super::types::{index_of, storage_schema};
+use super::types::storage_schema;
+use super::{dictionary, footer, panic_text};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How much of a file's end is asked for at first.
 pub const TAIL_BYTES: u64 = 64 << 10;
-const MAGIC: &[u8] = b"PAR1";
+/// A Parquet file's first and last bytes.
+pub(crate) const MAGIC: &[u8] = b"PAR1";
 
 /// A file's footer, seal and schemas.
 #[derive(Debug, Clone)]
@@ -29,6 +31,12 @@ pub struct PartFile {
     pub seal: Option<Arc<Seal>>,
     /// The schema as it was written.
     pub schema: SchemaRef,
+    /// Where the seal begins, or the footer where there is none.
+    seal_at: u64,
+    /// Of the footer with its length and magic.
+    pub footer_hash: u64,
+    /// The leaf columns that are read; None is all of them.
+    leaves: Option<Arc<[usize]>>,
     /// The dictionaries that were kept, by field.
     dictionaries: Arc<HashMap<usize, ArrayRef>>,
     /// How row groups are decoded before they are made `schema`.
@@ -73,29 +81,44 @@ impl PartFile {
         if seal_length.is_none() && footer_at < 64 && (tail.len() as u64) < length {
             return Ok(Opened::NeedTail((whole_footer + TAIL_BYTES).min(length)));
         }
-        let metadata = ParquetMetaDataReader::decode_metadata(&tail[footer_at..trailer])
-            .map_err(|e| damaged(format!("the footer cannot be read: {e}")).caused_by(e))?;
+        let announced = match seal_length {
+            Some(n) if n > footer_at && (tail.len() as u64) < length => {
+                return Ok(Opened::NeedTail((whole_footer + n as u64).min(length)));
+            }
+            Some(n) if n <= footer_at => Some(Seal::decode(&tail[footer_at - n..footer_at])),
+            _ => None,
+        };
+        let footer_hash = hash(&tail[footer_at..]);
+        // What was changed is not even decoded.
+        if let Some(Ok(seal)) = &announced
+            && seal.footer_hash != footer_hash
+        {
+            return Err(damaged("the footer was changed"));
+        }
+        let metadata = decode_footer(&tail[footer_at..trailer])?;
         let sealed_by_us = metadata
             .file_metadata()
             .created_by()
             .is_some_and(|by| by.starts_with(CREATED_BY));
-        let seal = match seal_length {
-            Some(n) if n > footer_at && (tail.len() as u64) < length => {
-                return Ok(Opened::NeedTail((whole_footer + n as u64).min(length)));
-            }
-            Some(n) if sealed_by_us && n <= footer_at => {
-                Some(Seal::decode(&tail[footer_at - n..footer_at])?)
-            }
-            _ if sealed_by_us => return Err(damaged("the file's checksums are missing")),
+        let seal = match announced {
+            Some(seal) if sealed_by_us => Some(seal?),
+            None if sealed_by_us => return Err(damaged("the file's checksums are missing")),
             _ => None,
         };
         if let Some(seal) = &seal {
-            check_seal(seal, &metadata, &tail[footer_at..])?;
+            check_seal(seal, &metadata)?;
         }
-        Self::ready(metadata, seal, length)
+        let seal_bytes = seal.as_ref().and(seal_length).unwrap_or_default();
+        let seal_at = length - whole_footer - seal_bytes as u64;
+        Self::ready(metadata, seal, length, (seal_at, footer_hash))
     }
 
-    fn ready(metadata: ParquetMetaData, seal: Option<Seal>, length: u64) -> Result<Opened> {
+    fn ready(
+        metadata: ParquetMetaData,
+        seal: Option<Seal>,
+        length: u64,
+        (seal_at, footer_hash): (u64, u64),
+    ) -> Result<Opened> {
         check_ranges(&metadata, length)?;
         let unreadable = |e| damaged(format!("the schema cannot be read: {e}")).caused_by(e);
         let metadata = Arc::new(metadata);
@@ -108,8 +131,16 @@ impl PartFile {
             written_schema(&metadata, plain.schema()).unwrap_or_else(|| Arc::clone(plain.schema()));
         let reader = hinted(&metadata, &schema, plain);
         let dictionaries = seal.as_ref().map_or_else(HashMap::new, kept_dictionaries);
+        let seal = seal.map(|seal| Seal {
+            // They are there decoded.
+            dictionaries: Vec::new(),
+            ..seal
+        });
         Ok(Opened::Ready(Box::new(Self {
             length,
+            seal_at,
+            footer_hash,
+            leaves: None,
             seal: seal.map(Arc::new),
             schema,
             dictionaries: Arc::new(dictionaries),
@@ -135,29 +166,55 @@ impl PartFile {
     /// Rows of the file.
     pub fn rows(&self) -> u64 {
         let groups = self.metadata().row_groups().iter();
-        groups.map(|g| g.num_rows().unsigned_abs()).sum()
+        groups
+            .map(|g| g.num_rows().unsigned_abs())
+            .fold(0, u64::saturating_add)
     }
 
-    /// The positions of columns in the schema; None is all of them.
-    pub fn project(&self, columns: Option<&[String]>) -> Result<Vec<usize>> {
-        match columns {
-            None => Ok((0..self.schema.fields().len()).collect()),
-            Some(names) => names
-                .iter()
-                .map(|name| index_of(&self.schema, name))
-                .collect(),
+    /// The file with only these of its leaf columns, and its fields without the others.
+    pub(super) fn selected(&self, leaves: Vec<usize>, fields: Vec<FieldRef>) -> Self {
+        let metadata = self.schema.metadata().clone();
+        Self {
+            leaves: Some(leaves.into()),
+            schema: Arc::new(Schema::new_with_metadata(fields, metadata)),
+            ..self.clone()
         }
     }
 
     /// The leaf columns under one field.
     pub(super) fn leaves(&self, root: usize) -> impl Iterator<Item = usize> + '_ {
         let descriptor = self.metadata().file_metadata().schema_descr();
-        (0..descriptor.num_columns())
-            .filter(move |leaf| descriptor.get_column_root_idx(*leaf) == root)
+        let root_of = |leaf: &usize| descriptor.get_column_root_idx(*leaf);
+        // They follow one another.
+        let (mut begin, mut end) = (0, descriptor.num_columns());
+        while begin < end {
+            let middle = begin.midpoint(end);
+            if root_of(&middle) < root {
+                begin = middle + 1;
+            } else {
+                end = middle;
+            }
+        }
+        (begin..descriptor.num_columns())
+            .take_while(move |leaf| root_of(leaf) == root)
+            .filter(|leaf| self.leaves.as_ref().is_none_or(|read| read.contains(leaf)))
     }
 
     pub(super) fn mask(&self, root: usize) -> ProjectionMask {
-        ProjectionMask::roots(self.metadata().file_metadata().schema_descr(), [root])
+        let descriptor = self.metadata().file_metadata().schema_descr();
+        ProjectionMask::leaves(descriptor, self.leaves(root))
+    }
+
+    /// About how many bytes it takes in memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let dictionaries = self.dictionaries.values();
+        let dictionaries: usize = dictionaries.map(|d| d.get_array_memory_size()).sum();
+        let hashes = self.seal.as_ref().map_or(0, |seal| {
+            8 * seal.chunks.iter().map(Vec::len).sum::<usize>()
+        });
+        // The schema is there as Parquet's and as Arrow's, as it was written and as it is decoded.
+        let fields = self.metadata().file_metadata().schema_descr().num_columns();
+        self.metadata().memory_size() + dictionaries + hashes + 1024 * fields
     }
 
     /// The bytes of a leaf column's chunk.
@@ -201,27 +258,15 @@ impl PartFile {
         )))
     }
 
-    /// Compares the bytes between the last chunk and the seal with their checksum.
-    pub fn check_indexes(&self, whole: &[u8]) -> Result<()> {
-        if !whole.starts_with(MAGIC) {
-            return Err(damaged("the file does not begin as a Parquet file"));
-        }
-        let Some(seal) = &self.seal else {
-            return Ok(());
-        };
-        let footer = whole[whole.len() - PARQUET_TRAILER_BYTES..]
-            .first_chunk()
-            .map_or(0, |b| u32::from_le_bytes(*b) as usize);
-        let footer_at = whole.len() - PARQUET_TRAILER_BYTES - footer;
-        let seal_at = footer_at - Seal::announced(&whole[..footer_at]).unwrap_or_default();
-        let chunks_end = usize::try_from(self.chunks_end()).unwrap_or(usize::MAX);
-        match whole.get(chunks_end..seal_at) {
-            Some(indexes) if hash(indexes) == seal.index_hash => Ok(()),
-            _ => Err(damaged("the page indexes were changed")),
-        }
+    /// The bytes that no column chunk has and the footer's checksum does not cover, with their own: the
+    /// page indexes. None where the file has no checksums.
+    pub(crate) fn indexes(&self) -> Option<(Range<u64>, u64)> {
+        let seal = self.seal.as_ref()?;
+        Some((self.chunks_end()..self.seal_at, seal.index_hash))
     }
 
-    fn chunks_end(&self) -> u64 {
+    /// Where the last chunk ends.
+    pub(crate) fn chunks_end(&self) -> u64 {
         let groups = self.metadata().row_groups().iter();
         let ends = groups.flat_map(|g| g.columns()).map(|c| {
             let (start, length) = c.byte_range();
@@ -230,6 +275,9 @@ impl PartFile {
         ends.max().unwrap_or(MAGIC.len() as u64)
     }
 }
+
+/// Memory is taken for the rows of a group before they are read, and they are numbered in 32 bits.
+const MAX_GROUP_ROWS: i64 = i32::MAX as i64;
 
 fn reader_options() -> ArrowReaderOptions {
     ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Skip)
@@ -245,17 +293,18 @@ fn hinted(
     let Ok(storage) = storage_schema(written) else {
         return plain;
     };
+    let wanted: Vec<FieldRef> = storage.fields().iter().map(decoded_field).collect();
     let with = |fields: Vec<FieldRef>| {
         let schema = Arc::new(Schema::new(fields));
         ArrowReaderMetadata::try_new(Arc::clone(metadata), reader_options().with_schema(schema))
             .ok()
     };
-    if let Some(reader) = with(storage.fields().to_vec()) {
+    if let Some(reader) = with(wanted.clone()) {
         return reader;
     }
     let mut fields = plain.schema().fields().to_vec();
     let mut reader = plain;
-    for (i, wanted) in storage.fields().iter().enumerate() {
+    for (i, wanted) in wanted.iter().enumerate() {
         let inferred = std::mem::replace(&mut fields[i], Arc::clone(wanted));
         match with(fields.clone()) {
             Some(better) => reader = better,
@@ -271,10 +320,15 @@ fn kept_dictionaries(seal: &Seal) -> HashMap<usize, ArrayRef> {
         .collect()
 }
 
-fn check_seal(seal: &Seal, metadata: &ParquetMetaData, footer: &[u8]) -> Result<()> {
-    if hash(footer) != seal.footer_hash {
-        return Err(damaged("the footer was changed"));
-    }
+fn decode_footer(footer: &[u8]) -> Result<ParquetMetaData> {
+    let unreadable = |why: &str| damaged(format!("the footer cannot be read: {why}"));
+    footer::check(footer).map_err(unreadable)?;
+    std::panic::catch_unwind(|| ParquetMetaDataReader::decode_metadata(footer))
+        .map_err(|panic| unreadable(panic_text(panic.as_ref())))?
+        .map_err(|e| unreadable(&e.to_string()).caused_by(e))
+}
+
+fn check_seal(seal: &Seal, metadata: &ParquetMetaData) -> Result<()> {
     let columns = metadata.file_metadata().schema_descr().num_columns();
     let fits = seal.chunks.len() == metadata.num_row_groups()
         && seal.chunks.iter().all(|g| g.len() == columns);
@@ -287,10 +341,14 @@ fn check_seal(seal: &Seal, metadata: &ParquetMetaData, footer: &[u8]) -> Result<
 
 /// A footer may claim anything; no range may lie outside the file.
 fn check_ranges(metadata: &ParquetMetaData, length: u64) -> Result<()> {
+    let mut rows = 0_i64;
     for group in metadata.row_groups() {
-        if group.num_rows() < 0 {
-            return Err(damaged("a row group has a negative number of rows"));
+        if !(0..=MAX_GROUP_ROWS).contains(&group.num_rows()) {
+            let rows = group.num_rows();
+            return Err(damaged(format!("a row group claims to have {rows} rows")));
         }
+        let sum = rows.checked_add(group.num_rows());
+        rows = sum.ok_or_else(|| damaged("the numbers of rows cannot be added up"))?;
         for column in group.columns() {
             let start = column
                 .dictionary_page_offset()
@@ -348,5 +406,99 @@ fn is_nested(data_type: &DataType) -> bool {
         DataType::Dictionary(_, value) => is_nested(value),
         DataType::RunEndEncoded(_, values) => is_nested(values.data_type()),
         other => other.is_nested(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{Int64Array, RecordBatch, StringArray, StructArray};
+    use arrow_schema::Field;
+    use parquet::arrow::ArrowWriter;
+
+    use super::*;
+    use crate::parquet::decode::{Chunks, GroupStream};
+
+    fn sample() -> Vec<u8> {
+        let numbers: ArrayRef = Arc::new((0..50).map(Some).collect::<Int64Array>());
+        let texts = (0..50).map(|i| (i % 5 != 0).then(|| format!("text {}", i % 7)));
+        let texts: ArrayRef = Arc::new(texts.collect::<StringArray>());
+        let field = Arc::new(Field::new("x", DataType::Int64, true));
+        let nested = StructArray::from(vec![(field, Arc::clone(&numbers))]);
+        let columns: [(&str, ArrayRef); 3] =
+            [("n", numbers), ("t", texts), ("s", Arc::new(nested))];
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
+        let mut bytes = Vec::new();
+        let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        bytes
+    }
+
+    /// The rows of a file, as far as it can be read.
+    fn read(bytes: &Bytes) -> Result<usize> {
+        let Opened::Ready(file) = PartFile::open(bytes, bytes.len() as u64)? else {
+            return Ok(0);
+        };
+        let mut chunks = Chunks::new();
+        chunks.push(0, bytes.clone());
+        let roots: Vec<usize> = (0..file.schema.fields().len()).collect();
+        let mut rows = 0;
+        for group in 0..file.metadata().num_row_groups() {
+            let mut stream = GroupStream::open(&file, group, &roots, &chunks)?;
+            // What a footer claims may be any number of rows.
+            while let Some(batch) = stream.next_batch()?
+                && rows < 1 << 20
+            {
+                rows += batch.num_rows();
+            }
+        }
+        Ok(rows)
+    }
+
+    #[test]
+    fn a_changed_file_is_read_or_refused() {
+        let good = sample();
+        assert_eq!(read(&good.clone().into()).unwrap(), 50);
+        let footer = u32::from_le_bytes(*good[good.len() - 8..].first_chunk().unwrap()) as usize;
+        let footer_at = good.len() - 8 - footer;
+        let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = |below: usize| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            usize::try_from(seed >> 1).unwrap() % below
+        };
+        let mut refused = 0;
+        for round in 0..4000 {
+            let mut bytes = good.clone();
+            // The footer above all: it says how everything else is read.
+            let (begin, length) = if round % 4 == 0 {
+                (4, footer_at - 4)
+            } else {
+                (footer_at, footer)
+            };
+            for _ in 0..=random(3) {
+                let at = begin + random(length);
+                bytes[at] = [
+                    0,
+                    1,
+                    0x7f,
+                    0x80,
+                    0xff,
+                    bytes[at] ^ 1,
+                    bytes[at].wrapping_add(1),
+                ][random(7)];
+            }
+            refused += usize::from(read(&bytes.into()).is_err());
+        }
+        assert!(refused > 1000, "{refused}");
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_is_refused() {
+        let good = Bytes::from(sample());
+        for end in 0..good.len() {
+            assert!(read(&good.slice(..end)).is_err(), "{end}");
+        }
     }
 }

@@ -5,15 +5,20 @@
 //! for integrity; [`mod@file`] opens a file and checks it; [`decode`] turns column chunks into Arrow;
 //! [`types`] says which Arrow types Parquet can hold.
 
+mod chunks;
 pub mod decode;
 mod dictionary;
 mod encode;
 pub mod file;
 mod flat;
+pub(crate) mod footer;
+mod narrow;
 mod nested;
 pub mod options;
 mod output;
+pub(crate) mod projection;
 pub mod seal;
+mod size;
 pub mod types;
 pub mod writer;
 

@@ -110,7 +110,12 @@ impl Seal {
             let length = rest.count()?;
             let created_at = String::from_utf8(rest.slice(length)?.to_vec()).ok()?;
             let (groups, columns) = (rest.count()?, rest.count()?);
-            let mut chunks = Vec::new();
+            // A group without a column takes no bytes, so any number of them could be claimed.
+            let hashes = groups.checked_mul(columns)?.checked_mul(8)?;
+            if hashes > rest.0.len() || (columns == 0 && groups > 0) {
+                return None;
+            }
+            let mut chunks = Vec::with_capacity(groups);
             for _ in 0..groups {
                 chunks.push(
                     (0..columns)
@@ -196,6 +201,20 @@ mod tests {
         let bytes = sample().encode();
         assert_eq!(Seal::announced(&bytes), Some(bytes.len()));
         assert_eq!(Seal::decode(&bytes).unwrap(), sample());
+    }
+
+    #[test]
+    fn counts_beyond_the_bytes_are_refused() {
+        let at = MAGIC.len() + 16 + 8 + 8 + 1 + 4 + sample().identity.created_at.len();
+        for (groups, columns) in [(u32::MAX, 0), (u32::MAX, u32::MAX), (1, u32::MAX)] {
+            let mut bytes = sample().encode();
+            bytes[at..at + 4].copy_from_slice(&groups.to_le_bytes());
+            bytes[at + 4..at + 8].copy_from_slice(&columns.to_le_bytes());
+            let end = bytes.len() - 16;
+            let own = hash(&bytes[..end]).to_le_bytes();
+            bytes[end..end + 8].copy_from_slice(&own);
+            assert!(Seal::decode(&bytes).is_err(), "{groups} {columns}");
+        }
     }
 
     #[test]

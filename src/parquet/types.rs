@@ -154,7 +154,7 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
         ))
         .caused_by(e)
     };
-    check_whole_days(array, column)?;
+    check_whole_days(array, target, column)?;
     let options = CastOptions {
         safe: false,
         ..CastOptions::default()

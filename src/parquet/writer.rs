@@ -17,17 +17,25 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::writer::SerializedFileWriter;
 
 use super::encode::Encoder;
-use super::nested::check_required;
+use super::nested::{check_digits, check_required};
 use super::options::WriteOptions;
 pub use super::output::{FileStats, Files, Sink};
 use super::output::{Output, column_factory};
 use super::seal::Identity;
+use super::size::slice_bytes;
 use super::types::storage_schema;
 use super::{Cancel, default_threads, panic_text};
 use crate::error::{Error, Result};
 
 /// Rows of a stream's batch that are handed on at once.
 const MAX_SLICE_ROWS: usize = 1 << 17;
+/// The budget divided by this is what is handed on at once at most.
+const MAX_SLICE_SHARE: usize = 4;
+/// The budget divided by this is what a row group of rows in memory has at most: two are in the works.
+const MAX_GROUP_SHARE: usize = 2;
+
+/// Row groups of a file: their numbers have 16 bits with a sign.
+const MAX_GROUPS: usize = i16::MAX as usize;
 
 /// Checks that Parquet can hold `schema`; an error names the column.
 pub fn check_schema(schema: &SchemaRef) -> Result<()> {
@@ -135,7 +143,7 @@ pub fn write(
         output,
         schemas,
         plan.budget_bytes(),
-        plan.resident,
+        template.schema_descr().num_columns(),
         cancel.clone(),
     );
     std::thread::scope(|scope| {
@@ -196,6 +204,8 @@ struct Feeder<'p, 'e, 'a> {
     leaves: Vec<usize>,
     open: bool,
     group_rows: usize,
+    /// What the rows of the row group are in memory, about.
+    group_bytes: usize,
     file_rows: u64,
     file_groups: usize,
 }
@@ -218,6 +228,7 @@ impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
             leaves,
             open: false,
             group_rows: 0,
+            group_bytes: 0,
             file_rows: 0,
             file_groups: 0,
         }
@@ -235,16 +246,34 @@ impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
                 return Err(Error::invalid("Parquet cannot hold rows without columns"));
             }
             check_required(&batch)?;
+            check_digits(&batch)?;
+            let bytes: usize = batch.columns().iter().map(|c| slice_bytes(c)).sum();
+            let row_bytes = bytes.div_ceil(batch.num_rows().max(1));
             let mut at = 0;
             while at < batch.num_rows() {
-                at += self.take(&batch, at)?;
+                at += self.take(&batch, at, row_bytes)?;
             }
         }
         self.close_group()
     }
 
+    /// How many rows of about `row_bytes` are handed on at once at most.
+    ///
+    /// Of what is in memory anyway it is a whole row group, so that a column's writer does not wait with
+    /// its buffers for more rows. Such row groups are ended by what they are, not by what they become.
+    fn slice_rows(&self, row_bytes: usize) -> usize {
+        let budget = self.plan.budget_bytes();
+        let (bytes, most) = if self.plan.resident {
+            let bytes = budget / MAX_GROUP_SHARE;
+            (bytes.saturating_sub(self.group_bytes), usize::MAX)
+        } else {
+            (budget / MAX_SLICE_SHARE, MAX_SLICE_ROWS)
+        };
+        (bytes / row_bytes.max(1)).clamp(1, most)
+    }
+
     /// Hands on rows from `at`, as many as fit; gives their number.
-    fn take(&mut self, batch: &RecordBatch, at: usize) -> Result<usize> {
+    fn take(&mut self, batch: &RecordBatch, at: usize, row_bytes: usize) -> Result<usize> {
         let file_room = self
             .plan
             .options
@@ -261,22 +290,29 @@ impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
         let mut rows =
             (batch.num_rows() - at).min(self.plan.options.row_group_rows - self.group_rows);
         rows = rows.min(usize::try_from(file_room).unwrap_or(usize::MAX));
-        if !self.plan.resident {
-            rows = rows.min(MAX_SLICE_ROWS);
-        }
+        rows = rows.min(self.slice_rows(row_bytes));
         if !self.encoder.push(&batch.slice(at, rows))? {
             self.close_group()?;
             return Ok(0);
         }
         self.group_rows += rows;
         self.file_rows += rows as u64;
-        if self.group_rows == self.plan.options.row_group_rows {
+        self.group_bytes += rows * row_bytes;
+        let room = self.plan.budget_bytes() / MAX_GROUP_SHARE;
+        let is_full = self.plan.resident && self.group_bytes + row_bytes > room;
+        if is_full || self.group_rows == self.plan.options.row_group_rows {
             self.close_group()?;
         }
         Ok(rows)
     }
 
     fn open_group(&mut self) -> Result<()> {
+        if self.file_groups == MAX_GROUPS {
+            return Err(Error::invalid(format!(
+                "a Parquet file holds {MAX_GROUPS} row groups at most, and the rows need more: \
+                 give a larger row_group_size, or max_rows_per_file"
+            )));
+        }
         let columns = self.template.schema_descr().num_columns();
         let digests = Arc::new((0..columns).map(|_| AtomicU64::new(0)).collect::<Vec<_>>());
         let factory = column_factory(self.template, &self.plan.storage, &digests);
@@ -295,6 +331,7 @@ impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
             .open_group(by_field, digests, self.file_groups == 0)?;
         self.open = true;
         self.group_rows = 0;
+        self.group_bytes = 0;
         self.file_groups += 1;
         Ok(())
     }

@@ -1,13 +1,14 @@
 //! Which bytes of a part are fetched for some of its columns, in which requests.
 
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 
+use super::blocking;
 use super::open::{OpenPart, Source};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::parquet::decode::Chunks;
 use crate::store::Store;
 
@@ -25,7 +26,7 @@ pub(crate) const CONCURRENT_FETCHES: usize = 8;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) roots: Vec<usize>,
-    /// What is fetched for them; nothing where the file itself is open.
+    /// What is fetched for them; nothing where the file is a local one.
     runs: Vec<Range<u64>>,
 }
 
@@ -53,7 +54,7 @@ impl OpenPart {
         cut(extents.collect(), &coalesce(wanted))
     }
 
-    /// The chunks of a piece; none where the file itself is open.
+    /// The chunks of a piece; none where the file is a local one.
     pub(crate) async fn fetch_piece(&self, store: &Store, piece: &Piece) -> Result<Chunks> {
         let mut chunks = Chunks::new();
         let Source::Store { e_tag, tail } = &self.source else {
@@ -76,7 +77,7 @@ impl OpenPart {
         Ok(chunks)
     }
 
-    /// The chunks of a row group's columns; none where the file itself is open.
+    /// The chunks of a row group's columns; none where the file is a local one.
     pub(crate) async fn fetch(
         &self,
         store: &Store,
@@ -99,23 +100,37 @@ impl OpenPart {
         Ok(chunks)
     }
 
-    /// The chunks of one column from an open file.
+    /// The chunks of one column from a local file.
     pub(crate) fn read_local(&self, group: usize, root: usize) -> Option<Result<Chunks>> {
-        let Source::File(file) = &self.source else {
+        let Source::Local(file) = &self.source else {
             return None;
         };
-        let mut chunks = Chunks::new();
-        for range in self.file.ranges(group, &[root]) {
-            let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
-            if let Err(e) = file.read_exact_at(&mut bytes, range.start) {
-                let message = format!("the file cannot be read: {e}");
-                return Some(Err(
-                    Error::new(ErrorKind::PartCorrupted, message).caused_by(e)
-                ));
+        let read = || {
+            let mut chunks = Chunks::new();
+            for range in self.file.ranges(group, &[root]) {
+                chunks.push(range.start, file.read(&range)?);
             }
-            chunks.push(range.start, bytes.into());
+            Ok(chunks)
+        };
+        Some(read())
+    }
+
+    /// Some bytes of the file.
+    pub(crate) async fn read_range(&self, store: &Store, range: Range<u64>) -> Result<Bytes> {
+        match &self.source {
+            Source::Local(file) => {
+                let file = Arc::clone(file);
+                blocking(move || file.read(&range)).await
+            }
+            Source::Store { e_tag, tail } => {
+                let mut at_hand = Chunks::new();
+                at_hand.push(self.file.length - tail.len() as u64, tail.clone());
+                match at_hand.slice(&range) {
+                    Some(bytes) => Ok(bytes),
+                    None => store.get_range(&self.path, range, e_tag.as_deref()).await,
+                }
+            }
         }
-        Some(Ok(chunks))
     }
 }
 

@@ -1,12 +1,14 @@
 //! Parquet files in a store: staged from a stream, opened, fetched in pieces.
 
 mod fetch;
+mod local;
 mod open;
 mod read;
 mod scan;
 mod stage;
+mod verify;
 
-pub(crate) use self::open::{OpenPart, Source, open};
+pub(crate) use self::open::{OpenPart, open};
 pub(crate) use self::read::{Group, Reader, read_groups};
 pub(crate) use self::scan::BatchSender;
 pub use self::scan::Scan;

@@ -1,8 +1,6 @@
 //! One Parquet file opened: its footer read, its version held on to.
 
-use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use arrow_array::ArrayRef;
@@ -10,6 +8,7 @@ use bytes::Bytes;
 use object_store::{GetOptions, GetRange};
 
 use super::blocking;
+use super::local::LocalFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::decode::{Chunks, decode_rows};
 use crate::parquet::file::{Opened, PartFile, TAIL_BYTES};
@@ -26,9 +25,9 @@ pub(crate) struct OpenPart {
 /// Where a part's bytes come from.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
-    /// An open file: it stays the same version when its name is given to another.
-    File(Arc<File>),
-    /// Requests for this version; the end of the object is here already.
+    /// A file on this machine.
+    Local(Arc<LocalFile>),
+    /// Requests for this version; the end of the object is here already, if it holds column chunks.
     Store { e_tag: Option<String>, tail: Bytes },
 }
 
@@ -41,19 +40,22 @@ pub(crate) async fn open(store: &Store, path: &str, tail_bytes: u64) -> Result<O
 }
 
 impl OpenPart {
-    /// All bytes of an open file.
-    pub(crate) fn read_whole(&self) -> Result<Bytes> {
-        let Source::File(file) = &self.source else {
-            return Err(Error::other("not a local file"));
+    /// The same part, of which other columns are read.
+    pub(crate) fn with_file(&self, file: PartFile) -> Self {
+        Self {
+            path: self.path.clone(),
+            file,
+            source: self.source.clone(),
+        }
+    }
+
+    /// About how many bytes it takes in memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let tail = match &self.source {
+            Source::Local(_) => 0,
+            Source::Store { tail, .. } => tail.len(),
         };
-        let mut bytes = vec![0; usize::try_from(self.file.length).unwrap_or(usize::MAX)];
-        file.read_exact_at(&mut bytes, 0).map_err(|e| {
-            let message = format!("the file cannot be read: {e}");
-            Error::new(ErrorKind::PartCorrupted, message)
-                .at(&self.path)
-                .caused_by(e)
-        })?;
-        Ok(bytes.into())
+        tail + self.file.memory_bytes()
     }
 
     /// Decodes one column of a row group, all of it or some rows; a file's chunks are read here, on the
@@ -76,21 +78,11 @@ impl OpenPart {
 async fn open_local(store: &Store, path: &str) -> Result<OpenPart> {
     let (store, path) = (store.clone(), path.to_owned());
     blocking(move || {
-        let key = store.key(&path)?;
-        let local = store
-            .local()
-            .ok_or_else(|| Error::other("not a local store"))?;
-        let (file, meta) = local.open(&key).map_err(|e| store.error(e, &path))?;
-        let mut wanted = TAIL_BYTES.min(meta.size);
+        let (file, length) = LocalFile::open(&store, &path)?;
+        let mut wanted = TAIL_BYTES.min(length);
         loop {
-            let mut tail = vec![0; usize::try_from(wanted).unwrap_or(usize::MAX)];
-            file.read_exact_at(&mut tail, meta.size - wanted)
-                .map_err(|e| {
-                    Error::other(format!("the file cannot be read: {e}"))
-                        .at(&path)
-                        .caused_by(e)
-                })?;
-            match PartFile::open(&tail.into(), meta.size)? {
+            let tail = file.read(&(length - wanted..length))?;
+            match PartFile::open(&tail, length)? {
                 Opened::NeedTail(more) if more > wanted => wanted = more,
                 Opened::NeedTail(_) => {
                     return Err(
@@ -101,7 +93,7 @@ async fn open_local(store: &Store, path: &str) -> Result<OpenPart> {
                     return Ok(OpenPart {
                         path,
                         file: *opened,
-                        source: Source::File(Arc::new(file)),
+                        source: Source::Local(Arc::new(file)),
                     });
                 }
             }
@@ -126,6 +118,9 @@ async fn open_remote(store: &Store, path: &str, tail_bytes: u64) -> Result<OpenP
                 );
             }
             Opened::Ready(file) => {
+                let tail_at = length - tail.len() as u64;
+                let has_chunks = file.chunks_end() > tail_at;
+                let tail = if has_chunks { tail } else { Bytes::new() };
                 return Ok(OpenPart {
                     path: path.to_owned(),
                     file: *file,

@@ -93,7 +93,7 @@ pub(crate) async fn read_groups(store: Store, groups: &[Group]) -> Result<Vec<Al
             pieces.push((number, piece));
         }
     }
-    let is_open = |number: usize| matches!(groups[number].part.source, Source::File(_));
+    let is_open = |number: usize| matches!(groups[number].part.source, Source::Local(_));
     pieces.sort_by_key(|(number, piece)| {
         let size = |root| {
             groups[*number]

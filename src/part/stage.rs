@@ -13,7 +13,7 @@ use crate::hash::Passenger;
 use crate::parquet::Cancel;
 use crate::parquet::writer::{self, FileStats, Files, Sink, WritePlan};
 use crate::store::Store;
-use crate::store::stage::{StageWriter, Staged, Staging, Uploader, Written};
+use crate::store::stage::{StageWriter, Staged, Staging, Uploader, Written, discard_later};
 
 /// A file that no reader sees yet.
 #[derive(Debug)]
@@ -58,7 +58,10 @@ async fn stage_with(
     mut input: Box<dyn RecordBatchReader + Send>,
     (targets, hasher): (Targets, Option<Passenger>),
 ) -> Result<Vec<StagedFile>> {
-    let files: Shared = Arc::default();
+    let files: Shared = Arc::new(StagedFiles {
+        store: store.clone(),
+        files: Mutex::default(),
+    });
     let (uploaders, mut begun) = mpsc::unbounded_channel::<(usize, Uploader)>();
     let mut opened = Opener {
         staging,
@@ -95,12 +98,18 @@ async fn stage_with(
     }
     // An upload's own error says more than the encoder's, which only saw the upload end.
     let outcome = failure.map_or_else(|| encoded.unwrap_or(Ok(())), Err);
-    let files = std::mem::take(&mut *locked(&files));
     match outcome {
-        Ok(()) => files.into_iter().map(Unfinished::finish).collect(),
+        Ok(()) => {
+            let files = std::mem::take(&mut *locked(&files));
+            files.into_iter().map(Unfinished::finish).collect()
+        }
         Err(error) => {
-            let staged: Vec<Staged> = files.into_iter().filter_map(|f| f.staged).collect();
+            let staged: Vec<Staged> = locked(&files)
+                .iter()
+                .filter_map(|f| f.staged.clone())
+                .collect();
             discard(store, &staged).await;
+            locked(&files).clear();
             Err(error)
         }
     }
@@ -145,10 +154,27 @@ impl Unfinished {
     }
 }
 
-type Shared = Arc<Mutex<Vec<Unfinished>>>;
+/// The files of a write that is under way; those that are finished are removed if it is dropped.
+struct StagedFiles {
+    store: Store,
+    files: Mutex<Vec<Unfinished>>,
+}
+
+impl Drop for StagedFiles {
+    fn drop(&mut self) {
+        let files = self.files.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let staged = files
+            .iter_mut()
+            .filter_map(|file| file.staged.take())
+            .collect();
+        discard_later(&self.store, staged);
+    }
+}
+
+type Shared = Arc<StagedFiles>;
 
 fn locked(files: &Shared) -> MutexGuard<'_, Vec<Unfinished>> {
-    files.lock().unwrap_or_else(PoisonError::into_inner)
+    files.files.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Opens the files of a write, in order.

@@ -1,0 +1,274 @@
+//! Whether a Parquet footer can be decoded without harm, looked at before it is.
+//!
+//! A footer is a Thrift struct in the compact protocol. Lists say how long they are and schemas how
+//! deep, and a decoder makes room for what they say; so every list is held against the bytes that
+//! are there, and the schema against a depth.
+
+/// Structs, lists and maps within one another.
+const MAX_NESTING: usize = 64;
+/// Groups of a schema within one another: what is written has a third of it.
+const MAX_SCHEMA_DEPTH: usize = 400;
+
+const STOP: u8 = 0;
+const TRUE: u8 = 1;
+const FALSE: u8 = 2;
+const BYTE: u8 = 3;
+const I16: u8 = 4;
+const I64: u8 = 6;
+const DOUBLE: u8 = 7;
+const BINARY: u8 = 8;
+const LIST: u8 = 9;
+const SET: u8 = 10;
+const MAP: u8 = 11;
+const STRUCT: u8 = 12;
+const UUID: u8 = 13;
+
+/// Of the footer: the list of schema elements.
+const SCHEMA_FIELD: i32 = 2;
+/// Of a schema element: how many children it has.
+const CHILDREN_FIELD: i32 = 5;
+
+type Checked<T = ()> = Result<T, &'static str>;
+
+/// Checks lengths, nesting and the schema's shape.
+pub(super) fn check(footer: &[u8]) -> Checked {
+    let mut bytes = Bytes(footer);
+    let mut last = 0;
+    while let Some((field, kind)) = bytes.field(&mut last)? {
+        if field == SCHEMA_FIELD && kind == LIST {
+            bytes.schema()?;
+        } else {
+            bytes.skip(kind, 0)?;
+        }
+    }
+    Ok(())
+}
+
+/// As [`check`], of the footer of a whole file.
+pub(crate) fn check_file(file: &[u8]) -> Checked {
+    let (rest, magic) = file.split_last_chunk::<4>().ok_or("it ends too early")?;
+    let (rest, length) = rest.split_last_chunk::<4>().ok_or("it ends too early")?;
+    if magic != b"PAR1" {
+        return Err("it does not end as a Parquet file");
+    }
+    let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
+    let start = rest.len().checked_sub(length);
+    check(&rest[start.ok_or("the footer is longer than the file")?..])
+}
+
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn byte(&mut self) -> Checked<u8> {
+        let (first, rest) = self.0.split_first().ok_or("it ends too early")?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    fn pass(&mut self, count: usize) -> Checked {
+        self.0 = self.0.get(count..).ok_or("it ends too early")?;
+        Ok(())
+    }
+
+    fn varint(&mut self) -> Checked<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err("a number is too long")
+    }
+
+    fn signed(&mut self) -> Checked<i64> {
+        let value = self.varint()?;
+        Ok((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
+    }
+
+    /// The next field's number and type; None at the end of a struct.
+    fn field(&mut self, last: &mut i32) -> Checked<Option<(i32, u8)>> {
+        let head = self.byte()?;
+        if head & 0x0f == STOP {
+            return Ok(None);
+        }
+        *last = match head >> 4 {
+            0 => i32::try_from(self.signed()?).map_err(|_large| "a field's number is too large")?,
+            step => last
+                .checked_add(i32::from(step))
+                .ok_or("a field's number is too large")?,
+        };
+        Ok(Some((*last, head & 0x0f)))
+    }
+
+    /// A list's length and the type of its elements, of which each has a byte at least.
+    fn list(&mut self) -> Checked<(usize, u8)> {
+        let head = self.byte()?;
+        let count = match head >> 4 {
+            15 => self.varint()?,
+            short => u64::from(short),
+        };
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        if count > self.0.len() {
+            return Err("a list is longer than the footer");
+        }
+        Ok((count, head & 0x0f))
+    }
+
+    fn skip(&mut self, kind: u8, depth: usize) -> Checked {
+        if depth > MAX_NESTING {
+            return Err("it is nested too deeply");
+        }
+        match kind {
+            TRUE | FALSE => Ok(()),
+            BYTE => self.pass(1),
+            I16..=I64 => self.varint().map(drop),
+            DOUBLE => self.pass(8),
+            UUID => self.pass(16),
+            BINARY => {
+                let length = self.varint()?;
+                self.pass(usize::try_from(length).unwrap_or(usize::MAX))
+            }
+            LIST | SET => {
+                let (count, kind) = self.list()?;
+                (0..count).try_for_each(|_| self.element(kind, depth + 1))
+            }
+            MAP => {
+                let count = self.varint()?;
+                if count == 0 {
+                    return Ok(());
+                }
+                let kinds = self.byte()?;
+                for _ in 0..count {
+                    self.element(kinds >> 4, depth + 1)?;
+                    self.element(kinds & 0x0f, depth + 1)?;
+                }
+                Ok(())
+            }
+            STRUCT => {
+                let mut last = 0;
+                while let Some((_, kind)) = self.field(&mut last)? {
+                    self.skip(kind, depth + 1)?;
+                }
+                Ok(())
+            }
+            _ => Err("it has a type that Thrift does not have"),
+        }
+    }
+
+    /// In lists a truth value has a byte of its own.
+    fn element(&mut self, kind: u8, depth: usize) -> Checked {
+        match kind {
+            TRUE | FALSE => self.pass(1),
+            other => self.skip(other, depth),
+        }
+    }
+
+    /// Schema elements: a tree, each followed by its children.
+    fn schema(&mut self) -> Checked {
+        let (count, kind) = self.list()?;
+        if kind != STRUCT {
+            return Err("its schema is no list of structs");
+        }
+        // How many children the groups that are open still wait for.
+        let mut open: Vec<usize> = Vec::new();
+        for _ in 0..count {
+            let children = self.schema_element()?;
+            if let Some(left) = open.last_mut() {
+                *left -= 1;
+            }
+            if children > count {
+                return Err("its schema has more children than elements");
+            }
+            if children > 0 {
+                open.push(children);
+            }
+            while open.last() == Some(&0) {
+                open.pop();
+            }
+            if open.len() > MAX_SCHEMA_DEPTH {
+                return Err("its schema is nested too deeply");
+            }
+        }
+        Ok(())
+    }
+
+    fn schema_element(&mut self) -> Checked<usize> {
+        let (mut last, mut children) = (0, 0);
+        while let Some((field, kind)) = self.field(&mut last)? {
+            if field == CHILDREN_FIELD && (I16..=I64).contains(&kind) {
+                let given = self.signed()?;
+                children = usize::try_from(given)
+                    .map_err(|_negative| "its schema has a negative length")?;
+            } else {
+                self.skip(kind, 1)?;
+            }
+        }
+        Ok(children)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A root with no children, and what follows.
+    fn footer(rest: &[u8]) -> Vec<u8> {
+        let schema = b"\x15\x02\x19\x1c\x48\x06schema\x15\x00\x00\x16\x00";
+        [schema, rest].concat()
+    }
+
+    #[test]
+    fn a_list_longer_than_the_footer_is_refused() {
+        assert_eq!(check(&footer(b"\x00")), Ok(()));
+        let row_groups = b"\x19\xfc\xff\xff\xff\xff\x07";
+        assert_eq!(
+            check(&footer(row_groups)),
+            Err("a list is longer than the footer")
+        );
+    }
+
+    #[test]
+    fn deep_schemas_and_deep_structs_are_refused() {
+        let element = b"\x48\x01a\x15\x02\x00";
+        let deep = |varint: [u8; 2], levels: usize| {
+            let mut bytes = b"\x15\x02\x19\xfc".to_vec();
+            bytes.extend(varint);
+            (0..levels).for_each(|_| bytes.extend(element));
+            bytes.push(0);
+            bytes
+        };
+        // 300 and 2000 as numbers of seven bits a byte.
+        let (shallow, deeper) = (deep([0xac, 0x02], 300), deep([0xd0, 0x0f], 2000));
+        assert_eq!(check(&shallow), Ok(()));
+        assert_eq!(check(&deeper), Err("its schema is nested too deeply"));
+        let structs = vec![0x1c; 10_000];
+        assert_eq!(check(&footer(&structs)), Err("it is nested too deeply"));
+    }
+
+    #[test]
+    fn the_footer_of_a_file_is_found() {
+        let file =
+            |footer: &[u8], length: u32| [b"PAR1", footer, &length.to_le_bytes(), b"PAR1"].concat();
+        let whole = footer(b"\x00");
+        let length = u32::try_from(whole.len()).unwrap();
+        assert_eq!(check_file(&file(&whole, length)), Ok(()));
+        let longer = file(&whole, length + 5);
+        assert_eq!(
+            check_file(&longer),
+            Err("the footer is longer than the file")
+        );
+        for end in 0..longer.len() {
+            assert!(check_file(&longer[..end]).is_err(), "{end}");
+        }
+    }
+
+    #[test]
+    fn every_cut_of_a_footer_is_refused() {
+        let whole = footer(b"\x19\x0c\x00");
+        for end in 0..whole.len() {
+            assert!(check(&whole[..end]).is_err(), "{end}");
+        }
+    }
+}

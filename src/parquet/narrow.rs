@@ -1,0 +1,243 @@
+//! Columns of types that may be too narrow for the rows of a row group.
+//!
+//! The dictionaries of a table's chunks or of a stream's batches may have more values together than
+//! their key type has numbers, and runs may end behind the last number of theirs. Parquet keeps the
+//! values, so such columns are decoded as a wider type, and become as many arrays of the type that
+//! was written as are needed.
+
+use std::sync::Arc;
+
+use arrow_array::types::{
+    ArrowDictionaryKeyType, Int8Type, Int16Type, Int32Type, UInt8Type, UInt16Type,
+};
+use arrow_array::{Array, ArrayRef, DictionaryArray, PrimitiveArray, UInt32Array, make_array};
+use arrow_buffer::ArrowNativeType;
+use arrow_data::transform::MutableArrayData;
+use arrow_schema::{DataType, Field, FieldRef};
+use arrow_select::take::take;
+
+use super::types::convert;
+use crate::error::{Error, Result};
+
+/// The field that a stored field is decoded as.
+pub(super) fn decoded_field(stored: &FieldRef) -> FieldRef {
+    let data_type = decoded_type(stored.data_type(), false);
+    if data_type == *stored.data_type() {
+        return Arc::clone(stored);
+    }
+    Arc::new(stored.as_ref().clone().with_data_type(data_type))
+}
+
+fn decoded_type(stored: &DataType, is_nested: bool) -> DataType {
+    let item = |field: &FieldRef| -> FieldRef {
+        let data_type = decoded_type(field.data_type(), true);
+        Arc::new(Field::clone(field).with_data_type(data_type))
+    };
+    match stored {
+        DataType::Dictionary(key, value) if is_narrow(key) && is_nested => value.as_ref().clone(),
+        DataType::Dictionary(key, value) if is_narrow(key) => {
+            DataType::Dictionary(Box::new(DataType::Int32), value.clone())
+        }
+        DataType::List(field) => DataType::List(item(field)),
+        DataType::LargeList(field) => DataType::LargeList(item(field)),
+        DataType::FixedSizeList(field, size) => DataType::FixedSizeList(item(field), *size),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(item).collect()),
+        DataType::Map(entries, sorted) => DataType::Map(item(entries), *sorted),
+        other => other.clone(),
+    }
+}
+
+fn is_narrow(key: &DataType) -> bool {
+    use DataType::{Int8, Int16, UInt8, UInt16};
+    matches!(key, Int8 | UInt8 | Int16 | UInt16)
+}
+
+/// Whether an array of the type may hold fewer rows than one of another.
+fn has_narrow(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(..) | DataType::RunEndEncoded(..) => true,
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::ListView(field)
+        | DataType::LargeListView(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => has_narrow(field.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| has_narrow(field.data_type())),
+        _ => false,
+    }
+}
+
+/// The rows of `array` as arrays of the type `target`: one, unless that has too few keys.
+pub(super) fn convert_all(
+    array: &ArrayRef,
+    target: &DataType,
+    column: &str,
+) -> Result<Vec<ArrayRef>> {
+    if let (DataType::Dictionary(_, value), DataType::Dictionary(key, wanted)) =
+        (array.data_type(), target)
+        && value == wanted
+        && let Some(wide) = array.as_any().downcast_ref::<DictionaryArray<Int32Type>>()
+    {
+        match key.as_ref() {
+            DataType::Int8 => return narrow_keys::<Int8Type>(wide),
+            DataType::UInt8 => return narrow_keys::<UInt8Type>(wide),
+            DataType::Int16 => return narrow_keys::<Int16Type>(wide),
+            DataType::UInt16 => return narrow_keys::<UInt16Type>(wide),
+            _ => {}
+        }
+    }
+    let error = match convert(array, target, column) {
+        Ok(whole) => return Ok(vec![whole]),
+        Err(error) => error,
+    };
+    if array.len() < 2 || !has_narrow(target) {
+        return Err(error);
+    }
+    let middle = array.len() / 2;
+    let mut arrays = convert_all(&copy(array, 0, middle)?, target, column)?;
+    let rest = copy(array, middle, array.len())?;
+    arrays.extend(convert_all(&rest, target, column)?);
+    Ok(arrays)
+}
+
+/// Some rows with nothing else behind them: a cast looks at all values of a list.
+fn copy(array: &ArrayRef, start: usize, end: usize) -> Result<ArrayRef> {
+    let data = array.to_data();
+    let mut rows = MutableArrayData::new(vec![&data], false, end - start);
+    rows.try_extend(0, start, end)
+        .map_err(|e| Error::other(format!("rows cannot be copied: {e}")).caused_by(e))?;
+    Ok(make_array(rows.freeze()))
+}
+
+/// How many values keys of a type tell apart.
+fn capacity<K: ArrowDictionaryKeyType>() -> usize {
+    (1 << (8 * K::Native::get_byte_width())) >> usize::from(K::DATA_TYPE.is_signed_integer())
+}
+
+/// The rows as arrays whose dictionaries have no more values than `K` has keys.
+fn narrow_keys<K: ArrowDictionaryKeyType>(
+    array: &DictionaryArray<Int32Type>,
+) -> Result<Vec<ArrayRef>> {
+    let failed = |e| Error::other(format!("the dictionary cannot be made: {e}")).caused_by(e);
+    let make = |keys: PrimitiveArray<K>, values: ArrayRef| -> Result<ArrayRef> {
+        let array = DictionaryArray::try_new(keys, values).map_err(failed)?;
+        Ok(Arc::new(array))
+    };
+    let number = |at: usize| {
+        K::Native::from_usize(at).ok_or_else(|| Error::other("a key is out of its range"))
+    };
+    let keys = array.keys();
+    if array.values().len() <= capacity::<K>() {
+        let mut narrow = Vec::with_capacity(keys.len());
+        for key in keys.values() {
+            // What a null hides may be anything.
+            narrow.push(K::Native::from_usize(key.as_usize()).unwrap_or_default());
+        }
+        let narrow = PrimitiveArray::new(narrow.into(), keys.nulls().cloned());
+        return Ok(vec![make(narrow, Arc::clone(array.values()))?]);
+    }
+    let mut arrays = Vec::new();
+    // Where a value is in the dictionary that is being filled, and which one that is.
+    let mut places = vec![(0_u32, usize::MAX); array.values().len()];
+    let mut chosen: Vec<u32> = Vec::new();
+    let mut narrow: Vec<Option<K::Native>> = Vec::new();
+    let mut finish = |chosen: &mut Vec<u32>, narrow: &mut Vec<Option<K::Native>>| {
+        let taken = UInt32Array::from(std::mem::take(chosen));
+        let values = take(array.values(), &taken, None).map_err(failed)?;
+        let keys: PrimitiveArray<K> = std::mem::take(narrow).into_iter().collect();
+        arrays.push(make(keys, values)?);
+        Ok::<_, Error>(arrays.len())
+    };
+    let mut filled = 0;
+    for key in keys {
+        let Some(key) = key else {
+            narrow.push(None);
+            continue;
+        };
+        let value =
+            u32::try_from(key).map_err(|e| Error::other("a key is negative").caused_by(e))?;
+        let place = places
+            .get(value as usize)
+            .copied()
+            .ok_or_else(|| Error::other("a key is not in its dictionary"))?;
+        let at = if place.1 == filled {
+            place.0 as usize
+        } else {
+            if chosen.len() == capacity::<K>() {
+                filled = finish(&mut chosen, &mut narrow)?;
+            }
+            let at = chosen.len();
+            places[value as usize] = (u32::try_from(at).unwrap_or(u32::MAX), filled);
+            chosen.push(value);
+            at
+        };
+        narrow.push(Some(number(at)?));
+    }
+    finish(&mut chosen, &mut narrow)?;
+    Ok(arrays)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::cast::AsArray;
+    use arrow_array::{Int64Array, StringArray};
+    use arrow_cast::cast;
+
+    use super::*;
+
+    fn texts(array: &ArrayRef) -> Vec<Option<String>> {
+        let array = cast(array, &DataType::Utf8).unwrap();
+        let strings = array.as_string::<i32>().iter();
+        strings.map(|text| text.map(str::to_owned)).collect()
+    }
+
+    #[test]
+    fn keys_that_do_not_suffice_give_several_arrays() {
+        let values: StringArray = (0..1000).map(|i| Some(format!("v{i}"))).collect();
+        let keys = (0..5000).map(|i| (i % 7 != 0).then_some((i * 31) % 1000));
+        let wide: DictionaryArray<Int32Type> =
+            DictionaryArray::try_new(keys.collect(), Arc::new(values)).unwrap();
+        let wide: ArrayRef = Arc::new(wide);
+        for (key, most) in [(DataType::Int8, 128), (DataType::UInt8, 256)] {
+            let target = DataType::Dictionary(Box::new(key), Box::new(DataType::Utf8));
+            let arrays = convert_all(&wide, &target, "c").unwrap();
+            let found: Vec<_> = arrays.iter().flat_map(texts).collect();
+            assert_eq!(found, texts(&wide));
+            assert!(arrays.len() > 5000 / 1000);
+            for array in &arrays {
+                assert_eq!(array.data_type(), &target);
+                assert!(array.as_any_dictionary().values().len() <= most);
+            }
+        }
+    }
+
+    #[test]
+    fn all_keys_of_a_type_are_used() {
+        for (key, all) in [(DataType::Int8, 128), (DataType::UInt8, 256)] {
+            let values: StringArray = (0..all).map(|i| Some(format!("v{i}"))).collect();
+            let wide: DictionaryArray<Int32Type> =
+                DictionaryArray::try_new((0..all).collect(), Arc::new(values)).unwrap();
+            let wide: ArrayRef = Arc::new(wide);
+            let target = DataType::Dictionary(Box::new(key), Box::new(DataType::Utf8));
+            let arrays = convert_all(&wide, &target, "c").unwrap();
+            assert_eq!(arrays.len(), 1);
+            assert_eq!(texts(&arrays[0]), texts(&wide));
+        }
+    }
+
+    #[test]
+    fn numbers_and_runs_are_cut_until_they_fit() {
+        let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..100_000));
+        let field = |name, data_type| Arc::new(Field::new(name, data_type, true));
+        let run_ends = Arc::new(Field::new("run_ends", DataType::Int16, false));
+        for target in [
+            DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Int64)),
+            DataType::RunEndEncoded(run_ends, field("values", DataType::Int64)),
+        ] {
+            let arrays = convert_all(&numbers, &target, "c").unwrap();
+            let rows: usize = arrays.iter().map(|array| array.len()).sum();
+            assert_eq!(rows, 100_000);
+            assert!(arrays.iter().all(|array| array.data_type() == &target));
+        }
+    }
+}

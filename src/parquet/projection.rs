@@ -1,0 +1,211 @@
+//! Which columns of a file are read, and what is made of them: whole columns, and fields of structs by
+//! their path with dots.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch, UInt64Array, make_array};
+use arrow_buffer::NullBuffer;
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow_select::take::take;
+
+use super::file::PartFile;
+use super::types::{batch_of, index_of};
+use crate::error::{Error, Result};
+
+/// The columns asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Projection {
+    /// Positions of the file's columns that are read, each once.
+    pub(crate) roots: Arc<[usize]>,
+    /// What comes out, in the order asked for.
+    pub(crate) schema: SchemaRef,
+    outputs: Vec<Output>,
+}
+
+#[derive(Debug, Clone)]
+struct Output {
+    /// Position among those read.
+    column: usize,
+    /// The fields that lead to it; none for a whole column.
+    path: Vec<String>,
+}
+
+impl Projection {
+    /// The columns of `names`, in that order; None is all there are. A name that no column has is a path.
+    pub(crate) fn new(file: &PartFile, names: Option<&[String]>) -> Result<Self> {
+        let schema = &file.schema;
+        let (mut roots, mut outputs, mut fields) = (Vec::new(), Vec::new(), Vec::new());
+        let all = || schema.fields().iter().map(|f| f.name().clone()).collect();
+        let names = names.map_or_else(all, <[String]>::to_vec);
+        for name in &names {
+            let (root, path, field) = find(schema, name)?;
+            let known = roots.iter().position(|known| *known == root);
+            let column = known.unwrap_or_else(|| {
+                roots.push(root);
+                roots.len() - 1
+            });
+            outputs.push(Output { column, path });
+            fields.push(field);
+        }
+        let schema = Schema::new_with_metadata(fields, schema.metadata().clone());
+        Ok(Self {
+            roots: roots.into(),
+            schema: Arc::new(schema),
+            outputs,
+        })
+    }
+
+    /// The file with no more of its structs than is read.
+    pub(crate) fn select(&self, file: &PartFile) -> PartFile {
+        if self.outputs.iter().all(|output| output.path.is_empty()) {
+            return file.clone();
+        }
+        let mut leaves = Vec::new();
+        let mut fields: Vec<FieldRef> = file.schema.fields().to_vec();
+        for (column, &root) in self.roots.iter().enumerate() {
+            let outputs = self.outputs.iter().filter(|output| output.column == column);
+            let paths: Vec<&[String]> = outputs.map(|output| output.path.as_slice()).collect();
+            let all: Vec<usize> = file.leaves(root).collect();
+            let field = &file.schema.field(root);
+            if count_leaves(field.data_type()) != all.len() {
+                leaves.extend(all);
+                continue;
+            }
+            let mut next = all.iter().copied();
+            fields[root] = prune(&fields[root], &paths, &mut next, &mut leaves);
+        }
+        file.selected(leaves, fields)
+    }
+
+    /// What was asked for, of the columns that were read.
+    pub(crate) fn batch(&self, columns: &[ArrayRef], rows: usize) -> Result<RecordBatch> {
+        let outputs = self.outputs.iter();
+        let arrays = outputs
+            .map(|output| extract(&columns[output.column], &output.path))
+            .collect::<Result<Vec<_>>>()?;
+        batch_of(&self.schema, arrays, rows)
+    }
+}
+
+/// A column's position, the fields that lead to what `name` means, and that as a field.
+fn find(schema: &Schema, name: &str) -> Result<(usize, Vec<String>, FieldRef)> {
+    let fields = schema.fields();
+    if let Some(root) = fields.iter().position(|field| field.name() == name) {
+        return Ok((root, Vec::new(), Arc::clone(&fields[root])));
+    }
+    for (root, field) in fields.iter().enumerate() {
+        let rest = name.strip_prefix(field.name().as_str());
+        let Some(rest) = rest.and_then(|rest| rest.strip_prefix('.')) else {
+            continue;
+        };
+        let mut path = Vec::new();
+        if let Some(found) = find_within(field, rest, &mut path) {
+            return Ok((root, path, found));
+        }
+    }
+    index_of(schema, name).map(|root| (root, Vec::new(), Arc::clone(&fields[root])))
+}
+
+fn find_within(parent: &Field, name: &str, path: &mut Vec<String>) -> Option<FieldRef> {
+    let DataType::Struct(fields) = parent.data_type() else {
+        return None;
+    };
+    let as_nullable = |field: &FieldRef| -> FieldRef {
+        let nullable = field.is_nullable() || parent.is_nullable();
+        Arc::new(Field::clone(field).with_nullable(nullable))
+    };
+    for field in fields {
+        if field.name() == name {
+            path.push(field.name().clone());
+            return Some(as_nullable(field));
+        }
+        let rest = name.strip_prefix(field.name().as_str());
+        let Some(rest) = rest.and_then(|rest| rest.strip_prefix('.')) else {
+            continue;
+        };
+        path.push(field.name().clone());
+        let nullable = as_nullable(field);
+        if let Some(found) = find_within(&nullable, rest, path) {
+            return Some(found);
+        }
+        path.pop();
+    }
+    None
+}
+
+/// How many columns of Parquet a type is.
+fn count_leaves(data_type: &DataType) -> usize {
+    match data_type {
+        DataType::Struct(fields) => fields.iter().map(|f| count_leaves(f.data_type())).sum(),
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::ListView(field)
+        | DataType::LargeListView(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => count_leaves(field.data_type()),
+        _ => 1,
+    }
+}
+
+/// The field with only what the paths lead to, whose leaves are chosen.
+fn prune(
+    field: &FieldRef,
+    paths: &[&[String]],
+    leaves: &mut dyn Iterator<Item = usize>,
+    chosen: &mut Vec<usize>,
+) -> FieldRef {
+    let is_whole = paths.iter().any(|path| path.is_empty());
+    let DataType::Struct(fields) = field.data_type() else {
+        chosen.extend(leaves.take(count_leaves(field.data_type())));
+        return Arc::clone(field);
+    };
+    if is_whole {
+        chosen.extend(leaves.take(count_leaves(field.data_type())));
+        return Arc::clone(field);
+    }
+    let mut kept = Vec::new();
+    for child in fields {
+        let below = paths.iter().filter(|path| path[0] == *child.name());
+        let below: Vec<&[String]> = below.map(|path| &path[1..]).collect();
+        if below.is_empty() {
+            let passed = count_leaves(child.data_type());
+            leaves.take(passed).for_each(drop);
+        } else {
+            kept.push(prune(child, &below, leaves, chosen));
+        }
+    }
+    let data_type = DataType::Struct(kept.into());
+    Arc::new(Field::clone(field).with_data_type(data_type))
+}
+
+/// The field of a struct, null where the struct is.
+fn extract(array: &ArrayRef, path: &[String]) -> Result<ArrayRef> {
+    let Some((name, rest)) = path.split_first() else {
+        return Ok(Arc::clone(array));
+    };
+    let parent = array.as_struct_opt();
+    let child = parent.and_then(|parent| parent.column_by_name(name));
+    let child = child.ok_or_else(|| Error::other(format!("there is no field {name:?}")))?;
+    extract(&with_nulls(child, array.nulls())?, rest)
+}
+
+fn with_nulls(array: &ArrayRef, nulls: Option<&NullBuffer>) -> Result<ArrayRef> {
+    let Some(nulls) = nulls.filter(|nulls| nulls.null_count() > 0) else {
+        return Ok(Arc::clone(array));
+    };
+    let failed = |e| Error::other(format!("a field cannot be taken: {e}")).caused_by(e);
+    match array.data_type() {
+        DataType::Null => Ok(Arc::clone(array)),
+        DataType::RunEndEncoded(..) | DataType::Union(..) => {
+            let rows = 0..array.len() as u64;
+            let rows = UInt64Array::new(rows.collect(), Some(nulls.clone()));
+            take(array, &rows, None).map_err(failed)
+        }
+        _ => {
+            let both = NullBuffer::union(array.nulls(), Some(nulls));
+            let data = array.to_data().into_builder().nulls(both).build();
+            data.map(make_array).map_err(failed)
+        }
+    }
+}

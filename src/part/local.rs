@@ -1,0 +1,92 @@
+//! One version of a local file, whose descriptor is kept only while few are.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use object_store::ObjectMeta;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+
+/// Descriptors that are kept by all files of the process together; a process may have as few as 256.
+const MAX_KEPT_FILES: usize = 64;
+
+static KEPT_FILES: AtomicUsize = AtomicUsize::new(0);
+
+/// A file and which version of it.
+#[derive(Debug)]
+pub(crate) struct LocalFile {
+    store: Store,
+    path: String,
+    version: Option<String>,
+    kept: Option<KeptFile>,
+}
+
+impl LocalFile {
+    /// The file as it is now, and its length.
+    pub(super) fn open(store: &Store, path: &str) -> Result<(Self, u64)> {
+        let (file, meta) = open_file(store, path)?;
+        let opened = Self {
+            store: store.clone(),
+            path: path.to_owned(),
+            version: meta.e_tag,
+            kept: KeptFile::keep(file),
+        };
+        Ok((opened, meta.size))
+    }
+
+    /// Some bytes of the file. An error where it was replaced and is not open any more.
+    pub(super) fn read(&self, range: &Range<u64>) -> Result<Bytes> {
+        if let Some(kept) = &self.kept {
+            return self.read_from(&kept.0, range);
+        }
+        let (file, meta) = open_file(&self.store, &self.path)?;
+        if meta.e_tag != self.version {
+            let message = format!("{:?} was replaced while it was read", self.path);
+            return Err(Error::new(ErrorKind::Conflict, message).at(&self.path));
+        }
+        self.read_from(&file, range)
+    }
+
+    fn read_from(&self, file: &File, range: &Range<u64>) -> Result<Bytes> {
+        let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
+        file.read_exact_at(&mut bytes, range.start).map_err(|e| {
+            let message = format!("the file cannot be read: {e}");
+            Error::new(ErrorKind::PartCorrupted, message)
+                .at(&self.path)
+                .caused_by(e)
+        })?;
+        Ok(bytes.into())
+    }
+}
+
+fn open_file(store: &Store, path: &str) -> Result<(File, ObjectMeta)> {
+    let key = store.key(path)?;
+    let local = store
+        .local()
+        .ok_or_else(|| Error::other("not a local store"))?;
+    local.open(&key).map_err(|e| store.error(e, path))
+}
+
+/// A descriptor that counts.
+#[derive(Debug)]
+struct KeptFile(File);
+
+impl KeptFile {
+    fn keep(file: File) -> Option<Self> {
+        let room = |kept: usize| (kept < MAX_KEPT_FILES).then_some(kept + 1);
+        KEPT_FILES
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
+            .ok()
+            .map(|_before| Self(file))
+    }
+}
+
+impl Drop for KeptFile {
+    fn drop(&mut self) {
+        KEPT_FILES.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,96 @@
+//! Every byte of a part, a few at a time.
+
+use std::hash::Hasher;
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt, stream};
+use twox_hash::XxHash3_64;
+
+use super::blocking;
+use super::fetch::Piece;
+use super::open::OpenPart;
+use crate::error::{Error, ErrorKind, Result};
+use crate::parquet::decode::{Chunks, GroupStream};
+use crate::parquet::file::MAGIC;
+use crate::store::Store;
+
+/// Pieces of row groups that are fetched or decoded at once.
+const PIECES_AHEAD: usize = 2;
+/// Bytes of the page indexes that are hashed at once.
+const HASHED_BYTES: u64 = 8 << 20;
+
+impl OpenPart {
+    /// Compares all bytes with their checksums and decodes all columns.
+    pub(crate) async fn verify(self: &Arc<Self>, store: &Store) -> Result<()> {
+        self.verify_magic(store).await?;
+        if let Some((indexes, expected)) = self.file.indexes() {
+            self.verify_indexes(store, indexes, expected).await?;
+        }
+        let roots: Vec<usize> = (0..self.file.schema.fields().len()).collect();
+        let groups = 0..self.file.metadata().num_row_groups();
+        let pieces = groups.flat_map(|group| {
+            let pieces = self.pieces(group, &roots).into_iter();
+            pieces.map(move |piece| (group, piece))
+        });
+        let checks = pieces.map(|(group, piece)| self.verify_piece(store, group, piece));
+        stream::iter(checks)
+            .buffer_unordered(PIECES_AHEAD)
+            .try_collect()
+            .await
+    }
+
+    async fn verify_magic(&self, store: &Store) -> Result<()> {
+        let begin = self.read_range(store, 0..MAGIC.len() as u64).await?;
+        if begin == MAGIC {
+            return Ok(());
+        }
+        let message = "the file does not begin as a Parquet file";
+        Err(Error::new(ErrorKind::PartCorrupted, message))
+    }
+
+    async fn verify_indexes(
+        &self,
+        store: &Store,
+        indexes: Range<u64>,
+        expected: u64,
+    ) -> Result<()> {
+        let mut hasher = XxHash3_64::new();
+        let mut at = indexes.start;
+        while at < indexes.end {
+            let end = (at + HASHED_BYTES).min(indexes.end);
+            hasher.write(&self.read_range(store, at..end).await?);
+            at = end;
+        }
+        if hasher.finish() == expected && indexes.start <= indexes.end {
+            return Ok(());
+        }
+        let message = "the page indexes were changed";
+        Err(Error::new(ErrorKind::PartCorrupted, message))
+    }
+
+    async fn verify_piece(
+        self: &Arc<Self>,
+        store: &Store,
+        group: usize,
+        piece: Piece,
+    ) -> Result<()> {
+        let fetched = self.fetch_piece(store, &piece).await?;
+        let part = Arc::clone(self);
+        blocking(move || {
+            piece
+                .roots
+                .iter()
+                .try_for_each(|root| part.decode_all(group, *root, &fetched))
+        })
+        .await
+    }
+
+    fn decode_all(&self, group: usize, root: usize, fetched: &Chunks) -> Result<()> {
+        let local = self.read_local(group, root).transpose()?;
+        let chunks = local.as_ref().unwrap_or(fetched);
+        let mut rows = GroupStream::open(&self.file, group, &[root], chunks)?;
+        while rows.next_batch()?.is_some() {}
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+"""`columns`: names, fields of structs by dots and repeated names, as `pyarrow.parquet.read_table` takes them."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import pds
+
+POINT = pa.struct([("x", pa.int64()), ("y", pa.string()), ("in", pa.struct([("z", pa.float64()), ("w", pa.bool_())]))])
+POINTS = [
+    {"x": 1, "y": "p", "in": {"z": 0.5, "w": True}},
+    None,
+    {"x": None, "y": "q", "in": None},
+    {"x": 4, "y": None, "in": {"z": None, "w": False}},
+]
+TABLE = pa.table(
+    {
+        "a": pa.array([1, 2, 3, 4], pa.int32()),
+        "s": pa.array(POINTS, POINT),
+        "l": pa.array([[{"u": 1}], [], None, [{"u": None}]]),
+        "d": pa.array(["k", None, "k", "m"]).dictionary_encode(),
+        "dotted.name": [10, 20, 30, 40],
+    }
+)
+COLUMNS: list[list[str]] = [
+    ["s.x"],
+    ["s.in.z"],
+    ["s.in"],
+    ["s.y", "a"],
+    ["s.in.w", "a", "s.x", "s.in.z"],
+    ["a", "a"],
+    ["s", "s.x"],
+    ["s.x", "s.x"],
+    ["dotted.name", "d"],
+    ["l", "s.in"],
+    [],
+]
+
+
+def _peer(columns: list[str]) -> pa.Table:
+    sink = io.BytesIO()
+    pq.write_table(TABLE, sink, store_schema=True)
+    return pq.read_table(sink, columns=columns)
+
+
+@pytest.mark.parametrize("columns", COLUMNS, ids=",".join)
+def test_columns_are_those_of_pyarrow(memory_store: pds.Store, columns: list[str]) -> None:
+    ds = pds.ParquetDatasetStore(memory_store, row_group_size=3)
+    ds.write_dataset(TABLE, "a")
+    expected = _peer(columns)
+    manifest = ds.read_manifest("a")
+    for found in (
+        ds.read_dataset("a", columns=columns),
+        ds.scan_dataset("a", columns=columns).read_all(),
+        ds.read_part("a", manifest, 0, columns).read_all(),
+    ):
+        assert found.schema.names == expected.schema.names
+        assert found.schema.types == expected.schema.types
+        assert found.num_rows == TABLE.num_rows
+        assert [column.to_pylist() for column in found.columns] == [column.to_pylist() for column in expected.columns]
+
+
+@pytest.mark.parametrize("name", ["s.nope", "nope", "l.u", "a.x", "s.", ".s", "s.in.z.q"])
+def test_what_there_is_not_is_named(memory_store: pds.Store, name: str) -> None:
+    ds = pds.ParquetDatasetStore(memory_store)
+    ds.write_dataset(TABLE, "a")
+    for read in (ds.read_dataset, ds.scan_dataset):
+        with pytest.raises(pds.errors.InvalidInput, match=r"dotted\.name"):
+            read("a", columns=["a", name])
+
+
+def _wide(store: pds.Store) -> pds.ParquetDatasetStore:
+    ds = pds.ParquetDatasetStore(store, compression="none")
+    noise = np.random.default_rng(1).integers(0, 2**62, 100_000)
+    columns: dict[str, Any] = {f"c{i}": noise + i for i in range(10)}
+    columns["s"] = pa.StructArray.from_arrays([pa.array(noise), pa.array(noise + 1)], ["x", "y"])
+    ds.write_dataset(pa.table(columns), "a")
+    return ds
+
+
+def test_only_the_fields_asked_for_are_fetched(memory_store: pds.Store) -> None:
+    ds = _wide(memory_store)
+    memory_store.reset_metrics()
+    found = ds.read_dataset("a", columns=["s.y"])
+    assert found.num_rows == 100_000
+    assert memory_store.metrics()["bytes_read"] < 1_200_000
+
+
+def test_a_filter_fetches_its_own_columns_and_those_asked_for(memory_store: pds.Store) -> None:
+    ds = _wide(memory_store)
+    whole = ds.read_dataset("a")
+    where = (pc.field("c3") > 1 << 61) & (pc.field("c7") < 1 << 61 | 1 << 60)
+    expected = whole.filter(where).select(["c1"])
+    memory_store.reset_metrics()
+    found = ds.scan_dataset("a", columns=["c1"], where=where).read_all()
+    assert found.equals(expected)
+    assert 0 < found.num_rows < whole.num_rows
+    # Three columns of twelve, and the footer.
+    whole_bytes = memory_store.get_file_info("a/data.parquet").size
+    assert memory_store.metrics()["bytes_read"] < 0.3 * whole_bytes
