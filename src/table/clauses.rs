@@ -14,7 +14,7 @@ use datafusion_expr::execution_props::ExecutionProps;
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 
-use super::sql;
+use super::sql::{self, Rewrite};
 use super::write::widens;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -264,12 +264,14 @@ impl Context<'_> {
         let refused = |e: DataFusionError| sql::refused(what, e);
         sql::check_length(what, text)?;
         sql::with_stack(what, || {
-            let logical = sql::plan(text, &self.named, self.clock).map_err(refused)?;
+            let logical =
+                sql::plan(text, &self.named, self.clock, Rewrite::Simplify).map_err(refused)?;
             let kind = logical.get_type(&self.named).map_err(refused)?;
             let context = PhysicalPlanningContext::default();
             let props = ExecutionProps::new();
             let planned = create_physical_expr(&logical, &self.named, &props, &context);
-            let planned = sql::checked(planned.map_err(refused)?).map_err(refused)?;
+            let input = self.named.as_arrow();
+            let planned = sql::checked(planned.map_err(refused)?, input).map_err(refused)?;
             Ok((planned, kind))
         })
     }

@@ -1,7 +1,8 @@
 //! Filters: SQL predicates over a table's columns, planned and evaluated by DataFusion.
 //!
 //! Names of columns are taken as they are written, quoted where they are no plain words. A row for
-//! which the predicate is null is not meant.
+//! which the predicate is null is not meant. Of floats -0.0 is 0.0, and every NaN is the same and larger
+//! than all else: in comparisons, ranges and IN lists.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use datafusion_pruning::{PruningPredicate, PruningPredicateBuilder};
 use super::keys::KeySet;
 use super::predicate::{Bounds, ForeignPredicate};
 use super::schema::Columns;
-use super::sql;
+use super::simplify::prunable;
+use super::sql::{self, Rewrite};
 use super::values::to_json;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -40,6 +42,8 @@ pub struct Filter {
     /// Those columns.
     input: SchemaRef,
     pruning: Option<PruningPredicate>,
+    /// Whether statistics decide which files and row groups are read.
+    uses_statistics: bool,
     /// Only rows with one of these keys, whose columns are at these places among its own.
     keys: Option<(Vec<usize>, Arc<KeySet>)>,
     /// Somebody else says for which rows it holds.
@@ -55,13 +59,29 @@ impl fmt::Debug for Filter {
 impl Filter {
     /// Parses a predicate; `clock` says what `now()` is.
     pub fn parse(sql: &str, table: &Columns, clock: &dyn Clock) -> Result<Self> {
+        Self::parse_with(sql, table, clock, Rewrite::Simplify)
+    }
+
+    /// Parses a predicate that is evaluated as it is written, on every row: no statistics.
+    pub fn parse_plain(sql: &str, table: &Columns, clock: &dyn Clock) -> Result<Self> {
+        let filter = Self::parse_with(sql, table, clock, Rewrite::Nothing);
+        filter.map(Self::without_statistics)
+    }
+
+    /// The filter, of which statistics decide nothing.
+    pub(super) fn without_statistics(mut self) -> Self {
+        self.uses_statistics = false;
+        self
+    }
+
+    fn parse_with(sql: &str, table: &Columns, clock: &dyn Clock, rewrite: Rewrite) -> Result<Self> {
         let what = format!("the filter {}", sql::shown(sql));
         let refused = |e: DataFusionError| sql::refused(&what, e);
         sql::check_length(&what, sql)?;
         sql::with_stack(&what, || {
             let whole = DFSchema::try_from(table.schema.as_ref().clone()).map_err(refused)?;
             let whole = Arc::new(whole);
-            let logical = sql::plan(sql, &whole, clock).map_err(refused)?;
+            let logical = sql::plan(sql, &whole, clock, rewrite).map_err(refused)?;
             let kind = logical.get_type(&whole).map_err(refused)?;
             if !matches!(kind, DataType::Boolean | DataType::Null) {
                 let message = format!("{what} is {kind}, and must be true or false");
@@ -128,9 +148,12 @@ impl Filter {
         let physical =
             create_physical_expr(&logical, &projected, &ExecutionProps::new(), &context)?;
         // Without it nothing is pruned, which is slower and no error.
-        let pruning = PruningPredicateBuilder::new().with_file_schema(Arc::clone(&input));
-        let pruning = pruning.try_build(Arc::clone(&physical)).ok();
-        let physical = sql::checked(physical)?;
+        let pruning = prunable(&logical, &projected).and_then(|known| {
+            let known = create_physical_expr(&known, &projected, &ExecutionProps::new(), &context);
+            let pruning = PruningPredicateBuilder::new().with_file_schema(Arc::clone(&input));
+            pruning.try_build(known.ok()?).ok()
+        });
+        let physical = sql::checked(physical, &input)?;
         Ok(Self {
             sql,
             logical,
@@ -138,6 +161,7 @@ impl Filter {
             columns,
             input,
             pruning,
+            uses_statistics: true,
             keys: None,
             foreign: None,
         })
@@ -184,6 +208,9 @@ impl Filter {
         &self,
         statistics: S,
     ) -> Result<Vec<bool>> {
+        if !self.uses_statistics {
+            return Ok(vec![true; statistics.num_containers()]);
+        }
         let Some(foreign) = &self.foreign else {
             return Ok(self.prune_own(&statistics));
         };
@@ -208,8 +235,9 @@ impl Filter {
     /// None.
     pub(super) fn range_of(&self, column: &str) -> Option<Range> {
         let mut range = Range::default();
+        let data_type = self.input.field_with_name(column).ok()?.data_type();
         for part in split_conjunction(&self.logical) {
-            range.narrow(part, column)?;
+            range.narrow(part, column, data_type)?;
         }
         Some(range)
     }
@@ -233,7 +261,7 @@ pub(super) struct Range {
 impl Range {
     /// Takes one comparison into account; None where it is none that a closed range can say, or the
     /// end is said twice.
-    fn narrow(&mut self, part: &Expr, column: &str) -> Option<()> {
+    fn narrow(&mut self, part: &Expr, column: &str, data_type: &DataType) -> Option<()> {
         let Expr::BinaryExpr(compared) = part else {
             return None;
         };
@@ -245,7 +273,8 @@ impl Range {
             _ => return None,
         };
         let value = value.to_array().ok()?;
-        if value.is_null(0) || value.data_type().is_floating() {
+        // A tombstone says a value of the key, and no other one.
+        if value.is_null(0) || value.data_type() != data_type || data_type.is_floating() {
             return None;
         }
         let step = |by: i64| {

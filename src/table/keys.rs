@@ -1,4 +1,5 @@
-//! The keys of rows that are written, to find the rows that have them already.
+//! The keys of rows that are written, to find the rows that have them already. Of floats -0.0 is the key
+//! 0.0, and every NaN is the same key.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -8,6 +9,7 @@ use arrow_row::{RowConverter, SortField};
 use arrow_schema::{DataType, Schema};
 use datafusion_common::ScalarValue;
 
+use super::floats::canonical;
 use super::format::Manifest;
 use super::schema::Columns;
 use super::statistics::{extreme_of, has_bounds};
@@ -105,7 +107,8 @@ impl KeySet {
     }
 
     fn rows_of(&self, keys: &[ArrayRef]) -> Result<arrow_row::Rows> {
-        let converted = self.converter.convert_columns(keys);
+        let keys: Vec<ArrayRef> = keys.iter().map(canonical).collect();
+        let converted = self.converter.convert_columns(&keys);
         converted.map_err(|e| Error::other(e.to_string()).caused_by(e))
     }
 

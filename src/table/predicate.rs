@@ -76,6 +76,22 @@ impl Predicate {
             Self::Foreign(predicate) => Filter::foreign(Arc::clone(predicate), columns),
         }
     }
+
+    /// The same, or without statistics and rewriting: evaluated as it is written on every row there is.
+    pub fn filter_with(
+        &self,
+        columns: &Columns,
+        clock: &dyn Clock,
+        use_stats: bool,
+    ) -> Result<Filter> {
+        match self {
+            _ if use_stats => self.filter(columns, clock),
+            Self::Sql(sql) => Filter::parse_plain(sql, columns, clock),
+            Self::Foreign(predicate) => {
+                Filter::foreign(Arc::clone(predicate), columns).map(Filter::without_statistics)
+            }
+        }
+    }
 }
 
 impl Bounds {

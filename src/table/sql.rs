@@ -1,31 +1,37 @@
-//! SQL expressions, parsed, checked and simplified by DataFusion.
+//! SQL expressions, parsed, checked and evaluated by DataFusion.
 
 use std::sync::Arc;
 use std::thread;
 
-use arrow_schema::DataType;
+use arrow_schema::{DataType, Schema, TimeUnit};
 use datafusion_common::config::ConfigOptions;
 use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion_common::{DFSchema, DataFusionError, TableReference, not_impl_err};
-use datafusion_expr::expr::Expr;
-use datafusion_expr::planner::{ContextProvider, ExprPlanner};
-use datafusion_expr::simplify::SimplifyContext;
+use datafusion_common::{DFSchema, DataFusionError, ScalarValue, TableReference, not_impl_err};
+use datafusion_expr::expr::{Expr, ScalarFunction};
+use datafusion_expr::planner::{ContextProvider, ExprPlanner, PlannerResult, RawBinaryExpr};
+use datafusion_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion_expr::utils::split_binary_owned;
 use datafusion_expr::{
-    AggregateUDF, HigherOrderUDF, Operator, ScalarUDF, TableSource, WindowUDF, binary_expr, lit,
+    AggregateUDF, ExprSchemable, HigherOrderUDF, Operator, ScalarUDF, TableSource, WindowUDF,
+    binary_expr, cast, lit,
 };
 use datafusion_functions::core::planner::CoreFunctionPlanner;
 use datafusion_functions::datetime::planner::DatetimeFunctionPlanner;
 use datafusion_functions::unicode::planner::UnicodeFunctionPlanner;
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
 use datafusion_physical_expr::PhysicalExpr;
-use datafusion_physical_expr::expressions::BinaryExpr;
+use datafusion_physical_expr::expressions::{
+    BinaryExpr, InListExpr, Literal, in_list, lit as lit_of,
+};
 use datafusion_sql::parser::DFParserBuilder;
 use datafusion_sql::planner::{ParserOptions, PlannerContext, SqlToRel};
 use datafusion_sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion_sql::sqlparser::keywords::Keyword;
 use datafusion_sql::sqlparser::tokenizer::{Token, Tokenizer};
 
+use super::exact::keep_exact;
+use super::floats::{Canonical, canonical, is_float};
+use super::simplify::simplify;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::parquet::panic_text;
@@ -81,11 +87,21 @@ pub(super) fn shown(sql: &str) -> String {
     }
 }
 
+/// Whether an expression is rewritten before it is evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rewrite {
+    /// What can be known beforehand is.
+    Simplify,
+    /// As it was written, every row for itself.
+    Nothing,
+}
+
 /// The expression that SQL is over some columns.
 pub(super) fn plan(
     sql: &str,
     schema: &Arc<DFSchema>,
     clock: &dyn Clock,
+    rewrite: Rewrite,
 ) -> datafusion_common::Result<Expr> {
     let dialect = PostgreSqlDialect {};
     let parsed = DFParserBuilder::new(sql).with_dialect(&dialect).build()?;
@@ -94,20 +110,65 @@ pub(super) fn plan(
         return Err(DataFusionError::Plan("it has a name (AS)".to_owned()));
     }
     let functions = Functions::new();
-    let options = ParserOptions::new().with_enable_ident_normalization(false);
+    let options = ParserOptions::new()
+        .with_enable_ident_normalization(false)
+        .with_parse_float_as_decimal(true);
     let planner = SqlToRel::new_with_options(&functions, options);
     let expr = planner.sql_to_expr(parsed.expr, schema, &mut PlannerContext::new())?;
     let context = SimplifyContext::builder()
         .with_schema(Arc::clone(schema))
-        .with_query_execution_start_time(Some(clock.now()));
-    let simplifier = ExprSimplifier::new(context.build());
-    let coerced = simplifier.coerce(expr, schema)?;
-    let simple = balanced(simplifier.simplify(coerced)?);
+        .with_query_execution_start_time(Some(clock.now()))
+        .build();
+    // Of DataFusion's simplifier only the coercion is used: some of its rewrites change what an
+    // expression means (casts that are not reversible, sums that wrap round).
+    let simplifier = ExprSimplifier::new(context.clone());
+    // Every level of a long chain would look at all those below it.
+    let exact = keep_exact(balanced(expr), schema)?;
+    let coerced = simplifier.coerce(exact, schema)?;
+    let resolved = resolve(coerced, &context)?;
+    let simple = balanced(match rewrite {
+        Rewrite::Simplify => simplify(resolved, schema)?,
+        Rewrite::Nothing => resolved,
+    });
     if depth(&simple)? > MAX_DEPTH {
         let message = format!("it is nested deeper than {MAX_DEPTH} levels");
         return Err(DataFusionError::Plan(message));
     }
     Ok(simple)
+}
+
+/// Functions that are no functions of rows: of the time of the query, or short for other expressions.
+const RESOLVED: [&str; 11] = [
+    "now",
+    "current_date",
+    "current_time",
+    "coalesce",
+    "nvl",
+    "nvl2",
+    "arrow_cast",
+    "arrow_try_cast",
+    "cast_to_type",
+    "try_cast_to_type",
+    "get_field",
+];
+
+/// The expression with what those functions stand for.
+fn resolve(expr: Expr, context: &SimplifyContext) -> datafusion_common::Result<Expr> {
+    let resolved = expr.transform_up(|node| match node {
+        Expr::ScalarFunction(call) if RESOLVED.contains(&call.func.name()) => {
+            let func = Arc::clone(&call.func);
+            Ok(Transformed::yes(
+                match func.simplify(call.args, context)? {
+                    ExprSimplifyResult::Simplified(expr) => expr,
+                    ExprSimplifyResult::Original(args) => {
+                        Expr::ScalarFunction(ScalarFunction { func, args })
+                    }
+                },
+            ))
+        }
+        other => Ok(Transformed::no(other)),
+    });
+    resolved.map(|resolved| resolved.data)
 }
 
 /// The tokens that may each put an expression into another one. Brackets are counted by the parser.
@@ -175,19 +236,70 @@ pub(super) fn tree(mut terms: Vec<Expr>, op: Operator) -> Expr {
     }
 }
 
-/// The expression with sums and products of whole numbers that fail where they do not fit.
+/// The expression with sums and products of whole numbers that fail where they do not fit, and with
+/// comparisons that know one zero and one NaN. `input` are its columns.
 pub(super) fn checked(
     expr: Arc<dyn PhysicalExpr>,
+    input: &Schema,
 ) -> datafusion_common::Result<Arc<dyn PhysicalExpr>> {
     let done = expr.transform_up(|expr| {
+        if let Some(list) = expr.downcast_ref::<InListExpr>() {
+            if !is_float(&list.expr().data_type(input)?) {
+                return Ok(Transformed::no(expr));
+            }
+            let values = list.list().iter();
+            let values = values.map(|value| compared(value, input));
+            let values = values.collect::<datafusion_common::Result<_>>()?;
+            let tested = compared(list.expr(), input)?;
+            return Ok(Transformed::yes(in_list(
+                tested,
+                values,
+                &list.negated(),
+                input,
+            )?));
+        }
         let Some(found) = expr.downcast_ref::<BinaryExpr>() else {
             return Ok(Transformed::no(expr));
         };
-        let (left, right) = (Arc::clone(found.left()), Arc::clone(found.right()));
+        let (mut left, mut right) = (Arc::clone(found.left()), Arc::clone(found.right()));
+        if is_comparison(*found.op()) {
+            (left, right) = (compared(&left, input)?, compared(&right, input)?);
+        }
         let strict = BinaryExpr::new(left, *found.op(), right).with_fail_on_overflow(true);
         Ok(Transformed::yes(Arc::new(strict)))
     });
     done.map(|done| done.data)
+}
+
+/// Whether it compares values by their order.
+pub(super) fn is_comparison(op: Operator) -> bool {
+    use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
+    let by_order = [
+        Eq,
+        NotEq,
+        Lt,
+        LtEq,
+        Gt,
+        GtEq,
+        IsDistinctFrom,
+        IsNotDistinctFrom,
+    ];
+    by_order.contains(&op)
+}
+
+/// One side of a comparison.
+fn compared(
+    expr: &Arc<dyn PhysicalExpr>,
+    input: &Schema,
+) -> datafusion_common::Result<Arc<dyn PhysicalExpr>> {
+    if !is_float(&expr.data_type(input)?) {
+        return Ok(Arc::clone(expr));
+    }
+    if let Some(literal) = expr.downcast_ref::<Literal>() {
+        let value = canonical(&literal.value().to_array()?);
+        return Ok(lit_of(ScalarValue::try_from_array(&value, 0)?));
+    }
+    Ok(Arc::new(Canonical(Arc::clone(expr))))
 }
 
 fn depth(expr: &Expr) -> datafusion_common::Result<usize> {
@@ -214,12 +326,43 @@ impl Functions {
         Self {
             scalar: datafusion_functions::all_default_functions(),
             planners: vec![
+                Arc::new(Times),
                 Arc::new(CoreFunctionPlanner::default()),
                 Arc::new(DatetimeFunctionPlanner),
                 Arc::new(UnicodeFunctionPlanner),
             ],
             options,
         }
+    }
+}
+
+/// Times of different units can be compared: NOT asks for the type before [`keep_exact`] sees it.
+#[derive(Debug)]
+struct Times;
+
+impl ExprPlanner for Times {
+    fn plan_binary_op(
+        &self,
+        mut expr: RawBinaryExpr,
+        schema: &DFSchema,
+    ) -> datafusion_common::Result<PlannerResult<RawBinaryExpr>> {
+        let is_time = |e: &Expr| {
+            matches!(
+                e.get_type(schema),
+                Ok(DataType::Time32(_) | DataType::Time64(_))
+            )
+        };
+        let compares = matches!(
+            expr.op.to_string().as_str(),
+            "=" | "<>" | "<" | "<=" | ">" | ">="
+        );
+        if compares && is_time(&expr.left) {
+            expr.left = cast(expr.left, DataType::Time64(TimeUnit::Nanosecond));
+        }
+        if compares && is_time(&expr.right) {
+            expr.right = cast(expr.right, DataType::Time64(TimeUnit::Nanosecond));
+        }
+        Ok(PlannerResult::Original(expr))
     }
 }
 

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
+use arrow_buffer::BooleanBufferBuilder;
 use arrow_schema::SchemaRef;
-use arrow_select::filter::filter_record_batch;
+use arrow_select::filter::{FilterBuilder, filter_record_batch};
 
 use super::filter::Filter;
 use super::ranges::{Overlap, Ranges};
@@ -127,11 +128,12 @@ impl Work {
         }
         let alive = kept.as_ref().map_or(rows, BooleanArray::true_count);
         if let Some(filter) = &self.filter {
-            let mut holds = Vec::with_capacity(rows);
-            for (rows, arrays) in pieces(&columns, filter.columns(), rows)? {
-                holds.extend(filter.holds(arrays, rows)?.values().iter());
+            let mut holds = BooleanBufferBuilder::new(rows);
+            for (count, arrays) in pieces(&columns, filter.columns(), rows)? {
+                let kept = kept.as_ref().map(|kept| kept.slice(holds.len(), count));
+                holds.append_buffer(holds_for(filter, arrays, count, kept.as_ref())?.values());
             }
-            kept = Some(both(kept, BooleanArray::from(holds)));
+            kept = Some(BooleanArray::new(holds.finish(), None));
         }
         Ok(Selection {
             kept,
@@ -145,13 +147,43 @@ impl Work {
         let deleted = self.unit.deleted.as_ref()?;
         let deleted = deleted.rows.rows.get(&number(self.unit.group))?;
         let mut kept = vec![true; rows];
-        for row in deleted.iter().filter_map(|row| usize::try_from(row).ok()) {
+        // Rows that the group does not have are not gone through, however many a bitmap claims.
+        let there = deleted.range(..u32::try_from(rows).unwrap_or(u32::MAX));
+        for row in there.filter_map(|row| usize::try_from(row).ok()) {
             if let Some(kept) = kept.get_mut(row) {
                 *kept = false;
             }
         }
         Some(kept.into())
     }
+}
+
+/// For which of `rows` rows the filter holds. Those that are not kept are not looked at: what they hold
+/// may be the reason why they are gone.
+fn holds_for(
+    filter: &Filter,
+    arrays: Vec<ArrayRef>,
+    rows: usize,
+    kept: Option<&BooleanArray>,
+) -> Result<BooleanArray> {
+    let Some(kept) = kept.filter(|kept| kept.true_count() < rows) else {
+        return filter.holds(arrays, rows);
+    };
+    let left = kept.true_count();
+    if left == 0 {
+        return Ok(vec![false; rows].into());
+    }
+    let chosen = FilterBuilder::new(kept).optimize().build();
+    let arrays = arrays.iter().map(|array| chosen.filter(array.as_ref()));
+    let arrays = arrays.collect::<std::result::Result<Vec<_>, _>>();
+    let arrays = arrays.map_err(|e| Error::other(e.to_string()).caused_by(e))?;
+    let held = filter.holds(arrays, left)?;
+    let mut holds = BooleanBufferBuilder::new(rows);
+    holds.append_n(rows, false);
+    for (row, held) in kept.values().set_indices().zip(held.values()) {
+        holds.set_bit(row, held);
+    }
+    Ok(BooleanArray::new(holds.finish(), None))
 }
 
 /// The rows that are left, as `schema`, which is that of the columns `wanted`.

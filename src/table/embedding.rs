@@ -1,0 +1,258 @@
+//! Casts that keep every value and the order of values, and where a value lies among those that are cast.
+
+use arrow_schema::{DataType, TimeUnit};
+use datafusion_common::{DFSchema, ScalarValue};
+use datafusion_expr::ExprSchemable;
+use datafusion_expr::expr::Expr;
+
+/// A cast that keeps every value and their order: each is multiplied.
+pub(super) struct Embedding<'a> {
+    pub(super) inner: &'a Expr,
+    pub(super) from: DataType,
+    to: &'a DataType,
+    factor: i128,
+}
+
+/// Where a value lies among those of the narrower type.
+pub(super) enum Place {
+    At(ScalarValue),
+    /// Between this one and the next.
+    After(ScalarValue),
+    Above,
+    Below,
+}
+
+impl<'a> Embedding<'a> {
+    /// Of an expression that is such a cast.
+    pub(super) fn of(cast: &'a Expr, schema: &DFSchema) -> Option<Self> {
+        let Expr::Cast(cast) = cast else {
+            return None;
+        };
+        let (inner, to) = (cast.expr.as_ref(), cast.field.data_type());
+        let from = inner.get_type(schema).ok()?;
+        let factor = factor(&from, to)?;
+        Some(Self {
+            inner,
+            from,
+            to,
+            factor,
+        })
+    }
+
+    /// Where a value of the wider type lies; None where that is not known.
+    pub(super) fn place(&self, value: &ScalarValue) -> Option<Place> {
+        if value.is_null() || value.data_type() != *self.to {
+            return None;
+        }
+        if self.from.is_string() {
+            return value.cast_to(&self.from).ok().map(Place::At);
+        }
+        let (low, high) = range(&self.from)?;
+        let (floor, exact) = match float_of(value) {
+            // pyarrow, which evaluates its own expressions, has no order for it.
+            Some(value) if value.is_nan() => return None,
+            Some(value) => {
+                // Beyond these a float is not between two neighbours of the integers.
+                let limit = if matches!(self.to, DataType::Float64) {
+                    2_f64.powi(53)
+                } else {
+                    2_f64.powi(24)
+                };
+                let is_narrow = in_f64(low).abs().max(in_f64(high).abs()) <= limit;
+                if !is_narrow && value.abs() >= limit {
+                    return None;
+                }
+                (saturated(value), value.fract().abs() < f64::MIN_POSITIVE)
+            }
+            None => {
+                let value = number_of(value)?;
+                (
+                    value.div_euclid(self.factor),
+                    value.rem_euclid(self.factor) == 0,
+                )
+            }
+        };
+        Some(match (floor < low, floor > high) {
+            (true, _) => Place::Below,
+            (_, true) => Place::Above,
+            _ if exact => Place::At(value_of(floor, &self.from)?),
+            _ => Place::After(value_of(floor, &self.from)?),
+        })
+    }
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "it ends at the largest and the smallest number"
+)]
+fn saturated(value: f64) -> i128 {
+    value.floor() as i128
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "the order of magnitude is enough"
+)]
+fn in_f64(value: i128) -> f64 {
+    value as f64
+}
+
+fn float_of(value: &ScalarValue) -> Option<f64> {
+    match value {
+        ScalarValue::Float32(Some(value)) => Some(f64::from(*value)),
+        ScalarValue::Float64(Some(value)) => Some(*value),
+        _ => None,
+    }
+}
+
+/// By what values of `from` are multiplied in `to`; None where the cast does not keep all of them.
+fn factor(from: &DataType, to: &DataType) -> Option<i128> {
+    use DataType::{Date32, Date64, Float32, Float64, Time32, Time64, Timestamp};
+    let ticks = |from: &TimeUnit, to: &TimeUnit| {
+        let (from, to) = (per_second(*from), per_second(*to));
+        (from <= to).then(|| to / from)
+    };
+    match (from, to) {
+        (from, to) if from.is_string() && to.is_string() => Some(1),
+        (from, to) if from.is_integer() && to.is_integer() => {
+            let (inner, outer) = (range(from)?, range(to)?);
+            (outer.0 <= inner.0 && inner.1 <= outer.1).then_some(1)
+        }
+        (from, Float32 | Float64) if from.is_integer() => Some(1),
+        (from, to) if from.is_integer() => {
+            let (precision, scale) = decimal(to)?;
+            let digits = range(from)?.1.to_string().len();
+            let fits = usize::from(precision) >= digits + usize::from(scale) || precision == 38;
+            10_i128.checked_pow(fits.then(|| u32::from(scale))?)
+        }
+        (from, to) if from.is_decimal() => {
+            let ((p1, s1), (p2, s2)) = (decimal(from)?, decimal(to)?);
+            let fits = s2 >= s1 && (p2 == 38 || p2 - s2 >= p1.checked_sub(s1)?);
+            10_i128.checked_pow(fits.then(|| u32::from(s2 - s1))?)
+        }
+        (Timestamp(from, a), Timestamp(to, b)) => {
+            let same = match (a, b) {
+                (Some(_), Some(_)) | (None, None) => true,
+                (Some(zone), None) | (None, Some(zone)) => is_utc(zone),
+            };
+            same.then(|| ticks(from, to))?
+        }
+        (Date32, Timestamp(to, zone)) => {
+            let plain = zone.as_ref().is_none_or(|zone| is_utc(zone));
+            plain.then(|| 86_400 * per_second(*to))
+        }
+        (Date32, Date64) => Some(86_400_000),
+        (Time32(from) | Time64(from), Time32(to) | Time64(to)) => ticks(from, to),
+        _ => None,
+    }
+}
+
+pub(super) fn is_utc(zone: &str) -> bool {
+    matches!(zone, "UTC" | "+00:00" | "Etc/UTC" | "Z")
+}
+
+fn per_second(unit: TimeUnit) -> i128 {
+    match unit {
+        TimeUnit::Second => 1,
+        TimeUnit::Millisecond => 1_000,
+        TimeUnit::Microsecond => 1_000_000,
+        TimeUnit::Nanosecond => 1_000_000_000,
+    }
+}
+
+/// Precision and scale of a decimal of up to 128 bits, its scale not negative.
+fn decimal(data_type: &DataType) -> Option<(u8, u8)> {
+    match data_type {
+        DataType::Decimal32(precision, scale)
+        | DataType::Decimal64(precision, scale)
+        | DataType::Decimal128(precision, scale) => Some((*precision, u8::try_from(*scale).ok()?)),
+        _ => None,
+    }
+}
+
+/// The smallest and the largest number that values of a type are.
+fn range(data_type: &DataType) -> Option<(i128, i128)> {
+    use DataType::{
+        Date32, Date64, Int8, Int16, Int32, Int64, Time32, Time64, Timestamp, UInt8, UInt16,
+        UInt32, UInt64,
+    };
+    Some(match data_type {
+        Int8 => (i8::MIN.into(), i8::MAX.into()),
+        Int16 => (i16::MIN.into(), i16::MAX.into()),
+        Int32 | Date32 | Time32(_) => (i32::MIN.into(), i32::MAX.into()),
+        Int64 | Date64 | Time64(_) | Timestamp(..) => (i64::MIN.into(), i64::MAX.into()),
+        UInt8 => (0, u8::MAX.into()),
+        UInt16 => (0, u16::MAX.into()),
+        UInt32 => (0, u32::MAX.into()),
+        UInt64 => (0, u64::MAX.into()),
+        other => {
+            let largest = 10_i128.checked_pow(decimal(other)?.0.into())? - 1;
+            (-largest, largest)
+        }
+    })
+}
+
+/// A literal as the number that it is stored as.
+fn number_of(value: &ScalarValue) -> Option<i128> {
+    use ScalarValue as S;
+    Some(match value {
+        S::Int8(v) => (*v)?.into(),
+        S::Int16(v) => (*v)?.into(),
+        S::Int32(v)
+        | S::Date32(v)
+        | S::Time32Second(v)
+        | S::Time32Millisecond(v)
+        | S::Decimal32(v, ..) => (*v)?.into(),
+        S::Int64(v)
+        | S::Date64(v)
+        | S::Time64Microsecond(v)
+        | S::Time64Nanosecond(v)
+        | S::TimestampSecond(v, _)
+        | S::TimestampMillisecond(v, _)
+        | S::TimestampMicrosecond(v, _)
+        | S::TimestampNanosecond(v, _)
+        | S::Decimal64(v, ..) => (*v)?.into(),
+        S::UInt8(v) => (*v)?.into(),
+        S::UInt16(v) => (*v)?.into(),
+        S::UInt32(v) => (*v)?.into(),
+        S::UInt64(v) => (*v)?.into(),
+        S::Decimal128(v, ..) => (*v)?,
+        _ => return None,
+    })
+}
+
+/// A literal of a type, by the number that it is stored as.
+fn value_of(number: i128, data_type: &DataType) -> Option<ScalarValue> {
+    use DataType as D;
+    let small = || i32::try_from(number).ok();
+    let long = || i64::try_from(number).ok();
+    Some(match data_type {
+        D::Int8 => ScalarValue::Int8(Some(number.try_into().ok()?)),
+        D::Int16 => ScalarValue::Int16(Some(number.try_into().ok()?)),
+        D::Int32 => ScalarValue::Int32(Some(small()?)),
+        D::Int64 => ScalarValue::Int64(Some(long()?)),
+        D::UInt8 => ScalarValue::UInt8(Some(number.try_into().ok()?)),
+        D::UInt16 => ScalarValue::UInt16(Some(number.try_into().ok()?)),
+        D::UInt32 => ScalarValue::UInt32(Some(number.try_into().ok()?)),
+        D::UInt64 => ScalarValue::UInt64(Some(number.try_into().ok()?)),
+        D::Date32 => ScalarValue::Date32(Some(small()?)),
+        D::Date64 => ScalarValue::Date64(Some(long()?)),
+        D::Time32(TimeUnit::Second) => ScalarValue::Time32Second(Some(small()?)),
+        D::Time32(_) => ScalarValue::Time32Millisecond(Some(small()?)),
+        D::Time64(TimeUnit::Microsecond) => ScalarValue::Time64Microsecond(Some(long()?)),
+        D::Time64(_) => ScalarValue::Time64Nanosecond(Some(long()?)),
+        D::Timestamp(unit, zone) => {
+            let (value, zone) = (Some(long()?), zone.clone());
+            match unit {
+                TimeUnit::Second => ScalarValue::TimestampSecond(value, zone),
+                TimeUnit::Millisecond => ScalarValue::TimestampMillisecond(value, zone),
+                TimeUnit::Microsecond => ScalarValue::TimestampMicrosecond(value, zone),
+                TimeUnit::Nanosecond => ScalarValue::TimestampNanosecond(value, zone),
+            }
+        }
+        D::Decimal32(p, s) => ScalarValue::Decimal32(Some(small()?), *p, *s),
+        D::Decimal64(p, s) => ScalarValue::Decimal64(Some(long()?), *p, *s),
+        D::Decimal128(p, s) => ScalarValue::Decimal128(Some(number), *p, *s),
+        _ => return None,
+    })
+}

@@ -1,0 +1,110 @@
+//! Floats as they are compared: one zero, whatever its sign, and one NaN, larger than all else.
+
+use std::fmt::{self, Display, Formatter};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{ArrowPrimitiveType, Float16Type, Float32Type, Float64Type};
+use arrow_array::{Array, ArrayRef, PrimitiveArray, RecordBatch};
+use arrow_schema::{DataType, Schema};
+use datafusion_common::Result;
+use datafusion_expr::ColumnarValue;
+use datafusion_physical_expr::PhysicalExpr;
+
+type Half = <Float16Type as ArrowPrimitiveType>::Native;
+
+/// The values with 0.0 for -0.0, and the one NaN without a sign for every NaN.
+pub(super) fn canonical(values: &ArrayRef) -> ArrayRef {
+    match values.data_type() {
+        DataType::Float16 => fold::<Float16Type>(values, |v| match v.is_nan() {
+            true => Half::NAN,
+            false if v == Half::default() => Half::default(),
+            false => v,
+        }),
+        DataType::Float32 => {
+            fold::<Float32Type>(values, |v| if v.is_nan() { f32::NAN } else { v + 0.0 })
+        }
+        DataType::Float64 => {
+            fold::<Float64Type>(values, |v| if v.is_nan() { f64::NAN } else { v + 0.0 })
+        }
+        DataType::Dictionary(_, value) if value.is_floating() => {
+            let dictionary = values.as_any_dictionary();
+            dictionary.with_values(canonical(dictionary.values()))
+        }
+        _ => Arc::clone(values),
+    }
+}
+
+fn fold<T: ArrowPrimitiveType>(values: &ArrayRef, of: impl Fn(T::Native) -> T::Native) -> ArrayRef {
+    let folded: PrimitiveArray<T> = values.as_primitive::<T>().unary(of);
+    Arc::new(folded)
+}
+
+/// Whether values of a type have more than one zero.
+pub(super) fn is_float(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(_, value) => value.is_floating(),
+        other => other.is_floating(),
+    }
+}
+
+/// The values of an expression as they are compared.
+#[derive(Debug)]
+pub(super) struct Canonical(pub(super) Arc<dyn PhysicalExpr>);
+
+impl PartialEq for Canonical {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_ref() == other.0.as_ref()
+    }
+}
+
+impl Eq for Canonical {}
+
+impl Hash for Canonical {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl Display for Canonical {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        Display::fmt(&self.0, f)
+    }
+}
+
+impl PhysicalExpr for Canonical {
+    fn data_type(&self, input: &Schema) -> Result<DataType> {
+        self.0.data_type(input)
+    }
+
+    fn nullable(&self, input: &Schema) -> Result<bool> {
+        self.0.nullable(input)
+    }
+
+    fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
+        Ok(match self.0.evaluate(batch)? {
+            ColumnarValue::Array(values) => ColumnarValue::Array(canonical(&values)),
+            ColumnarValue::Scalar(value) => {
+                let value = canonical(&value.to_array()?);
+                ColumnarValue::Scalar(datafusion_common::ScalarValue::try_from_array(&value, 0)?)
+            }
+        })
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
+        vec![&self.0]
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        mut children: Vec<Arc<dyn PhysicalExpr>>,
+    ) -> Result<Arc<dyn PhysicalExpr>> {
+        let child = children.pop().unwrap_or_else(|| Arc::clone(&self.0));
+        Ok(Arc::new(Self(child)))
+    }
+
+    fn fmt_sql(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.fmt_sql(f)
+    }
+}

@@ -1,0 +1,316 @@
+//! What of a predicate is worked out before it is evaluated, and what statistics can say of it.
+//!
+//! Only rewrites that hold for every value: constants are evaluated once, as a row would evaluate them;
+//! NOT goes inwards by the rules of three-valued logic; and `CAST(column AS wider) < literal` becomes
+//! `column < literal` where the cast keeps every value and the order of values. A literal between two
+//! values of the column is rounded to the side that keeps the comparison's meaning.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use arrow_array::{RecordBatch, RecordBatchOptions};
+use arrow_schema::{DataType, Schema};
+use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion_common::{DFSchema, DataFusionError, Result, ScalarValue};
+use datafusion_expr::execution_props::ExecutionProps;
+use datafusion_expr::expr::{Between, BinaryExpr, Expr, InList, Like};
+use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion_expr::{ExprSchemable, Operator, binary_expr, lit};
+use datafusion_physical_expr::create_physical_expr;
+
+use super::embedding::{Embedding, Place, is_utc};
+use super::sql;
+
+/// An IN list of more values is a few ranges for statistics.
+const MAX_LISTED: usize = 20;
+/// So many.
+const MAX_RANGES: usize = 32;
+
+/// The expression, which was coerced, in the form that is fast and says the most to statistics.
+pub(super) fn simplify(expr: Expr, schema: &DFSchema) -> Result<Expr> {
+    let folded = expr.transform_up(|node| Ok(Transformed::yes(fold(node))))?;
+    let plain = push_not(folded.data, false);
+    let unwrapped = plain.transform_up(|node| Ok(Transformed::yes(unwrap(node, schema))))?;
+    Ok(unwrapped.data)
+}
+
+/// A constant instead of what has only constants for operands. What cannot be evaluated stays: it may
+/// be that no row needs it.
+fn fold(expr: Expr) -> Expr {
+    if matches!(expr, Expr::Literal(..) | Expr::Column(_)) || expr.is_volatile_node() {
+        return expr;
+    }
+    let mut constant = true;
+    let looked = expr.apply_children(|child| {
+        constant &= matches!(child, Expr::Literal(..));
+        Ok(TreeNodeRecursion::Continue)
+    });
+    if constant && looked.is_ok() {
+        evaluate(&expr).map_or(expr, lit)
+    } else {
+        expr
+    }
+}
+
+fn evaluate(expr: &Expr) -> Result<ScalarValue> {
+    let (context, props) = (PhysicalPlanningContext::default(), ExecutionProps::new());
+    let nothing = Arc::new(Schema::empty());
+    let planned = create_physical_expr(expr, &DFSchema::empty(), &props, &context)?;
+    let planned = sql::checked(planned, &nothing)?;
+    let options = RecordBatchOptions::new().with_row_count(Some(1));
+    let row = RecordBatch::try_new_with_options(nothing, Vec::new(), &options)?;
+    let value = planned.evaluate(&row)?.into_array(1)?;
+    let found = ScalarValue::try_from_array(&value, 0)?;
+    if found.data_type() == planned.data_type(&Schema::empty())? {
+        Ok(found)
+    } else {
+        Err(DataFusionError::Internal("of another type".to_owned()))
+    }
+}
+
+/// The expression, or what is true where it is false and null where it is null.
+fn push_not(expr: Expr, negated: bool) -> Expr {
+    match expr {
+        Expr::Not(inner) => push_not(*inner, !negated),
+        Expr::BinaryExpr(BinaryExpr { left, op, right })
+            if matches!(op, Operator::And | Operator::Or) =>
+        {
+            let op = match (op, negated) {
+                (Operator::And, true) => Operator::Or,
+                (Operator::Or, true) => Operator::And,
+                (op, _) => op,
+            };
+            binary_expr(push_not(*left, negated), op, push_not(*right, negated))
+        }
+        Expr::Between(Between {
+            expr,
+            negated: outside,
+            low,
+            high,
+        }) if !expr.is_volatile() => {
+            let (low_op, op, high_op) = if outside == negated {
+                (Operator::GtEq, Operator::And, Operator::LtEq)
+            } else {
+                (Operator::Lt, Operator::Or, Operator::Gt)
+            };
+            let low = binary_expr(expr.as_ref().clone(), low_op, *low);
+            binary_expr(low, op, binary_expr(*expr, high_op, *high))
+        }
+        expr if !negated => expr,
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => match op.negate() {
+            Some(op) if sql::is_comparison(op) => binary_expr(*left, op, *right),
+            _ => Expr::Not(Box::new(binary_expr(*left, op, *right))),
+        },
+        Expr::InList(list) => Expr::InList(InList {
+            negated: !list.negated,
+            ..list
+        }),
+        Expr::Like(like) => Expr::Like(Like {
+            negated: !like.negated,
+            ..like
+        }),
+        Expr::IsNull(inner) => Expr::IsNotNull(inner),
+        Expr::IsNotNull(inner) => Expr::IsNull(inner),
+        Expr::Literal(ScalarValue::Boolean(Some(value)), _) => lit(!value),
+        other => Expr::Not(Box::new(other)),
+    }
+}
+
+/// A comparison without the cast, where there is one that keeps every value.
+fn unwrap(expr: Expr, schema: &DFSchema) -> Expr {
+    let found = match &expr {
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) if sql::is_comparison(*op) => {
+            match (&**left, &**right) {
+                (Expr::Cast(_), Expr::Literal(value, _)) => without_cast(left, *op, value, schema),
+                (Expr::Literal(value, _), Expr::Cast(_)) => op
+                    .swap()
+                    .and_then(|op| without_cast(right, op, value, schema)),
+                _ => None,
+            }
+        }
+        Expr::InList(list) => list_without_cast(list, schema),
+        _ => None,
+    };
+    found.unwrap_or(expr)
+}
+
+fn without_cast(cast: &Expr, op: Operator, value: &ScalarValue, schema: &DFSchema) -> Option<Expr> {
+    let embedding = Embedding::of(cast, schema)?;
+    let (inner, place) = (embedding.inner.clone(), embedding.place(value)?);
+    let always = |holds| Some(constant(embedding.inner, holds));
+    match (place, op) {
+        (Place::At(value), _) => Some(binary_expr(inner, op, lit(value))),
+        (_, Operator::NotEq)
+        | (Place::Above, Operator::Lt | Operator::LtEq)
+        | (Place::Below, Operator::Gt | Operator::GtEq) => always(true),
+        (_, Operator::Eq)
+        | (Place::Above, Operator::Gt | Operator::GtEq)
+        | (Place::Below, Operator::Lt | Operator::LtEq) => always(false),
+        (Place::After(value), Operator::Lt | Operator::LtEq) => {
+            Some(binary_expr(inner, Operator::LtEq, lit(value)))
+        }
+        (Place::After(value), Operator::Gt | Operator::GtEq) => {
+            Some(binary_expr(inner, Operator::Gt, lit(value)))
+        }
+        _ => None,
+    }
+}
+
+fn list_without_cast(list: &InList, schema: &DFSchema) -> Option<Expr> {
+    let embedding = Embedding::of(&list.expr, schema)?;
+    let mut values = Vec::with_capacity(list.list.len());
+    for value in &list.list {
+        let Expr::Literal(value, _) = value else {
+            return None;
+        };
+        if value.is_null() {
+            values.push(lit(ScalarValue::try_from(&embedding.from).ok()?));
+        } else if let Place::At(value) = embedding.place(value)? {
+            values.push(lit(value));
+        }
+    }
+    if values.is_empty() {
+        return Some(constant(embedding.inner, list.negated));
+    }
+    let inner = Box::new(embedding.inner.clone());
+    Some(Expr::InList(InList::new(inner, values, list.negated)))
+}
+
+/// True or false, and null where the expression is null.
+fn constant(expr: &Expr, holds: bool) -> Expr {
+    let expr = Box::new(expr.clone());
+    let null = lit(ScalarValue::Boolean(None));
+    if holds {
+        binary_expr(Expr::IsNotNull(expr), Operator::Or, null)
+    } else {
+        binary_expr(Expr::IsNull(expr), Operator::And, null)
+    }
+}
+
+/// What holds for every row for which the expression holds, said so that statistics can decide it;
+/// None where they say nothing. Casts other than a few that keep the order are not among it.
+pub(super) fn prunable(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
+    match expr {
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+            let both = || (prunable(left, schema), prunable(right, schema));
+            match op {
+                Operator::And => match both() {
+                    (Some(left), Some(right)) => Some(binary_expr(left, *op, right)),
+                    (left, right) => left.or(right),
+                },
+                Operator::Or => {
+                    let (left, right) = both();
+                    Some(binary_expr(left?, *op, right?))
+                }
+                _ => is_comparison_with_bound(left, *op, right, schema).then(|| expr.clone()),
+            }
+        }
+        Expr::IsTrue(inner) => prunable(inner, schema),
+        Expr::IsFalse(inner) => prunable(&push_not(inner.as_ref().clone(), true), schema),
+        Expr::Literal(ScalarValue::Boolean(Some(true)), _) => None,
+        Expr::Literal(ScalarValue::Boolean(_) | ScalarValue::Null, _) => Some(lit(false)),
+        Expr::Column(_) => Some(expr.clone()),
+        Expr::Not(inner) | Expr::IsNull(inner) | Expr::IsNotNull(inner) => {
+            matches!(**inner, Expr::Column(_)).then(|| expr.clone())
+        }
+        Expr::InList(list) => prunable_list(list, schema),
+        Expr::Like(like) => {
+            let is_plain = !like.case_insensitive && like.escape_char.is_none();
+            let text = column_type(&like.expr, schema).filter(DataType::is_string)?;
+            let is_pattern = matches!(&*like.pattern, Expr::Literal(p, _) if p.data_type() == text);
+            (is_plain && is_pattern).then(|| expr.clone())
+        }
+        _ => None,
+    }
+}
+
+fn column_type(expr: &Expr, schema: &DFSchema) -> Option<DataType> {
+    match expr {
+        Expr::Column(_) => expr.get_type(schema).ok(),
+        _ => None,
+    }
+}
+
+/// Whether bounds of a column decide a comparison.
+fn is_comparison_with_bound(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> bool {
+    use Operator::{Eq, Gt, GtEq, Lt, LtEq, NotEq};
+    let ((side, Expr::Literal(value, _)) | (Expr::Literal(value, _), side)) = (left, right) else {
+        return false;
+    };
+    let compares = matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq) && !is_nan(value);
+    let data_type = match side {
+        Expr::Cast(cast) => {
+            let (from, to) = (column_type(&cast.expr, schema), cast.field.data_type());
+            from.filter(|from| keeps_order(from, to))
+                .map(|_| to.clone())
+        }
+        side => column_type(side, schema).filter(|data_type| !data_type.is_floating()),
+    };
+    compares && data_type.is_some_and(|data_type| data_type == value.data_type())
+}
+
+/// SQL has a place for a NaN among numbers, pyarrow's expressions have none.
+fn is_nan(value: &ScalarValue) -> bool {
+    match value {
+        ScalarValue::Float64(Some(value)) => value.is_nan(),
+        ScalarValue::Float32(Some(value)) => value.is_nan(),
+        _ => false,
+    }
+}
+
+/// Whether the cast of a larger value is never the smaller one, and never fails between two that
+/// do not.
+fn keeps_order(from: &DataType, to: &DataType) -> bool {
+    match (from, to) {
+        (DataType::Timestamp(_, zone), DataType::Date32) => {
+            zone.as_ref().is_none_or(|zone| is_utc(zone))
+        }
+        (from, DataType::Float64) => from.is_integer(),
+        _ => false,
+    }
+}
+
+fn prunable_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
+    let data_type = column_type(&list.expr, schema)?;
+    let mut values = Vec::with_capacity(list.list.len());
+    for value in &list.list {
+        match value {
+            Expr::Literal(value, _) if value.data_type() == data_type => values.push(value),
+            _ => return None,
+        }
+    }
+    if data_type.is_floating() {
+        return None;
+    }
+    if values.len() <= MAX_LISTED {
+        return Some(Expr::InList(list.clone()));
+    }
+    if list.negated {
+        return None;
+    }
+    values.retain(|value| !value.is_null());
+    let mut comparable = true;
+    values.sort_unstable_by(|a, b| {
+        a.partial_cmp(b).unwrap_or_else(|| {
+            comparable = false;
+            Ordering::Equal
+        })
+    });
+    if values.is_empty() || !comparable {
+        return None;
+    }
+    let size = values.len().div_ceil(MAX_RANGES);
+    let ranges = values.chunks(size).map(|chunk| {
+        let end = |op, value: Option<&&ScalarValue>| {
+            let value = value.map_or(ScalarValue::Null, |value| (*value).clone());
+            binary_expr(list.expr.as_ref().clone(), op, lit(value))
+        };
+        let (low, high) = (chunk.first(), chunk.last());
+        binary_expr(
+            end(Operator::GtEq, low),
+            Operator::And,
+            end(Operator::LtEq, high),
+        )
+    });
+    Some(sql::tree(ranges.collect(), Operator::Or))
+}
