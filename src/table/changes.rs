@@ -13,8 +13,9 @@ use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use futures::{StreamExt, stream};
 
 use super::Table;
-use super::format::{Manifest, Segment};
+use super::format::{Manifest, Segment, corrupted};
 use super::listing::{self, ListedFile};
+use super::names;
 use super::rows::Rows;
 use super::schema::Columns;
 use crate::error::{Error, Result};
@@ -122,6 +123,10 @@ impl Job {
                 Some(after) => after?,
                 None => Arc::clone(&until),
             };
+            // Between a tagged version and the oldest one a late manifest may have taken an empty slot.
+            if after.recent_commits.first() != Some(&before.commit_id) {
+                return Err(self.table.broken_chain(&after).await);
+            }
             if !SAME_ROWS.contains(&after.operation.name.as_str())
                 && !self.step(&before, &after, sender).await?
             {
@@ -199,6 +204,23 @@ impl Job {
     }
 }
 
+impl Table {
+    /// Why a manifest was not made from the one before it that was read.
+    async fn broken_chain(&self, manifest: &Manifest) -> Error {
+        let previous = manifest.previous.unwrap_or_default();
+        match self.newest().await {
+            Ok(newest) if !newest.manifest.keeps(previous) => {
+                self.expired(previous, &newest.manifest)
+            }
+            Ok(_) => {
+                let why = "it was not made from the version before it";
+                corrupted(&names::manifest(manifest.version), why).at(self.root())
+            }
+            Err(e) => e,
+        }
+    }
+}
+
 fn and_not(a: &BooleanArray, b: &BooleanArray) -> BooleanArray {
     BooleanArray::new(a.values() & &!b.values(), None)
 }
@@ -210,13 +232,15 @@ async fn difference(table: &Table, before: &Manifest, after: &Manifest) -> Resul
         files.iter().map(|f| f.file.path.clone()).collect()
     };
     let (had, has) = (paths(&old), paths(&new));
+    // A tombstone file says of each of its files by itself: one of them may have left and come back.
     let deletions = |a: &Manifest, b: &Manifest| -> HashSet<String> {
-        let known: HashSet<&str> = b.tombstones.iter().map(|t| t.path.as_str()).collect();
-        let own = a
-            .tombstones
-            .iter()
-            .filter(|t| !known.contains(t.path.as_str()));
-        own.flat_map(|t| t.files.iter().cloned()).collect()
+        let about = |m: &Manifest| -> HashSet<(String, String)> {
+            let pairs = m.tombstones.iter();
+            let pairs = pairs.flat_map(|t| t.files.iter().map(|f| (t.path.clone(), f.clone())));
+            pairs.collect()
+        };
+        let own = &about(a) - &about(b);
+        own.into_iter().map(|(_, file)| file).collect()
     };
     let mut touched: HashSet<String> = deletions(after, before);
     touched.extend(deletions(before, after));

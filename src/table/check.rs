@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use object_store::ObjectMeta;
 
 use super::listing::all_files;
-use super::vacuum::{list, referenced};
+use super::vacuum::{References, list, referenced};
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -30,18 +30,17 @@ pub async fn check(table: &Table) -> Result<Checked> {
     for _ in 0..MAX_RESTARTS {
         let newest = table.newest().await?.manifest;
         let manifests = list(table, names::MANIFESTS).await?;
-        let Some(needed) = referenced(table, &newest, &manifests).await? else {
-            let kept = (newest.oldest_version..newest.version).map(names::manifest);
-            let missing: Vec<String> = kept.filter(|name| !manifests.contains_key(name)).collect();
-            let now = table.newest().await?.manifest;
-            if missing.is_empty() || now.oldest_version != newest.oldest_version {
-                continue;
+        let needed = match referenced(table, &newest, &manifests).await? {
+            References::All(needed) => needed,
+            References::Overtaken => continue,
+            // What they need is not known.
+            References::Missing(missing) => {
+                return Ok(Checked {
+                    version: newest.version,
+                    missing,
+                    ..Checked::default()
+                });
             }
-            return Ok(Checked {
-                version: newest.version,
-                missing,
-                ..Checked::default()
-            });
         };
         let mut objects = manifests;
         for folder in names::FOLDERS {

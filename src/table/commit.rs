@@ -150,6 +150,7 @@ async fn commit_with(
         let next = with_key(next, key);
         match attempt(table, &base, next, lists, deadline).await? {
             Attempt::Committed(snapshot) => {
+                table.observe(version, &commit_id);
                 return Ok(committed(snapshot, commit_id, version, false));
             }
             Attempt::Lost(newest) => known = newest,
@@ -390,7 +391,17 @@ async fn advance(
 ) -> Result<(Versioned, Pointer)> {
     let path = table.path(names::POINTER);
     let register = Register::new(&table.store, &path);
-    match register.replace(from, target.to_bytes()).await? {
+    let moved = match register.replace(from, target.to_bytes()).await {
+        // The same pointer written anew has another version at the store.
+        Err(e) if e.kind() == ErrorKind::Unavailable => match register.read().await? {
+            Some(now) if now.bytes == from.bytes => {
+                register.replace(&now, target.to_bytes()).await?
+            }
+            _ => return Err(e),
+        },
+        moved => moved?,
+    };
+    match moved {
         Outcome::Written(pointer) => Ok((pointer, target.clone())),
         Outcome::Lost(found) => {
             let pointer = Pointer::parse(&found.bytes).map_err(|e| e.at(&path))?;
@@ -399,7 +410,13 @@ async fn advance(
             }
             Err(replaced(table))
         }
-        Outcome::Gone => Err(replaced(table)),
+        // Who finds the newest manifest, as everybody does then, finds that of `target`.
+        Outcome::Gone => match table.find().await? {
+            Some(newest) if newest.manifest.version >= target.version => {
+                Ok((newest.pointer, Pointer::to(&newest.manifest)))
+            }
+            _ => Err(replaced(table)),
+        },
     }
 }
 

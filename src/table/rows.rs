@@ -23,7 +23,7 @@ use super::segment::as_file;
 use super::tombstone::{self, Deletions};
 use super::unit::{Deleted, Read, Selection, Unit, Work, batches, not_read};
 use crate::error::{Error, ErrorKind, Result};
-use crate::parquet::decode::sliced;
+use crate::parquet::decode::slice_arrays;
 use crate::parquet::file::TAIL_BYTES;
 use crate::parquet::types::convert;
 use crate::part::{Group, OpenPart, Reader, blocking, open};
@@ -331,7 +331,7 @@ impl Rows {
         let (wanted, schema) = (wanted.to_vec(), Arc::clone(schema));
         blocking(move || {
             let known = columns.into_iter();
-            read.extend(known.map(|(column, arrays)| (column, sliced(arrays, &rows))));
+            read.extend(known.map(|(column, arrays)| (column, slice_arrays(arrays, &rows))));
             let kept = kept.map(|kept| kept.slice(rows.start, rows.len()));
             batches(&read, &wanted, rows.len(), kept.as_ref(), &schema)
         })

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use arrow_ipc::convert::try_schema_from_ipc_buffer;
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions, write_message};
 use arrow_schema::{FieldRef, Schema, SchemaRef};
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use super::actions::NewTable;
 use super::format::{Column, Manifest, TableSchema, corrupted};
 use super::names;
 use crate::error::{Error, Result};
+use crate::parquet::panic_text;
 use crate::parquet::types::index_of;
 use crate::parquet::writer::check_schema;
 
@@ -67,6 +69,14 @@ pub(super) fn encode(schema: &Schema) -> Result<Bytes> {
     Ok(bytes.into())
 }
 
+/// The schema of an IPC message.
+fn decode(message: &[u8]) -> Result<Schema> {
+    // Offsets are verified; of types that it does not know the conversion panics.
+    let read = std::panic::catch_unwind(|| try_schema_from_ipc_buffer(message));
+    let read = read.map_err(|panic| Error::other(panic_text(panic.as_ref())))?;
+    read.map_err(|e| Error::other(e.to_string()).caused_by(e))
+}
+
 /// The columns of one snapshot.
 #[derive(Debug, Clone)]
 pub struct Columns {
@@ -80,7 +90,7 @@ impl Columns {
     /// Those of a snapshot.
     pub fn of(manifest: &Manifest) -> Result<Self> {
         let name = names::manifest(manifest.version);
-        let schema = arrow_ipc::convert::try_schema_from_ipc_buffer(&manifest.arrow_schema.0)
+        let schema = decode(&manifest.arrow_schema.0)
             .map_err(|e| corrupted(&name, "its arrow_schema cannot be read").caused_by(e))?;
         let columns = &manifest.schema.columns;
         let named = columns.iter().map(|c| c.name.as_str());
@@ -148,4 +158,33 @@ pub(super) fn roots_by_name(file: &Schema, names: &BTreeMap<u32, String>) -> Has
     let roots = names.iter();
     let roots = roots.filter_map(|(id, name)| Some((*id, file.index_of(name).ok()?)));
     roots.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_schema::{DataType, Field};
+
+    use super::*;
+
+    /// Whatever the bytes of a schema say, it is a schema or an error.
+    #[test]
+    fn damaged_schemas_are_errors_and_never_a_panic() {
+        let schema = Schema::new(vec![
+            Field::new("id", DataType::Int64, false),
+            Field::new("at", DataType::Date32, true),
+            Field::new("price", DataType::Decimal128(12, 2), true),
+        ]);
+        let sound = encode(&schema).unwrap();
+        assert_eq!(decode(&sound).unwrap(), schema);
+        // Types that nobody knows are among these, such as a whole number of 7 bits.
+        let mut refused = 0;
+        for at in 0..sound.len() {
+            for value in [0, 7, 65, 255] {
+                let mut bytes = sound.to_vec();
+                bytes[at] = value;
+                refused += usize::from(decode(&bytes).is_err());
+            }
+        }
+        assert!(refused > 0);
+    }
 }

@@ -24,10 +24,15 @@ use super::pruning::OfFiles;
 use super::schema::Columns;
 use super::statistics::extreme;
 use crate::error::{Error, Result};
+use crate::parquet::{footer, panic_text};
 
 const TEXTS: [&str; 4] = ["path", "min", "max", "null_counts"];
 /// The names of columns, where a file is read by them.
 const NAMES: &str = "columns";
+/// Files that are decoded at once.
+const BATCH_ROWS: usize = 1024;
+/// No list is longer in memory.
+const MAX_DECODED_BYTES: usize = 2 << 30;
 const NUMBERS: [&str; 4] = ["size_bytes", "footer_size", "row_group_count", "total_rows"];
 
 /// The Parquet file that lists `files`.
@@ -73,22 +78,49 @@ fn json(value: &impl Serialize) -> String {
 
 /// The files that a segment lists, those that have left included.
 pub(super) fn decode(bytes: Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
+    let broken = |why: &str| corrupted(&segment.path, &format!("it is no Parquet file: {why}"));
+    footer::check_file(&bytes).map_err(broken)?;
+    std::panic::catch_unwind(|| decode_checked(bytes, segment))
+        .unwrap_or_else(|panic| Err(broken(panic_text(panic.as_ref()))))
+}
+
+/// Reads a list that anybody may have written.
+#[cfg(feature = "testing")]
+pub(crate) fn decode_any(bytes: Bytes, files: u32) {
+    let segment = Segment {
+        data_files: files,
+        ..describe(String::new(), bytes.len() as u64, &[], None)
+    };
+    let _ = decode(bytes, &segment);
+}
+
+fn decode_checked(bytes: Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
     let broken = |why: &str| corrupted(&segment.path, why);
     let read = ParquetRecordBatchReaderBuilder::try_new(bytes)
-        .and_then(ParquetRecordBatchReaderBuilder::build)
         .map_err(|e| broken("it is no Parquet file").caused_by(e))?;
-    let mut files = Vec::new();
-    for batch in read {
-        let batch = batch.map_err(|e| broken("it cannot be read").caused_by(e))?;
-        rows(&batch, &mut files).ok_or_else(|| broken("it does not list data files"))?;
+    let wanted = u64::from(segment.data_files);
+    let other = |count: u64| broken(&format!("it lists {count} files and not {wanted}"));
+    // Equal rows take no room in a file: what it claims is looked at before memory is taken for it.
+    let claimed = read.metadata().file_metadata().num_rows();
+    if u64::try_from(claimed) != Ok(wanted) {
+        return Err(other(claimed.unsigned_abs()));
     }
-    if files.len() as u64 != u64::from(segment.data_files) {
-        let why = format!(
-            "it lists {} files and not {}",
-            files.len(),
-            segment.data_files
-        );
-        return Err(broken(&why));
+    let read = read.with_batch_size(BATCH_ROWS).build();
+    let mut files = Vec::new();
+    let mut size = 0;
+    for batch in read.map_err(|e| broken("it is no Parquet file").caused_by(e))? {
+        let batch = batch.map_err(|e| broken("it cannot be read").caused_by(e))?;
+        size += batch.get_array_memory_size();
+        if size > MAX_DECODED_BYTES {
+            return Err(broken("it holds more than the list of a segment does"));
+        }
+        rows(&batch, &mut files).ok_or_else(|| broken("it does not list data files"))?;
+        if files.len() as u64 > wanted {
+            return Err(other(files.len() as u64));
+        }
+    }
+    if files.len() as u64 != wanted {
+        return Err(other(files.len() as u64));
     }
     if let Some(outside) = files.iter().find(|f| !names::is_inside(&f.path)) {
         let why = format!("it names {:?}, which is elsewhere", outside.path);
@@ -151,7 +183,10 @@ pub(super) fn describe(
         path,
         size_bytes,
         data_files: u32::try_from(files.len()).unwrap_or(u32::MAX),
-        total_rows: files.iter().map(|f| f.total_rows).sum(),
+        total_rows: files
+            .iter()
+            .map(|f| f.total_rows)
+            .fold(0, u64::saturating_add),
         min: BTreeMap::new(),
         max: BTreeMap::new(),
         null_counts: BTreeMap::new(),
@@ -250,12 +285,25 @@ mod tests {
         );
         let nulls = BTreeMap::from([(1, 1000), (2, 0), (3, 10_000)]);
         assert_eq!(segment.null_counts, nulls);
+        // Whatever the manifest claims, the list is as long as it is.
         let fewer = Segment {
             data_files: 999,
             ..segment
         };
+        let many = Segment {
+            data_files: u32::MAX,
+            ..fewer.clone()
+        };
+        assert!(decode(bytes.clone(), &many).is_err());
         for (bytes, says) in [(bytes, "1000"), (Bytes::from_static(b"PAR1"), "Parquet")] {
             assert!(decode(bytes, &fewer).unwrap_err().message().contains(says));
         }
+        // Room for two thousand million row groups would end the process.
+        let footer =
+            b"\x15\x02\x19\x1c\x48\x06schema\x15\x00\x00\x16\x00\x19\xfc\xff\xff\xff\xff\x07";
+        let length = u32::try_from(footer.len()).unwrap().to_le_bytes();
+        let hostile = [&b"PAR1"[..], footer, &length, b"PAR1"].concat();
+        let error = decode(hostile.into(), &fewer).unwrap_err();
+        assert!(error.message().contains("longer than the footer"));
     }
 }

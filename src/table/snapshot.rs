@@ -7,8 +7,9 @@ use object_store::GetOptions;
 use super::format::{MAX_MANIFEST_BYTES, MAX_POINTER_BYTES, Manifest, Pointer, corrupted};
 use super::listing::Limits;
 use super::names;
+use super::recover::{Recovered, Standing};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::cas::{Outcome, Register, Versioned};
+use crate::store::cas::{Register, Versioned};
 use crate::store::{Store, path};
 
 /// How often a snapshot that goes while it is opened is looked for again.
@@ -71,41 +72,50 @@ impl Table {
         })
     }
 
-    /// The newest snapshot, if there is a table.
+    /// The newest snapshot, if there is a table. It is never older than one that was seen before.
     pub(super) async fn find(&self) -> Result<Option<Snapshot>> {
         let mut last = None;
         for _ in 0..MAX_RESTARTS {
-            let Some((pointer, parsed)) = self.pointer().await? else {
-                return self.adopt_first().await;
+            let pointer = self.pointer().await?;
+            let recovered = match &pointer {
+                None => self.recover(None).await?,
+                Some((pointer, parsed)) => match self.standing(parsed).await? {
+                    Standing::Newest => Recovered::Nothing,
+                    Standing::Behind(manifest) => self.place(Some(pointer), *manifest).await?,
+                    Standing::Unknown => self.recover_from(pointer).await?,
+                },
+            };
+            match recovered {
+                Recovered::Snapshot(snapshot) => return Ok(Some(snapshot)),
+                Recovered::Changed => continue,
+                Recovered::Nothing => {}
+            }
+            let Some((pointer, parsed)) = pointer else {
+                return Ok(None);
             };
             let found = self.manifest(parsed.version).await?;
             if let Some(manifest) = found.filter(|m| Pointer::to(m) == parsed) {
+                self.observe(manifest.version, &manifest.commit_id);
                 let manifest = Arc::new(manifest);
                 return Ok(Some(Snapshot { manifest, pointer }));
             }
             // Vacuumed since the pointer was read, unless the pointer still says the same.
             if last.replace(parsed.version) == Some(parsed.version) {
-                let why = "what the pointer names is not there";
-                return Err(corrupted(&parsed.manifest, why).at(&self.root));
+                return match self.recover_from(&pointer).await? {
+                    Recovered::Snapshot(snapshot) => Ok(Some(snapshot)),
+                    Recovered::Nothing | Recovered::Changed => Err(self.dangling(&parsed)),
+                };
             }
         }
         let message = "the table changes faster than it can be opened";
         Err(Error::new(ErrorKind::Unavailable, message).at(&self.root))
     }
 
-    /// The first snapshot of a table whose creator ended before it placed the pointer.
-    async fn adopt_first(&self) -> Result<Option<Snapshot>> {
-        let Some(manifest) = self.manifest(1).await? else {
-            return Ok(None);
-        };
-        let path = self.path(names::POINTER);
-        let register = Register::new(&self.store, &path);
-        match register.create(Pointer::to(&manifest).to_bytes()).await? {
-            Outcome::Written(pointer) => Ok(Some(Snapshot {
-                manifest: Arc::new(manifest),
-                pointer,
-            })),
-            Outcome::Lost(_) | Outcome::Gone => Box::pin(self.find()).await,
+    /// What the manifests say where a pointer may be old; nothing where they say no more than it does.
+    async fn recover_from(&self, pointer: &Versioned) -> Result<Recovered> {
+        match self.recover(Some(pointer)).await {
+            Err(e) if e.kind() == ErrorKind::ManifestCorrupted => Ok(Recovered::Nothing),
+            recovered => recovered,
         }
     }
 

@@ -20,13 +20,15 @@ use super::commit::{Change, commit};
 use super::format::{Manifest, Operation, Segment};
 use super::listing::load;
 use super::{Table, names};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::probe_path;
 
 /// Idempotency keys are kept for so many versions at least, whatever is vacuumed.
 const KEYS_KEPT_VERSIONS: u64 = 10_000;
 /// Manifests read at once.
 const CONCURRENT_READS: usize = 16;
+/// Manifests that are not there are named up to so many.
+const MAX_NAMED: usize = 100;
 
 /// What a vacuum removed, or would remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +94,7 @@ impl Change for Floor {
 }
 
 /// The store's time, `retention` ago.
-async fn horizon(table: &Table, retention: Duration) -> Result<DateTime<Utc>> {
+pub(crate) async fn horizon(table: &Table, retention: Duration) -> Result<DateTime<Utc>> {
     let store = &table.store;
     let path = probe_path(store, table.root());
     store.put(&path, Bytes::new(), PutMode::Overwrite).await?;
@@ -107,7 +109,7 @@ async fn horizon(table: &Table, retention: Duration) -> Result<DateTime<Utc>> {
 }
 
 /// The objects of a folder of the table, by their paths relative to it.
-pub(super) async fn list(table: &Table, folder: &str) -> Result<BTreeMap<String, ObjectMeta>> {
+pub(crate) async fn list(table: &Table, folder: &str) -> Result<BTreeMap<String, ObjectMeta>> {
     let prefix = table.path("");
     let all = table.store.list(&table.path(folder)).await?;
     let named = all.into_iter().filter_map(|meta| {
@@ -139,9 +141,14 @@ async fn garbage(table: &Table, manifest: &Manifest, horizon: DateTime<Utc>) -> 
         bytes: 0,
     };
     let manifests = list(table, names::MANIFESTS).await?;
-    let Some(needed) = referenced(table, manifest, &manifests).await? else {
-        log::info!("another vacuum of {:?} has gone further", table.root());
-        return Ok(found);
+    let needed = match referenced(table, manifest, &manifests).await? {
+        References::All(needed) => needed,
+        References::Overtaken => {
+            log::info!("another vacuum of {:?} has gone further", table.root());
+            return Ok(found);
+        }
+        // What it needs is not known, so nothing may go.
+        References::Missing(manifests) => return Err(missing(table, manifest, &manifests)),
     };
     let mut objects = manifests;
     for folder in names::FOLDERS {
@@ -165,13 +172,49 @@ async fn garbage(table: &Table, manifest: &Manifest, horizon: DateTime<Utc>) -> 
     Ok(found)
 }
 
-/// Every object that a retained version needs; None where one of these has gone meanwhile, so that
-/// what it needed is not known: that is for the vacuum that removed it.
+/// What retained versions need.
+pub(super) enum References {
+    /// Every object that one of them names.
+    All(HashSet<String>),
+    /// Manifests that are retained and not there, so that what they need is not known.
+    Missing(Vec<String>),
+    /// A vacuum has removed some of them meanwhile: the rest is for that one.
+    Overtaken,
+}
+
+/// Why nothing can be removed.
+fn missing(table: &Table, manifest: &Manifest, missing: &[String]) -> Error {
+    let names: Vec<&str> = missing.iter().map(String::as_str).take(3).collect();
+    let is_missing = |version: u64| missing.contains(&names::manifest(version));
+    let tags = manifest.tags.iter();
+    let tags =
+        tags.filter(|(_, tagged)| **tagged < manifest.oldest_version && is_missing(**tagged));
+    let tags: Vec<&String> = tags.map(|(name, _)| name).collect();
+    let advice = if tags.is_empty() {
+        "put it back, or vacuum with a shorter retention, which gives up versions that old"
+            .to_owned()
+    } else {
+        format!("put it back, or delete the tags {tags:?}, which keep that version")
+    };
+    let message = format!(
+        "{} of {} versions that are kept are not there ({}): what they need is not known, and nothing is \
+         removed; {advice}",
+        missing.len(),
+        manifest.version - manifest.oldest_version + 1,
+        names.join(", "),
+    );
+    let error = Error::new(ErrorKind::ManifestCorrupted, message);
+    error
+        .with_detail("a manifest is not there")
+        .at(table.root())
+}
+
+/// Every object that a retained version needs.
 pub(super) async fn referenced(
     table: &Table,
     manifest: &Manifest,
     manifests: &BTreeMap<String, ObjectMeta>,
-) -> Result<Option<HashSet<String>>> {
+) -> Result<References> {
     let there = manifests.keys().filter_map(|p| names::manifest_version(p));
     // Later ones than ours keep what ours has, or what began above the floor.
     let mut kept: Vec<u64> = there
@@ -184,16 +227,21 @@ pub(super) async fn referenced(
         .filter(|v| *v < manifest.oldest_version)
         .collect();
     if kept.len() as u64 != manifest.version - manifest.oldest_version + tagged.len() as u64 {
-        return Ok(None);
+        let wanted = (manifest.oldest_version..manifest.version).chain(tagged);
+        let gone = wanted.filter(|version| kept.binary_search(version).is_err());
+        return lacking(table, gone.take(MAX_NAMED).collect()).await;
     }
-    let older: Vec<Option<Manifest>> = stream::iter(kept)
-        .map(|version| table.manifest(version))
+    let older: Vec<(u64, Option<Manifest>)> = stream::iter(kept)
+        .map(|version| async move { Ok((version, table.manifest(version).await?)) })
         .buffered(CONCURRENT_READS)
         .try_collect()
         .await?;
-    let Some(older) = older.into_iter().collect::<Option<Vec<Manifest>>>() else {
-        return Ok(None);
-    };
+    let gone = older.iter().filter(|(_, manifest)| manifest.is_none());
+    let gone: Vec<u64> = gone.map(|(version, _)| *version).collect();
+    if !gone.is_empty() {
+        return lacking(table, gone).await;
+    }
+    let older: Vec<Manifest> = older.into_iter().filter_map(|(_, m)| m).collect();
     let all = || older.iter().chain([manifest]);
     let mut needed: HashSet<String> = all()
         .flat_map(Manifest::references)
@@ -203,10 +251,29 @@ pub(super) async fn referenced(
     // A version may have gone and a late manifest taken its place.
     let now = table.newest().await?.manifest;
     if now.oldest_version > manifest.oldest_version {
-        return Ok(None);
+        return Ok(References::Overtaken);
     }
     needed.extend(listed?);
-    Ok(Some(needed))
+    Ok(References::All(needed))
+}
+
+/// Of versions whose manifests are not there: whether they should be.
+async fn lacking(table: &Table, versions: Vec<u64>) -> Result<References> {
+    let newest = table.newest().await?.manifest;
+    let mut kept: Vec<u64> = versions.into_iter().filter(|v| newest.keeps(*v)).collect();
+    kept.sort_unstable();
+    let mut missing = Vec::new();
+    for version in kept {
+        // The list may be older than the manifest.
+        if table.manifest(version).await?.is_none() {
+            missing.push(names::manifest(version));
+        }
+    }
+    Ok(if missing.is_empty() {
+        References::Overtaken
+    } else {
+        References::Missing(missing)
+    })
 }
 
 /// The files that segments of some snapshots list.

@@ -114,11 +114,12 @@ pub(super) fn check_key(key: Option<&str>) -> Result<()> {
     Err(Error::invalid(message))
 }
 
-/// Whether an error says that nothing was committed, now and later.
+/// Whether an error of a commit says that nothing was committed, now and later, and the store can
+/// be asked to remove what was uploaded for it.
 pub(super) fn is_certain(kind: ErrorKind) -> bool {
-    matches!(
+    !matches!(
         kind,
-        ErrorKind::CommitConflict | ErrorKind::TransactionExpired | ErrorKind::InvalidInput
+        ErrorKind::CommitStateUnknown | ErrorKind::Unavailable | ErrorKind::Cancelled
     )
 }
 

@@ -37,7 +37,7 @@ fn new_table() -> NewTable {
     }
 }
 
-async fn upload(table: &Table, base: u64) -> DataFile {
+pub(crate) async fn upload(table: &Table, base: u64) -> DataFile {
     let clock = table.store().clock();
     let path = data_file_name(clock.now(), base, clock.new_id());
     let (at, bytes) = (table.path(&path), Bytes::from_static(b"rows"));
@@ -56,7 +56,7 @@ async fn upload(table: &Table, base: u64) -> DataFile {
     }
 }
 
-fn append(file: DataFile, began_at: u64) -> Append {
+pub(crate) fn append(file: DataFile, began_at: u64) -> Append {
     Append {
         files: vec![file],
         began_at,
@@ -76,7 +76,7 @@ fn memory() -> Store {
     store_over(&faulty_memory(), true)
 }
 
-async fn created(store: Store) -> Table {
+pub(crate) async fn created(store: Store) -> Table {
     let table = Table::new(store, "lake/events").unwrap();
     create(&table, new_table()).await.unwrap();
     table

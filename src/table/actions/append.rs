@@ -29,7 +29,9 @@ impl Append {
         let total = |of: fn(&DataFile) -> u64| files().map(of).fold(0, u64::saturating_add);
         let mut next = base.clone();
         next.data_files.extend(files().cloned());
-        next.added_at = Some(base.version + 1);
+        if files().next().is_some() {
+            next.added_at = Some(base.version + 1);
+        }
         let mut operation = Operation::new(
             "append",
             [

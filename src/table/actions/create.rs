@@ -54,8 +54,13 @@ impl NewTable {
     }
 }
 
-/// Creates a table; an error if there is one. Nothing is created on a store that does not keep
+/// Creates a table; an error if there is one, also one whose pointer was lost, or if manifests of an older
+/// one are left whose slots its versions would come to. Nothing is created on a store that does not keep
 /// conditions.
+///
+/// Crash points: after the manifest and before the pointer, whoever opens the table places it. Late messages:
+/// a manifest that lands after another's table was vacuumed is no commit, as the newest manifest tells; a
+/// pointer that lands late is behind, which writers go forward from.
 pub async fn create(table: &Table, new: NewTable) -> Result<Snapshot> {
     if table.find().await?.is_some() {
         return Err(exists(table));
@@ -77,10 +82,13 @@ pub async fn create(table: &Table, new: NewTable) -> Result<Snapshot> {
     let placed = Register::new(&table.store, &path).create(pointer).await;
     // With the manifest there, whoever opens the table next places the pointer.
     match placed.map_err(|e| unknown(&manifest.commit_id, e))? {
-        Outcome::Written(pointer) => Ok(Snapshot {
-            manifest: Arc::new(manifest),
-            pointer,
-        }),
+        Outcome::Written(pointer) => {
+            table.observe(1, &manifest.commit_id);
+            Ok(Snapshot {
+                manifest: Arc::new(manifest),
+                pointer,
+            })
+        }
         // Somebody opened the table, placed the pointer and wrote already; or the manifest landed in
         // a slot that a vacuum of another's table had emptied.
         Outcome::Lost(_) | Outcome::Gone => {

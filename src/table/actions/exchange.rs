@@ -62,7 +62,9 @@ impl Change for Exchange {
         }
         let (mut next, mut operation) = self.gone.apply(base)?;
         next.data_files.extend(self.added.iter().cloned());
-        next.added_at = Some(base.version + 1);
+        if !self.added.is_empty() {
+            next.added_at = Some(base.version + 1);
+        }
         let rows = self.added.iter().map(|f| f.total_rows);
         let details = [
             ("files", json!(self.added.len())),
