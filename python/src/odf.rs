@@ -17,10 +17,10 @@ use pyo3::types::PyBytes;
 use pyo3_arrow::{PyRecordBatch, PySchema};
 
 use crate::dataset::Options;
+use crate::handle::TableHandle;
 use crate::input::{reader, schema_of, seconds};
 use crate::runtime::{checked, run};
 use crate::store::StoreHandle;
-use crate::table::TableHandle;
 use crate::value::{of_object, to_object};
 
 /// One block.
@@ -315,7 +315,7 @@ impl ChainHandle {
         let view = self.view(py, Some(block_hash), None)?;
         let wanted = Wanted {
             columns,
-            filter: rows.filter(predicate)?,
+            filter: rows.filter(predicate, true)?,
             limit: None,
         };
         let (schema, batches) = run(py, move || async move { view.ledger(wanted).await })?;
@@ -381,6 +381,21 @@ impl ChainHandle {
             let (before, after) = (done.before.to_string(), done.after.to_string());
             (before, after, done.slices_before, done.slices_after)
         }))
+    }
+
+    /// Removes what no reference leads to: paths and bytes.
+    fn vacuum(
+        &self,
+        py: Python<'_>,
+        older_than: f64,
+        dry_run: bool,
+    ) -> PyResult<(Vec<String>, u64)> {
+        let older_than = checked(py, seconds("older_than", older_than))?;
+        let chain = checked(py, self.chain())?;
+        let done = run(py, move || async move {
+            odf::vacuum(&chain, older_than, dry_run).await
+        })?;
+        Ok((done.files, done.bytes))
     }
 }
 

@@ -20,12 +20,13 @@ use super::rules::{State, is_data};
 use super::schema;
 use super::slice::{Slice, remove, rows_of, write_slice};
 use super::time::Moment;
+use super::vacuum::Lease;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
 use crate::table::{Wanted, scan};
 
 /// Where a merged block says what it was made from.
-const MADE_FROM: &str = "pypi.org/project/pds/compactedFrom";
+const MADE_FROM: &str = "pds/compactedFrom";
 
 /// The head that a merged block was made from.
 pub(super) fn made_from(event: &Value) -> Option<Multihash> {
@@ -54,6 +55,7 @@ pub async fn compact(
 ) -> Result<Option<Compacted>> {
     let clock = chain.store().clock();
     let deadline = clock.monotonic() + timeout;
+    let lease = Lease::new(chain);
     let mut pause = Duration::from_millis(5);
     // What was merged once is merged.
     let mut merged: HashMap<Vec<Multihash>, Slice> = HashMap::new();
@@ -79,6 +81,9 @@ pub async fn compact(
             slices_before: count(|step| step.slices.len()),
             slices_after: count(|step| step.slices.len().min(1)),
         };
+        if let Err(e) = lease.check(chain) {
+            break Err(e);
+        }
         match chain.move_head(&head, made).await {
             Ok(Attempt::Appended(_)) => {
                 let used: Vec<Vec<Multihash>> = plan.iter().map(Step::key).collect();
@@ -247,7 +252,8 @@ async fn merge(chain: &Chain, step: &Step, state: &State, options: &WriteOptions
     })?;
     let (table, manifest) = rows_of(chain, &schema, &state.vocabulary, &step.slices)?;
     for slice in &step.slices {
-        super::verify::check_rows(chain, slice, &state.vocabulary.offset).await?;
+        let offset = &state.vocabulary.offset;
+        super::verify::check_rows(chain, slice, offset, Some(&schema)).await?;
     }
     let rows = scan(&table, Arc::new(manifest), Wanted::default()).await?;
     let tally = Arc::new(Mutex::new(Tally::new(&schema)?));

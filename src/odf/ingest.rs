@@ -1,8 +1,16 @@
 //! Rows into a chain: one Parquet file, named by its hash, and the block that tells of it.
 //!
 //! The system columns come in front: the row's number, its operation, when it was written and when it
-//! happened. The file's bytes and its rows are hashed while it is written. When another writer came
-//! first and brought rows, the rows are numbered anew from the file that is there already.
+//! happened. The file's bytes and its rows are hashed while it is written.
+//!
+//! When another writer came first, what it changed decides: after rows, a vocabulary or other columns the
+//! rows are written anew from the file that is there already, with the numbers, names and columns of now. A
+//! slice has the columns of the schema before it, also if that came while the slice was written: the head
+//! moves only from the block that the plan was made on, and every new head is planned on anew.
+//!
+//! Crash points: before the head is moved, slice and blocks are in nobody's chain ([`super::vacuum()`] removes
+//! them). An error before the head's replacement was sent, or that was refused, removes the slice; one
+//! without an answer leaves it, for the block may be there.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,8 +27,9 @@ use super::rules::State;
 use super::schema;
 use super::slice::{Slice, Written, remove, rows_of, write_slice};
 use super::time::{self, Moment};
+use super::vacuum::Lease;
 use super::vocabulary::Vocabulary;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
 use crate::table::{Wanted, scan};
 
@@ -60,6 +69,7 @@ pub async fn ingest(
     state.check_readable()?;
     let mut plan = Plan::new(&state, &input.schema(), how)?;
     let time = chain.time_after(&state);
+    let mut lease = Lease::new(chain);
     let mut written = write(chain, &plan, input, how, time).await?;
     let (mut attempts, mut pause) = (0, Duration::from_millis(5));
     let done = loop {
@@ -68,6 +78,9 @@ pub async fn ingest(
             Ok(events) => events,
             Err(e) => break Err(e),
         };
+        if let Err(e) = lease.check(chain) {
+            break Err(e);
+        }
         let time = chain.time_after(&state);
         match chain.attempt(&head, &state, time, &events).await {
             Ok(Attempt::Appended(blocks)) => break Ok(Appended { blocks, attempts }),
@@ -82,9 +95,11 @@ pub async fn ingest(
             Ok(now) => now,
             Err(e) => break Err(e),
         };
+        let began = Lease::new(chain);
         match again(chain, &mut plan, &state, written.as_ref(), how).await {
             Ok(None) => {}
             Ok(Some(numbered)) => {
+                lease = began;
                 if let Some(before) = written.replace(numbered) {
                     remove(chain, &before.slice).await;
                 }
@@ -107,15 +122,13 @@ pub async fn ingest(
     }
 }
 
+/// Whether an error says that no block names what was written: all but that of a head whose replacement
+/// was not answered.
 fn is_certain(error: &Error) -> bool {
-    use crate::error::ErrorKind as Kind;
-    matches!(
-        error.kind(),
-        Kind::CommitConflict | Kind::InvalidAppend | Kind::InvalidInput
-    )
+    error.kind() != ErrorKind::CommitStateUnknown
 }
 
-/// Numbers the rows anew where others brought rows meanwhile, or a schema.
+/// Writes the rows anew where others brought rows meanwhile, a vocabulary or other columns.
 async fn again(
     chain: &Chain,
     plan: &mut Plan,
@@ -128,15 +141,12 @@ async fn again(
         *plan = Plan::again(state, plan, how)?;
         return Ok(None);
     };
-    let start = next_offset(state)?;
-    let is_same = plan.vocabulary == state.vocabulary
-        && start == written.slice.start
-        && state.schema.is_none() == plan.new_schema.is_some();
-    if is_same {
+    let now = Plan::again(state, plan, how)?;
+    if now == *plan {
         return Ok(None);
     }
     let slices = [written.slice.clone()];
-    let before = std::mem::replace(plan, Plan::again(state, plan, how)?);
+    let before = std::mem::replace(plan, now);
     let rows = rows_of(chain, &before.target, &before.vocabulary, &slices)?;
     let (table, manifest) = rows;
     let keep: Vec<String> = {
@@ -196,6 +206,7 @@ fn renamed_field(field: &Field, before: &Vocabulary, after: &Vocabulary) -> Fiel
 }
 
 /// The columns that slices get.
+#[derive(PartialEq)]
 struct Plan {
     vocabulary: Vocabulary,
     /// All columns of a slice.

@@ -3,7 +3,8 @@
 //!
 //! [`block`] is one block, its bytes and its hash; [`rules`] says what may follow what; [`chain`] keeps
 //! blocks in a store and moves the head by compare-and-swap; [`mod@ingest`] adds rows, [`view`] shows
-//! what was there at a block, [`mod@verify`] checks all of it and [`mod@compact`] merges small slices.
+//! what was there at a block, [`mod@verify`] checks all of it, [`mod@compact`] merges small slices and [`mod@vacuum`] removes
+//! what no reference leads to.
 //!
 //! Source: the Open Data Fabric specification and its RFCs 001 to 017.
 //!
@@ -29,8 +30,10 @@ mod rows;
 pub mod rules;
 pub mod schema;
 mod slice;
+mod slice_columns;
 mod time;
 mod transforms;
+pub mod vacuum;
 pub mod verify;
 pub mod view;
 mod vocabulary;
@@ -43,6 +46,7 @@ pub use self::ingest::{Ingest, Ingested, ingest};
 pub use self::multihash::{DatasetId, Multihash};
 pub use self::slice::Slice;
 pub use self::time::{Moment, from_text as parse_time, to_text as format_time};
+pub use self::vacuum::{Removed, vacuum};
 pub use self::verify::{Problem, Verified, verify};
 pub use self::view::{At, View};
 pub use self::vocabulary::Vocabulary;

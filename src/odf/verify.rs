@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::UInt64Type;
 use arrow_array::{Array, ArrayRef};
-use arrow_schema::DataType;
+use arrow_schema::{DataType, Schema};
 use futures::{StreamExt, stream};
 use object_store::GetOptions;
 
@@ -15,7 +15,9 @@ use super::chain::Chain;
 use super::digest::LogicalHash;
 use super::multihash::{Multihash, SHA3_256};
 use super::rules::{State, is_data};
+use super::schema;
 use super::slice::{Slice, rows_of};
+use super::slice_columns::difference;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::Sha3;
 use crate::parquet::default_threads;
@@ -159,6 +161,8 @@ struct Check {
     slice: Option<Slice>,
     /// The name of the column of its numbers.
     offset: String,
+    /// The columns that the chain says, where it does.
+    schema: Option<Schema>,
 }
 
 impl Check {
@@ -173,6 +177,8 @@ impl Check {
             size: slice.size,
             slice: Some(slice),
             offset: state.vocabulary.offset.clone(),
+            // What is wrong with a schema is told of its own block.
+            schema: state.schema.as_ref().and_then(|e| schema::arrow_of(e).ok()),
         }))
     }
 
@@ -188,13 +194,14 @@ impl Check {
             size: checkpoint["size"].as_u64().unwrap_or(0),
             slice: None,
             offset: String::new(),
+            schema: None,
         })
     }
 
     async fn run(&self, chain: &Chain) -> Result<()> {
         self.check_bytes(chain).await?;
         match &self.slice {
-            Some(slice) => check_rows(chain, slice, &self.offset).await,
+            Some(slice) => check_rows(chain, slice, &self.offset, self.schema.as_ref()).await,
             None => Ok(()),
         }
     }
@@ -241,14 +248,23 @@ impl Check {
     }
 }
 
-/// Checks the logical hash of a slice, and the numbers of its rows.
-pub(super) async fn check_rows(chain: &Chain, slice: &Slice, offset: &str) -> Result<()> {
+/// Checks the logical hash of a slice, the numbers of its rows, and its columns against those that the chain
+/// says.
+pub(super) async fn check_rows(
+    chain: &Chain,
+    slice: &Slice,
+    offset: &str,
+    in_force: Option<&Schema>,
+) -> Result<()> {
     let path = chain.data_path(&slice.physical.to_string());
     let damaged = |message: String| Error::new(ErrorKind::PartCorrupted, message).at(&path);
     let part = open(chain.store(), &path, TAIL_BYTES).await?;
     let fields: Vec<_> = part.file.schema.fields().iter().cloned().collect();
-    let schema = Arc::new(arrow_schema::Schema::new(fields));
+    let schema = Arc::new(Schema::new(fields));
     drop(part);
+    if let Some(why) = in_force.and_then(|in_force| difference(in_force, &schema)) {
+        return Err(damaged(why));
+    }
     let Ok(column) = schema.index_of(offset) else {
         return Err(damaged(format!("it has no column {offset:?}")));
     };

@@ -72,7 +72,17 @@ impl Chain {
     async fn at_time(&self, head: &Multihash, time: Moment) -> Result<Multihash> {
         let mut newest = head.clone();
         loop {
-            let blocks = self.back_from(&newest, None, usize::MAX).await?;
+            let blocks = match self.back_from(&newest, None, usize::MAX).await {
+                Err(e) if e.kind() == ErrorKind::BlockCorrupted && newest != *head => {
+                    let message = format!(
+                        "the slices of {time} were merged later, and a vacuum has removed the chain as it \
+                         was then"
+                    );
+                    let error = Error::new(ErrorKind::VersionExpired, message);
+                    return Err(error.at(self.root()).caused_by(e));
+                }
+                blocks => blocks?,
+            };
             let is_then = |block: &Arc<Block>| {
                 block.system_time.timestamp_micros() <= time.timestamp_micros()
             };

@@ -12,6 +12,8 @@ use crate::error::{Error, Result};
 
 /// Longer text is no block.
 const MAX_YAML_BYTES: usize = 64 << 20;
+/// Attributes are JSON of up to 128 levels, and have their place within the block.
+const MAX_YAML_DEPTH: usize = 200;
 /// What some reader or other takes for something that is no text.
 const WORDS: [&str; 11] = [
     "null", "true", "false", "yes", "no", "on", "off", "y", "n", "~", "nan",
@@ -242,7 +244,10 @@ pub(super) fn parse(text: &str) -> Result<Parsed> {
         let message = format!("YAML of {} bytes is no block", text.len());
         return Err(Error::invalid(message));
     }
-    let manifest: Value = serde_saphyr::from_str(text)
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_depth: MAX_YAML_DEPTH },
+    };
+    let manifest: Value = serde_saphyr::from_str_with_options(text, options)
         .map_err(|e| Error::invalid(format!("the YAML cannot be read: {e}")))?;
     let kind = manifest.get("kind").and_then(Value::as_str);
     if kind != Some("MetadataBlock") {

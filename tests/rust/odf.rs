@@ -9,7 +9,6 @@ use arrow_array::{
 };
 use bytes::Bytes;
 use chrono::{DateTime, Duration, Utc};
-use object_store::memory::InMemory;
 use object_store::{GetOptions, PutMode};
 use pds::odf::{
     At, Block, Chain, DatasetId, DatasetKind, Ingest, Multihash, compact, ingest, rules::State,
@@ -17,6 +16,7 @@ use pds::odf::{
 };
 use pds::parquet::options::WriteOptions;
 use pds::store::Store;
+use pds::store::memory::MemoryStore;
 use pds::table::commit::DEFAULT_TIMEOUT;
 use pds::table::{Wanted, scan};
 use pds::testing::{FaultKind, FaultyStore, faulty_memory, store_over};
@@ -615,7 +615,7 @@ async fn an_answer_that_is_lost_while_others_go_on_costs_no_row_and_doubles_none
 /// Loses the answer to a request of an ingest, while another writer goes on; false when there was no
 /// such request.
 async fn lose_answer(request: usize, kind: FaultKind, compacts: bool) -> bool {
-    let objects = Arc::new(InMemory::new());
+    let objects = Arc::new(MemoryStore::new());
     let faulty = Arc::new(FaultyStore::new(Arc::clone(&objects)));
     let other = store_over(&Arc::new(FaultyStore::new(objects)), true);
     let chain = created(&store_over(&faulty, true)).await;

@@ -35,6 +35,7 @@ __all__ = [
     "SetTransform",
     "SetVocab",
     "UnknownEvent",
+    "VacuumResult",
     "VerifyResult",
     "attach",
 ]
@@ -60,5 +61,5 @@ from pds.odf.events import (
     UnknownEvent,
 )
 from pds.odf.identity import Identity, Multihash
-from pds.odf.results import CompactResult, IngestResult, VerifyResult
+from pds.odf.results import CompactResult, IngestResult, VacuumResult, VerifyResult
 from pds.odf.scan import LedgerRows, Scan

@@ -13,7 +13,7 @@ from pds.errors import InvalidInput, InvalidType, NotFound, VerificationFailed
 from pds.odf.block import Block
 from pds.odf.events import Event, SetDataSchema, plain, rfc3339
 from pds.odf.identity import Identity, Multihash
-from pds.odf.results import CompactResult, IngestResult, VerifyResult
+from pds.odf.results import CompactResult, IngestResult, VacuumResult, VerifyResult
 from pds.odf.scan import Scan
 from pds.tables.checks import check_limit
 from pds.tables.place import Place
@@ -34,6 +34,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _TIMEOUT_SECONDS = 120.0
 _TARGET_BYTES = 512 * 2**20
+_RETENTION = timedelta(days=7)
 
 
 def _place_of(at: At | None) -> tuple[str | None, int | None]:
@@ -108,7 +109,10 @@ class Dataset:
         identity = Identity.generate() if identity is None else identity
         moment = None if system_time is None else rfc3339(system_time)
         handle.create(str(identity), text("kind", kind), moment)
-        return cls(store, path, options=options, timeout=timeout)
+        # As it was opened: it is there, and looking once more could only fail.
+        created = cls.__new__(cls)
+        created._place, created._handle = place, handle  # noqa: SLF001 an instance of this class
+        return created
 
     @staticmethod
     def exists(store: Store, path: str) -> bool:
@@ -341,8 +345,8 @@ class Dataset:
 
         Rows, their numbers and times stay as they are; the hashes of the old slices are checked while they
         are read. The blocks from the first merged slice on are made anew, and the head is moved to them.
-        Nothing is removed: the chain as it was leads from `before` of the result, which `verify(at=…)` and
-        `scan(as_of=…)` take, and which the merged blocks name.
+        Nothing is removed before a `vacuum`: the chain as it was leads from `before` of the result, which
+        `verify(at=…)` and `scan(as_of=…)` take, and which the merged blocks name.
 
         Args:
             target_bytes: About so large is a slice at most.
@@ -360,6 +364,25 @@ class Dataset:
             raise InvalidInput(f"target_bytes must be a positive whole number, not {target_bytes!r}")
         done = self._handle.compact(target_bytes, self._place.options, self._place.timeout)
         return None if done is None else CompactResult(*done)
+
+    def vacuum(self, older_than: timedelta = _RETENTION, *, dry_run: bool = False) -> VacuumResult:
+        """Remove blocks, slices and checkpoints that no reference leads to.
+
+        They are of writes that failed or were interrupted, and of the chain as it was before a compaction,
+        as soon as that is older than `older_than` too: `as_of` a time before it then raises VersionExpired.
+        Writes may be under way: one that takes longer than a day raises TransactionExpired and appends nothing.
+
+        Args:
+            older_than: By the store's clock; at least 2 days.
+            dry_run: Only say what would be removed.
+
+        Raises:
+            BlockCorrupted: A block is missing or not what was written; nothing is removed.
+            FormatNotSupported: A block of a later release may name files; nothing is removed.
+        """
+        if not isinstance(older_than, timedelta):
+            raise InvalidType(f"older_than must be a timedelta, not {type(older_than).__name__}")
+        return VacuumResult(*self._handle.vacuum(older_than.total_seconds(), dry_run))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.store, self.path, self._place.options, self._place.timeout)

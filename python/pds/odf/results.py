@@ -64,3 +64,16 @@ class CompactResult:
     after: str
     slices_before: int
     slices_after: int
+
+
+@dataclass(frozen=True)
+class VacuumResult:
+    """What was removed, or would be.
+
+    Attributes:
+        files: Paths relative to the dataset.
+        bytes: Their sizes together.
+    """
+
+    files: list[str]
+    bytes: int
