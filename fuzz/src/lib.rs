@@ -1,78 +1,184 @@
-//! The engine's block codec and the rules of the chain, by their files: the rest of the engine is not built.
+//! What the fuzzers begin with: bytes of every kind, as the engine and `parquet` write them.
 
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "parts of the engine without those who use them"
-)]
+use std::sync::Arc;
 
-#[path = "../../src/error.rs"]
-pub mod error;
-#[path = "../../src/hash/mod.rs"]
-mod hash;
+use arrow_array::{
+    ArrayRef, Int64Array, ListArray, RecordBatch, RecordBatchIterator, RecordBatchReader,
+    StringArray,
+};
+use object_store::GetOptions;
+use parquet::arrow::ArrowWriter;
+use pds::dataset::{self, Layout, Task, Write};
+use pds::odf::Block;
+use pds::parquet::options::WriteOptions;
+use pds::parquet::seal::Seal;
+use pds::store::Store;
+use pds::table::actions::{NewTable, create};
+use pds::table::commit::DEFAULT_TIMEOUT;
+use pds::table::{Limits, Table, Upload, delete, write};
+use pds::testing::{faulty_memory, store_over};
 
-mod parquet {
-    pub(crate) fn panic_text(_panic: &(dyn std::any::Any + Send)) -> &str {
-        "it panicked"
-    }
-}
+/// Files in the lists of the seeds.
+const SEGMENT: u8 = 3;
+/// A claim, as `docs/publish.md` has it.
+const INTENT: &str = r#"{"format":2,"id":"0123456789abcdef0123456789abcdef","nonce":"0","owner":{"host":"h","pid":1,
+"started":2},"phase":"active","base":{"manifest":"\"a\"","marker":"\"b\"","parts":{"part-00000.parquet":"\"c\""}},
+"operation":"write","overwrite":true,"manifest":"{}","parts":[{"name":"part-00000.parquet","bytes":3,"task":0,
+"sequence":0,"staged":{"kind":"inline","bytes":"AAAA"}}]}"#;
 
-#[path = "../../src"]
-pub mod odf {
-    #[path = "odf/block.rs"]
-    pub mod block;
-    #[path = "odf/decode.rs"]
-    mod decode;
-    #[path = "odf/encode.rs"]
-    mod encode;
-    #[path = "odf/evolution.rs"]
-    mod evolution;
-    #[path = "odf/fields.rs"]
-    mod fields;
-    #[path = "odf/layout.rs"]
-    mod layout;
-    #[path = "odf/multihash.rs"]
-    pub mod multihash;
-    #[path = "odf/rules.rs"]
-    pub mod rules;
-    #[path = "odf/schema.rs"]
-    pub mod schema;
-    #[path = "odf/time.rs"]
-    mod time;
-    #[path = "odf/transforms.rs"]
-    mod transforms;
-    #[path = "odf/vocabulary.rs"]
-    mod vocabulary;
-    #[path = "odf/yaml.rs"]
-    mod yaml;
-}
+type Seeds = Vec<(&'static str, Vec<u8>)>;
 
-use error::{Error, ErrorKind, Result};
-
-use odf::block::Block;
-use odf::rules::State;
-
-/// What must hold of a block, wherever it comes from.
+/// Bytes by their kind.
 ///
 /// # Panics
-/// Where it does not.
-pub fn check(block: &Block) {
-    let yaml = block.to_yaml();
-    if block.is_whole()
-        && let Ok(encoded) = block.encode()
-    {
-        let again = Block::from_bytes(encoded.into()).expect("what is encoded is read");
-        assert_eq!(again.event(), block.event());
-        match Block::from_yaml(&yaml) {
-            Ok(printed) => assert_eq!(printed.event(), block.event(), "{yaml}"),
-            // YAML nests less deeply than blocks do.
-            Err(e) => assert!(yaml.contains("            "), "{yaml}: {e}"),
-        }
+/// Where the engine fails to write them.
+pub fn seeds() -> Seeds {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build();
+    let mut all = blocks();
+    all.extend(runtime.expect("a runtime").block_on(files()));
+    all
+}
+
+/// The blocks of the test vectors.
+fn blocks() -> Seeds {
+    let vectors: serde_json::Value =
+        serde_json::from_str(include_str!("../../tests/vectors/odf.json")).expect("JSON");
+    let mut all = Vec::new();
+    for vector in vectors["blocks"].as_array().expect("blocks") {
+        let manifest = serde_json::json!({
+            "kind": "MetadataBlock",
+            "version": vector["manifestVersion"],
+            "content": vector["block"],
+        });
+        let block = Block::from_yaml(&manifest.to_string()).expect("a block");
+        all.push(("yaml", block.to_yaml().into_bytes()));
+        all.push(("block", block.bytes().to_vec()));
     }
-    let mut state = State::default();
-    let _ = state.check_new(block);
-    state.apply(block);
-    if block.kind() == "SetDataSchema" && block.event().get("schema").is_some() {
-        let _ = odf::schema::arrow_of(block.event());
+    all
+}
+
+fn rows(first: i64) -> RecordBatch {
+    let numbers = (first..first + 50).map(|n| (n % 7 > 0).then_some(n));
+    let numbers: Int64Array = numbers.collect();
+    let texts = StringArray::from_iter_values((0..50).map(|n| format!("text {}", n % 5)));
+    let lists = (0..50).map(|n| (n % 3 > 0).then(|| (0..n % 4).map(Some)));
+    let lists = ListArray::from_iter_primitive::<arrow_array::types::Int32Type, _, _>(lists);
+    let columns: [(&str, ArrayRef, bool); 3] = [
+        ("id", Arc::new(numbers), true),
+        ("text", Arc::new(texts), true),
+        ("list", Arc::new(lists), true),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns).expect("equal lengths")
+}
+
+fn reader(batch: RecordBatch) -> Box<dyn RecordBatchReader + Send> {
+    let schema = batch.schema();
+    Box::new(RecordBatchIterator::new([Ok(batch)], schema))
+}
+
+fn options() -> WriteOptions {
+    WriteOptions::new("zstd", None, Some(20), None, None).expect("options")
+}
+
+/// A dataset's and a table's objects, told apart by their names, and a file without checksums.
+async fn files() -> Seeds {
+    let store = store_over(&faulty_memory(), false);
+    write_dataset(&store).await.expect("a dataset");
+    write_table(&store).await.expect("a table");
+    let mut all = vec![("intent", INTENT.as_bytes().to_vec())];
+    for meta in store.list("").await.expect("a list") {
+        let path = meta.location.to_string();
+        let (bytes, _) = store
+            .get(&path, GetOptions::default())
+            .await
+            .expect("an object");
+        let bytes = bytes.to_vec();
+        let extension = meta.location.extension().unwrap_or_default();
+        let kind = match (meta.location.filename().unwrap_or_default(), extension) {
+            ("manifest.json", _) => "manifest",
+            ("_latest_manifest", _) => "pointer",
+            (_, "parquet") if path.contains("/segments/") => "segment",
+            (_, "json") => "table",
+            (_, "parquet") => "part",
+            (_, "del") => "tombstones",
+            _ => continue,
+        };
+        if kind == "part" {
+            let footer = &bytes[bytes.len() - 8..bytes.len() - 4];
+            let footer = u32::from_le_bytes(footer.try_into().expect("four bytes")) as usize;
+            let end = bytes.len() - 8 - footer;
+            let seal = Seal::announced(&bytes[..end]).expect("a seal");
+            all.push(("seal", bytes[end - seal..end].to_vec()));
+        }
+        let bytes = match kind {
+            "segment" => [&[SEGMENT][..], &bytes].concat(),
+            _ => bytes,
+        };
+        all.push((kind, bytes));
+    }
+    let batch = rows(0);
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), None).expect("a writer");
+    writer.write(&batch).expect("rows");
+    all.push(("part", writer.into_inner().expect("a file")));
+    all
+}
+
+async fn write_dataset(store: &Store) -> pds::Result<()> {
+    let alone = Task {
+        number: 0,
+        threads: 1,
+        resident: true,
+        keep_empty: true,
+        shared: false,
+    };
+    let write = Write::begin(store, "dataset", false, Layout::Single, options()).await?;
+    let parts = dataset::prepare(store, &write, alone, reader(rows(0))).await?;
+    dataset::publish(store, &write, parts, "0123456789abcdef")
+        .await
+        .map(drop)
+}
+
+/// A table of some commits, with lists of files and with deleted rows.
+async fn write_table(store: &Store) -> pds::Result<()> {
+    let mut table = Table::new(store.clone(), "table")?;
+    table.limits = Limits {
+        inline: 2,
+        segment: SEGMENT.into(),
+        merged: 2,
+    };
+    let schema = rows(0).schema();
+    create(&table, NewTable::of(&schema, &["id".to_owned()], &[])?).await?;
+    for first in 0..8 {
+        let how = Upload {
+            options: options(),
+            resident: true,
+            overwrite: false,
+            idempotency_key: Some(first.to_string()),
+            timeout: DEFAULT_TIMEOUT,
+            order: None,
+        };
+        write(&table, reader(rows(first * 100)), &how).await?;
+    }
+    for filter in ["id BETWEEN 20 AND 30", "id % 2 = 1", "text = 'text 1'"] {
+        delete(&table, &filter.into(), DEFAULT_TIMEOUT).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the fuzzers begin with is of every kind, and what is asked of any bytes holds of it.
+    #[test]
+    fn the_seeds_hold_what_is_asked() {
+        let seeds = seeds();
+        for (kind, check) in pds::testing::KINDS {
+            let mut of_kind = seeds.iter().filter(|(of, _)| *of == kind).peekable();
+            assert!(of_kind.peek().is_some(), "no seed of {kind}");
+            of_kind.for_each(|(_, bytes)| check(bytes));
+        }
     }
 }
