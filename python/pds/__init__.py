@@ -18,7 +18,9 @@ __all__ = [
     "DatasetManifest",
     "DatasetWrite",
     "DirectoryNotEmpty",
+    "FileChanged",
     "FileInfo",
+    "FolderEntry",
     "FormatNotSupported",
     "InvalidAppend",
     "InvalidInput",
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
         CommitStateUnknown,
         DatasetIncomplete,
         DirectoryNotEmpty,
+        FileChanged,
         FormatNotSupported,
         InvalidAppend,
         InvalidInput,
@@ -86,7 +89,7 @@ if TYPE_CHECKING:
     from pds.manifest import DatasetManifest
     from pds.options import WriteOptions
     from pds.partition import partition_path
-    from pds.store import FileInfo, Store
+    from pds.store import FileInfo, FolderEntry, Store
     from pds.table import Table
     from pds.tables.results import CommitResult, VacuumResult
     from pds.tables.scan import TableScan
@@ -97,6 +100,7 @@ _HOMES = {
     "DatasetManifest": "pds.manifest",
     "DatasetWrite": "pds.dataset",
     "FileInfo": "pds.store",
+    "FolderEntry": "pds.store",
     "ParquetDatasetStore": "pds.dataset",
     "StagedPart": "pds._pds",
     "Store": "pds.store",

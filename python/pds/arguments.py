@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from pds import _pds
 from pds.errors import InvalidInput, InvalidType
+from pds.paths import file_path
 
 ArrowStream = Any
 """Any object with `__arrow_c_stream__`: a table or reader of pyarrow, polars, pandas, DuckDB, arro3, …"""
@@ -28,10 +29,10 @@ def text(what: str, value: object) -> str:
 
 
 def one_key(dataset_key: object, key: object) -> str:
-    """The dataset's key, given under either name."""
+    """The one spelling of the dataset's key, given under either name."""
     if (dataset_key is None) == (key is None):
         raise InvalidType("give the dataset's key once, as dataset_key or as key")
-    return text("a dataset's key", key if dataset_key is None else dataset_key)
+    return file_path(key if dataset_key is None else dataset_key)
 
 
 def check_text(overwrite: object, run_id: object, metadata: object) -> None:
@@ -105,17 +106,23 @@ def schema_hash(schema: pa.Schema) -> str:
     return hashlib.sha256(schema.to_string().encode()).hexdigest()[:16]
 
 
-def column_names(columns: object) -> list[str] | None:
-    """The names of the columns asked for."""
+def column_paths(columns: object) -> list[str] | None:
+    """The names of the columns asked for, each as often as it is asked for."""
     if columns is None:
         return None
     if isinstance(columns, str) or not isinstance(columns, Sequence):
         raise InvalidType(f"columns must be a list of names, not {columns!r}")
     for name in columns:
         text("a name in columns", name)
-    if len(set(columns)) < len(columns):
-        raise InvalidInput(f"a column is asked for twice in {list(columns)}")
     return list(columns)
+
+
+def column_names(columns: object) -> list[str] | None:
+    """The names of the columns asked for, each once."""
+    names = column_paths(columns)
+    if names is not None and len(set(names)) < len(names):
+        raise InvalidInput(f"a column is asked for twice in {names}")
+    return names
 
 
 def check_task(task: object) -> None:

@@ -9,6 +9,7 @@
     pds odf show       URL [BLOCK]     a block as YAML, by its hash; the newest if none is named
     pds odf schema     URL [BLOCK]     the columns, as they were at a block
     pds odf verify     URL             links, rules and every byte of the dataset
+    pds odf vacuum     URL             remove what no reference leads to
     pds doctor         URL             what the store can and cannot do
 
 The URL of an Open Data Fabric dataset is that of its folder.
@@ -25,11 +26,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from pds import ParquetDatasetStore, Store
+from pds import ParquetDatasetStore, Store, errors
 from pds.doctor import probe
-from pds.errors import DatasetIncomplete, InvalidInput, InvalidPath, ManifestCorrupted, VerificationFailed
+from pds.errors import InvalidInput, InvalidPath, VerificationFailed
 from pds.errors import RemoteStoreError as StoreError
 from pds.odf import Dataset
 
@@ -43,6 +45,7 @@ _FAILED: Final = 1
 _USAGE: Final = 2
 _INTERRUPTED: Final = 130
 _DAY_SECONDS: Final = 86400.0
+_RETENTION_DAYS: Final = 7.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,11 +118,21 @@ def _parser() -> argparse.ArgumentParser:
         ("show", _show_block, "print a block as YAML"),
         ("schema", _schema, "print the columns"),
         ("verify", _verify_chain, "check links, rules and every byte"),
+        ("vacuum", _vacuum_chain, "remove what no reference leads to"),
     ):
         verb = verbs.add_parser(name, parents=[common], help=text, description=text)
         verb.set_defaults(run=run, folder="")
         if run in {_show_block, _schema}:
             verb.add_argument("block", metavar="BLOCK", nargs="?", help="the block's hash (default: the newest)")
+        if run is _vacuum_chain:
+            verb.add_argument(
+                "--older-than",
+                type=float,
+                default=_RETENTION_DAYS,
+                metavar="DAYS",
+                help="age at which objects go, at least 2 (default: 7)",
+            )
+            verb.add_argument("--dry-run", action="store_true", help="only print what would be removed")
     text = "try out, under a key of its own, what the store can do"
     doctor = commands.add_parser("doctor", parents=[common], help=text, description=text)
     doctor.set_defaults(run=_doctor)
@@ -158,7 +171,7 @@ def _verify(store: Store, args: argparse.Namespace) -> int:
     for key in [args.key] if args.key else datasets.list_datasets():
         try:
             report = datasets.verify_dataset(key)
-        except (DatasetIncomplete, ManifestCorrupted) as damage:
+        except (errors.DatasetIncomplete, errors.ManifestCorrupted) as damage:
             code = _complain(damage, _FAILED)
             continue
         _print(
@@ -206,6 +219,20 @@ def _verify_chain(store: Store, args: argparse.Namespace) -> int:
             _complain(f"{path}: {message}", _FAILED)
         return _FAILED
     _print(f"{args.folder}: ok, {found.blocks} blocks, {found.slices} slices, {found.rows} rows")
+    return _OK
+
+
+def _vacuum_chain(store: Store, args: argparse.Namespace) -> int:
+    try:
+        older_than = timedelta(days=args.older_than)
+    except (OverflowError, ValueError) as error:
+        msg = f"--older-than cannot be {args.older_than} days"
+        raise InvalidInput(msg) from error
+    found = Dataset(store, args.folder).vacuum(older_than, dry_run=args.dry_run)
+    for path in found.files:
+        _print(path)
+    done = "would be removed" if args.dry_run else "removed"
+    _print(f"{args.folder}: {len(found.files)} objects, {found.bytes} bytes {done}")
     return _OK
 
 

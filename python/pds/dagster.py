@@ -4,7 +4,10 @@
 
 Keys: the segments of the asset key, then the partition key as one more segment; an op
 output lies under ``run id/step key/output name``. What a store path cannot hold, and the
-names a dataset keeps for itself, are written as ``%XX``, so that two keys never meet.
+names a dataset keeps for itself, are written as ``%XX``. The partition ``b`` of the asset ``a``
+and the asset ``a/b`` have one place: the manifest says whose dataset it is, and the other's
+writes and reads fail with ``AlreadyExists``; name one of them differently, or give them stores
+of their own.
 
 Output: anything with ``__arrow_c_stream__`` (pyarrow, polars, pandas, duckdb, a record
 batch reader). A run over several partitions hands over a mapping with one value for each.
@@ -14,7 +17,8 @@ Input: the type annotation says what is loaded: ``pyarrow.Table`` (also without 
 annotation), ``pyarrow.RecordBatchReader`` (a stream), ``polars.DataFrame``,
 ``pandas.DataFrame``, or ``dict[str, …]`` of them, by partition key. Several partitions are
 always such a mapping, none at all is ``None``. Input metadata: ``columns`` (a list of
-names), ``allow_missing_partitions`` (as in Dagster's own managers).
+names), ``allow_missing_partitions`` (as in Dagster's own managers; a partition that is being
+written is waited for).
 
 Example:
     ```python
@@ -30,6 +34,7 @@ Example:
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
 import unicodedata
@@ -39,8 +44,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Union, get_a
 import pyarrow as pa
 from dagster import IOManager, MetadataValue, TableColumn, TableColumnConstraints, TableSchema
 
-from pds import ParquetDatasetStore
-from pds.errors import InvalidInput, InvalidType
+from pds import ParquetDatasetStore, errors
+from pds.errors import AlreadyExists, InvalidInput, InvalidType, NotFound, RemoteStoreError
 
 if TYPE_CHECKING:
     import remote_store
@@ -51,7 +56,12 @@ if TYPE_CHECKING:
 __all__ = ["DatasetIOManager", "dagster_io_manager"]
 
 _SERIALIZER: Final = "parquet-dataset"
-_RESERVED: Final = frozenset({".", "..", "_SUCCESS", "manifest.json", "_publish.json"})
+# A folder that holds it has a writer, or had one that was interrupted.
+_INTENT: Final = "_publish.json"
+_RESERVED: Final = frozenset({".", "..", "_SUCCESS", "manifest.json", _INTENT})
+# Names in a manifest that say whose dataset it is.
+_ASSET_KEY: Final = "dagster/asset_key"
+_PARTITION_KEY: Final = "dagster/partition_key"
 _RESERVED_PREFIX: Final = ".pds-"
 _FRAMES: Final = {
     "pyarrow.Table": ("pyarrow", "Table"),
@@ -104,8 +114,12 @@ class DatasetIOManager(IOManager):
         """Write ``obj`` as the dataset of this output, or one for each partition."""
         keys = _output_keys(context)
         values = _by_partition(obj, list(keys))
+        owners = {partition: _owner(context, partition) for partition in values}
+        for partition, owner in owners.items():
+            self._check_owner(keys[partition], owner)
         written = [
-            _write(self._datasets, value, keys[partition], context.run_id) for partition, value in values.items()
+            _write(self._datasets, value, keys[partition], context.run_id, owners[partition])
+            for partition, value in values.items()
         ]
         context.add_output_metadata(_metadata(written))
 
@@ -119,26 +133,52 @@ class DatasetIOManager(IOManager):
             if wanted.mapping:
                 msg = f"input {context.name!r} wants a mapping, but {path!r} has no partitions"
                 raise InvalidType(msg)
+            self._check_owner(path, _owner(context, None))
             return self._read(path, wanted.frame, columns)
         keys = _partition_keys(path, context.asset_partition_keys)
         several = wanted.mapping or len(keys) > 1
-        if metadata.get("allow_missing_partitions"):
-            keys = self._existing(context, keys)
-        if not several:
-            return next((self._read(key, wanted.frame, columns) for key in keys.values()), None)
-        if not wanted.fits_mapping:
+        if several and not wanted.fits_mapping:
             msg = (
                 f"input {context.name!r} covers {len(keys)} partitions of {path!r}: "
                 f"annotate it as dict[str, {wanted.frame}]"
             )
             raise InvalidType(msg)
-        return {part: self._read(key, wanted.frame, columns) for part, key in keys.items()}
+        found = {}
+        for partition, key in keys.items():
+            self._check_owner(key, _owner(context, partition))
+            if metadata.get("allow_missing_partitions") and not self._is_there(key):
+                context.log.warning("partition %s has no dataset: left out", partition)
+                continue
+            try:
+                found[partition] = self._read(key, wanted.frame, columns)
+            except errors.DatasetIncomplete:
+                # A writer that was waited for may have ended without a dataset.
+                if not metadata.get("allow_missing_partitions") or self._is_there(key):
+                    raise
+                context.log.warning("partition %s has no dataset: left out", partition)
+        return found if several else next(iter(found.values()), None)
 
-    def _existing(self, context: InputContext, keys: dict[str, str]) -> dict[str, str]:
-        found = {part: key for part, key in keys.items() if self._datasets.dataset_exists(key)}
-        for partition in keys.keys() - found.keys():
-            context.log.warning("partition %s has no dataset: left out", partition)
-        return found
+    def _is_there(self, key: str) -> bool:
+        """Whether there is a dataset, or a writer under way, for which a read waits."""
+        datasets = self._datasets
+        # The writer may end between the first two questions.
+        return (
+            datasets.dataset_exists(key) or datasets.store.is_file(f"{key}/{_INTENT}") or datasets.dataset_exists(key)
+        )
+
+    def _check_owner(self, key: str, owner: dict[str, str]) -> None:
+        """Refuse the place of another asset's dataset."""
+        try:
+            there = self._datasets.read_manifest(key).metadata or {}
+        except (NotFound, errors.ManifestCorrupted):
+            return
+        theirs: dict[str, str] = {name: there[name] for name in (_ASSET_KEY, _PARTITION_KEY) if name in there}
+        if owner and theirs and theirs != owner:
+            msg = (
+                f"{key!r} holds {_told(theirs)}, so {_told(owner)} cannot be there too: "
+                "name one of them differently, or give them stores of their own"
+            )
+            raise AlreadyExists(msg, path=key)
 
     def _read(self, key: str, frame: str, columns: list[str] | None) -> object:
         if frame == "pyarrow.RecordBatchReader":
@@ -232,6 +272,19 @@ def _output_keys(context: OutputContext) -> dict[str | None, str]:
     return {partition: f"{path}/{_escape(str(partition))}" for partition in partitions}
 
 
+def _owner(context: InputContext | OutputContext, partition: str | None) -> dict[str, str]:
+    """Whose dataset it is, for the manifest; nothing for an op's output."""
+    if not context.has_asset_key:
+        return {}
+    asset = {_ASSET_KEY: context.asset_key.to_string()}
+    return asset if partition is None else {**asset, _PARTITION_KEY: partition}
+
+
+def _told(owner: Mapping[str, str]) -> str:
+    partition = f"partition {owner[_PARTITION_KEY]!r} of " if _PARTITION_KEY in owner else ""
+    return f"{partition}asset {owner.get(_ASSET_KEY, '')}"
+
+
 def _upstream_path(context: InputContext) -> str:
     return _join(context.asset_key.path if context.has_asset_key else context.get_identifier())
 
@@ -267,11 +320,17 @@ def _columns(value: object) -> list[str] | None:
     return list(value)
 
 
-def _write(datasets: ParquetDatasetStore, obj: _Arrow, key: str, run_id: str) -> _Written:
+def _write(datasets: ParquetDatasetStore, obj: _Arrow, key: str, run_id: str, owner: dict[str, str]) -> _Written:
     """Write in the two steps, which tell the size of what was written."""
     stream = pa.RecordBatchReader.from_stream(obj)
-    write = datasets.begin_write(key, overwrite=True, run_id=run_id)
-    parts = write.prepare(stream) or write.prepare_empty(stream.schema)
+    write = datasets.begin_write(key, overwrite=True, run_id=run_id, metadata=owner or None)
+    try:
+        parts = write.prepare(stream) or write.prepare_empty(stream.schema)
+    except BaseException:
+        # What failed is what is told.
+        with contextlib.suppress(RemoteStoreError):
+            write.abort_all()
+        raise
     manifest = write.publish(parts, stream.schema)
     return _Written(manifest, stream.schema, sum(part.bytes for part in parts))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["DatasetWrite", "ParquetDatasetStore", "VerifyReport"]
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -19,22 +20,24 @@ from pds.arguments import (
     check_task,
     check_text,
     check_where,
-    column_names,
+    column_paths,
     is_resident,
     one_key,
     schema_hash,
 )
 from pds.capability import Capability
-from pds.errors import InvalidInput
+from pds.errors import DirectoryNotEmpty
 from pds.manifest import DatasetManifest
 from pds.options import NewWrite, TaskOptions, WriteOptions
+from pds.paths import folder_path
 from pds.store import Store, handle_of, require
+from pds.tables.predicate import Predicate
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
     import remote_store
 
-    from pds._pds import StagedPart
+    from pds._pds import PartIndex, StagedPart
 
 _DAY_SECONDS = 86_400.0
 # So much data stays in memory until it is published, however badly it compresses.
@@ -147,7 +150,7 @@ class ParquetDatasetStore:
         Args:
             table: A pyarrow Table, or any object with `__arrow_c_stream__`; a stream of any length is
                 written in bounded memory.
-            dataset_key: The folder, relative to the store.
+            dataset_key: The folder, relative to the store; `/a//b/` and `./a/b` are `a/b`.
             overwrite: Replace a dataset that is there.
             run_id: The run that writes, for the manifest.
             metadata: Pairs of strings, for the manifest.
@@ -209,7 +212,8 @@ class ParquetDatasetStore:
 
         Args:
             dataset_key: The folder.
-            columns: Names of columns, in the order wanted. None is all.
+            columns: Names of columns, in the order wanted; a name may be given twice. A field of a struct
+                is named by dots and comes as a column of its own name: `s.x` as `x`. Defaults to all.
             key: Another name of `dataset_key`.
 
         Raises:
@@ -219,7 +223,7 @@ class ParquetDatasetStore:
             NotFound: There is a marker but no manifest.
             InvalidInput: There is no such column; the error lists those there are.
         """
-        table: pa.Table = _pds.read_dataset(self._handle, one_key(dataset_key, key), column_names(columns))
+        table: pa.Table = _pds.read_dataset(self._handle, one_key(dataset_key, key), column_paths(columns))
         return table
 
     def scan_dataset(
@@ -237,18 +241,20 @@ class ParquetDatasetStore:
 
         Args:
             dataset_key: The folder.
-            columns: Names of columns. None is all.
-            where: Keep the rows for which this holds; it may use columns that are not in `columns`.
+            columns: As for `read_dataset`.
+            where: Keep the rows for which this holds; it may use columns that are not in `columns`. Only
+                the columns that are asked for or filtered on are fetched.
             key: Another name of `dataset_key`.
 
         Raises:
             The errors of `read_dataset`; those of the data while the stream is read.
         """
-        wanted = column_names(columns)
+        wanted = column_paths(columns)
         check_where(where)
-        needed = None if where is not None else wanted
-        scan = _pds.scan_dataset(self._handle, one_key(dataset_key, key), needed)
-        return _reader(scan, wanted, where)
+        opened = _pds.open_dataset(self._handle, one_key(dataset_key, key))
+        if where is None:
+            return _reader(opened.scan(wanted))
+        return _filtered(opened, wanted, where)
 
     def read_part(
         self,
@@ -256,6 +262,8 @@ class ParquetDatasetStore:
         manifest: DatasetManifest,
         index: int,
         columns: Sequence[str] | None = None,
+        *,
+        part_index: PartIndex | None = None,
     ) -> pa.RecordBatchReader:
         """Read one part of the dataset that `manifest` describes, as a stream.
 
@@ -263,13 +271,26 @@ class ParquetDatasetStore:
             key: The folder.
             manifest: The manifest as it was read; another dataset at the key is refused.
             index: The part's position in the manifest.
-            columns: Names of columns. None is all.
+            columns: Names of columns, fields of structs by dots. Defaults to all.
+            part_index: What `index_parts` gave for the manifest. Without it the footers of all parts are
+                read where the part alone does not show which of them it is; give it where many parts of
+                a dataset are read one by one.
+
+        Raises:
+            The errors of `read_dataset`; DatasetIncomplete if the dataset was replaced; PartCorrupted if
+                the part is another one than the one written there.
+        """
+        paths = column_paths(columns)
+        scan = _pds.scan_part(self._handle, one_key(key, None), manifest.to_json(), index, paths, part_index)
+        return _reader(scan)
+
+    def index_parts(self, key: str, manifest: DatasetManifest) -> PartIndex:
+        """Look at all parts of the dataset that `manifest` describes, for `read_part`. Can be pickled.
 
         Raises:
             The errors of `read_dataset`; DatasetIncomplete if the dataset was replaced.
         """
-        scan = _pds.scan_part(self._handle, one_key(key, None), manifest.to_json(), index, column_names(columns))
-        return _reader(scan, None, None)
+        return _pds.index_parts(self._handle, one_key(key, None), manifest.to_json())
 
     def read_manifest(self, dataset_key: str | None = None, *, key: str | None = None) -> DatasetManifest:
         """Read a dataset's manifest.
@@ -292,11 +313,10 @@ class ParquetDatasetStore:
         Raises:
             NotFound: There is none.
         """
-        found = one_key(dataset_key, key)
-        _pds.delete_dataset(self._handle, found)
+        folder = one_key(dataset_key, key)
+        _pds.delete_dataset(self._handle, folder)
         if not isinstance(self._store, Store):
-            # Such a store may keep the folder that its files were in.
-            self._store.delete_folder(found, recursive=True, missing_ok=True)
+            _remove_empty_folders(self._store, folder)
 
     def verify_dataset(self, dataset_key: str | None = None, *, key: str | None = None) -> VerifyReport:
         """Read every byte of a dataset and check all there is to check.
@@ -308,7 +328,7 @@ class ParquetDatasetStore:
 
     def list_datasets(self, prefix: str = "") -> list[str]:
         """The keys of the complete datasets below a folder."""
-        return _pds.list_datasets(self._handle, prefix)
+        return _pds.list_datasets(self._handle, folder_path(prefix))
 
     def clean_dataset(
         self,
@@ -403,27 +423,42 @@ class DatasetWrite:
         _pds.abort_all(self.datasets._handle, self)  # noqa: SLF001 one module
 
 
-def _reader(scan: _pds.Scan, columns: list[str] | None, where: pc.Expression | None) -> pa.RecordBatchReader:
-    schema: pa.Schema = scan.schema
-    if where is not None:
-        check_filter(schema, where)
-    if columns is not None and where is not None:
-        for name in columns:
-            if schema.get_field_index(name) < 0:
-                raise InvalidInput(f"no column {name!r}; there are {schema.names}")
-        schema = pa.schema([schema.field(name) for name in columns]).with_metadata(schema.metadata)
+def _remove_empty_folders(store: remote_store.Store, folder: str) -> None:
+    """Remove the folders that a dataset's files were in, and nothing that was written there meanwhile."""
+    for entry in list(store.list_folders(folder)):
+        _remove_empty_folders(store, str(entry.path))
+    with contextlib.suppress(DirectoryNotEmpty):
+        store.delete_folder(folder, missing_ok=True)
+
+
+def _reader(scan: _pds.Scan) -> pa.RecordBatchReader:
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            while (batch := scan.next_batch()) is not None:
+                yield batch
+        finally:
+            scan.close()
+
+    return pa.RecordBatchReader.from_batches(scan.schema, batches())
+
+
+def _filtered(opened: _pds.OpenDataset, columns: list[str] | None, where: pc.Expression) -> pa.RecordBatchReader:
+    schema = opened.schema
+    check_filter(schema, where)
+    wanted = schema.names if columns is None else columns
+    predicate = Predicate(where, schema)
+    # What is asked for comes first, then what is filtered on.
+    scan = opened.scan([*wanted, *predicate.columns])
+    outputs = pa.schema(list(scan.schema)[: len(wanted)]).with_metadata(scan.schema.metadata)
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
             while (batch := scan.next_batch()) is not None:
-                if where is None:
-                    yield batch
-                    continue
-                kept = pa.Table.from_batches([batch]).filter(where)
-                if columns is not None:
-                    kept = kept.select(columns)
-                yield from kept.to_batches()
+                filtered_on = pa.RecordBatch.from_arrays(batch.columns[len(wanted) :], predicate.columns)
+                kept = batch.filter(predicate.holds([filtered_on], batch.num_rows))
+                if kept.num_rows:
+                    yield kept.select(list(range(len(wanted))))
         finally:
             scan.close()
 
-    return pa.RecordBatchReader.from_batches(schema, batches())
+    return pa.RecordBatchReader.from_batches(outputs, batches())

@@ -1,7 +1,8 @@
 """The errors of pds.
 
-Where remote-store is installed, the classes it has are used themselves, so that `except` clauses
-written for one catch the errors of the other.
+Where remote-store is installed, the classes it has are used themselves, those of
+`remote_store.ext.parquet` included, so that `except` clauses written for one catch the errors of the
+other.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ __all__ = [
     "CommitStateUnknown",
     "DatasetIncomplete",
     "DirectoryNotEmpty",
+    "FileChanged",
     "FormatNotSupported",
     "InvalidAppend",
     "InvalidInput",
@@ -32,9 +34,11 @@ __all__ = [
     "VersionExpired",
 ]
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pds._dataset_errors import DatasetIncomplete, ManifestCorrupted, PartCorrupted
     from pds._errors import (
         AlreadyExists,
         BackendUnavailable,
@@ -73,45 +77,8 @@ else:
         )
 
 
-class DatasetIncomplete(RemoteStoreError):
-    """The dataset is not in a readable state: its marker or a part is missing."""
-
-
-class PartCorrupted(DatasetIncomplete):
-    """A part is not what was written: changed, truncated, swapped, or no Parquet file."""
-
-
-class ManifestCorrupted(RemoteStoreError):
-    """The manifest cannot be parsed, or a field of it cannot be used.
-
-    Args:
-        message: What is wrong.
-        path: The manifest's path.
-        backend: The store's name.
-        reason: The field and what it should be, or the parser's complaint.
-    """
-
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        path: str | None = None,
-        backend: str | None = None,
-        reason: str = "",
-    ) -> None:
-        self.reason = reason
-        super().__init__(message, path=path, backend=backend)
-
-    def __str__(self) -> str:
-        text = super().__str__()
-        if not self.reason:
-            return text
-        shown = f"reason={self.reason!r}"
-        return f"{text} | {shown}" if text else shown
-
-    def __repr__(self) -> str:
-        text = super().__repr__()
-        return f"{text[:-1]}, reason={self.reason!r})" if self.reason else text
+class FileChanged(RemoteStoreError):
+    """The file was replaced while it was read; open it again."""
 
 
 class InvalidInput(RemoteStoreError, ValueError):
@@ -218,3 +185,15 @@ class VerificationFailed(BlockCorrupted):
     ) -> None:
         self.problems = problems or []
         super().__init__(message, path=path, backend=backend)
+
+
+_OF_DATASETS = frozenset({"DatasetIncomplete", "ManifestCorrupted", "PartCorrupted"})
+
+
+def __getattr__(name: str) -> object:
+    if name not in _OF_DATASETS:
+        raise AttributeError(f"module 'pds.errors' has no attribute {name!r}")
+    module = importlib.import_module("pds._dataset_errors")
+    for each in _OF_DATASETS:
+        globals()[each] = getattr(module, each)
+    return globals()[name]

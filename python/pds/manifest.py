@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from pds import _pds
-from pds.errors import ManifestCorrupted
+from pds import _pds, errors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,5 +51,5 @@ class DatasetManifest:
             data = bytes(text)
         else:
             reason = f"expected text, got {type(text).__name__}"
-            raise ManifestCorrupted("cannot parse the manifest's JSON", reason=reason)
+            raise errors.ManifestCorrupted("cannot parse the manifest's JSON", reason=reason)
         return cls(*_pds.parse_manifest(data))

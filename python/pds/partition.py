@@ -18,14 +18,18 @@ def partition_path(filename: str, /, **partitions: str | int) -> str:
     Raises:
         InvalidInput: If a piece is empty or holds `/`, or a name or value holds `=`.
     """
-    if not filename or "/" in filename:
-        raise InvalidInput(f"the file name must be one piece of a path, not {filename!r}")
+    if not filename:
+        raise InvalidInput("the file name must be non-empty")
+    if "/" in filename:
+        raise InvalidInput(f"the file name must not contain '/': {filename!r}")
     pieces = []
     for name, value in partitions.items():
         text = str(value)
-        if not text or any(mark in piece for piece in (name, text) for mark in "=/"):
-            raise InvalidInput(
-                f"a partition's name and value must not be empty nor hold '=' or '/': {name!r}, {text!r}"
-            )
+        for what, piece in (("partition key", name), (f"partition value of {name!r}", text)):
+            if not piece:
+                raise InvalidInput(f"the {what} must be non-empty")
+            for mark in "=/":
+                if mark in piece:
+                    raise InvalidInput(f"the {what} must not contain {mark!r}: {piece!r}")
         pieces.append(f"{name}={text}")
     return "/".join([*pieces, filename])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["FileInfo", "Store"]
+__all__ = ["FileInfo", "FolderEntry", "Store"]
 
+import contextlib
 import fnmatch
 import io
 import uuid
@@ -21,7 +22,9 @@ from pds.errors import (
     InvalidPath,
     InvalidType,
     NotFound,
+    RemoteStoreError,
 )
+from pds.paths import file_path, folder_path
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,8 +45,8 @@ _CAPABILITIES = frozenset(
         Capability.LAZY_READ,
     }
 )
-# Key pieces that are secrets whatever the store.
-_SECRET = ("secret", "key", "token", "password", "sas", "credential", "signature")
+# Files whose names begin so are being written; listings leave them out.
+_HIDDEN = ".pds-"
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,31 @@ class FileInfo:
     size: int
     modified_at: datetime
     etag: str | None = None
+
+
+class FolderEntry(str):
+    """A folder of a store: its name, with the path as an attribute.
+
+    Args:
+        path: The path, relative to the store.
+    """
+
+    __slots__ = ("path",)
+    path: str
+
+    def __new__(cls, path: str) -> Self:
+        """The entry of a path."""
+        entry = super().__new__(cls, path.rsplit("/", 1)[-1])
+        entry.path = path
+        return entry
+
+    def __getnewargs__(self) -> tuple[str]:
+        return (self.path,)
+
+    @property
+    def name(self) -> str:
+        """The last piece of the path."""
+        return str(self)
 
 
 class Store:
@@ -121,10 +149,7 @@ class Store:
         return f"{self._url.rstrip('/')}/{self._folder}" if self._folder else self._url
 
     def __repr__(self) -> str:
-        shown = "".join(
-            f", {name}={'***' if any(mark in name.lower() for mark in _SECRET) else value!r}"
-            for name, value in sorted(self._options.items())
-        )
+        shown = "".join(f", {name}={_pds.mask_option(name, value)!r}" for name, value in sorted(self._options.items()))
         return f"Store({self.url!r}{shown})"
 
     def __eq__(self, other: object) -> bool:
@@ -166,11 +191,11 @@ class Store:
         Raises:
             InvalidPath: The path cannot be used.
         """
-        handle = self._handle.child(_text(subpath))
+        folder = file_path(subpath)
         child = object.__new__(Store)
         child.__dict__.update(self.__dict__)
-        child._handle = handle
-        child._folder = "/".join(piece for piece in (self._folder, subpath) if piece)
+        child._handle = self._handle.child(folder)
+        child._folder = f"{self._folder}/{folder}" if self._folder else folder
         return child
 
     def supports(self, capability: Capability) -> bool:
@@ -178,9 +203,13 @@ class Store:
         return getattr(capability, "value", None) in {c.value for c in _CAPABILITIES}
 
     def metrics(self) -> dict[str, int]:
-        """Requests and bytes so far: `requests` and its kinds `get`, `put`, `head`, `list`, `delete`,
-        `copy`, `post`; `bytes_read`, `bytes_written`, `retries`.
-        """  # noqa: D205 one sentence
+        """Requests and bytes so far, kept over `close`.
+
+        Returns:
+            `requests` and its kinds `get`, `put`, `head`, `list`, `delete`, `copy` and `post`;
+            `bytes_read` and `bytes_written`, and of both together by kind `get_bytes`, `put_bytes`
+            and so on; `retries`.
+        """
         return self._handle.metrics()
 
     def reset_metrics(self) -> None:
@@ -194,17 +223,25 @@ class Store:
 
         Raises:
             NotFound: There is no such file.
+            InvalidPath: The path cannot be used, or is that of a folder.
         """
-        return self._handle.read(_text(path))
+        path = file_path(path)
+        with self._file_expected(path):
+            return self._handle.read(path)
 
     def read(self, path: str) -> BinaryIO:
         """A file to read from, seekable; bytes are fetched as they are asked for.
 
+        All bytes are of the version that is there now: FileChanged is raised by a read after the file
+        was replaced.
+
         Raises:
             NotFound: There is no such file.
+            InvalidPath: The path cannot be used, or is that of a folder.
         """
+        path = file_path(path)
         info = self.get_file_info(path)
-        raw = _RangedFile(self._handle, path, info.size)
+        raw = _RangedFile(self._handle, path, info)
         return cast("BinaryIO", io.BufferedReader(raw, buffer_size=1 << 20))
 
     read_seekable = read
@@ -215,11 +252,13 @@ class Store:
 
     def is_file(self, path: str) -> bool:
         """Whether there is a file."""
-        return self._handle.head(_text(path)) is not None
+        path = folder_path(path)
+        return bool(path) and self._handle.head(path) is not None
 
     def is_folder(self, path: str) -> bool:
         """Whether there is a folder. Where folders do not exist of their own: whether it has files."""
-        if self._handle.is_local_folder(_text(path)):
+        path = folder_path(path)
+        if not path or self._handle.is_local_folder(path):
             return True
         files, folders = self._handle.list(path, recursive=False)
         return bool(files or folders)
@@ -229,22 +268,53 @@ class Store:
 
         Raises:
             NotFound: There is no such file.
+            InvalidPath: The path cannot be used, or is that of a folder.
         """
-        found = self._handle.head(_text(path))
-        if found is None:
+        path = file_path(path)
+        found = self._handle.head(path)
+        if found is not None:
+            return _info(found)
+        with self._file_expected(path):
             raise NotFound(f"there is no file {path!r}", path=path)
-        return _info(found)
 
     def list_files(self, path: str = "", *, recursive: bool = False, pattern: str | None = None) -> Iterator[FileInfo]:
         """The files of a folder, with `recursive` of all folders below it; `pattern` filters names."""
-        files, _ = self._handle.list(_text(path), recursive=recursive)
-        infos = map(_info, files)
-        return (info for info in infos if pattern is None or fnmatch.fnmatchcase(info.name, pattern))
+        files, _ = self._handle.list(folder_path(path), recursive=recursive)
+        infos = (_info(file) for file in files)
+        return (
+            info
+            for info in infos
+            if not info.name.startswith(_HIDDEN) and (pattern is None or fnmatch.fnmatchcase(info.name, pattern))
+        )
 
-    def list_folders(self, path: str = "") -> Iterator[str]:
-        """The names of the folders in a folder."""
-        _, folders = self._handle.list(_text(path), recursive=False)
-        return (folder.rsplit("/", 1)[-1] for folder in folders)
+    def list_folders(self, path: str = "") -> Iterator[FolderEntry]:
+        """The folders in a folder: names, with their paths as attributes."""
+        _, folders = self._handle.list(folder_path(path), recursive=False)
+        return map(FolderEntry, folders)
+
+    @contextlib.contextmanager
+    def _file_expected(self, path: str) -> Iterator[None]:
+        """Where no file is found: tells whether a folder is there."""
+        try:
+            yield
+        except NotFound:
+            if self.is_folder(path):
+                raise InvalidPath(f"not a file but a directory: {path}", path=path) from None
+            raise
+
+    @contextlib.contextmanager
+    def _target(self, path: str) -> Iterator[None]:
+        """Tells what is in the way of a file that is written, where folders exist of their own."""
+        try:
+            yield
+        except RemoteStoreError as error:
+            if self._handle.is_local_folder(path):
+                raise InvalidPath(f"not a file but a directory: {path}", path=path) from error
+            if isinstance(error, NotFound) and self._handle.is_local_folder(""):
+                for folder in _folders_of(path):
+                    if self.is_file(folder):
+                        raise InvalidPath(f"not a directory but a file: {folder}", path=path) from error
+            raise
 
     # -- writing ---------------------------------------------------------------
 
@@ -253,11 +323,14 @@ class Store:
 
         Raises:
             AlreadyExists: The file exists and `overwrite` is not set.
+            InvalidPath: The path cannot be used, or a folder is there.
         """
+        path = file_path(path)
         data = content if isinstance(content, bytes | bytearray | memoryview) else content.read()
         if not isinstance(data, bytes | bytearray | memoryview):
             raise InvalidType("content must be bytes or a binary file")
-        self._handle.write(_text(path), bytes(data), overwrite)
+        with self._target(path):
+            self._handle.write(path, bytes(data), overwrite)
 
     write_atomic = write
 
@@ -266,10 +339,16 @@ class Store:
 
         Raises:
             NotFound: There is none and `missing_ok` is not set.
+            InvalidPath: The path cannot be used, or is that of a folder.
         """
-        if not missing_ok:
+        path = file_path(path)
+        try:
             self.get_file_info(path)
-        self._handle.delete([_text(path)])
+        except NotFound:
+            if missing_ok:
+                return
+            raise
+        self._handle.delete([path])
 
     def delete_folder(self, path: str, *, recursive: bool = False, missing_ok: bool = False) -> None:
         """Delete a folder.
@@ -277,11 +356,15 @@ class Store:
         Raises:
             NotFound: There is none and `missing_ok` is not set.
             DirectoryNotEmpty: It has content and `recursive` is not set.
+            InvalidPath: The path cannot be used, is the store's root, or is that of a file.
         """
-        if not _text(path):
+        path = folder_path(path)
+        if not path:
             raise InvalidPath("the store's root cannot be deleted", path=path)
         files, _ = self._handle.list(path, recursive=True)
         if not files and not self._handle.is_local_folder(path):
+            if self.is_file(path):
+                raise InvalidPath(f"not a directory but a file: {path}", path=path)
             if missing_ok:
                 return
             raise NotFound(f"there is no folder {path!r}", path=path)
@@ -291,29 +374,42 @@ class Store:
         self._handle.remove_empty_folder(path)
 
     def move(self, src: str, dst: str, *, overwrite: bool = False) -> None:
-        """Move a file.
+        """Move a file; onto itself nothing happens.
 
         Raises:
             NotFound: There is no `src`.
             AlreadyExists: `dst` exists and `overwrite` is not set.
+            InvalidPath: A path cannot be used, or is that of a folder.
         """
-        self._handle.copy(_text(src), _text(dst), overwrite, remove=True)
+        self._copy(src, dst, overwrite=overwrite, remove=True)
 
     def copy(self, src: str, dst: str, *, overwrite: bool = False) -> None:
-        """Copy a file inside the store.
+        """Copy a file inside the store; onto itself nothing happens.
 
         Raises:
             NotFound: There is no `src`.
             AlreadyExists: `dst` exists and `overwrite` is not set.
+            InvalidPath: A path cannot be used, or is that of a folder.
         """
-        self._handle.copy(_text(src), _text(dst), overwrite, remove=False)
+        self._copy(src, dst, overwrite=overwrite, remove=False)
+
+    def _copy(self, src: str, dst: str, *, overwrite: bool, remove: bool) -> None:
+        source, target = file_path(src), file_path(dst)
+        try:
+            with self._target(target):
+                self._handle.copy(source, target, overwrite, remove)
+        except (NotFound, InvalidPath):
+            # What is wrong with the source comes first.
+            self.get_file_info(source)
+            raise
 
 
 class _RangedFile(io.RawIOBase):
-    """A file of known size that asks for the bytes that are read."""
+    """One version of a file, of which the bytes are asked for that are read."""
 
-    def __init__(self, handle: _pds.StoreHandle, path: str, size: int) -> None:
-        self._handle, self._path, self._size, self._at = handle, path, size, 0
+    def __init__(self, handle: _pds.StoreHandle, path: str, info: FileInfo) -> None:
+        self._handle, self._path, self._at = handle, path, 0
+        self._size, self._etag = info.size, info.etag
 
     def readable(self) -> bool:
         return True
@@ -335,7 +431,7 @@ class _RangedFile(io.RawIOBase):
         wanted = min(len(buffer), self._size - self._at)
         if wanted <= 0:
             return 0
-        data = self._handle.read(self._path, self._at, wanted)
+        data = self._handle.read(self._path, self._at, wanted, self._etag)
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
@@ -351,14 +447,10 @@ def _option(name: str, value: object) -> str:
     raise InvalidType(f"option {name} must be text, a number or a boolean, not {type(value).__name__}")
 
 
-def _text(path: str) -> str:
-    if not isinstance(path, str):
-        raise InvalidType(f"a path must be a string, not {type(path).__name__}")
-    try:
-        path.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidPath(f"path {path!r} is not text that can be encoded", path=path) from error
-    return path
+def _folders_of(path: str) -> Iterator[str]:
+    """The folders that a file lies in, outermost first."""
+    pieces = path.split("/")
+    return ("/".join(pieces[:end]) for end in range(1, len(pieces)))
 
 
 def _info(found: tuple[str, int, float, str | None]) -> FileInfo:

@@ -5,6 +5,8 @@ from __future__ import annotations
 __all__ = ["CheckResult", "CommitResult", "ScanPlan", "Table", "TableChanges", "TableScan", "Tags", "VacuumResult"]
 
 import json
+import os
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
@@ -39,6 +41,15 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _TIMEOUT_SECONDS = 120.0
+
+
+class _Shown:
+    """Guards which snapshot a table shows; anew in a forked child, which may lack the thread that held it."""
+
+    lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=lambda: setattr(_Shown, "lock", threading.Lock()))
 
 
 class Table(Snapshot):
@@ -104,12 +115,13 @@ class Table(Snapshot):
             schema: The columns.
             key: The columns that identify a row. They are not checked to be unique.
             sort_by: The columns that files are sorted by.
-            exists_ok: Open the table if there is one with the same schema.
+            exists_ok: Open the table if there is one with the same schema, key and order.
             options: As for `Table`.
             commit_timeout: As for `Table`.
 
         Raises:
-            AlreadyExists: There is a table, or with `exists_ok` one with other columns.
+            AlreadyExists: There is a table, or with `exists_ok` one with other columns, another key or order.
+            ManifestCorrupted: There is no table, but manifests of one that was removed in part.
             UnsafeStore: The store does not keep conditions, so writers would undo one another.
             InvalidInput: Parquet cannot hold a column, by name; or a key is no column.
         """
@@ -126,7 +138,17 @@ class Table(Snapshot):
         found = cls._of(place, _pds.TableHandle.open(place.handle, path, None))
         if not found.schema.equals(schema):
             raise AlreadyExists(f"there is a table with other columns: {found.schema.names}", path=path)
+        for name, wanted in zip(("key", "sort_by"), names, strict=True):
+            there = found._columns_of(name)  # noqa: SLF001 ours
+            if there != wanted:
+                raise AlreadyExists(f"there is a table with {name}={there}, not {wanted}", path=path)
         return found
+
+    def _columns_of(self, role: str) -> list[str]:
+        """The names of the columns of the table's key, or of its order."""
+        manifest = self._manifest()
+        names = {column["id"]: column["name"] for column in manifest["schema"]["columns"]}
+        return [names[column] for column in manifest[role]]
 
     @staticmethod
     def exists(store: Store, path: str) -> bool:
@@ -172,7 +194,8 @@ class Table(Snapshot):
 
     def refresh(self) -> Self:
         """Show the newest snapshot from now on."""
-        self._handle = _pds.TableHandle.open(self._place.handle, self.path, None)
+        began = self._handle
+        self._show(_pds.TableHandle.open(self._place.handle, self.path, None), began)
         return self
 
     def as_of(self, when: int | datetime | str) -> Self:
@@ -273,12 +296,12 @@ class Table(Snapshot):
             stream = stream.read_all()
 
         def execute(clauses: Clauses, key: str | None) -> CommitResult:
-            before, place = self._requests(), self._place
-            outcome, handle = self._handle.merge(stream, names, clauses, place.options, key, place.timeout)
+            before, place, began = self._requests(), self._place, self._handle
+            outcome, handle = began.merge(stream, names, clauses, place.options, key, place.timeout)
             if outcome is not None:
-                return self._done(outcome, handle, before)
-            self._handle = handle
-            return self._unchanged(before)
+                return self._done(outcome, handle, before, began)
+            self._show(handle, began)
+            return self._unchanged(before, handle)
 
         return Merge(execute)
 
@@ -287,20 +310,20 @@ class Table(Snapshot):
     ) -> CommitResult:
         check_key(idempotency_key)
         source = arrow_stream(data)
-        before = self._requests()
-        outcome, handle = self._handle.exchange(
+        before, began = self._requests(), self._handle
+        outcome, handle = began.exchange(
             source, self._place.options, is_resident(data), where, on, idempotency_key, self._place.timeout
         )
-        return self._done(outcome, handle, before)
+        return self._done(outcome, handle, before, began)
 
     def _write(self, data: ArrowStream, idempotency_key: str | None, *, overwrite: bool) -> CommitResult:
         check_key(idempotency_key)
         source = arrow_stream(data)
-        before = self._requests()
-        outcome, handle = self._handle.write(
+        before, began = self._requests(), self._handle
+        outcome, handle = began.write(
             source, self._place.options, is_resident(data), overwrite, idempotency_key, self._place.timeout
         )
-        return self._done(outcome, handle, before)
+        return self._done(outcome, handle, before, began)
 
     def delete(self, where: Where) -> CommitResult:
         """Delete the rows for which a predicate holds. No data file is written again.
@@ -319,12 +342,12 @@ class Table(Snapshot):
             InvalidInput: The predicate cannot be used.
             CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
-        before = self._requests()
-        outcome, rows, size, handle = self._handle.delete(predicate_of(where, self.schema), self._place.timeout)
-        self._handle = handle
+        before, began = self._requests(), self._handle
+        outcome, rows, size, handle = began.delete(predicate_of(where, self.schema), self._place.timeout)
+        self._show(handle, began)
         requests = self._requests() - before
         if outcome is None:
-            return self._unchanged(before)
+            return self._unchanged(before, handle)
         version, commit_id, attempts, waited, replayed, *_ = outcome
         return CommitResult(version, commit_id, rows, 0, size, requests, attempts, waited, replayed)
 
@@ -389,15 +412,15 @@ class Table(Snapshot):
         return self._handle.was_committed(text("commit_id", commit_id))
 
     def _commit(self, change: Callable[[_pds.TableHandle, float], tuple[_Outcome, _pds.TableHandle]]) -> CommitResult:
-        before = self._requests()
-        return self._done(*change(self._handle, self._place.timeout), before)
+        before, began = self._requests(), self._handle
+        return self._done(*change(began, self._place.timeout), before, began)
 
     def _rewrite(
         self, rewrite: Callable[[_pds.TableHandle, WriteOptions, float], tuple[_Outcome, _pds.TableHandle] | None]
     ) -> CommitResult | None:
-        before = self._requests()
-        done = rewrite(self._handle, self._place.options, self._place.timeout)
-        return None if done is None else self._done(*done, before)
+        before, began = self._requests(), self._handle
+        done = rewrite(began, self._place.options, self._place.timeout)
+        return None if done is None else self._done(*done, before, began)
 
     def _tag(self, name: str, version: int | None) -> CommitResult:
         return self._commit(lambda handle, timeout: handle.tag(name, version, timeout))
@@ -405,12 +428,18 @@ class Table(Snapshot):
     def _requests(self) -> int:
         return self.store.metrics()["requests"]
 
-    def _unchanged(self, before: int) -> CommitResult:
-        return CommitResult(self.version, "", 0, 0, 0, self._requests() - before, 0, 0.0, replayed=False)
+    def _unchanged(self, before: int, handle: _pds.TableHandle) -> CommitResult:
+        return CommitResult(handle.version, "", 0, 0, 0, self._requests() - before, 0, 0.0, replayed=False)
 
-    def _done(self, outcome: _Outcome, handle: _pds.TableHandle, before: int) -> CommitResult:
-        self._handle = handle
+    def _done(self, outcome: _Outcome, handle: _pds.TableHandle, before: int, began: _pds.TableHandle) -> CommitResult:
+        self._show(handle, began)
         return CommitResult.of(outcome, self._requests() - before)
+
+    def _show(self, handle: _pds.TableHandle, began: _pds.TableHandle) -> None:
+        """Show what a call gave that began with `began`, unless another thread's call has given a newer one."""
+        with _Shown.lock:
+            if self._handle is began or handle.created_at >= self._handle.created_at:
+                self._handle = handle
 
 
 def _reopen(store: Store, path: str, version: int, options: WriteOptions, commit_timeout: float) -> Table:

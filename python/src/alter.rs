@@ -4,8 +4,8 @@ use pds::table::actions::Alter;
 use pyo3::prelude::*;
 
 use crate::commits::Outcome;
+use crate::handle::TableHandle;
 use crate::input::schema_of;
-use crate::table::TableHandle;
 
 /// Adds a column, the only one of `schema`.
 #[pyfunction]

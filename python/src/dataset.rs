@@ -296,7 +296,12 @@ fn read_dataset<'py>(
     let table = run(py, move || async move {
         dataset::read(&store, &key, columns.as_deref()).await
     })?;
-    PyTable::try_new(table.batches, table.schema)?.into_pyarrow(py)
+    // `pyarrow.table` would import pandas to ask whether it was given a data frame.
+    let reader = py.import("pyarrow")?.getattr("RecordBatchReader")?;
+    let stream = PyTable::try_new(table.batches, table.schema)?;
+    reader
+        .call_method1("from_stream", (stream,))?
+        .call_method0("read_all")
 }
 
 /// Reads a manifest.

@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use pds::error::chain;
+use pds::store::secrets::mask_urls;
 use pds::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -30,8 +31,9 @@ fn class_of(kind: ErrorKind) -> &'static str {
         ErrorKind::InvalidType => "InvalidType",
         ErrorKind::CapabilityNotSupported => "CapabilityNotSupported",
         ErrorKind::DirectoryNotEmpty => "DirectoryNotEmpty",
-        ErrorKind::Unavailable => "BackendUnavailable",
+        ErrorKind::Unavailable | ErrorKind::Expired => "BackendUnavailable",
         ErrorKind::Locked => "ResourceLocked",
+        ErrorKind::Conflict => "FileChanged",
         ErrorKind::DatasetIncomplete => "DatasetIncomplete",
         ErrorKind::ManifestCorrupted => "ManifestCorrupted",
         ErrorKind::PartCorrupted => "PartCorrupted",
@@ -106,6 +108,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             message = format!("{message}: {text}");
         }
     }
+    let message = mask_urls(&message);
     let class = py.import("pds.errors")?.getattr(class_of(error.kind()))?;
     Ok(PyErr::from_value(class.call((message,), Some(&kwargs))?))
 }

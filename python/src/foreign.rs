@@ -21,9 +21,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::error::PyCause;
+use crate::foreign_upload::Upload;
 use crate::runtime::in_python;
 
-const STORE: &str = "remote-store";
+pub(crate) const STORE: &str = "remote-store";
 
 /// The store and what it can do.
 #[derive(Debug)]
@@ -52,7 +53,8 @@ impl ForeignStore {
         let abilities = Abilities {
             delete: supports("DELETE")?,
             list: supports("LIST")?,
-            conditional: true,
+            // Its writes look and then write: there is one writer at a time, or the last one wins.
+            conditional: false,
             suffix_ranges: true,
             versions: false,
         };
@@ -203,13 +205,14 @@ impl ObjectStore for ForeignStore {
 
     async fn put_multipart_opts(
         &self,
-        _: &Path,
+        location: &Path,
         _: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        Err(Error::NotImplemented {
-            operation: "put_multipart_opts".into(),
-            implementer: self.to_string(),
-        })
+        let key = location.clone();
+        let upload = self
+            .call(location, move |store| Upload::begin(store, key))
+            .await?;
+        Ok(Box::new(upload))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
@@ -351,7 +354,7 @@ fn meta(location: &Path, info: &Bound<'_, PyAny>) -> PyResult<ObjectMeta> {
 }
 
 /// What an exception of remote-store means to the engine; the exception itself is kept.
-fn meaning(py: Python<'_>, error: PyErr, path: String) -> Error {
+pub(crate) fn meaning(py: Python<'_>, error: PyErr, path: String) -> Error {
     let names: Vec<String> = error
         .get_type(py)
         .mro()

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use arrow_array::RecordBatchReader;
-use arrow_schema::SchemaRef;
+use arrow_array::{RecordBatchIterator, RecordBatchReader};
+use arrow_schema::{ArrowError, SchemaRef};
 use pds::{Error, Result};
+use pyo3::exceptions::{PyKeyboardInterrupt, PySystemExit};
 use pyo3::prelude::*;
 use pyo3_arrow::{PyRecordBatchReader, PySchema};
 
-use crate::error::to_python;
+use crate::error::{PyCause, to_python};
 
 /// The reader behind an object with `__arrow_c_stream__`.
 pub(crate) fn reader(data: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecordBatchReader + Send>> {
@@ -16,7 +17,32 @@ pub(crate) fn reader(data: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecordBatchRea
     let unusable =
         |e: PyErr| to_python(py, &Error::invalid(format!("the data cannot be used: {e}")));
     let reader = data.extract::<PyRecordBatchReader>().map_err(unusable)?;
-    reader.into_reader()
+    let reader = reader.into_reader()?;
+    let schema = reader.schema();
+    let batches = reader.map(|batch| batch.map_err(with_interrupt));
+    Ok(Box::new(RecordBatchIterator::new(batches, schema)))
+}
+
+/// An exception that ends a program stays what it is; through an Arrow stream only its name comes.
+fn with_interrupt(error: ArrowError) -> ArrowError {
+    let text = error.to_string();
+    // Alone, or at the end of its traceback.
+    let last = text.trim_end().lines().next_back().unwrap_or_default();
+    let last = last.rsplit("Python exception: ").next().unwrap_or_default();
+    let raised = |name: &str| {
+        text.contains("Python exception")
+            && last
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+    };
+    let original = if raised("KeyboardInterrupt") {
+        PyKeyboardInterrupt::new_err(())
+    } else if raised("SystemExit") {
+        PySystemExit::new_err(())
+    } else {
+        return error;
+    };
+    ArrowError::ExternalError(Box::new(PyCause(original)))
 }
 
 /// A number of seconds that is not negative.

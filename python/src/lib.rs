@@ -6,6 +6,8 @@ mod credentials;
 mod dataset;
 mod error;
 mod foreign;
+mod foreign_upload;
+mod handle;
 mod input;
 mod logging;
 mod odf;
@@ -23,9 +25,11 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_class::<store::StoreHandle>()?;
     module.add_class::<parts::StagedPart>()?;
     module.add_class::<scan::Scan>()?;
+    store::register(module)?;
+    module.add_class::<scan::OpenDataset>()?;
+    module.add_class::<parts::PartIndex>()?;
     logging::register(module)?;
     dataset::register(module)?;
     scan::register(module)?;

@@ -18,6 +18,10 @@ use crate::error::to_python;
 /// How often a waiting call looks for Ctrl-C.
 const SIGNAL_TICK: Duration = Duration::from_millis(100);
 
+/// Every call has a thread and may need others, so none of them may ever wait for a thread that is
+/// another call's. Those that are idle end soon.
+const MAX_THREADS: usize = 1 << 15;
+
 const THREAD_STACK_BYTES: usize = 64 << 20;
 
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
@@ -37,6 +41,7 @@ fn handle() -> Result<&'static Handle> {
         .thread_name("pds-io")
         // Filters of pyarrow are walked by recursion; what is not used costs nothing.
         .thread_stack_size(THREAD_STACK_BYTES)
+        .max_blocking_threads(MAX_THREADS)
         .enable_all()
         .build()
         .map_err(|e| Error::other("the runtime cannot be started").caused_by(e))?;

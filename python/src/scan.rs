@@ -1,13 +1,15 @@
 //! Streams out: one batch a call, so that every call can be interrupted and raises its own error.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use arrow_schema::SchemaRef;
+use pds::Error;
 use pds::dataset::{self, Manifest};
 use pyo3::prelude::*;
 use pyo3_arrow::{PyRecordBatch, PySchema};
 use tokio::sync::Mutex;
 
+use crate::parts::PartIndex;
 use crate::runtime::{checked, run};
 use crate::store::StoreHandle;
 
@@ -16,14 +18,31 @@ use crate::store::StoreHandle;
 #[derive(Debug)]
 pub(crate) struct Scan {
     schema: SchemaRef,
-    scan: Arc<Mutex<Option<dataset::Scan>>>,
+    /// The process whose threads send the batches.
+    process: u32,
+    batches: Arc<Mutex<Option<dataset::Scan>>>,
 }
 
 impl Scan {
     pub(crate) fn new(scan: dataset::Scan) -> Self {
         Self {
             schema: Arc::clone(&scan.schema),
-            scan: Arc::new(Mutex::new(Some(scan))),
+            process: std::process::id(),
+            batches: Arc::new(Mutex::new(Some(scan))),
+        }
+    }
+
+    /// Whether this is a forked child of the process that began the scan.
+    fn is_inherited(&self) -> bool {
+        self.process != std::process::id()
+    }
+}
+
+impl Drop for Scan {
+    fn drop(&mut self) {
+        if self.is_inherited() {
+            // Ending the parent's work from here would wait for threads that are not there.
+            std::mem::forget(Arc::clone(&self.batches));
         }
     }
 }
@@ -38,7 +57,11 @@ impl Scan {
 
     /// The next batch, as a `pyarrow.RecordBatch`; None at the end.
     fn next_batch<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let scan = Arc::clone(&self.scan);
+        if self.is_inherited() {
+            let text = "a scan that was begun before a fork cannot be read in the child: begin it in the child";
+            return checked(py, Err(Error::invalid(text)));
+        }
+        let scan = Arc::clone(&self.batches);
         let batch = run(py, move || async move {
             match scan.lock().await.as_mut() {
                 Some(scan) => scan.next().await.transpose(),
@@ -52,7 +75,10 @@ impl Scan {
 
     /// Ends the work behind the stream.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let scan = Arc::clone(&self.scan);
+        if self.is_inherited() {
+            return Ok(());
+        }
+        let scan = Arc::clone(&self.batches);
         run(py, move || async move {
             scan.lock().await.take();
             Ok(())
@@ -60,23 +86,49 @@ impl Scan {
     }
 }
 
-/// Streams a dataset.
-#[pyfunction]
-fn scan_dataset(
-    py: Python<'_>,
-    store: &StoreHandle,
-    key: String,
-    columns: Option<Vec<String>>,
-) -> PyResult<Scan> {
-    let store = checked(py, store.store())?;
-    let scan = run(py, move || async move {
-        dataset::scan(&store, &key, columns.as_deref()).await
-    })?;
-    Ok(Scan::new(scan))
+/// A dataset whose parts are open; it is read once.
+#[pyclass(frozen, module = "pds._pds")]
+#[derive(Debug)]
+pub(crate) struct OpenDataset {
+    schema: SchemaRef,
+    opened: std::sync::Mutex<Option<dataset::OpenDataset>>,
 }
 
-/// Streams one part of the dataset that the manifest describes.
+#[pymethods]
+impl OpenDataset {
+    /// The schema of all columns, as a `pyarrow.Schema`.
+    #[getter]
+    fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        PySchema::new(Arc::clone(&self.schema)).into_pyarrow(py)
+    }
+
+    /// Streams the rows.
+    fn scan(&self, py: Python<'_>, columns: Option<Vec<String>>) -> PyResult<Scan> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = { opened }.take();
+        let opened = opened.ok_or_else(|| Error::other("the dataset was read already"));
+        let opened = checked(py, opened)?;
+        let scan = run(py, move || async move { opened.scan(columns.as_deref()) })?;
+        Ok(Scan::new(scan))
+    }
+}
+
+/// Opens a dataset to stream it.
 #[pyfunction]
+fn open_dataset(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<OpenDataset> {
+    let store = checked(py, store.store())?;
+    let opened = run(py, move || async move {
+        dataset::open_dataset(&store, &key).await
+    })?;
+    Ok(OpenDataset {
+        schema: Arc::clone(opened.schema()),
+        opened: std::sync::Mutex::new(Some(opened)),
+    })
+}
+
+/// Streams one part of the dataset that the manifest describes; `known` is its index.
+#[pyfunction]
+#[pyo3(signature = (store, key, manifest, index, columns, known=None))]
 fn scan_part(
     py: Python<'_>,
     store: &StoreHandle,
@@ -84,16 +136,35 @@ fn scan_part(
     manifest: &str,
     index: usize,
     columns: Option<Vec<String>>,
+    known: Option<PartIndex>,
 ) -> PyResult<Scan> {
     let store = checked(py, store.store())?;
     let manifest = checked(py, Manifest::from_json(manifest.as_bytes()))?;
     let scan = run(py, move || async move {
-        dataset::scan_part(&store, &key, &manifest, index, columns.as_deref()).await
+        let known = known.as_ref().map(|known| &*known.0);
+        dataset::scan_part(&store, &key, &manifest, index, columns.as_deref(), known).await
     })?;
     Ok(Scan::new(scan))
 }
 
+/// What each part of the dataset that the manifest describes is.
+#[pyfunction]
+fn index_parts(
+    py: Python<'_>,
+    store: &StoreHandle,
+    key: String,
+    manifest: &str,
+) -> PyResult<PartIndex> {
+    let store = checked(py, store.store())?;
+    let manifest = checked(py, Manifest::from_json(manifest.as_bytes()))?;
+    let index = run(py, move || async move {
+        dataset::index_parts(&store, &key, &manifest).await
+    })?;
+    Ok(PartIndex(Arc::new(index)))
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(scan_dataset, module)?)?;
-    module.add_function(wrap_pyfunction!(scan_part, module)?)
+    module.add_function(wrap_pyfunction!(open_dataset, module)?)?;
+    module.add_function(wrap_pyfunction!(scan_part, module)?)?;
+    module.add_function(wrap_pyfunction!(index_parts, module)?)
 }

@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use object_store::{CopyMode, GetOptions, GetRange, ObjectMeta, PutMode};
 use pds::store::cas::{Outcome, Register};
-use pds::store::{Folder, Store, StoreBuilder};
+use pds::store::{Folder, Store, StoreBuilder, path, secrets};
 use pds::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::credentials::Callable;
@@ -122,7 +123,7 @@ impl StoreHandle {
             (parent, "") => parent.to_owned(),
             (parent, folder) => format!("{parent}/{folder}"),
         };
-        checked(py, pds::store::path::parse_folder(&joined))?;
+        checked(py, path::parse_folder(&joined))?;
         Ok(Self {
             shared: Arc::clone(&self.shared),
             folder: joined,
@@ -141,8 +142,11 @@ impl StoreHandle {
         Ok(())
     }
 
-    /// Closes the connections; the next call opens them again.
+    /// Closes the connections; the next call opens them again. What is in memory stays there.
     fn close(&self) {
+        if matches!(&self.shared.recipe, Recipe::Url(builder) if builder.is_in_memory()) {
+            return;
+        }
         *self
             .shared
             .opened
@@ -150,29 +154,36 @@ impl StoreHandle {
             .unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// An object, or `length` bytes from `offset`; fewer at the end.
-    #[pyo3(signature = (path, offset=0, length=None))]
+    /// An object, or `length` bytes from `offset`; fewer at the end. Given a version, of no other one.
+    #[pyo3(signature = (path, offset=0, length=None, etag=None))]
     fn read<'py>(
         &self,
         py: Python<'py>,
         path: String,
         offset: u64,
         length: Option<u64>,
+        etag: Option<String>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let store = checked(py, self.store())?;
         let range = match length {
             Some(length) => Some(GetRange::Bounded(offset..offset.saturating_add(length))),
             None => (offset > 0).then_some(GetRange::Offset(offset)),
         };
-        let options = GetOptions::new().with_range(range);
+        let options = GetOptions::new().with_range(range).with_if_match(etag);
         let (bytes, _) = run(py, move || async move { store.get(&path, options).await })?;
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// Writes an object whole.
-    fn write(&self, py: Python<'_>, path: String, content: &[u8], overwrite: bool) -> PyResult<()> {
+    /// Writes an object whole; its bytes are not copied.
+    fn write(
+        &self,
+        py: Python<'_>,
+        path: String,
+        content: PyBackedBytes,
+        overwrite: bool,
+    ) -> PyResult<()> {
         let store = checked(py, self.store())?;
-        let content = Bytes::copy_from_slice(content);
+        let content = Bytes::from_owner(content);
         let mode = if overwrite {
             PutMode::Overwrite
         } else {
@@ -231,20 +242,19 @@ impl StoreHandle {
     }
 
     /// Whether a folder exists of its own, as local ones do.
-    fn is_local_folder(&self, py: Python<'_>, folder: &str) -> PyResult<bool> {
+    fn is_local_folder(&self, py: Python<'_>, folder: String) -> PyResult<bool> {
         let store = checked(py, self.store())?;
-        let Some(local) = store.local() else {
-            return Ok(false);
-        };
-        let key = checked(
-            py,
-            if folder.is_empty() {
-                Ok(object_store::path::Path::ROOT)
+        run(py, move || async move {
+            let Some(local) = store.local() else {
+                return Ok(false);
+            };
+            let key = if folder.is_empty() {
+                object_store::path::Path::ROOT
             } else {
-                store.key(folder)
-            },
-        )?;
-        Ok(local.resolve(&key).is_ok_and(|path| path.is_dir()))
+                store.key(&folder)?
+            };
+            Ok(local.resolve(&key).is_ok_and(|path| path.is_dir()))
+        })
     }
 
     /// Whether a replace of a version that is gone is refused, tried on the file at `path`.
@@ -277,6 +287,9 @@ impl StoreHandle {
     ) -> PyResult<()> {
         let store = checked(py, self.store())?;
         run(py, move || async move {
+            if from == to {
+                return store.head(&from).await.map(drop);
+            }
             if remove && overwrite {
                 return store.rename(&from, &to).await;
             }
@@ -291,7 +304,7 @@ impl StoreHandle {
                     let (bytes, _) = store.get(&from, GetOptions::default()).await?;
                     put(&store, &to, bytes, PutMode::Create).await?;
                 }
-                copied => copied?,
+                copied => copied.map_err(|e| name_existing(e, &to))?,
             }
             if remove {
                 store.delete(&from).await.map(drop)
@@ -302,15 +315,38 @@ impl StoreHandle {
     }
 }
 
+/// The one spelling of a path.
+#[pyfunction]
+fn normalize_path(py: Python<'_>, path: &str) -> PyResult<String> {
+    checked(py, path::normalize(path))
+}
+
+/// The value of an option as it may be shown.
+#[pyfunction]
+fn mask_option(name: &str, value: &str) -> String {
+    secrets::mask_option(name, value)
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<StoreHandle>()?;
+    module.add_function(wrap_pyfunction!(mask_option, module)?)?;
+    module.add_function(wrap_pyfunction!(normalize_path, module)?)
+}
+
 /// Writes an object; the error of a create says what is in the way.
 async fn put(store: &Store, path: &str, content: Bytes, mode: PutMode) -> Result<()> {
-    let found = store.put(path, content, mode).await;
-    found.map(drop).map_err(|e| match e.kind() {
+    let written = store.put(path, content, mode).await;
+    written.map(drop).map_err(|e| name_existing(e, path))
+}
+
+/// The error of a create, which names what is in the way.
+fn name_existing(error: Error, path: &str) -> Error {
+    match error.kind() {
         ErrorKind::AlreadyExists => {
             Error::new(ErrorKind::AlreadyExists, format!("{path:?} already exists")).at(path)
         }
-        _ => e,
-    })
+        _ => error,
+    }
 }
 
 fn listed(meta: &ObjectMeta) -> Listed {

@@ -8,19 +8,19 @@
 use std::sync::Arc;
 
 use chrono::DateTime;
-use pds::clock::SystemClock;
 use pds::store::Store;
 use pds::table::actions::{NewTable, Restore, Tag, create};
-use pds::table::commit::{Change, Committed, commit, was_committed};
-use pds::table::format::{CommitId, DataFile, Manifest, Moment};
-use pds::table::{self, Columns, Filter, Instead, Table, Upload, Wanted, vacuum};
-use pds::{Error, ErrorKind, Result};
+use pds::table::commit::was_committed;
+use pds::table::format::{CommitId, DataFile, Moment};
+use pds::table::{self, Columns, Instead, Table, Upload, Wanted, vacuum};
+use pds::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3_arrow::PySchema;
 
 use crate::commits::{GivenClause, Outcome, clause, outcome, rewriting};
 use crate::dataset::Options;
+use crate::handle::TableHandle;
 use crate::input::{reader, schema_of, seconds};
 use crate::predicate::predicate_of;
 use crate::runtime::{checked, run};
@@ -29,61 +29,6 @@ use crate::store::StoreHandle;
 
 /// Version; paths that are missing, of another length, named by nobody.
 type Found = (u64, Vec<String>, Vec<String>, Vec<String>);
-
-/// One snapshot of a table.
-#[pyclass(frozen, module = "pds._pds")]
-#[derive(Debug)]
-pub(crate) struct TableHandle {
-    pub(crate) store: StoreHandle,
-    pub(crate) path: String,
-    pub(crate) manifest: Arc<Manifest>,
-}
-
-impl TableHandle {
-    fn table(&self) -> Result<Table> {
-        Table::new(self.store.store()?, &self.path)
-    }
-
-    /// The filter that a predicate is of the snapshot.
-    pub(crate) fn filter(&self, given: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Arc<Filter>>> {
-        let Some(given) = given else {
-            return Ok(None);
-        };
-        let predicate = predicate_of(given)?;
-        let columns = Columns::of(&self.manifest);
-        let filter = columns.and_then(|columns| predicate.filter(&columns, &SystemClock));
-        Ok(Some(Arc::new(checked(given.py(), filter)?)))
-    }
-
-    fn with(&self, manifest: Arc<Manifest>) -> Self {
-        Self {
-            store: self.store.again(),
-            path: self.path.clone(),
-            manifest,
-        }
-    }
-
-    fn after(&self, done: &Committed, files: &[DataFile]) -> (Outcome, Self) {
-        let after = self.with(Arc::clone(&done.snapshot.manifest));
-        (outcome(done, files), after)
-    }
-
-    /// Runs a commit; gives its outcome and the snapshot after it.
-    pub(crate) fn committed(
-        &self,
-        py: Python<'_>,
-        change: impl Change + 'static,
-        timeout: f64,
-    ) -> PyResult<(Outcome, Self)> {
-        let table = checked(py, self.table())?;
-        let timeout = checked(py, seconds("commit_timeout", timeout))?;
-        let done = run(
-            py,
-            move || async move { commit(&table, &change, timeout).await },
-        )?;
-        Ok(self.after(&done, &[]))
-    }
-}
 
 #[pymethods]
 impl TableHandle {
@@ -153,6 +98,12 @@ impl TableHandle {
         self.manifest.version
     }
 
+    /// When it was made, in microseconds after 1970: later than any version before.
+    #[getter]
+    fn created_at(&self) -> i64 {
+        self.manifest.created_at.micros()
+    }
+
     /// The columns, as a `pyarrow.Schema`.
     #[getter]
     fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -195,7 +146,7 @@ impl TableHandle {
 
     /// Checks a filter; raises `InvalidInput`.
     fn check_filter(&self, predicate: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.filter(Some(predicate)).map(drop)
+        self.filter(Some(predicate), true).map(drop)
     }
 
     /// Streams the snapshot's rows.
@@ -205,11 +156,12 @@ impl TableHandle {
         columns: Option<Vec<String>>,
         predicate: Option<&Bound<'_, PyAny>>,
         limit: Option<u64>,
+        use_stats: bool,
     ) -> PyResult<Scan> {
         let table = checked(py, self.table())?;
         let wanted = Wanted {
             columns,
-            filter: self.filter(predicate)?,
+            filter: self.filter(predicate, use_stats)?,
             limit,
         };
         let manifest = Arc::clone(&self.manifest);
@@ -224,10 +176,11 @@ impl TableHandle {
         &self,
         py: Python<'_>,
         predicate: Option<&Bound<'_, PyAny>>,
+        use_stats: bool,
     ) -> PyResult<(u64, u64, u64, u64, u64, u64)> {
         let table = checked(py, self.table())?;
         let wanted = Wanted {
-            filter: self.filter(predicate)?,
+            filter: self.filter(predicate, use_stats)?,
             ..Wanted::default()
         };
         let manifest = Arc::clone(&self.manifest);

@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 
 import pds
+from gcs_fake import FakeGcs
 from servers import AzureServer, S3Server, Toxiproxy
 
 if TYPE_CHECKING:
@@ -148,7 +149,30 @@ def azure_store(azure_server: AzureServer, s3_prefix: str) -> Iterator[pds.Store
         yield store
 
 
-@pytest.fixture(params=["memory", "local", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(scope="session")
+def gcs_server() -> Iterator[FakeGcs]:
+    """One fake of Google Cloud Storage for the whole run."""
+    with FakeGcs() as server:
+        yield server
+
+
+@pytest.fixture
+def gcs_store(gcs_server: FakeGcs, s3_prefix: str) -> Iterator[pds.Store]:
+    """An empty store on the fake of Google Cloud Storage."""
+    with pds.Store(gcs_server.url(s3_prefix), storage_options=gcs_server.options()) as store:
+        yield store
+
+
+STORES = [
+    "memory",
+    "local",
+    "gcs",
+    pytest.param("s3", marks=pytest.mark.s3),
+    pytest.param("azure", marks=pytest.mark.azure),
+]
+
+
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest) -> pds.Store:
     """An empty store of each kind in turn."""
     chosen: pds.Store = request.getfixturevalue(f"{request.param}_store")

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -152,64 +151,98 @@ def test_processes_overwrite(shared: tuple[pds.Store, dict[str, str]]) -> None:
     _only_its_files(store)
 
 
+class _Turns:
+    """Lets a writer go on only after every reader got through once more."""
+
+    def __init__(self, readers: int) -> None:
+        self._finished = [0] * readers
+        self._changed = threading.Condition()
+        self.done = threading.Event()
+
+    def read(self, reader: int, read: Callable[[], None]) -> None:
+        """Read until the writer is done."""
+        try:
+            while not self.done.is_set():
+                read()
+                with self._changed:
+                    self._finished[reader] += 1
+                    self._changed.notify_all()
+        finally:
+            self.done.set()
+            with self._changed:
+                self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Until each has begun and ended a read since."""
+        with self._changed:
+            wanted = [finished + 2 for finished in self._finished]
+            assert self._changed.wait_for(
+                lambda: self.done.is_set() or all(f >= w for f, w in zip(self._finished, wanted, strict=True)), 60
+            )
+
+
 def test_readers_never_see_a_mixture(store: pds.Store) -> None:
     _datasets(store, 0).write_dataset(_table(0), KEY)
-    done = threading.Event()
     reads = {
         "read": lambda ds: ds.read_dataset(KEY),
         "scan": lambda ds: ds.scan_dataset(KEY).read_all(),
         "columns": lambda ds: ds.read_dataset(KEY, columns=["writer", "row"]),
     }
+    turns = _Turns(len(reads))
 
-    def read(name: str) -> list[int]:
+    def read(number: int) -> list[int]:
+        name = list(reads)[number]
         seen = []
         ds = pds.ParquetDatasetStore(store)
-        while not done.is_set():
+
+        def once() -> None:
             try:
                 seen.append(_writer_of(reads[name](ds)))
             except pds.DatasetIncomplete as error:
                 # A stream that has handed out batches cannot start over, and says so.
                 if name != "scan" or "replaced" not in str(error):
                     raise
+
+        turns.read(number, once)
         return seen
 
-    def write(_: int) -> None:
-        for version in range(1, 25):
-            _datasets(store, version % 7).write_dataset(_table(version), KEY, overwrite=True)
-            # Long enough for a reader to get through in between.
-            time.sleep(0.05)
-
-    def work(number: int) -> Any:
+    def write() -> None:
         try:
-            return write(number) if number == 0 else read(list(reads)[number - 1])
+            for version in range(1, 25):
+                _datasets(store, version % 7).write_dataset(_table(version), KEY, overwrite=True)
+                if version % 6 == 0:
+                    turns.wait()
         finally:
-            if number == 0:
-                done.set()
+            turns.done.set()
 
-    ended = _together(1 + len(reads), work)
+    ended = _together(1 + len(reads), lambda number: read(number - 1) if number else write())
 
     assert [e for e in ended if isinstance(e, BaseException)] == []
     for seen in ended[1:]:
         assert seen == sorted(seen)
-        assert len(seen) > 1
+        # What it was when the writer waited, at least.
+        assert {6, 12, 18, 24} <= set(seen)
 
 
 def test_verify_and_exists_during_overwrites(store: pds.Store) -> None:
     ds = _datasets(store, 0)
     ds.write_dataset(_table(0), KEY)
-    limit = time.monotonic() + 2
+    turns = _Turns(2)
 
-    def work(number: int) -> None:
-        while time.monotonic() < limit:
-            if number == 0:
+    def check() -> None:
+        assert ds.verify_dataset(KEY).rows == ROWS
+        assert ds.read_manifest(KEY).row_count == ROWS
+
+    def write() -> None:
+        try:
+            for turn in range(20):
                 ds.write_dataset(_table(1), KEY, overwrite=True)
-                # Long enough for a reader to get through in between.
-                time.sleep(0.05)
-            else:
-                assert ds.verify_dataset(KEY).rows == ROWS
-                assert ds.read_manifest(KEY).row_count == ROWS
+                if turn % 5 == 0:
+                    turns.wait()
+        finally:
+            turns.done.set()
 
-    assert _together(3, work) == [None, None, None]
+    assert _together(3, lambda number: turns.read(number - 1, check) if number else write()) == [None, None, None]
 
 
 def test_delete_against_overwrite(store: pds.Store) -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from servers import S3Server
 
 KEY = "a"
+# After the death of a publisher others wait for half of it.
+LEASE = {"publish_lease": "1.2"}
 ROWS = 3000
 PER_FILE = 1000
 KILLS = 15
@@ -49,7 +51,7 @@ while True:
 def shared(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
     """The URL of an empty store that other processes reach too, and its options."""
     store: pds.Store = request.getfixturevalue(f"{request.param}_store")
-    options = request.getfixturevalue("s3_server").options() if request.param == "s3" else {}
+    options = request.getfixturevalue("s3_server").options() | LEASE if request.param == "s3" else {}
     return store.url, options
 
 
@@ -115,7 +117,7 @@ def test_local_overwrites(tmp_path: Path, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_s3_overwrites(s3_server: S3Server, s3_prefix: str, seed: int) -> None:
-    for _ in _rounds(s3_server.url(s3_prefix), s3_server.options(), seed):
+    for _ in _rounds(s3_server.url(s3_prefix), s3_server.options() | LEASE, seed):
         keys = set(s3_server.keys(s3_prefix))
         assert keys == {f"{s3_prefix}/{KEY}/{name}" for name in _expected_files()}
 
@@ -141,7 +143,7 @@ def test_a_reader_alone_sees_the_old_or_the_new_or_says_so(tmp_path: Path) -> No
 def test_killed_at_every_request(moment: str) -> None:
     """Where a loop of chances could miss one: each request of an overwrite in turn."""
     with ScriptedS3() as server:
-        url, options = "s3://bucket/p", server.options()
+        url, options = "s3://bucket/p", server.options() | LEASE
         ds = pds.ParquetDatasetStore(pds.Store(url, storage_options=options), max_rows_per_file=PER_FILE)
         old = pa.table({"version": [7] * ROWS, "row": list(range(ROWS))})
         ds.write_dataset(old, KEY)
@@ -182,15 +184,39 @@ def test_a_large_write_that_was_killed(shared: tuple[str, dict[str, str]]) -> No
         assert sorted(info.path for info in ds.store.list_files("", recursive=True)) == before
 
 
-@pytest.mark.slow
+# Cleans a dataset, sparing nothing that is only old.
+CLEANER = """
+import sys
+import pds
+pds.ParquetDatasetStore(pds.Store(sys.argv[1])).clean_dataset("a", older_than=0)
+"""
+
+
 def test_clean_does_not_touch_a_living_writer(tmp_path: Path) -> None:
+    """Another process cleans while a part waits on disk for the rows after it."""
     url = (tmp_path / "store").as_uri()
-    ds = pds.ParquetDatasetStore(pds.Store(url), max_rows_per_file=PER_FILE)
-    process = _start(url, {}, 0)
-    try:
-        limit = time.monotonic() + 3
-        while time.monotonic() < limit:
-            ds.clean_dataset(KEY)
-        assert process.poll() is None
-    finally:
-        _kill(process)
+    ds = pds.ParquetDatasetStore(pds.Store(url), max_rows_per_file=PER_FILE, compression="none")
+    noise = [random.Random(n).randbytes(1000) for n in range(2 * PER_FILE)]
+    batches = pa.table({"noise": noise}).to_batches(max_chunksize=PER_FILE // 2)
+    hidden: list[set[Path]] = []
+
+    def staged() -> set[Path]:
+        return {path for path in (tmp_path / "store").rglob("*") if "/.pds-" in str(path)}
+
+    def stream() -> Iterator[pa.RecordBatch]:
+        yield from batches[:3]
+        limit = time.monotonic() + 30
+        while not staged():
+            assert time.monotonic() < limit, "nothing was staged"
+            time.sleep(0.01)
+        hidden.append(staged())
+        subprocess.run([sys.executable, "-c", CLEANER, url], check=True)
+        hidden.append(staged())
+        yield from batches[3:]
+
+    ds.write_dataset(pa.RecordBatchReader.from_batches(batches[0].schema, stream()), KEY)
+    before, after = hidden
+    assert before
+    assert before <= after
+    assert ds.read_dataset(KEY)["noise"].to_pylist() == noise
+    assert not staged()

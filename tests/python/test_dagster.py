@@ -2,9 +2,11 @@
 
 import datetime as dt
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -335,3 +337,21 @@ def test_bad_options_are_refused_at_once(store: pds.Store, options: dict[str, An
     with pytest.raises(pds.InvalidInput, match=next(iter(options))):
         dagster_io_manager(store, **options)
     assert store.metrics()["requests"] == 0
+
+
+def test_a_failed_write_leaves_nothing(local_store: pds.Store, instance: dg.DagsterInstance, tmp_path: Path) -> None:
+    """Not even hidden files: the parts of the batches before the failure are removed."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for _ in range(20):
+            yield pa.record_batch({"n": np.random.default_rng(1).random(200_000)})
+        raise RuntimeError("the source broke")
+
+    @dg.asset
+    def broken() -> Any:
+        return pa.RecordBatchReader.from_batches(pa.schema([("n", pa.float64())]), batches())
+
+    resources = {"io_manager": dagster_io_manager(local_store, max_rows_per_file=100_000)}
+    result = dg.materialize([broken], instance=instance, resources=resources, raise_on_error=False)
+    assert "the source broke" in result.failure_data_for_node("broken").error.to_string()
+    assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []

@@ -243,6 +243,91 @@ def test_missing_partitions_fail_unless_allowed(run: Callable[..., Any]) -> None
     assert sorted(seen) == ["2026-01-02"]
 
 
+def test_a_partition_that_is_being_written_is_waited_for(
+    run: Callable[..., Any], datasets: pds.ParquetDatasetStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no marker meanwhile, and is not missing."""
+    seen: dict[str, pa.Table] = {}
+
+    @dg.asset(ins={"events": dg.AssetIn(["bronze", "events"], metadata={"allow_missing_partitions": True})})
+    def lenient(events: dict[str, pa.Table]) -> None:
+        seen.update(events)
+
+    _fill(run, events, ["2026-01-02", "2026-01-03"])
+    store, place = datasets.store, "bronze/events/2026-01-02"
+    assert isinstance(store, pds.Store)
+    # Where a writer is between its intent and its marker; the read is what would wait for it.
+    store.delete(f"{place}/_SUCCESS")
+    store.write(f"{place}/_publish.json", b"{}")
+    read = pds.ParquetDatasetStore.read_dataset
+    waited: list[str] = []
+
+    def finish(self: pds.ParquetDatasetStore, key: str, **options: Any) -> pa.Table:
+        if key == place:
+            waited.append(key)
+            store.write(f"{place}/_SUCCESS", b"")
+            store.delete(f"{place}/_publish.json")
+        return read(self, key, **options)
+
+    monkeypatch.setattr(pds.ParquetDatasetStore, "read_dataset", finish)
+    run(events, lenient, selection=["lenient"])
+    assert waited == [place]
+    assert sorted(seen) == ["2026-01-02", "2026-01-03"]
+
+
+def test_a_writer_that_ends_without_a_dataset_leaves_a_missing_partition(
+    run: Callable[..., Any], datasets: pds.ParquetDatasetStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, pa.Table] = {}
+
+    @dg.asset(ins={"events": dg.AssetIn(["bronze", "events"], metadata={"allow_missing_partitions": True})})
+    def lenient(events: dict[str, pa.Table]) -> None:
+        seen.update(events)
+
+    _fill(run, events, ["2026-01-03"])
+    store, place = datasets.store, "bronze/events/2026-01-02"
+    assert isinstance(store, pds.Store)
+    store.write(f"{place}/_publish.json", b"{}")
+    read = pds.ParquetDatasetStore.read_dataset
+
+    def give_up(self: pds.ParquetDatasetStore, key: str, **options: Any) -> pa.Table:
+        store.delete(f"{place}/_publish.json", missing_ok=True)
+        return read(self, key, **options)
+
+    monkeypatch.setattr(pds.ParquetDatasetStore, "read_dataset", give_up)
+    run(events, lenient, selection=["lenient"])
+    assert sorted(seen) == ["2026-01-03"]
+
+
+def test_two_keys_of_one_place(run: Callable[..., Any], datasets: pds.ParquetDatasetStore) -> None:
+    """A partition of an asset, and an asset below that asset's key: who comes first has it."""
+    parts = dg.StaticPartitionsDefinition(["b"])
+
+    @dg.asset(key=["a"], partitions_def=parts)
+    def partitioned() -> pa.Table:
+        return pa.table({"of": ["a, partition b"]})
+
+    @dg.asset(key=["a", "b"])
+    def plain() -> pa.Table:
+        return pa.table({"of": ["a/b"]})
+
+    @dg.asset(ins={"found": dg.AssetIn(["a", "b"])})
+    def consumer(found: pa.Table) -> None:
+        raise AssertionError(found)
+
+    run(partitioned, partition_key="b")
+    for asset in (plain, consumer):
+        failed = run(plain, consumer, selection=[asset], raise_on_error=False)
+        message = failed.all_node_events[-1].event_specific_data.error.to_string()
+        assert "AlreadyExists" in message
+        assert "partition 'b' of asset" in message
+    assert datasets.read_dataset("a/b")["of"].to_pylist() == ["a, partition b"]
+    run(partitioned, partition_key="b")
+    datasets.delete_dataset("a/b")
+    run(plain)
+    assert not run(partitioned, partition_key="b", raise_on_error=False).success
+
+
 def _range_tags(first: str, last: str) -> dict[str, str]:
     return {
         "dagster/asset_partition_range_start": first,

@@ -113,8 +113,13 @@ class TestWrite:
     def test_a_bare_folder_is_no_dataset(self, ds: pds.ParquetDatasetStore) -> None:
         ds.store.write("a/data.parquet", b"junk")
         ds.store.write("a/notes.txt", b"mine")
-        ds.write_dataset(ROWS, "a")
+        with pytest.raises(pds.AlreadyExists, match="file of no dataset"):
+            ds.write_dataset(ROWS, "a")
+        assert not ds.dataset_exists("a")
+        assert ds.store.read_bytes("a/data.parquet") == b"junk"
+        ds.write_dataset(ROWS, "a", overwrite=True)
         assert ds.read_dataset("a").equals(ROWS)
+        assert ds.store.read_bytes("a/notes.txt") == b"mine"
 
     def test_every_file_is_named_after_the_order(self, memory_store: pds.Store) -> None:
         ds = pds.ParquetDatasetStore(memory_store, max_rows_per_file=2)

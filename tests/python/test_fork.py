@@ -103,6 +103,33 @@ def test_a_reader_made_before_the_fork(ds: pds.ParquetDatasetStore) -> None:
     assert reader.read_all().equals(ROWS)
 
 
+def test_a_scan_begun_before_the_fork_is_the_parents(ds: pds.ParquetDatasetStore) -> None:
+    """In the child it says so: the threads that send its batches are not there."""
+    reader = ds.scan_dataset("before")
+
+    def child() -> None:
+        with pytest.raises(pds.InvalidInput, match="fork"):
+            reader.read_all()
+        assert ds.scan_dataset("before").read_all().equals(ROWS)
+
+    _in_child(child)
+    assert reader.read_all().equals(ROWS)
+
+
+def test_a_table_opened_before_the_fork(store: pds.Store) -> None:
+    table = pds.Table.create(store, "t", ROWS.schema)
+    table.append(ROWS)
+    scan = table.scan()
+
+    def child() -> None:
+        assert scan.to_pyarrow().num_rows == 1000
+        table.append(ROWS)
+
+    _in_child(child)
+    table.append(ROWS)
+    assert table.scan().to_pyarrow().num_rows >= 2000
+
+
 def _pool_task(ds: pds.ParquetDatasetStore, number: int) -> int:
     ds.write_dataset(ROWS.slice(number), f"pool/{number}")
     return ds.read_dataset(f"pool/{number}").num_rows

@@ -1,4 +1,8 @@
-"""Ctrl-C ends any call within 0.2 s, also one that waits for a server that does not answer."""
+"""Ctrl-C ends any call, also one that waits for a server that does not answer.
+
+It takes 0.2 s on an idle machine. What is asserted is less: a call that does not notice goes on for
+half a minute, until the server counts as silent, or for ever.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from scripted_s3 import ScriptedS3
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LIMIT_SECONDS = 0.2
+LIMIT_SECONDS = 2
 TRIES = 3
 ROWS = pa.table({"n": [1, 2, 3]})
 
@@ -79,9 +83,8 @@ CALLS: dict[str, Callable[[pds.ParquetDatasetStore], Any]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_any_call_ends(datasets: pds.ParquetDatasetStore, name: str) -> None:
-    # The best of a few: the machine may be busy with something else.
     delays = [_interrupted(lambda: CALLS[name](datasets)) for _ in range(TRIES)]
-    assert min(delays) < LIMIT_SECONDS, delays
+    assert max(delays) < LIMIT_SECONDS, delays
 
 
 def test_the_process_goes_on(datasets: pds.ParquetDatasetStore, memory_store: pds.Store) -> None:
@@ -99,8 +102,7 @@ def test_a_stream_being_read_ends(datasets: pds.ParquetDatasetStore) -> None:
 
     stream = pa.RecordBatchReader.from_batches(ROWS.schema, endless())
     ds = pds.ParquetDatasetStore(pds.Store("memory://"))
-    delays = [_interrupted(lambda: ds.write_dataset(stream, "a"))]
-    assert min(delays) < 2 * LIMIT_SECONDS
+    assert _interrupted(lambda: ds.write_dataset(stream, "a")) < LIMIT_SECONDS
     assert not ds.dataset_exists("a")
 
 
@@ -110,6 +112,9 @@ def test_uploads_in_flight_are_aborted() -> None:
         ds = pds.ParquetDatasetStore(
             pds.Store("s3://bucket/p", storage_options=options), compression="none", row_group_size=1 << 20
         )
+        # What the server can do is found out once.
+        ds.write_dataset(ROWS, "before")
+        server.restart()
         ds.write_dataset(_large(), "a")
         parts = [number for number, r in enumerate(server.seen) if "partNumber" in r.query]
         server.restore({})
@@ -125,16 +130,33 @@ def test_uploads_in_flight_are_aborted() -> None:
         assert server.snapshot() == {}
 
 
-def test_waiting_for_another_writer_ends(tmp_path: Any) -> None:
-    url = (tmp_path / "store").as_uri()
-    ds = pds.ParquetDatasetStore(pds.Store(url))
-    ds.write_dataset(ROWS, "a")
-    # Whose it is cannot be told, so it is waited for.
-    ds.store.write("a/_publish.json", b"{}")
-    begin = time.monotonic()
-    try:
-        delay = _interrupted(lambda: ds.write_dataset(ROWS, "a", overwrite=True))
-        assert delay < LIMIT_SECONDS
-    except pytest.fail.Exception:
-        # Refused at once is as good; waiting without an end is not.
-        assert time.monotonic() - begin < LIMIT_SECONDS
+@pytest.mark.parametrize("name", ["overwrite", "delete_dataset", "clean_dataset"])
+def test_waiting_for_another_writer_ends(name: str) -> None:
+    with ScriptedS3() as server:
+        patient = {"stall_timeout": "60"}
+
+        def opened(client: str) -> pds.ParquetDatasetStore:
+            return pds.ParquetDatasetStore(pds.Store("s3://bucket/p", storage_options=server.options(client) | patient))
+
+        opened("first").write_dataset(ROWS, "a")
+        paused = server.on("put", "manifest.json", "pause", client="first")
+        first = threading.Thread(target=lambda: opened("first").write_dataset(ROWS, "a", overwrite=True))
+        first.start()
+        try:
+            paused.wait()
+            waiting = opened("second")
+            assert _interrupted(lambda: CALLS[name](waiting), after=1) < LIMIT_SECONDS
+            # It did wait: it asked again and again, and changed nothing.
+            asked = [r for r in server.seen if r.client == "second" and r.touches("get|put", "_publish.json")]
+            # What the server can do is found out with objects that are removed again.
+            changed = [
+                event
+                for event in server.log
+                if event.client == "second" and event.request.mutates and not event.request.is_probe
+            ]
+            assert len(asked) > 2, asked
+            assert not [event for event in changed if event.answer.is_success], changed
+        finally:
+            paused.resume()
+            first.join()
+        assert opened("third").read_dataset("a").equals(ROWS)

@@ -18,14 +18,10 @@ BAD_KEYS = [
     "/",
     ".",
     "..",
-    "/a",
-    "a/",
-    "a//b",
-    "./a",
-    "a/.",
+    "./",
     "a/../b",
     "../a",
-    "a\\b",
+    "..\\a",
     "a\0b",
     "a\nb",
     "a\x7f",
@@ -34,7 +30,17 @@ BAD_KEYS = [
     "/".join(["ab"] * 400),
     "\ud800",
 ]
-NOT_TEXT = [None, 7, b"a", ["a"], object()]
+
+
+class _Nothing:
+    """Of no use to anybody, by the same name in every run."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+NOTHING = _Nothing()
+NOT_TEXT = [None, 7, b"a", ["a"], NOTHING]
 BAD_OPTIONS: list[dict[str, Any]] = [
     {"compression": "rar"},
     {"compression": ""},
@@ -70,7 +76,7 @@ BAD_METADATA: list[Any] = [
     {"k": "\ud800"},
     {"\ud800": "v"},
 ]
-BAD_COLUMNS: list[Any] = ["n", 7, [7], [None], [["n"]], {"n": 1}, [b"n"], ["n", "n"]]
+BAD_COLUMNS: list[Any] = ["n", 7, [7], [None], [["n"]], {"n": 1}, [b"n"]]
 
 
 @pytest.fixture
@@ -105,7 +111,7 @@ def test_unknown_options(untouched: pds.Store) -> None:
         pds.ParquetDatasetStore(untouched, codec="zstd")  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("value", [None, "memory://", 7, object()], ids=repr)
+@pytest.mark.parametrize("value", [None, "memory://", 7, NOTHING], ids=repr)
 def test_what_is_no_store(value: Any) -> None:
     with pytest.raises(TypeError, match="store"):
         pds.ParquetDatasetStore(value)
@@ -196,7 +202,7 @@ def test_column_names(ds: pds.ParquetDatasetStore, table: pa.Table) -> None:
     assert name.replace("\0", "\\0") in str(caught.value)
 
 
-@pytest.mark.parametrize("table", [None, 7, "path.parquet", [1], {"n": [1]}, [{"n": 1}], object()], ids=str)
+@pytest.mark.parametrize("table", [None, 7, "path.parquet", [1], {"n": [1]}, [{"n": 1}], NOTHING], ids=str)
 def test_what_is_no_table(ds: pds.ParquetDatasetStore, table: Any) -> None:
     with pytest.raises(pds.InvalidType, match="__arrow_c_stream__"):
         ds.write_dataset(table, "a")
@@ -216,6 +222,9 @@ def test_an_array_is_no_table(ds: pds.ParquetDatasetStore) -> None:
         ("s3://key:secret@bucket", {}),
         ("s3://bucket/a//b", {}),
         ("s3://bucket/../x", {}),
+        ("s3://bucket/x?sig=secret", {}),
+        ("az://container/x?sv=1&sig=secret", {}),
+        ("gs://bucket?access_token=secret", {}),
         ("file://relative", {}),
         ("memory://", {"aws_region": "x"}),
         ("s3://bucket", {"aws_regoin": "x"}),

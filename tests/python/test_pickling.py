@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 import remote_store
+from remote_store.ext import parquet
 
 import pds
 
@@ -130,9 +132,18 @@ def test_errors_that_were_raised(memory_store: pds.Store) -> None:
         assert str(again) == str(caught.value)
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", [*THEIRS, *OURS, "FileChanged"])
 def test_errors_say_where_they_come_from(name: str) -> None:
-    assert getattr(pds, name).__module__ == "pds.errors"
+    kind = getattr(pds, name)
+    assert getattr(importlib.import_module(kind.__module__), name) is kind
+    # What remote-store has is its own; so is what its extension for Parquet has.
+    theirs = name in THEIRS or name in {"DatasetIncomplete", "ManifestCorrupted"}
+    assert kind.__module__.partition(".")[0] == ("remote_store" if theirs else "pds")
+
+
+def test_errors_of_remote_stores_datasets() -> None:
+    assert pds.DatasetIncomplete is parquet.DatasetIncomplete
+    assert pds.ManifestCorrupted is parquet.ManifestCorrupted
 
 
 def test_without_remote_store(tmp_path: Path) -> None:
@@ -150,6 +161,9 @@ except pds.NotFound as error:
 else:
     raise AssertionError
 assert pds.NotFound.__module__.startswith("pds.")
+for kind in (pds.DatasetIncomplete, pds.ManifestCorrupted, pds.PartCorrupted):
+    assert kind.__module__ == "pds.errors" and issubclass(kind, pds.RemoteStoreError)
+    assert type(pickle.loads(pickle.dumps(kind("m", path="a")))) is kind
 assert pds.Capability.ATOMIC_WRITE.value == "atomic_write"
 assert store.supports(pds.Capability.ATOMIC_WRITE)
 """

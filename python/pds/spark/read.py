@@ -1,8 +1,8 @@
 """A dataset as a DataFrame: every task opens its own parts.
 
-The driver reads the manifest, the schema and the sizes of the parts, no data. The DataFrame is of
-the dataset as it was when this function ran: if it is replaced, an action on the DataFrame fails
-and says so, it never returns a mixture.
+The driver reads the manifest and the footers of the parts, no data, and tells the tasks which parts
+they have to find. The DataFrame is of the dataset as it was when this function ran: if it is
+replaced, an action on the DataFrame fails and says so, it never returns a mixture.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pds import ParquetDatasetStore
-from pds.errors import DatasetIncomplete
 from pds.spark.schema import frame_schema, worker_schema
 from pds.spark.tasks import ReadParts
 from pds.spark.write import require_shippable
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     import remote_store
     from pyspark.sql import DataFrame, SparkSession
 
-    from pds import DatasetManifest, Store
+    from pds import Store
 
 __all__ = ["read_dataset"]
 
@@ -64,27 +63,14 @@ def read_dataset(
     datasets = ParquetDatasetStore(store)
     require_shippable(datasets)
     manifest = datasets.read_manifest(key)
-    names = None if columns is None else list(columns)
-    arrow_schema = datasets.read_part(key, manifest, 0, columns=names).schema
-    schema = frame_schema(arrow_schema)
-    tasks = _tasks(_sizes(store, key, manifest))
-    read = ReadParts(datasets, key, manifest, worker_schema(schema), tasks)
+    part_index = datasets.index_parts(key, manifest)
+    names = None if columns is None else tuple(columns)
+    first = datasets.read_part(key, manifest, 0, names, part_index=part_index)
+    schema = frame_schema(first.schema)
+    tasks = _tasks(part_index.sizes)
+    read = ReadParts(datasets, key, manifest, part_index, names, worker_schema(schema), tasks)
     numbers = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
     return numbers.mapInArrow(read, schema)
-
-
-def _sizes(
-    store: Store | remote_store.Store,
-    key: str,
-    manifest: DatasetManifest,
-) -> list[int]:
-    """The sizes of the parts in bytes, by one listing."""
-    sizes = {info.name: info.size for info in store.list_files(key)}
-    missing = [part for part in manifest.parts if part not in sizes]
-    if missing:
-        msg = f"{len(missing)} of {len(manifest.parts)} parts are missing, {missing[0]!r} first"
-        raise DatasetIncomplete(msg, path=key)
-    return [sizes[part] for part in manifest.parts]
 
 
 def _tasks(sizes_bytes: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pds import DatasetManifest, DatasetWrite, ParquetDatasetStore, StagedPart
+    from pds._pds import PartIndex
 
 __all__ = ["MESSAGE_DDL", "PrepareParts", "ReadParts"]
 
@@ -89,15 +90,18 @@ class ReadParts:
     datasets: ParquetDatasetStore
     key: str
     manifest: DatasetManifest
+    part_index: PartIndex
+    columns: tuple[str, ...] | None
     schema: pa.Schema
     tasks: tuple[tuple[int, ...], ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run as the function of ``mapInArrow`` over a range of task numbers."""
         settle_worker()
-        names = self.schema.names
         for batch in batches:
             numbers: list[Any] = batch.column(0).to_pylist()
             for part in (part for number in numbers for part in self.tasks[number]):
-                reader = self.datasets.read_part(self.key, self.manifest, part, columns=names)
-                yield from conform((found.select(names) for found in reader), self.schema)
+                reader = self.datasets.read_part(
+                    self.key, self.manifest, part, self.columns, part_index=self.part_index
+                )
+                yield from conform(reader, self.schema)

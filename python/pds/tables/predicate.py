@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -115,7 +116,8 @@ class Predicate:
         low, high, nulls = (part.select(self.columns) for part in bounds[:3])
         counts = bounds[3]
         every = pa.array([True] * rows, pa.bool_())
-        if not low.num_columns:
+        # pyarrow simplifies `not (x < nan)` to `x >= nan`, which holds for no row instead of for all.
+        if not low.num_columns or re.search(r"\bnan\b", self.text):
             return every
         local, file_format = fs.LocalFileSystem(), ds.ParquetFileFormat()
         known: list[tuple[Any, ...]] = [

@@ -75,12 +75,19 @@ class TableScan(Rows):
     """The rows of a snapshot, not yet read. It can be read again and again."""
 
     def __init__(
-        self, handle: _pds.TableHandle, columns: list[str] | None, where: str | Predicate | None, limit: int | None
+        self,
+        handle: _pds.TableHandle,
+        columns: list[str] | None,
+        where: str | Predicate | None,
+        limit: int | None,
+        *,
+        use_stats: bool = True,
     ) -> None:
         self._handle = handle
         self._columns = columns
         self._where = where
         self._limit = limit
+        self._use_stats = use_stats
 
     @property
     def schema(self) -> pa.Schema:
@@ -91,7 +98,7 @@ class TableScan(Rows):
         return pa.schema([schema.field(name) for name in self._columns]).with_metadata(schema.metadata)
 
     def _open(self, *, counted: bool = False) -> _pds.Scan:
-        return self._handle.scan([] if counted else self._columns, self._where, self._limit)
+        return self._handle.scan([] if counted else self._columns, self._where, self._limit, self._use_stats)
 
     def __repr__(self) -> str:
         parts = [f"columns={self.schema.names}"]
@@ -99,16 +106,18 @@ class TableScan(Rows):
             parts.append(f"where={getattr(self._where, 'text', self._where)!r}")
         if self._limit is not None:
             parts.append(f"limit={self._limit}")
+        if not self._use_stats:
+            parts.append("use_stats=False")
         return f"TableScan({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
         limit = SHOWN_ROWS + 1 if self._limit is None else min(self._limit, SHOWN_ROWS + 1)
-        rows = TableScan(self._handle, self._columns, self._where, limit).to_pyarrow()
+        rows = TableScan(self._handle, self._columns, self._where, limit, use_stats=self._use_stats).to_pyarrow()
         return rows_html(rows.slice(0, SHOWN_ROWS), more=rows.num_rows > SHOWN_ROWS)
 
     def explain(self) -> ScanPlan:
         """What would be read. Footers are read to know it, and no rows; a limit is not considered."""
-        return ScanPlan(*self._handle.explain(self._where))
+        return ScanPlan(*self._handle.explain(self._where, self._use_stats))
 
 
 class TableChanges(Rows):

@@ -80,7 +80,12 @@ class Snapshot:
         return files_of(self._handle.files())
 
     def scan(
-        self, columns: Sequence[str] | None = None, *, where: Where | None = None, limit: int | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        where: Where | None = None,
+        limit: int | None = None,
+        use_stats: bool = True,
     ) -> TableScan:
         r"""The snapshot's rows.
 
@@ -89,9 +94,12 @@ class Snapshot:
             where: Only rows for which this holds: an SQL predicate over any of the table's columns, such
                 as `"at >= TIMESTAMP '2026-01-01' AND name LIKE 'a%'"`, or a `pyarrow.compute.Expression`.
                 Names that are no plain words are quoted in SQL: `"\"unit price\" > 3"`. Files and row
-                groups without such rows are not read. SQL is the engine's own and faster; of floats it takes
-                NaN for the largest, while pyarrow compares it with nothing.
+                groups without such rows are not read. SQL is the engine's own and faster. It compares numbers
+                and times exactly, whatever their types; of floats -0.0 equals 0.0, and NaN equals NaN and is
+                the largest, while pyarrow compares it with nothing. Casts cut: `CAST(5.75 AS BIGINT)` is 5.
             limit: So many rows at most.
+            use_stats: False reads every file and row group and evaluates `where` as it is written, without
+                statistics and rewriting. The rows are the same; it is slower, and there to check that.
 
         Raises:
             InvalidInput: There is no such column, or the predicate cannot be used.
@@ -103,7 +111,7 @@ class Snapshot:
         meant = None if where is None else predicate_of(where, self.schema)
         if meant is not None:
             self._handle.check_filter(meant)
-        return TableScan(self._handle, names, meant, check_limit(limit))
+        return TableScan(self._handle, names, meant, check_limit(limit), use_stats=use_stats)
 
     def scan_changes(self, since: int, until: int | None = None) -> TableChanges:
         """What happened to the rows: the inserts and deletes of every commit after `since` up to `until`.

@@ -140,6 +140,31 @@ def test_a_dataset_replaced_meanwhile_fails_the_action(kept: bool, spark: SparkS
     assert pds.spark.read_dataset(spark, target.store, "orders").count() == other.num_rows
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_swapped_and_repeated_parts_are_noticed(early: bool, spark: SparkSession, target: Target) -> None:
+    """On the driver, or by the task that finds another part than the driver found."""
+    parted = pds.ParquetDatasetStore(target.store, max_rows_per_file=300)
+    parted.write_dataset(TABLE, "orders")
+    paths = [f"orders/part-0000{part}.parquet" for part in range(4)]
+    contents = [target.store.read_bytes(path) for path in paths]
+    for order in ([1, 0, 2, 3], [0, 0, 2, 3], [0, 1, 2, 2]):
+        df = None if early else pds.spark.read_dataset(spark, target.store, "orders")
+        for path, source in zip(paths, order, strict=True):
+            target.store.write(path, contents[source], overwrite=True)
+        with pytest.raises(Exception, match=r"PartCorrupted|parts were swapped"):
+            (df or pds.spark.read_dataset(spark, target.store, "orders")).collect()
+        for path, content in zip(paths, contents, strict=True):
+            target.store.write(path, content, overwrite=True)
+    assert pds.spark.read_dataset(spark, target.store, "orders").count() == 1000
+
+
+def test_fields_of_structs_are_columns(spark: SparkSession, target: Target) -> None:
+    points = pa.table({"p": [{"x": 1, "y": "a"}, None, {"x": 3, "y": None}], "n": [1, 2, 3]})
+    target.datasets.write_dataset(points, "points")
+    df = pds.spark.read_dataset(spark, target.store, "points", columns=["p.y", "n"])
+    assert [tuple(row) for row in df.collect()] == [("a", 1), (None, 2), (None, 3)]
+
+
 def test_a_part_that_is_gone_is_an_error_at_once(spark: SparkSession, local_target: Target) -> None:
     parted = pds.ParquetDatasetStore(local_target.store, max_rows_per_file=500)
     manifest = parted.write_dataset(TABLE, "orders")
