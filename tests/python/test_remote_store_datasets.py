@@ -291,6 +291,7 @@ def _noise(batches: int, *, fails: bool = False) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(schema, generate())
 
 
+@pytest.mark.defaults
 @pytest.mark.parametrize("backend", ["memory", "local"])
 def test_a_part_of_many_pieces(tmp_path: Path, backend: str) -> None:
     store = remote_store.Store(MemoryBackend() if backend == "memory" else LocalBackend(str(tmp_path)))
@@ -301,6 +302,7 @@ def test_a_part_of_many_pieces(tmp_path: Path, backend: str) -> None:
     assert theirs.ParquetDatasetStore(store).read_dataset("a").equals(_noise(5).read_all())
 
 
+@pytest.mark.defaults
 @pytest.mark.parametrize("backend", ["memory", "local"])
 def test_a_long_write_that_fails_leaves_nothing(tmp_path: Path, backend: str) -> None:
     store = remote_store.Store(MemoryBackend() if backend == "memory" else LocalBackend(str(tmp_path)))
@@ -311,6 +313,7 @@ def test_a_long_write_that_fails_leaves_nothing(tmp_path: Path, backend: str) ->
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.defaults
 def test_a_store_that_takes_no_more_bytes(tmp_path: Path) -> None:
     """The error of the third piece is the write's, and nothing is left."""
 
