@@ -85,6 +85,7 @@ def _wide(store: pds.Store) -> pds.ParquetDatasetStore:
     return ds
 
 
+@pytest.mark.defaults
 def test_only_the_fields_asked_for_are_fetched(memory_store: pds.Store) -> None:
     ds = _wide(memory_store)
     memory_store.reset_metrics()
@@ -93,6 +94,7 @@ def test_only_the_fields_asked_for_are_fetched(memory_store: pds.Store) -> None:
     assert memory_store.metrics()["bytes_read"] < 1_200_000
 
 
+@pytest.mark.defaults
 def test_a_filter_fetches_its_own_columns_and_those_asked_for(memory_store: pds.Store) -> None:
     ds = _wide(memory_store)
     whole = ds.read_dataset("a")

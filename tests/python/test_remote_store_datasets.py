@@ -97,14 +97,21 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> _Pair:
     return _Pair(request.param, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"max_rows_per_file": 2}, {"compression": "snappy", "row_group_size": 2}], ids=str
-)
+OPTIONS: list[dict[str, Any]] = [{}, {"max_rows_per_file": 2}, {"compression": "snappy", "row_group_size": 2}]
+
+
+@pytest.mark.defaults
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_options_are_shown_alike(options: dict[str, Any], tmp_path: Path) -> None:
+    pair = _Pair("memory", tmp_path, **options)
+    for name in ("compression", "row_group_size", "max_rows_per_file"):
+        assert getattr(pair.ours, name) == getattr(pair.theirs, name)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_life(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
     pair = _Pair(kind, tmp_path, **options)
-    for name in ("compression", "row_group_size", "max_rows_per_file"):
-        assert getattr(pair.ours, name) == getattr(pair.theirs, name)
     calls: list[Callable[[Any], Any]] = [
         lambda ds: ds.dataset_exists("a/b"),
         lambda ds: ds.read_dataset("a/b"),

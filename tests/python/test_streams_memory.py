@@ -101,6 +101,7 @@ def test_verify_and_scan_of_a_large_part_take_little(tmp_path: Path) -> None:
     assert _grown(tmp_path, "scan") < 160 * MIB
 
 
+@pytest.mark.defaults
 def test_a_wide_stream_has_few_row_groups(tmp_path: Path) -> None:
     column = pa.array(range(1000), pa.int64())
     batch = pa.record_batch({f"c{i}": column for i in range(1100)})
@@ -112,6 +113,7 @@ def test_a_wide_stream_has_few_row_groups(tmp_path: Path) -> None:
     assert metadata.num_row_groups <= 2
 
 
+@pytest.mark.defaults
 @pytest.mark.parametrize("data_type", ["list", "struct"])
 def test_slices_of_nested_columns_are_charged_for_their_rows_only(memory_store: pds.Store, data_type: str) -> None:
     """A batch of lists or structs is handed on in slices: charged in full each, they end row groups early."""

@@ -57,6 +57,7 @@ def test_chunks_whose_dictionaries_together_outgrow_their_keys(
     _check(memory_store, table, row_group_size=100)
 
 
+@pytest.mark.defaults
 @pytest.mark.parametrize("key", KEYS)
 def test_a_dictionary_that_uses_all_keys(memory_store: pds.Store, key: str) -> None:
     values = [f"v{n}" for n in range(KEYS[key])]
@@ -86,6 +87,7 @@ def test_nested_dictionaries_that_outgrow_their_keys(memory_store: pds.Store) ->
     _check(memory_store, table)
 
 
+@pytest.mark.defaults
 def test_runs_that_are_longer_than_their_type_counts(memory_store: pds.Store) -> None:
     data_type = pa.run_end_encoded(pa.int16(), pa.int64())
     one = pa.RunEndEncodedArray.from_arrays(pa.array([30_000], pa.int16()), pa.array([7]))
