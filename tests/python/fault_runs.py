@@ -10,7 +10,7 @@ import contextlib
 import queue
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import pds
 from scripted_s3 import FAULTS, ScriptedS3
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from scripted_s3 import Request, Stored
+
+_State = TypeVar("_State")
 
 # One occurrence of these says nothing about the request: it is sent again, or its outcome is
 # looked up, and the operation succeeds.
@@ -68,6 +70,53 @@ def _can_hit(request: Request, fault: str) -> bool:
     # S3 sends an error after a 200 only where it works long after the headers are sent.
     unheard = fault == "error body" and request.method != "POST"
     return not unheard and not (fault.startswith("stall") and len(request.body) > PATIENT_BYTES)
+
+
+def store(server: ScriptedS3) -> pds.Store:
+    """The store on a server, as all operations see it."""
+    return pds.Store("s3://bucket/prefix", storage_options=server.options())
+
+
+class Operation(NamedTuple):
+    """What changes a store, and what is there before."""
+
+    work: Callable[[pds.Store], object]
+    setup: Callable[[pds.Store], None]
+    # It commits first and then removes (a vacuum): it may have done only the one.
+    in_steps: bool = False
+
+
+class Case(Generic[_State]):
+    """An operation, what it makes of what is there, and what a second time makes of that."""
+
+    def __init__(self, operation: Operation, look: Callable[[pds.Store], _State | None]) -> None:
+        self.operation, self.look = operation, look
+        with ScriptedS3() as server:
+            operation.setup(store(server))
+            self.before: dict[str, Stored] = server.save()
+            self.old = look(store(server))
+            server.restart()
+            operation.work(store(server))
+            self.requests = list(server.seen)
+            self.new = look(store(server))
+            self.second_error = type(ended(lambda: operation.work(store(server))))
+            self.newer = look(store(server))
+
+    def run(self, server: ScriptedS3, run: Run) -> Exception | None:
+        """Do it under the run's faults, which end then; how it ended."""
+        server.restart(run.faults())
+        error = ended(lambda: self.operation.work(store(server)))
+        server.restart()
+        if not run.lasts and run.fault in PASSING:
+            assert error is None, repr(error)
+        return error
+
+    def check_clean(self, server: ScriptedS3, error: Exception, spared: str = "") -> None:
+        """What was uploaded for a commit that certainly is not is gone; but for keys that contain `spared`."""
+        left = sorted(key for key in server.save().keys() - self.before.keys() if not spared or spared not in key)
+        uploads = [upload.key for upload in server.bucket.uploads.values() if upload.pieces]
+        assert self.operation.in_steps or not left, f"{left} are left after {error!r}"
+        assert not uploads, f"uploads of {uploads} are left after {error!r}"
 
 
 def is_probe(key: str) -> bool:

@@ -14,14 +14,12 @@ import pyarrow as pa
 import pytest
 
 import pds
-from fault_runs import DISTINCT, LASTING, PASSING, Run, ended, plan, run_all
+from fault_runs import DISTINCT, LASTING, Case, Operation, Run, ended, plan, run_all, store
 from pds import odf
-from scripted_s3 import FAULTS, ScriptedS3
+from scripted_s3 import FAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scripted_s3 import Stored
+    from scripted_s3 import ScriptedS3
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
@@ -40,42 +38,31 @@ def _rows(seed: int, count: int = LITTLE) -> pa.Table:
     return pa.table({"at": times, "noise": noise})
 
 
-def _store(server: ScriptedS3) -> pds.Store:
-    return pds.Store("s3://bucket/prefix", storage_options=server.options())
+def _open(place: pds.Store) -> odf.Dataset:
+    return odf.Dataset(place, PATH, options=OPTIONS, timeout=SHORT)
 
 
-def _open(store: pds.Store) -> odf.Dataset:
-    return odf.Dataset(store, PATH, options=OPTIONS, timeout=SHORT)
+def _create(place: pds.Store) -> None:
+    odf.Dataset.create(place, PATH, identity=IDENTITY, system_time=TIME, options=OPTIONS, timeout=SHORT)
 
 
-def _create(store: pds.Store) -> None:
-    odf.Dataset.create(store, PATH, identity=IDENTITY, system_time=TIME, options=OPTIONS, timeout=SHORT)
-
-
-def _filled(store: pds.Store) -> None:
-    _create(store)
+def _filled(place: pds.Store) -> None:
+    _create(place)
     for seed in (1, 2, 3):
-        _open(store).ingest(_rows(seed), event_time="at")
-
-
-class Operation(NamedTuple):
-    """What changes a dataset, and what is there before."""
-
-    work: Callable[[pds.Store], object]
-    setup: Callable[[pds.Store], None] = _filled
+        _open(place).ingest(_rows(seed), event_time="at")
 
 
 OPERATIONS = {
     "create": Operation(_create, lambda _: None),
     "first ingest": Operation(lambda s: _open(s).ingest(_rows(9), event_time="at"), _create),
-    "ingest": Operation(lambda s: _open(s).ingest(_rows(9), event_time="at")),
-    "append": Operation(lambda s: _open(s).append(odf.SetInfo(description="air"))),
+    "ingest": Operation(lambda s: _open(s).ingest(_rows(9), event_time="at"), _filled),
+    "append": Operation(lambda s: _open(s).append(odf.SetInfo(description="air")), _filled),
     "append two": Operation(
-        lambda s: _open(s).append([odf.SetInfo(description="air"), odf.SetLicense("a", "b", "c", "d")])
+        lambda s: _open(s).append([odf.SetInfo(description="air"), odf.SetLicense("a", "b", "c", "d")]), _filled
     ),
-    "compact": Operation(lambda s: _open(s).compact()),
+    "compact": Operation(lambda s: _open(s).compact(), _filled),
 }
-LARGE = {"ingest": Operation(lambda s: _open(s).ingest(_rows(9, MUCH), event_time="at"))}
+LARGE = {"ingest": Operation(lambda s: _open(s).ingest(_rows(9, MUCH), event_time="at"), _filled)}
 
 
 class State(NamedTuple):
@@ -85,11 +72,11 @@ class State(NamedTuple):
     rows: list[float]
 
 
-def _look(store: pds.Store) -> State | None:
+def _look(place: pds.Store) -> State | None:
     """The dataset as it is, all of it verified; None if there is none."""
-    if not odf.Dataset.exists(store, PATH):
+    if not odf.Dataset.exists(place, PATH):
         return None
-    dataset = _open(store)
+    dataset = _open(place)
     dataset.verify()
     log = dataset.log()
     events = [block.event.kind for block in reversed(log)]
@@ -97,53 +84,32 @@ def _look(store: pds.Store) -> State | None:
     return State(events, rows)
 
 
-class _Case:
-    """An operation, what it makes of the dataset, and what a second time makes of that."""
+class _Case(Case[State]):
+    """An operation on the dataset."""
 
     def __init__(self, operation: Operation) -> None:
-        self.operation = operation
-        with ScriptedS3() as server:
-            operation.setup(_store(server))
-            self.before: dict[str, Stored] = server.save()
-            self.old = _look(_store(server))
-            server.restart()
-            operation.work(_store(server))
-            self.requests = list(server.seen)
-            self.new = _look(_store(server))
-            self.second_error = type(ended(lambda: operation.work(_store(server))))
-            self.newer = _look(_store(server))
+        super().__init__(operation, _look)
 
     def judge(self, server: ScriptedS3, run: Run) -> None:
         """One run, and what is there after it."""
-        server.restart(run.faults())
-        error = ended(lambda: self.operation.work(_store(server)))
-        server.restart()
-        store = _store(server)
-        if not run.lasts and run.fault in PASSING:
-            assert error is None, repr(error)
-        found = _look(store)
+        error = self.run(server, run)
+        found = _look(store(server))
         if error is None:
             assert found == self.new, "reported as done, and it is not there"
         elif isinstance(error, pds.CommitStateUnknown):
             assert error.commit_id
-            is_there = found is not None and error.commit_id in {block.hash for block in _open(store).log()}
+            is_there = found is not None and error.commit_id in {block.hash for block in _open(store(server)).log()}
             assert found == (self.new if is_there else self.old), f"{error!r}, and it is {'not ' * is_there}there"
         else:
             assert found == self.old, f"{error!r}, and something of it is there"
             if not run.lasts:
-                self._check_clean(server, error)
-        self._do_it_again(store, found)
+                # Blocks are small, and may be another's too.
+                self.check_clean(server, error, spared="/blocks/")
+        self._do_it_again(store(server), found)
 
-    def _check_clean(self, server: ScriptedS3, error: Exception) -> None:
-        """Of what certainly failed no data is left; blocks are small, and may be another's too."""
-        left = sorted(key for key in server.save().keys() - self.before.keys() if "/blocks/" not in key)
-        uploads = [upload.key for upload in server.bucket.uploads.values() if upload.pieces]
-        assert not left, f"{left} are left after {error!r}"
-        assert not uploads, f"uploads of {uploads} are left after {error!r}"
-
-    def _do_it_again(self, store: pds.Store, found: State | None) -> None:
-        second = ended(lambda: self.operation.work(store))
-        now = _look(store)
+    def _do_it_again(self, place: pds.Store, found: State | None) -> None:
+        second = ended(lambda: self.operation.work(place))
+        now = _look(place)
         if found == self.old:
             assert second is None, f"the second time: {second!r}"
             assert now == self.new, "the second time made something else"

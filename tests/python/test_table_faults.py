@@ -7,21 +7,21 @@ once, one that failed is not there at all, and where the outcome is open it can 
 from __future__ import annotations
 
 import datetime as dt
+import io
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import pds
-from fault_runs import DISTINCT, LASTING, PASSING, Run, ended, plan, run_all
+from fault_runs import DISTINCT, LASTING, PASSING, Case, Operation, Run, ended, plan, run_all, store
 from scripted_s3 import FAULTS, ScriptedS3
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from scripted_s3 import Stored
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
@@ -38,84 +38,67 @@ def _rows(first: int, count: int) -> pa.Table:
     return pa.table({"id": np.arange(first, first + count), "noise": noise}, schema=SCHEMA)
 
 
-def _store(server: ScriptedS3) -> pds.Store:
-    return pds.Store("s3://bucket/prefix", storage_options=server.options())
+def _open(place: pds.Store) -> pds.Table:
+    return pds.Table(place, PATH, options=OPTIONS, commit_timeout=SHORT)
 
 
-def _open(store: pds.Store) -> pds.Table:
-    return pds.Table(store, PATH, options=OPTIONS, commit_timeout=SHORT)
-
-
-def _create(store: pds.Store, *, exists_ok: bool = False) -> None:
+def _create(place: pds.Store, *, exists_ok: bool = False) -> None:
     pds.Table.create(
-        store, PATH, SCHEMA, key="id", options=OPTIONS, commit_timeout=SHORT, exists_ok=exists_ok
+        place, PATH, SCHEMA, key="id", options=OPTIONS, commit_timeout=SHORT, exists_ok=exists_ok
     )  # fmt: skip
 
 
-def _filled(store: pds.Store) -> None:
+def _filled(place: pds.Store) -> None:
     """Two files, a tombstone, versions to vacuum."""
-    _create(store)
+    _create(place)
     for first in (0, 100):
-        _open(store).append(_rows(first, 60))
-    _open(store).delete("id = 130")
+        _open(place).append(_rows(first, 60))
+    _open(place).delete("id = 130")
 
 
-def _expired(store: pds.Store) -> None:
+def _expired(place: pds.Store) -> None:
     """Files that no version names any more."""
-    _filled(store)
-    _open(store).optimize.compact()
-    _open(store).append(_rows(300, 10))
+    _filled(place)
+    _open(place).optimize.compact()
+    _open(place).append(_rows(300, 10))
 
 
-def _to_add(store: pds.Store) -> None:
+def _to_add(place: pds.Store) -> None:
     """Files of a dataset, where the table takes them over."""
-    _filled(store)
-    import io  # noqa: PLC0415
-
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
+    _filled(place)
     sink = io.BytesIO()
     pq.write_table(_rows(500, 40), sink)
-    store.write(f"{PATH}/incoming/x.parquet", sink.getvalue())
+    place.write(f"{PATH}/incoming/x.parquet", sink.getvalue())
 
 
-class Operation(NamedTuple):
-    """What changes a table, and what is there before."""
-
-    work: Callable[[pds.Store], object]
-    setup: Callable[[pds.Store], None] = _filled
-    # A vacuum commits first and then removes: it may have done only the one.
-    in_steps: bool = False
-
-
-def _merge(store: pds.Store) -> object:
-    source = _open(store).merge(_rows(150, 20), on="id")
+def _merge(place: pds.Store) -> object:
+    source = _open(place).merge(_rows(150, 20), on="id")
     return source.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
 OPERATIONS = {
     "create": Operation(lambda s: _create(s, exists_ok=True), lambda _: None),
-    "append": Operation(lambda s: _open(s).append(_rows(1000, LITTLE))),
-    "append once": Operation(lambda s: _open(s).append(_rows(1000, LITTLE), idempotency_key="k")),
-    "delete a range": Operation(lambda s: _open(s).delete("id BETWEEN 110 AND 140")),
-    "delete rows": Operation(lambda s: _open(s).delete("noise < 0.2")),
-    "delete a file": Operation(lambda s: _open(s).delete("id < 100")),
-    "upsert": Operation(lambda s: _open(s).upsert(_rows(140, 40))),
-    "merge": Operation(_merge),
-    "overwrite": Operation(lambda s: _open(s).overwrite(_rows(0, 7))),
-    "overwrite some": Operation(lambda s: _open(s).overwrite(_rows(100, 7), where="id BETWEEN 100 AND 199")),
-    "compact": Operation(lambda s: _open(s).optimize.compact()),
-    "sort": Operation(lambda s: _open(s).optimize.sort("noise")),
-    "add a column": Operation(lambda s: _open(s).alter.add_column("more", pa.int32())),
-    "rename a column": Operation(lambda s: _open(s).alter.rename_column("noise", "sound")),
-    "tag": Operation(lambda s: _open(s).tags.create("now")),
-    "restore": Operation(lambda s: _open(s).restore(2)),
+    "append": Operation(lambda s: _open(s).append(_rows(1000, LITTLE)), _filled),
+    "append once": Operation(lambda s: _open(s).append(_rows(1000, LITTLE), idempotency_key="k"), _filled),
+    "delete a range": Operation(lambda s: _open(s).delete("id BETWEEN 110 AND 140"), _filled),
+    "delete rows": Operation(lambda s: _open(s).delete("noise < 0.2"), _filled),
+    "delete a file": Operation(lambda s: _open(s).delete("id < 100"), _filled),
+    "upsert": Operation(lambda s: _open(s).upsert(_rows(140, 40)), _filled),
+    "merge": Operation(_merge, _filled),
+    "overwrite": Operation(lambda s: _open(s).overwrite(_rows(0, 7)), _filled),
+    "overwrite some": Operation(lambda s: _open(s).overwrite(_rows(100, 7), where="id BETWEEN 100 AND 199"), _filled),
+    "compact": Operation(lambda s: _open(s).optimize.compact(), _filled),
+    "sort": Operation(lambda s: _open(s).optimize.sort("noise"), _filled),
+    "add a column": Operation(lambda s: _open(s).alter.add_column("more", pa.int32()), _filled),
+    "rename a column": Operation(lambda s: _open(s).alter.rename_column("noise", "sound"), _filled),
+    "tag": Operation(lambda s: _open(s).tags.create("now"), _filled),
+    "restore": Operation(lambda s: _open(s).restore(2), _filled),
     "add files": Operation(lambda s: _open(s).add_files([f"{PATH}/incoming/x.parquet"]), _to_add),
     "vacuum": Operation(lambda s: _open(s).vacuum(dt.timedelta(0)), _expired, in_steps=True),
 }
 LARGE = {
-    "append": Operation(lambda s: _open(s).append(_rows(1000, MUCH))),
-    "overwrite": Operation(lambda s: _open(s).overwrite(_rows(0, MUCH))),
+    "append": Operation(lambda s: _open(s).append(_rows(1000, MUCH)), _filled),
+    "overwrite": Operation(lambda s: _open(s).overwrite(_rows(0, MUCH)), _filled),
 }
 
 
@@ -127,11 +110,11 @@ class State(NamedTuple):
     versions: int
 
 
-def _look(store: pds.Store) -> State | None:
+def _look(place: pds.Store) -> State | None:
     """The table as it is, after a look whether all that it names is there; None if there is none."""
-    if not pds.Table.exists(store, PATH):
+    if not pds.Table.exists(place, PATH):
         return None
-    table = _open(store)
+    table = _open(place)
     checked = table.check()
     assert checked.ok, checked
     rows = table.scan().to_pyarrow()
@@ -144,60 +127,39 @@ def _same(one: State | None, other: State | None) -> bool:
     return one.rows.equals(other.rows) and one.tags == other.tags
 
 
-class _Case:
-    """An operation, what it makes of the table, and what a second time makes of that."""
+class _Case(Case[State]):
+    """An operation on the table."""
 
     def __init__(self, operation: Operation) -> None:
-        self.operation = operation
-        with ScriptedS3() as server:
-            operation.setup(_store(server))
-            self.before: dict[str, Stored] = server.save()
-            self.old = _look(_store(server))
-            server.restart()
-            operation.work(_store(server))
-            self.requests = list(server.seen)
-            self.new = _look(_store(server))
-            self.second_error = type(ended(lambda: operation.work(_store(server))))
-            self.newer = _look(_store(server))
+        super().__init__(operation, _look)
 
     def judge(self, server: ScriptedS3, run: Run) -> None:
         """One run, and what is there after it."""
-        server.restart(run.faults())
-        error = ended(lambda: self.operation.work(_store(server)))
-        server.restart()
-        store = _store(server)
-        if not run.lasts and run.fault in PASSING:
-            assert error is None, repr(error)
+        error = self.run(server, run)
+        place = store(server)
         # Asked first: a reader looks at the pointer only, which may have been left behind.
-        is_done = self._is_done(store, error)
-        found = _look(store)
+        is_done = self._is_done(place, error)
+        found = _look(place)
         if is_done is not None:
             assert _same(found, self.new if is_done else self.old), f"{error!r}, and it is {'not ' * is_done}there"
         assert _same(found, self.new) or _same(found, self.old), f"half of it is there, after {error!r}"
         if error is not None and not run.lasts and not isinstance(error, pds.CommitStateUnknown):
-            self._check_clean(server, error)
-        self._do_it_again(store, found)
+            self.check_clean(server, error)
+        self._do_it_again(place, found)
 
-    def _is_done(self, store: pds.Store, error: Exception | None) -> bool | None:
+    def _is_done(self, place: pds.Store, error: Exception | None) -> bool | None:
         """Whether it happened, by what was reported; None where that was left open."""
         if error is None:
             return True
         if isinstance(error, pds.CommitStateUnknown):
             assert error.commit_id
             # Nothing is on its way any more, so the answer is final.
-            return bool(pds.Table.exists(store, PATH)) and _open(store).was_committed(error.commit_id) is not None
+            return bool(pds.Table.exists(place, PATH)) and _open(place).was_committed(error.commit_id) is not None
         return None if self.operation.in_steps else False
 
-    def _check_clean(self, server: ScriptedS3, error: Exception) -> None:
-        """What was uploaded for a commit that certainly is not is gone."""
-        left = sorted(server.save().keys() - self.before.keys())
-        uploads = [upload.key for upload in server.bucket.uploads.values() if upload.pieces]
-        assert self.operation.in_steps or not left, f"{left} are left after {error!r}"
-        assert not uploads, f"uploads of {uploads} are left after {error!r}"
-
-    def _do_it_again(self, store: pds.Store, found: State | None) -> None:
-        second = ended(lambda: self.operation.work(store))
-        now = _look(store)
+    def _do_it_again(self, place: pds.Store, found: State | None) -> None:
+        second = ended(lambda: self.operation.work(place))
+        now = _look(place)
         if _same(found, self.old) and not _same(self.old, self.new):
             assert second is None, f"the second time: {second!r}"
             assert _same(now, self.new), "the second time made something else"
@@ -266,16 +228,16 @@ READS: dict[str, Callable[[pds.Store], object]] = {
 def test_one_fault_of_a_read(name: str) -> None:
     read = READS[name]
     with ScriptedS3() as server:
-        _filled(_store(server))
+        _filled(store(server))
         before = server.save()
         server.restart()
-        expected = read(_store(server))
+        expected = read(store(server))
         requests = list(server.seen)
 
     def judge(server: ScriptedS3, run: Run) -> None:
         server.restart(run.faults())
         found: list[object] = []
-        error = ended(lambda: found.append(read(_store(server))))
+        error = ended(lambda: found.append(read(store(server))))
         if error is None:
             # A 404 is an answer: there is no table then.
             same = found[0].equals(expected) if isinstance(expected, pa.Table) else found[0] == expected
@@ -291,14 +253,14 @@ def test_one_fault_of_a_read(name: str) -> None:
 def test_what_is_unknown_is_told_later() -> None:
     """The create of the manifest lands, and nobody hears of it."""
     with ScriptedS3() as server:
-        _filled(_store(server))
-        table = _open(_store(server))
+        _filled(store(server))
+        table = _open(store(server))
         landed = server.on("put", ".json", "drop after")
         server.stop("key", "drop", after=landed)
         with pytest.raises(pds.CommitStateUnknown) as unknown:
             table.append(_rows(1000, LITTLE))
         server.restart()
-        version = _open(_store(server)).was_committed(unknown.value.commit_id)
+        version = _open(store(server)).was_committed(unknown.value.commit_id)
         assert version == table.version + 1
-        found = _open(_store(server)).scan(where="id >= 1000").to_pyarrow()
+        found = _open(store(server)).scan(where="id >= 1000").to_pyarrow()
         assert pc.count_distinct(found["id"]).as_py() == found.num_rows == LITTLE
