@@ -191,7 +191,7 @@ test-hostile: build ## the fast tests again with tiny row groups, pages and buff
 
 # --- for people --------------------------------------------------------------
 
-.PHONY: demo bench bench-peers bench-table bench-odf soak fuzz clean
+.PHONY: demo bench bench-peers bench-table bench-odf bench-durability soak fuzz clean
 demo: setup install-release ## the main job: Spark writes, everyone reads
 	$(BIN)/python examples/demo.py $(ARGS)
 
@@ -216,6 +216,9 @@ bench-table: setup wheel $(BENCH_STAMP) ## tables against their peers, into docs
 
 bench-odf: setup install-release ## what a verifiable chain costs over a plain write
 	$(BIN)/python benches/python/odf_overhead.py $(ARGS)
+
+bench-durability: setup install-release ## what it costs that local files are on the disk before a write is reported
+	$(BIN)/python benches/python/durability.py $(ARGS)
 
 soak: setup build ## random and fault tests, long
 	PDS_SOAK=1 cargo test $(CARGO_BUILD) --lib --tests $(ARGS)

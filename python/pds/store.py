@@ -104,7 +104,9 @@ class Store:
             `gs://bucket/prefix`.
         storage_options: Options of the object_store crate, such as `aws_endpoint`, `aws_region`,
             `aws_access_key_id`, `aws_secret_access_key`; and `aws_profile`, `stall_timeout`,
-            `retry_timeout` (seconds), `max_retries`.
+            `retry_timeout` (seconds), `max_retries`. For local files `durability`: "full" (the default) has
+            everything on the disk before a write is reported, "none" leaves it to the system, which a loss
+            of power may forget or leave in part.
         credential_provider: Called for credentials of S3, one call at a time; returns a mapping with
             `access_key_id`, `secret_access_key`, and where there are any `session_token` and
             `expires_at` (a datetime). Called again shortly before they expire.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 ROWS = pa.table({"n": [1, 2, 3]})
 BAD_KEYS = [
@@ -233,6 +235,9 @@ def test_an_array_is_no_table(ds: pds.ParquetDatasetStore) -> None:
         ("s3://bucket", {"stall_timeout": "-1"}),
         ("s3://bucket", {"retry_timeout": "soon"}),
         ("az://container", {"aws_region": "x"}),
+        ("file:///tmp", {"durability": "never"}),
+        ("memory://", {"durability": "none"}),
+        ("s3://bucket", {"durability": "full"}),
     ],
     ids=str,
 )
@@ -253,3 +258,18 @@ def test_a_url_is_text(value: Any) -> None:
 def test_an_option_given_twice() -> None:
     with pytest.raises(pds.InvalidInput, match="aws_region"):
         pds.Store("s3://bucket", storage_options={"aws_region": "a"}, aws_region="b")
+
+
+@pytest.mark.parametrize("durability", ["full", "none"])
+def test_datasets_and_tables_of_either_durability(tmp_path: Path, durability: str) -> None:
+    store = pds.Store(tmp_path.as_uri(), durability=durability)
+    rows = pa.table({"n": [1, 2]})
+    ds = pds.ParquetDatasetStore(store)
+    for overwrite in (False, True):
+        ds.write_dataset(rows, "a", overwrite=overwrite)
+    sent = pickle.loads(pickle.dumps(store))  # noqa: S301 our own
+    assert pds.ParquetDatasetStore(sent).read_dataset("a").equals(rows)
+    table = pds.Table.create(store, "t", rows.schema)
+    table.append(rows)
+    table.delete("n = 1")
+    assert pds.Table(pds.Store(tmp_path.as_uri()), "t").scan().to_pyarrow()["n"].to_pylist() == [2]
