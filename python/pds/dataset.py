@@ -339,15 +339,19 @@ class ParquetDatasetStore:
     ) -> int:
         """Finish an interrupted publish and remove what killed writers left.
 
-        Uncompleted uploads cannot be listed here: a lifecycle rule of the bucket ends them.
+        Uncompleted multipart uploads are aborted where they can be listed: on S3 this takes the permission
+        ``s3:ListBucketMultipartUploads``, and some compatible servers have no such list. A lifecycle rule of the
+        bucket ends the others.
 
         Args:
             dataset_key: The folder.
             key: Another name of `dataset_key`.
-            older_than: Hidden files of unknown processes are removed after so many seconds.
+            older_than: Hidden files of unknown processes, and uploads, are removed when they are older than so many
+                seconds by the store's clock. Make it longer than any write takes: an upload that is aborted too
+                early fails its write.
 
         Returns:
-            The number of files removed.
+            The number of files and uploads removed.
         """
         return _pds.clean_dataset(self._handle, one_key(dataset_key, key), older_than)
 
@@ -415,11 +419,14 @@ class DatasetWrite:
         return DatasetManifest(*fields)
 
     def abort(self, parts: Iterable[StagedPart]) -> None:
-        """Remove parts that will not be published."""
-        _pds.abort(self.datasets._handle, list(parts))  # noqa: SLF001 one module
+        """Remove parts that will not be published.
+
+        Where a `publish` of this write was interrupted, whoever finishes it may need them: they stay then, and go with it.
+        """
+        _pds.abort(self.datasets._handle, self, list(parts))  # noqa: SLF001 one module
 
     def abort_all(self) -> None:
-        """Remove the hidden files of all tasks. Uploads whose parts are not known end by lifecycle rule."""
+        """Remove the hidden files of all tasks, as `abort` does. Uploads whose parts are not known go with a clean."""
         _pds.abort_all(self.datasets._handle, self)  # noqa: SLF001 one module
 
 

@@ -263,13 +263,19 @@ fn publish(
     .map(fields)
 }
 
-/// Removes staged parts.
+/// Removes staged parts that no interrupted publish needs.
 #[pyfunction]
-fn abort(py: Python<'_>, store: &StoreHandle, parts: Vec<StagedPart>) -> PyResult<()> {
+fn abort(
+    py: Python<'_>,
+    store: &StoreHandle,
+    write: WriteFields,
+    parts: Vec<StagedPart>,
+) -> PyResult<()> {
     let store = checked(py, store.store())?;
+    let write = checked(py, write.check())?;
     let parts: Vec<_> = parts.into_iter().map(|p| p.0).collect();
     run(py, move || async move {
-        dataset::abort(&store, &parts).await;
+        dataset::abort(&store, &write, &parts).await;
         Ok(())
     })
 }
@@ -364,7 +370,7 @@ fn verify_dataset(
     ))
 }
 
-/// Removes what killed writers left; gives the number of files.
+/// Removes what killed writers left; gives the number of files and uploads.
 #[pyfunction]
 fn clean_dataset(
     py: Python<'_>,
@@ -377,7 +383,7 @@ fn clean_dataset(
     let cleaned = run(py, move || async move {
         dataset::clean(&store, &key, age).await
     })?;
-    Ok(cleaned.files)
+    Ok(cleaned.files + cleaned.uploads)
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -58,6 +58,7 @@ impl ForeignStore {
             suffix_ranges: true,
             versions: false,
         };
+        let identity = store.as_ptr().addr();
         let objects = Self {
             moves: supports("MOVE")?,
             describes: supports("METADATA")?,
@@ -70,7 +71,8 @@ impl ForeignStore {
             abilities,
             metrics,
             Arc::new(SystemClock),
-        ))
+        )
+        .with_identity(identity))
     }
 
     /// Calls Python off the async threads; exceptions become the errors they mean.

@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use pds::store::held::held;
 use pds::{Error, Result};
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -101,9 +102,15 @@ pub(crate) fn checked<T>(py: Python<'_>, result: Result<T>) -> PyResult<T> {
     result.map_err(|e| to_python(py, &e))
 }
 
-/// Runs Python code off the async threads.
+/// Runs Python code off the async threads. It goes on when the caller is cancelled, and keeps what the caller holds.
 pub(crate) async fn in_python<T: Send + 'static>(
     work: impl FnOnce(Python<'_>) -> T + Send + 'static,
 ) -> Result<T, tokio::task::JoinError> {
-    tokio::task::spawn_blocking(move || Python::attach(work)).await
+    let held = held();
+    tokio::task::spawn_blocking(move || {
+        let done = Python::attach(work);
+        drop(held);
+        done
+    })
+    .await
 }

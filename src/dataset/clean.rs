@@ -1,32 +1,34 @@
 //! What killed writers left, found and removed.
 
 use std::collections::HashSet;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
+use super::acquire::ClaimFate;
 use super::check_key;
 use super::folder::{FolderState, is_part_name, is_sealed, listed_parts};
 use super::intent::{Intent, Operation};
 use super::recover::{acquire, recover};
 use super::steps::Steps;
 use super::{INTENT, MANIFEST};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::store::local::{TEMP_PREFIX, is_abandoned};
 use crate::store::owner::Owner;
-use crate::store::{Store, path};
+use crate::store::{OpenUpload, Store, path};
 
 /// What [`clean`] did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cleaned {
     /// Files removed.
     pub files: usize,
+    /// Uploads aborted.
+    pub uploads: usize,
 }
 
 /// Settles an interrupted publish and removes what killed writers left: hidden files of processes that
-/// are gone, those older than `older_than` by the store's clock, and parts that the complete dataset
-/// beside them does not list.
+/// are gone, those and uploads that are older than `older_than` by the store's clock, and parts that the
+/// complete dataset beside them does not list.
 pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Cleaned> {
     check_key(key)?;
     if !store.abilities().conditional {
@@ -39,12 +41,13 @@ pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Cle
         .files
         .keys()
         .any(|name| name.starts_with(TEMP_PREFIX));
-    if !hidden && unlisted_parts(store, key, &folder).await?.is_empty() {
-        return Ok(Cleaned { files: 0 });
+    let uploads = uploads(store, key).await?;
+    if !hidden && uploads.is_empty() && unlisted_parts(store, key, &folder).await?.is_empty() {
+        return Ok(Cleaned::default());
     }
     let claim = Intent::claim(store.clock().new_id(), Operation::Heal);
-    let claim_open = AtomicBool::new(false);
-    let acquired = acquire(store, key, &claim, &claim_open).await?;
+    let fate = ClaimFate::default();
+    let acquired = acquire(store, key, &claim, &fate).await?;
     let lease = &acquired.lease;
     let cleaned = lease.keep(async {
         let steps = Steps::begin(lease).await?;
@@ -52,24 +55,55 @@ pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Cle
         let mut names = stale_files(&steps.folder, now, older_than);
         names.extend(unlisted_parts(store, key, &steps.folder).await?);
         steps.remove_listed(&names).await?;
-        Ok(Cleaned { files: names.len() })
+        // Under the claim no intent names one, and no other can be placed.
+        let uploads = uploads
+            .iter()
+            .filter(|upload| is_old(upload.begun, now, older_than));
+        let uploads: Vec<_> = uploads.collect();
+        for upload in &uploads {
+            store.abort_upload(upload.path.as_ref(), &upload.id).await?;
+        }
+        Ok(Cleaned {
+            files: names.len(),
+            uploads: uploads.len(),
+        })
     });
     let cleaned = cleaned.await;
     lease.release().await;
     cleaned
 }
 
+/// The uploads that are under way or were left in the folder; none where they cannot be listed.
+async fn uploads(store: &Store, key: &str) -> Result<Vec<OpenUpload>> {
+    match store.list_uploads(key).await {
+        Err(e)
+            if matches!(
+                e.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::CapabilityNotSupported
+            ) =>
+        {
+            log::warn!("{key}: the uploads that killed writers left are not looked for: {e}");
+            Ok(Vec::new())
+        }
+        listed => listed,
+    }
+}
+
+/// Whether something from `then` is too old at `now`, by the store's clock.
+fn is_old(then: DateTime<Utc>, now: Option<DateTime<Utc>>, older_than: Duration) -> bool {
+    let age = now.and_then(|now| (now - then).to_std().ok());
+    older_than.is_zero() || age.is_some_and(|age| age > older_than)
+}
+
 /// Hidden files whose process is gone, and those that are too old, unless another process of this host
 /// works on them.
-/// `now` is the store's time.
 fn stale_files(
     folder: &FolderState,
     now: Option<DateTime<Utc>>,
     older_than: Duration,
 ) -> Vec<String> {
     let is_stale = |(name, file): &(&String, &super::folder::ListedFile)| {
-        let age = now.and_then(|now| (now - file.modified).to_std().ok());
-        let is_old = older_than.is_zero() || age.is_some_and(|age| age > older_than);
+        let is_old = is_old(file.modified, now, older_than);
         let tag = name.strip_prefix(TEMP_PREFIX);
         tag.is_some_and(|tag| is_abandoned(name) || is_old && !Owner::tag_is_of_another(tag))
     };
@@ -101,11 +135,14 @@ async fn unlisted_parts(store: &Store, key: &str, folder: &FolderState) -> Resul
 
 async fn clean_without_cas(store: &Store, key: &str, older_than: Duration) -> Result<Cleaned> {
     if !store.abilities().list {
-        return Ok(Cleaned { files: 0 });
+        return Ok(Cleaned::default());
     }
     let folder = FolderState::list(store, key).await?;
     let names = stale_files(&folder, Some(store.clock().now()), older_than);
     let paths: Vec<String> = names.iter().map(|name| path::join(key, name)).collect();
     store.delete_all(&paths).await?;
-    Ok(Cleaned { files: names.len() })
+    Ok(Cleaned {
+        files: names.len(),
+        uploads: 0,
+    })
 }

@@ -1,18 +1,65 @@
 //! Stores that cannot write under a condition: the RFC's order and nothing more. That there is one
-//! writer at a time is the caller's business.
+//! writer at a time is the caller's business; but a call of this process that was cancelled is one, which the next
+//! one waits for: what it was doing in a thread when it was cancelled goes on there.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, PoisonError, Weak};
 
 use bytes::Bytes;
 use object_store::PutMode;
+use object_store::path::Path;
+use tokio::sync::Mutex;
 
 use super::folder::is_part_name;
+use super::lease::Timing;
 use super::steps::Publication;
 use super::{INTENT, MANIFEST, SUCCESS, already_exists, incomplete};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::held::hold;
 use crate::store::local::TEMP_PREFIX;
 use crate::store::{Store, path};
 
 /// Publishes staged parts: what is staged is looked at, then marker, parts, manifest, marker, strays.
 pub(super) async fn publish(store: &Store, key: &str, publication: &Publication) -> Result<()> {
+    alone(store, key, publish_now(store, key, publication)).await
+}
+
+/// Removes marker and manifest, and then what was listed before.
+pub(super) async fn delete(store: &Store, key: &str) -> Result<()> {
+    alone(store, key, delete_now(store, key)).await
+}
+
+/// Does `work` when no other work of this process on the folder goes on, be it in threads of a cancelled call.
+async fn alone<T>(store: &Store, key: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let folder = lock_of(store, &store.key(key)?);
+    let timeout = Timing::of(store).acquire_timeout();
+    let guard = tokio::select! {
+        biased;
+        guard = folder.lock_owned() => guard,
+        () = store.clock().sleep(timeout) => {
+            let message = format!("timed out waiting for an interrupted call that still changes {key:?}");
+            return Err(Error::new(ErrorKind::Locked, message).at(key));
+        }
+    };
+    hold(guard, work).await
+}
+
+/// The lock of a folder. It is there as long as somebody holds it or waits for it.
+fn lock_of(store: &Store, key: &Path) -> Arc<Mutex<()>> {
+    type Locks = HashMap<((u32, usize), Path), Weak<Mutex<()>>>;
+    static LOCKS: LazyLock<std::sync::Mutex<Locks>> = LazyLock::new(std::sync::Mutex::default);
+    let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+    locks.retain(|_, lock| lock.strong_count() > 0);
+    let place = (store.identity(), key.clone());
+    if let Some(lock) = locks.get(&place).and_then(Weak::upgrade) {
+        return lock;
+    }
+    let lock = Arc::new(Mutex::new(()));
+    locks.insert(place, Arc::downgrade(&lock));
+    lock
+}
+
+async fn publish_now(store: &Store, key: &str, publication: &Publication) -> Result<()> {
     let success = path::join(key, SUCCESS);
     let marked = store.is_file(&success).await?;
     if marked && !publication.overwrite {
@@ -75,8 +122,7 @@ async fn strays(
         .collect())
 }
 
-/// Removes marker and manifest, and then what was listed before.
-pub(super) async fn delete(store: &Store, key: &str) -> Result<()> {
+async fn delete_now(store: &Store, key: &str) -> Result<()> {
     let listed = store.list(key).await?;
     for name in [SUCCESS, MANIFEST, INTENT] {
         let path = path::join(key, name);

@@ -5,9 +5,10 @@ use std::sync::PoisonError;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use object_store::multipart::PartId;
 use object_store::path::Path;
-use object_store::{MultipartId, PutMode, PutResult, UpdateVersion};
+use object_store::{CopyMode, MultipartId, PutMode, PutResult, UpdateVersion};
 
 use super::Store;
 use super::limit::SendLimit;
@@ -61,6 +62,25 @@ pub struct UploadedPart {
     pub bytes: u64,
 }
 
+/// An upload that was begun and neither completed nor aborted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenUpload {
+    /// What it is to become.
+    pub path: Path,
+    /// The store's name of it.
+    pub id: MultipartId,
+    /// When it was begun, by the store's clock.
+    pub begun: DateTime<Utc>,
+}
+
+impl OpenUpload {
+    /// Whether what it is to become is directly in `folder`.
+    pub fn is_in(&self, folder: &Path) -> bool {
+        let inside = self.path.prefix_match(folder).map(Iterator::count);
+        inside == Some(1)
+    }
+}
+
 /// What stores can do with one version of an object, and `object_store` has no method for.
 ///
 /// Errors are `object_store`'s: `NotFound`, `Precondition` where the condition does not hold.
@@ -93,14 +113,19 @@ pub trait ObjectVersions: Debug + Send + Sync + 'static {
         upload: &MultipartId,
     ) -> object_store::Result<Vec<UploadedPart>>;
 
-    /// Copies an object by one request if `to` meets the condition; None where the store has no such request.
+    /// The uploads of objects directly in `folder` that are neither completed nor aborted.
+    async fn list_uploads(&self, folder: &Path) -> object_store::Result<Vec<OpenUpload>>;
+
+    /// Copies an object, or only its version `e_tag`, by one request if `to` meets the condition; None where the
+    /// store has no such request. S3 and GCS are told of the version only.
     async fn copy_if(
         &self,
         from: &Path,
+        e_tag: Option<&str>,
         to: &Path,
         condition: &Condition,
     ) -> Option<object_store::Result<()>> {
-        let _ = (from, to, condition);
+        let _ = (from, e_tag, to, condition);
         None
     }
 }
@@ -227,7 +252,7 @@ impl Store {
                 .await;
         }
         if let Some(versions) = &self.inner.versions {
-            let copy = versions.copy_if(&source, &target, condition);
+            let copy = versions.copy_if(&source, None, &target, condition);
             let absent = || object_store::Error::NotImplemented {
                 operation: "copy_if".to_owned(),
                 implementer: self.inner.name.to_owned(),
@@ -244,6 +269,39 @@ impl Store {
         }
         self.check_now(to, condition).await?;
         self.rename_plainly(from, to).await.map(|()| None)
+    }
+
+    /// Copies the version `e_tag` of an object, if `to` meets the condition when it is looked at. However late the
+    /// request arrives, it copies that version or nothing, where the store has conditions on the source of a copy.
+    pub async fn copy_version(
+        &self,
+        from: &str,
+        e_tag: &str,
+        to: &str,
+        condition: &Condition,
+    ) -> Result<()> {
+        let (source, target) = (self.key(from)?, self.key(to)?);
+        self.check_now(to, condition).await?;
+        if let Some(versions) = &self.inner.versions {
+            self.count(Request::Copy);
+            let copied = async {
+                let copied = versions
+                    .copy_if(&source, Some(e_tag), &target, condition)
+                    .await;
+                copied.unwrap_or_else(|| {
+                    Err(object_store::Error::NotImplemented {
+                        operation: "copy_if".to_owned(),
+                        implementer: self.inner.name.to_owned(),
+                    })
+                })
+            };
+            match self.ask(from, copied).await {
+                Err(e) if e.kind() == ErrorKind::CapabilityNotSupported => {}
+                copied => return copied,
+            }
+        }
+        self.head_version(from, e_tag).await?;
+        self.copy(from, to, CopyMode::Overwrite).await
     }
 
     /// Whether the condition holds at this moment, for stores that cannot be told it.
@@ -315,6 +373,35 @@ impl Store {
         self.count(Request::List);
         self.again(path, || versions.list_parts(&key, &upload))
             .await
+    }
+
+    /// The uploads of objects directly in `folder` that are neither completed nor aborted, with paths relative to the
+    /// store; none where the store has no uploads or cannot list them.
+    pub async fn list_uploads(&self, folder: &str) -> Result<Vec<OpenUpload>> {
+        let Some(versions) = &self.inner.versions else {
+            return Ok(Vec::new());
+        };
+        let key = self.folder_key(folder)?;
+        self.count(Request::List);
+        let listed = self.again(folder, || versions.list_uploads(&key)).await?;
+        let relocated = listed.into_iter().map(|upload| OpenUpload {
+            path: self.relative_path(&upload.path),
+            ..upload
+        });
+        Ok(relocated.collect())
+    }
+
+    /// Aborts an upload; one that is gone already is no error.
+    pub async fn abort_upload(&self, path: &str, upload: &MultipartId) -> Result<()> {
+        let Some(multipart) = self.multipart() else {
+            return Ok(());
+        };
+        let key = self.key(path)?;
+        let abort = || multipart.abort_multipart(&key, upload);
+        match self.again(path, abort).await {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
     }
 
     /// What the store can do, known or found out once with hidden objects in `folder` that are removed again.

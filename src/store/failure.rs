@@ -44,6 +44,7 @@ impl Store {
             _ if text.contains(credentials::NO_CREDENTIALS) => {
                 (ErrorKind::PermissionDenied, "no credentials")
             }
+            _ if is_final(&text) => (ErrorKind::Other, "the store refused"),
             // Final: a full disk or a broken one is not mended by sending again.
             _ if self.inner.local.is_some() => file_system_says(io_error(&error)),
             _ => (ErrorKind::Unavailable, "the store did not do it"),
@@ -57,6 +58,50 @@ impl Store {
         } else {
             told.caused_by(error)
         }
+    }
+}
+
+/// What `object_store` says of an answer that is no success; [`status_says`] says it too.
+const STATUS: &str = "Server returned non-2xx status code: ";
+
+/// The text of an answer that is no success.
+pub(super) fn status_says(status: http::StatusCode, body: &str) -> String {
+    format!("{STATUS}{status}: {body}")
+}
+
+/// Whether a server has refused in a way that sending again does not change: a request that is wrong or too large,
+/// and not one that came too slowly, too often, or with a token that has expired.
+fn is_final(text: &str) -> bool {
+    let status = text.split_once(STATUS).map_or("", |(_, rest)| rest);
+    let passes = ["408", "409", "423", "425", "429"]
+        .iter()
+        .any(|s| status.starts_with(s))
+        || [
+            "RequestTimeout",
+            "ExpiredToken",
+            "TokenRefreshRequired",
+            "SlowDown",
+        ]
+        .iter()
+        .any(|code| status.contains(code));
+    status.starts_with('4') && !passes
+}
+
+/// Whether what failed so may go another time, without anybody having changed the store.
+pub(crate) fn may_pass(error: &Error) -> bool {
+    use rustix::io::Errno;
+    let number = || {
+        io_error(error)?
+            .raw_os_error()
+            .map(Errno::from_raw_os_error)
+    };
+    match error.kind() {
+        ErrorKind::Unavailable => true,
+        ErrorKind::Other => matches!(
+            number(),
+            Some(Errno::NOSPC | Errno::DQUOT | Errno::MFILE | Errno::NFILE)
+        ),
+        _ => false,
     }
 }
 
@@ -154,6 +199,51 @@ fn io_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refusals_are_told_from_what_passes() {
+        use http::StatusCode;
+        for (status, body, says) in [
+            (
+                StatusCode::BAD_REQUEST,
+                "InvalidRequest: too large to copy",
+                true,
+            ),
+            (StatusCode::PAYLOAD_TOO_LARGE, "", true),
+            (
+                StatusCode::BAD_REQUEST,
+                "<Code>RequestTimeout</Code>",
+                false,
+            ),
+            (StatusCode::BAD_REQUEST, "<Code>ExpiredToken</Code>", false),
+            (StatusCode::TOO_MANY_REQUESTS, "", false),
+            (StatusCode::REQUEST_TIMEOUT, "", false),
+            (StatusCode::SERVICE_UNAVAILABLE, "400", false),
+        ] {
+            assert_eq!(
+                is_final(&status_says(status, body)),
+                says,
+                "{status} {body}"
+            );
+        }
+        assert!(!is_final("the connection was closed: 400"));
+    }
+
+    #[test]
+    fn a_full_disk_may_pass_and_a_broken_one_not() {
+        let key = Path::from("x");
+        for (number, passes) in [
+            (28, true),
+            (122, true),
+            (24, true),
+            (23, true),
+            (5, false),
+            (21, false),
+        ] {
+            let error = disk_error(&key, std::io::Error::from_raw_os_error(number));
+            assert_eq!(may_pass(&error), passes, "{error}");
+        }
+    }
 
     #[test]
     fn errors_of_the_file_system_name_the_cause() {

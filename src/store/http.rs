@@ -84,6 +84,7 @@ impl HttpService for Service {
         let mut req = req;
         let target = || limit::Target {
             uri: req.uri().clone(),
+            headers: req.headers().clone(),
             client: HttpClient::new(self.clone()),
         };
         if limit::hand_over(target) {

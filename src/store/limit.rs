@@ -46,6 +46,7 @@ struct State {
 /// Where a request would go, learned without sending it.
 pub(super) struct Target {
     pub(super) uri: Uri,
+    pub(super) headers: HeaderMap,
     pub(super) client: HttpClient,
 }
 

@@ -110,13 +110,18 @@ fn attempt(path: &FsPath, create: bool) -> io::Result<Attempt> {
         OpenOptions::new()
             .read(true)
             .write(write)
-            .create(create)
+            .create(create && write)
             .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
             .open(path)
     };
     let file = open(true).or_else(|e| match e.kind() {
-        // Its folder can be changed all the same; only NFS needs the right to write for a lock.
-        IoKind::PermissionDenied | IoKind::ReadOnlyFilesystem if !create => open(false),
+        // Another user's, whose folder can be changed all the same; only NFS needs the right to write for a lock.
+        IoKind::PermissionDenied | IoKind::ReadOnlyFilesystem => {
+            open(false).map_err(|second| match second.kind() {
+                IoKind::NotFound if create => e,
+                _ => second,
+            })
+        }
         _ => Err(e),
     })?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {

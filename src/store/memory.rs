@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use object_store::memory::InMemory;
@@ -16,7 +17,7 @@ use object_store::{
     RenameOptions, Result, UpdateVersion,
 };
 
-use super::condition::{Condition, Conditions, ObjectVersions, UploadedPart};
+use super::condition::{Condition, Conditions, ObjectVersions, OpenUpload, UploadedPart};
 
 /// An object store in memory. Versions never recur.
 #[derive(Debug, Default)]
@@ -35,6 +36,7 @@ struct Uploads {
 #[derive(Debug)]
 struct Upload {
     path: Path,
+    begun: DateTime<Utc>,
     parts: BTreeMap<usize, (String, Bytes)>,
 }
 
@@ -50,15 +52,19 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// The uploads that were begun and neither completed nor aborted, by the object they were begun for.
-    pub fn open_uploads(&self) -> Vec<(Path, MultipartId)> {
+    /// The uploads that were begun and neither completed nor aborted.
+    pub fn open_uploads(&self) -> Vec<OpenUpload> {
         let uploads = self.exclusive();
         let mut all: Vec<_> = uploads
             .open
             .iter()
-            .map(|(id, upload)| (upload.path.clone(), id.clone()))
+            .map(|(id, upload)| OpenUpload {
+                path: upload.path.clone(),
+                id: id.clone(),
+                begun: upload.begun,
+            })
             .collect();
-        all.sort();
+        all.sort_by(|a, b| (&a.path, &a.id).cmp(&(&b.path, &b.id)));
         all
     }
 
@@ -174,6 +180,7 @@ impl MultipartStore for MemoryStore {
         let id = format!("upload-{}", uploads.begun);
         let upload = Upload {
             path: path.clone(),
+            begun: Utc::now(),
             parts: BTreeMap::new(),
         };
         uploads.open.insert(id.clone(), upload);
@@ -269,15 +276,26 @@ impl ObjectVersions for MemoryStore {
         Ok(parts.collect())
     }
 
-    async fn copy_if(&self, from: &Path, to: &Path, condition: &Condition) -> Option<Result<()>> {
+    async fn list_uploads(&self, folder: &Path) -> Result<Vec<OpenUpload>> {
+        let mut uploads = self.open_uploads();
+        uploads.retain(|upload| upload.is_in(folder));
+        Ok(uploads)
+    }
+
+    async fn copy_if(
+        &self,
+        from: &Path,
+        e_tag: Option<&str>,
+        to: &Path,
+        condition: &Condition,
+    ) -> Option<Result<()>> {
         let _exclusive = self.exclusive();
         let copied = ready(async {
-            let bytes = self
-                .objects
-                .get_opts(from, GetOptions::default())
-                .await?
-                .bytes()
-                .await?;
+            let found = self.objects.get_opts(from, GetOptions::default()).await?;
+            if e_tag.is_some_and(|e_tag| found.meta.e_tag.as_deref() != Some(e_tag)) {
+                return Err(changed(from));
+            }
+            let bytes = found.bytes().await?;
             self.objects
                 .put_opts(to, bytes.into(), mode(condition).into())
                 .await

@@ -16,12 +16,14 @@
 mod abilities;
 pub mod builder;
 pub mod cas;
+mod cloud;
 mod condition;
 mod counted;
 mod credentials;
 mod durability;
 mod failure;
 mod gcs;
+pub mod held;
 mod http;
 mod limit;
 mod listing;
@@ -38,6 +40,7 @@ mod requests;
 pub mod secrets;
 pub mod stage;
 mod upload;
+mod xml;
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -50,7 +53,8 @@ use object_store::{ObjectMeta, ObjectStore};
 
 pub use self::abilities::Abilities;
 pub use self::builder::StoreBuilder;
-pub use self::condition::{Condition, Conditions, ObjectVersions, UploadedPart};
+pub use self::condition::{Condition, Conditions, ObjectVersions, OpenUpload, UploadedPart};
+pub(crate) use self::failure::may_pass;
 pub use self::limit::SendLimit;
 use self::local::LocalStore;
 pub use self::lock::{FileLock, LockCell};
@@ -79,6 +83,8 @@ struct Inner {
     publish_lease: Duration,
     /// Nobody below counts the bytes of answers.
     counts_reads: bool,
+    /// Tells what is below from what is below other stores of this process.
+    identity: Option<usize>,
     /// What its users share, by name.
     shared: Mutex<HashMap<String, Arc<dyn Any + Send + Sync>>>,
 }
@@ -131,6 +137,7 @@ impl Store {
             secrets: Arc::default(),
             publish_lease: DEFAULT_PUBLISH_LEASE,
             counts_reads: true,
+            identity: None,
             shared: Mutex::default(),
         };
         Self {
@@ -211,6 +218,7 @@ impl Store {
             secrets: Arc::clone(&old.secrets),
             publish_lease: old.publish_lease,
             counts_reads: old.counts_reads,
+            identity: old.identity,
             shared: Mutex::default(),
         };
         change(&mut inner);
@@ -250,6 +258,18 @@ impl Store {
     /// The store's clock.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock
+    }
+
+    /// The same store; all that are made over one thing have its address for their identity.
+    #[must_use]
+    pub fn with_identity(self, identity: usize) -> Self {
+        self.edit(|inner| inner.identity = Some(identity))
+    }
+
+    /// What tells it from the other stores that there are in this process, a forked child's from its parent's.
+    pub(crate) fn identity(&self) -> (u32, usize) {
+        let objects = Arc::as_ptr(&self.inner.objects).cast::<()>().addr();
+        (std::process::id(), self.inner.identity.unwrap_or(objects))
     }
 
     /// Something that all who use this store under this path have in common.

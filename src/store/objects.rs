@@ -209,9 +209,12 @@ impl Store {
         })
     }
 
+    pub(super) fn relative_path(&self, key: &Path) -> Path {
+        Path::parse(self.relative(key)).unwrap_or_else(|_| key.clone())
+    }
+
     fn relocate(&self, meta: ObjectMeta) -> ObjectMeta {
-        let location =
-            Path::parse(self.relative(&meta.location)).unwrap_or_else(|_| meta.location.clone());
+        let location = self.relative_path(&meta.location);
         // Azure's listings leave out the quotes that its answers have.
         let e_tag = meta.e_tag.map(|e_tag| {
             if self.inner.http && !e_tag.starts_with(['"', 'W']) {

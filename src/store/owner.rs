@@ -35,9 +35,9 @@ impl Owner {
         here && is_proven_dead(self.started, is_known(self.pid), stat(self.pid).as_deref())
     }
 
-    /// Whether it is this process.
+    /// Whether it is this process, as far as names tell.
     pub fn is_me(&self) -> bool {
-        *self == Self::me()
+        !self.host.is_empty() && *self == Self::me()
     }
 
     /// A piece of a file name that tells the process.

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
@@ -13,17 +12,23 @@ use object_store::aws::{AmazonS3, AwsAuthorizer};
 use object_store::azure::{AzureAuthorizer, AzureCredential, MicrosoftAzure};
 use object_store::client::{HttpErrorKind, HttpRequest, HttpRequestBody};
 use object_store::gcp::GoogleCloudStorage;
-use object_store::multipart::{MultipartStore, PartId};
+use object_store::multipart::MultipartStore;
 use object_store::path::Path;
-use object_store::{
-    Error, MultipartId, ObjectStore, ObjectStoreExt, PutResult, Result, RetryConfig,
-};
+use object_store::{CopyOptions, Error, ObjectStore, ObjectStoreExt, Result, RetryConfig};
 
-use super::condition::{Condition, Conditions, ObjectVersions, UploadedPart};
+use super::condition::{Condition, ObjectVersions};
+use super::failure::status_says;
 use super::limit;
 use crate::clock::Clock;
 
+pub(super) const AMZ_COPY_SOURCE: HeaderName = HeaderName::from_static("x-amz-copy-source");
+pub(super) const AMZ_COPY_SOURCE_MATCH: HeaderName =
+    HeaderName::from_static("x-amz-copy-source-if-match");
+pub(super) const GOOG_COPY_SOURCE: HeaderName = HeaderName::from_static("x-goog-copy-source");
+pub(super) const GOOG_COPY_SOURCE_MATCH: HeaderName =
+    HeaderName::from_static("x-goog-copy-source-if-match");
 const GENERATION_MATCH: HeaderName = HeaderName::from_static("x-goog-if-generation-match");
+const SOURCE_MATCH: HeaderName = HeaderName::from_static("x-ms-source-if-match");
 const COPY_SOURCE: HeaderName = HeaderName::from_static("x-ms-copy-source");
 const COPY_STATUS: HeaderName = HeaderName::from_static("x-ms-copy-status");
 const COPY_ID: HeaderName = HeaderName::from_static("x-ms-copy-id");
@@ -63,10 +68,26 @@ pub(super) struct CloudRequests {
     pub(super) retry: RetryConfig,
 }
 
-struct Answer {
+/// What a request is about.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Subject<'a> {
+    Object(&'a Path),
+    /// What the bucket has in a folder.
+    Folder(&'a Path),
+}
+
+impl<'a> Subject<'a> {
+    fn path(self) -> &'a Path {
+        match self {
+            Self::Object(path) | Self::Folder(path) => path,
+        }
+    }
+}
+
+pub(super) struct Answer {
     status: StatusCode,
     headers: HeaderMap,
-    body: Bytes,
+    pub(super) body: Bytes,
 }
 
 impl Answer {
@@ -96,25 +117,30 @@ impl CloudRequests {
         }
     }
 
-    fn generic(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    pub(super) fn generic(
+        &self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Error {
         Error::Generic {
             store: self.name(),
             source: source.into(),
         }
     }
 
-    /// Sends a request for `key` until it is answered in a way that a repetition does not change.
-    async fn send(
+    /// Sends a request until it is answered in a way that a repetition does not change.
+    pub(super) async fn send(
         &self,
         method: Method,
-        key: &Path,
+        subject: Subject<'_>,
         query: &str,
         headers: &HeaderMap,
     ) -> Result<Answer> {
         let began = self.clock.monotonic();
         let mut sent = 0;
         loop {
-            let request = self.request(method.clone(), key, query, headers).await?;
+            let request = self
+                .request(method.clone(), subject, query, headers)
+                .await?;
             let answered = self.exchange(request.0, request.1).await;
             let waited = self.clock.monotonic().saturating_sub(began);
             let last = sent == self.retry.max_retries
@@ -138,7 +164,7 @@ impl CloudRequests {
             };
             if last || !again {
                 return match answered {
-                    Ok(answer) => self.check(key, answer),
+                    Ok(answer) => self.check(subject.path(), answer),
                     Err((_, e)) => Err(e),
                 };
             }
@@ -173,15 +199,15 @@ impl CloudRequests {
         })
     }
 
-    /// A signed request for `key`, and the client that sends such.
+    /// A signed request, and the client that sends such.
     async fn request(
         &self,
         method: Method,
-        key: &Path,
+        subject: Subject<'_>,
         query: &str,
         headers: &HeaderMap,
     ) -> Result<(object_store::client::HttpClient, HttpRequest)> {
-        let (client, address) = self.address(key).await?;
+        let (client, address) = self.address(subject).await?;
         let uri = if query.is_empty() {
             address
         } else {
@@ -195,10 +221,18 @@ impl CloudRequests {
         Ok((client, request))
     }
 
-    /// The URL of an object, without a query.
-    async fn address(&self, key: &Path) -> Result<(object_store::client::HttpClient, String)> {
+    /// The URL of an object or the bucket, without a query.
+    async fn address(
+        &self,
+        subject: Subject<'_>,
+    ) -> Result<(object_store::client::HttpClient, String)> {
         self.warm_up().await?;
-        let target = limit::capture(self.objects().head(key)).await?;
+        let target = match subject {
+            Subject::Object(key) => limit::capture(self.objects().head(key)).await?,
+            Subject::Folder(folder) => {
+                limit::capture(self.objects().list_with_delimiter(Some(folder))).await?
+            }
+        };
         let uri = target.uri.to_string();
         Ok((
             target.client,
@@ -247,7 +281,7 @@ impl CloudRequests {
         }
         let text = String::from_utf8_lossy(&answer.body);
         let path = key.to_string();
-        let source = format!("{}: {text}", answer.status).into();
+        let source = status_says(answer.status, &text).into();
         Err(match answer.status {
             StatusCode::NOT_FOUND => Error::NotFound { path, source },
             StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT | StatusCode::NOT_MODIFIED => {
@@ -263,23 +297,21 @@ impl CloudRequests {
     }
 
     /// The headers of a condition on an object.
-    async fn headers(&self, key: &Path, condition: &Condition) -> Result<HeaderMap> {
+    pub(super) async fn headers(&self, key: &Path, condition: &Condition) -> Result<HeaderMap> {
         let mut headers = HeaderMap::new();
         let gcs = matches!(self.cloud, Cloud::Gcs { .. });
         let (name, value) = match condition {
             Condition::Always => return Ok(headers),
-            Condition::Absent if gcs => (GENERATION_MATCH, "0".to_owned()),
-            Condition::Absent => (IF_NONE_MATCH, "*".to_owned()),
+            Condition::Absent if gcs => (GENERATION_MATCH, HeaderValue::from_static("0")),
+            Condition::Absent => (IF_NONE_MATCH, HeaderValue::from_static("*")),
             Condition::Matches(e_tag) if gcs => {
-                (GENERATION_MATCH, self.generation(key, e_tag).await?)
+                let generation = self.generation(key, e_tag).await?;
+                let value = HeaderValue::from_str(&generation).map_err(|e| self.generic(e))?;
+                (GENERATION_MATCH, value)
             }
-            // There are servers that ignore an ETag without its quotes.
-            Condition::Matches(e_tag) => (IF_MATCH, format!("\"{}\"", e_tag.trim_matches('"'))),
+            Condition::Matches(e_tag) => (IF_MATCH, self.quoted(e_tag)?),
         };
-        headers.insert(
-            name,
-            HeaderValue::from_str(&value).map_err(|e| self.generic(e))?,
-        );
+        headers.insert(name, value);
         Ok(headers)
     }
 
@@ -296,9 +328,18 @@ impl CloudRequests {
     }
 
     /// Copies a blob, and waits until it is copied: the service may go on after its answer.
-    async fn copy_blob(&self, from: &Path, to: &Path, condition: &Condition) -> Result<()> {
+    pub(super) async fn copy_blob(
+        &self,
+        from: &Path,
+        e_tag: Option<&str>,
+        to: &Path,
+        condition: &Condition,
+    ) -> Result<()> {
         let mut headers = self.headers(to, condition).await?;
-        let (_, mut source) = self.address(from).await?;
+        if let Some(e_tag) = e_tag {
+            headers.insert(SOURCE_MATCH, self.quoted(e_tag)?);
+        }
+        let (_, mut source) = self.address(Subject::Object(from)).await?;
         if let Cloud::Azure {
             objects,
             signed: true,
@@ -315,7 +356,10 @@ impl CloudRequests {
         let source = HeaderValue::from_str(&source).map_err(|e| self.generic(e))?;
         headers.insert(COPY_SOURCE, source);
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-        let begun = self.send(Method::PUT, to, "", &headers).await?.headers;
+        let begun = self
+            .send(Method::PUT, Subject::Object(to), "", &headers)
+            .await?
+            .headers;
         let mut answer = begun.clone();
         loop {
             if answer.get(COPY_ID) != begun.get(COPY_ID) {
@@ -334,162 +378,52 @@ impl CloudRequests {
                 }
             }
             answer = self
-                .send(Method::HEAD, to, "", &HeaderMap::new())
+                .send(Method::HEAD, Subject::Object(to), "", &HeaderMap::new())
                 .await?
                 .headers;
         }
     }
 
-    fn multipart(&self) -> Option<&dyn MultipartStore> {
+    /// Copies one version of an object; what is at `to` is not looked at.
+    pub(super) async fn copy_object(
+        &self,
+        from: &Path,
+        e_tag: &str,
+        to: &Path,
+        (source_name, match_name): (HeaderName, HeaderName),
+    ) -> Result<()> {
+        self.warm_up().await?;
+        let copy = self.objects().copy_opts(from, to, CopyOptions::default());
+        let target = limit::capture(copy).await?;
+        let source = target.headers.get(&source_name);
+        let source = source.ok_or_else(|| self.generic("a copy that names no source"))?;
+        let headers = HeaderMap::from_iter([
+            (source_name, source.clone()),
+            (match_name, self.quoted(e_tag)?),
+            (CONTENT_LENGTH, HeaderValue::from_static("0")),
+        ]);
+        let answer = self
+            .send(Method::PUT, Subject::Object(to), "", &headers)
+            .await?;
+        // An answer that began well may end otherwise.
+        let text = String::from_utf8_lossy(&answer.body);
+        if text.contains("<Error>") {
+            return Err(self.generic(format!("the copy of {from} ended with {text}")));
+        }
+        Ok(())
+    }
+
+    /// An ETag as conditions have it. There are servers that ignore one without its quotes.
+    pub(super) fn quoted(&self, e_tag: &str) -> Result<HeaderValue> {
+        let quoted = format!("\"{}\"", e_tag.trim_matches('"'));
+        HeaderValue::from_str(&quoted).map_err(|e| self.generic(e))
+    }
+
+    pub(super) fn multipart(&self) -> Option<&dyn MultipartStore> {
         match &self.cloud {
             Cloud::S3 { objects, .. } => Some(objects.as_ref()),
             Cloud::Gcs { objects, .. } => Some(objects.as_ref()),
             Cloud::Azure { .. } => None,
         }
-    }
-}
-
-#[async_trait]
-impl ObjectVersions for CloudRequests {
-    fn known_conditions(&self) -> Option<Conditions> {
-        match self.cloud {
-            // ETags are of the content there, so all empty objects have one.
-            Cloud::S3 { aws: true, .. } | Cloud::Gcs { .. } => Some(Conditions {
-                marker_versions: false,
-                ..Conditions::ALL
-            }),
-            Cloud::S3 { .. } => None,
-            // What is staged there is a blob, which is copied under a condition.
-            Cloud::Azure { .. } => Some(Conditions::ALL),
-        }
-    }
-
-    async fn warm_up(&self) -> Result<()> {
-        match &self.cloud {
-            Cloud::S3 {
-                objects,
-                signed: true,
-                ..
-            } => objects.credentials().get_credential().await.map(drop),
-            Cloud::Azure {
-                objects,
-                signed: true,
-                ..
-            } => objects.credentials().get_credential().await.map(drop),
-            Cloud::Gcs {
-                objects,
-                signed: true,
-            } => objects.credentials().get_credential().await.map(drop),
-            _ => Ok(()),
-        }
-    }
-
-    async fn delete_if(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
-        let condition = e_tag.map_or(Condition::Always, |e_tag| {
-            Condition::Matches(e_tag.to_owned())
-        });
-        let headers = self.headers(key, &condition).await?;
-        self.send(Method::DELETE, key, "", &headers).await.map(drop)
-    }
-
-    async fn complete_if(
-        &self,
-        key: &Path,
-        upload: &MultipartId,
-        parts: Vec<PartId>,
-        condition: &Condition,
-    ) -> Result<PutResult> {
-        let multipart = self
-            .multipart()
-            .ok_or_else(|| self.generic("the store has no uploads"))?;
-        let headers = self.headers(key, condition).await?;
-        limit::with_headers(headers, multipart.complete_multipart(key, upload, parts)).await
-    }
-
-    async fn list_parts(&self, key: &Path, upload: &MultipartId) -> Result<Vec<UploadedPart>> {
-        let id: String = url::form_urlencoded::byte_serialize(upload.as_bytes()).collect();
-        let mut parts = Vec::new();
-        let mut marker = String::new();
-        loop {
-            let mut query = format!("uploadId={id}");
-            if !marker.is_empty() {
-                query = format!("part-number-marker={marker}&{query}");
-            }
-            let answer = self
-                .send(Method::GET, key, &query, &HeaderMap::new())
-                .await?;
-            let page =
-                parse_parts(&String::from_utf8_lossy(&answer.body)).map_err(|e| self.generic(e))?;
-            parts.extend(page.parts);
-            match page.next {
-                Some(next) if next != marker => marker = next,
-                Some(_) => return Err(self.generic("the list of an upload's parts does not go on")),
-                None => return Ok(parts),
-            }
-        }
-    }
-
-    async fn copy_if(&self, from: &Path, to: &Path, condition: &Condition) -> Option<Result<()>> {
-        match self.cloud {
-            Cloud::Azure { .. } => Some(self.copy_blob(from, to, condition).await),
-            Cloud::S3 { .. } | Cloud::Gcs { .. } => None,
-        }
-    }
-}
-
-struct Page {
-    parts: Vec<UploadedPart>,
-    next: Option<String>,
-}
-
-/// Reads a `ListPartsResult`.
-fn parse_parts(xml: &str) -> std::result::Result<Page, String> {
-    if !xml.contains("<ListPartsResult") {
-        return Err(format!("no list of parts: {xml:.200}"));
-    }
-    let mut parts = Vec::new();
-    for block in xml.split("<Part>").skip(1) {
-        let block = block.split("</Part>").next().unwrap_or_default();
-        let size = element(block, "Size").and_then(|text| text.parse().ok());
-        let (Some(e_tag), Some(bytes)) = (element(block, "ETag"), size) else {
-            return Err(format!("a part without ETag or size: {block:.200}"));
-        };
-        let e_tag = e_tag.replace("&quot;", "\"").replace("&#34;", "\"");
-        parts.push(UploadedPart { e_tag, bytes });
-    }
-    let truncated = element(xml, "IsTruncated") == Some("true");
-    let next = truncated.then(|| {
-        element(xml, "NextPartNumberMarker")
-            .unwrap_or_default()
-            .to_owned()
-    });
-    Ok(Page { parts, next })
-}
-
-fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
-    let (_, rest) = xml.split_once(&format!("<{name}>"))?;
-    rest.split_once(&format!("</{name}>"))
-        .map(|(text, _)| text.trim())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reads_lists_of_parts() {
-        let xml = "<?xml version=\"1.0\"?><ListPartsResult xmlns=\"x\"><UploadId>u</UploadId>\
-            <NextPartNumberMarker>2</NextPartNumberMarker><IsTruncated>true</IsTruncated>\
-            <Part><PartNumber>1</PartNumber><ETag>&quot;a&quot;</ETag><Size>5</Size></Part>\
-            <Part><PartNumber>2</PartNumber><ETag>\"b\"</ETag><Size>6</Size></Part></ListPartsResult>";
-        let page = parse_parts(xml).unwrap();
-        let found: Vec<_> = page
-            .parts
-            .iter()
-            .map(|p| (p.e_tag.as_str(), p.bytes))
-            .collect();
-        assert_eq!(found, [("\"a\"", 5), ("\"b\"", 6)]);
-        assert_eq!(page.next.as_deref(), Some("2"));
-        assert!(parse_parts("<Error/>").is_err());
     }
 }

@@ -312,15 +312,8 @@ impl Staged {
                 upload,
                 pieces,
             } if begun_for == target => store.complete_if(target, upload, pieces, condition).await,
-            Self::Multipart {
-                target: begun_for,
-                upload,
-                pieces,
-            } => {
-                store
-                    .complete_if(begun_for, upload, pieces, &Condition::Always)
-                    .await?;
-                store.move_if(begun_for, target, condition).await
+            Self::Multipart { .. } => {
+                Err(Error::other("an upload becomes what it was begun for").at(target))
             }
         }
     }
@@ -356,16 +349,7 @@ impl Staged {
         match self {
             Self::Inline { .. } => Ok(()),
             Self::Object { path } => store.delete(path).await.map(drop),
-            Self::Multipart { target, upload, .. } => {
-                let Some(multipart) = store.multipart() else {
-                    return Ok(());
-                };
-                let key = store.key(target)?;
-                match multipart.abort_multipart(&key, upload).await {
-                    Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-                    Err(e) => Err(store.error(e, target)),
-                }
-            }
+            Self::Multipart { target, upload, .. } => store.abort_upload(target, upload).await,
         }
     }
 

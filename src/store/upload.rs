@@ -103,7 +103,7 @@ impl Uploader {
         // One whose answer was lost holds nothing, and is removed by the bucket's rule or a clean.
         let begin = || multipart.create_multipart(&key);
         let upload = self.store.again(&self.target, begin).await?;
-        let guard = AbortOnDrop::new(&self.store, &key, &upload);
+        let guard = AbortOnDrop::new(&self.store, &self.target, &upload);
         let sent = self.send_pieces(multipart, &key, &upload, first).await;
         guard.disarm();
         match sent {
@@ -113,7 +113,7 @@ impl Uploader {
                 pieces,
             }),
             Err(error) => {
-                if let Err(e) = multipart.abort_multipart(&key, &upload).await {
+                if let Err(e) = self.store.abort_upload(&self.target, &upload).await {
                     log::warn!("the upload of {key} could not be aborted: {e}");
                 }
                 Err(error)
@@ -266,13 +266,13 @@ pub fn hidden_in(store: &Store, folder: &str, tag: &str) -> String {
 
 /// Aborts an upload whose future was dropped, as by Ctrl-C.
 struct AbortOnDrop {
-    armed: Option<(Store, Path, String)>,
+    armed: Option<(Store, String, String)>,
 }
 
 impl AbortOnDrop {
-    fn new(store: &Store, key: &Path, upload: &str) -> Self {
+    fn new(store: &Store, path: &str, upload: &str) -> Self {
         Self {
-            armed: Some((store.clone(), key.clone(), upload.to_owned())),
+            armed: Some((store.clone(), path.to_owned(), upload.to_owned())),
         }
     }
 
@@ -283,18 +283,15 @@ impl AbortOnDrop {
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        let Some((store, key, upload)) = self.armed.take() else {
+        let Some((store, path, upload)) = self.armed.take() else {
             return;
         };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
-        let Some(multipart) = store.multipart().map(Arc::clone) else {
-            return;
-        };
         runtime.spawn(async move {
-            if let Err(e) = multipart.abort_multipart(&key, &upload).await {
-                log::warn!("the upload of {key} could not be aborted: {e}");
+            if let Err(e) = store.abort_upload(&path, &upload).await {
+                log::warn!("the upload of {path} could not be aborted: {e}");
             }
         });
     }

@@ -15,7 +15,7 @@ use object_store::{
 };
 
 use crate::store::memory::MemoryStore;
-use crate::store::{Condition, Conditions, ObjectVersions, UploadedPart};
+use crate::store::{Condition, Conditions, ObjectVersions, OpenUpload, UploadedPart};
 
 /// Whether the request that fails has done its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -398,9 +398,20 @@ impl ObjectVersions for FaultyStore {
             .await
     }
 
-    async fn copy_if(&self, from: &Path, to: &Path, condition: &Condition) -> Option<Result<()>> {
+    async fn list_uploads(&self, folder: &Path) -> Result<Vec<OpenUpload>> {
+        self.meet(folder, false, self.inner.list_uploads(folder))
+            .await
+    }
+
+    async fn copy_if(
+        &self,
+        from: &Path,
+        e_tag: Option<&str>,
+        to: &Path,
+        condition: &Condition,
+    ) -> Option<Result<()>> {
         let copy = async {
-            let copied = self.inner.copy_if(from, to, condition).await;
+            let copied = self.inner.copy_if(from, e_tag, to, condition).await;
             copied.unwrap_or_else(|| unreachable!("memory copies under conditions"))
         };
         Some(self.meet(from, *condition != Condition::Always, copy).await)

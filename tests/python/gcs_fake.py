@@ -125,6 +125,8 @@ class Bucket:
         copied = self.objects.get(unquote(source).lstrip("/").removeprefix(f"{BUCKET}/"))
         if copied is None:
             return _error(404, "NoSuchKey")
+        if request.headers.get("x-goog-copy-source-if-match") not in (None, copied.etag):
+            return _error(412, "PreconditionFailed")
         self.objects[request.key] = stored = self._store(copied.content)
         inner = f"<ETag>{escape(stored.etag)}</ETag><LastModified>{_iso(stored.written_at)}</LastModified>"
         return _xml("CopyObjectResult", inner, stored.headers())

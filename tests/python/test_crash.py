@@ -184,6 +184,36 @@ def test_a_large_write_that_was_killed(shared: tuple[str, dict[str, str]]) -> No
         assert sorted(info.path for info in ds.store.list_files("", recursive=True)) == before
 
 
+# Prepares parts, which are uploads, and waits for its end.
+PREPARER = """
+import json, sys, time
+import numpy as np
+import pyarrow as pa
+import pds
+url, options = json.loads(sys.argv[1])
+ds = pds.ParquetDatasetStore(pds.Store(url, storage_options=options), max_rows_per_file=100_000)
+prepared = ds.begin_write("a").prepare(pa.table({"x": np.random.default_rng(1).random(300_000)}))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.s3
+def test_uploads_of_a_killed_writer_are_cleaned_away(s3_server: S3Server, s3_prefix: str) -> None:
+    url, options = s3_server.url(s3_prefix), s3_server.options() | LEASE
+    process = subprocess.Popen(
+        [sys.executable, "-c", PREPARER, json.dumps([url, options])], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    ds = pds.ParquetDatasetStore(pds.Store(url, storage_options=options))
+    assert ds.clean_dataset(KEY) == 0, "they are young"
+    _kill(process)
+    assert ds.clean_dataset(KEY, older_than=0) == 3
+    assert ds.clean_dataset(KEY, older_than=0) == 0
+    assert s3_server.keys(s3_prefix) == []
+
+
 # Cleans a dataset, sparing nothing that is only old.
 CLEANER = """
 import sys

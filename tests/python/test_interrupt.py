@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+import remote_store
+from remote_store.backends import MemoryBackend
 
 import hung
 import pds
@@ -160,3 +162,44 @@ def test_waiting_for_another_writer_ends(name: str) -> None:
             paused.resume()
             first.join()
         assert opened("third").read_dataset("a").equals(ROWS)
+
+
+@pytest.mark.parametrize("method", ["delete", "move"])
+def test_what_an_interrupted_call_still_does_is_waited_for(method: str) -> None:
+    """A thread cannot be ended: its change of a `remote_store.Store` comes before those of the next call."""
+    entered, gate = threading.Event(), threading.Event()
+
+    class Blocking(remote_store.Store):
+        def _wait(self, path: str) -> None:
+            if not entered.is_set() and "a/" in path:
+                entered.set()
+                gate.wait(60)
+
+        def delete(self, path: str, **options: Any) -> None:
+            if method == "delete":
+                self._wait(path)
+            super().delete(path, **options)
+
+        def move(self, src: str, dst: str, **options: Any) -> None:
+            if method == "move":
+                self._wait(dst)
+            super().move(src, dst, **options)
+
+    large, larger = _large().slice(0, 20_000), _large().slice(0, 30_000)
+    store = Blocking(MemoryBackend())
+    entered.set()
+    pds.ParquetDatasetStore(store).write_dataset(ROWS, "a")
+    entered.clear()
+    _interrupted(lambda: pds.ParquetDatasetStore(store).write_dataset(large, "a", overwrite=True))
+    assert entered.is_set()
+    timer = threading.Timer(0.5, gate.set)
+    timer.start()
+    other = pds.ParquetDatasetStore(store)
+    other.write_dataset(ROWS, "b")
+    assert not gate.is_set(), "another dataset is not waited for"
+    other.write_dataset(larger, "a", overwrite=True)
+    assert gate.is_set()
+    timer.join()
+    assert other.read_dataset("a").equals(larger)
+    names = {str(info.path) for info in store.list_files("a") if "/.pds-" not in str(info.path)}
+    assert names == {"a/_SUCCESS", "a/data.parquet", "a/manifest.json"}

@@ -140,6 +140,7 @@ async fn run(
     let whole =
         ["_SUCCESS", "manifest.json", "part-00000.parquet"].map(|name| format!("{KEY}/{name}"));
     assert_eq!(names(&store).await, whole, "{says}");
+    assert_eq!(objects.objects().open_uploads(), [], "{says}");
     reached
 }
 
@@ -151,7 +152,7 @@ async fn leaks(objects: &FaultyStore, store: &Store) -> Vec<String> {
         Err(_) => String::new(),
     };
     let uploads = objects.objects().open_uploads().into_iter();
-    let uploads = uploads.map(|(path, upload)| (upload, format!("an upload of {path}")));
+    let uploads = uploads.map(|upload| (upload.id, format!("an upload of {}", upload.path)));
     let hidden = names(store).await.into_iter();
     let hidden = hidden
         .filter(|name| name.contains("/.pds-"))

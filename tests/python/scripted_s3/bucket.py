@@ -222,6 +222,8 @@ class Bucket:
         copied = self.objects.get(unquote(source).lstrip("/").removeprefix(f"{BUCKET}/"))
         if copied is None:
             return error(404, "NoSuchKey")
+        if request.headers.get("x-amz-copy-source-if-match") not in (None, copied.etag):
+            return error(412, "PreconditionFailed")
         self.objects[request.key] = copied._replace(written_at=self.now())
         return _xml("CopyObjectResult", f"<ETag>{escape(copied.etag)}</ETag>")
 

@@ -41,11 +41,14 @@ AFTER = tuple(f"{name} after" for name in ("500", "503", "drop", "stall"))
 FAULTS = (*STATUSES, *AFTER, "drop", "stall", "cut", "error body")
 CODES = {
     "304": "NotModified",
+    "400": "InvalidRequest",
     "403": "AccessDenied",
     "404": "NoSuchKey",
+    "405": "MethodNotAllowed",
     "409": "ConditionalRequestConflict",
     "412": "PreconditionFailed",
     "500": "InternalError",
+    "501": "NotImplemented",
     "503": "SlowDown",
 }
 

@@ -95,6 +95,12 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815 names of http.server
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # A client whose connection finds no place in the queue waits for a second.
+    request_queue_size = 128
+
+
 class ScriptedS3:
     """A running server.
 
@@ -117,8 +123,7 @@ class ScriptedS3:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"script": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), handler)
         self._server.handle_error = lambda *_args: None  # type: ignore[method-assign]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self._thread.start()

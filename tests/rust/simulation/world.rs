@@ -26,7 +26,9 @@ use object_store::{
 use pds::clock::{Clock, SystemClock};
 use pds::store::memory::MemoryStore;
 use pds::store::metrics::Metrics;
-use pds::store::{Abilities, Condition, Conditions, ObjectVersions, Store, UploadedPart};
+use pds::store::{
+    Abilities, Condition, Conditions, ObjectVersions, OpenUpload, Store, UploadedPart,
+};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -749,11 +751,32 @@ impl ObjectVersions for WorldStore {
             .await
     }
 
-    async fn copy_if(&self, from: &Path, to: &Path, condition: &Condition) -> Option<Result<()>> {
+    async fn list_uploads(&self, folder: &Path) -> Result<Vec<OpenUpload>> {
+        let (objects, at) = (Arc::clone(&self.world.objects), folder.clone());
+        let work = async move { objects.list_uploads(&at).await }.boxed();
+        self.world
+            .request(self.actor, Effect::Reads, folder, work)
+            .await
+    }
+
+    async fn copy_if(
+        &self,
+        from: &Path,
+        e_tag: Option<&str>,
+        to: &Path,
+        condition: &Condition,
+    ) -> Option<Result<()>> {
         let objects = Arc::clone(&self.world.objects);
         let (source, target, held) = (from.clone(), to.clone(), condition.clone());
+        let effect = match e_tag {
+            Some(_) => Effect::WritesVersion,
+            None => Self::effect(to, condition),
+        };
+        let e_tag = e_tag.map(str::to_owned);
         let work = async move {
-            let copied = objects.copy_if(&source, &target, &held).await;
+            let copied = objects
+                .copy_if(&source, e_tag.as_deref(), &target, &held)
+                .await;
             copied.unwrap_or_else(|| {
                 Err(Error::NotImplemented {
                     operation: "copy_if".to_owned(),
@@ -761,6 +784,6 @@ impl ObjectVersions for WorldStore {
                 })
             })
         };
-        Some(self.write(to, Self::effect(to, condition), work).await)
+        Some(self.write(to, effect, work).await)
     }
 }

@@ -1,0 +1,161 @@
+//! What the clouds do with versions of objects and with uploads, by requests of their own.
+
+use async_trait::async_trait;
+use http::{HeaderMap, Method};
+use object_store::multipart::PartId;
+use object_store::path::Path;
+use object_store::{MultipartId, PutResult, Result};
+
+use super::condition::{Condition, Conditions, ObjectVersions, OpenUpload, UploadedPart};
+use super::requests::{
+    AMZ_COPY_SOURCE, AMZ_COPY_SOURCE_MATCH, Cloud, CloudRequests, GOOG_COPY_SOURCE,
+    GOOG_COPY_SOURCE_MATCH, Subject,
+};
+use super::{limit, xml};
+
+#[async_trait]
+impl ObjectVersions for CloudRequests {
+    fn known_conditions(&self) -> Option<Conditions> {
+        match self.cloud {
+            // ETags are of the content there, so all empty objects have one.
+            Cloud::S3 { aws: true, .. } | Cloud::Gcs { .. } => Some(Conditions {
+                marker_versions: false,
+                ..Conditions::ALL
+            }),
+            Cloud::S3 { .. } => None,
+            // What is staged there is a blob, which is copied under a condition.
+            Cloud::Azure { .. } => Some(Conditions::ALL),
+        }
+    }
+
+    async fn warm_up(&self) -> Result<()> {
+        match &self.cloud {
+            Cloud::S3 {
+                objects,
+                signed: true,
+                ..
+            } => objects.credentials().get_credential().await.map(drop),
+            Cloud::Azure {
+                objects,
+                signed: true,
+                ..
+            } => objects.credentials().get_credential().await.map(drop),
+            Cloud::Gcs {
+                objects,
+                signed: true,
+            } => objects.credentials().get_credential().await.map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    async fn delete_if(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
+        let condition = e_tag.map_or(Condition::Always, |e_tag| {
+            Condition::Matches(e_tag.to_owned())
+        });
+        let headers = self.headers(key, &condition).await?;
+        self.send(Method::DELETE, Subject::Object(key), "", &headers)
+            .await
+            .map(drop)
+    }
+
+    async fn complete_if(
+        &self,
+        key: &Path,
+        upload: &MultipartId,
+        parts: Vec<PartId>,
+        condition: &Condition,
+    ) -> Result<PutResult> {
+        let multipart = self
+            .multipart()
+            .ok_or_else(|| self.generic("the store has no uploads"))?;
+        let headers = self.headers(key, condition).await?;
+        limit::with_headers(headers, multipart.complete_multipart(key, upload, parts)).await
+    }
+
+    async fn list_parts(&self, key: &Path, upload: &MultipartId) -> Result<Vec<UploadedPart>> {
+        let id = encoded(upload);
+        let mut parts = Vec::new();
+        let mut marker = String::new();
+        loop {
+            let mut query = format!("uploadId={id}");
+            if !marker.is_empty() {
+                query = format!("part-number-marker={marker}&{query}");
+            }
+            let answer = self
+                .send(Method::GET, Subject::Object(key), &query, &HeaderMap::new())
+                .await?;
+            let page = xml::parts_page(&answer.body).map_err(|e| self.generic(e))?;
+            parts.extend(page.items);
+            match page.next {
+                Some(next) if next != marker => marker = next,
+                Some(_) => return Err(self.generic("the list of an upload's parts does not go on")),
+                None => return Ok(parts),
+            }
+        }
+    }
+
+    async fn list_uploads(&self, folder: &Path) -> Result<Vec<OpenUpload>> {
+        if self.multipart().is_none() {
+            // Azure drops blocks that belong to no blob after a week.
+            return Ok(Vec::new());
+        }
+        let prefix = encoded(&format!("{folder}/"));
+        let mut uploads = Vec::new();
+        let mut marker = (String::new(), String::new());
+        loop {
+            let mut query = format!("delimiter=%2F&prefix={prefix}&uploads=");
+            if !marker.0.is_empty() {
+                let (key, id) = (encoded(&marker.0), encoded(&marker.1));
+                query = format!(
+                    "delimiter=%2F&key-marker={key}&prefix={prefix}&upload-id-marker={id}&uploads="
+                );
+            }
+            let listed = self
+                .send(
+                    Method::GET,
+                    Subject::Folder(folder),
+                    &query,
+                    &HeaderMap::new(),
+                )
+                .await?;
+            let page = xml::uploads_page(&listed.body).map_err(|e| self.generic(e))?;
+            uploads.extend(page.items);
+            match page.next {
+                Some(next) if next != marker => marker = next,
+                Some(_) => return Err(self.generic("the list of uploads does not go on")),
+                None => break,
+            }
+        }
+        // There are servers that know neither prefix nor delimiter here.
+        uploads.retain(|upload: &OpenUpload| upload.is_in(folder));
+        Ok(uploads)
+    }
+
+    async fn copy_if(
+        &self,
+        from: &Path,
+        e_tag: Option<&str>,
+        to: &Path,
+        condition: &Condition,
+    ) -> Option<Result<()>> {
+        match (&self.cloud, e_tag) {
+            (Cloud::Azure { .. }, _) => Some(self.copy_blob(from, e_tag, to, condition).await),
+            (Cloud::S3 { .. }, Some(e_tag)) => {
+                let names = (AMZ_COPY_SOURCE, AMZ_COPY_SOURCE_MATCH);
+                Some(self.copy_object(from, e_tag, to, names).await)
+            }
+            (Cloud::Gcs { .. }, Some(e_tag)) => {
+                let names = (GOOG_COPY_SOURCE, GOOG_COPY_SOURCE_MATCH);
+                Some(self.copy_object(from, e_tag, to, names).await)
+            }
+            (Cloud::S3 { .. } | Cloud::Gcs { .. }, None) => None,
+        }
+    }
+}
+
+/// A value of a query.
+fn encoded(value: &str) -> String {
+    let encoded: String = url::form_urlencoded::byte_serialize(value.as_bytes()).collect();
+    // Not every server takes a plus for a space.
+    encoded.replace('+', "%20")
+}
