@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::INTENT;
-use super::activity::{Activity, time_to_quiet};
+use super::activity::{Activity, Doing, doing};
 use super::intent::{Intent, Operation};
 use super::lease::{Lease, Timing};
 use super::register::{Answer, StoredIntent, Writing, read_intent};
@@ -21,6 +21,33 @@ use crate::store::{Condition, Store, path};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// What is known of a claim's intent, from its first send on: what is staged is removed only where no intent names it.
+#[derive(Debug, Default)]
+pub(super) struct ClaimFate {
+    /// A send of it may land yet.
+    is_open: AtomicBool,
+    /// An intent of the same write was there: of an earlier publish, or of another process.
+    was_seen: AtomicBool,
+}
+
+impl ClaimFate {
+    /// Whether an intent of the write may be there, or come to be, which this call does not hold.
+    pub(super) fn may_be_there(&self) -> bool {
+        self.is_open.load(Ordering::SeqCst) || self.was_seen.load(Ordering::SeqCst)
+    }
+
+    fn set_open(&self, is_open: bool) {
+        self.is_open.store(is_open, Ordering::SeqCst);
+    }
+
+    /// Takes note of an intent that was found.
+    fn see(&self, claim: Option<&Intent>, found: &Intent) {
+        if claim.is_some_and(|claim| claim.id == found.id) {
+            self.was_seen.store(true, Ordering::SeqCst);
+        }
+    }
+}
 
 /// What came of asking for the folder.
 #[derive(Debug)]
@@ -44,13 +71,12 @@ pub(super) struct Waiter<'a> {
     /// The publish that is waited for, and since when.
     waiting_for: Option<(String, Duration)>,
     pause: Duration,
-    /// Whether a claim may be there, or come to be, of which this call does not know.
-    claim_open: &'a AtomicBool,
+    fate: &'a ClaimFate,
 }
 
 impl<'a> Waiter<'a> {
-    /// A wait that has not begun. `claim_open` is set while the fate of a claim is open.
-    pub(super) fn new(store: &'a Store, key: &'a str, claim_open: &'a AtomicBool) -> Self {
+    /// A wait that has not begun.
+    pub(super) fn new(store: &'a Store, key: &'a str, fate: &'a ClaimFate) -> Self {
         Self {
             store,
             key,
@@ -58,7 +84,7 @@ impl<'a> Waiter<'a> {
             seen: None,
             waiting_for: None,
             pause: FIRST_PAUSE,
-            claim_open,
+            fate,
         }
     }
 
@@ -80,6 +106,7 @@ impl<'a> Waiter<'a> {
             };
             match Intent::parse(self.key, &stored.bytes) {
                 Ok(found) => {
+                    self.fate.see(claim, &found);
                     if self.is_abandoned(&stored.bytes, &found)
                         && let Some(lease) = self.take_over(&stored, found).await?
                     {
@@ -102,15 +129,15 @@ impl<'a> Waiter<'a> {
         // Before it can be seen: nobody in this process may take it for abandoned.
         let activity = Activity::begin(&claim.id, self.store.clock());
         let mut writing = Writing::new(self.store, self.key, claim);
-        self.claim_open.store(true, Ordering::SeqCst);
+        self.fate.set_open(true);
         loop {
             let answer = writing.send(&Condition::Absent).await;
             if answer.is_err() {
-                self.claim_open.store(writing.is_open(), Ordering::SeqCst);
+                self.fate.set_open(writing.is_open());
             }
             match answer? {
                 Answer::Written(version) => {
-                    self.claim_open.store(false, Ordering::SeqCst);
+                    self.fate.set_open(false);
                     let place = (self.store, self.key);
                     let mut lease =
                         Lease::by_version(place, claim.clone(), version, conditions, activity);
@@ -118,7 +145,7 @@ impl<'a> Waiter<'a> {
                     return Ok(Ok(lease));
                 }
                 Answer::Found(stored) => {
-                    self.claim_open.store(writing.is_open(), Ordering::SeqCst);
+                    self.fate.set_open(writing.is_open());
                     return Ok(Err(stored));
                 }
                 Answer::Missing => writing.wait().await?,
@@ -128,24 +155,31 @@ impl<'a> Waiter<'a> {
 
     /// Whether nobody carries the intent out any more, and no request of its owner can land.
     fn is_abandoned(&mut self, bytes: &Bytes, found: &Intent) -> bool {
+        let unchanged = self.unchanged_for(bytes);
         let now = self.store.clock().monotonic();
-        let since = match &self.seen {
-            Some((seen, since)) if seen == bytes => *since,
-            _ => now,
-        };
-        self.seen = Some((bytes.clone(), since));
         let wait = if found.owner.is_me() {
-            match time_to_quiet(&found.id, now) {
-                Some(left) if left.is_zero() => return true,
-                Some(_) => self.timing.window(),
-                None => self.timing.expiry(),
+            match doing(&found.id, now) {
+                Doing::QuietIn(left) if left.is_zero() => return true,
+                Doing::QuietIn(_) => self.timing.window(),
+                Doing::Active | Doing::Unknown => self.timing.expiry(),
             }
         } else if found.owner.is_dead() {
             self.timing.window()
         } else {
             self.timing.expiry()
         };
-        now.saturating_sub(since) >= wait
+        unchanged >= wait
+    }
+
+    /// How long these have been the intent's bytes, as far as this call has seen.
+    fn unchanged_for(&mut self, bytes: &Bytes) -> Duration {
+        let now = self.store.clock().monotonic();
+        let since = match &self.seen {
+            Some((seen, since)) if seen == bytes => *since,
+            _ => now,
+        };
+        self.seen = Some((bytes.clone(), since));
+        now.saturating_sub(since)
     }
 
     async fn take_over(&self, stored: &StoredIntent, found: Intent) -> Result<Option<Lease<'a>>> {
@@ -173,8 +207,8 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// An intent that this version of pds cannot read stops all but those that write the dataset anew; one
-    /// of a newer version may be alive and stops all but a delete.
+    /// An intent that cannot be read here stops all but those that write the dataset anew; its owner, which may
+    /// be of another version or have opened the store at another folder, may be alive.
     async fn replace_unreadable(
         &mut self,
         stored: &StoredIntent,
@@ -184,16 +218,8 @@ impl<'a> Waiter<'a> {
         let Some(claim) = claim.filter(|claim| may_replace(claim, &error)) else {
             return Err(error);
         };
-        if error.kind() == ErrorKind::Locked {
-            let now = self.store.clock().monotonic();
-            let since = match &self.seen {
-                Some((seen, since)) if *seen == stored.bytes => *since,
-                _ => now,
-            };
-            self.seen = Some((stored.bytes.clone(), since));
-            if now.saturating_sub(since) < self.timing.expiry() {
-                return Ok(None);
-            }
+        if self.unchanged_for(&stored.bytes) < self.timing.expiry() {
+            return Ok(None);
         }
         log::warn!("{error}; it is replaced");
         self.write_over(stored, claim.clone()).await
@@ -258,6 +284,9 @@ impl<'a> Waiter<'a> {
                     None
                 }
             };
+            if let Some(found) = &found {
+                self.fate.see(claim, found);
+            }
             let (intent, is_ours) = match (found, claim) {
                 (Some(found), _) => (found, false),
                 (None, Some(claim)) => (claim.clone(), true),
@@ -271,7 +300,9 @@ impl<'a> Waiter<'a> {
             let activity = Activity::begin(&intent.id, self.store.clock());
             let lease = Lease::by_lock(place, intent, lock, activity);
             let owner = Owner::me();
+            self.fate.set_open(is_ours);
             lease.rewrite(|intent| intent.owner = owner).await?;
+            self.fate.set_open(false);
             return Ok(if is_ours {
                 Turn::Ours(lease)
             } else {

@@ -5,13 +5,14 @@
 //! (see `docs/design`) may still be under way after its call was cancelled, so the process also
 //! remembers when the last of these can no longer land.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Clock;
 
-/// Writes whose replaced manifest is remembered, so that a repeated publish is told from a first.
+/// Writes that are remembered: what each replaced, so that a repeated publish is told from a first, and that they
+/// were this process's.
 const MAX_REMEMBERED: usize = 10_000;
 
 #[derive(Debug)]
@@ -33,6 +34,21 @@ struct Registry {
     entries: HashMap<String, Entry>,
     /// The manifest's version that each write replaced, oldest write first.
     replaced: Vec<(String, Option<String>)>,
+    /// Intents that this process has worked on, and does no more.
+    ended: VecDeque<String>,
+}
+
+impl Registry {
+    /// Forgets an intent that nobody works on any more, but for its name.
+    fn end(&mut self, id: &str) {
+        if self.entries.remove(id).is_none() || self.ended.iter().any(|known| known == id) {
+            return;
+        }
+        if self.ended.len() == MAX_REMEMBERED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(id.to_owned());
+    }
 }
 
 fn registry() -> MutexGuard<'static, Registry> {
@@ -51,7 +67,11 @@ impl Activity {
     /// Counts a call that works on the intent `id`.
     pub(super) fn begin(id: &str, clock: &Arc<dyn Clock>) -> Self {
         let mut registry = registry();
-        registry.entries.retain(|_, entry| !entry.is_over());
+        let over = registry.entries.iter().filter(|(_, entry)| entry.is_over());
+        let over: Vec<String> = over.map(|(id, _)| id.clone()).collect();
+        for id in over {
+            registry.end(&id);
+        }
         let entry = registry
             .entries
             .entry(id.to_owned())
@@ -83,7 +103,7 @@ impl Drop for Activity {
         if let Some(entry) = registry.entries.get_mut(&self.id) {
             entry.calls -= 1;
             if entry.is_over() {
-                registry.entries.remove(&self.id);
+                registry.end(&self.id);
             }
         }
     }
@@ -116,13 +136,25 @@ impl Drop for OpenRequest<'_> {
     }
 }
 
-/// How long from `now` this process may still change something in the name of the intent `id`; None
-/// while a call works on it.
-pub(super) fn time_to_quiet(id: &str, now: Duration) -> Option<Duration> {
-    match registry().entries.get(id) {
-        Some(entry) if entry.calls > 0 => None,
-        Some(entry) => Some(entry.quiet_at.saturating_sub(now)),
-        None => Some(Duration::ZERO),
+/// What this process has to do with an intent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// A call works on it.
+    Active,
+    /// None does, and a request of one may land for so long from now on.
+    QuietIn(Duration),
+    /// Nothing is known of it: a process that was copied has the same name, and not the same intents.
+    Unknown,
+}
+
+/// What this process does at `now` in the name of the intent `id`.
+pub(super) fn doing(id: &str, now: Duration) -> Doing {
+    let registry = registry();
+    match registry.entries.get(id) {
+        Some(entry) if entry.calls > 0 => Doing::Active,
+        Some(entry) => Doing::QuietIn(entry.quiet_at.saturating_sub(now)),
+        None if registry.ended.iter().any(|known| known == id) => Doing::QuietIn(Duration::ZERO),
+        None => Doing::Unknown,
     }
 }
 
@@ -183,9 +215,15 @@ mod tests {
         let now = clock.monotonic();
         let first = Activity::begin("twice", &clock);
         drop(Activity::begin("twice", &clock));
-        assert_eq!(time_to_quiet("twice", now), None);
+        assert_eq!(doing("twice", now), Doing::Active);
         drop(first);
-        assert_eq!(time_to_quiet("twice", now), Some(Duration::ZERO));
+        assert_eq!(doing("twice", now), Doing::QuietIn(Duration::ZERO));
+    }
+
+    #[test]
+    fn what_a_copy_of_this_process_does_is_not_known() {
+        let now = SystemClock.monotonic();
+        assert_eq!(doing("another's", now), Doing::Unknown);
     }
 
     #[test]
@@ -194,14 +232,17 @@ mod tests {
         let call = Activity::begin("given up", &clock);
         drop(call.send(Duration::from_hours(1)));
         drop(call);
-        let left = time_to_quiet("given up", clock.monotonic()).unwrap();
+        let left = match doing("given up", clock.monotonic()) {
+            Doing::QuietIn(left) => left,
+            other => panic!("{other:?}"),
+        };
         assert!(left > Duration::from_mins(59));
         let call = Activity::begin("answered", &clock);
         call.send(Duration::from_hours(1)).close();
         drop(call);
         assert_eq!(
-            time_to_quiet("answered", clock.monotonic()),
-            Some(Duration::ZERO)
+            doing("answered", clock.monotonic()),
+            Doing::QuietIn(Duration::ZERO)
         );
     }
 }

@@ -1,8 +1,6 @@
 //! Deleting a dataset: the marker, the manifest, then the rest of what was listed.
 
-use std::sync::atomic::AtomicBool;
-
-use super::acquire::wait_until_gone;
+use super::acquire::{ClaimFate, wait_until_gone};
 use super::intent::{Intent, Operation, Phase};
 use super::lease::Lease;
 use super::recover::{acquire, heal};
@@ -36,8 +34,8 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
         return store.remove_empty_folder(key).await;
     }
     let claim = Intent::claim(store.clock().new_id(), Operation::Delete);
-    let claim_open = AtomicBool::new(false);
-    let acquired = Box::pin(acquire(store, key, &claim, &claim_open)).await?;
+    let fate = ClaimFate::default();
+    let acquired = Box::pin(acquire(store, key, &claim, &fate)).await?;
     let lease = &acquired.lease;
     let deleted = lease.keep(Box::pin(delete_under(lease, acquired.after_another)));
     match deleted.await {
@@ -76,7 +74,7 @@ async fn delete_under(lease: &Lease<'_>, after_another: bool) -> Result<()> {
             intent.base = base;
         })
         .await?;
-    let error = match remove_all(&steps, files).await {
+    let error = match remove_all(&steps).await {
         Ok(()) => {
             lease.release().await;
             return Ok(());

@@ -297,7 +297,8 @@ impl<'a> Lease<'a> {
                 Err(e) if is_open(&e) => return Ok(Sent::Unknown(e)),
                 // The process was stopped between the look at the clock and the answer.
                 _ if late => {
-                    let error = Error::other("the answer came after the deadline of its request");
+                    let message = "the answer came after the deadline of its request";
+                    let error = Error::new(ErrorKind::Unavailable, message);
                     return Ok(Sent::Unknown(error.at(self.key)));
                 }
                 answer => {
@@ -314,6 +315,11 @@ impl<'a> Lease<'a> {
         self.rewrite(|_| ()).await?;
         self.store.clock().sleep(self.timing.window()).await;
         self.confirm(self.timing.heartbeat()).await.map(drop)
+    }
+
+    /// After a bounded request whose outcome is unknown, and the loss of the lease: waits until it can no longer land.
+    pub(super) async fn wait_until_quiet(&self) {
+        self.store.clock().sleep(self.timing.window()).await;
     }
 
     /// Does `work` while the intent is written anew again and again.

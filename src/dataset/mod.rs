@@ -20,6 +20,7 @@ mod lease;
 mod manage;
 mod manifest;
 mod open;
+mod parts;
 mod prepare;
 mod publish;
 mod read;

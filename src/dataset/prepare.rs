@@ -2,6 +2,8 @@
 
 use arrow_array::RecordBatchReader;
 
+use super::intent::Intent;
+use super::register::read_intent;
 use super::{Layout, StagedPart, Write};
 use crate::error::Result;
 use crate::parquet::seal::Identity;
@@ -88,15 +90,43 @@ fn plan(
     Ok(plan)
 }
 
-/// Removes the parts of a write that will not be published.
-pub async fn abort(store: &Store, parts: &[StagedPart]) {
+/// Removes the parts of a write that will not be published. Where an interrupted publish of the write may still
+/// need them they stay: who settles it removes what it does not use.
+pub async fn abort(store: &Store, write: &Write, parts: &[StagedPart]) {
+    match is_intended(store, write).await {
+        Ok(false) => discard_parts(store, parts).await,
+        Ok(true) => log::info!(
+            "{}: an interrupted publish may need the parts of the write",
+            write.key
+        ),
+        Err(e) => log::warn!("{}: the parts of a write were left: {e}", write.key),
+    }
+}
+
+/// Whether the intent that is there is the write's.
+async fn is_intended(store: &Store, write: &Write) -> Result<bool> {
+    if !store.abilities().conditional {
+        return Ok(false);
+    }
+    let Some(stored) = read_intent(store, &write.key).await? else {
+        return Ok(false);
+    };
+    let intent = Intent::parse(&write.key, &stored.bytes)?;
+    Ok(intent.id == format!("{:032x}", write.write_id))
+}
+
+/// Removes staged parts that no intent names.
+pub(super) async fn discard_parts(store: &Store, parts: &[StagedPart]) {
     let staged: Vec<Staged> = parts.iter().map(|p| p.staged.clone()).collect();
     discard(store, &staged).await;
 }
 
-/// Removes the hidden objects of every task of a write. Uncompleted uploads of a store that cannot
-/// list them stay until its lifecycle rule ends them.
+/// Removes the hidden objects of every task of a write that no interrupted publish needs. Uploads stay until a
+/// clean or the bucket's lifecycle rule ends them.
 pub async fn abort_all(store: &Store, write: &Write) -> Result<()> {
+    if is_intended(store, write).await? {
+        return Ok(());
+    }
     let prefix = format!("{TEMP_PREFIX}{}-", write.shared_tag());
     let folder = store.list_folder(&write.key).await?;
     let ours = folder.files.iter().filter(|meta| {

@@ -11,9 +11,8 @@
 //! The protocol, its crash points and late messages are in `docs/publish.md`; `tests/model` checks it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::acquire::wait_until_gone;
+use super::acquire::{ClaimFate, wait_until_gone};
 use super::activity::{Replaced, remember_replaced, replaced_by};
 use super::folder::{FolderState, is_part_name, is_sealed, listed_parts};
 use super::intent::{IntendedPart, Intent, Operation, Phase};
@@ -37,7 +36,7 @@ pub async fn publish(
 ) -> Result<Manifest> {
     parts.sort_by_key(|p| (p.task, p.sequence));
     if let Err(error) = check_parts(&write.key, &parts) {
-        prepare::abort(store, &parts).await;
+        prepare::abort(store, write, &parts).await;
         return Err(error);
     }
     let names: Vec<String> = (0..parts.len()).map(|i| write.layout.name(i)).collect();
@@ -75,9 +74,9 @@ pub async fn publish(
             parts: publication.parts.clone(),
         },
     );
-    let claim_open = AtomicBool::new(false);
-    let staged = StagedParts::new(store, parts, &claim_open);
-    let lease = match Box::pin(acquire(store, &write.key, &claim, &claim_open)).await {
+    let fate = ClaimFate::default();
+    let staged = StagedParts::new(store, parts, &fate);
+    let lease = match Box::pin(acquire(store, &write.key, &claim, &fate)).await {
         Ok(acquired) => acquired.lease,
         Err(error) => {
             staged.abort_unless_claimed().await;
@@ -91,27 +90,23 @@ pub async fn publish(
     Ok(manifest)
 }
 
-/// Staged parts of a call that has no lease yet: if it is cancelled they are removed, unless a claim that
+/// Staged parts of a call that has no lease yet: if it is cancelled they are removed, unless an intent that
 /// names them may be there.
 struct StagedParts<'a> {
     store: &'a Store,
     parts: Vec<StagedPart>,
-    claim_open: &'a AtomicBool,
+    fate: &'a ClaimFate,
 }
 
 impl<'a> StagedParts<'a> {
-    fn new(store: &'a Store, parts: Vec<StagedPart>, claim_open: &'a AtomicBool) -> Self {
-        Self {
-            store,
-            parts,
-            claim_open,
-        }
+    fn new(store: &'a Store, parts: Vec<StagedPart>, fate: &'a ClaimFate) -> Self {
+        Self { store, parts, fate }
     }
 
     async fn abort_unless_claimed(mut self) {
         let parts = std::mem::take(&mut self.parts);
-        if !self.claim_open.load(Ordering::SeqCst) {
-            prepare::abort(self.store, &parts).await;
+        if !self.fate.may_be_there() {
+            prepare::discard_parts(self.store, &parts).await;
         }
     }
 
@@ -122,12 +117,12 @@ impl<'a> StagedParts<'a> {
 
 impl Drop for StagedParts<'_> {
     fn drop(&mut self) {
-        if self.parts.is_empty() || self.claim_open.load(Ordering::SeqCst) {
+        if self.parts.is_empty() || self.fate.may_be_there() {
             return;
         }
         let (store, parts) = (self.store.clone(), std::mem::take(&mut self.parts));
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { prepare::abort(&store, &parts).await });
+            runtime.spawn(async move { prepare::discard_parts(&store, &parts).await });
         }
     }
 }

@@ -15,12 +15,9 @@
 //!
 //! What cannot be finished stays for readers, and is replaced by the next overwrite or delete.
 
-use std::sync::atomic::AtomicBool;
-
-use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::acquire::{Turn, Waiter};
+use super::acquire::{ClaimFate, Turn, Waiter};
 use super::folder::{manifest_bytes, part_matches};
 use super::intent::{IntendedPart, Intent, Operation, Phase};
 use super::lease::Lease;
@@ -28,9 +25,9 @@ use super::open::open_parts;
 use super::register::is_open;
 use super::removal::settle_delete;
 use super::steps::{CONCURRENT_PARTS, Publication, StepError, Steps};
-use super::{MANIFEST, Manifest, SUCCESS, incomplete};
+use super::{MANIFEST, Manifest, incomplete};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Condition, Store, path};
+use crate::store::{Store, path};
 
 /// A lease on the folder for a claim of our own.
 #[derive(Debug)]
@@ -46,9 +43,9 @@ pub(super) async fn acquire<'a>(
     store: &'a Store,
     key: &'a str,
     claim: &Intent,
-    claim_open: &'a AtomicBool,
+    fate: &'a ClaimFate,
 ) -> Result<Acquired<'a>> {
-    let mut waiter = Waiter::new(store, key, claim_open);
+    let mut waiter = Waiter::new(store, key, fate);
     let mut after_another = false;
     loop {
         let lease = match waiter.turn(Some(claim)).await? {
@@ -76,11 +73,13 @@ pub(super) async fn acquire<'a>(
             Operation::Delete => true,
             Operation::Heal => false,
         };
-        if !replaces {
+        let left = lease.intent().await;
+        // An earlier publish of the same write has come further than a claim.
+        if !replaces || left.id == claim.id {
             return Err(error);
         }
         log::warn!("{error}; it is replaced");
-        if let Operation::Write { parts, .. } = &lease.intent().await.operation {
+        if let Operation::Write { parts, .. } = &left.operation {
             discard_staged(&lease, parts).await;
         }
         match lease.replace(claim).await {
@@ -102,8 +101,8 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
         let message = "an interrupted publish cannot be finished through this store";
         return Err(Error::new(ErrorKind::CapabilityNotSupported, message).at(key));
     }
-    let claim_open = AtomicBool::new(false);
-    let turn = Waiter::new(store, key, &claim_open).turn(None).await?;
+    let fate = ClaimFate::default();
+    let turn = Waiter::new(store, key, &fate).turn(None).await?;
     let Turn::Abandoned(lease) = turn else {
         return Ok(());
     };
@@ -202,11 +201,7 @@ async fn settle_write(
         phase if marked && is_base && parts.published == 0 => {
             if phase == Phase::Active && lease.conditions.marker_versions && !lease.is_lock() {
                 // A deletion of the marker that comes late is of another version then.
-                let success = path::join(lease.key, SUCCESS);
-                steps
-                    .store
-                    .put_if(&success, Bytes::new(), &Condition::Always)
-                    .await?;
+                steps.renew_marker().await?;
             }
             drop_write(lease, publication).await
         }
@@ -415,8 +410,8 @@ async fn remove_published(steps: &Steps<'_, '_>, publication: &Publication) -> R
 /// marker of a whole dataset, and removes one that stands alone.
 pub(super) async fn heal(store: &Store, key: &str) -> Result<()> {
     let claim = Intent::claim(store.clock().new_id(), Operation::Heal);
-    let claim_open = AtomicBool::new(false);
-    let acquired = acquire(store, key, &claim, &claim_open).await?;
+    let fate = ClaimFate::default();
+    let acquired = acquire(store, key, &claim, &fate).await?;
     let lease = &acquired.lease;
     let healed = lease.keep(async {
         let steps = Steps::begin(lease).await?;

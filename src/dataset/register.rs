@@ -12,7 +12,7 @@ use object_store::GetOptions;
 use super::INTENT;
 use super::intent::Intent;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Condition, SendLimit, Store, path};
+use crate::store::{Condition, SendLimit, Store, may_pass, path};
 
 /// How often a conditional write whose outcome is open is sent again.
 pub(super) const MAX_SENDS: u32 = 5;
@@ -41,9 +41,9 @@ pub(super) async fn read_intent(store: &Store, key: &str) -> Result<Option<Store
     }
 }
 
-/// Whether a request that failed so may have been carried out, or may be yet.
+/// Whether a request that failed so may have been carried out, or may be yet, or may be when it is sent again.
 pub(super) fn is_open(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Other)
+    may_pass(error)
 }
 
 /// Writes `intent` over the version `e_tag`; gives the new version and when it was sent, or None where

@@ -1,14 +1,19 @@
 //! What a delete does under its lease, begun or left behind.
 
+use std::collections::BTreeSet;
+
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::ObjectMeta;
 
 use super::intent::{Base, Phase};
-use super::lease::{Lease, Sent};
+use super::lease::Lease;
 use super::steps::{CONCURRENT_PARTS, StepError, Steps, remove_version};
-use super::{INTENT, MANIFEST, SUCCESS};
-use crate::error::Result;
+use super::{INTENT, MANIFEST, SUCCESS, delete, is_reserved};
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::path;
+
+/// Listings that show something new, until a delete gives up.
+const MAX_ROUNDS: u32 = 20;
 
 /// Settles a delete that was left behind.
 pub(super) async fn settle_delete(
@@ -22,35 +27,84 @@ pub(super) async fn settle_delete(
     if phase == Phase::Claim || !is_base {
         return Ok(());
     }
-    let files = files_below(lease).await?;
-    remove_all(&steps, files).await
+    remove_all(&steps).await
 }
 
-/// Every file below the folder but the intent.
+/// Every file below the folder but the intent, as it was while the lease was ours.
 pub(super) async fn files_below(lease: &Lease<'_>) -> Result<Vec<ObjectMeta>> {
     let intent = path::join(lease.key, INTENT);
     let mut files = lease.store.list(lease.key).await?;
+    let is_intent = |meta: &&ObjectMeta| meta.location.as_ref() == intent;
+    let version = files
+        .iter()
+        .find(is_intent)
+        .and_then(|meta| meta.e_tag.clone());
+    if !lease.is_version(version.as_deref()).await {
+        lease.rewrite(|_| ()).await?;
+    }
     files.retain(|meta| meta.location.as_ref() != intent);
     Ok(files)
 }
 
-/// The marker first, then the manifest, so that a marker that is put late finds none; then the rest.
-pub(super) async fn remove_all(
-    steps: &Steps<'_, '_>,
-    files: Vec<ObjectMeta>,
-) -> Result<(), StepError> {
-    if steps.folder.is_marked() {
-        steps.remove_marker().await?;
-    }
+/// The marker first, then the manifest, so that a marker that is put late finds none; then the rest, until nothing
+/// is left. Datasets in folders below are deleted each under a lease of its own: somebody may be writing them.
+pub(super) async fn remove_all(steps: &Steps<'_, '_>) -> Result<(), StepError> {
     let key = steps.lease.key;
-    let (first, rest): (Vec<_>, Vec<_>) = files
-        .into_iter()
-        .filter(|meta| meta.location.as_ref() != path::join(key, SUCCESS))
-        .partition(|meta| is_dataset_file(key, meta));
-    for files in [first, rest] {
-        remove_files(steps, &files).await?;
+    let marker = path::join(key, SUCCESS);
+    let mut is_marked = steps.folder.is_marked();
+    for _ in 0..MAX_ROUNDS {
+        if is_marked {
+            steps.remove_marker().await?;
+        }
+        let mut files = files_below(steps.lease).await?;
+        let count = files.len();
+        files.retain(|meta| meta.location.as_ref() != marker);
+        is_marked = files.len() < count;
+        if is_marked {
+            continue;
+        }
+        if files.is_empty() {
+            return Ok(());
+        }
+        let below = datasets_below(key, &files);
+        for nested in &below {
+            match Box::pin(delete(&steps.store, nested)).await {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e.into()),
+                _ => {}
+            }
+        }
+        let own = files.into_iter().filter(|meta| {
+            let path = meta.location.as_ref();
+            !below.iter().any(|nested| is_below(nested, path))
+        });
+        let (first, rest): (Vec<_>, Vec<_>) = own.partition(|meta| is_dataset_file(key, meta));
+        for files in [first, rest] {
+            remove_files(steps, &files).await?;
+        }
     }
-    Ok(())
+    let message = format!("others go on writing to folders below {key:?}");
+    Err(Error::new(ErrorKind::Locked, message).at(key).into())
+}
+
+/// The folders below `key` in which there is a dataset, or the begin of one; of those in each other the outermost.
+fn datasets_below(key: &str, files: &[ObjectMeta]) -> Vec<String> {
+    let mut folders: Vec<String> = Vec::new();
+    let of_datasets = files.iter().filter_map(|meta| {
+        let (folder, name) = meta.location.as_ref().rsplit_once('/')?;
+        (folder != key && is_reserved(name)).then_some(folder)
+    });
+    for folder in of_datasets.collect::<BTreeSet<_>>() {
+        // A folder sorts before what is in it.
+        if !folders.iter().any(|outer| is_below(outer, folder)) {
+            folders.push(folder.to_owned());
+        }
+    }
+    folders
+}
+
+fn is_below(folder: &str, path: &str) -> bool {
+    path.strip_prefix(folder)
+        .is_some_and(|rest| rest.starts_with('/'))
 }
 
 async fn remove_files(steps: &Steps<'_, '_>, files: &[ObjectMeta]) -> Result<()> {
@@ -60,16 +114,7 @@ async fn remove_files(steps: &Steps<'_, '_>, files: &[ObjectMeta]) -> Result<()>
     }
     if lease.is_lock() || !lease.conditions.delete {
         let paths: Vec<String> = files.iter().map(|meta| meta.location.to_string()).collect();
-        loop {
-            let sent = lease.bounded(|store| {
-                let paths = paths.clone();
-                async move { store.delete_all(&paths).await }
-            });
-            match sent.await? {
-                Sent::Done(()) => return Ok(()),
-                Sent::Unknown(_) => lease.drain().await?,
-            }
-        }
+        return steps.remove_bounded(&paths).await;
     }
     for chunk in files.chunks(CONCURRENT_PARTS) {
         lease.check().await?;

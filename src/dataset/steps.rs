@@ -17,17 +17,19 @@ use super::folder::{
 use super::intent::{Base, IntendedPart};
 use super::lease::{Lease, Sent};
 use super::register::is_open;
-use super::{MANIFEST, SUCCESS, incomplete};
+use super::{MANIFEST, SUCCESS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::{TEMP_PREFIX, is_abandoned};
 use crate::store::{Condition, Store, path};
 
 /// Parts published, looked at or removed at once.
 pub(super) const CONCURRENT_PARTS: usize = 16;
+/// What one request deletes at most; a second one of a call would be a repetition.
+const BULK_DELETE: usize = 1000;
 /// How often a step is adapted to what came meanwhile.
-const MAX_ADAPTIONS: u32 = 20;
+pub(super) const MAX_ADAPTIONS: u32 = 20;
 /// How often a request is sent that is refused although its condition holds (409 of a busy store).
-const MAX_REFUSALS: u32 = 5;
+pub(super) const MAX_REFUSALS: u32 = 5;
 
 /// Why a step could not be done.
 #[derive(Debug)]
@@ -108,7 +110,7 @@ impl<'l, 'a> Steps<'l, 'a> {
         Ok(self.folder.base_by_content(manifest.as_deref()))
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(super) fn path(&self, name: &str) -> String {
         path::join(self.lease.key, name)
     }
 
@@ -130,10 +132,14 @@ impl<'l, 'a> Steps<'l, 'a> {
                 Ok(Sent::Done(_)) => return Ok(()),
                 Ok(Sent::Unknown(error)) => {
                     log::debug!("{path}: {error}; waiting until it can no longer be removed late");
-                    self.lease.drain().await.map_err(|e| match e.kind() {
-                        ErrorKind::Superseded => StepError::MarkerInDoubt(e),
-                        _ => StepError::Other(e),
-                    })?;
+                    if let Err(e) = self.lease.drain().await {
+                        if e.kind() != ErrorKind::Superseded {
+                            return Err(e.into());
+                        }
+                        // Before that, a look would miss what it does later.
+                        self.lease.wait_until_quiet().await;
+                        return Err(StepError::MarkerInDoubt(e));
+                    }
                     if !self.store.is_file(&path).await? {
                         return Ok(());
                     }
@@ -190,101 +196,20 @@ impl<'l, 'a> Steps<'l, 'a> {
         }
     }
 
-    /// Publishes the parts under their names. Uploads that were begun for another name come last and one
-    /// by one, in order: each takes its name after the part that was begun for that name has left it.
-    pub(super) async fn publish_parts(&mut self, parts: &[IntendedPart]) -> Result<(), StepError> {
-        let key = self.lease.key;
-        let (moved, direct): (Vec<_>, Vec<_>) = parts
-            .iter()
-            .partition(|part| part.moved_from(key).is_some());
-        for chunk in direct.chunks(CONCURRENT_PARTS) {
-            let this = &*self;
-            let published = chunk.iter().map(|part| this.publish_part(part));
-            stream::iter(published)
-                .buffer_unordered(CONCURRENT_PARTS)
-                .try_collect::<()>()
-                .await?;
+    /// Puts the marker in the place of the one that was listed.
+    pub(super) async fn renew_marker(&self) -> Result<()> {
+        let path = self.path(SUCCESS);
+        let condition = self.lease.unchanged(self.folder.e_tag(SUCCESS));
+        let sent = self.lease.bounded(|store| {
+            let (path, condition) = (path.clone(), condition.clone());
+            async move { store.put_if(&path, Bytes::new(), &condition).await }
+        });
+        match sent.await {
+            Ok(Sent::Done(_)) => Ok(()),
+            Ok(Sent::Unknown(error)) => Err(error),
+            Err(e) if is_refused(&e) => Err(self.overtaken()),
+            Err(e) => Err(e),
         }
-        for part in moved {
-            self.publish_part(part).await?;
-        }
-        Ok(())
-    }
-
-    /// Publishes one part, or finds that it is.
-    async fn publish_part(&self, part: &IntendedPart) -> Result<(), StepError> {
-        let target = self.path(&part.name);
-        let mut e_tag = self.folder.e_tag(&part.name).map(str::to_owned);
-        let mut failures = 0;
-        for _ in 0..MAX_ADAPTIONS {
-            self.lease.check().await?;
-            let error = match self.send_part(part, &target, e_tag.as_deref()).await {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
-            };
-            let repeatable = is_open(&error) || is_refused(&error);
-            if !repeatable && error.kind() != ErrorKind::NotFound {
-                return Err(error.into());
-            }
-            if part_matches(&self.store, &target, &self.lease.id, part).await? {
-                return Ok(());
-            }
-            if let Some(begun_for) = part.moved_from(self.lease.key)
-                && part_matches(&self.store, begun_for, &self.lease.id, part).await?
-            {
-                self.store.rename(begun_for, &target).await?;
-                return Ok(());
-            }
-            let intact = part.staged.is_intact(&self.store, part.bytes).await?;
-            if error.kind() == ErrorKind::NotFound && !intact {
-                let why = format!("part {:?} of the write is gone", part.name);
-                return Err(StepError::PartGone(
-                    incomplete(self.lease.key, &why).caused_by(error),
-                ));
-            }
-            if is_open(&error) && !intact {
-                continue;
-            }
-            // Something came late: under our intent it is replaced like what was listed.
-            let folder = list(self.lease, &self.store).await?;
-            let there = folder.e_tag(&part.name).map(str::to_owned);
-            failures += u32::from(is_open(&error) && there == e_tag);
-            if failures == MAX_REFUSALS {
-                return Err(error.into());
-            }
-            e_tag = there;
-        }
-        Err(self.overtaken().into())
-    }
-
-    async fn send_part(
-        &self,
-        part: &IntendedPart,
-        target: &str,
-        e_tag: Option<&str>,
-    ) -> Result<()> {
-        let condition = if part.is_inline() || self.lease.conditions.complete {
-            self.lease.unchanged(e_tag)
-        } else {
-            // An upload's identity works once.
-            Condition::Always
-        };
-        // A PUT of a name that was not there would hold again after a delete.
-        if part.is_inline() && condition == Condition::Absent {
-            let sent = self.lease.bounded(|store| {
-                let condition = condition.clone();
-                async move { part.staged.publish_if(&store, target, &condition).await }
-            });
-            return match sent.await? {
-                Sent::Done(_) => Ok(()),
-                Sent::Unknown(error) => {
-                    self.lease.drain().await?;
-                    Err(error.with_kind(ErrorKind::Unavailable))
-                }
-            };
-        }
-        let published = part.staged.publish_if(&self.store, target, &condition);
-        published.await.map(drop)
     }
 
     /// Removes what the new dataset does not have, as it was listed: parts of the old one, parts that
@@ -353,7 +278,8 @@ impl<'l, 'a> Steps<'l, 'a> {
             return self.store.delete_all(&paths).await;
         }
         if !self.lease.conditions.delete {
-            return self.remove_bounded(names).await;
+            let paths: Vec<String> = names.iter().map(|name| self.path(name)).collect();
+            return self.remove_bounded(&paths).await;
         }
         for chunk in names.chunks(CONCURRENT_PARTS) {
             self.lease.check().await?;
@@ -371,29 +297,41 @@ impl<'l, 'a> Steps<'l, 'a> {
     }
 
     /// Where a DELETE has no condition: what is asked once is waited for.
-    async fn remove_bounded(&self, names: &[String]) -> Result<()> {
-        let mut left: Vec<String> = names.iter().map(|name| self.path(name)).collect();
-        for _ in 0..MAX_ADAPTIONS {
-            let sent = self.lease.bounded(|store| {
-                let paths = left.clone();
-                async move { store.delete_all(&paths).await }
-            });
-            match sent.await? {
-                Sent::Done(()) => return Ok(()),
-                Sent::Unknown(error) => log::debug!("{}: {error}", self.lease.key),
-            }
-            self.lease.drain().await?;
-            let folder = list(self.lease, &self.store).await?;
-            let is_there = |path: &String| {
-                let name = path.rsplit('/').next().unwrap_or_default();
-                folder.files.contains_key(name)
-            };
-            left.retain(is_there);
-            if left.is_empty() {
-                return Ok(());
+    pub(super) async fn remove_bounded(&self, paths: &[String]) -> Result<()> {
+        for chunk in paths.chunks(BULK_DELETE) {
+            let mut left = chunk.to_vec();
+            let mut failures = 0;
+            while !left.is_empty() {
+                let sent = self.lease.bounded(|store| {
+                    let paths = left.clone();
+                    async move { store.delete_all(&paths).await }
+                });
+                let error = match sent.await? {
+                    Sent::Done(()) => break,
+                    Sent::Unknown(error) => error,
+                };
+                failures += 1;
+                if failures == MAX_REFUSALS {
+                    return Err(error);
+                }
+                log::debug!("{}: {error}", self.lease.key);
+                self.lease.drain().await?;
+                left = self.still_there(left).await?;
             }
         }
-        Err(self.overtaken())
+        Ok(())
+    }
+
+    async fn still_there(&self, paths: Vec<String>) -> Result<Vec<String>> {
+        let looks = paths.into_iter().map(|path| async move {
+            let is_there = self.store.is_file(&path).await?;
+            Ok::<_, Error>(is_there.then_some(path))
+        });
+        let looked: Vec<_> = stream::iter(looks)
+            .buffered(CONCURRENT_PARTS)
+            .try_collect()
+            .await?;
+        Ok(looked.into_iter().flatten().collect())
     }
 
     /// Puts the manifest in the place of the one that was listed. `keeps_marker`: ours stays all the time.
@@ -425,7 +363,7 @@ impl<'l, 'a> Steps<'l, 'a> {
         Err(self.overtaken())
     }
 
-    fn overtaken(&self) -> Error {
+    pub(super) fn overtaken(&self) -> Error {
         let message = "another publish changed the dataset meanwhile";
         Error::new(ErrorKind::Superseded, message).at(self.lease.key)
     }
@@ -459,7 +397,7 @@ pub(super) async fn remove_version(store: &Store, path: &str, condition: &Condit
     }
 }
 
-async fn list(lease: &Lease<'_>, store: &Store) -> Result<FolderState> {
+pub(super) async fn list(lease: &Lease<'_>, store: &Store) -> Result<FolderState> {
     let folder = FolderState::list(store, lease.key).await?;
     if !lease.is_lock() && !lease.is_version(folder.intent()).await {
         // The heartbeat may have written it anew since it was listed.
@@ -472,6 +410,6 @@ async fn list(lease: &Lease<'_>, store: &Store) -> Result<FolderState> {
 }
 
 /// Whether a condition did not hold.
-fn is_refused(error: &Error) -> bool {
+pub(super) fn is_refused(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Conflict | ErrorKind::AlreadyExists)
 }

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import pds
-from fault_runs import DISTINCT, LASTING, PASSING, Run, ended, is_probe, plan, run_all
+from fault_runs import DISTINCT, LASTING, PASSING, PATIENT, Run, ended, is_probe, plan, run_all
 from publish.harness import LEASE_OPTIONS
 from scripted_s3 import FAULTS, ScriptedS3
 
@@ -55,7 +55,7 @@ def _table(size: str, version: int) -> pa.Table:
 
 
 def _open(server: ScriptedS3, size: str = "small") -> pds.ParquetDatasetStore:
-    store = pds.Store("s3://bucket/prefix", storage_options=server.options() | LEASE_OPTIONS)
+    store = pds.Store("s3://bucket/prefix", storage_options=server.options() | LEASE_OPTIONS | PATIENT)
     return pds.ParquetDatasetStore(store, compression="none", max_rows_per_file=SIZES[size].per_file)
 
 

@@ -21,7 +21,7 @@ from scripted_s3 import FAULTS
 if TYPE_CHECKING:
     from scripted_s3 import ScriptedS3
 
-pytestmark = [pytest.mark.slow, pytest.mark.soak]
+pytestmark = pytest.mark.slow
 
 PATH = "weather"
 OPTIONS = pds.WriteOptions(compression="none")
@@ -124,6 +124,7 @@ def test_one_fault(name: str) -> None:
     run_all(plan(case.requests, DISTINCT, lasts=False), case.before, case.judge)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["ingest", "append"])
 def test_a_fault_that_lasts(name: str) -> None:
     case = _Case(OPERATIONS[name])
@@ -139,6 +140,7 @@ def test_any_fault(name: str, fault: str, *, lasts: bool) -> None:
     run_all(plan(case.requests, [fault], lasts=lasts), case.before, case.judge)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("fault", ["403", "404", "500 after", "drop after"])
 def test_one_fault_of_uploads(fault: str) -> None:
     case = _Case(LARGE["ingest"])

@@ -23,7 +23,7 @@ from scripted_s3 import FAULTS, ScriptedS3
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = [pytest.mark.slow, pytest.mark.soak]
+pytestmark = pytest.mark.slow
 
 PATH = "t"
 SCHEMA = pa.schema([("id", pa.int64()), ("noise", pa.float64())])
@@ -96,6 +96,8 @@ OPERATIONS = {
     "add files": Operation(lambda s: _open(s).add_files([f"{PATH}/incoming/x.parquet"]), _to_add),
     "vacuum": Operation(lambda s: _open(s).vacuum(dt.timedelta(0)), _expired, in_steps=True),
 }
+# What the gate has time for.
+GATED = {"append", "delete rows", "upsert", "compact", "vacuum"}
 LARGE = {
     "append": Operation(lambda s: _open(s).append(_rows(1000, MUCH)), _filled),
     "overwrite": Operation(lambda s: _open(s).overwrite(_rows(0, MUCH)), _filled),
@@ -168,12 +170,15 @@ class _Case(Case[State]):
             assert _same(now, self.newer) or _same(now, self.new), "the second time made something else"
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in GATED else pytest.mark.soak) for name in OPERATIONS]
+)
 def test_one_fault(name: str) -> None:
     case = _Case(OPERATIONS[name])
     run_all(plan(case.requests, DISTINCT, lasts=False), case.before, case.judge)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["append", "compact", "vacuum"])
 def test_a_fault_that_lasts(name: str) -> None:
     case = _Case(OPERATIONS[name])
@@ -196,6 +201,7 @@ def test_any_fault_that_lasts(name: str, fault: str) -> None:
     run_all(plan(case.requests, [fault], lasts=True), case.before, case.judge)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", LARGE)
 @pytest.mark.parametrize("fault", ["403", "404", "500 after", "drop after"])
 def test_one_fault_of_uploads(name: str, fault: str) -> None:
@@ -224,7 +230,9 @@ READS: dict[str, Callable[[pds.Store], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "scan" else pytest.mark.soak) for name in READS]
+)
 def test_one_fault_of_a_read(name: str) -> None:
     read = READS[name]
     with ScriptedS3() as server:

@@ -60,8 +60,8 @@ def _go_on(place: World, children: Children, operation: Operation, rule: Rule, a
     rule.wait()
     place.children[0].kill()
     rule.drop()
-    if place.intent() is None:
-        # Uploads that no intent names yet go by the bucket's rule.
+    if place.intent() is None and after != "clean":
+        # Uploads that no intent names yet go by a clean, or by the bucket's rule.
         drop_uploads(place.server)
     before = {1} if operation.old else set()
     if after == "overwrite":
@@ -79,7 +79,8 @@ def _go_on(place: World, children: Children, operation: Operation, rule: Rule, a
             assert read.value in before | {2}
         else:
             assert not before or not operation.new, repr(read.error)
-    place.datasets("c").clean_dataset(KEY)
+    place.datasets("c").clean_dataset(KEY, older_than=0)
+    assert not [u for u in place.server.bucket.uploads.values() if u.pieces], place.story()
     if place.datasets("z").dataset_exists(KEY):
         place.check(*(before | ({2} if operation.new else set())))
     else:

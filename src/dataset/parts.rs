@@ -1,0 +1,181 @@
+//! How staged parts get their names.
+
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::folder::part_matches;
+use super::incomplete;
+use super::intent::IntendedPart;
+use super::lease::Sent;
+use super::register::is_open;
+use super::steps::{CONCURRENT_PARTS, MAX_ADAPTIONS, MAX_REFUSALS, StepError, Steps};
+use super::steps::{is_refused, list, remove_version};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Condition;
+
+impl Steps<'_, '_> {
+    /// Publishes the parts under their names. Uploads that were begun for another name come last and one
+    /// by one, in order: each takes its name after the part that was begun for that name has left it.
+    pub(super) async fn publish_parts(&self, parts: &[IntendedPart]) -> Result<(), StepError> {
+        let key = self.lease.key;
+        let all_inline = parts.iter().all(IntendedPart::is_inline);
+        let (moved, direct): (Vec<_>, Vec<_>) = parts
+            .iter()
+            .partition(|part| part.moved_from(key).is_some());
+        for chunk in direct.chunks(CONCURRENT_PARTS) {
+            let published = chunk.iter().map(|part| async move {
+                let target = self.path(&part.name);
+                self.publish_part(part, &target, all_inline).await
+            });
+            stream::iter(published)
+                .buffer_unordered(CONCURRENT_PARTS)
+                .try_collect::<()>()
+                .await?;
+        }
+        for part in moved {
+            self.publish_moved(part).await?;
+        }
+        Ok(())
+    }
+
+    /// Publishes one part at `target`, or finds that it is there.
+    async fn publish_part(
+        &self,
+        part: &IntendedPart,
+        target: &str,
+        all_inline: bool,
+    ) -> Result<(), StepError> {
+        let name = target.rsplit('/').next().unwrap_or_default();
+        let mut e_tag = self.folder.e_tag(name).map(str::to_owned);
+        let mut failures = 0;
+        for _ in 0..MAX_ADAPTIONS {
+            self.lease.check().await?;
+            let sent = self.send_part(part, target, e_tag.as_deref(), all_inline);
+            let error = match sent.await {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            if !is_repeatable(&error) {
+                return Err(error.into());
+            }
+            if part_matches(&self.store, target, &self.lease.id, part).await? {
+                return Ok(());
+            }
+            let intact = part.staged.is_intact(&self.store, part.bytes).await?;
+            if error.kind() == ErrorKind::NotFound && !intact {
+                return Err(self.part_gone(part, error));
+            }
+            if is_open(&error) && !intact {
+                continue;
+            }
+            // Something came late: under our intent it is replaced like what was listed.
+            let folder = list(self.lease, &self.store).await?;
+            let there = folder.e_tag(name).map(str::to_owned);
+            failures += u32::from(is_open(&error) && there == e_tag);
+            if failures == MAX_REFUSALS {
+                return Err(error.into());
+            }
+            e_tag = there;
+        }
+        Err(self.overtaken().into())
+    }
+
+    /// Publishes an upload that was begun for another name, which it takes first. The copy names its version, and that
+    /// is gone when the lease ends, so that a copy that comes late finds nothing.
+    async fn publish_moved(&self, part: &IntendedPart) -> Result<(), StepError> {
+        let Some(begun_for) = part.moved_from(self.lease.key) else {
+            return Ok(());
+        };
+        let (target, id) = (self.path(&part.name), &self.lease.id);
+        if !part_matches(&self.store, &target, id, part).await? {
+            self.publish_part(part, begun_for, false).await?;
+            self.copy_part(part, begun_for, &target).await?;
+        }
+        if !part_matches(&self.store, begun_for, id, part).await? {
+            return Ok(());
+        }
+        if !self.lease.is_lock() && !self.lease.conditions.delete {
+            self.remove_bounded(&[begun_for.to_owned()]).await?;
+            return Ok(());
+        }
+        self.lease.check().await?;
+        let e_tag = self.store.head(begun_for).await?.e_tag;
+        let condition = self.lease.unchanged(e_tag.as_deref());
+        Ok(remove_version(&self.store, begun_for, &condition).await?)
+    }
+
+    async fn copy_part(
+        &self,
+        part: &IntendedPart,
+        from: &str,
+        target: &str,
+    ) -> Result<(), StepError> {
+        let mut there = self.folder.e_tag(&part.name).map(str::to_owned);
+        let mut failures = 0;
+        for _ in 0..MAX_ADAPTIONS {
+            self.lease.check().await?;
+            let source = match self.store.head(from).await {
+                Err(e) if e.kind() == ErrorKind::NotFound => return Err(self.part_gone(part, e)),
+                source => source?.e_tag.unwrap_or_default(),
+            };
+            let condition = self.lease.unchanged(there.as_deref());
+            let copied = self.store.copy_version(from, &source, target, &condition);
+            let error = match copied.await {
+                Ok(()) => return Ok(()),
+                Err(error) if is_repeatable(&error) => error,
+                Err(error) => return Err(error.into()),
+            };
+            if part_matches(&self.store, target, &self.lease.id, part).await? {
+                return Ok(());
+            }
+            failures += 1;
+            if failures == MAX_REFUSALS {
+                return Err(error.into());
+            }
+            let folder = list(self.lease, &self.store).await?;
+            there = folder.e_tag(&part.name).map(str::to_owned);
+        }
+        Err(self.overtaken().into())
+    }
+
+    fn part_gone(&self, part: &IntendedPart, cause: Error) -> StepError {
+        let why = format!("part {:?} of the write is gone", part.name);
+        StepError::PartGone(incomplete(self.lease.key, &why).caused_by(cause))
+    }
+
+    async fn send_part(
+        &self,
+        part: &IntendedPart,
+        target: &str,
+        e_tag: Option<&str>,
+        all_inline: bool,
+    ) -> Result<()> {
+        let condition = if part.is_inline() || self.lease.conditions.complete {
+            self.lease.unchanged(e_tag)
+        } else {
+            // An upload's identity works once.
+            Condition::Always
+        };
+        // A PUT of a name that was not there would hold again after a delete, and one over an old part after the old
+        // dataset was put back, which happens where staged parts are missing.
+        if part.is_inline() && (condition == Condition::Absent || !all_inline) {
+            let sent = self.lease.bounded(|store| {
+                let condition = condition.clone();
+                async move { part.staged.publish_if(&store, target, &condition).await }
+            });
+            return match sent.await? {
+                Sent::Done(_) => Ok(()),
+                Sent::Unknown(error) => {
+                    self.lease.drain().await?;
+                    Err(error.with_kind(ErrorKind::Unavailable))
+                }
+            };
+        }
+        let published = part.staged.publish_if(&self.store, target, &condition);
+        published.await.map(drop)
+    }
+}
+
+/// Whether a part that was refused so may be published all the same, another time or as another found it.
+fn is_repeatable(error: &Error) -> bool {
+    is_open(error) || is_refused(error) || error.kind() == ErrorKind::NotFound
+}

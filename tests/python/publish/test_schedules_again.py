@@ -1,0 +1,80 @@
+"""A publish that failed half way is called again, aborted, or given up, while the store is still busy."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import pds
+from publish.harness import KEY, LEASE, Call, World, world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def half(store_class: frozenset[str]) -> Iterator[World]:
+    """A world whose parts are uploads, and one write of two was made."""
+    with world(store_class, "staged") as found:
+        found.write("b", 1, 2)
+        yield found
+
+
+@pytest.mark.parametrize("then", ["publish", "abort", "abort all", "another process", "malformed"])
+def test_what_an_open_intent_names_stays(half: World, then: str) -> None:
+    ds = half.datasets("a", 2)
+    write = ds.begin_write(KEY, overwrite=True)
+    rows = half.table(2, 2)
+    parts = write.prepare(rows)
+    busy = half.server.on("complete", "part-00001.parquet", "503", times=1000)
+    with pytest.raises(pds.BackendUnavailable):
+        write.publish(parts, rows.schema)
+    assert half.intent() is not None
+    if then == "publish":
+        with pytest.raises(pds.BackendUnavailable):
+            write.publish(parts, rows.schema)
+    elif then == "malformed":
+        with pytest.raises(pds.InvalidInput):
+            write.publish(parts[:1], rows.schema)
+    elif then == "abort":
+        write.abort(parts)
+    elif then == "abort all":
+        write.abort_all()
+    else:
+        import pickle  # noqa: PLC0415
+
+        other = pickle.loads(pickle.dumps(write))  # noqa: S301 our own
+        with pytest.raises(pds.BackendUnavailable):
+            other.publish(pickle.loads(pickle.dumps(parts)), rows.schema)  # noqa: S301 our own
+    busy.times = 0
+    # Whoever comes finishes it: the old dataset's part is gone already.
+    assert half.read("c") == 2
+    half.check(2)
+
+
+def test_parts_of_a_write_that_was_never_published_are_removed(half: World) -> None:
+    write = half.datasets("a", 2).begin_write(KEY, overwrite=True)
+    parts = write.prepare(half.table(2, 2))
+    assert half.server.bucket.uploads
+    write.abort(parts)
+    assert not half.server.bucket.uploads
+    half.check(1)
+
+
+def test_a_second_root_waits_for_a_living_publisher(half: World) -> None:
+    """Its intent names paths that cannot be read there."""
+    # Longer than others wait for one that is dead.
+    paused = half.server.on("complete", "part-00001.parquet", "pause", client="a")
+    patient = {"stall_timeout": "30"}
+    writing = half.start("a", 2, 2, **patient)
+    paused.wait()
+    other = pds.ParquetDatasetStore(pds.Store("s3://bucket", storage_options=half.options("c")))
+    overwrite = Call(lambda: other.write_dataset(half.table(3), f"p/{KEY}", overwrite=True))
+    time.sleep(1.5 * LEASE)
+    assert overwrite.is_running, "a living publisher's intent was replaced"
+    paused.resume()
+    writing.check()
+    overwrite.check()
+    half.check(3)
