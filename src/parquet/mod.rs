@@ -16,6 +16,7 @@ mod narrow;
 mod nested;
 pub mod options;
 mod output;
+mod pack;
 pub(crate) mod projection;
 pub mod seal;
 mod size;

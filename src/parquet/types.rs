@@ -16,6 +16,7 @@ use arrow_schema::{
 };
 
 use super::nested::{check_whole_days, with_hidden_keys_null};
+use super::pack::{pack, unpacked};
 use crate::error::{Error, Result};
 
 /// How deep types may be nested; readers of other makers recurse too.
@@ -160,12 +161,14 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
         ..CastOptions::default()
     };
     let array = &with_hidden_keys_null(array).map_err(failed)?;
-    match cast_with_options(array, target, &options) {
-        Ok(done) => Ok(done),
+    let plain = &unpacked(array.data_type(), target);
+    let done = match cast_with_options(array, plain, &options) {
+        Ok(done) => done,
         // Values that do not fit are no reason to call them by another unit.
-        Err(e) if !is_renamed(array.data_type(), target) => Err(failed(e)),
-        Err(e) => relabel(array, target).ok_or_else(|| failed(e)),
-    }
+        Err(e) if !is_renamed(array.data_type(), plain) => return Err(failed(e)),
+        Err(e) => relabel(array, plain).ok_or_else(|| failed(e))?,
+    };
+    pack(done, target).map_err(failed)
 }
 
 /// Whether two types differ in nothing but the names of nested fields and whether a map is sorted.
