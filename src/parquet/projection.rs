@@ -190,7 +190,8 @@ fn extract(array: &ArrayRef, path: &[String]) -> Result<ArrayRef> {
     extract(&with_nulls(child, array.nulls())?, rest)
 }
 
-fn with_nulls(array: &ArrayRef, nulls: Option<&NullBuffer>) -> Result<ArrayRef> {
+/// `array` with these nulls beside its own.
+pub(crate) fn with_nulls(array: &ArrayRef, nulls: Option<&NullBuffer>) -> Result<ArrayRef> {
     let Some(nulls) = nulls.filter(|nulls| nulls.null_count() > 0) else {
         return Ok(Arc::clone(array));
     };

@@ -14,6 +14,7 @@ use datafusion_expr::execution_props::ExecutionProps;
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 
+use super::checked::checked;
 use super::sql::{self, Rewrite};
 use super::write::widens;
 use crate::clock::Clock;
@@ -271,7 +272,7 @@ impl Context<'_> {
             let props = ExecutionProps::new();
             let planned = create_physical_expr(&logical, &self.named, &props, &context);
             let input = self.named.as_arrow();
-            let planned = sql::checked(planned.map_err(refused)?, input).map_err(refused)?;
+            let planned = checked(planned.map_err(refused)?, input).map_err(refused)?;
             Ok((planned, kind))
         })
     }

@@ -21,6 +21,7 @@ use datafusion_expr::{ExprSchemable, Operator, binary_expr, lit};
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 use datafusion_pruning::{PruningPredicate, PruningPredicateBuilder};
 
+use super::checked::checked;
 use super::keys::KeySet;
 use super::predicate::{Bounds, ForeignPredicate};
 use super::schema::Columns;
@@ -153,7 +154,7 @@ impl Filter {
             let pruning = PruningPredicateBuilder::new().with_file_schema(Arc::clone(&input));
             pruning.try_build(known.ok()?).ok()
         });
-        let physical = sql::checked(physical, &input)?;
+        let physical = checked(physical, &input)?;
         Ok(Self {
             sql,
             logical,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::thread;
 
-use arrow_schema::{DataType, Schema, TimeUnit};
+use arrow_schema::{DataType, TimeUnit};
 use datafusion_common::config::ConfigOptions;
 use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion_common::{DFSchema, DataFusionError, ScalarValue, TableReference, not_impl_err};
+use datafusion_common::{DFSchema, DataFusionError, TableReference, not_impl_err};
 use datafusion_expr::expr::{Expr, ScalarFunction};
 use datafusion_expr::planner::{ContextProvider, ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion_expr::simplify::{ExprSimplifyResult, SimplifyContext};
@@ -19,10 +19,6 @@ use datafusion_functions::core::planner::CoreFunctionPlanner;
 use datafusion_functions::datetime::planner::DatetimeFunctionPlanner;
 use datafusion_functions::unicode::planner::UnicodeFunctionPlanner;
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
-use datafusion_physical_expr::PhysicalExpr;
-use datafusion_physical_expr::expressions::{
-    BinaryExpr, InListExpr, Literal, in_list, lit as lit_of,
-};
 use datafusion_sql::parser::DFParserBuilder;
 use datafusion_sql::planner::{ParserOptions, PlannerContext, SqlToRel};
 use datafusion_sql::sqlparser::dialect::PostgreSqlDialect;
@@ -30,7 +26,6 @@ use datafusion_sql::sqlparser::keywords::Keyword;
 use datafusion_sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::exact::keep_exact;
-use super::floats::{Canonical, canonical, is_float};
 use super::simplify::simplify;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -236,41 +231,6 @@ pub(super) fn tree(mut terms: Vec<Expr>, op: Operator) -> Expr {
     }
 }
 
-/// The expression with sums and products of whole numbers that fail where they do not fit, and with
-/// comparisons that know one zero and one NaN. `input` are its columns.
-pub(super) fn checked(
-    expr: Arc<dyn PhysicalExpr>,
-    input: &Schema,
-) -> datafusion_common::Result<Arc<dyn PhysicalExpr>> {
-    let done = expr.transform_up(|expr| {
-        if let Some(list) = expr.downcast_ref::<InListExpr>() {
-            if !is_float(&list.expr().data_type(input)?) {
-                return Ok(Transformed::no(expr));
-            }
-            let values = list.list().iter();
-            let values = values.map(|value| compared(value, input));
-            let values = values.collect::<datafusion_common::Result<_>>()?;
-            let tested = compared(list.expr(), input)?;
-            return Ok(Transformed::yes(in_list(
-                tested,
-                values,
-                &list.negated(),
-                input,
-            )?));
-        }
-        let Some(found) = expr.downcast_ref::<BinaryExpr>() else {
-            return Ok(Transformed::no(expr));
-        };
-        let (mut left, mut right) = (Arc::clone(found.left()), Arc::clone(found.right()));
-        if is_comparison(*found.op()) {
-            (left, right) = (compared(&left, input)?, compared(&right, input)?);
-        }
-        let strict = BinaryExpr::new(left, *found.op(), right).with_fail_on_overflow(true);
-        Ok(Transformed::yes(Arc::new(strict)))
-    });
-    done.map(|done| done.data)
-}
-
 /// Whether it compares values by their order.
 pub(super) fn is_comparison(op: Operator) -> bool {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
@@ -285,21 +245,6 @@ pub(super) fn is_comparison(op: Operator) -> bool {
         IsNotDistinctFrom,
     ];
     by_order.contains(&op)
-}
-
-/// One side of a comparison.
-fn compared(
-    expr: &Arc<dyn PhysicalExpr>,
-    input: &Schema,
-) -> datafusion_common::Result<Arc<dyn PhysicalExpr>> {
-    if !is_float(&expr.data_type(input)?) {
-        return Ok(Arc::clone(expr));
-    }
-    if let Some(literal) = expr.downcast_ref::<Literal>() {
-        let value = canonical(&literal.value().to_array()?);
-        return Ok(lit_of(ScalarValue::try_from_array(&value, 0)?));
-    }
-    Ok(Arc::new(Canonical(Arc::clone(expr))))
 }
 
 fn depth(expr: &Expr) -> datafusion_common::Result<usize> {

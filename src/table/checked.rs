@@ -1,0 +1,67 @@
+//! Expressions as they are evaluated: what DataFusion would make of overflows, floats and structs that
+//! are null is not what SQL means.
+
+use std::sync::Arc;
+
+use arrow_schema::Schema;
+use datafusion_common::tree_node::{Transformed, TreeNode};
+use datafusion_common::{Result, ScalarValue};
+use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::{
+    BinaryExpr, InListExpr, Literal, in_list, lit as lit_of,
+};
+
+use super::field::FieldOf;
+use super::floats::{Canonical, canonical, is_float};
+use super::sql;
+
+/// The expression with sums and products of whole numbers that fail where they do not fit, and with
+/// comparisons that know one zero and one NaN, and fields that are null where their struct is. `input`
+/// are its columns.
+pub(super) fn checked(
+    expr: Arc<dyn PhysicalExpr>,
+    input: &Schema,
+) -> Result<Arc<dyn PhysicalExpr>> {
+    let done = expr.transform_up(|expr| {
+        if let Some(list) = expr.downcast_ref::<InListExpr>() {
+            if !is_float(&list.expr().data_type(input)?) {
+                return Ok(Transformed::no(expr));
+            }
+            let values = list.list().iter();
+            let values = values.map(|value| compared(value, input));
+            let values = values.collect::<Result<_>>()?;
+            let tested = compared(list.expr(), input)?;
+            return Ok(Transformed::yes(in_list(
+                tested,
+                values,
+                &list.negated(),
+                input,
+            )?));
+        }
+        if let Some(field) = FieldOf::replacing(&expr, input)? {
+            return Ok(Transformed::yes(field));
+        }
+        let Some(found) = expr.downcast_ref::<BinaryExpr>() else {
+            return Ok(Transformed::no(expr));
+        };
+        let (mut left, mut right) = (Arc::clone(found.left()), Arc::clone(found.right()));
+        if sql::is_comparison(*found.op()) {
+            (left, right) = (compared(&left, input)?, compared(&right, input)?);
+        }
+        let strict = BinaryExpr::new(left, *found.op(), right).with_fail_on_overflow(true);
+        Ok(Transformed::yes(Arc::new(strict)))
+    });
+    done.map(|done| done.data)
+}
+
+/// One side of a comparison.
+fn compared(expr: &Arc<dyn PhysicalExpr>, input: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
+    if !is_float(&expr.data_type(input)?) {
+        return Ok(Arc::clone(expr));
+    }
+    if let Some(literal) = expr.downcast_ref::<Literal>() {
+        let value = canonical(&literal.value().to_array()?);
+        return Ok(lit_of(ScalarValue::try_from_array(&value, 0)?));
+    }
+    Ok(Arc::new(Canonical(Arc::clone(expr))))
+}

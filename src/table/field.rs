@@ -1,0 +1,127 @@
+//! Fields of structs and values of maps: null where what they are in is null.
+//!
+//! DataFusion's `get_field` gives a struct's child as it is stored, and what is stored under a null
+//! may be anything.
+
+use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_schema::{DataType, FieldRef, Schema};
+use datafusion_common::config::ConfigOptions;
+use datafusion_common::{DataFusionError, Result, ScalarValue};
+use datafusion_expr::{ColumnarValue, ScalarFunctionArgs};
+use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
+
+use crate::parquet::projection::with_nulls;
+
+/// The name of DataFusion's function.
+const GET_FIELD: &str = "get_field";
+
+/// A call of `get_field` that goes one step down.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct FieldOf(ScalarFunctionExpr);
+
+impl FieldOf {
+    /// The expression in place of a call of `get_field`, with all its steps; None where it is none.
+    pub(super) fn replacing(
+        expr: &Arc<dyn PhysicalExpr>,
+        input: &Schema,
+    ) -> Result<Option<Arc<dyn PhysicalExpr>>> {
+        let Some(call) = expr.downcast_ref::<ScalarFunctionExpr>() else {
+            return Ok(None);
+        };
+        let (GET_FIELD, [base, names @ ..]) = (call.fun().name(), call.args()) else {
+            return Ok(None);
+        };
+        let mut inner = Arc::clone(base);
+        for name in names {
+            let args = vec![inner, Arc::clone(name)];
+            let function = Arc::new(call.fun().clone());
+            let step = ScalarFunctionExpr::try_new(function, args, input, options())?;
+            inner = Arc::new(Self(step.with_nullable(true)));
+        }
+        Ok(Some(inner))
+    }
+}
+
+/// It has no options.
+fn options() -> Arc<ConfigOptions> {
+    Arc::new(ConfigOptions::default())
+}
+
+impl PhysicalExpr for FieldOf {
+    fn data_type(&self, input: &Schema) -> Result<DataType> {
+        self.0.data_type(input)
+    }
+
+    fn nullable(&self, _input: &Schema) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn return_field(&self, input: &Schema) -> Result<FieldRef> {
+        self.0.return_field(input)
+    }
+
+    fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
+        let args = self.0.args().iter();
+        let args = args.map(|arg| arg.evaluate(batch));
+        let args = args.collect::<Result<Vec<_>>>()?;
+        let parent = args.first().cloned();
+        let fields = self.0.args().iter();
+        let fields = fields.map(|arg| arg.return_field(batch.schema_ref()));
+        let return_field = self.return_field(batch.schema_ref())?;
+        if let Some(ColumnarValue::Scalar(parent)) = &parent
+            && parent.is_null()
+        {
+            let null = ScalarValue::try_from(return_field.data_type())?;
+            return Ok(ColumnarValue::Scalar(null));
+        }
+        let child = self.0.fun().invoke_with_args(ScalarFunctionArgs {
+            args,
+            arg_fields: fields.collect::<Result<_>>()?,
+            number_rows: batch.num_rows(),
+            return_field,
+            config_options: options(),
+        })?;
+        match (child, parent) {
+            (ColumnarValue::Array(child), Some(ColumnarValue::Array(parent))) => {
+                let nulls = parent.logical_nulls();
+                let child = with_nulls(&child, nulls.as_ref())
+                    .map_err(|e| DataFusionError::External(Box::new(e)))?;
+                Ok(ColumnarValue::Array(child))
+            }
+            // Of a constant there is one value.
+            (ColumnarValue::Array(child), _) if child.len() == 1 => {
+                let value = ScalarValue::try_from_array(&child, 0)?;
+                Ok(ColumnarValue::Scalar(value))
+            }
+            (child, _) => Ok(child),
+        }
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
+        self.0.args().iter().collect()
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn PhysicalExpr>>,
+    ) -> Result<Arc<dyn PhysicalExpr>> {
+        let call = &self.0;
+        let (function, field) = (call.fun().clone(), call.return_field(&Schema::empty())?);
+        let step =
+            ScalarFunctionExpr::new(call.name(), Arc::new(function), children, field, options());
+        Ok(Arc::new(Self(step)))
+    }
+
+    fn fmt_sql(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.fmt_sql(f)
+    }
+}
+
+impl Display for FieldOf {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        Display::fmt(&self.0, f)
+    }
+}

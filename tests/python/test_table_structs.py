@@ -1,0 +1,182 @@
+"""Fields of structs are null where their struct is: in filters, deletes, merges and overwrites, as DuckDB has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import pds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _required(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+INNER = pa.struct([_required("y", pa.int64()), pa.field("t", pa.string())])
+STRUCT = pa.struct([_required("x", pa.int64()), pa.field("n", pa.float64()), pa.field("in", INNER)])
+REQUIRED_INNER = pa.struct([_required("x", pa.int64()), _required("in", INNER)])
+
+
+def _column(kind: pa.StructType, rows: int) -> pa.Array:
+    """What is under the nulls would match, were it seen."""
+    fives = pa.array([5] * rows, pa.int64())
+    texts = pa.array(["five"] * rows)
+    inner_null = pa.array([n % 3 == 1 for n in range(rows)])
+    inner = pa.StructArray.from_arrays(
+        [fives, texts], fields=list(INNER), mask=None if not kind.field("in").nullable else inner_null
+    )
+    outer_null = pa.array([n % 2 == 1 for n in range(rows)])
+    numbers = [pa.array([5.0] * rows)] if kind.get_field_index("n") >= 0 else []
+    return pa.StructArray.from_arrays([fives, *numbers, inner], fields=list(kind), mask=outer_null)
+
+
+def _rows(kind: pa.StructType, rows: int = 12) -> pa.Table:
+    schema = pa.schema([("id", pa.int64()), ("s", kind), ("v", pa.int64())])
+    return pa.table([pa.array(range(rows)), _column(kind, rows), pa.array([0] * rows)], schema=schema)
+
+
+SHAPES: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "whole": lambda rows: rows,
+    "sliced": lambda rows: rows.slice(3, 7),
+    "chunks": lambda rows: pa.concat_tables([rows.slice(5), rows.slice(0, 5)]),
+}
+KINDS = {"nullable": STRUCT, "required": REQUIRED_INNER}
+PREDICATES = [
+    "s.x = 5",
+    "s.x <> 5",
+    "s.x IS NULL",
+    "s.x IS NOT NULL",
+    "NOT (s.x = 5)",
+    "s.x IN (5, 6)",
+    "s.x BETWEEN 4 AND 6",
+    "coalesce(s.x, -1) = -1",
+    "CASE WHEN s.x = 5 THEN false ELSE true END",
+    's."in".y = 5',
+    's."in".y IS NULL',
+    "s.\"in\".t = 'five'",
+    "s.\"in\".t LIKE 'f%'",
+    's."in" IS NULL',
+    's."in".y + s.x = 10',
+    "s.x = 5 OR id = 1",
+]
+
+
+def _expected(rows: pa.Table, predicate: str) -> list[int]:
+    query = f"SELECT id FROM rows WHERE {predicate} ORDER BY id"  # noqa: S608 a predicate of this file
+    with duckdb.connect() as connection:
+        # As Python objects: what is under a null is no part of them.
+        connection.register("rows", pa.Table.from_pylist(rows.to_pylist(), _nullable(rows.schema)))
+        return [row[0] for row in connection.execute(query).fetchall()]
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    def loosened(kind: pa.DataType) -> pa.DataType:
+        if not pa.types.is_struct(kind):
+            return kind
+        return pa.struct([pa.field(f.name, loosened(f.type)) for f in kind])
+
+    return pa.schema([(f.name, loosened(f.type)) for f in schema])
+
+
+def _table(store: pds.Store, rows: pa.Table, name: str = "t", **options: Any) -> pds.Table:
+    table = pds.Table.create(store, name, rows.schema, **options)
+    table.append(rows)
+    return table
+
+
+def _ids(table: pds.Table, predicate: str | pc.Expression | None = None, **options: Any) -> list[int]:
+    return sorted(table.scan(["id"], where=predicate, **options).to_pyarrow()["id"].to_pylist())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_filters_and_deletes(memory_store: pds.Store, kind: str, shape: str) -> None:
+    rows = SHAPES[shape](_rows(KINDS[kind]))
+    for number, predicate in enumerate(PREDICATES):
+        expected = _expected(rows, predicate)
+        table = _table(memory_store, rows, f"t{number}", key="id" if number % 2 else ())
+        everything = _ids(table)
+
+        assert _ids(table, predicate) == expected, predicate
+        assert _ids(table, predicate, use_stats=False) == expected, predicate
+        table.delete(predicate)
+        left = [n for n in everything if n not in expected]
+        assert _ids(table) == left, predicate
+        table.optimize.compact()
+        assert _ids(table) == left, predicate
+        assert _ids(table, predicate) == [], predicate
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_and_predicates_of_a_merge(memory_store: pds.Store, kind: str) -> None:
+    rows = _rows(KINDS[kind])
+    table = _table(memory_store, rows, key="id")
+    source = rows.slice(0, 8)
+
+    merge = table.merge(source)
+    merge.when_matched_delete("source.s.x IS NULL AND target.id = 1")
+    merge.when_matched_update({"v": 'source.s."in".y'}, "target.id < 4")
+    merge.when_matched_update({"v": "coalesce(target.s.x, -1)"}).execute()
+
+    expected = {}
+    for row in rows.to_pylist():
+        number, struct = row["id"], row["s"] or {}
+        if number == 1:
+            continue
+        inner = struct.get("in") or {}
+        expected[number] = 0 if number >= 8 else inner.get("y") if number < 4 else struct.get("x", -1)
+    assert {row["id"]: row["v"] for row in table.scan().to_pyarrow().to_pylist()} == expected
+
+
+def test_overwrite_of_some_rows(memory_store: pds.Store) -> None:
+    rows = _rows(STRUCT, 4)
+    table = _table(memory_store, rows)
+
+    table.overwrite(rows.slice(0, 1), where="s.x = 5")
+    with pytest.raises(pds.InvalidInput, match="where"):
+        table.overwrite(rows.slice(1, 1), where="s.x = 5")
+
+    assert _ids(table) == [0, 1, 3]
+
+
+def test_a_struct_that_was_added(memory_store: pds.Store) -> None:
+    table = _table(memory_store, pa.table({"id": [1, 2]}))
+    table.alter.add_column("z", pa.struct([_required("x", pa.int64())]))
+    table.append(pa.table({"id": [3]}))
+
+    for _ in range(2):
+        assert _ids(table, "z.x = 0") == []
+        assert _ids(table, "z.x IS NULL") == [1, 2, 3]
+        table.optimize.compact()
+
+
+def test_maps_and_dictionaries_of_structs(memory_store: pds.Store) -> None:
+    maps = pa.MapArray.from_arrays(
+        pa.array([0, 1, 2, 3], pa.int32()),
+        pa.array(["k"] * 3),
+        pa.array([5, 5, 5]),
+        mask=pa.array([False, True, False]),
+    )
+    kind = pa.struct([_required("x", pa.int64())])
+    values = pa.StructArray.from_arrays([pa.array([5, 5])], fields=list(kind), mask=pa.array([False, True]))
+    encoded = pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.int8()), values)
+    table = _table(memory_store, pa.table({"id": [0, 1, 2], "m": maps, "d": encoded}))
+
+    assert _ids(table, "get_field(m, 'k') = 5") == [0, 2]
+    assert _ids(table, "get_field(m, 'k') IS NULL") == [1]
+    assert _ids(table, "get_field(d, 'x') = 5") == [0]
+    assert _ids(table, "get_field(d, 'x') IS NULL") == [1, 2]
+
+
+def test_fields_in_expressions_of_pyarrow(memory_store: pds.Store) -> None:
+    table = _table(memory_store, _rows(STRUCT, 4))
+
+    assert _ids(table, pc.field("s", "x") == 5) == [0, 2]
+    assert _ids(table, pc.field("s", "in", "y").is_null()) == [1, 3]
