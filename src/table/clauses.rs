@@ -241,7 +241,7 @@ impl Context<'_> {
         let mut what = format!("a clause of the merge ({:?})", clause.when);
         if let Some(text) = &clause.predicate {
             what = format!("the predicate {}", sql::shown(text));
-            let (expr, kind) = self.expression(&what, text)?;
+            let (expr, kind) = self.expression(&what, text, None)?;
             if !matches!(kind, DataType::Boolean | DataType::Null) {
                 return Err(Error::invalid(format!(
                     "{what} is {kind}, and must be true or false"
@@ -261,12 +261,17 @@ impl Context<'_> {
         })
     }
 
-    fn expression(&self, what: &str, text: &str) -> Result<(Arc<dyn PhysicalExpr>, DataType)> {
+    fn expression(
+        &self,
+        what: &str,
+        text: &str,
+        target: Option<&DataType>,
+    ) -> Result<(Arc<dyn PhysicalExpr>, DataType)> {
         let refused = |e: DataFusionError| sql::refused(what, e);
         sql::check_length(what, text)?;
         sql::with_stack(what, || {
-            let logical =
-                sql::plan(text, &self.named, self.clock, Rewrite::Simplify).map_err(refused)?;
+            let logical = sql::plan(text, &self.named, self.clock, Rewrite::Simplify, target)
+                .map_err(refused)?;
             let kind = logical.get_type(&self.named).map_err(refused)?;
             let context = PhysicalPlanningContext::default();
             let props = ExecutionProps::new();
@@ -317,8 +322,8 @@ impl Context<'_> {
         for (column, text) in assigned {
             let place = crate::parquet::types::index_of(self.table, column)?;
             let what = format!("the value {} of column {column:?}", sql::shown(text));
-            let (expr, kind) = self.expression(&what, text)?;
             let to = self.table.field(place).data_type();
+            let (expr, kind) = self.expression(&what, text, Some(to))?;
             // Between numbers as SQL assigns; what does not fit is refused then.
             let is_number = kind.is_numeric() && to.is_numeric();
             let cuts = to.is_integer() && !kind.is_integer();

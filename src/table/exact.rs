@@ -10,7 +10,7 @@ use arrow_cast::parse::parse_decimal;
 use arrow_schema::{DataType, TimeUnit};
 use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{DFSchema, Result, ScalarValue};
-use datafusion_expr::expr::{Between, BinaryExpr, Expr, InList};
+use datafusion_expr::expr::{Between, BinaryExpr, Case, Cast, Expr, InList, ScalarFunction, TryCast};
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast, lit};
 
 use super::sql;
@@ -19,9 +19,12 @@ use super::sql;
 const MAX_DIGITS: usize = 38;
 const NANOSECOND: DataType = DataType::Time64(TimeUnit::Nanosecond);
 
+/// Functions whose value is one of their arguments.
+const CHOOSING: [&str; 5] = ["coalesce", "nvl", "nvl2", "greatest", "least"];
+
 /// The expression, as it was parsed with decimals for numbers with a point, with literals that are
-/// compared exactly.
-pub(super) fn keep_exact(expr: Expr, schema: &DFSchema) -> Result<Expr> {
+/// compared and added up exactly. `target` is what its value becomes.
+pub(super) fn keep_exact(expr: Expr, schema: &DFSchema, target: Option<&DataType>) -> Result<Expr> {
     let exact = expr.transform_up(|node| {
         let node = match node {
             Expr::BinaryExpr(BinaryExpr { left, op, right }) if sql::is_comparison(op) => {
@@ -31,13 +34,46 @@ pub(super) fn keep_exact(expr: Expr, schema: &DFSchema) -> Result<Expr> {
             Expr::BinaryExpr(BinaryExpr { left, op, right })
                 if matches!(op, Operator::Plus | Operator::Minus) =>
             {
-                let (left, right) = (float(*left), float(*right));
+                let (left, right) = operands(*left, *right, schema);
                 let (to_left, to_right) = (resolution(&right), resolution(&left));
                 binary_expr(
                     refine(left, to_left, schema),
                     op,
                     refine(right, to_right, schema),
                 )
+            }
+            Expr::BinaryExpr(BinaryExpr { left, op, right })
+                if matches!(op, Operator::Multiply | Operator::Modulo) =>
+            {
+                let (left, right) = match op {
+                    Operator::Multiply if !has_product(&left, &right, schema) => {
+                        (inexact(*left, schema), inexact(*right, schema))
+                    }
+                    _ => operands(*left, *right, schema),
+                };
+                binary_expr(left, op, right)
+            }
+            Expr::Negative(inner) => negative(*inner),
+            Expr::Cast(Cast { expr, field }) if is_exact(field.data_type()) => {
+                let expr = Box::new(whole(*expr));
+                Expr::Cast(Cast { expr, field })
+            }
+            Expr::TryCast(TryCast { expr, field }) if is_exact(field.data_type()) => {
+                let expr = Box::new(whole(*expr));
+                Expr::TryCast(TryCast { expr, field })
+            }
+            Expr::Case(case) => Expr::Case(case_of(case, schema)),
+            Expr::ScalarFunction(call) if CHOOSING.contains(&call.func.name()) => {
+                let args = alike(call.args, schema);
+                Expr::ScalarFunction(ScalarFunction { args, ..call })
+            }
+            Expr::BinaryExpr(BinaryExpr {
+                op: Operator::Divide,
+                ..
+            })
+            | Expr::ScalarFunction(_) => {
+                node.map_children(|child| Ok(Transformed::yes(inexact(child, schema))))?
+                    .data
             }
             Expr::Between(between) => {
                 let mut all = beside_all(*between.expr, vec![*between.low, *between.high], schema);
@@ -65,7 +101,107 @@ pub(super) fn keep_exact(expr: Expr, schema: &DFSchema) -> Result<Expr> {
         };
         Ok(Transformed::yes(node))
     });
-    exact.map(|exact| float(exact.data))
+    let exact = exact?.data;
+    Ok(match target {
+        Some(target) if target.is_decimal() => whole(exact),
+        _ => float(exact),
+    })
+}
+
+/// Whether numbers of a type are those that decimals are, and no others.
+fn is_exact(data_type: &DataType) -> bool {
+    data_type.is_integer() || data_type.is_decimal()
+}
+
+/// Both sides of a sum: numbers with a point are decimals beside integers and decimals, and floats beside
+/// all else.
+fn operands(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr) {
+    let is_beside = |side: &Expr| data_type(side, schema).is_some_and(|of| is_exact(&of));
+    let (by_left, by_right) = (is_beside(&left), is_beside(&right));
+    let fitted = |side: Expr, exact| if exact { whole(side) } else { float(side) };
+    (fitted(left, by_right), fitted(right, by_left))
+}
+
+/// Whether a product of decimals has a type.
+fn has_product(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
+    let scale = |side: &Expr| match (side, data_type(side, schema)) {
+        // Of 1e30 as a decimal most products would not fit.
+        (
+            Expr::Literal(..),
+            Some(DataType::Decimal128(_, scale) | DataType::Decimal256(_, scale)),
+        ) if scale < 0 => None,
+        (_, Some(of)) if of.is_decimal() => Some(decimal_scale(&of)),
+        _ => Some(0),
+    };
+    let scales = scale(left).zip(scale(right));
+    scales.is_some_and(|(left, right)| left + right <= MAX_DIGITS)
+}
+
+fn decimal_scale(data_type: &DataType) -> usize {
+    use DataType::{Decimal32, Decimal64, Decimal128, Decimal256};
+    match data_type {
+        Decimal32(_, scale) | Decimal64(_, scale) | Decimal128(_, scale) | Decimal256(_, scale) => {
+            usize::try_from(*scale).unwrap_or_default()
+        }
+        _ => 0,
+    }
+}
+
+/// An operand of what has no exact value, such as a quotient: a float where a number with a point is
+/// in it, whose digits a decimal would cut.
+fn inexact(expr: Expr, schema: &DFSchema) -> Expr {
+    let is_point = |node: &Expr| {
+        let is_decimal = |value: &ScalarValue| value.data_type().is_decimal();
+        Ok(matches!(node, Expr::Literal(value, _) if is_decimal(value)))
+    };
+    let is_decimal = data_type(&expr, schema).is_some_and(|of| of.is_decimal());
+    if matches!(expr, Expr::Literal(..)) {
+        float(expr)
+    } else if is_decimal && expr.exists(is_point).unwrap_or_default() {
+        cast(expr, DataType::Float64)
+    } else {
+        expr
+    }
+}
+
+fn negative(expr: Expr) -> Expr {
+    match expr {
+        Expr::Literal(ScalarValue::Decimal128(Some(value), precision, scale), _) => {
+            lit(ScalarValue::Decimal128(Some(-value), precision, scale))
+        }
+        Expr::Literal(ScalarValue::Decimal256(Some(value), precision, scale), _) => lit(
+            ScalarValue::Decimal256(Some(value.wrapping_neg()), precision, scale),
+        ),
+        other => Expr::Negative(Box::new(other)),
+    }
+}
+
+/// Values of which one is chosen: numbers with a point are decimals where the others are none but
+/// integers and decimals.
+fn alike(values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
+    let of = |value: &Expr| data_type(value, schema);
+    let is_plain = |of: DataType| of.is_null() || is_exact(&of);
+    let exact = values.iter().all(|value| of(value).is_some_and(is_plain));
+    let values = values.into_iter();
+    values
+        .map(|value| if exact { whole(value) } else { float(value) })
+        .collect()
+}
+
+fn case_of(case: Case, schema: &DFSchema) -> Case {
+    let (whens, thens): (Vec<_>, Vec<_>) = case.when_then_expr.into_iter().unzip();
+    let has_else = case.else_expr.is_some();
+    let values = thens.into_iter().chain(case.else_expr);
+    let mut values = alike(values.map(|value| *value).collect(), schema);
+    let otherwise = if has_else { values.pop() } else { None };
+    let pairs = whens.into_iter().zip(values);
+    Case {
+        expr: case.expr.map(|expr| Box::new(float(*expr))),
+        when_then_expr: pairs
+            .map(|(when, then)| (Box::new(float(*when)), Box::new(then)))
+            .collect(),
+        else_expr: otherwise.map(Box::new),
+    }
 }
 
 fn null() -> Expr {

@@ -82,7 +82,7 @@ impl Filter {
         sql::with_stack(&what, || {
             let whole = DFSchema::try_from(table.schema.as_ref().clone()).map_err(refused)?;
             let whole = Arc::new(whole);
-            let logical = sql::plan(sql, &whole, clock, rewrite).map_err(refused)?;
+            let logical = sql::plan(sql, &whole, clock, rewrite, None).map_err(refused)?;
             let kind = logical.get_type(&whole).map_err(refused)?;
             if !matches!(kind, DataType::Boolean | DataType::Null) {
                 let message = format!("{what} is {kind}, and must be true or false");

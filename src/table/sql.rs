@@ -91,12 +91,13 @@ pub(super) enum Rewrite {
     Nothing,
 }
 
-/// The expression that SQL is over some columns.
+/// The expression that SQL is over some columns. `target` is the type of what it is a value of.
 pub(super) fn plan(
     sql: &str,
     schema: &Arc<DFSchema>,
     clock: &dyn Clock,
     rewrite: Rewrite,
+    target: Option<&DataType>,
 ) -> datafusion_common::Result<Expr> {
     let dialect = PostgreSqlDialect {};
     let parsed = DFParserBuilder::new(sql).with_dialect(&dialect).build()?;
@@ -118,7 +119,7 @@ pub(super) fn plan(
     // expression means (casts that are not reversible, sums that wrap round).
     let simplifier = ExprSimplifier::new(context.clone());
     // Every level of a long chain would look at all those below it.
-    let exact = keep_exact(balanced(expr), schema)?;
+    let exact = keep_exact(balanced(expr), schema, target)?;
     let coerced = simplifier.coerce(exact, schema)?;
     let resolved = resolve(coerced, &context)?;
     let simple = balanced(match rewrite {

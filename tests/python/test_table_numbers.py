@@ -1,0 +1,162 @@
+"""Numbers are compared and added up exactly, whatever their types: judged by fractions of Python."""
+
+from __future__ import annotations
+
+import math
+import operator
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import pds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LARGE = Decimal("12345678901234567890.12")
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+COMPUTE: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "%": lambda a, b: math.copysign(1, a) * (abs(a) % abs(b)) if isinstance(a, float) else _remainder(a, b),
+}
+COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "n": (pa.int64(), [2**53 + 1, -(2**53) - 1, 0, 1, -7, None]),
+    "u": (pa.uint64(), [2**64 - 1, 2**53 + 1, 0, 1, 7, None]),
+    "small": (pa.int8(), [127, -128, 0, 1, -7, None]),
+    "d": (pa.decimal128(38, 2), [LARGE, -LARGE, Decimal("0.20"), Decimal("0.30"), Decimal("1.00"), None]),
+    "p": (
+        pa.decimal128(7, 2),
+        [Decimal("99999.99"), Decimal("-0.01"), Decimal("0.20"), Decimal(1), Decimal(7), None],
+    ),
+    "big": (pa.decimal256(50, 2), [LARGE, -LARGE, Decimal("0.20"), Decimal("0.30"), Decimal(1), None]),
+}
+LITERALS = ["0.1", "0.10", "1", "1.0", "-0.01", "2.5", "7", "0.30", "9007199254740993.0", "12345678901234567890.12"]
+
+
+def _remainder(a: Fraction, b: Fraction) -> Fraction:
+    """As SQL has it: with the sign of the first."""
+    return a - b * math.trunc(a / b)
+
+
+def _table(store: pds.Store, columns: dict[str, tuple[pa.DataType, list[Any]]], **options: Any) -> pds.Table:
+    rows = {name: pa.array(values, kind) for name, (kind, values) in columns.items()}
+    data = pa.table({"id": range(len(next(iter(rows.values())))), **rows})
+    table = pds.Table.create(store, "t", data.schema, **options)
+    table.append(data)
+    return table
+
+
+def _ids(table: pds.Table, predicate: str) -> list[int]:
+    found = table.scan(["id"], where=predicate).to_pyarrow()["id"].to_pylist()
+    assert table.scan(["id"], where=predicate, use_stats=False).to_pyarrow()["id"].to_pylist() == found, predicate
+    return list(found)
+
+
+def _meant(values: list[Any], holds: Callable[[Fraction], bool]) -> list[int]:
+    return [row for row, value in enumerate(values) if value is not None and holds(Fraction(value))]
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_comparisons_with_literals(memory_store: pds.Store, name: str) -> None:
+    table = _table(memory_store, COLUMNS)
+    values = COLUMNS[name][1]
+    for literal in LITERALS:
+        for sign, compare in COMPARE.items():
+            found = _ids(table, f"{name} {sign} {literal}")
+            assert found == _meant(values, lambda v, c=compare, at=Fraction(literal): c(v, at)), (sign, literal)
+        assert _ids(table, f"{name} IN ({literal}, 77.5)") == _meant(values, lambda v, at=Fraction(literal): v == at)
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("sign", COMPUTE)
+def test_sums_and_products_with_literals(memory_store: pds.Store, name: str, sign: str) -> None:
+    values = [value for value in COLUMNS[name][1] if value is None or sign != "*" or abs(value) < 10**12]
+    table = _table(memory_store, {name: (COLUMNS[name][0], values)})
+    for literal in LITERALS:
+        if (name in {"n", "u", "small"} and "." not in literal) or (sign == "*" and len(literal) > 12):
+            continue
+        by = Fraction(literal)
+        for value in [value for value in values if value is not None]:
+            result = COMPUTE[sign](Fraction(value), by)
+            exact = _as_text(result)
+            expected = _meant(values, lambda v, at=result, by=by: COMPUTE[sign](v, by) == at)
+            assert _ids(table, f"{name} {sign} {literal} = {exact}") == expected, (value, literal)
+            expected = _meant(values, lambda v, at=result, by=by: COMPUTE[sign](v, by) > at)
+            assert _ids(table, f"{name} {sign} {literal} > {exact}") == expected, (value, literal)
+
+
+def _as_text(number: Fraction) -> str:
+    """A fraction of tens, with all its digits."""
+    scale = 0
+    while (number * 10**scale).denominator != 1:
+        scale += 1
+    digits = str(abs((number * 10**scale).numerator)).zfill(scale + 1)
+    whole, cents = digits[: len(digits) - scale], digits[len(digits) - scale :]
+    return f"{'-' if number < 0 else ''}{whole}.{cents or '0'}"
+
+
+def test_values_of_a_merge_keep_their_digits(memory_store: pds.Store) -> None:
+    columns = {
+        "d": (pa.decimal128(38, 2), [LARGE, Decimal("0.20")]),
+        "n": (pa.int64(), [2**53 + 1, 3]),
+        "f": (pa.float64(), [0.1, 0.2]),
+    }
+    values = {
+        "target.d + 0.01": [LARGE + Decimal("0.01"), Decimal("0.21")],
+        "0.01 + target.d": [LARGE + Decimal("0.01"), Decimal("0.21")],
+        "target.d - 0.12": [Decimal("12345678901234567890.00"), Decimal("0.08")],
+        "target.d * 1.0": [LARGE, Decimal("0.20")],
+        "12345678901234567890.12": [LARGE, LARGE],
+        "-12345678901234567890.12": [-LARGE, -LARGE],
+        "-(12345678901234567890.12)": [-LARGE, -LARGE],
+        "CAST(12345678901234567890.12 AS DECIMAL(38, 2))": [LARGE, LARGE],
+        "TRY_CAST(12345678901234567890.12 AS DECIMAL(38, 2))": [LARGE, LARGE],
+        "CASE WHEN target.id = 0 THEN 12345678901234567890.12 ELSE 0.5 END": [LARGE, Decimal("0.50")],
+        "CASE WHEN target.id = 0 THEN target.d ELSE 0.5 END": [LARGE, Decimal("0.50")],
+        "coalesce(NULL, 12345678901234567890.12)": [LARGE, LARGE],
+        "coalesce(target.d, 0.0)": [LARGE, Decimal("0.20")],
+        "greatest(target.d, 0.5)": [LARGE, Decimal("0.50")],
+        "least(target.d, 12345678901234567890.11)": [LARGE - Decimal("0.01"), Decimal("0.20")],
+        "target.n + 0.5": [Decimal("9007199254740993.5"), Decimal("3.5")],
+        "target.n * 0.1": [Decimal("900719925474099.3"), Decimal("0.3")],
+    }
+    for number, (value, expected) in enumerate(values.items()):
+        rows = {name: pa.array(cells, kind) for name, (kind, cells) in columns.items()}
+        data = pa.table({"id": [0, 1], **rows})
+        table = pds.Table.create(memory_store, f"t{number}", data.schema, key="id")
+        table.append(data)
+
+        table.merge(pa.table({"id": [0, 1]})).when_matched_update({"d": value}).execute()
+
+        changed = sorted(table.scan().to_pyarrow().to_pylist(), key=operator.itemgetter("id"))
+        assert [row["d"] for row in changed] == [round(cell, 2) for cell in expected], value
+
+
+def test_floats_stay_floats(memory_store: pds.Store) -> None:
+    columns = {"f": (pa.float64(), [0.1 + 0.2, 0.3, 1.5, 1e100]), "n": (pa.int64(), [3, 1, 2, 0])}
+    table = _table(memory_store, columns, key="id")
+
+    assert _ids(table, "f = 0.3") == [1]
+    assert _ids(table, "f * 2.0 = 0.6") == [1]
+    assert _ids(table, "f * 1e10 > 1e100") == [3]
+    # A quotient has no exact value: with a point it is a float, as in DuckDB.
+    assert _ids(table, "n / 2.0 = 1.0") == [2]
+    assert _ids(table, "n / 3000000.0 > 0") == [0, 1, 2]
+    assert _ids(table, "(n + 0.5) / 3000000 > 0") == [0, 1, 2, 3]
+    assert _ids(table, "power(n + 0.5, 2) = 12.25") == [0]
+    table.merge(pa.table({"id": range(4)})).when_matched_update({"f": "target.n / 2.0"}).execute()
+    assert sorted(table.scan().to_pyarrow()["f"].to_pylist()) == [0.0, 0.5, 1.0, 1.5]
+    table.merge(pa.table({"id": range(4)})).when_matched_update({"f": "0.1234567890123456789"}).execute()
+    assert set(table.scan().to_pyarrow()["f"].to_pylist()) == {0.1234567890123456789}
