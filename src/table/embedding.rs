@@ -107,12 +107,14 @@ fn float_of(value: &ScalarValue) -> Option<f64> {
 
 /// By what values of `from` are multiplied in `to`; None where the cast does not keep all of them.
 fn factor(from: &DataType, to: &DataType) -> Option<i128> {
-    use DataType::{Date32, Date64, Float32, Float64, Time32, Time64, Timestamp};
+    use DataType::{Date32, Date64, Dictionary, Float32, Float64, Time32, Time64, Timestamp};
     let ticks = |from: &TimeUnit, to: &TimeUnit| {
         let (from, to) = (per_second(*from), per_second(*to));
         (from <= to).then(|| to / from)
     };
     match (from, to) {
+        (Dictionary(_, from), to) if from.as_ref() == to => Some(1),
+        (Dictionary(_, from), to) => factor(from, to),
         (from, to) if from.is_string() && to.is_string() => Some(1),
         (from, to) if from.is_integer() && to.is_integer() => {
             let (inner, outer) = (range(from)?, range(to)?);
@@ -173,8 +175,8 @@ fn decimal(data_type: &DataType) -> Option<(u8, u8)> {
 /// The smallest and the largest number that values of a type are.
 fn range(data_type: &DataType) -> Option<(i128, i128)> {
     use DataType::{
-        Date32, Date64, Int8, Int16, Int32, Int64, Time32, Time64, Timestamp, UInt8, UInt16,
-        UInt32, UInt64,
+        Date32, Date64, Dictionary, Int8, Int16, Int32, Int64, Time32, Time64, Timestamp, UInt8,
+        UInt16, UInt32, UInt64,
     };
     Some(match data_type {
         Int8 => (i8::MIN.into(), i8::MAX.into()),
@@ -185,6 +187,7 @@ fn range(data_type: &DataType) -> Option<(i128, i128)> {
         UInt16 => (0, u16::MAX.into()),
         UInt32 => (0, u32::MAX.into()),
         UInt64 => (0, u64::MAX.into()),
+        Dictionary(_, values) => range(values)?,
         other => {
             let largest = 10_i128.checked_pow(decimal(other)?.0.into())? - 1;
             (-largest, largest)
@@ -253,6 +256,9 @@ fn value_of(number: i128, data_type: &DataType) -> Option<ScalarValue> {
         D::Decimal32(p, s) => ScalarValue::Decimal32(Some(small()?), *p, *s),
         D::Decimal64(p, s) => ScalarValue::Decimal64(Some(long()?), *p, *s),
         D::Decimal128(p, s) => ScalarValue::Decimal128(Some(number), *p, *s),
+        D::Dictionary(key, values) => {
+            ScalarValue::Dictionary(key.clone(), Box::new(value_of(number, values)?))
+        }
         _ => return None,
     })
 }

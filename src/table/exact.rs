@@ -10,7 +10,9 @@ use arrow_cast::parse::parse_decimal;
 use arrow_schema::{DataType, TimeUnit};
 use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{DFSchema, Result, ScalarValue};
-use datafusion_expr::expr::{Between, BinaryExpr, Case, Cast, Expr, InList, ScalarFunction, TryCast};
+use datafusion_expr::expr::{
+    Between, BinaryExpr, Case, Cast, Expr, InList, ScalarFunction, TryCast,
+};
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast, lit};
 
 use super::sql;

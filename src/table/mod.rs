@@ -52,6 +52,7 @@ mod unit;
 mod upsert;
 pub mod vacuum;
 mod values;
+mod widen;
 mod write;
 
 pub use self::add::add_files;

@@ -47,7 +47,12 @@ impl OfFiles<'_> {
             safe: true,
             ..CastOptions::default()
         };
-        cast_with_options(&texts, field.data_type(), &options).ok()
+        let plain = match field.data_type() {
+            DataType::Dictionary(_, values) => values,
+            other => other,
+        };
+        let values = cast_with_options(&texts, plain, &options).ok()?;
+        convert(&values, field.data_type(), field.name()).ok()
     }
 }
 

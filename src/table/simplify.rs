@@ -119,7 +119,15 @@ fn push_not(expr: Expr, negated: bool) -> Expr {
 
 /// A comparison without the cast, where there is one that keeps every value.
 fn unwrap(expr: Expr, schema: &DFSchema) -> Expr {
-    let found = match &expr {
+    let Some(once) = unwrap_once(&expr, schema) else {
+        return expr;
+    };
+    // What was within may be a column that was widened.
+    unwrap_once(&once, schema).unwrap_or(once)
+}
+
+fn unwrap_once(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
+    match expr {
         Expr::BinaryExpr(BinaryExpr { left, op, right }) if sql::is_comparison(*op) => {
             match (&**left, &**right) {
                 (Expr::Cast(_), Expr::Literal(value, _)) => without_cast(left, *op, value, schema),
@@ -130,9 +138,14 @@ fn unwrap(expr: Expr, schema: &DFSchema) -> Expr {
             }
         }
         Expr::InList(list) => list_without_cast(list, schema),
+        Expr::IsNull(inner) => null_without_cast(inner, schema).map(Expr::IsNull),
+        Expr::IsNotNull(inner) => null_without_cast(inner, schema).map(Expr::IsNotNull),
         _ => None,
-    };
-    found.unwrap_or(expr)
+    }
+}
+
+fn null_without_cast(cast: &Expr, schema: &DFSchema) -> Option<Box<Expr>> {
+    Embedding::of(cast, schema).map(|embedding| Box::new(embedding.inner.clone()))
 }
 
 fn without_cast(cast: &Expr, op: Operator, value: &ScalarValue, schema: &DFSchema) -> Option<Expr> {

@@ -40,6 +40,12 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
         pa.decimal128(7, 2),
         [Decimal("99999.99"), Decimal("-0.01"), Decimal("0.20"), Decimal(1), Decimal(7), None],
     ),
+    "d32": (pa.decimal32(9, 4), [Decimal("99999.9999"), Decimal("-0.01"), Decimal("1.1"), Decimal(1), None, None]),
+    "d64": (
+        pa.decimal64(18, 4),
+        [Decimal("9007199254740.9931"), Decimal("-0.01"), Decimal("1.1"), Decimal(1), None, None],
+    ),
+    "whole": (pa.decimal32(1, 0), [Decimal(9), Decimal(-9), Decimal(0), Decimal(1), Decimal(7), None]),
     "big": (pa.decimal256(50, 2), [LARGE, -LARGE, Decimal("0.20"), Decimal("0.30"), Decimal(1), None]),
 }
 LITERALS = ["0.1", "0.10", "1", "1.0", "-0.01", "2.5", "7", "0.30", "9007199254740993.0", "12345678901234567890.12"]
@@ -160,3 +166,67 @@ def test_floats_stay_floats(memory_store: pds.Store) -> None:
     assert sorted(table.scan().to_pyarrow()["f"].to_pylist()) == [0.0, 0.5, 1.0, 1.5]
     table.merge(pa.table({"id": range(4)})).when_matched_update({"f": "0.1234567890123456789"}).execute()
     assert set(table.scan().to_pyarrow()["f"].to_pylist()) == {0.1234567890123456789}
+
+
+@pytest.mark.parametrize("name", ["d32", "d64", "whole"])
+@pytest.mark.parametrize("other", ["n", "u", "small", "d", "big", "d32", "d64"])
+def test_narrow_decimals_beside_other_columns(memory_store: pds.Store, name: str, other: str) -> None:
+    kind, values = COLUMNS[name]
+    # Each beside each.
+    pairs = [(a, b) for a in values for b in COLUMNS[other][1]]
+    columns = {"a": (kind, [a for a, _ in pairs]), "b": (COLUMNS[other][0], [b for _, b in pairs])}
+    table = _table(memory_store, columns)
+
+    for sign, compare in COMPARE.items():
+        expected = [row for row, (a, b) in enumerate(pairs) if None not in (a, b) and compare(Fraction(a), Fraction(b))]
+        assert _ids(table, f"a {sign} b") == expected, sign
+    expected = [row for row, (a, b) in enumerate(pairs) if None not in (a, b) and Fraction(a) + Fraction(b) > 1]
+    assert _ids(table, "a + b > 1") == expected
+
+
+@pytest.mark.parametrize("kind", [pa.decimal32(9, 4), pa.decimal64(15, 4), pa.decimal128(15, 4)], ids=str)
+@pytest.mark.parametrize("encoded", [False, True])
+def test_narrow_decimals_prune(memory_store: pds.Store, kind: pa.DataType, encoded: bool) -> None:
+    schema = pa.schema([("c", pa.dictionary(pa.int8(), kind) if encoded else kind)])
+    table = pds.Table.create(memory_store, "t", schema)
+    for cents in ([Decimal("1.0"), Decimal("1.1")], [Decimal("2.5"), None], [Decimal("7.25")]):
+        column = pa.array(cents, kind)
+        if encoded:
+            column = pa.DictionaryArray.from_arrays(pa.array(range(len(cents)), pa.int8()), column)
+        table.append(pa.table({"c": column}, schema=schema))
+
+    for predicate, rows, files in (
+        ("c > 2", 2, 2),
+        ("c > 2.25", 2, 2),
+        ("c = 1", 1, 1),
+        ("c IN (1, 7.25)", 2, 2),
+        ("c BETWEEN 2 AND 3", 1, 1),
+        ("c IS NULL", 1, 1),
+        ("c > 7.25001", 0, 0),
+        ("c >= 1.00005 AND c < 2", 1, 1),
+    ):
+        scan = table.scan(where=predicate)
+        assert (scan.count(), scan.explain().files_read) == (rows, files), predicate
+        assert table.scan(where=predicate, use_stats=False).count() == rows, predicate
+    assert table.delete("c = 1").rows in (1, None)
+    assert sorted(c for c in table.scan().to_pyarrow()["c"].to_pylist() if c) == [
+        Decimal("1.1"),
+        Decimal("2.5"),
+        Decimal("7.25"),
+    ]
+
+
+def test_narrow_decimals_as_keys_and_values_of_a_merge(memory_store: pds.Store) -> None:
+    kind = pa.decimal64(15, 4)
+    schema = pa.schema([("k", kind), ("v", pa.decimal32(5, 2))])
+    table = pds.Table.create(memory_store, "t", schema, key="k")
+    cells = [Decimal("1.0000"), Decimal("1.1000"), Decimal("2.0000")]
+    table.append(pa.table([pa.array(cells, kind), pa.array(cells, pa.decimal32(5, 2))], schema=schema))
+
+    table.delete("k > 1 AND k < 2")
+    merge = table.merge(pa.table({"k": pa.array(cells, kind)}))
+    merge.when_matched_update({"v": "target.v + 1"}, "target.k = 1").when_not_matched_insert({"k": "source.k"})
+    merge.execute()
+
+    rows = sorted((row["k"], row["v"]) for row in table.scan().to_pyarrow().to_pylist())
+    assert rows == [(cells[0], Decimal("2.00")), (cells[1], None), (cells[2], Decimal("2.00"))]

@@ -173,3 +173,21 @@ def test_runs_of_a_dictionary(memory_store: pds.Store) -> None:
     datasets.write_dataset(rows, "ds")
 
     assert datasets.read_dataset("ds")["c"].to_pylist() == rows["c"].to_pylist()
+
+
+def test_filters_see_the_values(memory_store: pds.Store) -> None:
+    for name in ("timestamp-s-None", "timestamp-s-UTC", "time32-s", "date64", "bool", "decimal32-1"):
+        encoded = pa.table({"id": range(len(ROWS)), "c": _encoded(VALUES[name], pa.int8())})
+        table = pds.Table.create(memory_store, name, encoded.schema)
+        table.append(encoded)
+        literal = {
+            "timestamp-s-None": "TIMESTAMP '1970-01-01 00:00:01'",
+            "timestamp-s-UTC": "TIMESTAMPTZ '1970-01-01 00:00:01Z'",
+            "time32-s": "TIME '00:00:00'",
+            "date64": "DATE '1970-01-01'",
+            "bool": "true",
+            "decimal32-1": "1",
+        }[name]
+
+        assert table.scan(["id"], where=f"c = {literal}").to_pyarrow()["id"].to_pylist() == [2, 3], name
+        assert table.scan(["id"], where="c IS NULL").to_pyarrow()["id"].to_pylist() == [1, 5], name

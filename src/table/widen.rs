@@ -1,0 +1,43 @@
+//! Columns as types that expressions can be coerced with.
+//!
+//! DataFusion knows no common type of a decimal of 32 or 64 bits and an integer, and cuts the decimal; and
+//! it makes dictionaries of what a dictionary of numbers is compared with. So these become decimals of
+//! 128 bits and plain values, before anything is compared.
+
+use arrow_schema::DataType;
+use datafusion_common::tree_node::{Transformed, TreeNode};
+use datafusion_common::{DFSchema, Result};
+use datafusion_expr::expr::Expr;
+use datafusion_expr::{ExprSchemable, cast};
+
+/// The expression with all that is of such a type cast.
+pub(super) fn widen(expr: Expr, schema: &DFSchema) -> Result<Expr> {
+    let widened = expr.transform_up(|node| {
+        // All else is of what its operands are.
+        let is_source = matches!(
+            node,
+            Expr::Column(_) | Expr::ScalarFunction(_) | Expr::Cast(_) | Expr::TryCast(_)
+        );
+        let own = is_source.then(|| node.get_type(schema).ok()).flatten();
+        Ok(match own.as_ref().and_then(wider) {
+            Some(to) => Transformed::yes(cast(node, to)),
+            None => Transformed::no(node),
+        })
+    });
+    widened.map(|widened| widened.data)
+}
+
+/// The type that values of a type are cast to, where there is one.
+fn wider(data_type: &DataType) -> Option<DataType> {
+    match data_type {
+        DataType::Decimal32(precision, scale) | DataType::Decimal64(precision, scale) => {
+            Some(DataType::Decimal128(*precision, *scale))
+        }
+        // Text is compared as it is, key by key.
+        DataType::Dictionary(_, values) if values.is_string() || values.is_binary() => None,
+        DataType::Dictionary(_, values) if !values.is_nested() => {
+            Some(wider(values).unwrap_or_else(|| values.as_ref().clone()))
+        }
+        _ => None,
+    }
+}
