@@ -6,16 +6,17 @@ use std::sync::Arc;
 use arrow_schema::Schema;
 use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{Result, ScalarValue};
+use datafusion_expr::Operator;
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{
-    BinaryExpr, InListExpr, Literal, in_list, lit as lit_of,
+    BinaryExpr, InListExpr, Literal, NegativeExpr, in_list, lit as lit_of,
 };
 
 use super::field::FieldOf;
 use super::floats::{Canonical, canonical, is_float};
 use super::sql;
 
-/// The expression with sums and products of whole numbers that fail where they do not fit, and with
+/// The expression with sums, products and minuses of whole numbers that fail where they do not fit, and with
 /// comparisons that know one zero and one NaN, and fields that are null where their struct is. `input`
 /// are its columns.
 pub(super) fn checked(
@@ -40,6 +41,18 @@ pub(super) fn checked(
         }
         if let Some(field) = FieldOf::replacing(&expr, input)? {
             return Ok(Transformed::yes(field));
+        }
+        if let Some(negative) = expr.downcast_ref::<NegativeExpr>() {
+            let data_type = negative.arg().data_type(input)?;
+            if !data_type.is_integer() {
+                return Ok(Transformed::no(expr));
+            }
+            // A minus wraps round; a difference knows where it overflows.
+            let zero = lit_of(ScalarValue::new_zero(&data_type)?);
+            let difference = BinaryExpr::new(zero, Operator::Minus, Arc::clone(negative.arg()));
+            return Ok(Transformed::yes(Arc::new(
+                difference.with_fail_on_overflow(true),
+            )));
         }
         let Some(found) = expr.downcast_ref::<BinaryExpr>() else {
             return Ok(Transformed::no(expr));

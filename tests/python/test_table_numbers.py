@@ -230,3 +230,24 @@ def test_narrow_decimals_as_keys_and_values_of_a_merge(memory_store: pds.Store) 
 
     rows = sorted((row["k"], row["v"]) for row in table.scan().to_pyarrow().to_pylist())
     assert rows == [(cells[0], Decimal("2.00")), (cells[1], None), (cells[2], Decimal("2.00"))]
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+def test_a_minus_that_overflows_is_an_error(memory_store: pds.Store, bits: int) -> None:
+    kind = pa.type_for_alias(f"int{bits}")
+    lowest = -(2 ** (bits - 1))
+    table = _table(memory_store, {"x": (kind, [lowest, 5, None])}, key="id")
+
+    for predicate in ("-x < 0", "-(x + 0) > 0", "abs(x) > 0", "0 - x > 0"):
+        # A sum with a literal is one of 64 bits.
+        if bits < 64 and predicate in {"-(x + 0) > 0", "0 - x > 0"}:
+            continue
+        with pytest.raises(pds.InvalidInput, match="verflow"):
+            table.scan(where=predicate).count()
+        with pytest.raises(pds.InvalidInput, match="verflow"):
+            table.delete(predicate)
+    with pytest.raises(pds.InvalidInput, match="verflow"):
+        table.merge(pa.table({"id": [0, 1]})).when_matched_update({"x": "-target.x"}).execute()
+    assert table.refresh().version == 2
+    assert table.merge(pa.table({"id": [1, 2]})).when_matched_update({"x": "-target.x"}).execute().rows == 2
+    assert table.scan(["x"]).to_pyarrow()["x"].to_pylist().count(-5) == 1
