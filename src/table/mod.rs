@@ -45,6 +45,7 @@ mod segment;
 mod simplify;
 mod since;
 mod snapshot;
+mod spell_out;
 mod sql;
 mod statistics;
 pub mod tombstone;

@@ -232,6 +232,60 @@ def test_narrow_decimals_as_keys_and_values_of_a_merge(memory_store: pds.Store) 
     assert rows == [(cells[0], Decimal("2.00")), (cells[1], None), (cells[2], Decimal("2.00"))]
 
 
+CHOICES = {
+    "f": (pa.float64(), [-0.0, 0.0, math.nan, 1.5, None]),
+    "g": (pa.float64(), [0.0, 1.0, math.nan, 1.5, 2.0]),
+    "n": (pa.int64(), [2**53 + 1, 0, 2**53, 3, None]),
+    "d": (pa.decimal128(38, 2), [LARGE, Decimal(1), Decimal("0.20"), LARGE + Decimal("0.01"), None]),
+    "c": (pa.decimal64(15, 4), [Decimal("1.1"), Decimal(1), Decimal("0.2"), Decimal(3), None]),
+}
+
+
+@pytest.mark.parametrize(
+    ("predicate", "rows"),
+    [
+        ("CASE f WHEN 0 THEN true ELSE false END", [0, 1]),
+        ("CASE f WHEN g THEN true ELSE false END", [0, 2, 3]),
+        ("CASE f WHEN 'NaN'::double THEN true WHEN 1.5 THEN true ELSE false END", [2, 3]),
+        ("CASE n WHEN 9007199254740992.0 THEN true ELSE false END", [2]),
+        ("CASE n WHEN 9007199254740993.0 THEN true WHEN 3.0 THEN true END", [0, 3]),
+        ("CASE n WHEN 2.5 THEN true WHEN NULL THEN true ELSE n = 3 END", [3]),
+        ("CASE d WHEN 12345678901234567890.12 THEN true ELSE false END", [0]),
+        ("CASE c WHEN 1 THEN true ELSE false END", [1]),
+        ("CASE 1 WHEN c THEN true ELSE false END", [1]),
+        ("nullif(f, 0.0) IS NULL", [0, 1, 4]),
+        ("nullif(f, g) IS NULL", [0, 2, 3, 4]),
+        ("nullif(n, 9007199254740992.0) IS NULL", [2, 4]),
+        ("nullif(n, 9007199254740992.0) = 9007199254740993", [0]),
+        ("nullif(d, 12345678901234567890.12) IS NULL", [0, 4]),
+        ("nullif(c, 1) IS NULL", [1, 4]),
+        ("nullif(nullif(c, 1), 3) IS NULL", [1, 3, 4]),
+        ("nullif(n, NULL) = 3", [3]),
+        ("greatest(d, 12345678901234567890.13) = d", [3]),
+        ("least(d, 0.2) = d", [2]),
+        ("greatest(c, 2) = c", [3]),
+        ("coalesce(d, 12345678901234567890.12) = 12345678901234567890.12", [0, 4]),
+        ("nvl(d, 12345678901234567890.12) = 12345678901234567890.12", [0, 4]),
+    ],
+)
+def test_choices_compare_as_comparisons_do(memory_store: pds.Store, predicate: str, rows: list[int]) -> None:
+    table = _table(memory_store, CHOICES, key="id")
+
+    assert _ids(table, predicate) == rows
+    table.delete(predicate)
+    assert table.scan(["id"]).to_pyarrow()["id"].to_pylist() == [row for row in range(5) if row not in rows]
+
+
+def test_a_choice_that_repeats_too_much_is_refused(memory_store: pds.Store) -> None:
+    table = _table(memory_store, CHOICES)
+    nested = "n"
+    for _ in range(14):
+        nested = f"nullif({nested}, 1)"
+
+    with pytest.raises(pds.InvalidInput, match="nullif"):
+        table.scan(where=f"{nested} IS NULL").count()
+
+
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
 def test_a_minus_that_overflows_is_an_error(memory_store: pds.Store, bits: int) -> None:
     kind = pa.type_for_alias(f"int{bits}")

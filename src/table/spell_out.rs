@@ -1,0 +1,63 @@
+//! What is short for comparisons, written out, so that these are exact: `CASE x WHEN …` and `nullif`.
+
+use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion_common::{DataFusionError, Result, ScalarValue};
+use datafusion_expr::expr::{Case, Expr, ScalarFunction};
+use datafusion_expr::{Operator, binary_expr};
+use datafusion_functions::core::coalesce;
+
+/// Nodes that all copies of an expression may have together.
+const MAX_COPIED: usize = 10_000;
+
+/// The expression without what is short for another one.
+pub(super) fn spell_out(expr: Expr) -> Result<Expr> {
+    let done = expr.transform_up(|node| match node {
+        Expr::Case(Case {
+            expr: Some(tested),
+            when_then_expr,
+            else_expr,
+        }) if !tested.is_volatile() => {
+            check_copies(&tested, when_then_expr.len(), "CASE")?;
+            let equals = |value| binary_expr(tested.as_ref().clone(), Operator::Eq, value);
+            let pairs = when_then_expr.into_iter();
+            let pairs = pairs.map(|(value, then)| (Box::new(equals(*value)), then));
+            let case = Case::new(None, pairs.collect(), else_expr);
+            Ok(Transformed::yes(Expr::Case(case)))
+        }
+        Expr::ScalarFunction(call) if is_nullif(&call) => {
+            let mut args = call.args.into_iter();
+            let (value, other) = (args.next().unwrap_or(NULL), args.next().unwrap_or(NULL));
+            check_copies(&value, 2, "nullif")?;
+            let equal = binary_expr(value.clone(), Operator::Eq, other);
+            let pairs = vec![(Box::new(equal), Box::new(NULL))];
+            let case = Case::new(None, pairs, Some(Box::new(value)));
+            Ok(Transformed::yes(Expr::Case(case)))
+        }
+        // It knows no decimals.
+        Expr::ScalarFunction(call) if call.func.name() == "nvl" => Ok(Transformed::yes(
+            Expr::ScalarFunction(ScalarFunction::new_udf(coalesce(), call.args)),
+        )),
+        other => Ok(Transformed::no(other)),
+    });
+    done.map(|done| done.data)
+}
+
+const NULL: Expr = Expr::Literal(ScalarValue::Null, None);
+
+fn is_nullif(call: &ScalarFunction) -> bool {
+    call.func.name() == "nullif" && call.args.len() == 2 && !call.args[0].is_volatile()
+}
+
+/// Each within another one would double what there is.
+fn check_copies(expr: &Expr, copies: usize, what: &str) -> Result<()> {
+    let mut nodes = 0;
+    expr.apply(|_| {
+        nodes += 1;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    if nodes * copies > MAX_COPIED {
+        let message = format!("too many of {what} within each other");
+        return Err(DataFusionError::Plan(message));
+    }
+    Ok(())
+}
