@@ -12,6 +12,10 @@ const MAX_COPIED: usize = 10_000;
 /// The expression without what is short for another one.
 pub(super) fn spell_out(expr: Expr) -> Result<Expr> {
     let done = expr.transform_up(|node| match node {
+        Expr::SimilarTo(_) => {
+            let message = "SIMILAR TO is not supported; use LIKE or ~";
+            Err(DataFusionError::Plan(message.to_owned()))
+        }
         Expr::Case(Case {
             expr: Some(tested),
             when_then_expr,

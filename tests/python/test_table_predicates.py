@@ -235,3 +235,21 @@ def test_casts_that_keep_the_order_prune(memory_store: pds.Store) -> None:
     ):
         scan = table.scan(where=predicate)
         assert (scan.count(), scan.explain().files_read) == (1, 1), predicate
+
+
+SIMILAR = ["name SIMILAR TO 'abc'", "NOT name NOT SIMILAR TO 'a%'", "id = 0 OR name SIMILAR TO 'x'"]
+
+
+@pytest.mark.parametrize("predicate", SIMILAR)
+def test_similar_to_is_refused(memory_store: pds.Store, predicate: str) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64()), ("name", pa.string())]), key="id")
+    table.append(pa.table({"id": [0, 1, 2], "name": ["abc", "xabcx", "a%"]}))
+
+    with pytest.raises(pds.InvalidInput, match="SIMILAR TO is not supported; use LIKE or ~"):
+        table.scan(where=predicate)
+    with pytest.raises(pds.InvalidInput, match="SIMILAR TO is not supported; use LIKE or ~"):
+        table.delete(predicate)
+    with pytest.raises(pds.InvalidInput, match="SIMILAR TO is not supported; use LIKE or ~"):
+        table.merge(pa.table({"id": [1]})).when_matched_delete(predicate.replace("name", "target.name")).execute()
+    assert table.scan(where="name ~ '^abc$'").count() == 1
+    assert table.scan(where="name LIKE 'a%'").count() == 2
