@@ -1,7 +1,8 @@
 //! What happened to the rows between two versions: inserts and deletes, commit by commit.
 //!
 //! Files that came are inserts, files that went are deletes, and of files that stayed the rows that are
-//! deleted in one version and not in the other. A compaction changes no rows and is passed over.
+//! deleted in one version and not in the other. A compaction changes no rows and is passed over, unless
+//! it left out a column that was dropped then and is there again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -127,14 +128,23 @@ impl Job {
             if after.recent_commits.first() != Some(&before.commit_id) {
                 return Err(self.table.broken_chain(&after).await);
             }
-            if !SAME_ROWS.contains(&after.operation.name.as_str())
-                && !self.step(&before, &after, sender).await?
-            {
+            if !self.has_same_rows(&after) && !self.step(&before, &after, sender).await? {
                 return Ok(());
             }
             before = after;
         }
         Ok(())
+    }
+
+    /// Whether a commit only wrote the rows again, with all the columns that are told.
+    fn has_same_rows(&self, after: &Manifest) -> bool {
+        // Of a column that came later there are no values yet.
+        let is_dropped = |id: &u32| {
+            let mut columns = after.schema.columns.iter();
+            *id <= after.schema.last_id && columns.all(|column| column.id != *id)
+        };
+        let is_rewrite = SAME_ROWS.contains(&after.operation.name.as_str());
+        is_rewrite && !self.columns.ids.iter().any(is_dropped)
     }
 
     /// The changes of one commit; false when nobody takes them any more.

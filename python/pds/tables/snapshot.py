@@ -118,7 +118,8 @@ class Snapshot:
     def scan_changes(self, since: int, until: int | None = None) -> TableChanges:
         """What happened to the rows: the inserts and deletes of every commit after `since` up to `until`.
 
-        An update is a delete and an insert. Compactions are passed over. The rows have the columns of
+        An update is a delete and an insert. Compactions are passed over, except those that left out a
+        column which `until` has again: their rows lose its values. The rows have the columns of
         `until` and, named as Delta Lake names them, `_change_type` ("insert" or "delete"),
         `_commit_version` and `_commit_timestamp`; commits are in order, and within a commit deletes come
         first.

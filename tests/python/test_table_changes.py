@@ -1,0 +1,106 @@
+"""Whoever applies all changes has the table's rows: also across dropped columns, compactions and restores."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import pds
+
+SCHEMA = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.string())])
+
+
+def _row(values: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(value for name, value in values.items() if not name.startswith("_"))
+
+
+def _applied(changes: pa.Table, rows: Counter[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
+    """Rows after changes; what is deleted has to be there as it is told."""
+    rows = rows.copy()
+    for change in changes.to_pylist():
+        row = _row(change)
+        if change["_change_type"] == "insert":
+            rows[row] += 1
+        else:
+            assert rows[row] > 0, change
+            rows[row] -= 1
+    return +rows
+
+
+def _rows(table: pds.Table) -> Counter[tuple[Any, ...]]:
+    return Counter(_row(row) for row in table.scan().to_pyarrow().to_pylist())
+
+
+def _check(table: pds.Table) -> None:
+    table.refresh()
+    assert _applied(table.scan_changes(1).to_pyarrow(), Counter()) == _rows(table)
+
+
+def test_a_column_that_was_dropped_when_files_were_compacted(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", SCHEMA)
+    for number in (1, 2):
+        table.append(pa.table({"id": [number], "a": [10 * number], "b": ["x"]}, schema=SCHEMA))
+    both = table.version
+    table.alter.drop_column("a")
+    table.optimize.compact()
+    assert table.scan_changes(both).count() == 0
+    compacted = table.version
+    table.restore(both)
+
+    _check(table)
+    told = table.scan_changes(both).to_pyarrow().to_pylist()
+    assert [(row["_change_type"], row["a"]) for row in told if row["_commit_version"] == compacted] == [
+        ("delete", 10),
+        ("delete", 20),
+        ("insert", None),
+        ("insert", None),
+    ]
+
+
+def test_a_column_that_came_after_a_compaction(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", SCHEMA)
+    for number in (1, 2):
+        table.append(pa.table({"id": [number], "a": [10 * number], "b": ["x"]}, schema=SCHEMA))
+    version = table.version
+    table.optimize.compact()
+    table.alter.add_column("c", pa.int8())
+
+    assert table.scan_changes(version).count() == 0
+    _check(table)
+
+
+def _do_something(table: pds.Table, chance: random.Random, turn: int) -> None:
+    names = table.schema.names
+    values = {"id": [turn, turn + 1], "a": [turn, None], "b": ["x", f"{turn}"]}
+    rows = pa.table({name: cells for name, cells in values.items() if name in names})
+    droppable = [name for name in ("a", "b") if name in names]
+    actions = [
+        lambda: table.append(rows.cast(pa.schema([table.schema.field(name) for name in rows.schema.names]))),
+        lambda: table.append(rows.cast(pa.schema([table.schema.field(name) for name in rows.schema.names]))),
+        lambda: table.delete(f"id % 3 = {turn % 3}"),
+        table.optimize.compact,
+        table.optimize.compact,
+        lambda: table.restore(chance.randrange(2, table.version + 1)),
+        lambda: table.restore(chance.randrange(2, table.version + 1)),
+        lambda: table.alter.add_column(f"c{turn}", pa.int8()),
+        lambda: table.overwrite(rows.slice(0, 0), where="id > 3"),
+    ]
+    if droppable:
+        actions.append(lambda: table.alter.drop_column(chance.choice(droppable)))
+        actions.append(lambda: table.alter.rename_column(droppable[0], f"{droppable[0]}{turn}"))
+    chance.choice(actions)()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_all_changes_are_the_rows(memory_store: pds.Store, seed: int) -> None:
+    chance = random.Random(seed)
+    table = pds.Table.create(memory_store, "t", SCHEMA)
+    for number in range(3):
+        table.append(pa.table({"id": [number, 9], "a": [number, 9], "b": ["x", None]}, schema=SCHEMA))
+    for turn in range(14):
+        _do_something(table, chance, turn)
+    _check(table)
