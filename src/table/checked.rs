@@ -13,7 +13,7 @@ use datafusion_physical_expr::expressions::{
 };
 
 use super::field::FieldOf;
-use super::floats::{Canonical, canonical, is_float};
+use super::floats::{Canonical, canonical, has_floats};
 use super::sql;
 
 /// The expression with sums, products and minuses of whole numbers that fail where they do not fit, and with
@@ -25,7 +25,7 @@ pub(super) fn checked(
 ) -> Result<Arc<dyn PhysicalExpr>> {
     let done = expr.transform_up(|expr| {
         if let Some(list) = expr.downcast_ref::<InListExpr>() {
-            if !is_float(&list.expr().data_type(input)?) {
+            if !has_floats(&list.expr().data_type(input)?) {
                 return Ok(Transformed::no(expr));
             }
             let values = list.list().iter();
@@ -69,7 +69,7 @@ pub(super) fn checked(
 
 /// One side of a comparison.
 fn compared(expr: &Arc<dyn PhysicalExpr>, input: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
-    if !is_float(&expr.data_type(input)?) {
+    if !has_floats(&expr.data_type(input)?) {
         return Ok(Arc::clone(expr));
     }
     if let Some(literal) = expr.downcast_ref::<Literal>() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{ArrowPrimitiveType, Float16Type, Float32Type, Float64Type};
-use arrow_array::{Array, ArrayRef, PrimitiveArray, RecordBatch};
+use arrow_array::{Array, ArrayRef, PrimitiveArray, RecordBatch, make_array};
 use arrow_schema::{DataType, Schema};
 use datafusion_common::Result;
 use datafusion_expr::ColumnarValue;
@@ -28,12 +28,24 @@ pub(super) fn canonical(values: &ArrayRef) -> ArrayRef {
         DataType::Float64 => {
             fold::<Float64Type>(values, |v| if v.is_nan() { f64::NAN } else { v + 0.0 })
         }
-        DataType::Dictionary(_, value) if value.is_floating() => {
+        DataType::Dictionary(_, value) if has_floats(value) => {
             let dictionary = values.as_any_dictionary();
             dictionary.with_values(canonical(dictionary.values()))
         }
+        nested if has_floats(nested) => within(values),
         _ => Arc::clone(values),
     }
+}
+
+/// Lists, structs and maps with such values in them.
+fn within(values: &ArrayRef) -> ArrayRef {
+    let data = values.to_data();
+    let children = data.child_data().iter();
+    let children = children.map(|child| canonical(&make_array(child.clone())).to_data());
+    let children = children.collect();
+    // Of the same types and lengths: it cannot fail.
+    let built = data.into_builder().child_data(children).build();
+    built.map_or_else(|_never| Arc::clone(values), make_array)
 }
 
 fn fold<T: ArrowPrimitiveType>(values: &ArrayRef, of: impl Fn(T::Native) -> T::Native) -> ArrayRef {
@@ -41,10 +53,18 @@ fn fold<T: ArrowPrimitiveType>(values: &ArrayRef, of: impl Fn(T::Native) -> T::N
     Arc::new(folded)
 }
 
-/// Whether values of a type have more than one zero.
-pub(super) fn is_float(data_type: &DataType) -> bool {
+/// Whether values of a type have more than one zero, also within them.
+pub(super) fn has_floats(data_type: &DataType) -> bool {
     match data_type {
-        DataType::Dictionary(_, value) => value.is_floating(),
+        DataType::Dictionary(_, value) => has_floats(value),
+        DataType::RunEndEncoded(_, field)
+        | DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::ListView(field)
+        | DataType::LargeListView(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => has_floats(field.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| has_floats(field.data_type())),
         other => other.is_floating(),
     }
 }

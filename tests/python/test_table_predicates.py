@@ -253,3 +253,45 @@ def test_similar_to_is_refused(memory_store: pds.Store, predicate: str) -> None:
         table.merge(pa.table({"id": [1]})).when_matched_delete(predicate.replace("name", "target.name")).execute()
     assert table.scan(where="name ~ '^abc$'").count() == 1
     assert table.scan(where="name LIKE 'a%'").count() == 2
+
+
+NESTED_FLOATS = {
+    "struct": (pa.struct([("a", pa.float64())]), lambda value: {"a": value}),
+    "list": (pa.list_(pa.float32()), lambda value: [value, 1.0]),
+    "large_list": (pa.large_list(pa.float64()), lambda value: [1.0, value]),
+    "fixed_size_list": (pa.list_(pa.float64(), 2), lambda value: [value, None]),
+    "deep": (pa.list_(pa.struct([("a", pa.struct([("b", pa.float64())]))])), lambda value: [{"a": {"b": value}}]),
+}
+
+
+@pytest.mark.parametrize("name", NESTED_FLOATS)
+def test_keys_with_floats_in_them_have_one_zero_and_one_nan(memory_store: pds.Store, name: str) -> None:
+    kind, of = NESTED_FLOATS[name]
+    schema = pa.schema([("k", kind), ("v", pa.string())])
+    table = pds.Table.create(memory_store, "t", schema, key="k")
+
+    def rows(keys: list[float], value: str) -> pa.Table:
+        # A slice: the rows before it are none of its own.
+        cells = pa.array([of(key) for key in [7.5, *keys]], kind)
+        return pa.table([cells, pa.array([value] * (len(keys) + 1))], schema=schema).slice(1)
+
+    table.append(rows([0.0, NAN_WITH_SIGN, 1.0], "old"))
+    table.upsert(rows([-0.0, math.nan], "new"))
+    assert sorted(table.scan().to_pyarrow()["v"].to_pylist()) == ["new", "new", "old"]
+    table.merge(rows([0.0, NAN_WITH_SIGN, 9.0], "merged")).when_matched_update_all().execute()
+    assert sorted(table.scan().to_pyarrow()["v"].to_pylist()) == ["merged", "merged", "old"]
+    with pytest.raises(pds.InvalidInput, match="same k"):
+        table.upsert(rows([0.0, -0.0], "twice"))
+
+
+def test_structs_with_floats_are_compared_with_one_zero_and_one_nan(memory_store: pds.Store) -> None:
+    kind = pa.struct([("a", pa.float64())])
+    left = [{"a": 0.0}, {"a": math.nan}, {"a": 1.0}, None]
+    right = [{"a": -0.0}, {"a": NAN_WITH_SIGN}, {"a": 2.0}, {"a": 1.0}]
+    data = pa.table({"id": range(4), "x": pa.array(left, kind), "y": pa.array(right, kind)})
+    table = pds.Table.create(memory_store, "t", data.schema)
+    table.append(data)
+
+    assert table.scan(["id"], where="x = y").to_pyarrow()["id"].to_pylist() == [0, 1]
+    assert table.scan(["id"], where="x <> y").to_pyarrow()["id"].to_pylist() == [2]
+    assert table.scan(["id"], where="x IS DISTINCT FROM y").to_pyarrow()["id"].to_pylist() == [2, 3]
