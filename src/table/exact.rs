@@ -5,6 +5,8 @@
 //! point for floats; so the literals (and what is compared with them) get types here that lose nothing,
 //! before the coercion finds the common type of both sides.
 
+use std::sync::Arc;
+
 use arrow_array::types::{Decimal128Type, DecimalType};
 use arrow_cast::parse::parse_decimal;
 use arrow_schema::{DataType, TimeUnit};
@@ -19,6 +21,8 @@ use super::sql;
 
 /// Digits of the widest decimal that literals are.
 const MAX_DIGITS: usize = 38;
+/// The zone of moments without one.
+const UTC: &str = "+00:00";
 const NANOSECOND: DataType = DataType::Time64(TimeUnit::Nanosecond);
 
 /// Functions whose value is one of their arguments.
@@ -179,15 +183,19 @@ fn negative(expr: Expr) -> Expr {
 }
 
 /// Values of which one is chosen: numbers with a point are decimals where the others are none but
-/// integers and decimals.
+/// integers and decimals, and moments are in UTC where one has a zone.
 fn alike(values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
     let of = |value: &Expr| data_type(value, schema);
     let is_plain = |of: DataType| of.is_null() || is_exact(&of);
     let exact = values.iter().all(|value| of(value).is_some_and(is_plain));
-    let values = values.into_iter();
-    values
-        .map(|value| if exact { whole(value) } else { float(value) })
-        .collect()
+    let is_zoned = |of: &DataType| matches!(of, DataType::Timestamp(_, Some(_)));
+    let zoned = values.iter().filter_map(of).find(is_zoned);
+    let fitted = |value: Expr| match (of(&value), &zoned) {
+        (Some(own), Some(zoned)) => in_utc(value, &own, zoned),
+        _ if exact => whole(value),
+        _ => float(value),
+    };
+    values.into_iter().map(fitted).collect()
 }
 
 fn case_of(case: Case, schema: &DFSchema) -> Case {
@@ -253,13 +261,16 @@ fn beside(expr: Expr, own: Option<&DataType>, other: Option<&DataType>) -> Expr 
     }
     match (own, other) {
         (own, other) if own.is_string() => text(expr, other),
-        (Timestamp(..), _) => moment(expr),
+        (Timestamp(..), other) => in_utc(moment(expr), own, other),
         // A string beside it is read in nanoseconds.
         (Time32(_) | Time64(_), Time32(_) | Time64(_) | Utf8 | LargeUtf8 | Utf8View) => {
             cast(expr, NANOSECOND)
         }
-        (Date32 | Date64, Timestamp(unit, _)) if *unit != TimeUnit::Nanosecond => {
-            cast(expr, Timestamp(TimeUnit::Microsecond, None))
+        (Date32 | Date64, Timestamp(unit, zone))
+            if *unit != TimeUnit::Nanosecond || zone.is_some() =>
+        {
+            let midnight = Timestamp((*unit).max(TimeUnit::Microsecond), None);
+            in_utc(cast(expr, midnight.clone()), &midnight, other)
         }
         // As a decimal, a NaN would be none.
         (own, other) if own.is_decimal() && other.is_floating() => cast(expr, DataType::Float64),
@@ -271,7 +282,10 @@ fn beside(expr: Expr, own: Option<&DataType>, other: Option<&DataType>) -> Expr 
 fn text(expr: Expr, other: &DataType) -> Expr {
     use DataType::{Date32, Date64, Time32, Time64, Timestamp};
     let Some(given) = string_of(&expr) else {
-        return expr;
+        return match other {
+            Timestamp(unit, Some(_)) => cast(expr, Timestamp(*unit, Some(UTC.into()))),
+            _ => expr,
+        };
     };
     let read = |to: &DataType| ScalarValue::from(given).cast_to(to).ok();
     let found = match other {
@@ -283,6 +297,7 @@ fn text(expr: Expr, other: &DataType) -> Expr {
         }
         Timestamp(_, zone) => {
             let units = [TimeUnit::Nanosecond, TimeUnit::Microsecond];
+            let zone = zone.as_ref().map(|_| Arc::from(UTC));
             let mut units = units.map(|unit| Timestamp(unit, zone.clone())).into_iter();
             units.find_map(|to| read(&to))
         }
@@ -338,6 +353,24 @@ fn moment(expr: Expr) -> Expr {
     }
     let coarser = given.cast_to(&DataType::Timestamp(TimeUnit::Microsecond, zone.clone()));
     coarser.map_or(expr, lit)
+}
+
+/// A moment without a zone that is beside one with a zone: it is one of UTC, as casts have it.
+fn in_utc(expr: Expr, own: &DataType, other: &DataType) -> Expr {
+    match (own, other) {
+        (DataType::Timestamp(unit, None), DataType::Timestamp(_, Some(_))) => {
+            // What is too late for nanoseconds is a literal of microseconds.
+            let unit = match &expr {
+                Expr::Literal(value, _) => match value.data_type() {
+                    DataType::Timestamp(unit, _) => unit,
+                    _ => *unit,
+                },
+                _ => *unit,
+            };
+            cast(expr, DataType::Timestamp(unit, Some(UTC.into())))
+        }
+        _ => expr,
+    }
 }
 
 /// Where an interval is added: the unit that the other side needs, so that nothing of it is cut.

@@ -295,3 +295,52 @@ def test_structs_with_floats_are_compared_with_one_zero_and_one_nan(memory_store
     assert table.scan(["id"], where="x = y").to_pyarrow()["id"].to_pylist() == [0, 1]
     assert table.scan(["id"], where="x <> y").to_pyarrow()["id"].to_pylist() == [2]
     assert table.scan(["id"], where="x IS DISTINCT FROM y").to_pyarrow()["id"].to_pylist() == [2, 3]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "UTC", "-05:30"])
+def test_times_without_a_zone_are_of_utc(memory_store: pds.Store, zone: str, unit: str) -> None:
+    ticks = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    seconds = [0, -3600, 19_800, 86_400]
+    columns = {
+        "at": pa.array([n * ticks for n in seconds], pa.timestamp(unit, zone)),
+        "n": pa.array([n * ticks for n in seconds], pa.timestamp(unit)),
+        "day": pa.array([0, 0, 0, 1], pa.date32()),
+        "text": [dt.datetime.fromtimestamp(n, dt.UTC).strftime("%Y-%m-%d %H:%M:%S") for n in seconds],
+    }
+    data = pa.table({"id": range(4), **columns})
+    table = pds.Table.create(memory_store, "t", data.schema)
+    for row in range(4):
+        table.append(data.slice(row, 1))
+
+    for predicate, ids in {
+        "at = TIMESTAMP '1970-01-01 00:00:00'": [0],
+        "at = '1970-01-01 00:00:00'": [0],
+        "at = '1970-01-01'": [0],
+        "at = DATE '1970-01-01'": [0],
+        "at::timestamp = TIMESTAMP '1970-01-01 00:00:00'": [0],
+        "at = TIMESTAMPTZ '1970-01-01 00:00:00'": [0],
+        "at = TIMESTAMPTZ '1970-01-01 01:00:00+01:00'": [0],
+        "at = '1970-01-01 01:00:00+01:00'": [0],
+        "at = n": [0, 1, 2, 3],
+        "n = at": [0, 1, 2, 3],
+        "at::timestamp = n": [0, 1, 2, 3],
+        "at = n::timestamptz": [0, 1, 2, 3],
+        "at = text": [0, 1, 2, 3],
+        "at = day": [0, 3],
+        "at IN (TIMESTAMP '1970-01-01 00:00:00', TIMESTAMP '1970-01-02 00:00:00')": [0, 3],
+        "at IN ('1970-01-01', '1970-01-02')": [0, 3],
+        "at BETWEEN TIMESTAMP '1969-12-31 23:00:00' AND DATE '1970-01-01'": [0, 1],
+        "n BETWEEN at AND TIMESTAMPTZ '1970-01-01 00:00:00Z'": [0, 1],
+        "at < TIMESTAMP '1970-01-01 00:00:00'": [1],
+        "at < TIMESTAMP '9999-12-31 00:00:00'": [0, 1, 2, 3],
+        "CASE at WHEN n THEN true ELSE false END": [0, 1, 2, 3],
+        "coalesce(NULL, n, at) = n": [0, 1, 2, 3],
+        "CASE WHEN id > 0 THEN n ELSE at END = at": [0, 1, 2, 3],
+    }.items():
+        if unit == "ns" and "9999" in predicate:
+            continue  # beyond what nanoseconds reach: an error
+        for uses in (True, False):
+            found = table.scan(["id"], where=predicate, use_stats=uses).to_pyarrow()["id"].to_pylist()
+            assert found == ids, predicate
+    assert table.scan(where="at < TIMESTAMP '1970-01-01 00:00:00'").explain().files_read == 1

@@ -98,7 +98,8 @@ class Snapshot:
                 and times exactly, whatever their types; of floats -0.0 equals 0.0, and NaN equals NaN and is
                 the largest, while pyarrow compares it with nothing. Casts cut: `CAST(5.75 AS BIGINT)` is 5.
                 Numbers with a point are decimals in sums and products with integers and decimals; quotients
-                by them and of them are floats.
+                by them and of them are floats. A time, a date or a text without a zone is one of UTC where it is
+                beside a time with a zone.
             limit: So many rows at most.
             use_stats: False reads every file and row group and evaluates `where` as it is written, without
                 statistics and rewriting. The rows are the same; it is slower, and there to check that.
