@@ -421,7 +421,7 @@ class DatasetWrite:
     def abort(self, parts: Iterable[StagedPart]) -> None:
         """Remove parts that will not be published.
 
-        Where a `publish` of this write was interrupted, whoever finishes it may need them: they stay then, and go with it.
+        Where a `publish` of this write was interrupted, whoever finishes it may need them: they stay, and go with it.
         """
         _pds.abort(self.datasets._handle, self, list(parts))  # noqa: SLF001 one module
 

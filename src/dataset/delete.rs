@@ -4,7 +4,7 @@ use super::acquire::{ClaimFate, wait_until_gone};
 use super::intent::{Intent, Operation, Phase};
 use super::lease::Lease;
 use super::recover::{acquire, heal};
-use super::removal::{files_below, is_dataset_file, remove_all};
+use super::removal::{Below, files_below, is_dataset_file, remove_all};
 use super::steps::{StepError, Steps};
 use super::{check_key, without_cas};
 use crate::error::{Error, ErrorKind, Result};
@@ -74,7 +74,7 @@ async fn delete_under(lease: &Lease<'_>, after_another: bool) -> Result<()> {
             intent.base = base;
         })
         .await?;
-    let error = match remove_all(&steps).await {
+    let error = match remove_all(&steps, Below::Goes).await {
         Ok(()) => {
             lease.release().await;
             return Ok(());

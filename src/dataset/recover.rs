@@ -25,7 +25,7 @@ use super::open::open_parts;
 use super::register::is_open;
 use super::removal::settle_delete;
 use super::steps::{CONCURRENT_PARTS, Publication, StepError, Steps};
-use super::{MANIFEST, Manifest, incomplete};
+use super::{MANIFEST, Manifest, SUCCESS, incomplete};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Store, path};
 
@@ -78,6 +78,10 @@ pub(super) async fn acquire<'a>(
         if !replaces || left.id == claim.id {
             return Err(error);
         }
+        if lease.keep(Box::pin(put_back(&lease, &left))).await {
+            after_another = true;
+            continue;
+        }
         log::warn!("{error}; it is replaced");
         if let Operation::Write { parts, .. } = &left.operation {
             discard_staged(&lease, parts).await;
@@ -112,7 +116,53 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
         // Another settles it.
         Err(e) if e.kind() == ErrorKind::Superseded => Ok(()),
         Err(e) if is_open(&e) || e.kind() == ErrorKind::PermissionDenied => Err(e),
-        Err(e) => Err(unfinished(key, e)),
+        Err(e) => {
+            let left = lease.intent().await;
+            match lease.keep(Box::pin(put_back(&lease, &left))).await {
+                true => Ok(()),
+                false => Err(unfinished(key, e)),
+            }
+        }
+    }
+}
+
+/// Puts the old dataset back after a publish that cannot be finished, where that has replaced nothing; false where it
+/// has, or that cannot be done either.
+async fn put_back(lease: &Lease<'_>, left: &Intent) -> bool {
+    let Operation::Write {
+        overwrite,
+        manifest,
+        parts,
+    } = &left.operation
+    else {
+        return false;
+    };
+    if left.phase != Phase::Active {
+        return false;
+    }
+    let publication = Publication {
+        overwrite: *overwrite,
+        manifest: manifest.clone().into(),
+        parts: parts.clone(),
+    };
+    let back = async {
+        let mut steps = Steps::begin(lease).await?;
+        // Before anything that is staged goes: it may be wanted yet.
+        let parts = PartsFound::look(&steps, &publication.parts).await?;
+        if parts.published > 0 || !is_whole(&steps, left).await? {
+            return Err(stuck(lease.key, parts.missing.as_deref()));
+        }
+        roll_back(&mut steps, &publication).await
+    };
+    match back.await {
+        Ok(()) => {
+            lease.release().await;
+            true
+        }
+        Err(e) => {
+            log::debug!("{}: the old dataset cannot be put back: {e}", lease.key);
+            false
+        }
     }
 }
 
@@ -348,7 +398,7 @@ pub(super) async fn publish_in_order(
 ) -> Result<(), StepError> {
     let marked = steps.folder.is_marked();
     if marked && !keeps_marker {
-        steps.remove_marker().await?;
+        steps.remove_marker(steps.folder.e_tag(SUCCESS)).await?;
     }
     steps.publish_parts(&publication.parts).await?;
     steps
@@ -378,18 +428,19 @@ pub(super) async fn roll_back(steps: &mut Steps<'_, '_>, publication: &Publicati
         _ if parts.published > 0 => Err(stuck(lease.key, parts.missing.as_deref())),
         _ if steps.folder.is_marked() => Ok(()),
         _ => {
-            let now = steps.base().await?;
-            let base = &intent.base;
-            let whole = base
-                .parts
-                .iter()
-                .all(|(name, tag)| now.parts.get(name) == Some(tag));
-            if now.manifest != base.manifest || !whole {
+            if !is_whole(steps, &intent).await? {
                 return Err(stuck(lease.key, parts.missing.as_deref()));
             }
             steps.put_marker().await
         }
     }
+}
+
+/// Whether what the intent replaces is still there, but for its marker.
+async fn is_whole(steps: &Steps<'_, '_>, intent: &Intent) -> Result<bool> {
+    let (now, base) = (steps.base().await?, &intent.base);
+    let mut parts = base.parts.iter();
+    Ok(now.manifest == base.manifest && parts.all(|(name, tag)| now.parts.get(name) == Some(tag)))
 }
 
 /// Removes what a write published where no dataset was.
@@ -427,7 +478,7 @@ pub(super) async fn heal(store: &Store, key: &str) -> Result<()> {
                     steps.put_marker().await?;
                 }
             }
-            (true, None) => match steps.remove_marker().await {
+            (true, None) => match steps.remove_marker(steps.folder.e_tag(SUCCESS)).await {
                 Ok(()) | Err(StepError::MarkerInDoubt(_) | StepError::PartGone(_)) => {}
                 Err(StepError::Other(e)) => return Err(e),
             },

@@ -1,6 +1,6 @@
 //! What a delete does under its lease, begun or left behind.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::ObjectMeta;
@@ -27,7 +27,8 @@ pub(super) async fn settle_delete(
     if phase == Phase::Claim || !is_base {
         return Ok(());
     }
-    remove_all(&steps).await
+    // Datasets below may have come after the deletion was reported as failed.
+    remove_all(&steps, Below::Stays).await
 }
 
 /// Every file below the folder but the intent, as it was while the lease was ours.
@@ -46,41 +47,57 @@ pub(super) async fn files_below(lease: &Lease<'_>) -> Result<Vec<ObjectMeta>> {
     Ok(files)
 }
 
-/// The marker first, then the manifest, so that a marker that is put late finds none; then the rest, until nothing
-/// is left. Datasets in folders below are deleted each under a lease of its own: somebody may be writing them.
-pub(super) async fn remove_all(steps: &Steps<'_, '_>) -> Result<(), StepError> {
+/// What becomes of datasets in folders below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Below {
+    Goes,
+    Stays,
+}
+
+/// The marker first, then the manifest, so that a marker that is put late finds none; then the rest, until a listing
+/// shows nothing new. Datasets in folders below are deleted each under a lease of its own: somebody may be writing
+/// them.
+pub(super) async fn remove_all(steps: &Steps<'_, '_>, below: Below) -> Result<(), StepError> {
     let key = steps.lease.key;
     let marker = path::join(key, SUCCESS);
-    let mut is_marked = steps.folder.is_marked();
+    if steps.folder.is_marked() {
+        steps.remove_marker(steps.folder.e_tag(SUCCESS)).await?;
+    }
+    let mut tried: HashSet<(String, Option<String>)> = HashSet::new();
     for _ in 0..MAX_ROUNDS {
-        if is_marked {
-            steps.remove_marker().await?;
-        }
-        let mut files = files_below(steps.lease).await?;
-        let count = files.len();
-        files.retain(|meta| meta.location.as_ref() != marker);
-        is_marked = files.len() < count;
-        if is_marked {
+        let files = files_below(steps.lease).await?;
+        if let Some(late) = files.iter().find(|meta| meta.location.as_ref() == marker) {
+            steps.remove_marker(late.e_tag.as_deref()).await?;
             continue;
         }
-        if files.is_empty() {
+        let nested = datasets_below(key, &files);
+        let (inside, own): (Vec<_>, Vec<_>) = files.into_iter().partition(|meta| {
+            let path = meta.location.as_ref();
+            nested.iter().any(|nested| is_below(nested, path))
+        });
+        let (first, rest): (Vec<_>, Vec<_>) =
+            own.into_iter().partition(|meta| is_dataset_file(key, meta));
+        // What cannot be deleted by the name under which it is listed (a folder's own object) is tried once.
+        let looked_at = |meta: &ObjectMeta| (meta.location.to_string(), meta.e_tag.clone());
+        let before = tried.len();
+        tried.extend(first.iter().chain(&rest).map(looked_at));
+        if below == Below::Goes {
+            tried.extend(inside.iter().map(looked_at));
+        }
+        if tried.len() == before {
             return Ok(());
         }
-        let below = datasets_below(key, &files);
-        for nested in &below {
-            match Box::pin(delete(&steps.store, nested)).await {
-                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e.into()),
-                _ => {}
+        remove_files(steps, &first).await?;
+        if below == Below::Goes {
+            for nested in &nested {
+                match Box::pin(delete(&steps.store, nested)).await {
+                    // Another has deleted it, or writes it: the next listing shows.
+                    Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Superseded) => {}
+                    deleted => deleted?,
+                }
             }
         }
-        let own = files.into_iter().filter(|meta| {
-            let path = meta.location.as_ref();
-            !below.iter().any(|nested| is_below(nested, path))
-        });
-        let (first, rest): (Vec<_>, Vec<_>) = own.partition(|meta| is_dataset_file(key, meta));
-        for files in [first, rest] {
-            remove_files(steps, &files).await?;
-        }
+        remove_files(steps, &rest).await?;
     }
     let message = format!("others go on writing to folders below {key:?}");
     Err(Error::new(ErrorKind::Locked, message).at(key).into())

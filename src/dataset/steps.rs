@@ -114,11 +114,11 @@ impl<'l, 'a> Steps<'l, 'a> {
         path::join(self.lease.key, name)
     }
 
-    /// Removes the marker.
-    pub(super) async fn remove_marker(&self) -> Result<(), StepError> {
+    /// Removes the marker that was listed as `e_tag`.
+    pub(super) async fn remove_marker(&self, e_tag: Option<&str>) -> Result<(), StepError> {
         let path = self.path(SUCCESS);
         let condition = if self.lease.conditions.marker_versions {
-            self.lease.unchanged(self.folder.e_tag(SUCCESS))
+            self.lease.unchanged(e_tag)
         } else {
             Condition::Always
         };
@@ -149,7 +149,7 @@ impl<'l, 'a> Steps<'l, 'a> {
                     let folder = list(self.lease, &self.store).await?;
                     match folder.e_tag(SUCCESS) {
                         None => return Ok(()),
-                        same if same == self.folder.e_tag(SUCCESS) => {}
+                        same if same == e_tag => {}
                         Some(_) => return Err(self.overtaken().into()),
                     }
                     refusals += 1;

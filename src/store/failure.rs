@@ -69,22 +69,25 @@ pub(super) fn status_says(status: http::StatusCode, body: &str) -> String {
     format!("{STATUS}{status}: {body}")
 }
 
-/// Whether a server has refused in a way that sending again does not change: a request that is wrong or too large,
-/// and not one that came too slowly, too often, or with a token that has expired.
+/// What servers say with 400 of a request that is wrong however often it is sent. All else may pass: connections that
+/// were too slow, throttling, tokens that have expired.
+const FINAL_CODES: [&str; 6] = [
+    "EntityTooLarge",
+    "InvalidArgument",
+    "InvalidRequest",
+    "KeyTooLongError",
+    "MetadataTooLarge",
+    "EntityTooSmall",
+];
+
+/// Whether a server has refused in a way that sending again does not change.
 fn is_final(text: &str) -> bool {
     let status = text.split_once(STATUS).map_or("", |(_, rest)| rest);
-    let passes = ["408", "409", "423", "425", "429"]
-        .iter()
-        .any(|s| status.starts_with(s))
-        || [
-            "RequestTimeout",
-            "ExpiredToken",
-            "TokenRefreshRequired",
-            "SlowDown",
-        ]
-        .iter()
-        .any(|code| status.contains(code));
-    status.starts_with('4') && !passes
+    match status.get(..3) {
+        Some("405" | "411" | "413" | "414" | "431" | "451") => true,
+        Some("400") => FINAL_CODES.iter().any(|code| status.contains(code)),
+        _ => false,
+    }
 }
 
 /// Whether what failed so may go another time, without anybody having changed the store.

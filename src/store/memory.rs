@@ -18,6 +18,7 @@ use object_store::{
 };
 
 use super::condition::{Condition, Conditions, ObjectVersions, OpenUpload, UploadedPart};
+use crate::clock::{Clock, SystemClock};
 
 /// An object store in memory. Versions never recur.
 #[derive(Debug, Default)]
@@ -180,7 +181,7 @@ impl MultipartStore for MemoryStore {
         let id = format!("upload-{}", uploads.begun);
         let upload = Upload {
             path: path.clone(),
-            begun: Utc::now(),
+            begun: SystemClock.now(),
             parts: BTreeMap::new(),
         };
         uploads.open.insert(id.clone(), upload);

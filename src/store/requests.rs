@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, IF_MATCH, IF_NONE_MATCH};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use object_store::aws::{AmazonS3, AwsAuthorizer};
 use object_store::azure::{AzureAuthorizer, AzureCredential, MicrosoftAzure};
@@ -27,6 +27,9 @@ pub(super) const AMZ_COPY_SOURCE_MATCH: HeaderName =
 pub(super) const GOOG_COPY_SOURCE: HeaderName = HeaderName::from_static("x-goog-copy-source");
 pub(super) const GOOG_COPY_SOURCE_MATCH: HeaderName =
     HeaderName::from_static("x-goog-copy-source-if-match");
+const AMZ_DATE: HeaderName = HeaderName::from_static("x-amz-date");
+const AMZ_CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
+const AMZ_SECURITY_TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
 const GENERATION_MATCH: HeaderName = HeaderName::from_static("x-goog-if-generation-match");
 const SOURCE_MATCH: HeaderName = HeaderName::from_static("x-ms-source-if-match");
 const COPY_SOURCE: HeaderName = HeaderName::from_static("x-ms-copy-source");
@@ -395,13 +398,22 @@ impl CloudRequests {
         self.warm_up().await?;
         let copy = self.objects().copy_opts(from, to, CopyOptions::default());
         let target = limit::capture(copy).await?;
-        let source = target.headers.get(&source_name);
-        let source = source.ok_or_else(|| self.generic("a copy that names no source"))?;
-        let headers = HeaderMap::from_iter([
-            (source_name, source.clone()),
-            (match_name, self.quoted(e_tag)?),
-            (CONTENT_LENGTH, HeaderValue::from_static("0")),
-        ]);
+        if !target.headers.contains_key(&source_name) {
+            return Err(self.generic("a copy that names no source"));
+        }
+        // The source, and whatever encryption and billing want; what signs a request is made anew.
+        let mut headers = target.headers;
+        for name in [
+            AUTHORIZATION,
+            HOST,
+            AMZ_DATE,
+            AMZ_CONTENT_SHA256,
+            AMZ_SECURITY_TOKEN,
+        ] {
+            headers.remove(name);
+        }
+        headers.insert(match_name, self.quoted(e_tag)?);
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
         let answer = self
             .send(Method::PUT, Subject::Object(to), "", &headers)
             .await?;

@@ -52,12 +52,12 @@ struct UploadList {
     #[serde(default)]
     next_upload_id_marker: String,
     #[serde(default, rename = "Upload")]
-    uploads: Vec<Upload>,
+    uploads: Vec<UploadEntry>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Upload {
+struct UploadEntry {
     key: String,
     upload_id: String,
     initiated: DateTime<Utc>,
@@ -88,7 +88,7 @@ pub(super) fn uploads_page(xml: &[u8]) -> Result<Page<OpenUpload, (String, Strin
     let Document::ListMultipartUploadsResult(list) = parse(xml)? else {
         return Err("the answer is no list of uploads".to_owned());
     };
-    let upload = |upload: Upload| {
+    let upload = |upload: UploadEntry| {
         // No path of ours: it cannot be in a dataset's folder.
         let path = Path::parse(&upload.key).ok()?;
         Some(OpenUpload {

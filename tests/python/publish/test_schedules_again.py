@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import pds
-from publish.harness import KEY, LEASE, Call, World, world
+from publish.harness import KEY, LEASE, MARKER, Call, World, world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,3 +78,22 @@ def test_a_second_root_waits_for_a_living_publisher(half: World) -> None:
     writing.check()
     overwrite.check()
     half.check(3)
+
+
+@pytest.mark.parametrize("then", ["read", "overwrite", "clean"])
+def test_a_refusal_before_anything_was_replaced_puts_the_old_dataset_back(half: World, then: str) -> None:
+    for name in ("part-00000.parquet", "part-00001.parquet"):
+        half.server.on("complete", name, "400", times=1000)
+    with pytest.raises(pds.RemoteStoreError, match="interrupted"):
+        half.write("a", 2, 2)
+    assert not half.has(MARKER)
+    if then == "overwrite":
+        with pytest.raises(pds.RemoteStoreError, match="interrupted"):
+            half.write("c", 3, 2)
+    elif then == "clean":
+        half.datasets("c").clean_dataset(KEY)
+        assert half.intent() is None
+    assert half.read("c") == 1
+    assert half.intent() is None
+    half.server.restart()
+    half.check(1)

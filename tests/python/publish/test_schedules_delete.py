@@ -71,3 +71,34 @@ def test_a_nested_dataset_goes_with_its_folder() -> None:
         assert ds.list_datasets() == ["a", "a/x-y/z"]
         ds.delete_dataset("a")
         assert server.snapshot() == {}
+
+
+@pytest.mark.parametrize("stores", CLASSES)
+@pytest.mark.parametrize("name", ["", "sub/"])
+def test_the_object_of_a_folder_ends_no_delete(stores: str, name: str) -> None:
+    """Consoles make empty objects whose names end with a slash; they are listed without it."""
+    with world(CLASSES[stores]) as place:
+        place.write("b", 1)
+        place.server.bucket.put_object(f"p/{KEY}/{name}", b"")
+        place.datasets("a").delete_dataset(KEY)
+        assert not place.datasets("z").dataset_exists(KEY)
+        assert place.intent() is None
+        place.write("c", 2, overwrite=False)
+        assert place.read() == 2
+
+
+def test_a_delete_that_failed_takes_no_dataset_that_came_after_it() -> None:
+    with world() as place:
+        place.write("b", 1)
+        ds = place.datasets("a")
+        ds.write_dataset(place.table(1), f"{KEY}/x")
+        refused = place.server.on("put", "x/_publish.json", "403", client="a", times=100)
+        with pytest.raises(pds.PermissionDenied):
+            ds.delete_dataset(KEY)
+        assert refused.hit.is_set()
+        place.datasets("c").write_dataset(place.table(2), f"{KEY}/x", overwrite=True)
+        # Who comes next finishes the delete of the outer dataset.
+        with pytest.raises(pds.DatasetIncomplete):
+            place.datasets("c").read_dataset(KEY)
+        assert place.intent() is None
+        assert place.datasets("c").read_dataset(f"{KEY}/x").equals(place.table(2))

@@ -127,3 +127,16 @@ def test_the_same_write_again_after_a_refusal_keeps_its_parts(moved: World) -> N
     write.publish(parts, _rows(2, 0).schema)
     wait_until(lambda: moved.intent() is None)
     _check(moved, 2, TASKS)
+
+
+def test_a_copy_is_encrypted_as_everything_else() -> None:
+    with world(size="staged") as place:
+        kms = {"aws_server_side_encryption": "aws:kms", "aws_sse_kms_key_id": "the-key"}
+        store = pds.Store("s3://bucket/p", storage_options=place.options("a") | kms)
+        write = pds.ParquetDatasetStore(store).begin_write(KEY)
+        parts = [part for task in TASKS for part in write.prepare(_rows(1, task), task=task)]
+        write.publish(parts, _rows(1, 0).schema)
+        verbs = {"begin", "copy", "put"}
+        headers = [r.headers for r in place.server.seen if r.verb in verbs and r.touches(r.verb, ".parquet")]
+        assert len(headers) == len(TASKS) + 1
+        assert {h["x-amz-server-side-encryption-aws-kms-key-id"] for h in headers} == {"the-key"}
