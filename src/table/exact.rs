@@ -31,87 +31,80 @@ const CHOOSING: [&str; 5] = ["coalesce", "nvl", "nvl2", "greatest", "least"];
 /// The expression, as it was parsed with decimals for numbers with a point, with literals that are
 /// compared and added up exactly. `target` is what its value becomes.
 pub(super) fn keep_exact(expr: Expr, schema: &DFSchema, target: Option<&DataType>) -> Result<Expr> {
-    let exact = expr.transform_up(|node| {
-        let node = match node {
-            Expr::BinaryExpr(BinaryExpr { left, op, right }) if sql::is_comparison(op) => {
-                let (left, right) = pair(*left, *right, schema);
-                binary_expr(left, op, right)
-            }
-            Expr::BinaryExpr(BinaryExpr { left, op, right })
-                if matches!(op, Operator::Plus | Operator::Minus) =>
-            {
-                let (left, right) = operands(*left, *right, schema);
-                let (to_left, to_right) = (resolution(&right), resolution(&left));
-                binary_expr(
-                    refine(left, to_left, schema),
-                    op,
-                    refine(right, to_right, schema),
-                )
-            }
-            Expr::BinaryExpr(BinaryExpr { left, op, right })
-                if matches!(op, Operator::Multiply | Operator::Modulo) =>
-            {
-                let (left, right) = match op {
-                    Operator::Multiply if !has_product(&left, &right, schema) => {
-                        (inexact(*left, schema), inexact(*right, schema))
-                    }
-                    _ => operands(*left, *right, schema),
-                };
-                binary_expr(left, op, right)
-            }
-            Expr::Negative(inner) => negative(*inner),
-            Expr::Cast(Cast { expr, field }) if is_exact(field.data_type()) => {
-                let expr = Box::new(whole(*expr));
-                Expr::Cast(Cast { expr, field })
-            }
-            Expr::TryCast(TryCast { expr, field }) if is_exact(field.data_type()) => {
-                let expr = Box::new(whole(*expr));
-                Expr::TryCast(TryCast { expr, field })
-            }
-            Expr::Case(case) => Expr::Case(case_of(case, schema)),
-            Expr::ScalarFunction(call) if CHOOSING.contains(&call.func.name()) => {
-                let args = alike(call.args, schema);
-                Expr::ScalarFunction(ScalarFunction { args, ..call })
-            }
-            Expr::BinaryExpr(BinaryExpr {
-                op: Operator::Divide,
-                ..
-            })
-            | Expr::ScalarFunction(_) => {
-                node.map_children(|child| Ok(Transformed::yes(inexact(child, schema))))?
-                    .data
-            }
-            Expr::Between(between) => {
-                let mut all = beside_all(*between.expr, vec![*between.low, *between.high], schema);
-                let (high, low) = (all.pop(), all.pop());
-                let (high, low) = (high.unwrap_or_else(null), low.unwrap_or_else(null));
-                let expr = all.pop().unwrap_or_else(null);
-                Expr::Between(Between::new(
-                    Box::new(expr),
-                    between.negated,
-                    Box::new(low),
-                    Box::new(high),
-                ))
-            }
-            Expr::InList(list) => {
-                let mut all = beside_all(*list.expr, list.list, schema);
-                let values = all.split_off(1);
-                let expr = all.pop().unwrap_or_else(null);
-                Expr::InList(InList::new(Box::new(expr), values, list.negated))
-            }
-            other => {
-                other
-                    .map_children(|child| Ok(Transformed::yes(float(child))))?
-                    .data
-            }
-        };
-        Ok(Transformed::yes(node))
-    });
+    let exact = expr.transform_up(|node| Ok(Transformed::yes(with_exact(node, schema)?)));
     let exact = exact?.data;
     Ok(match target {
         Some(target) if target.is_decimal() => whole(exact),
         _ => float(exact),
     })
+}
+
+/// A node with its literals, those in its operands being done.
+fn with_exact(node: Expr, schema: &DFSchema) -> Result<Expr> {
+    Ok(match node {
+        Expr::BinaryExpr(binary) => binary_of(binary, schema),
+        Expr::Negative(inner) => negative(*inner),
+        Expr::Cast(Cast { expr, field }) if is_exact(field.data_type()) => {
+            let expr = Box::new(whole(*expr));
+            Expr::Cast(Cast { expr, field })
+        }
+        Expr::TryCast(TryCast { expr, field }) if is_exact(field.data_type()) => {
+            let expr = Box::new(whole(*expr));
+            Expr::TryCast(TryCast { expr, field })
+        }
+        Expr::Case(case) => Expr::Case(case_of(case, schema)),
+        Expr::ScalarFunction(call) if CHOOSING.contains(&call.func.name()) => {
+            let args = alike(call.args, schema);
+            Expr::ScalarFunction(ScalarFunction { args, ..call })
+        }
+        Expr::ScalarFunction(_) => {
+            node.map_children(|child| Ok(Transformed::yes(inexact(child, schema))))?
+                .data
+        }
+        Expr::Between(between) => {
+            let mut all = beside_all(*between.expr, vec![*between.low, *between.high], schema);
+            let (high, low) = (all.pop(), all.pop());
+            let (high, low) = (high.unwrap_or_else(null), low.unwrap_or_else(null));
+            let expr = all.pop().unwrap_or_else(null);
+            Expr::Between(Between::new(
+                Box::new(expr),
+                between.negated,
+                Box::new(low),
+                Box::new(high),
+            ))
+        }
+        Expr::InList(list) => {
+            let mut all = beside_all(*list.expr, list.list, schema);
+            let values = all.split_off(1);
+            let expr = all.pop().unwrap_or_else(null);
+            Expr::InList(InList::new(Box::new(expr), values, list.negated))
+        }
+        other => {
+            other
+                .map_children(|child| Ok(Transformed::yes(float(child))))?
+                .data
+        }
+    })
+}
+
+fn binary_of(binary: BinaryExpr, schema: &DFSchema) -> Expr {
+    let (left, op, right) = (*binary.left, binary.op, *binary.right);
+    let (left, right) = match op {
+        op if sql::is_comparison(op) => pair(left, right, schema),
+        Operator::Plus | Operator::Minus => {
+            let (left, right) = operands(left, right, schema);
+            let (to_left, to_right) = (resolution(&right), resolution(&left));
+            (
+                refine(left, to_left, schema),
+                refine(right, to_right, schema),
+            )
+        }
+        Operator::Multiply if has_product(&left, &right, schema) => operands(left, right, schema),
+        Operator::Modulo => operands(left, right, schema),
+        Operator::Multiply | Operator::Divide => (inexact(left, schema), inexact(right, schema)),
+        _ => (float(left), float(right)),
+    };
+    binary_expr(left, op, right)
 }
 
 /// Whether numbers of a type are those that decimals are, and no others.
