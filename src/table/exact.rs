@@ -118,7 +118,16 @@ fn operands(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr) {
     let is_beside = |side: &Expr| data_type(side, schema).is_some_and(|of| is_exact(&of));
     let (by_left, by_right) = (is_beside(&left), is_beside(&right));
     let fitted = |side: Expr, exact| if exact { whole(side) } else { float(side) };
-    (fitted(left, by_right), fitted(right, by_left))
+    let (of_left, of_right) = (data_type(&left, schema), data_type(&right, schema));
+    let (left, right) = (fitted(left, by_right), fitted(right, by_left));
+    match (of_left, of_right) {
+        // Of two zones DataFusion would take the clocks' difference.
+        (Some(DataType::Timestamp(one, a)), Some(DataType::Timestamp(other, b))) if a != b => {
+            let utc = |unit| DataType::Timestamp(unit, Some(UTC.into()));
+            (cast(left, utc(one)), cast(right, utc(other)))
+        }
+        _ => (left, right),
+    }
 }
 
 /// Whether a product of decimals has a type.
