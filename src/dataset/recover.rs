@@ -118,10 +118,10 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
         Err(e) if is_open(&e) || e.kind() == ErrorKind::PermissionDenied => Err(e),
         Err(e) => {
             let left = lease.intent().await;
-            match lease.keep(Box::pin(put_back(&lease, &left))).await {
-                true => Ok(()),
-                false => Err(unfinished(key, e)),
+            if lease.keep(Box::pin(put_back(&lease, &left))).await {
+                return Ok(());
             }
+            Err(unfinished(key, e))
         }
     }
 }

@@ -282,13 +282,14 @@ async fn run_seeds(usual: u64, play: Play) {
         });
         for (seed, first) in writers.chain([FIRST]) {
             for rows in first..first + TURNS {
-                let (rows, sum) = expected(seed, rows).await;
+                let (rows, sum) = Box::pin(expected(seed, rows)).await;
                 versions.insert(rows, sum);
             }
         }
         let versions = Arc::new(versions);
         for seed in seeds(usual) {
-            let played = tokio::task::spawn_local(simulate(seed, play, Arc::clone(&versions)));
+            let played =
+                tokio::task::spawn_local(Box::pin(simulate(seed, play, Arc::clone(&versions))));
             if let Err(e) = played.await {
                 panic!(
                     "seed {seed}, {:?}, {:?}: {e}",
