@@ -164,6 +164,7 @@ def test_waiting_for_another_writer_ends(name: str) -> None:
         assert opened("third").read_dataset("a").equals(ROWS)
 
 
+@pytest.mark.defaults
 @pytest.mark.parametrize("method", ["delete", "move"])
 def test_what_an_interrupted_call_still_does_is_waited_for(method: str) -> None:
     """A thread cannot be ended: its change of a `remote_store.Store` comes before those of the next call."""
@@ -190,13 +191,19 @@ def test_what_an_interrupted_call_still_does_is_waited_for(method: str) -> None:
     entered.set()
     pds.ParquetDatasetStore(store).write_dataset(ROWS, "a")
     entered.clear()
-    _interrupted(lambda: pds.ParquetDatasetStore(store).write_dataset(large, "a", overwrite=True))
-    assert entered.is_set()
-    timer = threading.Timer(0.5, gate.set)
-    timer.start()
+
+    def interrupt() -> None:
+        entered.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        pds.ParquetDatasetStore(store).write_dataset(large, "a", overwrite=True)
     other = pds.ParquetDatasetStore(store)
     other.write_dataset(ROWS, "b")
     assert not gate.is_set(), "another dataset is not waited for"
+    timer = threading.Timer(0.5, gate.set)
+    timer.start()
     other.write_dataset(larger, "a", overwrite=True)
     assert gate.is_set()
     timer.join()
