@@ -1,6 +1,6 @@
 //! How staged parts get their names.
 
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 
 use super::folder::part_matches;
 use super::incomplete;
@@ -26,10 +26,12 @@ impl Steps<'_, '_> {
                 let target = self.path(&part.name);
                 self.publish_part(part, &target, all_inline).await
             });
-            stream::iter(published)
+            // Those beside one that fails are not dropped: what is under way could land after a roll back.
+            let ended: Vec<_> = stream::iter(published)
                 .buffer_unordered(CONCURRENT_PARTS)
-                .try_collect::<()>()
-                .await?;
+                .collect()
+                .await;
+            ended.into_iter().collect::<Result<(), _>>()?;
         }
         for part in moved {
             self.publish_moved(part).await?;

@@ -137,7 +137,8 @@ async fn put_back(lease: &Lease<'_>, left: &Intent) -> bool {
     else {
         return false;
     };
-    if left.phase != Phase::Active {
+    // A part that is sent inline could land late over an old part that is still there; an upload that was aborted cannot.
+    if left.phase != Phase::Active || parts.iter().any(IntendedPart::is_inline) {
         return false;
     }
     let publication = Publication {
@@ -421,6 +422,7 @@ pub(super) async fn roll_back(steps: &mut Steps<'_, '_>, publication: &Publicati
     // Nothing of this write can be completed after that.
     lease.check().await?;
     discard_staged(lease, &publication.parts).await;
+    check_discarded(steps, &publication.parts).await?;
     steps.list_again().await?;
     let parts = PartsFound::look(steps, &publication.parts).await?;
     match intent.phase {
@@ -434,6 +436,17 @@ pub(super) async fn roll_back(steps: &mut Steps<'_, '_>, publication: &Publicati
             steps.put_marker().await
         }
     }
+}
+
+/// Before the old dataset is shown again: a staged part that could not be removed could still be published late.
+async fn check_discarded(steps: &Steps<'_, '_>, parts: &[IntendedPart]) -> Result<()> {
+    for part in parts.iter().filter(|part| !part.is_inline()) {
+        if part.staged.is_intact(&steps.store, part.bytes).await? {
+            let message = format!("the staged part {:?} could not be removed", part.name);
+            return Err(Error::new(ErrorKind::Unavailable, message).at(steps.lease.key));
+        }
+    }
+    Ok(())
 }
 
 /// Whether what the intent replaces is still there, but for its marker.

@@ -60,7 +60,7 @@ fn with_type(field: &FieldRef, data_type: DataType) -> FieldRef {
     Arc::new(Field::clone(field).with_data_type(data_type))
 }
 
-/// The items of a list; no dictionary where it is none.
+/// The type of a list's items; the null type where `list` is not a list.
 fn item_of(list: &DataType) -> &DataType {
     match list {
         DataType::List(field)

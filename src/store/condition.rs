@@ -124,10 +124,7 @@ pub trait ObjectVersions: Debug + Send + Sync + 'static {
         e_tag: Option<&str>,
         to: &Path,
         condition: &Condition,
-    ) -> Option<object_store::Result<()>> {
-        let _ = (from, e_tag, to, condition);
-        None
-    }
+    ) -> Option<object_store::Result<()>>;
 }
 
 /// How often a store is probed whose answers get lost.
@@ -391,7 +388,7 @@ impl Store {
         Ok(relocated.collect())
     }
 
-    /// Aborts an upload; one that is gone already is no error.
+    /// Aborts an upload, if it is still there.
     pub async fn abort_upload(&self, path: &str, upload: &MultipartId) -> Result<()> {
         let Some(multipart) = self.multipart() else {
             return Ok(());

@@ -61,10 +61,10 @@ impl Store {
     }
 }
 
-/// What `object_store` says of an answer that is no success; [`status_says`] says it too.
+/// How `object_store` begins the message of an error status; [`status_says`] does too.
 const STATUS: &str = "Server returned non-2xx status code: ";
 
-/// The text of an answer that is no success.
+/// The message of an error status.
 pub(super) fn status_says(status: http::StatusCode, body: &str) -> String {
     format!("{STATUS}{status}: {body}")
 }

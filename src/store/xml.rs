@@ -71,7 +71,7 @@ fn parse(xml: &[u8]) -> Result<Document, String> {
 /// Reads a `ListPartsResult`.
 pub(super) fn parts_page(xml: &[u8]) -> Result<Page<UploadedPart, String>, String> {
     let Document::ListPartsResult(list) = parse(xml)? else {
-        return Err("the answer is no list of parts".to_owned());
+        return Err("the answer is not a list of parts".to_owned());
     };
     let part = |part: Part| UploadedPart {
         e_tag: part.e_tag,
@@ -86,7 +86,7 @@ pub(super) fn parts_page(xml: &[u8]) -> Result<Page<UploadedPart, String>, Strin
 /// Reads a `ListMultipartUploadsResult`; the next page begins after a key and an upload of it.
 pub(super) fn uploads_page(xml: &[u8]) -> Result<Page<OpenUpload, (String, String)>, String> {
     let Document::ListMultipartUploadsResult(list) = parse(xml)? else {
-        return Err("the answer is no list of uploads".to_owned());
+        return Err("the answer is not a list of uploads".to_owned());
     };
     let upload = |upload: UploadEntry| {
         // No path of ours: it cannot be in a dataset's folder.

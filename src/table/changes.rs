@@ -138,7 +138,7 @@ impl Job {
 
     /// Whether a commit only wrote the rows again, with all the columns that are told.
     fn has_same_rows(&self, after: &Manifest) -> bool {
-        // Of a column that came later there are no values yet.
+        // A column that was added later has no values yet.
         let is_dropped = |id: &u32| {
             let mut columns = after.schema.columns.iter();
             *id <= after.schema.last_id && columns.all(|column| column.id != *id)

@@ -23,7 +23,7 @@ const GET_FIELD: &str = "get_field";
 pub(super) struct FieldOf(ScalarFunctionExpr);
 
 impl FieldOf {
-    /// The expression in place of a call of `get_field`, with all its steps; None where it is none.
+    /// The expression in place of a call of `get_field`, with all its steps; None for other expressions.
     pub(super) fn replacing(
         expr: &Arc<dyn PhysicalExpr>,
         input: &Schema,
