@@ -15,19 +15,19 @@
 //!
 //! What cannot be finished stays for readers, and is replaced by the next overwrite or delete.
 
-use futures::{StreamExt, TryStreamExt, stream};
-
 use super::acquire::{ClaimFate, Turn, Waiter};
-use super::folder::{manifest_bytes, part_matches};
-use super::intent::{IntendedPart, Intent, Operation, Phase};
+use super::folder::manifest_bytes;
+use super::found::PartsFound;
+use super::intent::{Intent, Operation, Phase};
 use super::lease::Lease;
 use super::open::open_parts;
 use super::register::is_open;
 use super::removal::settle_delete;
-use super::steps::{CONCURRENT_PARTS, Publication, StepError, Steps};
-use super::{MANIFEST, Manifest, SUCCESS, incomplete};
+use super::roll_back::{discard_staged, put_back, remove_published, roll_back, stuck};
+use super::steps::{Publication, StepError, Steps};
+use super::{Manifest, SUCCESS, incomplete};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Store, path};
+use crate::store::Store;
 
 /// A lease on the folder for a claim of our own.
 #[derive(Debug)]
@@ -122,47 +122,6 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
                 return Ok(());
             }
             Err(unfinished(key, e))
-        }
-    }
-}
-
-/// Puts the old dataset back after a publish that cannot be finished, where that has replaced nothing; false where it
-/// has, or that cannot be done either.
-async fn put_back(lease: &Lease<'_>, left: &Intent) -> bool {
-    let Operation::Write {
-        overwrite,
-        manifest,
-        parts,
-    } = &left.operation
-    else {
-        return false;
-    };
-    // A part that is sent inline could land late over an old part that is still there; an upload that was aborted cannot.
-    if left.phase != Phase::Active || parts.iter().any(IntendedPart::is_inline) {
-        return false;
-    }
-    let publication = Publication {
-        overwrite: *overwrite,
-        manifest: manifest.clone().into(),
-        parts: parts.clone(),
-    };
-    let back = async {
-        let mut steps = Steps::begin(lease).await?;
-        // Before anything that is staged goes: it may be wanted yet.
-        let parts = PartsFound::look(&steps, &publication.parts).await?;
-        if parts.published > 0 || !is_whole(&steps, left).await? {
-            return Err(stuck(lease.key, parts.missing.as_deref()));
-        }
-        roll_back(&mut steps, &publication).await
-    };
-    match back.await {
-        Ok(()) => {
-            lease.release().await;
-            true
-        }
-        Err(e) => {
-            log::debug!("{}: the old dataset cannot be put back: {e}", lease.key);
-            false
         }
     }
 }
@@ -278,117 +237,10 @@ async fn after_doubt(lease: &Lease<'_>, step: Result<(), StepError>) -> Result<(
     }
 }
 
-fn stuck(key: &str, missing: Option<&str>) -> Error {
-    let missing = missing.unwrap_or_default();
-    incomplete(
-        key,
-        &format!(
-            "its last write was interrupted after it had replaced some parts, and part {missing:?} of it is gone; \
-             write it again with overwrite=True"
-        ),
-    )
-}
-
 /// Removes what is staged; the intent is released after that, so that no upload is completed late.
 async fn drop_write(lease: &Lease<'_>, publication: &Publication) -> Result<Settled> {
     discard_staged(lease, &publication.parts).await;
     Ok(Settled::Ended)
-}
-
-async fn discard_staged(lease: &Lease<'_>, parts: &[IntendedPart]) {
-    for part in parts {
-        if let Err(e) = part.staged.discard(lease.store).await {
-            log::warn!("a staged part of {} could not be removed: {e}", lease.key);
-        }
-    }
-}
-
-/// Where the parts of a write are.
-#[derive(Debug, Default)]
-struct PartsFound {
-    /// How many stand under their names.
-    published: usize,
-    /// One that is nowhere.
-    missing: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PartPlace {
-    Published,
-    Staged,
-    Nowhere,
-}
-
-impl PartsFound {
-    async fn look(steps: &Steps<'_, '_>, parts: &[IntendedPart]) -> Result<Self> {
-        let looks = parts.iter().map(|part| async move {
-            let place = if is_published(steps, part).await? {
-                PartPlace::Published
-            } else if is_available(steps, part).await? {
-                PartPlace::Staged
-            } else {
-                PartPlace::Nowhere
-            };
-            Ok::<_, Error>((part, place))
-        });
-        let places: Vec<_> = stream::iter(looks)
-            .buffered(CONCURRENT_PARTS)
-            .try_collect()
-            .await?;
-        let count = |wanted| places.iter().filter(|(_, place)| *place == wanted).count();
-        let missing = places
-            .iter()
-            .find(|(_, place)| *place == PartPlace::Nowhere);
-        Ok(Self {
-            published: count(PartPlace::Published),
-            missing: missing.map(|(part, _)| part.name.clone()),
-        })
-    }
-}
-
-async fn is_published(steps: &Steps<'_, '_>, part: &IntendedPart) -> Result<bool> {
-    if !steps.folder.files.contains_key(&part.name) {
-        return Ok(false);
-    }
-    let target = path::join(steps.lease.key, &part.name);
-    part_matches(&steps.store, &target, &steps.lease.id, part).await
-}
-
-/// Whether a part that is not published can be.
-async fn is_available(steps: &Steps<'_, '_>, part: &IntendedPart) -> Result<bool> {
-    if part.is_inline() || part.staged.is_intact(&steps.store, part.bytes).await? {
-        return Ok(true);
-    }
-    match part.moved_from(steps.lease.key) {
-        Some(begun_for) => part_matches(&steps.store, begun_for, &steps.lease.id, part).await,
-        None => Ok(false),
-    }
-}
-
-/// Looks at every part of a write of our own; the error names one that is neither staged nor published.
-pub(super) async fn unavailable_part(
-    steps: &Steps<'_, '_>,
-    parts: &[IntendedPart],
-) -> Result<Option<Error>> {
-    let looks = parts
-        .iter()
-        .filter(|part| !part.is_inline())
-        .map(|part| async move {
-            let there = is_available(steps, part).await? || is_published(steps, part).await?;
-            Ok::<_, Error>((part, there))
-        });
-    let looked: Vec<_> = stream::iter(looks)
-        .buffered(CONCURRENT_PARTS)
-        .try_collect()
-        .await?;
-    let missing = looked.iter().find(|(_, there)| !there);
-    Ok(missing.map(|(part, _)| {
-        let why = format!(
-            "part {:?} of the write is neither staged nor published; prepare it again",
-            part.name
-        );
-        incomplete(steps.lease.key, &why)
-    }))
 }
 
 /// Carries a publish out from where the folder is.
@@ -412,62 +264,6 @@ pub(super) async fn publish_in_order(
         steps.put_marker().await?;
     }
     Ok(())
-}
-
-/// After a staged part vanished: puts the marker back where the old dataset is whole, or removes what
-/// was published where nothing was there before. An error: neither can be done, and the intent stays.
-pub(super) async fn roll_back(steps: &mut Steps<'_, '_>, publication: &Publication) -> Result<()> {
-    let lease = steps.lease;
-    let intent = lease.intent().await;
-    // Nothing of this write can be completed after that.
-    lease.check().await?;
-    discard_staged(lease, &publication.parts).await;
-    check_discarded(steps, &publication.parts).await?;
-    steps.list_again().await?;
-    let parts = PartsFound::look(steps, &publication.parts).await?;
-    match intent.phase {
-        Phase::Claim => remove_published(steps, publication).await,
-        _ if parts.published > 0 => Err(stuck(lease.key, parts.missing.as_deref())),
-        _ if steps.folder.is_marked() => Ok(()),
-        _ => {
-            if !is_whole(steps, &intent).await? {
-                return Err(stuck(lease.key, parts.missing.as_deref()));
-            }
-            steps.put_marker().await
-        }
-    }
-}
-
-/// Before the old dataset is shown again: a staged part that could not be removed could still be published late.
-async fn check_discarded(steps: &Steps<'_, '_>, parts: &[IntendedPart]) -> Result<()> {
-    for part in parts.iter().filter(|part| !part.is_inline()) {
-        if part.staged.is_intact(&steps.store, part.bytes).await? {
-            let message = format!("the staged part {:?} could not be removed", part.name);
-            return Err(Error::new(ErrorKind::Unavailable, message).at(steps.lease.key));
-        }
-    }
-    Ok(())
-}
-
-/// Whether what the intent replaces is still there, but for its marker.
-async fn is_whole(steps: &Steps<'_, '_>, intent: &Intent) -> Result<bool> {
-    let (now, base) = (steps.base().await?, &intent.base);
-    let mut parts = base.parts.iter();
-    Ok(now.manifest == base.manifest && parts.all(|(name, tag)| now.parts.get(name) == Some(tag)))
-}
-
-/// Removes what a write published where no dataset was.
-async fn remove_published(steps: &Steps<'_, '_>, publication: &Publication) -> Result<()> {
-    let mut names = Vec::new();
-    for part in &publication.parts {
-        if is_published(steps, part).await? {
-            names.push(part.name.clone());
-        }
-    }
-    if publication.has_manifest(steps.lease).await? {
-        names.insert(0, MANIFEST.to_owned());
-    }
-    steps.remove_listed(&names).await
 }
 
 /// Looks after a folder in which a request of ours may have been carried out too late: puts back the

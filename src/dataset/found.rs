@@ -1,0 +1,98 @@
+//! Where the parts of a write are: under their names, staged, or nowhere.
+
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::folder::part_matches;
+use super::incomplete;
+use super::intent::IntendedPart;
+use super::steps::{CONCURRENT_PARTS, Steps};
+use crate::error::{Error, Result};
+use crate::store::path;
+
+/// Where the parts of a write are.
+#[derive(Debug, Default)]
+pub(super) struct PartsFound {
+    /// How many stand under their names.
+    pub(super) published: usize,
+    /// One that is nowhere.
+    pub(super) missing: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PartPlace {
+    Published,
+    Staged,
+    Nowhere,
+}
+
+impl PartsFound {
+    pub(super) async fn look(steps: &Steps<'_, '_>, parts: &[IntendedPart]) -> Result<Self> {
+        let looks = parts.iter().map(|part| async move {
+            let place = if is_published(steps, part).await? {
+                PartPlace::Published
+            } else if is_available(steps, part).await? {
+                PartPlace::Staged
+            } else {
+                PartPlace::Nowhere
+            };
+            Ok::<_, Error>((part, place))
+        });
+        let places: Vec<_> = stream::iter(looks)
+            .buffered(CONCURRENT_PARTS)
+            .try_collect()
+            .await?;
+        let count = |wanted| places.iter().filter(|(_, place)| *place == wanted).count();
+        let missing = places
+            .iter()
+            .find(|(_, place)| *place == PartPlace::Nowhere);
+        Ok(Self {
+            published: count(PartPlace::Published),
+            missing: missing.map(|(part, _)| part.name.clone()),
+        })
+    }
+}
+
+pub(super) async fn is_published(steps: &Steps<'_, '_>, part: &IntendedPart) -> Result<bool> {
+    if !steps.folder.files.contains_key(&part.name) {
+        return Ok(false);
+    }
+    let target = path::join(steps.lease.key, &part.name);
+    part_matches(&steps.store, &target, &steps.lease.id, part).await
+}
+
+/// Whether a part that is not published can be.
+async fn is_available(steps: &Steps<'_, '_>, part: &IntendedPart) -> Result<bool> {
+    if part.is_inline() || part.staged.is_intact(&steps.store, part.bytes).await? {
+        return Ok(true);
+    }
+    match part.moved_from(steps.lease.key) {
+        Some(begun_for) => part_matches(&steps.store, begun_for, &steps.lease.id, part).await,
+        None => Ok(false),
+    }
+}
+
+/// Looks at every part of a write of our own; the error names one that is neither staged nor published.
+pub(super) async fn unavailable_part(
+    steps: &Steps<'_, '_>,
+    parts: &[IntendedPart],
+) -> Result<Option<Error>> {
+    let looks = parts
+        .iter()
+        .filter(|part| !part.is_inline())
+        .map(|part| async move {
+            let there = is_available(steps, part).await? || is_published(steps, part).await?;
+            Ok::<_, Error>((part, there))
+        });
+    let looked: Vec<_> = stream::iter(looks)
+        .buffered(CONCURRENT_PARTS)
+        .try_collect()
+        .await?;
+    let missing = looked.iter().find(|(_, there)| !there);
+    Ok(missing.map(|(part, _)| {
+        let why = format!(
+            "part {:?} of the write is neither staged nor published; prepare it again",
+            part.name
+        );
+        incomplete(steps.lease.key, &why)
+    }))
+}

@@ -1,0 +1,127 @@
+//! Puts the dataset that was there before back where a publish cannot be finished.
+
+use super::found::{PartsFound, is_published};
+use super::intent::{IntendedPart, Intent, Operation, Phase};
+use super::lease::Lease;
+use super::steps::{Publication, Steps};
+use super::{MANIFEST, incomplete};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Puts the old dataset back after a publish that cannot be finished, where that has replaced nothing; false where it
+/// has, or that cannot be done either.
+pub(super) async fn put_back(lease: &Lease<'_>, left: &Intent) -> bool {
+    let Operation::Write {
+        overwrite,
+        manifest,
+        parts,
+    } = &left.operation
+    else {
+        return false;
+    };
+    // A part that is sent inline could land late over an old part that is still there; an upload that was aborted cannot.
+    if left.phase != Phase::Active || parts.iter().any(IntendedPart::is_inline) {
+        return false;
+    }
+    let publication = Publication {
+        overwrite: *overwrite,
+        manifest: manifest.clone().into(),
+        parts: parts.clone(),
+    };
+    let back = async {
+        let mut steps = Steps::begin(lease).await?;
+        // Before anything that is staged goes: it may be wanted yet.
+        let parts = PartsFound::look(&steps, &publication.parts).await?;
+        if parts.published > 0 || !is_whole(&steps, left).await? {
+            return Err(stuck(lease.key, parts.missing.as_deref()));
+        }
+        roll_back(&mut steps, &publication).await
+    };
+    match back.await {
+        Ok(()) => {
+            lease.release().await;
+            true
+        }
+        Err(e) => {
+            log::debug!("{}: the old dataset cannot be put back: {e}", lease.key);
+            false
+        }
+    }
+}
+
+/// After a staged part vanished: puts the marker back where the old dataset is whole, or removes what
+/// was published where nothing was there before. An error: neither can be done, and the intent stays.
+pub(super) async fn roll_back(steps: &mut Steps<'_, '_>, publication: &Publication) -> Result<()> {
+    let lease = steps.lease;
+    let intent = lease.intent().await;
+    // Nothing of this write can be completed after that.
+    lease.check().await?;
+    discard_staged(lease, &publication.parts).await;
+    check_discarded(steps, &publication.parts).await?;
+    steps.list_again().await?;
+    let parts = PartsFound::look(steps, &publication.parts).await?;
+    match intent.phase {
+        Phase::Claim => remove_published(steps, publication).await,
+        _ if parts.published > 0 => Err(stuck(lease.key, parts.missing.as_deref())),
+        _ if steps.folder.is_marked() => Ok(()),
+        _ => {
+            if !is_whole(steps, &intent).await? {
+                return Err(stuck(lease.key, parts.missing.as_deref()));
+            }
+            steps.put_marker().await
+        }
+    }
+}
+
+/// Before the old dataset is shown again: a staged part that could not be removed could still be published late.
+async fn check_discarded(steps: &Steps<'_, '_>, parts: &[IntendedPart]) -> Result<()> {
+    for part in parts.iter().filter(|part| !part.is_inline()) {
+        if part.staged.is_intact(&steps.store, part.bytes).await? {
+            let message = format!("the staged part {:?} could not be removed", part.name);
+            return Err(Error::new(ErrorKind::Unavailable, message).at(steps.lease.key));
+        }
+    }
+    Ok(())
+}
+
+/// Whether what the intent replaces is still there, but for its marker.
+async fn is_whole(steps: &Steps<'_, '_>, intent: &Intent) -> Result<bool> {
+    let (now, base) = (steps.base().await?, &intent.base);
+    let mut parts = base.parts.iter();
+    Ok(now.manifest == base.manifest && parts.all(|(name, tag)| now.parts.get(name) == Some(tag)))
+}
+
+/// Removes what a write published where no dataset was.
+pub(super) async fn remove_published(
+    steps: &Steps<'_, '_>,
+    publication: &Publication,
+) -> Result<()> {
+    let mut names = Vec::new();
+    for part in &publication.parts {
+        if is_published(steps, part).await? {
+            names.push(part.name.clone());
+        }
+    }
+    if publication.has_manifest(steps.lease).await? {
+        names.insert(0, MANIFEST.to_owned());
+    }
+    steps.remove_listed(&names).await
+}
+
+pub(super) async fn discard_staged(lease: &Lease<'_>, parts: &[IntendedPart]) {
+    for part in parts {
+        if let Err(e) = part.staged.discard(lease.store).await {
+            log::warn!("a staged part of {} could not be removed: {e}", lease.key);
+        }
+    }
+}
+
+pub(super) fn stuck(key: &str, missing: Option<&str>) -> Error {
+    let missing = missing.unwrap_or_default();
+    incomplete(
+        key,
+        &format!(
+            "its last write was interrupted after it had replaced some parts, and part {missing:?} of it is gone; \
+             write it again with overwrite=True"
+        ),
+    )
+}
