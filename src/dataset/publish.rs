@@ -19,7 +19,7 @@ use super::found::unavailable_part;
 use super::intent::{IntendedPart, Intent, Operation, Phase};
 use super::lease::Lease;
 use super::recover::{acquire, heal, publish_in_order};
-use super::roll_back::roll_back;
+use super::roll_back::{discard_staged, roll_back};
 use super::steps::{Publication, StepError, Steps};
 use super::{MANIFEST, Manifest, StagedPart, Write, already_exists, prepare, without_cas};
 use crate::error::{Error, ErrorKind, Result};
@@ -197,13 +197,8 @@ async fn publish_under(lease: &Lease<'_>, publication: &Publication) -> Result<(
 
 /// Removes what is staged, if the lease is still ours.
 async fn discard(lease: &Lease<'_>, parts: &[IntendedPart]) {
-    if lease.check().await.is_err() {
-        return;
-    }
-    for part in parts {
-        if let Err(e) = part.staged.discard(lease.store).await {
-            log::warn!("a staged part of {} could not be removed: {e}", lease.key);
-        }
+    if lease.check().await.is_ok() {
+        discard_staged(lease, parts).await;
     }
 }
 

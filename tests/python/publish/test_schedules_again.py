@@ -97,3 +97,73 @@ def test_a_refusal_before_anything_was_replaced_puts_the_old_dataset_back(half: 
     assert half.intent() is None
     half.server.restart()
     half.check(1)
+
+
+def refuse(half: World, *parts: int) -> None:
+    """No upload of these parts can be completed, and that does not pass."""
+    for part in parts:
+        half.server.on("complete", f"part-{part:05}.parquet", "400", times=1000)
+
+
+def test_nothing_is_put_back_while_an_upload_cannot_be_aborted(half: World) -> None:
+    """It could be completed yet, over a part of the dataset that is shown again."""
+    refuse(half, 0, 1)
+    stays = half.server.on("abort", "part-00001.parquet", "403", times=1000)
+    with pytest.raises(pds.RemoteStoreError, match="interrupted"):
+        half.write("a", 2, 2)
+    for _ in range(2):
+        with pytest.raises(pds.RemoteStoreError):
+            half.read("c")
+        assert half.intent() is not None
+        assert not half.has(MARKER)
+    stays.times = 0
+    assert half.read("c") == 1
+    assert half.intent() is None
+    half.server.restart()
+    half.check(1)
+
+
+@pytest.mark.parametrize("lands", ["before", "after", "never"])
+def test_a_complete_on_its_way_beside_one_that_is_refused(half: World, lands: str) -> None:
+    """The first part's is not answered, and no other will be done."""
+    late = half.server.on("complete", "part-00000.parquet", "late", client="a")
+    refuse(half, 0, 1)
+    # Not to be sent again by its own writer.
+    half.server.stop("a", "503", after=late)
+    writing = half.start("a", 2, 2)
+    late.wait()
+    if lands == "before":
+        late.land()
+    writing.wait()
+    assert writing.error is not None
+    time.sleep(1.2 * LEASE)
+    if lands == "before":
+        # A part of the old dataset is gone, and one of the new cannot come: that is said, and healed by a new write.
+        with pytest.raises(pds.DatasetIncomplete):
+            half.read("c")
+    else:
+        assert half.read("c") == 1
+        assert half.intent() is None
+    if lands == "after":
+        assert [answer.status for answer in late.land()] == [404]
+    half.server.restart()
+    half.check(2 if lands == "before" else 1)
+
+
+def test_parts_that_are_sent_whole_are_not_put_back(store_class: frozenset[str]) -> None:
+    """A part that is sent late would land on the old dataset; what the intent carries can be finished at any time."""
+    with world(store_class, "inline") as found:
+        found.write("b", 1, 2)
+        late = found.server.on("put", "part-00000.parquet", "late", client="a")
+        refused = found.server.on("put", "part-00001.parquet", "400", times=1000)
+        writing = found.start("a", 2, 2)
+        late.wait()
+        writing.wait()
+        assert writing.error is not None
+        with pytest.raises(pds.RemoteStoreError):
+            found.read("c")
+        assert not found.has(MARKER)
+        late.land()
+        refused.times = 0
+        assert found.read("c") == 2
+        found.check(2)
