@@ -3,7 +3,7 @@
 //!
 //! The history of the pointer is recorded request by request and compared with a model: what each
 //! commit may change, that acknowledged rows are there exactly once and refused rows never.
-//! `PDS_SIMULATION_SEED` replays one seed, `PDS_SOAK` runs ten thousand.
+//! `PDS_SIMULATION_SEED` replays one seed or a range (`0..500`), `PDS_SOAK` runs ten thousand.
 
 mod clock;
 mod datasets;
@@ -366,9 +366,10 @@ fn run_seeds(seeds: std::ops::Range<u64>, weather: Weather) {
 }
 
 fn seeds(usual: u64) -> std::ops::Range<u64> {
-    if let Ok(seed) = std::env::var("PDS_SIMULATION_SEED") {
-        let seed = seed.parse().unwrap();
-        return seed..seed + 1;
+    if let Ok(seeds) = std::env::var("PDS_SIMULATION_SEED") {
+        let (first, end) = seeds.split_once("..").unwrap_or((&seeds, ""));
+        let first = first.parse().unwrap();
+        return first..end.parse().unwrap_or(first + 1);
     }
     0..if std::env::var_os("PDS_SOAK").is_some() {
         10_000
