@@ -223,7 +223,9 @@ class Table(Snapshot):
 
         Args:
             data: Any object with `__arrow_c_stream__`, streamed in bounded memory. Columns are matched
-                by name; those that are missing are null.
+                by name; those that are missing are null. A column may have another type if every value
+                has its equal in the table's: fewer bits or digits, a coarser unit of time, another zone or
+                dictionary.
             idempotency_key: Up to 1024 bytes. A second write with the same key changes nothing and gives
                 the first one's result with `replayed=True`.
 

@@ -16,7 +16,7 @@ use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 
 use super::checked::checked;
 use super::sql::{self, Rewrite};
-use super::write::widens;
+use super::types::keeps_values;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::parquet::types::{batch_of, convert};
@@ -309,7 +309,7 @@ impl Context<'_> {
                 return Ok(self.kept(place));
             };
             let (from, to) = (found.data_type(), field.data_type());
-            check_fits(field.name(), from, to, widens(from, to))?;
+            check_fits(field.name(), from, to, keeps_values(from, to))?;
             Ok(Value::Column(at))
         });
         values.collect()
@@ -327,7 +327,7 @@ impl Context<'_> {
             // Between numbers as SQL assigns; what does not fit is refused then.
             let is_number = kind.is_numeric() && to.is_numeric();
             let cuts = to.is_integer() && !kind.is_integer();
-            let fits = widens(&kind, to) || (is_number && !cuts);
+            let fits = keeps_values(&kind, to) || (is_number && !cuts);
             check_fits(column, &kind, to, fits)?;
             values[place] = Value::Computed(expr);
         }

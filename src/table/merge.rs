@@ -25,8 +25,9 @@ use super::keys::{KeySet, matched_by};
 use super::rows::Rows;
 use super::schema::Columns;
 use super::snapshot::{Snapshot, Table};
+use super::types::keeps_values;
 use super::unit::Unit;
-use super::write::{Upload, check_key, conform, is_certain, remove, upload, widens};
+use super::write::{Upload, check_key, conform, is_certain, remove, upload};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::types::convert;
 use crate::part::blocking;
@@ -227,7 +228,7 @@ impl Merging {
                     format!("the source has no column {name:?}, and rows are matched by it");
                 return Err(Error::invalid(message));
             };
-            if !widens(found.data_type(), field.data_type()) {
+            if !keeps_values(found.data_type(), field.data_type()) {
                 let message = format!(
                     "column {name:?} is {} in the table and {} in the source; cast it first",
                     field.data_type(),

@@ -49,6 +49,7 @@ mod spell_out;
 mod sql;
 mod statistics;
 pub mod tombstone;
+mod types;
 mod unit;
 mod upsert;
 pub mod vacuum;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
-use arrow_schema::{ArrowError, DataType, Field, Fields, SchemaRef};
+use arrow_schema::{ArrowError, SchemaRef};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::actions::{Append, Overwrite};
@@ -13,6 +13,7 @@ use super::format::{DataFile, Manifest};
 use super::group::commit_together;
 use super::schema::Columns;
 use super::statistics::Statistics;
+use super::types::keeps_values;
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
@@ -253,7 +254,7 @@ pub(crate) fn conform(
         }
         match place {
             Some((place, found)) => {
-                if !widens(found.data_type(), field.data_type()) {
+                if !keeps_values(found.data_type(), field.data_type()) {
                     let message = format!(
                         "column {:?} is {} in the schema and {} in the data; cast it first",
                         field.name(),
@@ -297,37 +298,4 @@ fn fit(batch: &RecordBatch, places: &[Option<usize>], schema: &SchemaRef) -> Res
     });
     let columns = columns.collect::<Result<Vec<_>>>()?;
     batch_of(schema, columns, batch.num_rows())
-}
-
-/// Whether every value of `from` has its equal in `to`.
-pub(super) fn widens(from: &DataType, to: &DataType) -> bool {
-    use DataType as D;
-    let text = |t: &D| matches!(t, D::Utf8 | D::LargeUtf8 | D::Utf8View);
-    let binary = |t: &D| matches!(t, D::Binary | D::LargeBinary | D::BinaryView);
-    let bits = |t: &D| t.primitive_width().unwrap_or_default();
-    let fits = |from: &Field, to: &Field| {
-        (to.is_nullable() || !from.is_nullable()) && widens(from.data_type(), to.data_type())
-    };
-    match (from, to) {
-        _ if from == to => true,
-        (D::Dictionary(_, value), _) => widens(value, to),
-        (D::FixedSizeBinary(_), _) => binary(to),
-        (D::List(from) | D::LargeList(from), D::LargeList(to)) | (D::List(from), D::List(to)) => {
-            fits(from, to)
-        }
-        (D::Struct(from), D::Struct(to)) => {
-            let named =
-                |fields: &Fields| fields.iter().map(|f| f.name().clone()).collect::<Vec<_>>();
-            named(from) == named(to) && from.iter().zip(to).all(|(from, to)| fits(from, to))
-        }
-        (D::Decimal128(digits, scale), D::Decimal128(more, same) | D::Decimal256(more, same))
-        | (D::Decimal256(digits, scale), D::Decimal256(more, same)) => {
-            digits <= more && scale == same
-        }
-        (D::Null, _) | (D::Float16, D::Float32 | D::Float64) | (D::Float32, D::Float64) => true,
-        _ if from.is_signed_integer() && to.is_signed_integer() => bits(from) <= bits(to),
-        _ if from.is_unsigned_integer() && to.is_unsigned_integer() => bits(from) <= bits(to),
-        _ if from.is_unsigned_integer() && to.is_signed_integer() => bits(from) < bits(to),
-        _ => (text(from) && text(to)) || (binary(from) && binary(to)),
-    }
 }

@@ -11,7 +11,7 @@ use crate::parquet::writer::check_schema;
 use crate::table::commit::Change;
 use crate::table::format::{Base64, Column, Manifest, Operation, TableSchema};
 use crate::table::schema::{Columns, encode};
-use crate::table::write::widens;
+use crate::table::types::widens;
 
 /// A change of a table's columns. Rows that were written before have nulls in columns that were added.
 #[derive(Debug, Clone)]

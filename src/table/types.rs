@@ -1,0 +1,110 @@
+//! Which types of columns values may have where another is wanted.
+
+use arrow_schema::{DataType, Field, Fields, TimeUnit};
+
+/// Whether a column of files of type `from` may be one of type `to` without writing them again: every value has its
+/// equal there, and values have the same order and the same statistics.
+pub(super) fn widens(from: &DataType, to: &DataType) -> bool {
+    match (from, to) {
+        (DataType::Dictionary(_, value), _) if from != to => widens(value, to),
+        (
+            DataType::Decimal128(digits, scale),
+            DataType::Decimal128(more, same) | DataType::Decimal256(more, same),
+        )
+        | (DataType::Decimal256(digits, scale), DataType::Decimal256(more, same)) => {
+            digits <= more && scale == same
+        }
+        _ => is_plain(from, to) || within(from, to, &widens),
+    }
+}
+
+/// Whether rows that are written may have `from` where the column has `to`: every value has its equal there, or is found
+/// out of range when it is converted.
+pub(super) fn keeps_values(from: &DataType, to: &DataType) -> bool {
+    use DataType as D;
+    match (from, to) {
+        _ if from == to => true,
+        (D::Dictionary(_, from), D::Dictionary(_, to)) => keeps_values(from, to),
+        (D::Dictionary(_, value), _) => keeps_values(value, to),
+        (_, D::Dictionary(_, value)) => keeps_values(from, value),
+        // The same moments, whatever the zone is called.
+        (D::Timestamp(unit, zone), D::Timestamp(finer, other)) => {
+            zone.is_some() == other.is_some() && is_finer(*unit, *finer)
+        }
+        (D::Duration(unit), D::Duration(finer))
+        | (D::Time32(unit) | D::Time64(unit), D::Time32(finer) | D::Time64(finer)) => {
+            is_finer(*unit, *finer)
+        }
+        (_, D::Float32 | D::Float64) if from.is_integer() => {
+            // A float of 32 bits has 24 for digits, one of 64 has 53.
+            bits(from) < bits(to)
+        }
+        _ => match (decimal(from), decimal(to)) {
+            (Some((digits, scale)), Some((more, finer))) => {
+                scale <= finer && digits - scale <= more - finer
+            }
+            _ => is_plain(from, to) || within(from, to, &keeps_values),
+        },
+    }
+}
+
+/// Rules that hold for columns of files and for rows alike.
+fn is_plain(from: &DataType, to: &DataType) -> bool {
+    use DataType as D;
+    let text = |t: &D| matches!(t, D::Utf8 | D::LargeUtf8 | D::Utf8View);
+    let binary = |t: &D| matches!(t, D::Binary | D::LargeBinary | D::BinaryView);
+    match (from, to) {
+        _ if from == to => true,
+        (D::FixedSizeBinary(_), _) => binary(to),
+        (D::Null, _) | (D::Float16, D::Float32 | D::Float64) | (D::Float32, D::Float64) => true,
+        _ if from.is_signed_integer() && to.is_signed_integer() => bits(from) <= bits(to),
+        _ if from.is_unsigned_integer() && to.is_unsigned_integer() => bits(from) <= bits(to),
+        _ if from.is_unsigned_integer() && to.is_signed_integer() => bits(from) < bits(to),
+        _ => (text(from) && text(to)) || (binary(from) && binary(to)),
+    }
+}
+
+/// The rule within lists and structs.
+fn within(from: &DataType, to: &DataType, rule: &dyn Fn(&DataType, &DataType) -> bool) -> bool {
+    use DataType as D;
+    let fits = |from: &Field, to: &Field| {
+        (to.is_nullable() || !from.is_nullable()) && rule(from.data_type(), to.data_type())
+    };
+    match (from, to) {
+        (D::List(from) | D::LargeList(from), D::LargeList(to)) | (D::List(from), D::List(to)) => {
+            fits(from, to)
+        }
+        (D::Struct(from), D::Struct(to)) => {
+            let named =
+                |fields: &Fields| fields.iter().map(|f| f.name().clone()).collect::<Vec<_>>();
+            named(from) == named(to) && from.iter().zip(to).all(|(from, to)| fits(from, to))
+        }
+        _ => false,
+    }
+}
+
+fn bits(data_type: &DataType) -> usize {
+    data_type.primitive_width().unwrap_or_default()
+}
+
+/// Digits, and how many of them are behind the point.
+fn decimal(data_type: &DataType) -> Option<(i16, i16)> {
+    use DataType::{Decimal32, Decimal64, Decimal128, Decimal256};
+    match data_type {
+        Decimal32(digits, scale)
+        | Decimal64(digits, scale)
+        | Decimal128(digits, scale)
+        | Decimal256(digits, scale) => Some((i16::from(*digits), i16::from(*scale))),
+        _ => None,
+    }
+}
+
+fn is_finer(unit: TimeUnit, finer: TimeUnit) -> bool {
+    let place = |unit| match unit {
+        TimeUnit::Second => 0,
+        TimeUnit::Millisecond => 1,
+        TimeUnit::Microsecond => 2,
+        TimeUnit::Nanosecond => 3,
+    };
+    place(unit) <= place(finer)
+}
