@@ -149,17 +149,17 @@ doubled:
 		| awk 'seen[$$1]++ { print "two versions of " $$1; bad = 1 } END { exit bad }'
 
 # `cargo clippy` and `cargo doc` would check every dependency once more, beside the build that the tests need: the linter
-# compiles the workspace in place of rustc, over that build, and rustdoc is pointed to it.
+# compiles the workspace in place of rustc, for the tests too, and rustdoc is pointed to that build.
 CARGO_BUILD := --locked --release --config tools/gate.toml --workspace --all-features
+LINTED := CLIPPY_ARGS='-D__CLIPPY_HACKERY__warnings' RUSTC_WORKSPACE_WRAPPER=clippy-driver
 clippy: $(VENV)/.installed $(PYO3_CONFIG_FILE)
-	CLIPPY_ARGS='-D__CLIPPY_HACKERY__warnings' RUSTC_WORKSPACE_WRAPPER=clippy-driver \
-		cargo build $(CARGO_BUILD) --all-targets
+	$(LINTED) cargo build $(CARGO_BUILD) --all-targets
 
 rustdoc: $(PYO3_CONFIG_FILE)
-	$(PYTHON) tools/rustdoc $(CARGO_BUILD)
+	$(LINTED) $(PYTHON) tools/rustdoc $(CARGO_BUILD)
 
 test-rust: $(PYO3_CONFIG_FILE)
-	cargo test $(CARGO_BUILD) --lib --tests $(ARGS)
+	$(LINTED) cargo test $(CARGO_BUILD) --lib --tests $(ARGS)
 
 mypy: build
 	$(BIN)/mypy
