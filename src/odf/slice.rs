@@ -84,7 +84,11 @@ pub(super) struct Written {
 
 /// Removes a slice that is in no block.
 pub(super) async fn remove(chain: &Chain, slice: &Slice) {
-    let path = chain.data_path(&slice.physical.to_string());
+    remove_named(chain, &slice.physical).await;
+}
+
+async fn remove_named(chain: &Chain, physical: &Multihash) {
+    let path = chain.data_path(&physical.to_string());
     if let Err(e) = chain.store().delete(&path).await {
         log::warn!("{path} is in no block and could not be removed: {e}");
     }
@@ -137,7 +141,11 @@ pub(super) async fn write_slice(
             .ok_or_else(|| Error::other("a slice was not hashed"))?;
         let physical = Multihash::new(SHA3_256, &digest);
         let target = chain.data_path(&physical.to_string());
-        file.staged.publish(store, &target).await?;
+        if let Err(e) = file.staged.publish(store, &target).await {
+            // It may have its name all the same.
+            remove_named(chain, &physical).await;
+            return Err(e);
+        }
         Ok((logical, latest, physical))
     };
     let (logical, latest, physical) = match named.await {

@@ -10,9 +10,9 @@ use std::io::Write;
 use std::sync::{Arc, Condvar, Mutex};
 
 use bytes::Bytes;
-use object_store::PutMode;
 use object_store::multipart::PartId;
 use object_store::path::Path;
+use object_store::{CopyMode, PutMode};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -283,10 +283,15 @@ impl Staged {
                     .complete_multipart(&key, upload, pieces)
                     .await
                     .map_err(|e| store.error(e, begun_for))?;
-                if begun_for != target {
-                    store.rename(begun_for, target).await?;
+                if begun_for == target {
+                    return Ok(());
                 }
-                Ok(())
+                let copied = store.copy(begun_for, target, CopyMode::Overwrite).await;
+                // Whether or not it was copied: nobody asks for it by the name it was begun for.
+                if let Err(e) = store.delete(begun_for).await {
+                    log::warn!("{begun_for} could not be removed: {e}");
+                }
+                copied
             }
         }
     }
