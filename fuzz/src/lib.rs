@@ -8,6 +8,8 @@ use arrow_array::{
 };
 use object_store::GetOptions;
 use parquet::arrow::ArrowWriter;
+use parquet::basic::Compression;
+use parquet::file::properties::{WriterProperties, WriterVersion};
 use pds::dataset::{self, Layout, Task, Write};
 use pds::odf::Block;
 use pds::parquet::options::WriteOptions;
@@ -119,9 +121,17 @@ async fn files() -> Seeds {
         all.push((kind, bytes));
     }
     let batch = rows(0);
-    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), None).expect("a writer");
-    writer.write(&batch).expect("rows");
-    all.push(("part", writer.into_inner().expect("a file")));
+    let deltas = WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_writer_version(WriterVersion::PARQUET_2_0);
+    let snappy = WriterProperties::builder().set_compression(Compression::SNAPPY);
+    for properties in [WriterProperties::builder(), deltas, snappy] {
+        let properties = Some(properties.build());
+        let mut writer =
+            ArrowWriter::try_new(Vec::new(), batch.schema(), properties).expect("a writer");
+        writer.write(&batch).expect("rows");
+        all.push(("part", writer.into_inner().expect("a file")));
+    }
     all
 }
 

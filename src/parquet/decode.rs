@@ -13,7 +13,7 @@ use super::dictionary::restore;
 use super::file::PartFile;
 use super::flat;
 use super::narrow::convert_all;
-use super::panic_text;
+use super::{pages, panic_text};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Rows that are decoded into one array at most; a footer may claim any number.
@@ -98,6 +98,14 @@ fn check_chunks(file: &PartFile, group: usize, root: usize, chunks: &Chunks) -> 
             .slice(&file.chunk_range(group, leaf))
             .ok_or_else(|| Error::other("a column chunk was not fetched"))?;
         file.check_chunk(group, leaf, &bytes)?;
+        let column = file.metadata().row_group(group).column(leaf);
+        pages::check(
+            window(file, chunks),
+            &bytes,
+            column,
+            group_rows(file, group),
+        )
+        .map_err(|why| undecodable(file, root, group, &why))?;
     }
     Ok(())
 }

@@ -17,9 +17,11 @@ mod nested;
 pub mod options;
 mod output;
 mod pack;
+pub(crate) mod pages;
 pub(crate) mod projection;
 pub mod seal;
 mod size;
+mod thrift;
 pub mod types;
 pub mod writer;
 

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::properties::WriterProperties;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -24,7 +25,7 @@ use super::pruning::OfFiles;
 use super::schema::Columns;
 use super::statistics::extreme;
 use crate::error::{Error, Result};
-use crate::parquet::{footer, panic_text};
+use crate::parquet::{footer, pages, panic_text};
 
 const TEXTS: [&str; 4] = ["path", "min", "max", "null_counts"];
 /// The names of columns, where a file is read by them.
@@ -77,16 +78,16 @@ fn json(value: &impl Serialize) -> String {
 }
 
 /// The files that a segment lists, those that have left included.
-pub(super) fn decode(bytes: Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
+pub(super) fn decode(bytes: &Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
     let broken = |why: &str| corrupted(&segment.path, &format!("it is no Parquet file: {why}"));
-    footer::check_file(&bytes).map_err(broken)?;
+    footer::check_file(bytes).map_err(broken)?;
     std::panic::catch_unwind(|| decode_checked(bytes, segment))
         .unwrap_or_else(|panic| Err(broken(panic_text(panic.as_ref()))))
 }
 
 /// Reads a list that anybody may have written.
 #[cfg(feature = "testing")]
-pub(crate) fn decode_any(bytes: Bytes, files: u32) {
+pub(crate) fn decode_any(bytes: &Bytes, files: u32) {
     let segment = Segment {
         data_files: files,
         ..describe(String::new(), bytes.len() as u64, &[], None)
@@ -94,9 +95,9 @@ pub(crate) fn decode_any(bytes: Bytes, files: u32) {
     let _ = decode(bytes, &segment);
 }
 
-fn decode_checked(bytes: Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
+fn decode_checked(bytes: &Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
     let broken = |why: &str| corrupted(&segment.path, why);
-    let read = ParquetRecordBatchReaderBuilder::try_new(bytes)
+    let read = ParquetRecordBatchReaderBuilder::try_new(bytes.clone())
         .map_err(|e| broken("it is no Parquet file").caused_by(e))?;
     let wanted = u64::from(segment.data_files);
     let other = |count: u64| broken(&format!("it lists {count} files and not {wanted}"));
@@ -104,6 +105,11 @@ fn decode_checked(bytes: Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
     let claimed = read.metadata().file_metadata().num_rows();
     if u64::try_from(claimed) != Ok(wanted) {
         return Err(other(claimed.unsigned_abs()));
+    }
+    for group in read.metadata().row_groups() {
+        for column in group.columns() {
+            check_pages(bytes, column, group.num_rows()).map_err(|why| broken(&why))?;
+        }
     }
     let read = read.with_batch_size(BATCH_ROWS).build();
     let mut files = Vec::new();
@@ -127,6 +133,15 @@ fn decode_checked(bytes: Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
         return Err(broken(&why));
     }
     Ok(files)
+}
+
+fn check_pages(bytes: &Bytes, column: &ColumnChunkMetaData, rows: i64) -> Result<(), String> {
+    let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+    let (start, length) = column.byte_range();
+    let chunk = bytes.get(place(start)..place(start.saturating_add(length)));
+    let chunk = chunk.ok_or("a column lies beyond its end")?;
+    let rows = usize::try_from(rows).unwrap_or_default();
+    pages::check(bytes.clone(), chunk, column, rows)
 }
 
 fn rows(batch: &RecordBatch, files: &mut Vec<DataFile>) -> Option<()> {
@@ -273,7 +288,7 @@ mod tests {
             ids: [1, 2, 3].into(),
         };
         let segment = describe("s".to_owned(), 5, &files, Some(&columns));
-        assert_eq!(decode(bytes.clone(), &segment).unwrap(), files);
+        assert_eq!(decode(&bytes, &segment).unwrap(), files);
         assert_eq!((segment.data_files, segment.total_rows), (1000, 10_000));
         assert_eq!(
             segment.min,
@@ -294,16 +309,16 @@ mod tests {
             data_files: u32::MAX,
             ..fewer.clone()
         };
-        assert!(decode(bytes.clone(), &many).is_err());
+        assert!(decode(&bytes, &many).is_err());
         for (bytes, says) in [(bytes, "1000"), (Bytes::from_static(b"PAR1"), "Parquet")] {
-            assert!(decode(bytes, &fewer).unwrap_err().message().contains(says));
+            assert!(decode(&bytes, &fewer).unwrap_err().message().contains(says));
         }
         // Room for two thousand million row groups would end the process.
         let footer =
             b"\x15\x02\x19\x1c\x48\x06schema\x15\x00\x00\x16\x00\x19\xfc\xff\xff\xff\xff\x07";
         let length = u32::try_from(footer.len()).unwrap().to_le_bytes();
         let hostile = [&b"PAR1"[..], footer, &length, b"PAR1"].concat();
-        let error = decode(hostile.into(), &fewer).unwrap_err();
+        let error = decode(&hostile.into(), &fewer).unwrap_err();
         assert!(error.message().contains("longer than the footer"));
     }
 }

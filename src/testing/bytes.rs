@@ -123,7 +123,7 @@ fn pointer(bytes: &[u8]) {
 /// A list of as many files as the first byte says.
 fn segment(bytes: &[u8]) {
     if let Some((files, list)) = bytes.split_first() {
-        crate::table::decode_segment(Bytes::copy_from_slice(list), u32::from(*files));
+        crate::table::decode_segment(&Bytes::copy_from_slice(list), u32::from(*files));
     }
 }
 

@@ -16,6 +16,7 @@ import pytest
 import pds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 # Reads with 2 GiB of address space beyond what the process has at the start, so that room made for what a
@@ -115,26 +116,119 @@ def test_a_footer_that_claims_more_rows_than_there_are(tmp_path: Path, rows: int
     _refused(_outcome(tmp_path, content, rows))
 
 
-def test_page_headers_that_claim_two_gigabytes(tmp_path: Path) -> None:
+def _number(content: bytes, at: int) -> tuple[int, int]:
+    """A number of seven bits a byte, and where it ends."""
+    value = shift = 0
+    while content[at] >= 0x80:
+        value |= (content[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return value | content[at] << shift, at + 1
+
+
+def _changed(table: pa.Table, change: Callable[[bytes], bytes], **options: object) -> bytes:
+    """A file of one column chunk that was changed, at the end of the file, and may be longer then."""
     sink = io.BytesIO()
-    table = pa.table({"c": pa.array(range(300), pa.int64())})
-    pq.write_table(table, sink, use_dictionary=False, compression="zstd", write_statistics=False)
+    pq.write_table(table, sink, write_statistics=False, **options)
     content = sink.getvalue()
-    start = pq.ParquetFile(sink).metadata.row_group(0).column(0).data_page_offset
-    # A data page: the uncompressed size is the second field, a number of seven bits a byte.
-    header = content[start : start + 20]
-    assert header.startswith(b"\x15\x00\x15")
-    end = 4 + next(i for i, byte in enumerate(header[3:]) if byte < 0x80)
-    grown = b"\x15\x00\x15" + _varint(2 * (2**31 - 1))
-    patched = content[:start] + grown + content[start + end :]
-    shift = len(grown) - end
-    length = struct.unpack("<I", patched[-8:-4])[0]
-    metadata = pq.ParquetFile(sink).metadata.row_group(0).column(0)
-    old = _varint(2 * metadata.total_compressed_size)
-    new = _varint(2 * (metadata.total_compressed_size + shift))
-    footer = patched[-8 - length : -8].replace(b"\x16" + old, b"\x16" + new)
-    patched = patched[: -8 - length] + footer + struct.pack("<I", len(footer)) + b"PAR1"
-    _refused(_outcome(tmp_path, patched, 300))
+    column = pq.ParquetFile(sink).metadata.row_group(0).column(0)
+    start = column.dictionary_page_offset or column.data_page_offset
+    end = start + column.total_compressed_size
+    chunk = change(content[start:end])
+    length = struct.unpack("<I", content[-8:-4])[0]
+    footer = content[-8 - length : -8]
+    # The one length of the chunk, or both where they are the same.
+    footer = footer.replace(b"\x16" + _varint(2 * (end - start)), b"\x16" + _varint(2 * len(chunk)))
+    return content[:start] + chunk + footer + struct.pack("<I", len(footer)) + b"PAR1"
+
+
+def _with_lengths(chunk: bytes, uncompressed: int, change: Callable[[bytes], bytes] = lambda rest: rest) -> bytes:
+    """The first page, a data page, with another length; `change` has what follows its lengths."""
+    assert chunk.startswith(b"\x15\x00\x15")
+    _, at = _number(chunk, 3)
+    compressed, end = _number(chunk, at + 1)
+    rest = change(chunk[end:])
+    longer = compressed // 2 + len(rest) - len(chunk[end:])
+    return b"\x15\x00\x15" + _varint(2 * (uncompressed or longer)) + b"\x15" + _varint(2 * longer) + rest
+
+
+@pytest.mark.parametrize("compression", ["snappy", "gzip", "lz4", "zstd", "brotli"])
+def test_page_headers_that_claim_two_gigabytes(tmp_path: Path, compression: str) -> None:
+    table = pa.table({"c": pa.array(range(300), pa.int64())})
+    change = lambda chunk: _with_lengths(chunk, 2**31 - 1)  # noqa: E731
+    _refused(_outcome(tmp_path, _changed(table, change, use_dictionary=False, compression=compression), 300))
+
+
+@pytest.mark.parametrize(
+    "data_type", [pa.int32(), pa.int64(), pa.string(), pa.binary(5), pa.list_(pa.string())], ids=str
+)
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_dictionaries_that_claim_two_billion_values(tmp_path: Path, data_type: pa.DataType, compression: str) -> None:
+    def change(chunk: bytes) -> bytes:
+        # The struct of a dictionary page, and the number of its values.
+        at = chunk.index(b"\x4c\x15") + 2
+        _, end = _number(chunk, at)
+        return chunk[:at] + _varint(2 * (2**31 - 1)) + chunk[end:]
+
+    values = pa.array([f"{n % 9:05}" for n in range(300)])
+    if pa.types.is_integer(data_type):
+        values = values.cast(pa.int64())
+    elif pa.types.is_list(data_type):
+        values = pa.array([[value] for value in values.to_pylist()])
+    table = pa.table({"c": values.cast(data_type)})
+    content = _changed(table, change, compression=compression, data_page_version="1.0")
+    _refused(_outcome(tmp_path, content, 300))
+
+
+@pytest.mark.parametrize("claimed", [2**20, 2**32, 2**36, 2**62], ids=["1m", "4g", "64g", "2^62"])
+@pytest.mark.parametrize("encoding", ["DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "list"])
+def test_deltas_that_claim_more_values_than_there_are(
+    tmp_path: Path, encoding: str, claimed: int, nested: bool
+) -> None:
+    block = b"\x80\x02\x04" if encoding == "DELTA_BINARY_PACKED" else b"\x80\x01\x04"
+
+    def change(rest: bytes) -> bytes:
+        assert rest.count(block + _varint(300)) == (2 if encoding == "DELTA_BYTE_ARRAY" else 1)
+        return rest.replace(block + _varint(300), block + _varint(claimed))
+
+    values = pa.array(range(300), pa.int64())
+    if encoding != "DELTA_BINARY_PACKED":
+        values = values.cast(pa.string())
+    if nested:
+        values = pa.ListArray.from_arrays(range(301), values)
+    options = {"compression": "none", "use_dictionary": False, "column_encoding": encoding}
+    content = _changed(pa.table({"c": values}), lambda chunk: _with_lengths(chunk, 0, change), **options)
+    if encoding == "DELTA_BINARY_PACKED":
+        # No room is made for those, and the values are all there.
+        assert _outcome(tmp_path, content, 300)[0] == ["read"] * 3
+    else:
+        _refused(_outcome(tmp_path, content, 300))
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "lz4", "zstd", "brotli"])
+@pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", None], ids=str)
+def test_what_is_sound_is_read(memory_store: pds.Store, version: str, compression: str, encoding: str | None) -> None:
+    """Texts that compress to nothing, share their beginnings, are null, empty, long or in lists."""
+    rows = 5000
+    texts = {
+        "same": ["x" * 2000] * rows,
+        "shared": [f"{'prefix' * (n % 7)}{n:06}" for n in range(rows)],
+        "nulls": [None if n % 3 else "" for n in range(rows)],
+        "long": ["y" * 300_000 if n == 77 else "z" for n in range(rows)],
+        "none": pa.nulls(rows, pa.string()),
+    }
+    lists = [None if n % 11 == 0 else [None, "a" * (n % 5)] * (n % 4) for n in range(rows)]
+    table = pa.table({**texts, "lists": lists})
+    sink = io.BytesIO()
+    options = {"use_dictionary": False, "column_encoding": encoding} if encoding else {}
+    pq.write_table(table, sink, compression=compression, data_page_version=version, data_page_size=4000, **options)
+    memory_store.write("t/new.parquet", sink.getvalue())
+    found = pds.Table.create(memory_store, "t", table.schema)
+    found.add_files(["t/new.parquet"])
+    assert found.scan().to_pyarrow().equals(table)
+    middle = found.scan(where="shared LIKE '%002%'").to_pyarrow()
+    assert middle.num_rows == sum("002" in text for text in texts["shared"])
 
 
 def test_what_was_changed_is_not_decoded(memory_store: pds.Store) -> None:
