@@ -254,9 +254,8 @@ impl Drop for StageWriter {
 }
 
 impl Staged {
-    /// Makes the bytes visible as `target`, replacing what was there.
-    ///
-    /// Can be repeated after a crash: see `is_done` of the caller, who knows what the object holds.
+    /// Makes the bytes visible as `target`, replacing what was there. What it was begun for is the name of this write
+    /// alone.
     pub async fn publish(&self, store: &Store, target: &str) -> Result<()> {
         match self {
             Self::Inline { bytes } => {
@@ -279,10 +278,14 @@ impl Staged {
                         content_id: id.clone(),
                     })
                     .collect();
-                multipart
-                    .complete_multipart(&key, upload, pieces)
-                    .await
-                    .map_err(|e| store.error(e, begun_for))?;
+                let completed = multipart.complete_multipart(&key, upload, pieces).await;
+                match completed.map_err(|e| store.error(e, begun_for)) {
+                    Ok(_) => {}
+                    // Sent again after an answer that was lost: the name is that of one write.
+                    Err(e)
+                        if e.kind() == ErrorKind::NotFound && store.is_file(begun_for).await? => {}
+                    Err(e) => return Err(e),
+                }
                 if begun_for == target {
                     return Ok(());
                 }

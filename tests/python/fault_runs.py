@@ -35,6 +35,8 @@ LIMIT_SECONDS = 60
 # So many at once on so few cores: an answer that is late is none that does not come.
 PATIENT = {"stall_timeout": "1.2"}
 AT_ONCE = 20
+# Of those that upload much.
+FEW_AT_ONCE = 3
 # More requests than an operation has.
 ENDLESS = 10_000
 # A body this large is given the time of a slow line, which is more than a test can wait.
@@ -58,14 +60,18 @@ class Run(NamedTuple):
         return dict.fromkeys(range(self.number, last), self.fault)
 
 
-def plan(requests: Sequence[Request], faults: Iterable[str], *, lasts: bool) -> list[Run]:
-    """The runs of an operation that sends these requests."""
+def plan(requests: Sequence[Request], faults: Iterable[str], *, lasts: bool, verbs: str = "") -> list[Run]:
+    """The runs of an operation that sends these requests; `verbs` (joined by ``|``) are those that are hit."""
     return [
         Run(number, request, fault, lasts)
         for fault in faults
         for number, request in enumerate(requests)
-        if _can_hit(request, fault)
+        if _can_hit(request, fault) and (not verbs or request.verb in verbs.split("|"))
     ]
+
+
+# What makes an upload an object of another name.
+ENDS_UPLOADS = "complete|copy|delete"
 
 
 def _can_hit(request: Request, fault: str) -> bool:
@@ -149,9 +155,11 @@ def servers(count: int) -> Iterator[queue.SimpleQueue[ScriptedS3]]:
         yield free
 
 
-def run_all(runs: Sequence[Run], before: dict[str, Stored], work: Callable[[ScriptedS3, Run], None]) -> None:
+def run_all(
+    runs: Sequence[Run], before: dict[str, Stored], work: Callable[[ScriptedS3, Run], None], at_once: int = AT_ONCE
+) -> None:
     """Have `work` judge every run on a server that holds `before`; fail with all that failed."""
-    with servers(min(AT_ONCE, len(runs))) as free, ThreadPoolExecutor(AT_ONCE) as pool:
+    with servers(min(at_once, len(runs))) as free, ThreadPoolExecutor(at_once) as pool:
 
         def one(run: Run) -> str | None:
             server = free.get()

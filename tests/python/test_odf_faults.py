@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import pds
-from fault_runs import DISTINCT, LASTING, Case, Operation, Run, ended, plan, run_all, store
+from fault_runs import DISTINCT, ENDS_UPLOADS, FEW_AT_ONCE, LASTING, Case, Operation, Run, ended, plan, run_all, store
 from pds import odf
 from scripted_s3 import FAULTS
 
@@ -140,11 +140,17 @@ def test_any_fault(name: str, fault: str, *, lasts: bool) -> None:
     run_all(plan(case.requests, [fault], lasts=lasts), case.before, case.judge)
 
 
+def test_one_fault_where_an_upload_ends() -> None:
+    case = _Case(LARGE["ingest"])
+    faults = ["403", "500 after", "drop after"]
+    run_all(plan(case.requests, faults, lasts=False, verbs=ENDS_UPLOADS), case.before, case.judge, FEW_AT_ONCE)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("fault", ["403", "404", "500 after", "drop after"])
 def test_one_fault_of_uploads(fault: str) -> None:
     case = _Case(LARGE["ingest"])
-    run_all(plan(case.requests, [fault], lasts=False), case.before, case.judge)
+    run_all(plan(case.requests, [fault], lasts=False), case.before, case.judge, FEW_AT_ONCE)
 
 
 @pytest.mark.soak
@@ -152,4 +158,4 @@ def test_one_fault_of_uploads(fault: str) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_any_fault_of_uploads(fault: str, *, lasts: bool) -> None:
     case = _Case(LARGE["ingest"])
-    run_all(plan(case.requests, [fault], lasts=lasts), case.before, case.judge)
+    run_all(plan(case.requests, [fault], lasts=lasts), case.before, case.judge, FEW_AT_ONCE)

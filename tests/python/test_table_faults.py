@@ -17,7 +17,20 @@ import pyarrow.parquet as pq
 import pytest
 
 import pds
-from fault_runs import DISTINCT, LASTING, PASSING, Case, Operation, Run, ended, plan, run_all, store
+from fault_runs import (
+    DISTINCT,
+    ENDS_UPLOADS,
+    FEW_AT_ONCE,
+    LASTING,
+    PASSING,
+    Case,
+    Operation,
+    Run,
+    ended,
+    plan,
+    run_all,
+    store,
+)
 from scripted_s3 import FAULTS, ScriptedS3
 
 if TYPE_CHECKING:
@@ -201,12 +214,19 @@ def test_any_fault_that_lasts(name: str, fault: str) -> None:
     run_all(plan(case.requests, [fault], lasts=True), case.before, case.judge)
 
 
+@pytest.mark.parametrize("name", LARGE)
+def test_one_fault_where_an_upload_ends(name: str) -> None:
+    case = _Case(LARGE[name])
+    faults = ["403", "500 after", "drop after"]
+    run_all(plan(case.requests, faults, lasts=False, verbs=ENDS_UPLOADS), case.before, case.judge, FEW_AT_ONCE)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", LARGE)
 @pytest.mark.parametrize("fault", ["403", "404", "500 after", "drop after"])
 def test_one_fault_of_uploads(name: str, fault: str) -> None:
     case = _Case(LARGE[name])
-    run_all(plan(case.requests, [fault], lasts=False), case.before, case.judge)
+    run_all(plan(case.requests, [fault], lasts=False), case.before, case.judge, FEW_AT_ONCE)
 
 
 @pytest.mark.soak
@@ -215,7 +235,7 @@ def test_one_fault_of_uploads(name: str, fault: str) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_any_fault_of_uploads(name: str, fault: str, *, lasts: bool) -> None:
     case = _Case(LARGE[name])
-    run_all(plan(case.requests, [fault], lasts=lasts), case.before, case.judge)
+    run_all(plan(case.requests, [fault], lasts=lasts), case.before, case.judge, FEW_AT_ONCE)
 
 
 READS: dict[str, Callable[[pds.Store], object]] = {
