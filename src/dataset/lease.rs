@@ -22,9 +22,9 @@ use tokio::sync::Mutex;
 use super::INTENT;
 use super::activity::Activity;
 use super::intent::Intent;
-use super::register::{MAX_SENDS, RESEND_DELAY, is_open, read_intent, replace};
+use super::register::{MAX_SENDS, RESEND_DELAY, read_intent, replace};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Condition, Conditions, FileLock, LockCell, SendLimit, Store, path};
+use crate::store::{Condition, Conditions, FileLock, LockCell, SendLimit, Store, may_pass, path};
 
 /// The times of a lease.
 #[derive(Debug, Clone, Copy)]
@@ -294,7 +294,7 @@ impl<'a> Lease<'a> {
             let late = self.store.clock().monotonic() > deadline;
             match answer {
                 Err(e) if e.kind() == ErrorKind::Expired => open.close(),
-                Err(e) if is_open(&e) => return Ok(Sent::Unknown(e)),
+                Err(e) if may_pass(&e) => return Ok(Sent::Unknown(e)),
                 // The process was stopped between the look at the clock and the answer.
                 _ if late => {
                     let message = "the answer came after the deadline of its request";

@@ -6,11 +6,10 @@ use super::folder::part_matches;
 use super::incomplete;
 use super::intent::IntendedPart;
 use super::lease::Sent;
-use super::register::is_open;
 use super::steps::{CONCURRENT_PARTS, MAX_ADAPTIONS, MAX_REFUSALS, StepError, Steps};
 use super::steps::{is_refused, list, remove_version};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::Condition;
+use crate::store::{Condition, may_pass};
 
 impl Steps<'_, '_> {
     /// Publishes the parts under their names. Uploads that were begun for another name come last and one
@@ -66,13 +65,13 @@ impl Steps<'_, '_> {
             if error.kind() == ErrorKind::NotFound && !intact {
                 return Err(self.part_gone(part, error));
             }
-            if is_open(&error) && !intact {
+            if may_pass(&error) && !intact {
                 continue;
             }
             // Something came late: under our intent it is replaced like what was listed.
             let folder = list(self.lease, &self.store).await?;
             let there = folder.e_tag(name).map(str::to_owned);
-            failures += u32::from(is_open(&error) && there == e_tag);
+            failures += u32::from(may_pass(&error) && there == e_tag);
             if failures == MAX_REFUSALS {
                 return Err(error.into());
             }
@@ -179,5 +178,5 @@ impl Steps<'_, '_> {
 
 /// Whether a part that was refused so may be published all the same, another time or as another found it.
 fn is_repeatable(error: &Error) -> bool {
-    is_open(error) || is_refused(error) || error.kind() == ErrorKind::NotFound
+    may_pass(error) || is_refused(error) || error.kind() == ErrorKind::NotFound
 }

@@ -21,13 +21,12 @@ use super::found::PartsFound;
 use super::intent::{Intent, Operation, Phase};
 use super::lease::Lease;
 use super::open::open_parts;
-use super::register::is_open;
 use super::removal::settle_delete;
 use super::roll_back::{discard_staged, put_back, remove_published, roll_back, stuck};
 use super::steps::{Publication, StepError, Steps};
 use super::{Manifest, SUCCESS, incomplete};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::Store;
+use crate::store::{Store, may_pass};
 
 /// A lease on the folder for a claim of our own.
 #[derive(Debug)]
@@ -65,7 +64,7 @@ pub(super) async fn acquire<'a>(
                 continue;
             }
             Err(e) if e.kind() == ErrorKind::Superseded => continue,
-            Err(e) if is_open(&e) => return Err(e),
+            Err(e) if may_pass(&e) => return Err(e),
             Err(e) => unfinished(key, e),
         };
         let replaces = match &claim.operation {
@@ -115,7 +114,7 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
         Ok(Settled::Stuck(error)) => Err(error),
         // Another settles it.
         Err(e) if e.kind() == ErrorKind::Superseded => Ok(()),
-        Err(e) if is_open(&e) || e.kind() == ErrorKind::PermissionDenied => Err(e),
+        Err(e) if may_pass(&e) || e.kind() == ErrorKind::PermissionDenied => Err(e),
         Err(e) => {
             let left = lease.intent().await;
             if lease.keep(Box::pin(put_back(&lease, &left))).await {

@@ -41,11 +41,6 @@ pub(super) async fn read_intent(store: &Store, key: &str) -> Result<Option<Store
     }
 }
 
-/// Whether a request that failed so may have been carried out, or may be yet, or may be when it is sent again.
-pub(super) fn is_open(error: &Error) -> bool {
-    may_pass(error)
-}
-
 /// Writes `intent` over the version `e_tag`; gives the new version and when it was sent, or None where
 /// another version is there.
 pub(super) async fn replace(
@@ -131,7 +126,7 @@ impl<'a> Writing<'a> {
                     return Ok(Answer::Written((e_tag, sent_at)));
                 }
             }
-            Err(e) if is_open(&e) => self.error = Some(e),
+            Err(e) if may_pass(&e) => self.error = Some(e),
             Err(e) => {
                 self.open = was_open;
                 let refused = matches!(e.kind(), ErrorKind::Conflict | ErrorKind::AlreadyExists);

@@ -16,11 +16,10 @@ use super::folder::{
 };
 use super::intent::{Base, IntendedPart};
 use super::lease::{Lease, Sent};
-use super::register::is_open;
 use super::{MANIFEST, SUCCESS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::{TEMP_PREFIX, is_abandoned};
-use crate::store::{Condition, Store, path};
+use crate::store::{Condition, Store, may_pass, path};
 
 /// Parts published, looked at or removed at once.
 pub(super) const CONCURRENT_PARTS: usize = 16;
@@ -344,7 +343,7 @@ impl<'l, 'a> Steps<'l, 'a> {
             let condition = self.lease.unchanged(e_tag.as_deref());
             let error = match self.store.put_if(&path, manifest.clone(), &condition).await {
                 Ok(_) => return Ok(()),
-                Err(e) if is_open(&e) || is_refused(&e) || e.kind() == ErrorKind::NotFound => e,
+                Err(e) if may_pass(&e) || is_refused(&e) || e.kind() == ErrorKind::NotFound => e,
                 Err(e) => return Err(e),
             };
             if manifest_bytes(&self.store, self.lease.key).await?.as_ref() == Some(manifest) {
@@ -354,7 +353,7 @@ impl<'l, 'a> Steps<'l, 'a> {
             if folder.is_marked() && !keeps_marker {
                 return Err(self.overtaken());
             }
-            failures += u32::from(is_open(&error));
+            failures += u32::from(may_pass(&error));
             if failures == 4 {
                 return Err(error);
             }
@@ -391,7 +390,7 @@ pub(super) async fn remove_version(store: &Store, path: &str, condition: &Condit
                     return Ok(());
                 }
             }
-            _ if is_open(&error) => {}
+            _ if may_pass(&error) => {}
             _ => return Err(error),
         }
     }
