@@ -35,6 +35,11 @@ pub(super) fn keeps_values(from: &DataType, to: &DataType) -> bool {
         | (D::Time32(unit) | D::Time64(unit), D::Time32(finer) | D::Time64(finer)) => {
             is_finer(*unit, *finer)
         }
+        (D::LargeList(from) | D::FixedSizeList(from, _), D::List(to))
+        | (D::FixedSizeList(from, _), D::LargeList(to)) => item_fits(from, to, &keeps_values),
+        (D::FixedSizeList(from, length), D::FixedSizeList(to, same)) => {
+            length == same && item_fits(from, to, &keeps_values)
+        }
         (_, D::Float32 | D::Float64) if from.is_integer() => {
             // A float of 32 bits has 24 for digits, one of 64 has 53.
             bits(from) < bits(to)
@@ -67,20 +72,25 @@ fn is_plain(from: &DataType, to: &DataType) -> bool {
 /// The rule within lists and structs.
 fn within(from: &DataType, to: &DataType, rule: &dyn Fn(&DataType, &DataType) -> bool) -> bool {
     use DataType as D;
-    let fits = |from: &Field, to: &Field| {
-        (to.is_nullable() || !from.is_nullable()) && rule(from.data_type(), to.data_type())
-    };
     match (from, to) {
         (D::List(from) | D::LargeList(from), D::LargeList(to)) | (D::List(from), D::List(to)) => {
-            fits(from, to)
+            item_fits(from, to, rule)
         }
         (D::Struct(from), D::Struct(to)) => {
             let named =
                 |fields: &Fields| fields.iter().map(|f| f.name().clone()).collect::<Vec<_>>();
-            named(from) == named(to) && from.iter().zip(to).all(|(from, to)| fits(from, to))
+            named(from) == named(to)
+                && from
+                    .iter()
+                    .zip(to)
+                    .all(|(from, to)| item_fits(from, to, rule))
         }
         _ => false,
     }
+}
+
+fn item_fits(from: &Field, to: &Field, rule: &dyn Fn(&DataType, &DataType) -> bool) -> bool {
+    (to.is_nullable() || !from.is_nullable()) && rule(from.data_type(), to.data_type())
 }
 
 fn bits(data_type: &DataType) -> usize {

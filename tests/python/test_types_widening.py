@@ -67,6 +67,10 @@ KEPT = [
     (_decimals(pa.decimal128(5, 2)), pa.decimal64(18, 3)),
     (_decimals(pa.decimal128(3, 0)), pa.decimal128(6, 3)),
     (pa.array([[1, None], None, []], pa.list_(pa.int32())), pa.list_(pa.float64())),
+    (pa.array([["a", None], None, []], pa.large_list(pa.large_string())), pa.list_(pa.string())),
+    (pa.array([[1, 2], None, [3, None]], pa.list_(pa.int8(), 2)), pa.list_(pa.int64())),
+    (pa.array([[1, 2], None, [3, None]], pa.list_(pa.int8(), 2)), pa.large_list(pa.float32())),
+    (pa.array([[1, 2], None, [3, None]], pa.list_(pa.int8(), 2)), pa.list_(pa.float32(), 2)),
     (
         pa.array([{"x": 1, "y": "a"}, None, {"x": None, "y": None}], pa.struct([("x", pa.int8()), ("y", pa.string())])),
         pa.struct([("x", pa.float32()), ("y", pa.large_string())]),
@@ -88,6 +92,8 @@ LOST = [
     (pa.array([1], pa.duration("us")), pa.int64()),
     (pa.array([1], pa.int64()), pa.timestamp("us")),
     (pa.array([[1]], pa.list_(pa.int64())), pa.list_(pa.float64())),
+    (pa.array([[1, 2]], pa.list_(pa.int64())), pa.list_(pa.int64(), 2)),
+    (pa.array([[1, 2]], pa.list_(pa.int64(), 2)), pa.list_(pa.int64(), 3)),
 ]
 OUT_OF_RANGE = [
     (pa.array([2**40], pa.timestamp("s")), pa.timestamp("ns")),
@@ -159,3 +165,36 @@ def test_pandas_categories_are_appended(memory_store: pds.Store) -> None:
     frame = pd.DataFrame({"id": [1, 2, 3], "c": pd.Categorical(["x", None, "y"], categories=["y", "x", "unused"])})
     table.append(pa.Table.from_pandas(frame, preserve_index=False))
     assert _plain(table.scan().to_pyarrow()["c"]).to_pylist() == ["x", None, "y"]
+
+
+def test_polars_frames_are_appended(memory_store: pds.Store) -> None:
+    """Its texts and lists have other layouts, its categories another key."""
+    import polars as pl  # noqa: PLC0415
+
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("text", pa.string()),
+            ("tags", pa.list_(pa.string())),
+            ("kind", pa.dictionary(pa.int32(), pa.string())),
+            ("inner", pa.struct([("a", pa.int64()), ("b", pa.list_(pa.float64()))])),
+            ("raw", pa.binary()),
+            ("at", pa.timestamp("us", "UTC")),
+        ]
+    )
+    table = pds.Table.create(memory_store, "t", schema, key="id")
+    rows = {
+        "id": [1, 2, 3],
+        "text": ["a", None, "c" * 40],
+        "tags": [["x", None], None, []],
+        "kind": ["red", "green", "red"],
+        "inner": [{"a": 1, "b": [0.5]}, None, {"a": None, "b": None}],
+        "raw": [b"\x00", None, b""],
+        "at": [MOMENT.replace(tzinfo=dt.UTC), None, None],
+    }
+    frame = pl.DataFrame(rows, schema_overrides={"kind": pl.Categorical, "at": pl.Datetime("ms", "Europe/Paris")})
+    table.append(frame)
+    table.upsert(frame.head(1))
+    found = table.scan().to_pyarrow().sort_by("id")
+    assert found.schema.types == schema.types
+    assert found.to_pylist() == [{name: values[row] for name, values in rows.items()} for row in range(3)]
