@@ -29,15 +29,14 @@ const DATA_PAGE_V2_ENCODING: i32 = 4;
 /// Encodings by their numbers in Parquet's definition: texts whose lengths, and what they share, are deltas.
 const DELTA_LENGTH_BYTE_ARRAY: u64 = 6;
 const DELTA_BYTE_ARRAY: u64 = 7;
-/// A page that is hardly longer than its header is no matter.
+/// Codecs have headers of their own, so short pages get some room.
 const SLACK_BYTES: u64 = 1024;
 
 #[derive(Default)]
 struct PageHeader {
     uncompressed: u64,
     compressed: u64,
-    /// Values of a page of data.
-    values: u64,
+    /// Of a page of data.
     encoding: u64,
     /// Values of a dictionary.
     entries: u64,
@@ -55,8 +54,15 @@ pub(crate) fn check<R: ChunkReader + 'static>(
     }
     let pages = SerializedPageReader::new(Arc::new(file), column, rows, None);
     let mut pages = pages.map_err(|e| e.to_string())?;
+    // Without lists a value is a row; what the footer says of the column may be as wrong as the page.
+    let descriptor = column.column_descr();
+    let most = if descriptor.max_rep_level() == 0 {
+        rows as u64
+    } else {
+        column.num_values().unsigned_abs()
+    };
     while let Some(page) = pages.get_next_page().map_err(|e| e.to_string())? {
-        check_deltas(&page, column.column_descr())?;
+        check_deltas(&page, descriptor, most)?;
     }
     Ok(())
 }
@@ -64,21 +70,19 @@ pub(crate) fn check<R: ChunkReader + 'static>(
 /// Checks the lengths that the headers claim; whether there are texts as deltas.
 fn check_headers(chunk: &[u8], column: &ColumnChunkMetaData) -> Checked<bool> {
     let mut bytes = Bytes(chunk);
-    let mut left = column.num_values().unsigned_abs();
     let mut has_deltas = false;
-    while left > 0 && !bytes.0.is_empty() {
+    while !bytes.0.is_empty() {
         let page = PageHeader::read(&mut bytes)?;
-        if let Some(most) = most_bytes(column.compression(), page.compressed)
+        if let Some(most) = max_decompressed_bytes(column.compression(), page.compressed)
             && page.uncompressed > most
         {
             return Err("a page claims more bytes than its own can be decompressed to");
         }
-        if page.entries.saturating_mul(least_bytes(column)) > page.uncompressed {
+        if page.entries.saturating_mul(min_entry_bytes(column)) > page.uncompressed {
             return Err("a dictionary claims more values than it has bytes for");
         }
         has_deltas |= matches!(page.encoding, DELTA_LENGTH_BYTE_ARRAY | DELTA_BYTE_ARRAY);
         bytes.pass(usize::try_from(page.compressed).unwrap_or(usize::MAX))?;
-        left = left.saturating_sub(page.values);
     }
     Ok(has_deltas)
 }
@@ -91,13 +95,13 @@ impl PageHeader {
                 UNCOMPRESSED if is_number(kind) => header.uncompressed = length(bytes)?,
                 COMPRESSED if is_number(kind) => header.compressed = length(bytes)?,
                 DATA_PAGE if kind == STRUCT => {
-                    (header.values, header.encoding) = kind_of_page(bytes, DATA_PAGE_ENCODING)?;
+                    header.encoding = values_and_encoding(bytes, DATA_PAGE_ENCODING)?.1;
                 }
                 DATA_PAGE_V2 if kind == STRUCT => {
-                    (header.values, header.encoding) = kind_of_page(bytes, DATA_PAGE_V2_ENCODING)?;
+                    header.encoding = values_and_encoding(bytes, DATA_PAGE_V2_ENCODING)?.1;
                 }
                 DICTIONARY_PAGE if kind == STRUCT => {
-                    header.entries = kind_of_page(bytes, DATA_PAGE_ENCODING)?.0;
+                    header.entries = values_and_encoding(bytes, DATA_PAGE_ENCODING)?.0;
                 }
                 _ => bytes.skip(kind, 0)?,
             }
@@ -115,7 +119,7 @@ fn length(bytes: &mut Bytes<'_>) -> Checked<u64> {
 }
 
 /// How many values a page of one kind has, and their encoding.
-fn kind_of_page(bytes: &mut Bytes<'_>, encoding_field: i32) -> Checked<(u64, u64)> {
+fn values_and_encoding(bytes: &mut Bytes<'_>, encoding_field: i32) -> Checked<(u64, u64)> {
     let (mut count, mut encoding, mut last) = (0, 0, 0);
     while let Some((field, kind)) = bytes.field(&mut last)? {
         match field {
@@ -129,7 +133,7 @@ fn kind_of_page(bytes: &mut Bytes<'_>, encoding_field: i32) -> Checked<(u64, u64
 
 /// The most that so many bytes are decompressed to, of codecs for which the decoder takes that memory at once: Snappy
 /// copies 64 bytes by three, LZ4 255 by one, DEFLATE 258 by two bits.
-fn most_bytes(codec: Compression, compressed: u64) -> Option<u64> {
+fn max_decompressed_bytes(codec: Compression, compressed: u64) -> Option<u64> {
     let times = match codec {
         Compression::SNAPPY => 22,
         Compression::LZ4 | Compression::LZ4_RAW => 255,
@@ -140,7 +144,7 @@ fn most_bytes(codec: Compression, compressed: u64) -> Option<u64> {
 }
 
 /// What an entry of a dictionary has at least.
-fn least_bytes(column: &ColumnChunkMetaData) -> u64 {
+fn min_entry_bytes(column: &ColumnChunkMetaData) -> u64 {
     match column.column_type() {
         Type::INT64 | Type::DOUBLE => 8,
         Type::INT96 => 12,
@@ -150,9 +154,9 @@ fn least_bytes(column: &ColumnChunkMetaData) -> u64 {
     }
 }
 
-/// Checks how many texts the deltas of a page claim.
-fn check_deltas(page: &Page, column: &ColumnDescriptor) -> Checked {
-    let (encoding, values) = (page.encoding(), u64::from(page.num_values()));
+/// Checks how many texts the deltas of a page claim: no more than the page has values, and `most` in all.
+fn check_deltas(page: &Page, column: &ColumnDescriptor, most: u64) -> Checked {
+    let (encoding, values) = (page.encoding(), u64::from(page.num_values()).min(most));
     let mut bytes = match encoding {
         Encoding::DELTA_LENGTH_BYTE_ARRAY | Encoding::DELTA_BYTE_ARRAY => {
             without_levels(page, column)?

@@ -205,6 +205,47 @@ def test_deltas_that_claim_more_values_than_there_are(
         _refused(_outcome(tmp_path, content, 300))
 
 
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "list"])
+def test_a_footer_that_claims_no_values_hides_no_page(tmp_path: Path, *, nested: bool) -> None:
+    values = pa.array(range(300), pa.int64())
+    table = pa.table({"c": pa.ListArray.from_arrays(range(301), values) if nested else values})
+    change = lambda chunk: _with_lengths(chunk, 2**31 - 1)  # noqa: E731
+    content = _changed(table, change, use_dictionary=False, compression="snappy")
+    # The number of values of the column stands before its lengths.
+    claimed = b"\x16" + _varint(600) + b"\x16"
+    assert content.count(claimed) == 1
+    length = struct.unpack("<I", content[-8:-4])[0]
+    footer = content[-8 - length : -8].replace(claimed, b"\x16\x00\x16")
+    content = content[: -8 - length] + footer + struct.pack("<I", len(footer)) + b"PAR1"
+    _refused(_outcome(tmp_path, content, 300))
+
+
+def test_a_page_and_its_deltas_claim_the_same(tmp_path: Path) -> None:
+    """Two thousand million texts, in a file of 300 rows."""
+
+    def change(rest: bytes) -> bytes:
+        # The values of the page, and of the deltas.
+        page, deltas = b"\x2c\x15" + _varint(600), b"\x80\x01\x04" + _varint(300)
+        assert (rest.count(page), rest.count(deltas)) == (1, 1)
+        rest = rest.replace(deltas, b"\x80\x01\x04" + _varint(2**31 - 1))
+        return rest.replace(page, b"\x2c\x15" + _varint(2 * (2**31 - 1)))
+
+    def grown(chunk: bytes) -> bytes:
+        # What is longer in the header is no part of the page.
+        longer = len(_varint(2 * (2**31 - 1))) - len(_varint(600))
+        _, at = _number(chunk, 3)
+        size = _number(chunk, at + 1)[0] // 2
+        changed = _with_lengths(chunk, 0, change)
+        wrong = size + len(_varint(2**31 - 1)) - len(_varint(300)) + longer
+        right = wrong - longer
+        old = b"\x15" + _varint(2 * wrong) + b"\x15" + _varint(2 * wrong)
+        return changed.replace(old, b"\x15" + _varint(2 * right) + b"\x15" + _varint(2 * right), 1)
+
+    table = pa.table({"c": pa.array([f"{n}" for n in range(300)])})
+    options = {"compression": "none", "use_dictionary": False, "column_encoding": "DELTA_LENGTH_BYTE_ARRAY"}
+    _refused(_outcome(tmp_path, _changed(table, grown, **options), 300))
+
+
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "lz4", "zstd", "brotli"])
 @pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", None], ids=str)
