@@ -221,7 +221,7 @@ bench-durability: setup install-release ## what it costs that local files are on
 	$(BIN)/python benches/python/durability.py $(ARGS)
 
 soak: setup build ## random and fault tests, long
-	PDS_SOAK=1 cargo test $(CARGO_BUILD) --lib --tests $(ARGS)
+	PDS_SOAK=1 $(LINTED) cargo test $(CARGO_BUILD) --lib --tests $(ARGS)
 	PDS_SOAK=1 HYPOTHESIS_PROFILE=soak $(PYTEST) -m "not azure and not spark" --timeout 3600 $(ARGS)
 
 # The engine alone is built with coverage; a panic needs no sanitizer to be seen. What is found stays in the cache.

@@ -17,10 +17,10 @@
 
 use super::acquire::{ClaimFate, Turn, Waiter};
 use super::folder::manifest_bytes;
-use super::found::PartsFound;
 use super::intent::{Intent, Operation, Phase};
 use super::lease::Lease;
 use super::open::open_parts;
+use super::part_locations::PartLocations;
 use super::removal::settle_delete;
 use super::roll_back::{discard_staged, put_back, remove_published, roll_back, stuck};
 use super::steps::{Publication, StepError, Steps};
@@ -183,7 +183,7 @@ async fn settle_write(
         return Ok(Settled::Ended);
     }
     let is_base = steps.base().await?.manifest == intent.base.manifest;
-    let parts = PartsFound::look(&steps, &publication.parts).await?;
+    let parts = PartLocations::find(&steps, &publication.parts).await?;
     let begun = parts.published > 0 || is_ours;
     match intent.phase {
         Phase::Claim if marked || !begun => drop_write(lease, publication).await,

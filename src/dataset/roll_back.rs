@@ -1,8 +1,8 @@
 //! Puts the dataset that was there before back where a publish cannot be finished.
 
-use super::found::{PartsFound, is_published};
 use super::intent::{IntendedPart, Intent, Operation, Phase};
 use super::lease::Lease;
+use super::part_locations::{PartLocations, is_published};
 use super::steps::{Publication, Steps};
 use super::{MANIFEST, incomplete};
 use crate::error::{Error, ErrorKind, Result};
@@ -30,7 +30,7 @@ pub(super) async fn put_back(lease: &Lease<'_>, left: &Intent) -> bool {
     let back = async {
         let mut steps = Steps::begin(lease).await?;
         // Before anything that is staged goes: it may be wanted yet.
-        let parts = PartsFound::look(&steps, &publication.parts).await?;
+        let parts = PartLocations::find(&steps, &publication.parts).await?;
         if parts.published > 0 || !is_whole(&steps, left).await? {
             return Err(stuck(lease.key, parts.missing.as_deref()));
         }
@@ -58,7 +58,7 @@ pub(super) async fn roll_back(steps: &mut Steps<'_, '_>, publication: &Publicati
     discard_staged(lease, &publication.parts).await;
     check_discarded(steps, &publication.parts).await?;
     steps.list_again().await?;
-    let parts = PartsFound::look(steps, &publication.parts).await?;
+    let parts = PartLocations::find(steps, &publication.parts).await?;
     match intent.phase {
         Phase::Claim => remove_published(steps, publication).await,
         _ if parts.published > 0 => Err(stuck(lease.key, parts.missing.as_deref())),

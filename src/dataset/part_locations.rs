@@ -11,7 +11,7 @@ use crate::store::path;
 
 /// Where the parts of a write are.
 #[derive(Debug, Default)]
-pub(super) struct PartsFound {
+pub(super) struct PartLocations {
     /// How many stand under their names.
     pub(super) published: usize,
     /// One that is nowhere.
@@ -19,34 +19,39 @@ pub(super) struct PartsFound {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PartPlace {
+enum PartLocation {
     Published,
     Staged,
     Nowhere,
 }
 
-impl PartsFound {
-    pub(super) async fn look(steps: &Steps<'_, '_>, parts: &[IntendedPart]) -> Result<Self> {
-        let looks = parts.iter().map(|part| async move {
-            let place = if is_published(steps, part).await? {
-                PartPlace::Published
+impl PartLocations {
+    pub(super) async fn find(steps: &Steps<'_, '_>, parts: &[IntendedPart]) -> Result<Self> {
+        let lookups = parts.iter().map(|part| async move {
+            let location = if is_published(steps, part).await? {
+                PartLocation::Published
             } else if is_available(steps, part).await? {
-                PartPlace::Staged
+                PartLocation::Staged
             } else {
-                PartPlace::Nowhere
+                PartLocation::Nowhere
             };
-            Ok::<_, Error>((part, place))
+            Ok::<_, Error>((part, location))
         });
-        let places: Vec<_> = stream::iter(looks)
+        let locations: Vec<_> = stream::iter(lookups)
             .buffered(CONCURRENT_PARTS)
             .try_collect()
             .await?;
-        let count = |wanted| places.iter().filter(|(_, place)| *place == wanted).count();
-        let missing = places
+        let count = |wanted| {
+            locations
+                .iter()
+                .filter(|(_, location)| *location == wanted)
+                .count()
+        };
+        let missing = locations
             .iter()
-            .find(|(_, place)| *place == PartPlace::Nowhere);
+            .find(|(_, location)| *location == PartLocation::Nowhere);
         Ok(Self {
-            published: count(PartPlace::Published),
+            published: count(PartLocation::Published),
             missing: missing.map(|(part, _)| part.name.clone()),
         })
     }
