@@ -90,13 +90,13 @@ if TYPE_CHECKING:
     from pds.options import WriteOptions
     from pds.partition import partition_path
     from pds.store import FileInfo, FolderEntry, Store
-    from pds.table import Table
-    from pds.tables.results import CommitResult, VacuumResult
-    from pds.tables.scan import TableScan
+    from pds.table.results import CommitResult, VacuumResult
+    from pds.table.scan import TableScan
+    from pds.table.table import Table
 
-_HOMES = {
+_MODULE_OF = {
     "Capability": "pds.capability",
-    "CommitResult": "pds.tables.results",
+    "CommitResult": "pds.table.results",
     "DatasetManifest": "pds.manifest",
     "DatasetWrite": "pds.dataset",
     "FileInfo": "pds.store",
@@ -104,9 +104,9 @@ _HOMES = {
     "ParquetDatasetStore": "pds.dataset",
     "StagedPart": "pds._pds",
     "Store": "pds.store",
-    "Table": "pds.table",
-    "TableScan": "pds.tables.scan",
-    "VacuumResult": "pds.tables.results",
+    "Table": "pds.table.table",
+    "TableScan": "pds.table.scan",
+    "VacuumResult": "pds.table.results",
     "VerifyReport": "pds.dataset",
     "WriteOptions": "pds.options",
     "__version__": "pds._pds",
@@ -120,9 +120,9 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f"pds.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'pds' has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(_HOMES.get(name, "pds.errors")), name)
-    globals()[name] = found
-    return found
+    value: object = getattr(importlib.import_module(_MODULE_OF.get(name, "pds.errors")), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

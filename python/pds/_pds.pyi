@@ -4,7 +4,7 @@ from typing import Any, Protocol, TypeAlias, final
 
 import pyarrow as pa
 
-from pds.tables.predicate import Predicate
+from pds.predicate import Predicate
 
 __all__ = [
     "BlockHandle",

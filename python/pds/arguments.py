@@ -17,7 +17,7 @@ ArrowStream = Any
 """Any object with `__arrow_c_stream__`: a table or reader of pyarrow, polars, pandas, DuckDB, arro3, …"""
 
 
-def text(what: str, value: object) -> str:
+def require_text(what: str, value: object) -> str:
     """A string that can be written down."""
     if not isinstance(value, str):
         raise InvalidType(f"{what} must be a string, not {type(value).__name__}")
@@ -40,13 +40,13 @@ def check_text(overwrite: object, run_id: object, metadata: object) -> None:
     if not isinstance(overwrite, bool):
         raise InvalidType(f"overwrite must be True or False, not {overwrite!r}")
     if run_id is not None:
-        text("run_id", run_id)
+        require_text("run_id", run_id)
     if metadata is not None:
         if not isinstance(metadata, dict):
             raise InvalidType(f"metadata must be a dict of strings, not {type(metadata).__name__}")
         for name, value in metadata.items():
-            text("a key of metadata", name)
-            text(f"metadata[{name!r}]", value)
+            require_text("a key of metadata", name)
+            require_text(f"metadata[{name!r}]", value)
 
 
 def arrow_stream(data: object) -> pa.Table | pa.RecordBatchReader:
@@ -93,7 +93,7 @@ def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.ipc.open_stream(sink.getvalue()).read_next_batch()
 
 
-def is_resident(source: object) -> bool:
+def is_in_memory(source: object) -> bool:
     """Whether the data is in memory whatever the writer does."""
     return isinstance(source, pa.Table) or type(source).__module__.partition(".")[0] in {
         "polars",
@@ -113,7 +113,7 @@ def column_paths(columns: object) -> list[str] | None:
     if isinstance(columns, str) or not isinstance(columns, Sequence):
         raise InvalidType(f"columns must be a list of names, not {columns!r}")
     for name in columns:
-        text("a name in columns", name)
+        require_text("a name in columns", name)
     return list(columns)
 
 

@@ -21,7 +21,7 @@ from pds.arguments import (
     check_text,
     check_where,
     column_paths,
-    is_resident,
+    is_in_memory,
     one_key,
     schema_hash,
 )
@@ -30,8 +30,8 @@ from pds.errors import DirectoryNotEmpty
 from pds.manifest import DatasetManifest
 from pds.options import NewWrite, TaskOptions, WriteOptions
 from pds.paths import folder_path
+from pds.predicate import Predicate
 from pds.store import Store, handle_of, require
-from pds.tables.predicate import Predicate
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -171,7 +171,7 @@ class ParquetDatasetStore:
         checked = self._check(one_key(dataset_key, key), overwrite, run_id, metadata)
         write = NewWrite(checked, overwrite, run_id, metadata, self._options)
         small = isinstance(source, pa.Table) and source.nbytes <= _SMALL_BYTES
-        fields = _pds.write_dataset(self._handle, write, is_resident(table), small, source, schema_hash(source.schema))
+        fields = _pds.write_dataset(self._handle, write, is_in_memory(table), small, source, schema_hash(source.schema))
         return DatasetManifest(*fields)
 
     def begin_write(

@@ -1,4 +1,4 @@
-//! Predicates that Python evaluates, as `pds.tables.predicate.Predicate`, and SQL.
+//! Predicates that Python evaluates, as `pds.predicate.Predicate`, and SQL.
 
 use std::sync::Arc;
 

@@ -130,7 +130,7 @@ def test_rows_with_the_same_key_in_the_table_all_change(table: pds.Table) -> Non
     ],
 )
 def test_merges_that_cannot_be_done(
-    memory_store: pds.Store, clauses: Callable[[pds.tables.merge.Merge], pds.tables.merge.Merge], says: str
+    memory_store: pds.Store, clauses: Callable[[pds.table.merge.Merge], pds.table.merge.Merge], says: str
 ) -> None:
     table = pds.Table.create(memory_store, "t", SCHEMA, key="id")
     table.append(_rows((1, 9, "a")))

@@ -10,7 +10,7 @@ from pds.errors import AlreadyExists, CommitConflict, InvalidType, NotFound
 from pds.odf.block import Block
 from pds.odf.dataset import Dataset
 from pds.odf.events import SetDataSchema
-from pds.table import Table
+from pds.table.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

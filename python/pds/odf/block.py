@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from pds import _pds
-from pds.arguments import text
+from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType
 from pds.odf.events import Event, rfc3339
 
@@ -72,7 +72,7 @@ class Block:
         Raises:
             InvalidInput: It is no YAML, or no block; the error names the field.
         """
-        return cls._of(_pds.BlockHandle.from_yaml(text("YAML", yaml)))
+        return cls._of(_pds.BlockHandle.from_yaml(require_text("YAML", yaml)))
 
     @property
     def hash(self) -> str:

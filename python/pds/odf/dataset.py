@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from pds import _pds
-from pds.arguments import ArrowStream, arrow_stream, check_schema, column_names, text
+from pds.arguments import ArrowStream, arrow_stream, check_schema, column_names, require_text
 from pds.errors import InvalidInput, InvalidType, NotFound, VerificationFailed
 from pds.odf.block import Block
 from pds.odf.events import Event, SetDataSchema, plain, rfc3339
 from pds.odf.identity import Identity, Multihash
 from pds.odf.results import CompactResult, IngestResult, VacuumResult, VerifyResult
 from pds.odf.scan import Scan
-from pds.tables.checks import check_limit
-from pds.tables.place import Place
-from pds.tables.predicate import predicate_of
+from pds.predicate import predicate_of
+from pds.table.checks import check_limit
+from pds.table.location import TableLocation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,8 +71,8 @@ class Dataset:
         options: WriteOptions | None = None,
         timeout: float = _TIMEOUT_SECONDS,
     ) -> None:
-        self._place = Place.of(store, path, options, timeout)
-        self._handle = _pds.ChainHandle.open(self._place.handle, path)
+        self._location = TableLocation.of(store, path, options, timeout)
+        self._handle = _pds.ChainHandle.open(self._location.handle, path)
         if self._handle.head() is None:
             raise NotFound("there is no dataset: it has no refs/head", path=path)
 
@@ -104,31 +104,31 @@ class Dataset:
             AlreadyExists: There is a dataset.
             UnsafeStore: The store does not keep conditions, so writers would undo one another.
         """
-        place = Place.of(store, path, options, timeout)
-        handle = _pds.ChainHandle.open(place.handle, path)
+        location = TableLocation.of(store, path, options, timeout)
+        handle = _pds.ChainHandle.open(location.handle, path)
         identity = Identity.generate() if identity is None else identity
         moment = None if system_time is None else rfc3339(system_time)
-        handle.create(str(identity), text("kind", kind), moment)
+        handle.create(str(identity), require_text("kind", kind), moment)
         # As it was opened: it is there, and looking once more could only fail.
         created = cls.__new__(cls)
-        created._place, created._handle = place, handle  # noqa: SLF001 an instance of this class
+        created._location, created._handle = location, handle  # noqa: SLF001 an instance of this class
         return created
 
     @staticmethod
     def exists(store: Store, path: str) -> bool:
         """Whether there is a dataset."""
-        place = Place.of(store, path, None, _TIMEOUT_SECONDS)
-        return _pds.ChainHandle.open(place.handle, path).head() is not None
+        location = TableLocation.of(store, path, None, _TIMEOUT_SECONDS)
+        return _pds.ChainHandle.open(location.handle, path).head() is not None
 
     @property
     def store(self) -> Store:
         """Where the dataset is."""
-        return self._place.store
+        return self._location.store
 
     @property
     def path(self) -> str:
         """The dataset's folder."""
-        return self._place.path
+        return self._location.path
 
     @property
     def head(self) -> str:
@@ -216,7 +216,7 @@ class Dataset:
             if not isinstance(one, Event | dict):
                 raise InvalidType(f"an event must be one of pds.odf, not {type(one).__name__}")
         given = [one.to_dict() if isinstance(one, Event) else plain(one) for one in events]
-        blocks, _ = self._handle.append(given, self._place.timeout)
+        blocks, _ = self._handle.append(given, self._location.timeout)
         return Block._of(blocks[-1])  # noqa: SLF001 ours
 
     def set_schema(self, schema: pa.Schema, *, raw_arrow: bool = False) -> Block:
@@ -272,11 +272,11 @@ class Dataset:
         """
         stream = arrow_stream(data)
         if event_time is not None:
-            text("event_time", event_time)
+            require_text("event_time", event_time)
         given = None if watermark is None else rfc3339(watermark)
-        place = self._place
+        location = self._location
         blocks, attempts, slice_ = self._handle.ingest(
-            stream, event_time, given, source_state, place.options, place.timeout
+            stream, event_time, given, source_state, location.options, location.timeout
         )
         appended = [Block._of(found) for found in blocks]  # noqa: SLF001 ours
         if slice_ is None:
@@ -362,7 +362,7 @@ class Dataset:
         """
         if type(target_bytes) is not int or target_bytes < 1:
             raise InvalidInput(f"target_bytes must be a positive whole number, not {target_bytes!r}")
-        done = self._handle.compact(target_bytes, self._place.options, self._place.timeout)
+        done = self._handle.compact(target_bytes, self._location.options, self._location.timeout)
         return None if done is None else CompactResult(*done)
 
     def vacuum(self, older_than: timedelta = _RETENTION, *, dry_run: bool = False) -> VacuumResult:
@@ -385,7 +385,7 @@ class Dataset:
         return VacuumResult(*self._handle.vacuum(older_than.total_seconds(), dry_run))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.store, self.path, self._place.options, self._place.timeout)
+        return _reopen, (self.store, self.path, self._location.options, self._location.timeout)
 
     def __repr__(self) -> str:
         return f"pds.odf.Dataset({self.store!r}, {self.path!r})"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from pds import _pds
-from pds.arguments import text
+from pds.arguments import require_text
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Multihash:
     value: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", _pds.parse_multihash(text("a multihash", self.value))[2])
+        object.__setattr__(self, "value", _pds.parse_multihash(require_text("a multihash", self.value))[2])
 
     @classmethod
     def sha3_256(cls, data: bytes) -> Self:
@@ -66,7 +66,7 @@ class Identity:
     private_key: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "id", _pds.parse_dataset_id(text("an identity", self.id))[0])
+        object.__setattr__(self, "id", _pds.parse_dataset_id(require_text("an identity", self.id))[0])
 
     @classmethod
     def generate(cls) -> Self:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pds.tables.scan import TableScan
+from pds.table.scan import TableScan
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
     from pds import _pds
-    from pds.tables.predicate import Predicate
+    from pds.predicate import Predicate
 
 
 class Scan(TableScan):

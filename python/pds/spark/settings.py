@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["BatchLimits", "batch_limits", "limited"]
+__all__ = ["BatchLimits", "batch_limit_settings", "batch_limits"]
 
 _RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -104,7 +104,7 @@ _sessions: WeakKeyDictionary[SparkSession, _Session] = WeakKeyDictionary()
 
 
 @contextlib.contextmanager
-def limited(session: SparkSession, limits: BatchLimits) -> Iterator[None]:
+def batch_limit_settings(session: SparkSession, limits: BatchLimits) -> Iterator[None]:
     """Set ``limits`` for the actions in this block; afterwards the settings are as before.
 
     Actions of several threads on one session share its settings: the least of their limits is

@@ -38,7 +38,7 @@ _MESSAGE: Final = pa.schema(_MESSAGE_TYPES)
 
 
 @functools.cache
-def settle_worker() -> None:
+def freeze_worker_gc() -> None:
     """Take what was imported out of the collection that PySpark runs after every task."""
     gc.collect()
     gc.freeze()
@@ -53,7 +53,7 @@ class PrepareParts:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run as the function of ``mapInArrow``."""
-        settle_worker()
+        freeze_worker_gc()
         context = TaskContext.get()
         if context is None:
             msg = "parts are prepared in Spark's tasks only"
@@ -97,7 +97,7 @@ class ReadParts:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run as the function of ``mapInArrow`` over a range of task numbers."""
-        settle_worker()
+        freeze_worker_gc()
         for batch in batches:
             numbers: list[Any] = batch.column(0).to_pylist()
             for part in (part for number in numbers for part in self.tasks[number]):

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pds import ParquetDatasetStore, StagedPart, Store
 from pds.errors import InvalidInput, InvalidType, RemoteStoreError
 from pds.spark.schema import dataset_schema
-from pds.spark.settings import batch_limits, limited
+from pds.spark.settings import batch_limit_settings, batch_limits
 from pds.spark.tasks import MESSAGE_DDL, PrepareParts
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def write_dataset(  # noqa: PLR0913 the options of the RFC's writer and of its w
     require_shippable(datasets)
     write = datasets.begin_write(key, overwrite=overwrite, run_id=run_id, metadata=metadata)
     try:
-        with limited(df.sparkSession, batch_limits(df.schema)):
+        with batch_limit_settings(df.sparkSession, batch_limits(df.schema)):
             messages = message_plan(df, write, schema).collect()
     except BaseException:
         # The messages of the tasks that did finish are lost with the job.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Self
 
-from pds.arguments import text
+from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType
-from pds.tables.checks import check_key
+from pds.table.checks import check_key
 
 if TYPE_CHECKING:
-    from pds.tables.results import CommitResult
+    from pds.table.results import CommitResult
 
     Clauses = list[tuple[str, str | None, list[tuple[str, str]] | None]]
     _Execute = Callable[[Clauses, str | None], CommitResult]
@@ -30,7 +30,7 @@ class Merge:
 
     def _add(self, when: str, predicate: str | None, written: list[tuple[str, str]] | None) -> Self:
         if predicate is not None:
-            text("predicate", predicate)
+            require_text("predicate", predicate)
         self._clauses.append((when, predicate, written))
         return self
 
@@ -89,4 +89,7 @@ def _assigned(updates: object) -> list[tuple[str, str]]:
         raise InvalidType(f"updates must be a dict of columns and SQL, not {updates!r}")
     if not updates:
         raise InvalidInput("updates name no column; use the clause that ends in _all for all of them")
-    return [(text("a column in updates", name), text(f"updates[{name!r}]", value)) for name, value in updates.items()]
+    return [
+        (require_text("a column in updates", name), require_text(f"updates[{name!r}]", value))
+        for name, value in updates.items()
+    ]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pds.arguments import column_names
 from pds.errors import InvalidInput
-from pds.tables.checks import check_limit, check_version
-from pds.tables.html import table_html
-from pds.tables.predicate import predicate_of
-from pds.tables.results import files_of
-from pds.tables.scan import TableChanges, TableScan
+from pds.predicate import predicate_of
+from pds.table.checks import check_limit, check_version
+from pds.table.html import table_html
+from pds.table.results import files_of
+from pds.table.scan import TableChanges, TableScan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pds import _pds
     from pds.store import Store
-    from pds.tables.place import Place
+    from pds.table.location import TableLocation
 
     Where = str | pc.Expression
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 class Snapshot:
     """One version of a table, and the rows in it."""
 
-    _place: Place
+    _location: TableLocation
     _handle: _pds.TableHandle
 
     @property
     def store(self) -> Store:
         """Where the table is."""
-        return self._place.store
+        return self._location.store
 
     @property
     def path(self) -> str:
         """The table's folder."""
-        return self._place.path
+        return self._location.path
 
     @property
     def version(self) -> int:
@@ -59,7 +59,7 @@ class Snapshot:
         `duckdb.sql("FROM dataset WHERE …")`, `polars.scan_pyarrow_dataset(dataset)`, DataFusion's
         `SessionContext.register_dataset("name", dataset)`.
         """
-        from pds.tables.dataset import SnapshotDataset  # noqa: PLC0415 pyarrow.dataset takes its time
+        from pds.table.dataset import SnapshotDataset  # noqa: PLC0415 pyarrow.dataset takes its time
 
         return SnapshotDataset(self)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pds.tables.checks import check_size, names_of
-from pds.tables.predicate import predicate_of
+from pds.predicate import predicate_of
+from pds.table.checks import check_size, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     from pds._pds import TableHandle, _Options, _Outcome
-    from pds.tables.results import CommitResult
+    from pds.table.results import CommitResult
 
 _Rewrite = Callable[
     ["Callable[[TableHandle, _Options, float], tuple[_Outcome, TableHandle] | None]"], "CommitResult | None"

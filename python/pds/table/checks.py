@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pds.arguments import text
+from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType
 
 _LAST = 2**53
@@ -52,7 +52,7 @@ def check_seconds(what: str, value: object) -> float:
 
 def check_key(key: object) -> str | None:
     """An idempotency key."""
-    return None if key is None else text("idempotency_key", key)
+    return None if key is None else require_text("idempotency_key", key)
 
 
 def names_of(what: str, names: object) -> list[str]:
@@ -61,4 +61,4 @@ def names_of(what: str, names: object) -> list[str]:
         names = [names]
     if not isinstance(names, Sequence):
         raise InvalidType(f"{what} must be a column's name or a list of names, not {names!r}")
-    return [text(f"a name in {what}", name) for name in names]
+    return [require_text(f"a name in {what}", name) for name in names]

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Self
 
 from pds import _pds
-from pds.arguments import text
+from pds.arguments import require_text
 from pds.errors import InvalidType, UnsafeStore
 from pds.options import WriteOptions
 from pds.store import Store, handle_of, is_foreign
-from pds.tables.checks import check_seconds
+from pds.table.checks import check_seconds
 
 
 @dataclass(frozen=True)
-class Place:
+class TableLocation:
     """A table's place and how it is written."""
 
     store: Store
@@ -26,7 +26,7 @@ class Place:
     @classmethod
     def of(cls, store: Store, path: str, options: WriteOptions | None, commit_timeout: float) -> Self:
         """Check what a user gives."""
-        text("path", path)
+        require_text("path", path)
         if options is None:
             options = WriteOptions()
         if not isinstance(options, WriteOptions):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pds.tables.html import SHOWN_ROWS, rows_html
-from pds.tables.results import ScanPlan
+from pds.table.html import SHOWN_ROWS, rows_html
+from pds.table.results import ScanPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from pds import _pds
-    from pds.tables.predicate import Predicate
+    from pds.predicate import Predicate
 
 
 class Rows(ABC):

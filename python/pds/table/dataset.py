@@ -13,12 +13,12 @@ from pyarrow import fs
 
 from pds.arguments import column_names
 from pds.errors import CapabilityNotSupported, InvalidInput, InvalidType
-from pds.tables.predicate import columns_of
+from pds.predicate import columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pds.tables.scan import TableScan
+    from pds.table.scan import TableScan
 
     Columns = Sequence[str] | dict[str, pc.Expression] | None
 

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from pds import _pds
-from pds.arguments import ArrowStream, arrow_stream, check_schema, is_resident, text
+from pds.arguments import ArrowStream, arrow_stream, check_schema, is_in_memory, require_text
 from pds.errors import AlreadyExists, InvalidInput, InvalidType
+from pds.predicate import Predicate, predicate_of
 from pds.store import Store, handle_of
-from pds.tables.alter import Alter
-from pds.tables.checks import check_key, check_limit, check_version, names_of
-from pds.tables.merge import Merge
-from pds.tables.optimize import Optimize
-from pds.tables.place import Place
-from pds.tables.predicate import Predicate, predicate_of
-from pds.tables.results import CheckResult, CommitResult, ScanPlan, VacuumResult, entry_of
-from pds.tables.scan import TableChanges, TableScan
-from pds.tables.snapshot import Snapshot
-from pds.tables.tags import Tags
+from pds.table.alter import Alter
+from pds.table.checks import check_key, check_limit, check_version, names_of
+from pds.table.location import TableLocation
+from pds.table.merge import Merge
+from pds.table.optimize import Optimize
+from pds.table.results import CheckResult, CommitResult, ScanPlan, VacuumResult, entry_of
+from pds.table.scan import TableChanges, TableScan
+from pds.table.snapshot import Snapshot
+from pds.table.tags import Tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pds._pds import _Outcome
     from pds.options import WriteOptions
-    from pds.tables.merge import Clauses
+    from pds.table.merge import Clauses
 
     Where = str | pc.Expression
 
@@ -85,13 +85,13 @@ class Table(Snapshot):
     ) -> None:
         if version is not None:
             check_version(version)
-        self._place = Place.of(store, path, options, commit_timeout)
-        self._handle = _pds.TableHandle.open(self._place.handle, path, version)
+        self._location = TableLocation.of(store, path, options, commit_timeout)
+        self._handle = _pds.TableHandle.open(self._location.handle, path, version)
 
     @classmethod
-    def _of(cls, place: Place, handle: _pds.TableHandle) -> Self:
+    def _of(cls, location: TableLocation, handle: _pds.TableHandle) -> Self:
         table = cls.__new__(cls)
-        table.__dict__.update(_place=place, _handle=handle)
+        table.__dict__.update(_location=location, _handle=handle)
         return table
 
     @classmethod
@@ -128,14 +128,14 @@ class Table(Snapshot):
         if not isinstance(schema, pa.Schema):
             raise InvalidType(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
         check_schema(schema)
-        place = Place.of(store, path, options, commit_timeout)
+        location = TableLocation.of(store, path, options, commit_timeout)
         names = (names_of("key", key), names_of("sort_by", sort_by))
         try:
-            return cls._of(place, _pds.TableHandle.create(place.handle, path, schema, *names))
+            return cls._of(location, _pds.TableHandle.create(location.handle, path, schema, *names))
         except AlreadyExists:
             if not exists_ok:
                 raise
-        found = cls._of(place, _pds.TableHandle.open(place.handle, path, None))
+        found = cls._of(location, _pds.TableHandle.open(location.handle, path, None))
         if not found.schema.equals(schema):
             raise AlreadyExists(f"there is a table with other columns: {found.schema.names}", path=path)
         for name, wanted in zip(("key", "sort_by"), names, strict=True):
@@ -153,10 +153,10 @@ class Table(Snapshot):
     @staticmethod
     def exists(store: Store, path: str) -> bool:
         """Whether there is a table."""
-        return _pds.table_exists(handle_of(store), text("path", path))
+        return _pds.table_exists(handle_of(store), require_text("path", path))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.store, self.path, self.version, self._place.options, self._place.timeout)
+        return _reopen, (self.store, self.path, self.version, self._location.options, self._location.timeout)
 
     def __repr__(self) -> str:
         return f"Table({self.store!r}, {self.path!r}, version={self.version})"
@@ -195,7 +195,7 @@ class Table(Snapshot):
     def refresh(self) -> Self:
         """Show the newest snapshot from now on."""
         began = self._handle
-        self._show(_pds.TableHandle.open(self._place.handle, self.path, None), began)
+        self._show(_pds.TableHandle.open(self._location.handle, self.path, None), began)
         return self
 
     def as_of(self, when: int | datetime | str) -> Self:
@@ -211,10 +211,10 @@ class Table(Snapshot):
         if isinstance(when, datetime):
             if when.tzinfo is None:
                 raise InvalidInput(f"{when!r} has no time zone; give one, for instance tzinfo=datetime.UTC")
-            return self._of(self._place, self._handle.at_time((when - _EPOCH) // _MICROSECOND))
+            return self._of(self._location, self._handle.at_time((when - _EPOCH) // _MICROSECOND))
         if isinstance(when, str):
-            return self._of(self._place, self._handle.at(self.tags[when]))
-        return self._of(self._place, self._handle.at(check_version(when)))
+            return self._of(self._location, self._handle.at(self.tags[when]))
+        return self._of(self._location, self._handle.at(check_version(when)))
 
     # -- what can be done --------------------------------------------------------
 
@@ -298,8 +298,8 @@ class Table(Snapshot):
             stream = stream.read_all()
 
         def execute(clauses: Clauses, key: str | None) -> CommitResult:
-            before, place, began = self._requests(), self._place, self._handle
-            outcome, handle = began.merge(stream, names, clauses, place.options, key, place.timeout)
+            before, location, began = self._requests(), self._location, self._handle
+            outcome, handle = began.merge(stream, names, clauses, location.options, key, location.timeout)
             if outcome is not None:
                 return self._done(outcome, handle, before, began)
             self._show(handle, began)
@@ -314,7 +314,7 @@ class Table(Snapshot):
         source = arrow_stream(data)
         before, began = self._requests(), self._handle
         outcome, handle = began.exchange(
-            source, self._place.options, is_resident(data), where, on, idempotency_key, self._place.timeout
+            source, self._location.options, is_in_memory(data), where, on, idempotency_key, self._location.timeout
         )
         return self._done(outcome, handle, before, began)
 
@@ -323,7 +323,7 @@ class Table(Snapshot):
         source = arrow_stream(data)
         before, began = self._requests(), self._handle
         outcome, handle = began.write(
-            source, self._place.options, is_resident(data), overwrite, idempotency_key, self._place.timeout
+            source, self._location.options, is_in_memory(data), overwrite, idempotency_key, self._location.timeout
         )
         return self._done(outcome, handle, before, began)
 
@@ -345,7 +345,7 @@ class Table(Snapshot):
             CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
         before, began = self._requests(), self._handle
-        outcome, rows, size, handle = began.delete(predicate_of(where, self.schema), self._place.timeout)
+        outcome, rows, size, handle = began.delete(predicate_of(where, self.schema), self._location.timeout)
         self._show(handle, began)
         requests = self._requests() - before
         if outcome is None:
@@ -397,7 +397,7 @@ class Table(Snapshot):
         """
         if not isinstance(retention, timedelta):
             raise InvalidType(f"retention must be a timedelta, not {type(retention).__name__}")
-        found = VacuumResult(*self._handle.vacuum(retention.total_seconds(), dry_run, self._place.timeout))
+        found = VacuumResult(*self._handle.vacuum(retention.total_seconds(), dry_run, self._location.timeout))
         if not dry_run:
             self.refresh()
         return found
@@ -411,17 +411,17 @@ class Table(Snapshot):
 
     def was_committed(self, commit_id: str) -> int | None:
         """The version that a commit made, None if it made none. For CommitStateUnknown."""
-        return self._handle.was_committed(text("commit_id", commit_id))
+        return self._handle.was_committed(require_text("commit_id", commit_id))
 
     def _commit(self, change: Callable[[_pds.TableHandle, float], tuple[_Outcome, _pds.TableHandle]]) -> CommitResult:
         before, began = self._requests(), self._handle
-        return self._done(*change(began, self._place.timeout), before, began)
+        return self._done(*change(began, self._location.timeout), before, began)
 
     def _rewrite(
         self, rewrite: Callable[[_pds.TableHandle, WriteOptions, float], tuple[_Outcome, _pds.TableHandle] | None]
     ) -> CommitResult | None:
         before, began = self._requests(), self._handle
-        done = rewrite(began, self._place.options, self._place.timeout)
+        done = rewrite(began, self._location.options, self._location.timeout)
         return None if done is None else self._done(*done, before, began)
 
     def _tag(self, name: str, version: int | None) -> CommitResult:

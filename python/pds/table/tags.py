@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pds.arguments import text
+from pds.arguments import require_text
 from pds.errors import NotFound
-from pds.tables.checks import check_version
-from pds.tables.results import CommitResult
+from pds.table.checks import check_version
+from pds.table.results import CommitResult
 
 _Commit = Callable[[str, int | None], CommitResult]
 
@@ -52,7 +52,7 @@ class Tags(Mapping[str, int]):
             VersionExpired: There is no such version.
         """
         version = self._version if version is None else check_version(version)
-        result = self._commit(text("a tag's name", name), version)
+        result = self._commit(require_text("a tag's name", name), version)
         self._found = {**self._found, name: version}
         return result
 
@@ -62,6 +62,6 @@ class Tags(Mapping[str, int]):
         Raises:
             NotFound: There is no such tag.
         """
-        result = self._commit(text("a tag's name", name), None)
+        result = self._commit(require_text("a tag's name", name), None)
         self._found = {known: version for known, version in self._found.items() if known != name}
         return result

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pds.arguments import text
+from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def predicate_of(where: object, schema: pa.Schema) -> str | Predicate:
         return Predicate(where, schema)
     if not isinstance(where, str):
         raise InvalidType(f"where must be SQL or a pyarrow.compute.Expression, not {type(where).__name__}")
-    return text("where", where)
+    return require_text("where", where)
 
 
 def _shown(expression: pc.Expression) -> str:

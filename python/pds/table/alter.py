@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pds import _pds
-from pds.arguments import check_schema, column_names, text
+from pds.arguments import check_schema, column_names, require_text
 from pds.errors import InvalidInput, InvalidType
 
 if TYPE_CHECKING:
     from pds._pds import TableHandle, _Outcome
-    from pds.tables.results import CommitResult
+    from pds.table.results import CommitResult
 
 _Commit = Callable[["Callable[[TableHandle, float], tuple[_Outcome, TableHandle]]"], "CommitResult"]
 
@@ -44,13 +44,13 @@ class Alter:
 
     def rename_column(self, column: str, to: str) -> CommitResult:
         """Give a column another name."""
-        text("column", column)
-        check_schema(pa.schema([(text("to", to), pa.null())]))
+        require_text("column", column)
+        check_schema(pa.schema([(require_text("to", to), pa.null())]))
         return self._commit(lambda handle, timeout: _pds.rename_column(handle, column, to, timeout))
 
     def drop_column(self, column: str) -> CommitResult:
         """Drop a column, which may not be of the table's key or sort order."""
-        text("column", column)
+        require_text("column", column)
         return self._commit(lambda handle, timeout: _pds.rename_column(handle, column, None, timeout))
 
     def widen(self, column: str, type: pa.DataType) -> CommitResult:  # noqa: A002 the field's word
@@ -59,7 +59,7 @@ class Alter:
         A wider integer or float, more digits of a decimal with the same scale, a float that holds the
         halves, large or view strings and binaries, the values of a dictionary.
         """
-        schema = _one(text("column", column), type)
+        schema = _one(require_text("column", column), type)
         return self._commit(lambda handle, timeout: _pds.widen(handle, schema, timeout))
 
     def reorder(self, columns: list[str]) -> CommitResult:
@@ -75,7 +75,7 @@ def _one(column: object, kind: object) -> pa.Schema:
     if not isinstance(column, pa.Field):
         if not isinstance(kind, pa.DataType):
             raise InvalidType(f"type must be a pyarrow.DataType, not {kind!r}")
-        column = pa.field(text("column", column), kind)
+        column = pa.field(require_text("column", column), kind)
     elif kind is not None:
         raise InvalidInput("a field has a type of its own; give a name and a type, or a field")
     schema = pa.schema([column])

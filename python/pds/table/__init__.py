@@ -1,0 +1,44 @@
+"""Tables: append, delete, upsert, scan and time travel on a folder of Parquet files, committed by compare-and-swap.
+
+    table = pds.Table.create(store, "events", schema, key="id")
+    table.append(rows)
+    table.scan(where="amount > 10", columns=["id"]).to_pyarrow()
+
+What a name needs is imported at its first use.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CheckResult", "CommitResult", "ScanPlan", "Table", "TableChanges", "TableScan", "Tags", "VacuumResult"]
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pds.table.results import CheckResult, CommitResult, ScanPlan, VacuumResult
+    from pds.table.scan import TableChanges, TableScan
+    from pds.table.table import Table
+    from pds.table.tags import Tags
+
+_MODULE_OF = {
+    "CheckResult": "pds.table.results",
+    "CommitResult": "pds.table.results",
+    "ScanPlan": "pds.table.results",
+    "Table": "pds.table.table",
+    "TableChanges": "pds.table.scan",
+    "TableScan": "pds.table.scan",
+    "Tags": "pds.table.tags",
+    "VacuumResult": "pds.table.results",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'pds.table' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,1 +1,0 @@
-"""What `pds.table` is made of."""
