@@ -117,7 +117,7 @@ impl Error {
 
     /// Keeps the cause.
     #[must_use]
-    pub fn caused_by(mut self, source: impl Into<Cause>) -> Self {
+    pub fn with_source(mut self, source: impl Into<Cause>) -> Self {
         self.source = Some(source.into());
         self
     }

@@ -67,7 +67,7 @@ impl Keys {
         let fields = kinds.map(|kind| SortField::new_with_options(kind.clone(), order));
         let converter = RowConverter::new(fields.collect()).map_err(|e| {
             let named: Vec<&String> = by.iter().map(|at| schema.field(*at).name()).collect();
-            Error::invalid(format!("rows cannot be sorted by {named:?}: {e}")).caused_by(e)
+            Error::invalid(format!("rows cannot be sorted by {named:?}: {e}")).with_source(e)
         })?;
         Ok(Self {
             converter,
@@ -252,7 +252,7 @@ fn spill(
              folder in TMPDIR",
             folder.display()
         );
-        ArrowError::ExternalError(Box::new(Error::other(message).caused_by(e)))
+        ArrowError::ExternalError(Box::new(Error::other(message).with_source(e)))
     };
     let file = tempfile::tempfile().map_err(failed)?;
     let of_file = |e| match e {

@@ -1,6 +1,6 @@
-"""Parquet datasets and tables on object stores: all or nothing, without a server.
+"""Parquet datasets and tables on object stores: atomic writes, no server.
 
-Nothing is loaded or started before it is used.
+Importing `pds` imports none of its modules. A module is imported when one of its names is first used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The errors of datasets: remote-store's own where it is installed.
+"""The errors of datasets: the classes of remote-store where it is installed.
 
-Loaded when one of them is asked for, because remote-store's module imports pyarrow.
+`pds.errors` imports this module at the first use of one of them, because remote-store's module imports pyarrow.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from pds.errors import RemoteStoreError
 
 
 class DatasetIncomplete(RemoteStoreError):
-    """The dataset is not in a readable state: its marker or a part is missing."""
+    """The dataset cannot be read: the `_SUCCESS` marker or a part is missing."""
 
 
 class ManifestCorrupted(RemoteStoreError):
-    """The manifest cannot be parsed, or a field of it cannot be used.
+    """The manifest cannot be parsed, or one of its fields is invalid.
 
     Args:
-        message: What is wrong.
-        path: The manifest's path.
-        backend: The store's name.
-        reason: The field and what it should be, or the parser's complaint.
+        message: What failed.
+        path: The path of the manifest.
+        backend: The name of the store.
+        reason: The field and its expected value, or the message of the parser.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class ManifestCorrupted(RemoteStoreError):
         text = super().__str__()
         if not self.reason:
             return text
-        shown = f"reason={self.reason!r}"
-        return f"{text} | {shown}" if text else shown
+        reason = f"reason={self.reason!r}"
+        return f"{text} | {reason}" if text else reason
 
     def __repr__(self) -> str:
         text = super().__repr__()
@@ -55,7 +55,7 @@ if not TYPE_CHECKING:
 
 
 class PartCorrupted(DatasetIncomplete):
-    """A part is not what was written: changed, truncated, swapped, or no Parquet file."""
+    """A part is not the part that was written: it is changed, truncated, swapped, or not a Parquet file."""
 
 
 PartCorrupted.__module__ = "pds.errors"

@@ -1,4 +1,4 @@
-"""The errors that remote-store has too, for where it is not installed."""
+"""The errors that pds shares with remote-store. They are used where remote-store is not installed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ class RemoteStoreError(Exception):
     """Base class of all errors of pds.
 
     Args:
-        message: What went wrong and what to do.
-        path: The path concerned, relative to the store.
-        backend: The store's name.
+        message: What failed and what to do.
+        path: The path of the object or folder, relative to the store.
+        backend: The name of the store.
     """
 
     def __init__(self, message: str = "", *, path: str | None = None, backend: str | None = None) -> None:
@@ -17,15 +17,15 @@ class RemoteStoreError(Exception):
         self.backend = backend
         super().__init__(message)
 
-    def _context(self) -> list[str]:
+    def _format_context(self) -> list[str]:
         pairs = (("path", self.path), ("backend", self.backend))
         return [f"{name}={value!r}" for name, value in pairs if value is not None]
 
     def __str__(self) -> str:
-        return " | ".join([super().__str__(), *self._context()])
+        return " | ".join([super().__str__(), *self._format_context()])
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join([repr(super().__str__()), *self._context()])})"
+        return f"{type(self).__name__}({', '.join([repr(super().__str__()), *self._format_context()])})"
 
 
 class NotFound(RemoteStoreError):
@@ -33,7 +33,7 @@ class NotFound(RemoteStoreError):
 
 
 class AlreadyExists(RemoteStoreError):
-    """The target exists and may not be replaced."""
+    """The target exists already and may not be replaced."""
 
 
 class PermissionDenied(RemoteStoreError):
@@ -45,13 +45,13 @@ class InvalidPath(RemoteStoreError):
 
 
 class CapabilityNotSupported(RemoteStoreError):
-    """The store cannot do what was asked.
+    """The store does not support the operation.
 
     Args:
-        message: What was asked.
-        path: The path concerned.
-        backend: The store's name.
-        capability: The missing capability's name.
+        message: The operation that failed.
+        path: The path of the object or folder, relative to the store.
+        backend: The name of the store.
+        capability: The name of the missing capability.
     """
 
     def __init__(
@@ -65,18 +65,18 @@ class CapabilityNotSupported(RemoteStoreError):
         self.capability = capability
         super().__init__(message, path=path, backend=backend)
 
-    def _context(self) -> list[str]:
-        named = [f"capability={self.capability!r}"] if self.capability else []
-        return super()._context() + named
+    def _format_context(self) -> list[str]:
+        fields = [f"capability={self.capability!r}"] if self.capability else []
+        return super()._format_context() + fields
 
 
 class DirectoryNotEmpty(RemoteStoreError):
-    """The folder has content and `recursive` was not given."""
+    """The folder is not empty, and `recursive` is not set."""
 
 
 class BackendUnavailable(RemoteStoreError):
-    """The store cannot be reached, or did not do it after retries."""
+    """The store cannot be reached, or a request failed in every retry."""
 
 
 class ResourceLocked(RemoteStoreError):
-    """Another living process holds what is needed."""
+    """Another live process holds the resource."""

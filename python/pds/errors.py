@@ -1,8 +1,7 @@
 """The errors of pds.
 
-Where remote-store is installed, the classes it has are used themselves, those of
-`remote_store.ext.parquet` included, so that `except` clauses written for one catch the errors of the
-other.
+Where remote-store is installed, pds uses the error classes of remote-store and of `remote_store.ext.parquet`,
+so an `except` clause that is written for one library catches the errors of the other.
 """
 
 from __future__ import annotations
@@ -78,32 +77,32 @@ else:
 
 
 class FileChanged(RemoteStoreError):
-    """The file was replaced while it was read; open it again."""
+    """The file was replaced while it was being read. Open the file again."""
 
 
 class InvalidInput(RemoteStoreError, ValueError):
-    """An argument has a value that cannot be used."""
+    """An argument has an invalid value."""
 
 
 class InvalidType(InvalidInput, TypeError):
-    """An argument has a type that cannot be used."""
+    """An argument has an invalid type."""
 
 
 class CommitConflict(RemoteStoreError):
-    """Another commit came first and this one does not fit any more; nothing was committed."""
+    """A concurrent commit conflicts with this commit. Nothing was committed."""
 
 
 class CommitStateUnknown(RemoteStoreError):
-    """It is not known whether a commit happened.
+    """The commit is in an unknown state: the store did not confirm it, and it may have been committed.
 
-    Of a table `Table.was_committed(error.commit_id)` tells later; of an Open Data Fabric dataset its log,
-    with the block whose hash is `commit_id`.
+    For a table, check later with `Table.was_committed(error.commit_id)`. For an Open Data Fabric dataset,
+    check later whether `Dataset.log` has a block whose hash is `commit_id`.
 
     Args:
-        message: What happened.
-        path: The table.
-        backend: The store's name.
-        commit_id: The commit.
+        message: What failed.
+        path: The path of the table or dataset.
+        backend: The name of the store.
+        commit_id: The identifier of the commit, or the hash of the block.
     """
 
     def __init__(
@@ -119,33 +118,36 @@ class CommitStateUnknown(RemoteStoreError):
 
 
 class TransactionExpired(CommitConflict):
-    """A vacuum removed what began as early as this write; nothing was committed, write again."""
+    """The files of this write expired before its commit. Nothing was committed. Repeat the write.
+
+    A vacuum may have removed the files, or a restore has changed the columns.
+    """
 
 
 class VersionExpired(NotFound):
-    """The version of a table has been vacuumed."""
+    """A vacuum removed this version of the table or dataset."""
 
 
 class UnsafeStore(CapabilityNotSupported):
-    """The store does not keep conditional writes, so it cannot hold a table."""
+    """The store does not honor the conditions of conditional writes, so it cannot hold tables."""
 
 
 class FormatNotSupported(RemoteStoreError):
-    """A newer version of pds wrote this; upgrade."""
+    """The object has a format that this version of pds cannot read. Upgrade pds if a newer version wrote the object."""
 
 
 class BlockCorrupted(RemoteStoreError):
-    """A block of metadata, or the reference to the newest, is missing or not what was written."""
+    """A metadata block, or the reference to the newest block, is missing or corrupted."""
 
 
 class InvalidAppend(InvalidInput):
-    """A chain of metadata does not take this event; nothing was appended.
+    """An event violates a rule of the metadata chain. Nothing was appended.
 
     Args:
-        message: What is wrong, in the words of the Open Data Fabric.
-        path: The dataset.
-        backend: The store's name.
-        rule: Which rule: `FirstBlockMustBeSeed`, `AppendingSeedBlockToNonEmptyChain`, `PrevBlockNotFound`,
+        message: What is wrong, in the words of the Open Data Fabric specification.
+        path: The path of the dataset.
+        backend: The name of the store.
+        rule: The violated rule: `FirstBlockMustBeSeed`, `AppendingSeedBlockToNonEmptyChain`, `PrevBlockNotFound`,
             `SequenceIntegrity`, `SystemTimeIsNotMonotonic`, `WatermarkIsNotMonotonic`,
             `OffsetsAreNotSequential`, `NoOpEvent` or `InvalidEvent`.
     """
@@ -166,13 +168,13 @@ class InvalidAppend(InvalidInput):
 
 
 class VerificationFailed(BlockCorrupted):
-    """A chain or its data is not what was written.
+    """The verification of a metadata chain and its data found problems.
 
     Args:
-        message: The first of what is wrong.
-        path: The dataset.
-        backend: The store's name.
-        problems: The objects and what is wrong with them.
+        message: The first problems.
+        path: The path of the dataset.
+        backend: The name of the store.
+        problems: All problems, as pairs of the path of an object and a message.
     """
 
     def __init__(
@@ -187,13 +189,13 @@ class VerificationFailed(BlockCorrupted):
         super().__init__(message, path=path, backend=backend)
 
 
-_OF_DATASETS = frozenset({"DatasetIncomplete", "ManifestCorrupted", "PartCorrupted"})
+_DATASET_ERRORS = frozenset({"DatasetIncomplete", "ManifestCorrupted", "PartCorrupted"})
 
 
 def __getattr__(name: str) -> object:
-    if name not in _OF_DATASETS:
+    if name not in _DATASET_ERRORS:
         raise AttributeError(f"module 'pds.errors' has no attribute {name!r}")
     module = importlib.import_module("pds._dataset_errors")
-    for each in _OF_DATASETS:
-        globals()[each] = getattr(module, each)
+    for class_name in _DATASET_ERRORS:
+        globals()[class_name] = getattr(module, class_name)
     return globals()[name]

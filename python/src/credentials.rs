@@ -24,13 +24,13 @@ impl CredentialSource for Callable {
         let call = Python::attach(|py| self.0.clone_ref(py));
         in_python(move |py| fetch(call.bind(py)))
             .await
-            .map_err(|e| Error::other("the credential provider stopped").caused_by(e))?
+            .map_err(|e| Error::other("the credential provider stopped").with_source(e))?
             .map_err(|e| {
                 Error::new(
                     ErrorKind::PermissionDenied,
                     "the credential provider failed",
                 )
-                .caused_by(PyCause(e))
+                .with_source(PyCause(e))
             })
     }
 }

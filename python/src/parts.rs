@@ -43,7 +43,7 @@ impl StagedPart {
     /// The part as bytes, for messages.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = serde_json::to_vec(&self.0)
-            .map_err(|e| Error::other("a part cannot be sent").caused_by(e));
+            .map_err(|e| Error::other("a part cannot be sent").with_source(e));
         Ok(PyBytes::new(py, &checked(py, bytes)?))
     }
 
@@ -51,7 +51,7 @@ impl StagedPart {
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<Self> {
         let parsed = serde_json::from_slice(data).map(Self).map_err(|e| {
-            Error::new(ErrorKind::InvalidInput, "these bytes are no staged part").caused_by(e)
+            Error::new(ErrorKind::InvalidInput, "these bytes are no staged part").with_source(e)
         });
         checked(py, parsed)
     }
@@ -103,7 +103,7 @@ impl PartIndex {
     /// The index as bytes.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = serde_json::to_vec(&*self.0)
-            .map_err(|e| Error::other("an index of parts cannot be sent").caused_by(e));
+            .map_err(|e| Error::other("an index of parts cannot be sent").with_source(e));
         Ok(PyBytes::new(py, &checked(py, bytes)?))
     }
 
@@ -113,7 +113,7 @@ impl PartIndex {
         let parsed = serde_json::from_slice(data).map(|index| Self(Arc::new(index)));
         let parsed = parsed.map_err(|e| {
             let message = "these bytes are no index of parts";
-            Error::new(ErrorKind::InvalidInput, message).caused_by(e)
+            Error::new(ErrorKind::InvalidInput, message).with_source(e)
         });
         checked(py, parsed)
     }

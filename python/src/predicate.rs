@@ -50,7 +50,7 @@ impl PyPredicate {
         let answer = answer.ok_or_else(|| Error::other("Python has ended"))?;
         let answer = answer.map_err(|e| {
             let message = format!("the filter {} cannot be evaluated", self.text);
-            Error::invalid(message).caused_by(PyCause(e))
+            Error::invalid(message).with_source(PyCause(e))
         })?;
         if answer.len() != rows {
             let message = format!("{} answers of a filter about {rows}", answer.len());

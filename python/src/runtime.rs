@@ -45,7 +45,7 @@ fn handle() -> Result<&'static Handle> {
         .max_blocking_threads(MAX_THREADS)
         .enable_all()
         .build()
-        .map_err(|e| Error::other("the runtime cannot be started").caused_by(e))?;
+        .map_err(|e| Error::other("the runtime cannot be started").with_source(e))?;
     // Two threads may both get here; each runtime works, and the later one stays.
     let leaked: *mut Runtime = Box::leak(Box::new(runtime));
     RUNTIME.store(leaked, Ordering::Release);

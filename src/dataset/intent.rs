@@ -123,7 +123,7 @@ impl Intent {
             )
         };
         let header: Header =
-            serde_json::from_slice(bytes).map_err(|e| unusable("cannot be read").caused_by(e))?;
+            serde_json::from_slice(bytes).map_err(|e| unusable("cannot be read").with_source(e))?;
         if header.format > FORMAT {
             let message = format!(
                 "{INTENT} has format {}, this version of pds knows {FORMAT}; upgrade pds",
@@ -135,7 +135,7 @@ impl Intent {
             return Err(unusable("was left behind by an older version of pds"));
         }
         let intent: Self =
-            serde_json::from_slice(bytes).map_err(|e| unusable("cannot be read").caused_by(e))?;
+            serde_json::from_slice(bytes).map_err(|e| unusable("cannot be read").with_source(e))?;
         if let Operation::Write { parts, .. } = &intent.operation
             && parts.iter().any(|part| !part.is_inside(key))
         {

@@ -3,7 +3,7 @@
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::open::Parts;
-use super::read::consistently;
+use super::read::with_snapshot;
 use super::{SUCCESS, check_key};
 use crate::error::Result;
 use crate::store::{Store, path};
@@ -45,7 +45,7 @@ pub struct Verified {
 /// Reads every byte of every part: identity, order, row counts, all checksums; decodes all columns, some
 /// of them at a time.
 pub async fn verify(store: &Store, key: &str) -> Result<Verified> {
-    consistently(store, key, |manifest, parts| async move {
+    with_snapshot(store, key, |manifest, parts| async move {
         let checks = (0..parts.len()).map(|index| verify_part(store, &parts, index));
         stream::iter(checks)
             .buffer_unordered(CONCURRENT_PARTS)

@@ -194,7 +194,7 @@ fn name_missing(key: &str, mut missing: Vec<(&str, Error)>) -> Error {
     }
     let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
     let why = format!("{} parts are missing: {names:?}", names.len());
-    incomplete(key, &why).caused_by(missing.remove(0).1)
+    incomplete(key, &why).with_source(missing.remove(0).1)
 }
 
 /// Opens one part of a dataset's folder.
@@ -202,7 +202,7 @@ pub(super) async fn open_part(store: &Store, key: &str, name: &str) -> Result<Op
     let path = path::join(key, name);
     let opened = open(store, &path, TAIL_BYTES).await;
     opened.map_err(|e| match e.kind() {
-        ErrorKind::NotFound => incomplete(key, &format!("part {name:?} is missing")).caused_by(e),
+        ErrorKind::NotFound => incomplete(key, &format!("part {name:?} is missing")).with_source(e),
         ErrorKind::PartCorrupted => e.context(format!("part {name:?}")).at(&path),
         _ => e,
     })

@@ -140,7 +140,7 @@ impl Steps<'_, '_> {
 
     fn part_gone(&self, part: &IntendedPart, cause: Error) -> StepError {
         let why = format!("part {:?} of the write is gone", part.name);
-        StepError::PartGone(incomplete(self.lease.key, &why).caused_by(cause))
+        StepError::PartGone(incomplete(self.lease.key, &why).with_source(cause))
     }
 
     async fn send_part(

@@ -99,7 +99,7 @@ async fn wait_or_finish(store: &Store, key: &str) -> Result<()> {
             key,
             "its last write was interrupted and this store may not finish it",
         )
-        .caused_by(e),
+        .with_source(e),
         _ => e,
     })
 }
@@ -132,7 +132,7 @@ pub(super) async fn unchanged(store: &Store, key: &str, seen: &Seen) -> Result<b
 }
 
 /// Runs `work` on the dataset's parts until what it gives is of one write.
-pub(super) async fn consistently<T, F>(
+pub(super) async fn with_snapshot<T, F>(
     store: &Store,
     key: &str,
     mut work: impl FnMut(Manifest, Parts) -> F,
@@ -166,7 +166,7 @@ where
 
 /// Reads the dataset; `columns` in the order asked for, fields of structs by dots.
 pub async fn read(store: &Store, key: &str, columns: Option<&[String]>) -> Result<Table> {
-    consistently(store, key, |_, parts| read_parts(store, parts, columns)).await
+    with_snapshot(store, key, |_, parts| read_parts(store, parts, columns)).await
 }
 
 async fn read_parts(store: &Store, parts: Parts, columns: Option<&[String]>) -> Result<Table> {

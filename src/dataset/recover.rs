@@ -130,7 +130,7 @@ fn unfinished(key: &str, cause: Error) -> Error {
         key,
         &format!("its last write was interrupted and cannot be finished ({cause})"),
     )
-    .caused_by(cause)
+    .with_source(cause)
 }
 
 /// How an intent of others was settled.

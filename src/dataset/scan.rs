@@ -246,7 +246,7 @@ impl Job {
             _ => false,
         };
         Err(if is_replaced {
-            self.replaced().caused_by(error)
+            self.replaced().with_source(error)
         } else {
             error
         })

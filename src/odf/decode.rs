@@ -153,7 +153,7 @@ impl<'a> Buffer<'a> {
 
     fn text(&self, at: usize) -> Result<&'a str> {
         let bytes = self.bytes_at(at)?;
-        std::str::from_utf8(bytes).map_err(|e| damaged("text that is not UTF-8").caused_by(e))
+        std::str::from_utf8(bytes).map_err(|e| damaged("text that is not UTF-8").with_source(e))
     }
 
     /// Where the elements of a vector of offsets are.
@@ -362,7 +362,7 @@ fn attributes(table: &View<'_>) -> Result<Value> {
     let at = table.slot(0, OFFSET_BYTES)?;
     let text = at.map(|at| table.buffer.text(at)).transpose()?;
     let found: Value = serde_json::from_str(text.unwrap_or("{}"))
-        .map_err(|e| damaged("attributes that are not JSON").caused_by(e))?;
+        .map_err(|e| damaged("attributes that are not JSON").with_source(e))?;
     if !found.is_object() {
         return Err(damaged("attributes that are not a JSON object"));
     }

@@ -274,7 +274,7 @@ fn zeros(kind: &DataType) -> Result<ArrayRef> {
 
 fn unfit(error: ArrowError) -> Error {
     let message = format!("rows are not what their schema says: {error}");
-    Error::invalid(message).caused_by(error)
+    Error::invalid(message).with_source(error)
 }
 
 #[cfg(test)]

@@ -261,7 +261,7 @@ impl Writer<'_> {
             }
             Kind::Bytes => {
                 let bytes = STANDARD.decode(text(value)?);
-                let bytes = bytes.map_err(|e| Error::invalid("not base64").caused_by(e))?;
+                let bytes = bytes.map_err(|e| Error::invalid("not base64").with_source(e))?;
                 self.bytes(&bytes)
             }
             Kind::DatasetRef => {
@@ -296,7 +296,7 @@ impl Writer<'_> {
             Kind::Attributes => {
                 let entries =
                     serde_json::to_string(&sorted(&Value::Object(object(value)?.clone())))
-                        .map_err(|e| Error::other("attributes cannot be written").caused_by(e))?;
+                        .map_err(|e| Error::other("attributes cannot be written").with_source(e))?;
                 let entries = self.builder.create_string(&entries).as_union_value();
                 self.slots(|writer| writer.push_offset(0, entries))
             }

@@ -101,7 +101,7 @@ fn unknown(block: &Block, cause: Error) -> Error {
     );
     Error::new(ErrorKind::CommitStateUnknown, message)
         .with_detail(block.hash().to_string())
-        .caused_by(cause)
+        .with_source(cause)
 }
 
 /// The block that a head names.

@@ -271,7 +271,7 @@ fn cast_to(column: &ArrayRef, field: &Field) -> Result<ArrayRef> {
     };
     if let (Some(per_milli), true) = (finer, is_moment(field.data_type())) {
         let plain = cast_with_options(column, &DataType::Int64, &options);
-        let plain = plain.map_err(|e| Error::other(e.to_string()).caused_by(e))?;
+        let plain = plain.map_err(|e| Error::other(e.to_string()).with_source(e))?;
         let floored = plain.as_primitive::<Int64Type>();
         let floored: Int64Array = floored.unary(|value| value.div_euclid(per_milli));
         let times = floored.reinterpret_cast::<TimestampMillisecondType>();
@@ -279,7 +279,7 @@ fn cast_to(column: &ArrayRef, field: &Field) -> Result<ArrayRef> {
     }
     cast_with_options(column, field.data_type(), &options).map_err(|e| {
         let message = format!("column {:?} cannot be used: {e}", field.name());
-        Error::invalid(message).caused_by(e)
+        Error::invalid(message).with_source(e)
     })
 }
 

@@ -185,7 +185,7 @@ impl State {
 
     /// Whether this release can write and read data of a schema.
     fn check_usable(&self, event: &Value) -> Result<()> {
-        let unusable = |e: Error| invalid(e.message().to_owned()).caused_by(e);
+        let unusable = |e: Error| invalid(e.message().to_owned()).with_source(e);
         let columns = schema::arrow_of(event).map_err(unusable)?;
         let mut names: Vec<&String> = columns.fields().iter().map(|f| f.name()).collect();
         names.sort();
@@ -380,7 +380,7 @@ impl State {
             // The older form may say what it likes.
             return Ok(());
         };
-        schema::to_arrow(new).map_err(|e| invalid(e.message().to_owned()).caused_by(e))?;
+        schema::to_arrow(new).map_err(|e| invalid(e.message().to_owned()).with_source(e))?;
         let Some(before) = &self.schema else {
             return Ok(());
         };

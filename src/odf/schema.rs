@@ -53,7 +53,7 @@ pub fn arrow_of(event: &Value) -> Result<Schema> {
     match event.get("rawArrowSchema").and_then(Value::as_str) {
         Some(text) => {
             let bytes = STANDARD.decode(text);
-            raw_arrow(&bytes.map_err(|e| damaged("rawArrowSchema is not base64").caused_by(e))?)
+            raw_arrow(&bytes.map_err(|e| damaged("rawArrowSchema is not base64").with_source(e))?)
         }
         None => to_arrow(event.get("schema").unwrap_or(&Value::Null)),
     }
@@ -98,7 +98,7 @@ fn without_layouts(mut schema: Value) -> Value {
 /// The schema in Arrow's own flatbuffer.
 fn raw_arrow(bytes: &[u8]) -> Result<Schema> {
     let unreadable = |why: &str| damaged(format!("rawArrowSchema cannot be read: {why}"));
-    let verified = root_as_schema(bytes).map_err(|e| unreadable(&e.to_string()).caused_by(e))?;
+    let verified = root_as_schema(bytes).map_err(|e| unreadable(&e.to_string()).with_source(e))?;
     // Offsets are sound now; of types that it does not know the conversion panics.
     let converted = std::panic::catch_unwind(AssertUnwindSafe(|| fb_to_schema(verified)));
     converted.map_err(|panic| unreadable(panic_text(panic.as_ref())))
@@ -336,7 +336,7 @@ fn decimal_to(kind: &Value, attributes: &Value) -> Result<DataType> {
         .ok()
         .filter(|p| (1..=76).contains(p));
     let precision = precision.ok_or_else(wrong)?;
-    let scale = i8::try_from(number("scale")).map_err(|e| wrong().caused_by(e))?;
+    let scale = i8::try_from(number("scale")).map_err(|e| wrong().with_source(e))?;
     let bits = attributes.get(DECIMAL).and_then(|e| e.get("bitWidth"));
     let made = match bits.and_then(Value::as_u64) {
         Some(32) => DataType::Decimal32(precision, scale),
@@ -367,7 +367,7 @@ fn buffer_to(name: &str, kind: &Value, attributes: &Value) -> Result<DataType> {
     let length = match kind.get("fixedLength").and_then(Value::as_u64) {
         None => None,
         Some(length) => Some(
-            i32::try_from(length).map_err(|e| damaged(format!("{length} items")).caused_by(e))?,
+            i32::try_from(length).map_err(|e| damaged(format!("{length} items")).with_source(e))?,
         ),
     };
     Ok(match (name, length) {

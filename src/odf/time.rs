@@ -49,7 +49,7 @@ pub fn from_text(text: &str) -> Result<Moment> {
     let parsed = DateTime::parse_from_rfc3339(text);
     let parsed = parsed.map_err(|e| {
         let message = format!("{text:?} is no time: 2020-01-31T12:00:00Z is one");
-        Error::invalid(message).caused_by(e)
+        Error::invalid(message).with_source(e)
     })?;
     Ok(parsed.to_utc())
 }

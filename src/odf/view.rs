@@ -79,7 +79,7 @@ impl Chain {
                          was then"
                     );
                     let error = Error::new(ErrorKind::VersionExpired, message);
-                    return Err(error.at(self.root()).caused_by(e));
+                    return Err(error.at(self.root()).with_source(e));
                 }
                 blocks => blocks?,
             };
@@ -165,7 +165,7 @@ impl View {
         let vocabulary = self.state.vocabulary.clone();
         let left = crate::part::blocking(move || {
             let all = concat_batches(&schema, &batches);
-            let all = all.map_err(|e| Error::other(e.to_string()).caused_by(e))?;
+            let all = all.map_err(|e| Error::other(e.to_string()).with_source(e))?;
             applied(&all, &vocabulary)
         });
         let left = left.await?;
@@ -193,11 +193,11 @@ impl View {
             let rows =
                 filter_record_batch(batch, &is_left(batch.column(place.unwrap_or(0)), &left)?)
                     .and_then(|rows| rows.project(&(0..asked.len()).collect::<Vec<_>>()));
-            rows.map_err(|e| Error::other(e.to_string()).caused_by(e))
+            rows.map_err(|e| Error::other(e.to_string()).with_source(e))
         });
         let kept = kept.collect::<Result<Vec<_>>>()?;
         let schema = schema.project(&(0..asked.len()).collect::<Vec<_>>());
-        let schema = schema.map_err(|e| Error::other(e.to_string()).caused_by(e))?;
+        let schema = schema.map_err(|e| Error::other(e.to_string()).with_source(e))?;
         Ok((Arc::new(schema), kept))
     }
 }
@@ -218,7 +218,7 @@ async fn collected(
 
 fn is_left(offsets: &ArrayRef, left: &[i64]) -> Result<BooleanArray> {
     let offsets = arrow_cast::cast(offsets, &DataType::Int64);
-    let offsets = offsets.map_err(|e| Error::other(e.to_string()).caused_by(e))?;
+    let offsets = offsets.map_err(|e| Error::other(e.to_string()).with_source(e))?;
     let offsets = offsets.as_primitive::<Int64Type>().values();
     Ok(offsets
         .iter()
@@ -228,7 +228,7 @@ fn is_left(offsets: &ArrayRef, left: &[i64]) -> Result<BooleanArray> {
 
 /// The numbers of the rows that operations leave.
 fn applied(rows: &RecordBatch, vocabulary: &Vocabulary) -> Result<Vec<i64>> {
-    let wrong = |e: arrow_schema::ArrowError| Error::other(e.to_string()).caused_by(e);
+    let wrong = |e: arrow_schema::ArrowError| Error::other(e.to_string()).with_source(e);
     let [offset, operation, system_time, _] = vocabulary.names();
     let schema = rows.schema();
     let place = |name: &str| crate::parquet::types::index_of(&schema, name);

@@ -44,7 +44,7 @@ pub fn decode_rows(
     });
     let flat = std::panic::catch_unwind(guarded)
         .unwrap_or_else(|panic| Err(Error::other(panic_text(panic.as_ref()).to_owned())))
-        .map_err(|e| undecodable(file, root, group, e.message()).caused_by(e))?;
+        .map_err(|e| undecodable(file, root, group, e.message()).with_source(e))?;
     if let Some(arrays) = flat {
         return Ok(arrays);
     }
@@ -188,7 +188,7 @@ impl ColumnStream {
                 }
                 Err(e) => {
                     let error = undecodable(&self.file, self.root, self.group, e.message());
-                    return Err(error.caused_by(e));
+                    return Err(error.with_source(e));
                 }
             }
         }
@@ -198,10 +198,10 @@ impl ColumnStream {
         let failed = |e: &dyn std::fmt::Display| Error::other(e.to_string());
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
-            None => self.open().map_err(|e| failed(&e).caused_by(e))?,
+            None => self.open().map_err(|e| failed(&e).with_source(e))?,
         };
         let batch = match reader.next() {
-            Some(batch) => batch.map_err(|e| failed(&e).caused_by(e))?,
+            Some(batch) => batch.map_err(|e| failed(&e).with_source(e))?,
             None => return Err(self.missing()),
         };
         let rows = batch.num_rows();

@@ -120,7 +120,7 @@ impl PartFile {
         (seal_at, footer_hash): (u64, u64),
     ) -> Result<Opened> {
         check_ranges(&metadata, length)?;
-        let unreadable = |e| damaged(format!("the schema cannot be read: {e}")).caused_by(e);
+        let unreadable = |e| damaged(format!("the schema cannot be read: {e}")).with_source(e);
         let metadata = Arc::new(metadata);
         let plain = ArrowReaderMetadata::try_new(
             Arc::clone(&metadata),
@@ -325,7 +325,7 @@ fn decode_footer(footer: &[u8]) -> Result<ParquetMetaData> {
     footer::check(footer).map_err(unreadable)?;
     std::panic::catch_unwind(|| ParquetMetaDataReader::decode_metadata(footer))
         .map_err(|panic| unreadable(panic_text(panic.as_ref())))?
-        .map_err(|e| unreadable(&e.to_string()).caused_by(e))
+        .map_err(|e| unreadable(&e.to_string()).with_source(e))
 }
 
 fn check_seal(seal: &Seal, metadata: &ParquetMetaData) -> Result<()> {

@@ -105,7 +105,7 @@ fn copy(array: &ArrayRef, start: usize, end: usize) -> Result<ArrayRef> {
     let data = array.to_data();
     let mut rows = MutableArrayData::new(vec![&data], false, end - start);
     rows.try_extend(0, start, end)
-        .map_err(|e| Error::other(format!("rows cannot be copied: {e}")).caused_by(e))?;
+        .map_err(|e| Error::other(format!("rows cannot be copied: {e}")).with_source(e))?;
     Ok(make_array(rows.freeze()))
 }
 
@@ -118,7 +118,7 @@ fn capacity<K: ArrowDictionaryKeyType>() -> usize {
 fn narrow_keys<K: ArrowDictionaryKeyType>(
     array: &DictionaryArray<Int32Type>,
 ) -> Result<Vec<ArrayRef>> {
-    let failed = |e| Error::other(format!("the dictionary cannot be made: {e}")).caused_by(e);
+    let failed = |e| Error::other(format!("the dictionary cannot be made: {e}")).with_source(e);
     let make = |keys: PrimitiveArray<K>, values: ArrayRef| -> Result<ArrayRef> {
         let array = DictionaryArray::try_new(keys, values).map_err(failed)?;
         Ok(Arc::new(array))
@@ -155,7 +155,7 @@ fn narrow_keys<K: ArrowDictionaryKeyType>(
             continue;
         };
         let value =
-            u32::try_from(key).map_err(|e| Error::other("a key is negative").caused_by(e))?;
+            u32::try_from(key).map_err(|e| Error::other("a key is negative").with_source(e))?;
         let place = places
             .get(value as usize)
             .copied()

@@ -229,7 +229,7 @@ fn open_file(
     let sink = files.open()?;
     to.with(|to| to.sink = Some(sink));
     let writer = SerializedFileWriter::new(to.clone(), Arc::clone(schema), Arc::clone(properties))
-        .map_err(|e| Error::invalid(format!("the schema cannot be written: {e}")).caused_by(e))?;
+        .map_err(|e| Error::invalid(format!("the schema cannot be written: {e}")).with_source(e))?;
     Ok(OpenFile {
         writer,
         to,
@@ -291,7 +291,7 @@ impl OpenFile {
     /// The sink's own error where there is one: the parquet writer only repeats its text.
     fn failure(&self, error: ParquetError) -> Error {
         self.to.with(|to| to.failure.take()).unwrap_or_else(|| {
-            Error::other(format!("Parquet encoding failed: {error}")).caused_by(error)
+            Error::other(format!("Parquet encoding failed: {error}")).with_source(error)
         })
     }
 }

@@ -195,7 +195,7 @@ pub(crate) fn with_nulls(array: &ArrayRef, nulls: Option<&NullBuffer>) -> Result
     let Some(nulls) = nulls.filter(|nulls| nulls.null_count() > 0) else {
         return Ok(Arc::clone(array));
     };
-    let failed = |e| Error::other(format!("a field cannot be taken: {e}")).caused_by(e);
+    let failed = |e| Error::other(format!("a field cannot be taken: {e}")).with_source(e);
     match array.data_type() {
         DataType::Null => Ok(Arc::clone(array)),
         DataType::RunEndEncoded(..) | DataType::Union(..) => {

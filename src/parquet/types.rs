@@ -153,7 +153,7 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
             "column {column:?}: {} does not fit {target}: {e}",
             array.data_type()
         ))
-        .caused_by(e)
+        .with_source(e)
     };
     check_whole_days(array, target, column)?;
     let options = CastOptions {
@@ -210,7 +210,7 @@ pub fn convert_batch(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBa
 pub fn batch_of(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
     let options = arrow_array::RecordBatchOptions::new().with_row_count(Some(rows));
     RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
-        .map_err(|e| Error::other(format!("columns do not fit the schema: {e}")).caused_by(e))
+        .map_err(|e| Error::other(format!("columns do not fit the schema: {e}")).with_source(e))
 }
 
 /// The field of a schema by name; the error lists the names there are.

@@ -98,11 +98,11 @@ impl WritePlan {
                     "column {:?} cannot be held by Parquet: {e}",
                     field.name()
                 ))
-                .caused_by(e)
+                .with_source(e)
             })?;
         }
         let described = converter.convert(&self.storage).map_err(|e| {
-            Error::invalid(format!("the schema cannot be written: {e}")).caused_by(e)
+            Error::invalid(format!("the schema cannot be written: {e}")).with_source(e)
         })?;
         let arrow_schema = KeyValue {
             key: parquet::arrow::ARROW_SCHEMA_META_KEY.to_owned(),
@@ -120,7 +120,7 @@ impl WritePlan {
         metadata.push(arrow_schema);
         let properties = self.options.properties(metadata);
         SerializedFileWriter::new(io::sink(), described.root_schema_ptr(), properties)
-            .map_err(|e| Error::invalid(format!("the schema cannot be written: {e}")).caused_by(e))
+            .map_err(|e| Error::invalid(format!("the schema cannot be written: {e}")).with_source(e))
     }
 
     fn budget_bytes(&self) -> usize {
@@ -183,15 +183,15 @@ pub(crate) fn input_error(error: ArrowError) -> Error {
                 Ok(inner) => input_error(*inner),
                 Err(other) => {
                     let error = ArrowError::ExternalError(other);
-                    Error::other(format!("the input failed: {error}")).caused_by(error)
+                    Error::other(format!("the input failed: {error}")).with_source(error)
                 }
             },
         },
         ArrowError::InvalidArgumentError(_) => {
             Error::invalid(format!("the input is not what its schema says: {error}"))
-                .caused_by(error)
+                .with_source(error)
         }
-        error => Error::other(format!("the input failed: {error}")).caused_by(error),
+        error => Error::other(format!("the input failed: {error}")).with_source(error),
     }
 }
 
@@ -319,7 +319,7 @@ impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
         let writers = factory
             .create_column_writers(self.file_groups)
             .map_err(|e| {
-                Error::invalid(format!("the schema cannot be written: {e}")).caused_by(e)
+                Error::invalid(format!("the schema cannot be written: {e}")).with_source(e)
             })?;
         let mut writers = writers.into_iter();
         let by_field: Vec<Vec<ArrowColumnWriter>> = self

@@ -57,7 +57,7 @@ impl LocalFile {
             let message = format!("the file cannot be read: {e}");
             Error::new(ErrorKind::PartCorrupted, message)
                 .at(&self.path)
-                .caused_by(e)
+                .with_source(e)
         })?;
         Ok(bytes.into())
     }

@@ -21,5 +21,5 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ) -> Result<T> {
     tokio::task::spawn_blocking(work)
         .await
-        .map_err(|e| Error::other(format!("a worker stopped: {e}")).caused_by(e))?
+        .map_err(|e| Error::other(format!("a worker stopped: {e}")).with_source(e))?
 }

@@ -91,7 +91,7 @@ impl StoreBuilder {
                 Error::invalid(format!(
                     "option max_retries must be a whole number, not {text:?}"
                 ))
-                .caused_by(e)
+                .with_source(e)
             })?,
         };
         let durable = durability(&mut options, scheme)?;
@@ -465,7 +465,7 @@ fn percent_decode(text: &str) -> Result<String> {
         rest = if escape.is_some() { &tail[2..] } else { tail };
     }
     String::from_utf8(bytes)
-        .map_err(|e| Error::invalid("the file:// URL is not UTF-8").caused_by(e))
+        .map_err(|e| Error::invalid("the file:// URL is not UTF-8").with_source(e))
 }
 
 /// Named stores live as long as the process, anonymous ones as long as somebody holds them.

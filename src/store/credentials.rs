@@ -142,7 +142,7 @@ pub(super) fn gcp(values: &HashMap<String, String>) -> Result<GcpCredential, &'s
 }
 
 fn unauthenticated(error: Error) -> object_store::Error {
-    let marked = Error::new(ErrorKind::PermissionDenied, NO_CREDENTIALS).caused_by(error);
+    let marked = Error::new(ErrorKind::PermissionDenied, NO_CREDENTIALS).with_source(error);
     object_store::Error::Generic {
         store: "credentials",
         source: Box::new(marked),

@@ -56,7 +56,7 @@ impl Store {
             // The cause would show what was masked.
             told
         } else {
-            told.caused_by(error)
+            told.with_source(error)
         }
     }
 }
@@ -113,7 +113,7 @@ pub(super) fn disk_error(key: &Path, error: std::io::Error) -> Error {
     let (kind, says) = file_system_says(Some(&error));
     Error::new(kind, format!("{says} (file): {error}"))
         .at(key)
-        .caused_by(error)
+        .with_source(error)
 }
 
 /// An error of local files that has no kind of its own.

@@ -264,7 +264,7 @@ impl Store {
         if let Some(local) = self.inner.local.clone() {
             tokio::task::spawn_blocking(move || local.remove_empty_tree(&key))
                 .await
-                .map_err(|e| Error::other("a worker stopped").caused_by(e))?;
+                .map_err(|e| Error::other("a worker stopped").with_source(e))?;
         }
         Ok(())
     }

@@ -58,7 +58,7 @@ pub fn parse_folder(path: &str) -> Result<Path> {
             return Err(refused(path, fault));
         }
     }
-    Path::parse(path).map_err(|e| refused(path, "is not a valid object key").caused_by(e))
+    Path::parse(path).map_err(|e| refused(path, "is not a valid object key").with_source(e))
 }
 
 fn refused(path: &str, fault: &str) -> Error {

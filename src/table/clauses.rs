@@ -176,13 +176,13 @@ impl Clauses {
 }
 
 fn filtered(batch: &RecordBatch, kept: &BooleanArray) -> Result<RecordBatch> {
-    filter_record_batch(batch, kept).map_err(|e| Error::other(e.to_string()).caused_by(e))
+    filter_record_batch(batch, kept).map_err(|e| Error::other(e.to_string()).with_source(e))
 }
 
 impl Planned {
     fn failed(&self, e: DataFusionError) -> Error {
         let why = e.strip_backtrace();
-        Error::invalid(format!("{} cannot be evaluated: {why}", self.what)).caused_by(e)
+        Error::invalid(format!("{} cannot be evaluated: {why}", self.what)).with_source(e)
     }
 
     fn holds(

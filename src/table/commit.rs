@@ -441,5 +441,5 @@ pub(super) fn unknown(commit_id: &CommitId, cause: Error) -> Error {
     );
     Error::new(ErrorKind::CommitStateUnknown, message)
         .with_detail(commit_id.as_str())
-        .caused_by(cause)
+        .with_source(cause)
 }

@@ -94,7 +94,7 @@ impl Filter {
 
     /// The rows with one of these keys. The columns must have the types they had.
     pub(super) fn keys(keys: Arc<KeySet>, table: &Columns) -> Result<Self> {
-        let refused = |e: DataFusionError| Error::other(e.to_string()).caused_by(e);
+        let refused = |e: DataFusionError| Error::other(e.to_string()).with_source(e);
         let mut places = Vec::new();
         let mut terms = Vec::new();
         for (column, (id, kind)) in keys.ids.iter().zip(keys.kinds()).enumerate() {
@@ -123,7 +123,7 @@ impl Filter {
     /// The rows for which somebody else says that it holds.
     pub(super) fn foreign(predicate: Arc<dyn ForeignPredicate>, table: &Columns) -> Result<Self> {
         let places = table.project(Some(predicate.columns()))?;
-        let refused = |e: DataFusionError| Error::other(e.to_string()).caused_by(e);
+        let refused = |e: DataFusionError| Error::other(e.to_string()).with_source(e);
         let text = predicate.text().to_owned();
         let mut filter = Self::of(text, lit(true), &places, table).map_err(refused)?;
         filter.foreign = Some(predicate);
@@ -194,7 +194,7 @@ impl Filter {
                 "the filter {} cannot be evaluated: {why}",
                 sql::shown(&self.sql)
             );
-            Error::invalid(message).caused_by(e)
+            Error::invalid(message).with_source(e)
         };
         let found = self.physical.evaluate(&batch).map_err(failed)?;
         let found = found.into_array(rows).map_err(failed)?;

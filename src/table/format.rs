@@ -469,7 +469,7 @@ fn to_json(value: &impl Serialize) -> Bytes {
 }
 
 fn from_json<T: DeserializeOwned>(bytes: &[u8], name: &str) -> Result<T> {
-    let broken = |e: serde_json::Error| corrupted(name, "it cannot be read").caused_by(e);
+    let broken = |e: serde_json::Error| corrupted(name, "it cannot be read").with_source(e);
     let header: Header = serde_json::from_slice(bytes).map_err(broken)?;
     if header.format > FORMAT {
         let message = format!(

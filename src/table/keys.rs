@@ -38,7 +38,7 @@ impl KeySet {
         let sort = kinds.iter().cloned().map(SortField::new).collect();
         let converter = RowConverter::new(sort).map_err(|e| {
             let message = format!("columns of the types {kinds:?} cannot be compared: {e}");
-            Error::invalid(message).caused_by(e)
+            Error::invalid(message).with_source(e)
         })?;
         Ok(Self {
             ids: places.iter().map(|place| columns.ids[*place]).collect(),
@@ -61,7 +61,7 @@ impl KeySet {
         for (row, bytes) in self.rows_of(keys)?.iter().enumerate() {
             let number = self.rows.len();
             let number = u32::try_from(number)
-                .map_err(|e| Error::invalid("more than 4,294,967,295 keys").caused_by(e))?;
+                .map_err(|e| Error::invalid("more than 4,294,967,295 keys").with_source(e))?;
             match self.rows.entry(bytes.as_ref().into()) {
                 Entry::Vacant(place) => drop(place.insert(number)),
                 Entry::Occupied(_) => {
@@ -109,7 +109,7 @@ impl KeySet {
     fn rows_of(&self, keys: &[ArrayRef]) -> Result<arrow_row::Rows> {
         let keys: Vec<ArrayRef> = keys.iter().map(canonical).collect();
         let converted = self.converter.convert_columns(&keys);
-        converted.map_err(|e| Error::other(e.to_string()).caused_by(e))
+        converted.map_err(|e| Error::other(e.to_string()).with_source(e))
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -120,7 +120,7 @@ fn collect(input: Box<dyn RecordBatchReader + Send>) -> Result<RecordBatch> {
     let batches = batches.map_err(crate::parquet::writer::input_error)?;
     concat_batches(&schema, &batches).map_err(|e| {
         let message = format!("the source does not fit in one batch: {e}; merge it in pieces");
-        Error::invalid(message).caused_by(e)
+        Error::invalid(message).with_source(e)
     })
 }
 
@@ -343,7 +343,7 @@ impl Merging {
 }
 
 fn taken(columns: &[ArrayRef], rows: &UInt32Array) -> Result<Vec<ArrayRef>> {
-    take_arrays(columns, rows, None).map_err(|e| Error::other(e.to_string()).caused_by(e))
+    take_arrays(columns, rows, None).map_err(|e| Error::other(e.to_string()).with_source(e))
 }
 
 async fn of_file(

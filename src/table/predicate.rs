@@ -125,7 +125,7 @@ impl Bounds {
                 statistics.null_counts(c)
             })?,
             rows: RecordBatch::try_new(Arc::new(schema), vec![rows])
-                .map_err(|e| Error::other(e.to_string()).caused_by(e))?,
+                .map_err(|e| Error::other(e.to_string()).with_source(e))?,
         })
     }
 }

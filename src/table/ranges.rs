@@ -130,7 +130,7 @@ impl Ranges {
 }
 
 fn failed(e: ArrowError) -> Error {
-    Error::other(e.to_string()).caused_by(e)
+    Error::other(e.to_string()).with_source(e)
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub(super) fn stream_files(
     limit: Option<u64>,
 ) -> Result<Scan> {
     let schema = rows.columns.schema.project(&columns);
-    let schema = schema.map_err(|e| Error::other(e.to_string()).caused_by(e))?;
+    let schema = schema.map_err(|e| Error::other(e.to_string()).with_source(e))?;
     let schema = Arc::new(schema);
     let job = Job {
         rows,

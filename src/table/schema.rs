@@ -65,7 +65,7 @@ pub(super) fn encode(schema: &Schema) -> Result<Bytes> {
     );
     let mut bytes = Vec::new();
     let written = write_message(&mut bytes, message, &options);
-    written.map_err(|e| Error::invalid(format!("the schema cannot be kept: {e}")).caused_by(e))?;
+    written.map_err(|e| Error::invalid(format!("the schema cannot be kept: {e}")).with_source(e))?;
     Ok(bytes.into())
 }
 
@@ -74,7 +74,7 @@ fn decode(message: &[u8]) -> Result<Schema> {
     // Offsets are verified; of types that it does not know the conversion panics.
     let read = std::panic::catch_unwind(|| try_schema_from_ipc_buffer(message));
     let read = read.map_err(|panic| Error::other(panic_text(panic.as_ref())))?;
-    read.map_err(|e| Error::other(e.to_string()).caused_by(e))
+    read.map_err(|e| Error::other(e.to_string()).with_source(e))
 }
 
 /// The columns of one snapshot.
@@ -91,7 +91,7 @@ impl Columns {
     pub fn of(manifest: &Manifest) -> Result<Self> {
         let name = names::manifest(manifest.version);
         let schema = decode(&manifest.arrow_schema.0)
-            .map_err(|e| corrupted(&name, "its arrow_schema cannot be read").caused_by(e))?;
+            .map_err(|e| corrupted(&name, "its arrow_schema cannot be read").with_source(e))?;
         let columns = &manifest.schema.columns;
         let named = columns.iter().map(|c| c.name.as_str());
         if !named.eq(schema.fields().iter().map(|f| f.name().as_str())) {

@@ -98,7 +98,7 @@ pub(crate) fn decode_any(bytes: &Bytes, files: u32) {
 fn decode_checked(bytes: &Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
     let broken = |why: &str| corrupted(&segment.path, why);
     let read = ParquetRecordBatchReaderBuilder::try_new(bytes.clone())
-        .map_err(|e| broken("it is no Parquet file").caused_by(e))?;
+        .map_err(|e| broken("it is no Parquet file").with_source(e))?;
     let wanted = u64::from(segment.data_files);
     let other = |count: u64| broken(&format!("it lists {count} files and not {wanted}"));
     // Equal rows take no room in a file: what it claims is looked at before memory is taken for it.
@@ -114,8 +114,8 @@ fn decode_checked(bytes: &Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
     let read = read.with_batch_size(BATCH_ROWS).build();
     let mut files = Vec::new();
     let mut size = 0;
-    for batch in read.map_err(|e| broken("it is no Parquet file").caused_by(e))? {
-        let batch = batch.map_err(|e| broken("it cannot be read").caused_by(e))?;
+    for batch in read.map_err(|e| broken("it is no Parquet file").with_source(e))? {
+        let batch = batch.map_err(|e| broken("it cannot be read").with_source(e))?;
         size += batch.get_array_memory_size();
         if size > MAX_DECODED_BYTES {
             return Err(broken("it holds more than the list of a segment does"));

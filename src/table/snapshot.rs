@@ -194,7 +194,7 @@ impl Table {
             Ok(_) => {
                 let message = format!("version {version} names {path:?}, which is not there");
                 let found = Error::new(ErrorKind::PartCorrupted, message);
-                found.at(self.path(path)).caused_by(error)
+                found.at(self.path(path)).with_source(error)
             }
             Err(_) => error,
         }

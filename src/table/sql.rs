@@ -51,7 +51,7 @@ pub(super) fn with_stack<T: Send>(
         let planning = thread::Builder::new().stack_size(PLANNING_STACK);
         let planning = planning.spawn_scoped(scope, work).map_err(|e| {
             let message = "no thread could be started to plan an expression";
-            Error::other(message).caused_by(e)
+            Error::other(message).with_source(e)
         })?;
         let planned = planning.join();
         planned.unwrap_or_else(|panic| Err(unusable(what, panic_text(panic.as_ref()))))
@@ -73,7 +73,7 @@ fn unusable(what: &str, why: &str) -> Error {
 
 /// DataFusion's error about `what`.
 pub(super) fn refused(what: &str, e: DataFusionError) -> Error {
-    unusable(what, &e.strip_backtrace()).caused_by(e)
+    unusable(what, &e.strip_backtrace()).with_source(e)
 }
 
 /// SQL in a message, cut where it is long.

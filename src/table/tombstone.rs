@@ -142,7 +142,7 @@ fn unpacked<'b>(bytes: &'b [u8], name: &str) -> Result<Cow<'b, [u8]>> {
     if !bytes.starts_with(&ZSTD_MAGIC) {
         return Ok(Cow::Borrowed(bytes));
     }
-    let unreadable = |e: std::io::Error| corrupted(name, "it cannot be unpacked").caused_by(e);
+    let unreadable = |e: std::io::Error| corrupted(name, "it cannot be unpacked").with_source(e);
     let mut lines = Vec::new();
     let packed = zstd::Decoder::new(bytes).map_err(unreadable)?;
     let read = packed.take(MAX_BYTES + 1).read_to_end(&mut lines);
@@ -161,7 +161,7 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Vec<Line>> {
         .map(|(index, line)| {
             let why = || format!("line {} cannot be read", index + 1);
             let wire: Wire =
-                serde_json::from_slice(line).map_err(|e| corrupted(name, &why()).caused_by(e))?;
+                serde_json::from_slice(line).map_err(|e| corrupted(name, &why()).with_source(e))?;
             wire.into_line().ok_or_else(|| corrupted(name, &why()))
         })
         .collect()

@@ -176,7 +176,7 @@ fn holds_for(
     let chosen = FilterBuilder::new(kept).optimize().build();
     let arrays = arrays.iter().map(|array| chosen.filter(array.as_ref()));
     let arrays = arrays.collect::<std::result::Result<Vec<_>, _>>();
-    let arrays = arrays.map_err(|e| Error::other(e.to_string()).caused_by(e))?;
+    let arrays = arrays.map_err(|e| Error::other(e.to_string()).with_source(e))?;
     let held = filter.holds(arrays, left)?;
     let mut holds = BooleanBufferBuilder::new(rows);
     holds.append_n(rows, false);
@@ -200,7 +200,7 @@ pub(super) fn batches(
         let batch = batch_of(schema, arrays, rows)?;
         batches.push(match kept {
             Some(kept) => filter_record_batch(&batch, &kept.slice(at, rows))
-                .map_err(|e| Error::other(e.to_string()).caused_by(e))?,
+                .map_err(|e| Error::other(e.to_string()).with_source(e))?,
             None => batch,
         });
         at += rows;

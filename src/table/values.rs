@@ -61,5 +61,5 @@ pub(super) fn text_of(value: &Value) -> Option<String> {
 pub(super) fn from_json(value: &Value, data_type: &DataType) -> Result<ArrayRef> {
     let why = || corrupted("a bound", &format!("{value} is no value of {data_type}"));
     let text: ArrayRef = Arc::new(StringArray::from(vec![text_of(value).ok_or_else(why)?]));
-    cast_with_options(&text, data_type, &STRICT).map_err(|e| why().caused_by(e))
+    cast_with_options(&text, data_type, &STRICT).map_err(|e| why().with_source(e))
 }
