@@ -32,7 +32,7 @@ pub enum ErrorKind {
     /// A conditional write found another version; nothing was written.
     Conflict,
     /// Another process finishes what this one began.
-    Superseded,
+    Fenced,
     /// An object has more bytes than the caller allows.
     TooLarge,
     /// The dataset is not in a readable state.
@@ -103,7 +103,7 @@ impl Error {
 
     /// Names the path, unless one is named already.
     #[must_use]
-    pub fn at(mut self, path: impl AsRef<str>) -> Self {
+    pub fn with_path(mut self, path: impl AsRef<str>) -> Self {
         self.path.get_or_insert_with(|| path.as_ref().to_owned());
         self
     }
@@ -138,7 +138,7 @@ impl Error {
 
     /// The same error for somebody else; causes are told in the message.
     #[must_use]
-    pub fn again(&self) -> Self {
+    pub fn duplicate(&self) -> Self {
         let cause = self.source.as_ref().map(|cause| chain(&**cause));
         let message = match cause {
             Some(cause) if !self.message.contains(&cause) => format!("{}: {cause}", self.message),

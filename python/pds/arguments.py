@@ -1,4 +1,4 @@
-"""Checks of what users pass to datasets: a clear error before anything is asked or written."""
+"""Validation of the arguments of public functions, before the first request to the store."""
 
 from __future__ import annotations
 
@@ -11,32 +11,37 @@ import pyarrow.compute as pc
 
 from pds import _pds
 from pds.errors import InvalidInput, InvalidType
-from pds.paths import file_path
+from pds.paths import normalize_file_path
 
 ArrowStream = Any
 """Any object with `__arrow_c_stream__`: a table or reader of pyarrow, polars, pandas, DuckDB, arro3, …"""
 
 
-def require_text(what: str, value: object) -> str:
-    """A string that can be written down."""
+def require_text(label: str, value: object) -> str:
+    """Return `value` if it is a string that UTF-8 can encode; `label` names it in errors.
+
+    Raises:
+        InvalidType: The value is not a string.
+        InvalidInput: The string has surrogates, which UTF-8 cannot encode.
+    """
     if not isinstance(value, str):
-        raise InvalidType(f"{what} must be a string, not {type(value).__name__}")
+        raise InvalidType(f"{label} must be a string, not {type(value).__name__}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise InvalidInput(f"{what} is not text that can be encoded: {value!r}") from error
+        raise InvalidInput(f"{label} cannot be encoded as UTF-8: {value!r}") from error
     return value
 
 
-def one_key(dataset_key: object, key: object) -> str:
-    """The one spelling of the dataset's key, given under either name."""
+def resolve_key(dataset_key: object, key: object) -> str:
+    """Return the normalized key of a dataset, which is passed as either `dataset_key` or `key`."""
     if (dataset_key is None) == (key is None):
-        raise InvalidType("give the dataset's key once, as dataset_key or as key")
-    return file_path(key if dataset_key is None else dataset_key)
+        raise InvalidType("pass the key of the dataset exactly once, as dataset_key or as key")
+    return normalize_file_path(key if dataset_key is None else dataset_key)
 
 
-def check_text(overwrite: object, run_id: object, metadata: object) -> None:
-    """Refuse what a manifest cannot hold."""
+def check_manifest_fields(overwrite: object, run_id: object, metadata: object) -> None:
+    """Raise an error if a manifest cannot hold `run_id` or `metadata`, or if `overwrite` is not a boolean."""
     if not isinstance(overwrite, bool):
         raise InvalidType(f"overwrite must be True or False, not {overwrite!r}")
     if run_id is not None:
@@ -50,16 +55,16 @@ def check_text(overwrite: object, run_id: object, metadata: object) -> None:
 
 
 def arrow_stream(data: object) -> pa.Table | pa.RecordBatchReader:
-    """The data as a table or a reader of pyarrow, without a copy."""
+    """Return the data as a pyarrow Table or RecordBatchReader, without a copy where the types allow it."""
     if not isinstance(data, pa.Table | pa.RecordBatchReader):
-        data = _imported(data)
+        data = _import_stream(data)
     if not any(_has_fixed_children(field.type) for field in data.schema):
         return data
     batches = data.to_batches() if isinstance(data, pa.Table) else data
-    return pa.RecordBatchReader.from_batches(data.schema, (_compact(batch) for batch in batches))
+    return pa.RecordBatchReader.from_batches(data.schema, (_compact_batch(batch) for batch in batches))
 
 
-def _imported(data: object) -> pa.Table | pa.RecordBatchReader:
+def _import_stream(data: object) -> pa.Table | pa.RecordBatchReader:
     try:
         if hasattr(data, "__arrow_c_stream__"):
             return pa.RecordBatchReader.from_stream(data)
@@ -68,23 +73,23 @@ def _imported(data: object) -> pa.Table | pa.RecordBatchReader:
     except (pa.ArrowInvalid, TypeError) as error:
         raise InvalidType(f"data must be a table or a stream of batches: {error}") from error
     raise InvalidType(
-        f"data must be a pyarrow Table or have __arrow_c_stream__, as polars, pandas and DuckDB have; "
-        f"{type(data).__name__} has not"
+        f"data must be a pyarrow Table or implement __arrow_c_stream__, as objects of polars, pandas and DuckDB do; "
+        f"{type(data).__name__} does not"
     )
 
 
-def _has_fixed_children(kind: pa.DataType, *, inside: bool = False) -> bool:
-    """Whether a struct or fixed-size list holds a struct: arrow-rs cannot import slices of those."""
-    if pa.types.is_fixed_size_list(kind) or pa.types.is_struct(kind):
-        if inside:
+def _has_fixed_children(data_type: pa.DataType, *, nested: bool = False) -> bool:
+    """Whether a struct or fixed-size list is within another one: arrow-rs cannot import slices of these types."""
+    if pa.types.is_fixed_size_list(data_type) or pa.types.is_struct(data_type):
+        if nested:
             return True
-        inside = True
-    children = (kind.field(i) for i in range(kind.num_fields))
-    return any(_has_fixed_children(child.type, inside=inside) for child in children)
+        nested = True
+    children = (data_type.field(i) for i in range(data_type.num_fields))
+    return any(_has_fixed_children(child.type, nested=nested) for child in children)
 
 
-def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with slices cut out of their buffers; a copy only where there are any."""
+def _compact_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch without offsets into its buffers. Only a batch that has offsets is copied."""
     if all(column.offset == 0 for column in batch.columns):
         return batch
     sink = pa.BufferOutputStream()
@@ -94,20 +99,20 @@ def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def is_in_memory(source: object) -> bool:
-    """Whether the data is in memory whatever the writer does."""
+    """Whether all rows of the source are in memory before the write begins."""
     return isinstance(source, pa.Table) or type(source).__module__.partition(".")[0] in {
         "polars",
         "pandas",
     }
 
 
-def schema_hash(schema: pa.Schema) -> str:
-    """The hash of a schema that manifests hold (PDS-004)."""
+def hash_schema(schema: pa.Schema) -> str:
+    """Return the hash of a schema for the field `schema_hash` of a manifest (PDS-004)."""
     return hashlib.sha256(schema.to_string().encode()).hexdigest()[:16]
 
 
-def column_paths(columns: object) -> list[str] | None:
-    """The names of the columns asked for, each as often as it is asked for."""
+def check_column_paths(columns: object) -> list[str] | None:
+    """Return the column names as a list, with duplicates; None stands for all columns."""
     if columns is None:
         return None
     if isinstance(columns, str) or not isinstance(columns, Sequence):
@@ -117,56 +122,56 @@ def column_paths(columns: object) -> list[str] | None:
     return list(columns)
 
 
-def column_names(columns: object) -> list[str] | None:
-    """The names of the columns asked for, each once."""
-    names = column_paths(columns)
+def check_column_names(columns: object) -> list[str] | None:
+    """Return the column names as a list without duplicates; None stands for all columns."""
+    names = check_column_paths(columns)
     if names is not None and len(set(names)) < len(names):
-        raise InvalidInput(f"a column is asked for twice in {names}")
+        raise InvalidInput(f"columns has a name twice: {names}")
     return names
 
 
 def check_task(task: object) -> None:
-    """Refuse what does not number a task."""
+    """Raise an error if the number of a task is not a non-negative integer."""
     if isinstance(task, bool) or not isinstance(task, int) or task < 0:
-        raise InvalidInput(f"task must be a whole number that is not negative, not {task!r}")
+        raise InvalidInput(f"task must be a non-negative integer, not {task!r}")
 
 
 def check_schema(schema: pa.Schema) -> None:
-    """Refuse, by name, what Parquet cannot hold."""
+    """Raise an error that names the first column that Parquet cannot store."""
     _check_metadata(schema.metadata, "the schema")
     for field in schema:
-        # Names are cut at a NUL on their way into the core.
+        # The Arrow C data interface cuts names at a NUL, so the native check would not see it.
         _check_field(field, field.name)
     _pds.check_schema(schema)
 
 
-def _check_metadata(metadata: dict[bytes, bytes] | None, what: str) -> None:
+def _check_metadata(metadata: dict[bytes, bytes] | None, label: str) -> None:
     for pair in (metadata or {}).items():
         for entry in pair:
             try:
                 entry.decode()
             except UnicodeDecodeError as error:
-                raise InvalidInput(f"metadata of {what} is not text: {entry!r}") from error
+                raise InvalidInput(f"metadata of {label} must be UTF-8 text, not {entry!r}") from error
 
 
 def _check_field(field: pa.Field[pa.DataType], column: str) -> None:
     if "\0" in field.name:
         name = column.replace("\0", "\\0")
-        raise InvalidInput(f"column '{name}': a name contains a NUL")
+        raise InvalidInput(f"column '{name}': a column name must not contain NUL")
     _check_metadata(field.metadata, f"column {column!r}")
     for i in range(field.type.num_fields):
         _check_field(field.type.field(i), column)
 
 
 def check_where(where: object) -> None:
-    """Refuse what is no filter expression."""
+    """Raise an error if `where` is neither None nor a filter expression."""
     if where is not None and not isinstance(where, pc.Expression):
         raise InvalidType(f"where must be a pyarrow.compute.Expression, not {type(where).__name__}")
 
 
 def check_filter(schema: pa.Schema, where: pc.Expression) -> None:
-    """Refuse a filter that does not fit the columns there are."""
+    """Raise an error if the filter cannot be applied to the columns of `schema`."""
     try:
         schema.empty_table().filter(where)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise InvalidInput(f"where does not fit the columns {schema.names}: {error}") from error
+        raise InvalidInput(f"where cannot be applied to the columns {schema.names}: {error}") from error

@@ -1,4 +1,4 @@
-"""What a store may be able to do, by the names remote-store gives."""
+"""The capabilities of stores, by the names of remote-store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Capability(enum.Enum):
-    """Operations a store may support; the values are those of remote-store."""
+    """An operation that a store may support. Names and values are those of remote-store."""
 
     READ = "read"
     WRITE = "write"

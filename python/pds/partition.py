@@ -1,4 +1,4 @@
-"""Hive-style keys."""
+"""Hive-style partition keys."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from pds.errors import InvalidInput
 
 
 def partition_path(filename: str, /, **partitions: str | int) -> str:
-    """The key of one partition: `partition_path("orders", year=2026)` is `year=2026/orders`.
+    """Return the key of one partition: `partition_path("orders", year=2026)` returns `year=2026/orders`.
 
     Args:
-        filename: The last piece.
-        **partitions: The columns and their values, in order.
+        filename: The last segment of the path.
+        **partitions: The partition columns and their values, in order.
 
     Returns:
         The path.
 
     Raises:
-        InvalidInput: If a piece is empty or holds `/`, or a name or value holds `=`.
+        InvalidInput: A segment is empty or contains `/`, or a name or value contains `=`.
     """
     if not filename:
-        raise InvalidInput("the file name must be non-empty")
+        raise InvalidInput("filename must not be empty")
     if "/" in filename:
-        raise InvalidInput(f"the file name must not contain '/': {filename!r}")
-    pieces = []
+        raise InvalidInput(f"filename must not contain '/': {filename!r}")
+    segments = []
     for name, value in partitions.items():
         text = str(value)
-        for what, piece in (("partition key", name), (f"partition value of {name!r}", text)):
-            if not piece:
-                raise InvalidInput(f"the {what} must be non-empty")
-            for mark in "=/":
-                if mark in piece:
-                    raise InvalidInput(f"the {what} must not contain {mark!r}: {piece!r}")
-        pieces.append(f"{name}={text}")
-    return "/".join([*pieces, filename])
+        for label, part in (("partition key", name), (f"partition value of {name!r}", text)):
+            if not part:
+                raise InvalidInput(f"the {label} must not be empty")
+            for character in "=/":
+                if character in part:
+                    raise InvalidInput(f"the {label} must not contain {character!r}: {part!r}")
+        segments.append(f"{name}={text}")
+    return "/".join([*segments, filename])

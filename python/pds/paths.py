@@ -1,4 +1,4 @@
-"""The spellings of a path, as remote-store has them: `/a//b/` and `./a/b` are `a/b`, a backslash is a slash."""
+"""Normalization of paths by the rules of remote-store: `/a//b/`, `./a/b` and `a\\b` become `a/b`."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from pds.errors import InvalidPath, InvalidType
 _ROOT = frozenset({"", "."})
 
 
-def _text(path: object) -> str:
+def _require_path(path: object) -> str:
     if not isinstance(path, str):
-        raise InvalidType(f"a path must be a string, not {type(path).__name__}")
+        raise InvalidType(f"path must be a string, not {type(path).__name__}")
     try:
         path.encode()
     except UnicodeEncodeError as error:
-        raise InvalidPath(f"path {path!r} is not text that can be encoded", path=path) from error
+        raise InvalidPath(f"path {path!r} cannot be encoded as UTF-8", path=path) from error
     return path
 
 
-def file_path(path: object) -> str:
-    """The one spelling of a file's path.
+def normalize_file_path(path: object) -> str:
+    """Return the normalized path of a file.
 
     Raises:
-        InvalidPath: It is empty, leaves the store, or holds a control character.
-        InvalidType: It is not a string.
+        InvalidPath: The path is empty, leaves the store, or contains a control character.
+        InvalidType: The path is not a string.
     """
-    return _pds.normalize_path(_text(path))
+    return _pds.normalize_path(_require_path(path))
 
 
-def folder_path(path: object) -> str:
-    """The one spelling of a folder's path; that of the root is empty.
+def normalize_folder_path(path: object) -> str:
+    """Return the normalized path of a folder. The normalized path of the root is empty.
 
     Raises:
-        InvalidPath: It leaves the store, or holds a control character.
-        InvalidType: It is not a string.
+        InvalidPath: The path leaves the store, or contains a control character.
+        InvalidType: The path is not a string.
     """
-    text = _text(path)
+    text = _require_path(path)
     return "" if text in _ROOT else _pds.normalize_path(text)

@@ -263,7 +263,7 @@ impl StoreHandle {
         run(py, move || async move {
             let register = Register::new(&store, &path);
             let missing =
-                || Error::new(ErrorKind::NotFound, "there is no file to probe with").at(&path);
+                || Error::new(ErrorKind::NotFound, "there is no file to probe with").with_path(&path);
             let first = register.read().await?.ok_or_else(missing)?;
             let second = [first.bytes.as_ref(), b"2"].concat();
             let replaced = register.replace(&first, second.into()).await?;
@@ -343,7 +343,7 @@ async fn put(store: &Store, path: &str, content: Bytes, mode: PutMode) -> Result
 fn name_existing(error: Error, path: &str) -> Error {
     match error.kind() {
         ErrorKind::AlreadyExists => {
-            Error::new(ErrorKind::AlreadyExists, format!("{path:?} already exists")).at(path)
+            Error::new(ErrorKind::AlreadyExists, format!("{path:?} already exists")).with_path(path)
         }
         _ => error,
     }

@@ -202,7 +202,7 @@ impl<'a> Waiter<'a> {
         let lease = Lease::by_version(place, intent, version, conditions, activity);
         match lease.rewrite(|_| ()).await {
             Ok(()) => Ok(Some(lease)),
-            Err(e) if e.kind() == ErrorKind::Superseded => Ok(None),
+            Err(e) if e.kind() == ErrorKind::Fenced => Ok(None),
             Err(e) => Err(e),
         }
     }
@@ -243,7 +243,7 @@ impl<'a> Waiter<'a> {
                 "timed out waiting for {owner}, which is publishing to {:?}",
                 self.key
             );
-            return Err(Error::new(ErrorKind::Locked, message).at(self.key));
+            return Err(Error::new(ErrorKind::Locked, message).with_path(self.key));
         }
         self.store.clock().sleep(self.pause).await;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
@@ -348,5 +348,5 @@ pub(super) async fn wait_until_gone(lease: &Lease<'_>) -> Result<()> {
         }
     }
     let message = "the process that took the publish over does not end";
-    Err(Error::new(ErrorKind::Locked, message).at(lease.key))
+    Err(Error::new(ErrorKind::Locked, message).with_path(lease.key))
 }

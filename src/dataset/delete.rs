@@ -18,7 +18,7 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
         let message = format!("delete_dataset requires the DELETE capability for {key:?}");
         return Err(Error::new(ErrorKind::CapabilityNotSupported, message)
             .with_detail("delete")
-            .at(key));
+            .with_path(key));
     }
     if store.list(key).await?.is_empty() {
         if let Some(local) = store.local() {
@@ -40,7 +40,7 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
     let deleted = lease.keep(Box::pin(delete_under(lease, acquired.after_another)));
     match deleted.await {
         Ok(()) => {}
-        Err(e) if e.kind() == ErrorKind::Superseded => {
+        Err(e) if e.kind() == ErrorKind::Fenced => {
             wait_until_gone(lease).await?;
             let left = store.list(key).await?;
             if left.iter().any(|meta| is_dataset_file(key, meta)) {
@@ -57,7 +57,7 @@ fn nothing_there(key: &str) -> Error {
         ErrorKind::NotFound,
         format!("there is no dataset at {key:?}"),
     )
-    .at(key)
+    .with_path(key)
 }
 
 async fn delete_under(lease: &Lease<'_>, after_another: bool) -> Result<()> {
@@ -88,7 +88,7 @@ async fn delete_under(lease: &Lease<'_>, after_another: bool) -> Result<()> {
         Err(StepError::PartGone(error) | StepError::Other(error)) => error,
     };
     Err(match error.kind() {
-        ErrorKind::Superseded => error,
+        ErrorKind::Fenced => error,
         _ => {
             error.context("the deletion was interrupted; the next call that may write finishes it")
         }

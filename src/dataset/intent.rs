@@ -129,7 +129,7 @@ impl Intent {
                 "{INTENT} has format {}, this version of pds knows {FORMAT}; upgrade pds",
                 header.format
             );
-            return Err(Error::new(ErrorKind::Locked, message).at(key));
+            return Err(Error::new(ErrorKind::Locked, message).with_path(key));
         }
         if header.format < FORMAT {
             return Err(unusable("was left behind by an older version of pds"));

@@ -299,7 +299,7 @@ impl<'a> Lease<'a> {
                 _ if late => {
                     let message = "the answer came after the deadline of its request";
                     let error = Error::new(ErrorKind::Unavailable, message);
-                    return Ok(Sent::Unknown(error.at(self.key)));
+                    return Ok(Sent::Unknown(error.with_path(self.key)));
                 }
                 answer => {
                     open.close();
@@ -398,7 +398,7 @@ impl<'a> Lease<'a> {
             let error = match self.store.delete_if(&path, &condition).await {
                 Ok(true) => return Ok(()),
                 // The request may be what was not found.
-                Ok(false) => Error::new(ErrorKind::NotFound, "it was not there").at(&path),
+                Ok(false) => Error::new(ErrorKind::NotFound, "it was not there").with_path(&path),
                 Err(error) => error,
             };
             match read_intent(self.store, self.key).await {
@@ -416,6 +416,6 @@ impl<'a> Lease<'a> {
 
     fn lost(&self) -> Error {
         let message = "lost the publish lease: another process took over after this one stalled";
-        Error::new(ErrorKind::Superseded, message).at(self.key)
+        Error::new(ErrorKind::Fenced, message).with_path(self.key)
     }
 }

@@ -65,5 +65,5 @@ async fn verify_part(store: &Store, parts: &Parts, index: usize) -> Result<()> {
     let part = parts.get(index).await?;
     part.verify(store)
         .await
-        .map_err(|e| e.context(format!("part {:?}", part.path)).at(&part.path))
+        .map_err(|e| e.context(format!("part {:?}", part.path)).with_path(&part.path))
 }

@@ -200,14 +200,14 @@ fn check_abilities(store: &Store, key: &str, overwrite: bool) -> Result<()> {
             format!("write_dataset with overwrite=True requires the DELETE capability for {key:?}");
         return Err(Error::new(ErrorKind::CapabilityNotSupported, message)
             .with_detail("delete")
-            .at(key));
+            .with_path(key));
     }
     Ok(())
 }
 
 fn already_exists(key: &str) -> Error {
     let message = format!("a dataset already exists at {key:?}; overwrite=True replaces it");
-    Error::new(ErrorKind::AlreadyExists, message).at(key)
+    Error::new(ErrorKind::AlreadyExists, message).with_path(key)
 }
 
 fn incomplete(key: &str, why: &str) -> Error {
@@ -215,7 +215,7 @@ fn incomplete(key: &str, why: &str) -> Error {
         ErrorKind::DatasetIncomplete,
         format!("the dataset at {key:?} is incomplete: {why}"),
     )
-    .at(key)
+    .with_path(key)
 }
 
 /// Whether a name is one of a dataset's own files, which no part has.
@@ -227,13 +227,13 @@ fn is_reserved(name: &str) -> bool {
 pub fn check_key(key: &str) -> Result<()> {
     if matches!(key, "" | "." | "/") {
         let message = format!("{key:?} is the store's root; a dataset needs a key of its own");
-        return Err(Error::new(ErrorKind::InvalidPath, message).at(key));
+        return Err(Error::new(ErrorKind::InvalidPath, message).with_path(key));
     }
     path::parse(key)?;
     let own = |s: &str| is_reserved(s) || s.starts_with(TEMP_PREFIX);
     if let Some(name) = key.split('/').find(|s| own(s)) {
         let message = format!("key {key:?} holds {name:?}, a name of a dataset's own files");
-        return Err(Error::new(ErrorKind::InvalidPath, message).at(key));
+        return Err(Error::new(ErrorKind::InvalidPath, message).with_path(key));
     }
     path::parse(&path::join(key, INTENT)).map(drop)
 }

@@ -203,14 +203,14 @@ pub(super) async fn open_part(store: &Store, key: &str, name: &str) -> Result<Op
     let opened = open(store, &path, TAIL_BYTES).await;
     opened.map_err(|e| match e.kind() {
         ErrorKind::NotFound => incomplete(key, &format!("part {name:?} is missing")).with_source(e),
-        ErrorKind::PartCorrupted => e.context(format!("part {name:?}")).at(&path),
+        ErrorKind::PartCorrupted => e.context(format!("part {name:?}")).with_path(&path),
         _ => e,
     })
 }
 
 fn refuse(key: &str, name: &str, why: &str) -> Error {
     let message = format!("part {:?} {why}", path::join(key, name));
-    Error::new(ErrorKind::PartCorrupted, message).at(key)
+    Error::new(ErrorKind::PartCorrupted, message).with_path(key)
 }
 
 /// The part, if it is of the write that the manifest tells of.
@@ -221,7 +221,7 @@ fn check_write(key: &str, manifest: &Manifest, part: OpenPart) -> Result<OpenPar
             "part {:?} belongs to another write than the manifest",
             part.path
         );
-        return Err(Error::new(ErrorKind::PartCorrupted, message).at(key));
+        return Err(Error::new(ErrorKind::PartCorrupted, message).with_path(key));
     }
     Ok(part)
 }
@@ -280,7 +280,7 @@ fn check_schema(key: &str, first: &PartFile, part: &OpenPart) -> Result<()> {
         return Ok(());
     }
     let message = format!("part {:?} has another schema than the first", part.path);
-    Err(Error::new(ErrorKind::DatasetIncomplete, message).at(key))
+    Err(Error::new(ErrorKind::DatasetIncomplete, message).with_path(key))
 }
 
 /// Checks that a part is the one at `index`, by the dataset's index or by all parts.

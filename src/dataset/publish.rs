@@ -29,7 +29,7 @@ use crate::store::{Store, path};
 ///
 /// After an error that is certain the staged parts are gone; where the outcome is open, they and the
 /// intent stay, and the next call that may write settles it. A write that was published before and has
-/// been replaced since is [`ErrorKind::Superseded`].
+/// been replaced since is [`ErrorKind::Fenced`].
 pub async fn publish(
     store: &Store,
     write: &Write,
@@ -134,7 +134,7 @@ fn check_parts(key: &str, parts: &[StagedPart]) -> Result<()> {
     let mut tasks: BTreeMap<u64, &StagedPart> = BTreeMap::new();
     for part in parts {
         let (task, sequence) = (part.task, part.sequence);
-        let refuse = |why: String| Err(Error::invalid(why).at(key));
+        let refuse = |why: String| Err(Error::invalid(why).with_path(key));
         match tasks.insert(task, part) {
             Some(before) if before.sequence == sequence => {
                 return refuse(format!("part {sequence} of task {task} is given twice"));
@@ -156,7 +156,7 @@ fn check_parts(key: &str, parts: &[StagedPart]) -> Result<()> {
             "task {} has parts after part {}, which are missing",
             part.task, part.sequence
         ))
-        .at(key)),
+        .with_path(key)),
         None => Ok(()),
     }
 }
@@ -180,7 +180,7 @@ async fn publish_under(lease: &Lease<'_>, publication: &Publication) -> Result<(
             lease.release().await;
             Err(error)
         }
-        Err(error) if error.kind() == ErrorKind::Superseded => {
+        Err(error) if error.kind() == ErrorKind::Fenced => {
             settle_lost(lease, publication, error).await
         }
         Err(error) if !changed => {
@@ -220,7 +220,7 @@ async fn carry_out(
     if !is_ours && replaced_by(&lease.id).is_outdated(there) {
         let message = "this write was published before, and another dataset has replaced it since";
         return Ok(Ended::Refused(
-            Error::new(ErrorKind::Superseded, message).at(lease.key),
+            Error::new(ErrorKind::Fenced, message).with_path(lease.key),
         ));
     }
     if let Some(error) = file_of_others(&steps, publication).await? {
@@ -316,7 +316,7 @@ async fn file_of_others(steps: &Steps<'_, '_>, publication: &Publication) -> Res
         let message = format!(
             "{name:?} in {key:?} is a file of no dataset; overwrite=True replaces it, or use another key"
         );
-        return Ok(Some(Error::new(ErrorKind::AlreadyExists, message).at(key)));
+        return Ok(Some(Error::new(ErrorKind::AlreadyExists, message).with_path(key)));
     }
     Ok(None)
 }

@@ -57,12 +57,12 @@ async fn load_manifest(store: &Store, key: &str) -> Result<Seen> {
             let reason = "too many bytes for a manifest";
             Error::new(ErrorKind::ManifestCorrupted, reason)
                 .with_detail(reason)
-                .at(&path)
+                .with_path(&path)
         }
         _ => e,
     })?;
     let parsed = Manifest::from_json(&bytes).and_then(|m| m.check_parts().map(|()| m));
-    let manifest = parsed.map_err(|e| e.at(&path).context(format!("dataset {key:?}")))?;
+    let manifest = parsed.map_err(|e| e.with_path(&path).context(format!("dataset {key:?}")))?;
     Ok(Seen { manifest, bytes })
 }
 

@@ -63,7 +63,7 @@ pub(super) async fn acquire<'a>(
                 after_another = true;
                 continue;
             }
-            Err(e) if e.kind() == ErrorKind::Superseded => continue,
+            Err(e) if e.kind() == ErrorKind::Fenced => continue,
             Err(e) if may_pass(&e) => return Err(e),
             Err(e) => unfinished(key, e),
         };
@@ -92,7 +92,7 @@ pub(super) async fn acquire<'a>(
                     after_another: true,
                 });
             }
-            Err(e) if e.kind() == ErrorKind::Superseded => {}
+            Err(e) if e.kind() == ErrorKind::Fenced => {}
             Err(e) => return Err(e),
         }
     }
@@ -102,7 +102,7 @@ pub(super) async fn acquire<'a>(
 pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
     if !store.abilities().conditional {
         let message = "an interrupted publish cannot be finished through this store";
-        return Err(Error::new(ErrorKind::CapabilityNotSupported, message).at(key));
+        return Err(Error::new(ErrorKind::CapabilityNotSupported, message).with_path(key));
     }
     let fate = ClaimFate::default();
     let turn = Waiter::new(store, key, &fate).turn(None).await?;
@@ -113,7 +113,7 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
         Ok(Settled::Ended) => Ok(()),
         Ok(Settled::Stuck(error)) => Err(error),
         // Another settles it.
-        Err(e) if e.kind() == ErrorKind::Superseded => Ok(()),
+        Err(e) if e.kind() == ErrorKind::Fenced => Ok(()),
         Err(e) if may_pass(&e) || e.kind() == ErrorKind::PermissionDenied => Err(e),
         Err(e) => {
             let left = lease.intent().await;

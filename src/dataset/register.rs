@@ -178,6 +178,6 @@ impl<'a> Writing<'a> {
         Err(error
             .with_kind(ErrorKind::Unavailable)
             .context("the outcome is unknown: the intent to publish may have been recorded")
-            .at(self.key))
+            .with_path(self.key))
     }
 }

@@ -92,7 +92,7 @@ pub(super) async fn remove_all(steps: &Steps<'_, '_>, below: Below) -> Result<()
             for nested in &nested {
                 match Box::pin(delete(&steps.store, nested)).await {
                     // Another has deleted it, or writes it: the next listing shows.
-                    Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Superseded) => {}
+                    Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Fenced) => {}
                     deleted => deleted?,
                 }
             }
@@ -100,7 +100,7 @@ pub(super) async fn remove_all(steps: &Steps<'_, '_>, below: Below) -> Result<()
         remove_files(steps, &rest).await?;
     }
     let message = format!("others go on writing to folders below {key:?}");
-    Err(Error::new(ErrorKind::Locked, message).at(key).into())
+    Err(Error::new(ErrorKind::Locked, message).with_path(key).into())
 }
 
 /// The folders below `key` in which there is a dataset, or the begin of one; of those in each other the outermost.

@@ -77,7 +77,7 @@ async fn check_discarded(steps: &Steps<'_, '_>, parts: &[IntendedPart]) -> Resul
     for part in parts.iter().filter(|part| !part.is_inline()) {
         if part.staged.is_intact(&steps.store, part.bytes).await? {
             let message = format!("the staged part {:?} could not be removed", part.name);
-            return Err(Error::new(ErrorKind::Unavailable, message).at(steps.lease.key));
+            return Err(Error::new(ErrorKind::Unavailable, message).with_path(steps.lease.key));
         }
     }
     Ok(())

@@ -132,7 +132,7 @@ impl<'l, 'a> Steps<'l, 'a> {
                 Ok(Sent::Unknown(error)) => {
                     log::debug!("{path}: {error}; waiting until it can no longer be removed late");
                     if let Err(e) = self.lease.drain().await {
-                        if e.kind() != ErrorKind::Superseded {
+                        if e.kind() != ErrorKind::Fenced {
                             return Err(e.into());
                         }
                         // Before that, a look would miss what it does later.
@@ -364,7 +364,7 @@ impl<'l, 'a> Steps<'l, 'a> {
 
     pub(super) fn overtaken(&self) -> Error {
         let message = "another publish changed the dataset meanwhile";
-        Error::new(ErrorKind::Superseded, message).at(self.lease.key)
+        Error::new(ErrorKind::Fenced, message).with_path(self.lease.key)
     }
 }
 

@@ -38,7 +38,7 @@ async fn alone<T>(store: &Store, key: &str, work: impl Future<Output = Result<T>
         guard = folder.lock_owned() => guard,
         () = store.clock().sleep(timeout) => {
             let message = format!("timed out waiting for an interrupted call that still changes {key:?}");
-            return Err(Error::new(ErrorKind::Locked, message).at(key));
+            return Err(Error::new(ErrorKind::Locked, message).with_path(key));
         }
     };
     hold(guard, work).await

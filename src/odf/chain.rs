@@ -152,7 +152,7 @@ impl Chain {
         let path = self.path("refs/head");
         let exists = || {
             let message = "there is a dataset already";
-            Error::new(ErrorKind::AlreadyExists, message).at(&self.root)
+            Error::new(ErrorKind::AlreadyExists, message).with_path(&self.root)
         };
         if self.store.is_file(&path).await? {
             return Err(exists());
@@ -177,7 +177,7 @@ impl Chain {
         let Some(version) = head.read_at_most(MAX_HEAD_BYTES).await? else {
             return Ok(None);
         };
-        let hash = named_by(&version).map_err(|e| e.at(&path))?;
+        let hash = named_by(&version).map_err(|e| e.with_path(&path))?;
         Ok(Some(Head { hash, version }))
     }
 
@@ -188,7 +188,7 @@ impl Chain {
     /// The error of a chain that is not there.
     pub fn missing(&self) -> Error {
         let message = "there is no dataset: it has no refs/head";
-        Error::new(ErrorKind::NotFound, message).at(&self.root)
+        Error::new(ErrorKind::NotFound, message).with_path(&self.root)
     }
 
     /// A block, checked against its name.
@@ -208,7 +208,7 @@ impl Chain {
         let (bytes, _) = get.await.map_err(|e| match e.kind() {
             ErrorKind::NotFound => {
                 let message = format!("block {hash} is missing");
-                Error::new(ErrorKind::BlockCorrupted, message).at(&path)
+                Error::new(ErrorKind::BlockCorrupted, message).with_path(&path)
             }
             _ => e,
         })?;
@@ -216,9 +216,9 @@ impl Chain {
         if found != *hash {
             let message =
                 format!("block {hash} is not what was written: its bytes have hash {found}");
-            return Err(Error::new(ErrorKind::BlockCorrupted, message).at(&path));
+            return Err(Error::new(ErrorKind::BlockCorrupted, message).with_path(&path));
         }
-        Block::from_bytes(bytes).map_err(|e| e.at(&path))
+        Block::from_bytes(bytes).map_err(|e| e.with_path(&path))
     }
 
     fn locked(&self) -> std::sync::MutexGuard<'_, Known> {
@@ -345,7 +345,7 @@ impl Chain {
             "other writers came first in every attempt within {} s; nothing was appended, try again",
             timeout.as_secs()
         );
-        Error::new(ErrorKind::CommitConflict, message).at(&self.root)
+        Error::new(ErrorKind::CommitConflict, message).with_path(&self.root)
     }
 
     /// Now, or the newest block's time where that is later.
@@ -372,7 +372,7 @@ impl Chain {
             let number = tip.map_or(0, |tip| tip.sequence_number + 1);
             let previous = tip.map(|tip| &tip.hash);
             let block = Block::new(time, previous, number, event)?;
-            state.check_new(&block).map_err(|e| e.at(&self.root))?;
+            state.check_new(&block).map_err(|e| e.with_path(&self.root))?;
             state.apply(&block);
             blocks.push(block);
         }
@@ -384,9 +384,9 @@ impl Chain {
         if self.head().await?.is_none() {
             State::default()
                 .check_new(&block)
-                .map_err(|e| e.at(&self.root))?;
+                .map_err(|e| e.with_path(&self.root))?;
             let message = "there is no dataset: create it first";
-            return Err(Error::new(ErrorKind::NotFound, message).at(&self.root));
+            return Err(Error::new(ErrorKind::NotFound, message).with_path(&self.root));
         }
         let (head, state) = self.state().await?;
         let previous = block.prev_block_hash.as_ref();
@@ -402,14 +402,14 @@ impl Chain {
             },
             _ => Arc::clone(&state),
         };
-        base.check_new(&block).map_err(|e| e.at(&self.root))?;
+        base.check_new(&block).map_err(|e| e.with_path(&self.root))?;
         if previous != Some(&head.hash) {
             let message = format!(
                 "the block follows {}, and the head is {} by now; nothing was appended",
                 previous.map(Multihash::to_string).unwrap_or_default(),
                 head.hash
             );
-            return Err(Error::new(ErrorKind::CommitConflict, message).at(&self.root));
+            return Err(Error::new(ErrorKind::CommitConflict, message).with_path(&self.root));
         }
         match self.move_head(&head, vec![block]).await? {
             Attempt::Appended(blocks) => Ok(Appended {
@@ -418,7 +418,7 @@ impl Chain {
             }),
             Attempt::Lost => {
                 let message = "another block came first; nothing was appended";
-                Err(Error::new(ErrorKind::CommitConflict, message).at(&self.root))
+                Err(Error::new(ErrorKind::CommitConflict, message).with_path(&self.root))
             }
         }
     }

@@ -218,7 +218,7 @@ async fn remade(
         if same.is_some_and(|block| !block.is_whole()) {
             let message = "an event of a later release stands behind slices that would be merged, and \
                            cannot be written anew";
-            return Err(Error::new(ErrorKind::FormatNotSupported, message).at(chain.root()));
+            return Err(Error::new(ErrorKind::FormatNotSupported, message).with_path(chain.root()));
         }
         let mut event = step.event.clone();
         if step.slices.len() > 1 {
@@ -234,7 +234,7 @@ async fn remade(
         let tip = state.tip.as_ref();
         let number = tip.map_or(0, |tip| tip.sequence_number + 1);
         let block = Block::new(step.time, tip.map(|tip| &tip.hash), number, &event)?;
-        state.check(&block).map_err(|e| e.at(chain.root()))?;
+        state.check(&block).map_err(|e| e.with_path(chain.root()))?;
         state.apply(&block);
         made.push(block);
     }
@@ -248,7 +248,7 @@ async fn merge(chain: &Chain, step: &Step, state: &State, options: &WriteOptions
     };
     let schema = step.schema.clone().ok_or_else(|| {
         let message = "a chain without SetDataSchema cannot be compacted; append one first";
-        Error::invalid(message).at(chain.root())
+        Error::invalid(message).with_path(chain.root())
     })?;
     let (table, manifest) = rows_of(chain, &schema, &state.vocabulary, &step.slices)?;
     for slice in &step.slices {
@@ -271,7 +271,7 @@ async fn merge(chain: &Chain, step: &Step, state: &State, options: &WriteOptions
         Some(written) if written.slice.end == last.end => Ok(written.slice),
         _ => {
             let message = "slices do not hold the rows that their blocks say";
-            Err(Error::new(ErrorKind::PartCorrupted, message).at(chain.root()))
+            Err(Error::new(ErrorKind::PartCorrupted, message).with_path(chain.root()))
         }
     }
 }

@@ -30,13 +30,13 @@ impl Chain {
             Outcome::Written(_) => true,
             Outcome::Lost(now) => {
                 // Its answer may have got lost, and others have followed it by now.
-                let newest = named_by(&now).map_err(|e| unknown(last, e.at(&path)))?;
+                let newest = named_by(&now).map_err(|e| unknown(last, e.with_path(&path)))?;
                 let there = self.holds(&newest, last, &head.hash).await;
                 there.map_err(|e| unknown(last, e))?
             }
             Outcome::Gone => {
                 let message = "the dataset has been removed";
-                return Err(Error::new(ErrorKind::NotFound, message).at(self.root()));
+                return Err(Error::new(ErrorKind::NotFound, message).with_path(self.root()));
             }
         };
         if !is_there {

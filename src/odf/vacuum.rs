@@ -68,7 +68,7 @@ impl Lease {
              appended, write again",
             LEASE.as_secs() / 3600
         );
-        Err(Error::new(ErrorKind::TransactionExpired, message).at(chain.root()))
+        Err(Error::new(ErrorKind::TransactionExpired, message).with_path(chain.root()))
     }
 }
 
@@ -136,7 +136,7 @@ async fn needed(
         let path = chain.path(&path);
         let register = Register::new(chain.store(), &path);
         if let Some(value) = register.read().await? {
-            heads.push((named_by(&value).map_err(|e| e.at(&path))?, true));
+            heads.push((named_by(&value).map_err(|e| e.with_path(&path))?, true));
         }
     }
     let mut found = HashSet::new();

@@ -66,7 +66,7 @@ pub async fn verify(chain: &Chain, until: Option<&Multihash>, data: bool) -> Res
         Ok(Some(head)) => until.cloned().unwrap_or(head.hash),
         Ok(None) => {
             let message = "there is no dataset: it has no refs/head";
-            return Err(Error::new(ErrorKind::NotFound, message).at(chain.root()));
+            return Err(Error::new(ErrorKind::NotFound, message).with_path(chain.root()));
         }
         Err(e) if is_finding(&e) => {
             found.note(fresh.path("refs/head"), e.message());
@@ -257,7 +257,7 @@ pub(super) async fn check_rows(
     in_force: Option<&Schema>,
 ) -> Result<()> {
     let path = chain.data_path(&slice.physical.to_string());
-    let damaged = |message: String| Error::new(ErrorKind::PartCorrupted, message).at(&path);
+    let damaged = |message: String| Error::new(ErrorKind::PartCorrupted, message).with_path(&path);
     let part = open(chain.store(), &path, TAIL_BYTES).await?;
     let fields: Vec<_> = part.file.schema.fields().iter().cloned().collect();
     let schema = Arc::new(Schema::new(fields));

@@ -79,7 +79,7 @@ impl Chain {
                          was then"
                     );
                     let error = Error::new(ErrorKind::VersionExpired, message);
-                    return Err(error.at(self.root()).with_source(e));
+                    return Err(error.with_path(self.root()).with_source(e));
                 }
                 blocks => blocks?,
             };
@@ -88,7 +88,7 @@ impl Chain {
             };
             let Some(at) = blocks.iter().position(is_then) else {
                 let message = format!("the dataset begins after {time}");
-                return Err(Error::new(ErrorKind::NotFound, message).at(self.root()));
+                return Err(Error::new(ErrorKind::NotFound, message).with_path(self.root()));
             };
             // What was merged later was seen one by one then.
             let later = blocks[..at]
@@ -145,7 +145,7 @@ impl View {
         let schema = self.schema().await?.ok_or_else(|| {
             let message =
                 "the dataset has no schema yet: nothing was ingested, and no SetDataSchema";
-            Error::new(ErrorKind::NotFound, message).at(self.chain.root())
+            Error::new(ErrorKind::NotFound, message).with_path(self.chain.root())
         })?;
         rows_of(
             &self.chain,

@@ -46,7 +46,7 @@ impl LocalFile {
         let (file, meta) = open_file(&self.store, &self.path)?;
         if meta.e_tag != self.version {
             let message = format!("{:?} was replaced while it was read", self.path);
-            return Err(Error::new(ErrorKind::Conflict, message).at(&self.path));
+            return Err(Error::new(ErrorKind::Conflict, message).with_path(&self.path));
         }
         self.read_from(&file, range)
     }
@@ -56,7 +56,7 @@ impl LocalFile {
         file.read_exact_at(&mut bytes, range.start).map_err(|e| {
             let message = format!("the file cannot be read: {e}");
             Error::new(ErrorKind::PartCorrupted, message)
-                .at(&self.path)
+                .with_path(&self.path)
                 .with_source(e)
         })?;
         Ok(bytes.into())

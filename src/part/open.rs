@@ -67,7 +67,7 @@ impl OpenPart {
         fetched: &Chunks,
         rows: Option<&Range<usize>>,
     ) -> Result<Vec<ArrayRef>> {
-        let named = |e: Error| e.context(format!("part {:?}", self.path)).at(&self.path);
+        let named = |e: Error| e.context(format!("part {:?}", self.path)).with_path(&self.path);
         match self.read_local(group, root) {
             None => decode_rows(&self.file, group, root, fetched, rows).map_err(named),
             Some(chunks) => decode_rows(&self.file, group, root, &chunks?, rows).map_err(named),
@@ -86,7 +86,7 @@ async fn open_local(store: &Store, path: &str) -> Result<OpenPart> {
                 Opened::NeedTail(more) if more > wanted => wanted = more,
                 Opened::NeedTail(_) => {
                     return Err(
-                        Error::new(ErrorKind::PartCorrupted, "the footer is incomplete").at(&path),
+                        Error::new(ErrorKind::PartCorrupted, "the footer is incomplete").with_path(&path),
                     );
                 }
                 Opened::Ready(opened) => {
@@ -114,7 +114,7 @@ async fn open_remote(store: &Store, path: &str, tail_bytes: u64) -> Result<OpenP
             Opened::NeedTail(more) if more > tail.len() as u64 => wanted = more,
             Opened::NeedTail(_) => {
                 return Err(
-                    Error::new(ErrorKind::PartCorrupted, "the footer is incomplete").at(path),
+                    Error::new(ErrorKind::PartCorrupted, "the footer is incomplete").with_path(path),
                 );
             }
             Opened::Ready(file) => {
@@ -155,7 +155,7 @@ async fn read_tail(
             .await
         {
             Ok(meta) if meta.size == 0 => {
-                Err(Error::new(ErrorKind::PartCorrupted, "0 bytes are no Parquet file").at(path))
+                Err(Error::new(ErrorKind::PartCorrupted, "0 bytes are no Parquet file").with_path(path))
             }
             _ => Err(e),
         },

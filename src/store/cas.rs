@@ -156,7 +156,7 @@ impl<'a> Register<'a> {
         error
             .with_kind(ErrorKind::Unavailable)
             .context("a conditional write did not land")
-            .at(self.path)
+            .with_path(self.path)
     }
 }
 
@@ -173,7 +173,7 @@ pub async fn probe(store: &Store, folder: &str) -> Result<()> {
     }
     let message = "the store ignores the conditions of conditional writes, so concurrent writers \
                    would overwrite one another; use a store that keeps If-None-Match and If-Match";
-    Err(Error::new(ErrorKind::UnsafeStore, message).at(folder))
+    Err(Error::new(ErrorKind::UnsafeStore, message).with_path(folder))
 }
 
 /// An object that is there for a moment, to learn something of the store.

@@ -179,7 +179,7 @@ impl Store {
         let e_tag = match condition {
             Condition::Always => None,
             Condition::Absent => {
-                return Err(Error::invalid("nothing can be deleted where nothing may be").at(path));
+                return Err(Error::invalid("nothing can be deleted where nothing may be").with_path(path));
             }
             Condition::Matches(e_tag) => Some(e_tag.as_str()),
         };
@@ -306,7 +306,7 @@ impl Store {
         match condition {
             Condition::Absent if self.is_file(path).await? => {
                 let message = "there is an object already";
-                Err(Error::new(ErrorKind::AlreadyExists, message).at(path))
+                Err(Error::new(ErrorKind::AlreadyExists, message).with_path(path))
             }
             Condition::Always | Condition::Absent => Ok(()),
             Condition::Matches(e_tag) => self.head_version(path, e_tag).await.map(drop),
@@ -321,7 +321,7 @@ impl Store {
         pieces: &[String],
         condition: &Condition,
     ) -> Result<Option<String>> {
-        let other = || Error::other("the upload is of another kind of store").at(path);
+        let other = || Error::other("the upload is of another kind of store").with_path(path);
         let multipart = self.multipart().ok_or_else(other)?;
         let (key, upload) = (self.key(path)?, upload.to_owned());
         let parts = pieces
@@ -364,7 +364,7 @@ impl Store {
     pub(super) async fn list_parts(&self, path: &str, upload: &str) -> Result<Vec<UploadedPart>> {
         let Some(versions) = &self.inner.versions else {
             let message = "the store cannot list the parts of an upload";
-            return Err(Error::new(ErrorKind::CapabilityNotSupported, message).at(path));
+            return Err(Error::new(ErrorKind::CapabilityNotSupported, message).with_path(path));
         };
         let (key, upload) = (self.key(path)?, upload.to_owned());
         self.count(Request::List);
@@ -452,5 +452,5 @@ pub(super) fn same_tag(found: Option<&str>, expected: &str) -> bool {
 
 pub(super) fn changed(path: &str) -> Error {
     let message = "the object is not the version that was to be changed";
-    Error::new(ErrorKind::Conflict, message).at(path)
+    Error::new(ErrorKind::Conflict, message).with_path(path)
 }

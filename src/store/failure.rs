@@ -51,7 +51,7 @@ impl Store {
         };
         let shown = self.inner.secrets.mask(&text);
         let masked = shown != text;
-        let told = Error::new(kind, format!("{says} ({}): {shown}", self.inner.name)).at(path);
+        let told = Error::new(kind, format!("{says} ({}): {shown}", self.inner.name)).with_path(path);
         if masked {
             // The cause would show what was masked.
             told
@@ -112,7 +112,7 @@ pub(crate) fn may_pass(error: &Error) -> bool {
 pub(super) fn disk_error(key: &Path, error: std::io::Error) -> Error {
     let (kind, says) = file_system_says(Some(&error));
     Error::new(kind, format!("{says} (file): {error}"))
-        .at(key)
+        .with_path(key)
         .with_source(error)
 }
 

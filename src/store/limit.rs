@@ -99,7 +99,7 @@ impl Sending {
         let state = self.state();
         if state.sent == 0 {
             let message = "the deadline passed before the request was sent; nothing has happened";
-            return Error::new(ErrorKind::Expired, message).at(path);
+            return Error::new(ErrorKind::Expired, message).with_path(path);
         }
         let met = state.failure.as_deref().unwrap_or("no answer came");
         let why = if self.limit.once && state.refused {
@@ -111,7 +111,7 @@ impl Sending {
             "the request was sent {} time(s), {met}, and {why}; whether it was carried out is not known",
             state.sent
         );
-        Error::new(ErrorKind::Unavailable, message).at(path)
+        Error::new(ErrorKind::Unavailable, message).with_path(path)
     }
 }
 

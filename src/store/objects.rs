@@ -56,7 +56,7 @@ impl Store {
         });
         read.await?.ok_or_else(|| {
             let message = format!("{path:?} has more than the {limit} bytes expected");
-            Error::new(ErrorKind::TooLarge, message).at(path)
+            Error::new(ErrorKind::TooLarge, message).with_path(path)
         })
     }
 
@@ -74,7 +74,7 @@ impl Store {
         let (bytes, _) = self.get(path, options).await?;
         if bytes.len() as u64 != wanted {
             let message = format!("asked for {wanted} bytes, the store sent {}", bytes.len());
-            return Err(Error::new(ErrorKind::Unavailable, message).at(path));
+            return Err(Error::new(ErrorKind::Unavailable, message).with_path(path));
         }
         Ok(bytes)
     }

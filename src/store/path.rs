@@ -62,7 +62,7 @@ pub fn parse_folder(path: &str) -> Result<Path> {
 }
 
 fn refused(path: &str, fault: &str) -> Error {
-    Error::new(ErrorKind::InvalidPath, format!("path {path:?} {fault}")).at(path)
+    Error::new(ErrorKind::InvalidPath, format!("path {path:?} {fault}")).with_path(path)
 }
 
 /// `folder/name`, where `folder` may be the root.

@@ -103,7 +103,7 @@ impl Probe {
                 let message = format!(
                     "the store ignores the condition of a PUT ({condition:?}), so two writers would overwrite each other"
                 );
-                Err(Error::new(ErrorKind::UnsafeStore, message).at(path))
+                Err(Error::new(ErrorKind::UnsafeStore, message).with_path(path))
             }
         }
     }

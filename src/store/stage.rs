@@ -321,7 +321,7 @@ impl Staged {
                 pieces,
             } if begun_for == target => store.complete_if(target, upload, pieces, condition).await,
             Self::Multipart { .. } => {
-                Err(Error::other("an upload becomes what it was begun for").at(target))
+                Err(Error::other("an upload becomes what it was begun for").with_path(target))
             }
         }
     }

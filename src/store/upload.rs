@@ -247,7 +247,7 @@ impl Uploader {
 
 fn too_long(target: &str) -> Error {
     let text = "a part grew beyond what an upload holds; set max_rows_per_file";
-    Error::invalid(text).at(target)
+    Error::invalid(text).with_path(target)
 }
 
 /// A name beside `target` that no reader takes for data.

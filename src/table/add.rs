@@ -143,7 +143,7 @@ async fn copy(table: &Table, from: &str, file: &DataFile, columns: &Columns) -> 
         return Ok(());
     }
     let message = format!("{from:?} was written to while it was added; add it again");
-    Err(Error::invalid(message).at(from))
+    Err(Error::invalid(message).with_path(from))
 }
 
 /// The path relative to the table, of a file in its folder.
@@ -170,11 +170,11 @@ async fn check_new(table: &Table, base: &Manifest, paths: &[String]) -> Result<(
     };
     if let Some(path) = here.iter().copied().find(own) {
         let message = format!("{path:?} is one of the table's own objects");
-        return Err(Error::invalid(message).at(table.path(path)));
+        return Err(Error::invalid(message).with_path(table.path(path)));
     }
     if let Some(path) = listed.find(|path| here.contains(path)) {
         let message = format!("{path:?} is one of the table's files already");
-        return Err(Error::new(ErrorKind::AlreadyExists, message).at(table.path(path)));
+        return Err(Error::new(ErrorKind::AlreadyExists, message).with_path(table.path(path)));
     }
     Ok(())
 }
@@ -183,7 +183,7 @@ async fn check_new(table: &Table, base: &Manifest, paths: &[String]) -> Result<(
 async fn look(table: &Table, path: &str, columns: &Columns) -> Result<DataFile> {
     let part = open(table.store(), path, TAIL_BYTES).await?;
     let file = &part.file;
-    let (names, ids) = matched(&file.schema, columns).map_err(|e| e.at(path))?;
+    let (names, ids) = matched(&file.schema, columns).map_err(|e| e.with_path(path))?;
     let bounds = Statistics::of(file.metadata(), file.stored_schema(), &ids);
     for (field, id) in columns.schema.fields().iter().zip(columns.ids.iter()) {
         if !field.is_nullable() && file.rows() > 0 && bounds.null_counts.get(id) != Some(&0) {
@@ -191,7 +191,7 @@ async fn look(table: &Table, path: &str, columns: &Columns) -> Result<DataFile> 
                 "column {:?} may not be null in the table, and is or may be in {path:?}",
                 field.name()
             );
-            return Err(Error::invalid(message).at(path));
+            return Err(Error::invalid(message).with_path(path));
         }
     }
     Ok(DataFile {

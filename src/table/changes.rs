@@ -224,7 +224,7 @@ impl Table {
             }
             Ok(_) => {
                 let why = "it was not made from the version before it";
-                corrupted(&names::manifest(manifest.version), why).at(self.root())
+                corrupted(&names::manifest(manifest.version), why).with_path(self.root())
             }
             Err(e) => e,
         }

@@ -80,5 +80,5 @@ pub async fn check(table: &Table) -> Result<Checked> {
         return Ok(found);
     }
     let message = "the table is vacuumed faster than it can be checked";
-    Err(Error::new(ErrorKind::Unavailable, message).at(table.root()))
+    Err(Error::new(ErrorKind::Unavailable, message).with_path(table.root()))
 }

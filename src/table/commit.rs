@@ -187,7 +187,7 @@ pub(super) fn timed_out(table: &Table, timeout: Duration) -> Error {
          raise commit_timeout",
         timeout.as_secs()
     );
-    Error::new(ErrorKind::CommitConflict, message).at(table.root())
+    Error::new(ErrorKind::CommitConflict, message).with_path(table.root())
 }
 
 /// Between the shortest pause and three times the last one, evenly.
@@ -205,7 +205,7 @@ pub(super) fn check_floor(table: &Table, change: &dyn Change, base: &Manifest) -
                  before version {}; write again, or vacuum with a longer retention",
                 base.gc_floor
             );
-            Err(Error::new(ErrorKind::TransactionExpired, message).at(table.root()))
+            Err(Error::new(ErrorKind::TransactionExpired, message).with_path(table.root()))
         }
         _ => Ok(()),
     }
@@ -256,7 +256,7 @@ async fn attempt(
     let winner = match created.map_err(|e| unless_certain(&next.commit_id, e))? {
         Outcome::Written(_) => None,
         Outcome::Lost(found) => {
-            let found = Manifest::parse(&found.bytes, next.version).map_err(|e| e.at(&path))?;
+            let found = Manifest::parse(&found.bytes, next.version).map_err(|e| e.with_path(&path))?;
             Some(successor(base, found)?)
         }
         Outcome::Gone => return Ok(Attempt::Lost(None)),
@@ -294,11 +294,11 @@ fn check_readable(table: &Table, bytes: &Bytes, next: &Manifest) -> Result<()> {
             "the manifest would have {length} bytes, more than {MAX_MANIFEST_BYTES}; compact the \
              table"
         );
-        return Err(Error::invalid(message).at(table.root()));
+        return Err(Error::invalid(message).with_path(table.root()));
     }
     Manifest::parse(bytes, next.version).map_err(|e| {
         let message = format!("the commit cannot be written: {}", e.message());
-        Error::invalid(message).at(table.root())
+        Error::invalid(message).with_path(table.root())
     })?;
     Ok(())
 }
@@ -404,7 +404,7 @@ async fn advance(
     match moved {
         Outcome::Written(pointer) => Ok((pointer, target.clone())),
         Outcome::Lost(found) => {
-            let pointer = Pointer::parse(&found.bytes).map_err(|e| e.at(&path))?;
+            let pointer = Pointer::parse(&found.bytes).map_err(|e| e.with_path(&path))?;
             if pointer.version >= target.version {
                 return Ok((found, pointer));
             }
@@ -422,7 +422,7 @@ async fn advance(
 
 fn replaced(table: &Table) -> Error {
     let message = "the table was removed or put back to an older state while it was written to";
-    Error::new(ErrorKind::CommitConflict, message).at(table.root())
+    Error::new(ErrorKind::CommitConflict, message).with_path(table.root())
 }
 
 /// Only what the store could not answer leaves the outcome open.

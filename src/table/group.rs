@@ -151,7 +151,7 @@ async fn commit_all(table: &Table, mut waiting: Vec<Waiting>, mut known: Option<
                     continue;
                 }
                 (Err(_), None) if late => Err(timed_out(table, one.timeout)),
-                (Err(e), None) => Err(e.again()),
+                (Err(e), None) => Err(e.duplicate()),
             };
             // Who does not wait any more has given up.
             let _ = one.answer.send(answer);
@@ -179,7 +179,7 @@ impl Change for Group<'_> {
             .filter(|(_, refused)| refused.is_none())
             .map(|(append, _)| append)
             .collect();
-        let first = refused.iter().flatten().next().map(Error::again);
+        let first = refused.iter().flatten().next().map(Error::duplicate);
         let nothing = fitting.is_empty();
         *locked(&self.refused) = refused;
         match first.filter(|_| nothing) {

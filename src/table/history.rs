@@ -48,7 +48,7 @@ pub async fn at_time(table: &Table, newest: &Arc<Manifest>, time: Moment) -> Res
                 "{} has been vacuumed meanwhile; try again",
                 names::manifest(middle)
             );
-            Error::new(ErrorKind::VersionExpired, message).at(table.root())
+            Error::new(ErrorKind::VersionExpired, message).with_path(table.root())
         })?;
         if manifest.created_at <= time {
             low = middle + 1;
@@ -70,6 +70,6 @@ pub async fn at_time(table: &Table, newest: &Arc<Manifest>, time: Moment) -> Res
             "{why}; the oldest there is is version {}",
             newest.oldest_version
         );
-        Error::new(kind, message).at(table.root())
+        Error::new(kind, message).with_path(table.root())
     })
 }

@@ -134,7 +134,7 @@ pub(super) async fn load(table: &Table, segment: &Segment) -> Result<Vec<(u32, D
     let store = table.store();
     let read = store.get_at_most(&path, GetOptions::default(), MAX_SEGMENT_BYTES);
     let (bytes, _) = read.await?;
-    let all = segment::decode(&bytes, segment).map_err(|e| e.at(&path))?;
+    let all = segment::decode(&bytes, segment).map_err(|e| e.with_path(&path))?;
     let there = (0..).zip(all);
     Ok(there
         .filter(|(place, _)| !segment.removed.0.contains(*place))

@@ -119,7 +119,7 @@ impl Table {
              are there; put back what is missing, or remove the folder",
             names::manifest(*newest)
         );
-        Err(corrupted(names::POINTER, &why).at(self.root()))
+        Err(corrupted(names::POINTER, &why).with_path(self.root()))
     }
 
     /// Whether a manifest was made from the version before it, where that is still there.
@@ -183,7 +183,7 @@ impl Table {
     /// The error of a pointer to nothing.
     pub(super) fn dangling(&self, pointer: &Pointer) -> Error {
         let why = "what the pointer names is not there";
-        corrupted(&pointer.manifest, why).at(self.root())
+        corrupted(&pointer.manifest, why).with_path(self.root())
     }
 }
 

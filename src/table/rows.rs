@@ -151,7 +151,7 @@ impl Rows {
             match read.await {
                 Ok((bytes, _)) => {
                     let parsed = tombstone::parse(&bytes, &found.path);
-                    let mut lines = parsed.map_err(|e| e.at(&path))?;
+                    let mut lines = parsed.map_err(|e| e.with_path(&path))?;
                     // What is said of files that have left does not count, though one may be back.
                     let files: HashSet<&str> = found.files.iter().map(String::as_str).collect();
                     lines.retain(|line| files.contains(line.file.as_str()));
@@ -413,5 +413,5 @@ fn check(part: &OpenPart, file: &DataFile) -> Result<()> {
         "{:?} has {length} bytes and {rows} rows, the manifest says {} and {}",
         file.path, file.size_bytes, file.total_rows
     );
-    Err(Error::new(ErrorKind::PartCorrupted, message).at(&part.path))
+    Err(Error::new(ErrorKind::PartCorrupted, message).with_path(&part.path))
 }

@@ -41,7 +41,7 @@ impl Table {
                 "{root:?} holds {:?}, a name of a table's own",
                 names::POINTER
             );
-            return Err(Error::new(ErrorKind::InvalidPath, message).at(root));
+            return Err(Error::new(ErrorKind::InvalidPath, message).with_path(root));
         }
         Ok(Self {
             store,
@@ -68,7 +68,7 @@ impl Table {
     pub async fn newest(&self) -> Result<Snapshot> {
         self.find().await?.ok_or_else(|| {
             let message = format!("there is no table at {:?}", self.root);
-            Error::new(ErrorKind::NotFound, message).at(&self.root)
+            Error::new(ErrorKind::NotFound, message).with_path(&self.root)
         })
     }
 
@@ -108,7 +108,7 @@ impl Table {
             }
         }
         let message = "the table changes faster than it can be opened";
-        Err(Error::new(ErrorKind::Unavailable, message).at(&self.root))
+        Err(Error::new(ErrorKind::Unavailable, message).with_path(&self.root))
     }
 
     /// What the manifests say where a pointer may be old; nothing where they say no more than it does.
@@ -126,11 +126,11 @@ impl Table {
         match register.read_at_most(MAX_POINTER_BYTES).await {
             Ok(None) => Ok(None),
             Ok(Some(found)) => {
-                let parsed = Pointer::parse(&found.bytes).map_err(|e| e.at(&path))?;
+                let parsed = Pointer::parse(&found.bytes).map_err(|e| e.with_path(&path))?;
                 Ok(Some((found, parsed)))
             }
             Err(e) if e.kind() == ErrorKind::TooLarge => {
-                Err(corrupted(names::POINTER, "it has too many bytes").at(&path))
+                Err(corrupted(names::POINTER, "it has too many bytes").with_path(&path))
             }
             Err(e) => Err(e),
         }
@@ -146,10 +146,10 @@ impl Table {
         match read.await {
             Ok((bytes, _)) => Manifest::parse(&bytes, version)
                 .map(Some)
-                .map_err(|e| e.at(&path)),
+                .map_err(|e| e.with_path(&path)),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
             Err(e) if e.kind() == ErrorKind::TooLarge => {
-                Err(corrupted(&name, "it has too many bytes").at(&path))
+                Err(corrupted(&name, "it has too many bytes").with_path(&path))
             }
             Err(e) => Err(e),
         }
@@ -176,10 +176,10 @@ impl Table {
                 "there is no version {version}; the newest is {}",
                 newest.version
             );
-            return Err(Error::invalid(message).at(&self.root));
+            return Err(Error::invalid(message).with_path(&self.root));
         }
         if newest.keeps(version) {
-            return Err(corrupted(&names::manifest(version), "it is not there").at(&self.root));
+            return Err(corrupted(&names::manifest(version), "it is not there").with_path(&self.root));
         }
         Err(self.expired(version, &newest))
     }
@@ -194,7 +194,7 @@ impl Table {
             Ok(_) => {
                 let message = format!("version {version} names {path:?}, which is not there");
                 let found = Error::new(ErrorKind::PartCorrupted, message);
-                found.at(self.path(path)).with_source(error)
+                found.with_path(self.path(path)).with_source(error)
             }
             Err(_) => error,
         }
@@ -205,6 +205,6 @@ impl Table {
             "version {version} has been vacuumed; the oldest there is is {}",
             newest.oldest_version
         );
-        Error::new(ErrorKind::VersionExpired, message).at(&self.root)
+        Error::new(ErrorKind::VersionExpired, message).with_path(&self.root)
     }
 }

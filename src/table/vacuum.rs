@@ -206,7 +206,7 @@ fn missing(table: &Table, manifest: &Manifest, missing: &[String]) -> Error {
     let error = Error::new(ErrorKind::ManifestCorrupted, message);
     error
         .with_detail("a manifest is not there")
-        .at(table.root())
+        .with_path(table.root())
 }
 
 /// Every object that a retained version needs.

@@ -140,7 +140,7 @@ async fn a_deletion_that_another_finished_is_acknowledged() {
         let left = slow.list(KEY).await.unwrap();
         if let Err(e) = deleted {
             // Only its claim was there, and was dropped.
-            assert_eq!(e.kind(), ErrorKind::Superseded, "request {request}: {e}");
+            assert_eq!(e.kind(), ErrorKind::Fenced, "request {request}: {e}");
             assert_eq!(sum(&slow).await.unwrap(), expected(3, 60_000).await);
             dropped += 1;
         } else {

@@ -103,5 +103,5 @@ pub async fn create(table: &Table, new: NewTable) -> Result<Snapshot> {
 
 fn exists(table: &Table) -> Error {
     let message = format!("there is a table at {:?} already", table.root());
-    Error::new(ErrorKind::AlreadyExists, message).at(table.root())
+    Error::new(ErrorKind::AlreadyExists, message).with_path(table.root())
 }

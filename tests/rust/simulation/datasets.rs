@@ -323,10 +323,10 @@ const CRASHES: Weather = Weather {
 
 /// A stream ends with an error rather than a mixture, a reader gives up when it is overtaken again
 /// and again, and a writer that was stopped for long is told so.
-const OVERTAKEN: &[ErrorKind] = &[ErrorKind::DatasetIncomplete, ErrorKind::Superseded];
+const OVERTAKEN: &[ErrorKind] = &[ErrorKind::DatasetIncomplete, ErrorKind::Fenced];
 const FAILED: &[ErrorKind] = &[
     ErrorKind::DatasetIncomplete,
-    ErrorKind::Superseded,
+    ErrorKind::Fenced,
     ErrorKind::Unavailable,
     ErrorKind::PermissionDenied,
     ErrorKind::Locked,
