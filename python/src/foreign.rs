@@ -16,7 +16,7 @@ use object_store::{
 use pds::clock::SystemClock;
 use pds::store::cas::content_tag;
 use pds::store::metrics::Metrics;
-use pds::store::{Abilities, Store};
+use pds::store::{Capabilities, Store};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -50,7 +50,7 @@ impl ForeignStore {
                 .call_method1("supports", (capability.getattr(name)?,))?
                 .extract()
         };
-        let abilities = Abilities {
+        let abilities = Capabilities {
             delete: supports("DELETE")?,
             list: supports("LIST")?,
             // Its writes look and then write: there is one writer at a time, or the last one wins.
@@ -65,7 +65,7 @@ impl ForeignStore {
             store,
         };
         let metrics = Arc::new(Metrics::default());
-        Ok(Store::over(
+        Ok(Store::from_object_store(
             STORE,
             Arc::new(objects),
             abilities,

@@ -262,8 +262,9 @@ impl StoreHandle {
         let store = checked(py, self.store())?;
         run(py, move || async move {
             let register = Register::new(&store, &path);
-            let missing =
-                || Error::new(ErrorKind::NotFound, "there is no file to probe with").with_path(&path);
+            let missing = || {
+                Error::new(ErrorKind::NotFound, "there is no file to probe with").with_path(&path)
+            };
             let first = register.read().await?.ok_or_else(missing)?;
             let second = [first.bytes.as_ref(), b"2"].concat();
             let replaced = register.replace(&first, second.into()).await?;

@@ -125,7 +125,7 @@ impl<'a> Waiter<'a> {
 
     /// Places a claim where there is no intent, or says what is there.
     async fn place(&self, claim: &Intent) -> Result<Result<Lease<'a>, StoredIntent>> {
-        let conditions = self.store.conditions(self.key).await?;
+        let conditions = self.store.condition_support(self.key).await?;
         // Before it can be seen: nobody in this process may take it for abandoned.
         let activity = Activity::begin(&claim.id, self.store.clock());
         let mut writing = Writing::new(self.store, self.key, claim);
@@ -194,7 +194,7 @@ impl<'a> Waiter<'a> {
     }
 
     async fn write_over(&self, stored: &StoredIntent, intent: Intent) -> Result<Option<Lease<'a>>> {
-        let conditions = self.store.conditions(self.key).await?;
+        let conditions = self.store.condition_support(self.key).await?;
         let activity = Activity::begin(&intent.id, self.store.clock());
         let now = self.store.clock().monotonic();
         let version = (stored.e_tag.clone(), now);

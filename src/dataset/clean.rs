@@ -31,7 +31,7 @@ pub struct Cleaned {
 /// complete dataset beside them does not list.
 pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Cleaned> {
     check_key(key)?;
-    if !store.abilities().conditional {
+    if !store.capabilities().conditional {
         return clean_without_cas(store, key, older_than).await;
     }
     recover(store, key).await?;
@@ -58,7 +58,7 @@ pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Cle
         // Under the claim no intent names one, and no other can be placed.
         let uploads = uploads
             .iter()
-            .filter(|upload| is_old(upload.begun, now, older_than));
+            .filter(|upload| is_old(upload.initiated_at, now, older_than));
         let uploads: Vec<_> = uploads.collect();
         for upload in &uploads {
             store.abort_upload(upload.path.as_ref(), &upload.id).await?;
@@ -134,7 +134,7 @@ async fn unlisted_parts(store: &Store, key: &str, folder: &FolderState) -> Resul
 }
 
 async fn clean_without_cas(store: &Store, key: &str, older_than: Duration) -> Result<Cleaned> {
-    if !store.abilities().list {
+    if !store.capabilities().list {
         return Ok(Cleaned::default());
     }
     let folder = FolderState::list(store, key).await?;

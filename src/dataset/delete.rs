@@ -14,7 +14,7 @@ use crate::store::Store;
 /// nothing is there.
 pub async fn delete(store: &Store, key: &str) -> Result<()> {
     check_key(key)?;
-    if !store.abilities().delete {
+    if !store.capabilities().delete {
         let message = format!("delete_dataset requires the DELETE capability for {key:?}");
         return Err(Error::new(ErrorKind::CapabilityNotSupported, message)
             .with_detail("delete")
@@ -29,7 +29,7 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
         }
         return Err(nothing_there(key));
     }
-    if !store.abilities().conditional {
+    if !store.capabilities().conditional {
         without_cas::delete(store, key).await?;
         return store.remove_empty_folder(key).await;
     }

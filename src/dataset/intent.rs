@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::TEMP_PREFIX;
 use crate::store::owner::Owner;
 use crate::store::path;
-use crate::store::stage::Staged;
+use crate::store::stage::StagedWrite;
 
 /// The format that is written. Format 1 had no phases; what is left in it cannot be finished.
 const FORMAT: u32 = 2;
@@ -55,7 +55,7 @@ pub(super) struct IntendedPart {
     pub(super) bytes: u64,
     pub(super) task: u64,
     pub(super) sequence: u64,
-    pub(super) staged: Staged,
+    pub(super) staged: StagedWrite,
 }
 
 /// What was in the folder when a publish became active: versions by ETag.
@@ -160,9 +160,9 @@ impl IntendedPart {
                 .is_some_and(is_file_name)
         };
         let staged_inside = match &self.staged {
-            Staged::Inline { .. } => true,
-            Staged::Multipart { target, .. } => inside(target),
-            Staged::Object { path } => inside(path) && path.contains(TEMP_PREFIX),
+            StagedWrite::Inline { .. } => true,
+            StagedWrite::Multipart { target, .. } => inside(target),
+            StagedWrite::Object { path } => inside(path) && path.contains(TEMP_PREFIX),
         };
         staged_inside && is_file_name(&self.name) && !super::is_reserved(&self.name)
     }
@@ -170,7 +170,7 @@ impl IntendedPart {
     /// The name its upload was begun for, where that is not its own.
     pub(super) fn moved_from(&self, key: &str) -> Option<&str> {
         match &self.staged {
-            Staged::Multipart { target, .. } if *target != path::join(key, &self.name) => {
+            StagedWrite::Multipart { target, .. } if *target != path::join(key, &self.name) => {
                 Some(target)
             }
             _ => None,
@@ -179,7 +179,7 @@ impl IntendedPart {
 
     /// Whether its bytes are in the intent itself.
     pub(super) fn is_inline(&self) -> bool {
-        matches!(self.staged, Staged::Inline { .. })
+        matches!(self.staged, StagedWrite::Inline { .. })
     }
 }
 

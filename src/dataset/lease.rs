@@ -24,7 +24,9 @@ use super::activity::Activity;
 use super::intent::Intent;
 use super::register::{MAX_SENDS, RESEND_DELAY, read_intent, replace};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Condition, Conditions, FileLock, LockCell, SendLimit, Store, may_pass, path};
+use crate::store::{
+    Condition, ConditionSupport, FileLock, LockCell, SendLimit, Store, may_pass, path,
+};
 
 /// The times of a lease.
 #[derive(Debug, Clone, Copy)]
@@ -97,7 +99,7 @@ pub(super) struct Lease<'a> {
     /// The identity of the write.
     pub(super) id: String,
     /// What the store can refuse by a condition; on local files everything is under the lock.
-    pub(super) conditions: Conditions,
+    pub(super) conditions: ConditionSupport,
     pub(super) timing: Timing,
     /// Whether the claim was sent more than once, so that another may have carried out an earlier one.
     pub(super) was_resent: bool,
@@ -111,7 +113,7 @@ impl<'a> Lease<'a> {
         (store, key): (&'a Store, &'a str),
         intent: Intent,
         (e_tag, confirmed_at): (String, Duration),
-        conditions: Conditions,
+        conditions: ConditionSupport,
         activity: Activity,
     ) -> Self {
         let hold = Hold::Version {
@@ -129,14 +131,14 @@ impl<'a> Lease<'a> {
         activity: Activity,
     ) -> Self {
         let hold = Hold::Lock(Arc::new(LockCell::new(lock)));
-        Self::new((store, key), intent, hold, Conditions::ALL, activity)
+        Self::new((store, key), intent, hold, ConditionSupport::ALL, activity)
     }
 
     fn new(
         (store, key): (&'a Store, &'a str),
         intent: Intent,
         hold: Hold,
-        conditions: Conditions,
+        conditions: ConditionSupport,
         activity: Activity,
     ) -> Self {
         Self {
@@ -184,7 +186,7 @@ impl<'a> Lease<'a> {
     /// The store, on which local work keeps the lock until it has ended, cancelled or not.
     pub(super) async fn held_store(&self) -> Store {
         match &self.state.lock().await.hold {
-            Hold::Lock(lock) => self.store.holding(lock),
+            Hold::Lock(lock) => self.store.with_lock(lock),
             _ => self.store.clone(),
         }
     }
@@ -286,7 +288,7 @@ impl<'a> Lease<'a> {
             }
             let deadline = confirmed_at + self.timing.window();
             let open = self.activity.send(self.timing.window());
-            let answer = send(self.store.limited(SendLimit {
+            let answer = send(self.store.with_send_limit(SendLimit {
                 deadline: Some(deadline),
                 once: true,
             }));

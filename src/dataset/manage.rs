@@ -63,7 +63,8 @@ pub async fn verify(store: &Store, key: &str) -> Result<Verified> {
 
 async fn verify_part(store: &Store, parts: &Parts, index: usize) -> Result<()> {
     let part = parts.get(index).await?;
-    part.verify(store)
-        .await
-        .map_err(|e| e.context(format!("part {:?}", part.path)).with_path(&part.path))
+    part.verify(store).await.map_err(|e| {
+        e.context(format!("part {:?}", part.path))
+            .with_path(&part.path)
+    })
 }

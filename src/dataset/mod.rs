@@ -51,7 +51,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
 pub use crate::part::Scan;
 use crate::store::local::TEMP_PREFIX;
-use crate::store::stage::Staged;
+use crate::store::stage::StagedWrite;
 use crate::store::{Store, path};
 
 /// The completion marker.
@@ -109,7 +109,7 @@ pub struct Write {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StagedPart {
     /// Where its bytes are.
-    pub staged: Staged,
+    pub staged: StagedWrite,
     /// Rows.
     pub rows: u64,
     /// Bytes.
@@ -195,7 +195,7 @@ pub async fn write(
 }
 
 fn check_abilities(store: &Store, key: &str, overwrite: bool) -> Result<()> {
-    if overwrite && !store.abilities().delete {
+    if overwrite && !store.capabilities().delete {
         let message =
             format!("write_dataset with overwrite=True requires the DELETE capability for {key:?}");
         return Err(Error::new(ErrorKind::CapabilityNotSupported, message)

@@ -10,7 +10,7 @@ use crate::parquet::seal::Identity;
 use crate::parquet::writer::WritePlan;
 use crate::part::{StagedFile, discard, stage};
 use crate::store::local::TEMP_PREFIX;
-use crate::store::stage::{Staged, Staging, hidden_in};
+use crate::store::stage::{StagedWrite, Staging, temp_path_in};
 use crate::store::{Store, path};
 
 /// How a task of a write differs from the others.
@@ -65,7 +65,7 @@ fn target(store: &Store, write: &Write, task: Task, index: usize) -> String {
     };
     match number {
         Some(number) => path::join(&write.key, &write.layout.name(number)),
-        None => hidden_in(store, &write.key, &write.shared_tag()),
+        None => temp_path_in(store, &write.key, &write.shared_tag()),
     }
 }
 
@@ -105,7 +105,7 @@ pub async fn abort(store: &Store, write: &Write, parts: &[StagedPart]) {
 
 /// Whether the intent that is there is the write's.
 async fn is_intended(store: &Store, write: &Write) -> Result<bool> {
-    if !store.abilities().conditional {
+    if !store.capabilities().conditional {
         return Ok(false);
     }
     let Some(stored) = read_intent(store, &write.key).await? else {
@@ -117,7 +117,7 @@ async fn is_intended(store: &Store, write: &Write) -> Result<bool> {
 
 /// Removes staged parts that no intent names.
 pub(super) async fn discard_parts(store: &Store, parts: &[StagedPart]) {
-    let staged: Vec<Staged> = parts.iter().map(|p| p.staged.clone()).collect();
+    let staged: Vec<StagedWrite> = parts.iter().map(|p| p.staged.clone()).collect();
     discard(store, &staged).await;
 }
 

@@ -64,7 +64,7 @@ pub async fn publish(
         manifest: manifest.to_json().into(),
         parts: names.into_iter().zip(&parts).map(intended).collect(),
     };
-    if !store.abilities().delete || !store.abilities().conditional {
+    if !store.capabilities().delete || !store.capabilities().conditional {
         without_cas::publish(store, &write.key, &publication).await?;
         return Ok(manifest);
     }
@@ -316,7 +316,9 @@ async fn file_of_others(steps: &Steps<'_, '_>, publication: &Publication) -> Res
         let message = format!(
             "{name:?} in {key:?} is a file of no dataset; overwrite=True replaces it, or use another key"
         );
-        return Ok(Some(Error::new(ErrorKind::AlreadyExists, message).with_path(key)));
+        return Ok(Some(
+            Error::new(ErrorKind::AlreadyExists, message).with_path(key),
+        ));
     }
     Ok(None)
 }

@@ -100,7 +100,7 @@ pub(super) async fn acquire<'a>(
 
 /// Settles a publish that was left behind, if there is one.
 pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
-    if !store.abilities().conditional {
+    if !store.capabilities().conditional {
         let message = "an interrupted publish cannot be finished through this store";
         return Err(Error::new(ErrorKind::CapabilityNotSupported, message).with_path(key));
     }

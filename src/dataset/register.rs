@@ -114,7 +114,7 @@ impl<'a> Writing<'a> {
         let sent_at = clock.monotonic();
         self.sent.push((nonce, sent_at));
         // The layer below would send the same bytes again.
-        let once = self.store.limited(SendLimit {
+        let once = self.store.with_send_limit(SendLimit {
             deadline: None,
             once: true,
         });

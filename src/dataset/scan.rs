@@ -275,7 +275,10 @@ impl Job {
             let (opening, part) = (source.take(), Arc::clone(part));
             let projection = Arc::clone(&self.projection);
             let step = blocking(move || {
-                let named = |e: Error| e.context(format!("part {:?}", part.path)).with_path(&part.path);
+                let named = |e: Error| {
+                    e.context(format!("part {:?}", part.path))
+                        .with_path(&part.path)
+                };
                 let mut stream = match (opening, decoding) {
                     (_, Some(stream)) => stream,
                     (Some(opening), None) => opening.open().map_err(named)?,

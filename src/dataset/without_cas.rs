@@ -104,7 +104,9 @@ async fn strays(
     publication: &Publication,
     marked: bool,
 ) -> Result<Vec<String>> {
-    if !(store.abilities().list && store.abilities().delete) || !(marked || publication.overwrite) {
+    if !(store.capabilities().list && store.capabilities().delete)
+        || !(marked || publication.overwrite)
+    {
         return Ok(Vec::new());
     }
     let old = super::folder::listed_parts(store, key).await?;

@@ -372,7 +372,9 @@ impl Chain {
             let number = tip.map_or(0, |tip| tip.sequence_number + 1);
             let previous = tip.map(|tip| &tip.hash);
             let block = Block::new(time, previous, number, event)?;
-            state.check_new(&block).map_err(|e| e.with_path(&self.root))?;
+            state
+                .check_new(&block)
+                .map_err(|e| e.with_path(&self.root))?;
             state.apply(&block);
             blocks.push(block);
         }
@@ -402,7 +404,8 @@ impl Chain {
             },
             _ => Arc::clone(&state),
         };
-        base.check_new(&block).map_err(|e| e.with_path(&self.root))?;
+        base.check_new(&block)
+            .map_err(|e| e.with_path(&self.root))?;
         if previous != Some(&head.hash) {
             let message = format!(
                 "the block follows {}, and the head is {} by now; nothing was appended",

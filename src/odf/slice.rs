@@ -16,7 +16,7 @@ use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::Identity;
 use crate::parquet::writer::WritePlan;
 use crate::part::{blocking, discard, stage_hashed};
-use crate::store::stage::{Staging, hidden_in};
+use crate::store::stage::{Staging, temp_path_in};
 use crate::table::{Table, over};
 
 /// Of a file, what waits to be hashed.
@@ -127,7 +127,7 @@ pub(super) async fn write_slice(
         move || passenger.go_alone()
     });
     // Its name is known when it is whole.
-    let hidden = hidden_in(store, &chain.path("data"), "slice");
+    let hidden = temp_path_in(store, &chain.path("data"), "slice");
     let targets = Box::new(move |_| hidden.clone());
     let files = stage_hashed(store, staging, writing, rows, targets, passenger).await?;
     let Some(file) = files.first() else {

@@ -119,8 +119,9 @@ impl WritePlan {
         metadata.sort_by(|a, b| a.key.cmp(&b.key));
         metadata.push(arrow_schema);
         let properties = self.options.properties(metadata);
-        SerializedFileWriter::new(io::sink(), described.root_schema_ptr(), properties)
-            .map_err(|e| Error::invalid(format!("the schema cannot be written: {e}")).with_source(e))
+        SerializedFileWriter::new(io::sink(), described.root_schema_ptr(), properties).map_err(
+            |e| Error::invalid(format!("the schema cannot be written: {e}")).with_source(e),
+        )
     }
 
     fn budget_bytes(&self) -> usize {

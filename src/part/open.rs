@@ -67,7 +67,10 @@ impl OpenPart {
         fetched: &Chunks,
         rows: Option<&Range<usize>>,
     ) -> Result<Vec<ArrayRef>> {
-        let named = |e: Error| e.context(format!("part {:?}", self.path)).with_path(&self.path);
+        let named = |e: Error| {
+            e.context(format!("part {:?}", self.path))
+                .with_path(&self.path)
+        };
         match self.read_local(group, root) {
             None => decode_rows(&self.file, group, root, fetched, rows).map_err(named),
             Some(chunks) => decode_rows(&self.file, group, root, &chunks?, rows).map_err(named),
@@ -86,7 +89,8 @@ async fn open_local(store: &Store, path: &str) -> Result<OpenPart> {
                 Opened::NeedTail(more) if more > wanted => wanted = more,
                 Opened::NeedTail(_) => {
                     return Err(
-                        Error::new(ErrorKind::PartCorrupted, "the footer is incomplete").with_path(&path),
+                        Error::new(ErrorKind::PartCorrupted, "the footer is incomplete")
+                            .with_path(&path),
                     );
                 }
                 Opened::Ready(opened) => {
@@ -114,7 +118,8 @@ async fn open_remote(store: &Store, path: &str, tail_bytes: u64) -> Result<OpenP
             Opened::NeedTail(more) if more > tail.len() as u64 => wanted = more,
             Opened::NeedTail(_) => {
                 return Err(
-                    Error::new(ErrorKind::PartCorrupted, "the footer is incomplete").with_path(path),
+                    Error::new(ErrorKind::PartCorrupted, "the footer is incomplete")
+                        .with_path(path),
                 );
             }
             Opened::Ready(file) => {
@@ -138,7 +143,7 @@ async fn read_tail(
     wanted: u64,
     e_tag: Option<&str>,
 ) -> Result<(Bytes, u64, Option<String>)> {
-    let range = if store.abilities().suffix_ranges {
+    let range = if store.capabilities().suffix_ranges {
         GetRange::Suffix(wanted)
     } else {
         let size = store.head(path).await?.size;
@@ -150,15 +155,16 @@ async fn read_tail(
     match store.get(path, options).await {
         Ok((bytes, meta)) => Ok((bytes, meta.size, meta.e_tag)),
         // An empty object has no range.
-        Err(e) if e.kind() == ErrorKind::Unavailable || e.kind() == ErrorKind::Other => match store
-            .head(path)
-            .await
-        {
-            Ok(meta) if meta.size == 0 => {
-                Err(Error::new(ErrorKind::PartCorrupted, "0 bytes are no Parquet file").with_path(path))
+        Err(e) if e.kind() == ErrorKind::Unavailable || e.kind() == ErrorKind::Other => {
+            match store.head(path).await {
+                Ok(meta) if meta.size == 0 => Err(Error::new(
+                    ErrorKind::PartCorrupted,
+                    "0 bytes are no Parquet file",
+                )
+                .with_path(path)),
+                _ => Err(e),
             }
-            _ => Err(e),
-        },
+        }
         Err(e) => Err(e),
     }
 }

@@ -13,12 +13,14 @@ use crate::hash::Passenger;
 use crate::parquet::Cancel;
 use crate::parquet::writer::{self, FileStats, Files, Sink, WritePlan};
 use crate::store::Store;
-use crate::store::stage::{StageWriter, Staged, Staging, Uploader, Written, discard_later};
+use crate::store::stage::{
+    StageOutcome, StageWriter, StagedWrite, Staging, Uploader, discard_in_background,
+};
 
 /// A file that no reader sees yet.
 #[derive(Debug)]
 pub(crate) struct StagedFile {
-    pub(crate) staged: Staged,
+    pub(crate) staged: StagedWrite,
     pub(crate) stats: FileStats,
     /// The SHA3-256 of its bytes, where it was asked for.
     pub(crate) sha3: Option<[u8; 32]>,
@@ -104,7 +106,7 @@ async fn stage_with(
             files.into_iter().map(Unfinished::finish).collect()
         }
         Err(error) => {
-            let staged: Vec<Staged> = locked(&files)
+            let staged: Vec<StagedWrite> = locked(&files)
                 .iter()
                 .filter_map(|f| f.staged.clone())
                 .collect();
@@ -115,18 +117,18 @@ async fn stage_with(
     }
 }
 
-async fn upload(index: usize, uploader: Uploader) -> (usize, Result<Option<Staged>>) {
+async fn upload(index: usize, uploader: Uploader) -> (usize, Result<Option<StagedWrite>>) {
     (index, uploader.run().await)
 }
 
 /// Notes where a file lies; None leaves what the encoder noted, a file that needs no upload.
-fn keep(files: &Shared, index: usize, staged: Option<Staged>) {
+fn keep(files: &Shared, index: usize, staged: Option<StagedWrite>) {
     let file = &mut locked(files)[index];
     file.staged = staged.or_else(|| file.staged.take());
 }
 
 /// Removes staged files; what cannot be removed is logged, since the cause of it all matters more.
-pub(crate) async fn discard(store: &Store, staged: &[Staged]) {
+pub(crate) async fn discard(store: &Store, staged: &[StagedWrite]) {
     for file in staged {
         if let Err(e) = file.discard(store).await {
             log::warn!("a staged part could not be removed: {e}");
@@ -136,7 +138,7 @@ pub(crate) async fn discard(store: &Store, staged: &[Staged]) {
 
 #[derive(Debug, Default)]
 struct Unfinished {
-    staged: Option<Staged>,
+    staged: Option<StagedWrite>,
     stats: Option<FileStats>,
     sha3: Option<[u8; 32]>,
 }
@@ -167,7 +169,7 @@ impl Drop for StagedFiles {
             .iter_mut()
             .filter_map(|file| file.staged.take())
             .collect();
-        discard_later(&self.store, staged);
+        discard_in_background(&self.store, staged);
     }
 }
 
@@ -227,7 +229,7 @@ impl Sink for FileSink {
         let file = &mut locked(&self.files)[self.index];
         file.stats = Some(stats);
         file.sha3 = self.hasher.map(|hasher| hasher.finish());
-        if let Written::Done(staged) = written {
+        if let StageOutcome::Done(staged) = written {
             file.staged = Some(staged);
         }
         Ok(())

@@ -6,7 +6,7 @@
     clippy::struct_excessive_bools,
     reason = "independent facts, set by name"
 )]
-pub struct Abilities {
+pub struct Capabilities {
     /// Objects can be deleted.
     pub delete: bool,
     /// Objects can be listed.
@@ -19,7 +19,7 @@ pub struct Abilities {
     pub versions: bool,
 }
 
-impl Abilities {
+impl Capabilities {
     /// Everything.
     pub const FULL: Self = Self {
         delete: true,

@@ -29,7 +29,7 @@ use super::memory::MemoryStore;
 use super::metrics::Metrics;
 use super::requests::{Cloud, CloudRequests};
 use super::secrets::Secrets;
-use super::{Abilities, DEFAULT_PUBLISH_LEASE, Store, path};
+use super::{Capabilities, DEFAULT_PUBLISH_LEASE, Store, path};
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
 
@@ -193,7 +193,7 @@ impl StoreBuilder {
             metrics: Arc::clone(metrics),
         };
         self.store("memory", Arc::new(counted), metrics)
-            .with_versions(Arc::clone(&objects) as _)
+            .with_conditional_store(Arc::clone(&objects) as _)
             .with_multipart(objects)
     }
 
@@ -253,9 +253,9 @@ impl StoreBuilder {
         };
         Ok(self
             .store("s3", Arc::clone(&objects) as _, metrics)
-            .with_versions(self.requests(cloud))
+            .with_conditional_store(self.requests(cloud))
             .with_multipart(objects)
-            .over_http())
+            .with_http_service())
     }
 
     fn cached_source<C>(
@@ -291,15 +291,15 @@ impl StoreBuilder {
             account: account.unwrap_or_else(|| AZURE_EMULATOR_ACCOUNT.to_owned()),
             signed: unsigned.as_deref() != Some("true"),
         };
-        let abilities = Abilities {
+        let abilities = Capabilities {
             suffix_ranges: false,
-            ..Abilities::FULL
+            ..Capabilities::FULL
         };
         let clock = Arc::clone(&self.clock);
         Ok(
-            Store::over("az", objects, abilities, Arc::clone(metrics), clock)
-                .with_versions(self.requests(cloud))
-                .over_http(),
+            Store::from_object_store("az", objects, abilities, Arc::clone(metrics), clock)
+                .with_conditional_store(self.requests(cloud))
+                .with_http_service(),
         )
     }
 
@@ -324,9 +324,9 @@ impl StoreBuilder {
         };
         Ok(self
             .store("gs", Arc::new(Gcs(Arc::clone(&objects))), metrics)
-            .with_versions(self.requests(cloud))
+            .with_conditional_store(self.requests(cloud))
             .with_multipart(objects)
-            .over_http())
+            .with_http_service())
     }
 
     fn connector(&self, metrics: &Arc<Metrics>) -> Connector {
@@ -352,7 +352,13 @@ impl StoreBuilder {
         metrics: &Arc<Metrics>,
     ) -> Store {
         let clock = Arc::clone(&self.clock);
-        Store::over(name, objects, Abilities::FULL, Arc::clone(metrics), clock)
+        Store::from_object_store(
+            name,
+            objects,
+            Capabilities::FULL,
+            Arc::clone(metrics),
+            clock,
+        )
     }
 }
 

@@ -69,7 +69,7 @@ impl<'a> Register<'a> {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
         };
-        let e_tag = if self.store.abilities().versions {
+        let e_tag = if self.store.capabilities().versions {
             meta.e_tag
         } else {
             Some(content_tag(&bytes))
@@ -108,7 +108,7 @@ impl<'a> Register<'a> {
             }
             let sent = self.store.put(self.path, value.clone(), mode.clone()).await;
             let failure = match sent {
-                Ok(put) if self.store.abilities().versions && put.e_tag.is_some() => {
+                Ok(put) if self.store.capabilities().versions && put.e_tag.is_some() => {
                     return Ok(Outcome::Written(Versioned {
                         bytes: value.clone(),
                         version: put.into(),

@@ -6,7 +6,7 @@ use object_store::multipart::PartId;
 use object_store::path::Path;
 use object_store::{MultipartId, PutResult, Result};
 
-use super::condition::{Condition, Conditions, ObjectVersions, OpenUpload, UploadedPart};
+use super::condition::{Condition, ConditionSupport, ConditionalStore, OpenUpload, UploadedPart};
 use super::requests::{
     AMZ_COPY_SOURCE, AMZ_COPY_SOURCE_MATCH, Cloud, CloudRequests, GOOG_COPY_SOURCE,
     GOOG_COPY_SOURCE_MATCH, Subject,
@@ -14,17 +14,17 @@ use super::requests::{
 use super::{limit, xml};
 
 #[async_trait]
-impl ObjectVersions for CloudRequests {
-    fn known_conditions(&self) -> Option<Conditions> {
+impl ConditionalStore for CloudRequests {
+    fn known_condition_support(&self) -> Option<ConditionSupport> {
         match self.cloud {
             // ETags are of the content there, so all empty objects have one.
-            Cloud::S3 { aws: true, .. } | Cloud::Gcs { .. } => Some(Conditions {
+            Cloud::S3 { aws: true, .. } | Cloud::Gcs { .. } => Some(ConditionSupport {
                 marker_versions: false,
-                ..Conditions::ALL
+                ..ConditionSupport::ALL
             }),
             Cloud::S3 { .. } => None,
             // What is staged there is a blob, which is copied under a condition.
-            Cloud::Azure { .. } => Some(Conditions::ALL),
+            Cloud::Azure { .. } => Some(ConditionSupport::ALL),
         }
     }
 

@@ -29,7 +29,7 @@ pub enum Condition {
 
 /// What a store can do beyond conditional PUTs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Conditions {
+pub struct ConditionSupport {
     /// A DELETE with If-Match deletes that version only.
     pub delete: bool,
     /// The completion of an upload may have a condition.
@@ -38,7 +38,7 @@ pub struct Conditions {
     pub marker_versions: bool,
 }
 
-impl Conditions {
+impl ConditionSupport {
     /// Everything.
     pub const ALL: Self = Self {
         delete: true,
@@ -70,7 +70,7 @@ pub struct OpenUpload {
     /// The store's name of it.
     pub id: MultipartId,
     /// When it was begun, by the store's clock.
-    pub begun: DateTime<Utc>,
+    pub initiated_at: DateTime<Utc>,
 }
 
 impl OpenUpload {
@@ -85,9 +85,9 @@ impl OpenUpload {
 ///
 /// Errors are `object_store`'s: `NotFound`, `Precondition` where the condition does not hold.
 #[async_trait]
-pub trait ObjectVersions: Debug + Send + Sync + 'static {
+pub trait ConditionalStore: Debug + Send + Sync + 'static {
     /// What is known of the store; None if it has to be found out.
-    fn known_conditions(&self) -> Option<Conditions>;
+    fn known_condition_support(&self) -> Option<ConditionSupport>;
 
     /// Fetches what requests need, such as credentials.
     async fn warm_up(&self) -> object_store::Result<()> {
@@ -144,13 +144,13 @@ impl Store {
         let mode = match condition {
             Condition::Always => PutMode::Overwrite,
             Condition::Absent => PutMode::Create,
-            Condition::Matches(e_tag) => PutMode::Update(self.version(path, e_tag).await?),
+            Condition::Matches(e_tag) => PutMode::Update(self.update_version(path, e_tag).await?),
         };
         self.put(path, bytes, mode).await
     }
 
     /// What the store wants to be told of a version.
-    pub(super) async fn version(&self, path: &str, e_tag: &str) -> Result<UpdateVersion> {
+    pub(super) async fn update_version(&self, path: &str, e_tag: &str) -> Result<UpdateVersion> {
         let mut version = None;
         if self.inner.name == "gs" {
             // Conditions are on the generation there, which listings do not show.
@@ -165,31 +165,33 @@ impl Store {
     /// The metadata of version `e_tag`, [`ErrorKind::Conflict`] if another is there or none.
     async fn head_version(&self, path: &str, e_tag: &str) -> Result<object_store::ObjectMeta> {
         match self.head(path).await {
-            Ok(meta) if same_tag(meta.e_tag.as_deref(), e_tag) => Ok(meta),
-            Ok(_) => Err(changed(path)),
-            Err(e) if e.kind() == ErrorKind::NotFound => Err(changed(path)),
+            Ok(meta) if is_same_e_tag(meta.e_tag.as_deref(), e_tag) => Ok(meta),
+            Ok(_) => Err(version_conflict(path)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Err(version_conflict(path)),
             Err(e) => Err(e),
         }
     }
 
     /// Deletes an object if `condition` holds, by one request; false if it was not there, where the store tells.
     ///
-    /// [`ErrorKind::Conflict`] if it is another version. Without [`Conditions::delete`] the version is looked at first.
+    /// [`ErrorKind::Conflict`] if it is another version. Without [`ConditionSupport::delete`] the version is looked at first.
     pub async fn delete_if(&self, path: &str, condition: &Condition) -> Result<bool> {
         let e_tag = match condition {
             Condition::Always => None,
             Condition::Absent => {
-                return Err(Error::invalid("nothing can be deleted where nothing may be").with_path(path));
+                return Err(
+                    Error::invalid("nothing can be deleted where nothing may be").with_path(path),
+                );
             }
             Condition::Matches(e_tag) => Some(e_tag.as_str()),
         };
         let mut sent_tag = e_tag;
         if let Some(e_tag) = e_tag {
             let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-            if !self.conditions(folder).await?.delete {
+            if !self.condition_support(folder).await?.delete {
                 match self.head(path).await {
-                    Ok(meta) if same_tag(meta.e_tag.as_deref(), e_tag) => {}
-                    Ok(_) => return Err(changed(path)),
+                    Ok(meta) if is_same_e_tag(meta.e_tag.as_deref(), e_tag) => {}
+                    Ok(_) => return Err(version_conflict(path)),
                     Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
                     Err(e) => return Err(e),
                 }
@@ -216,21 +218,22 @@ impl Store {
     pub(super) async fn delete_version(&self, path: &str, e_tag: Option<&str>) -> Result<()> {
         let key = self.key(path)?;
         if let Some(local) = &self.inner.local {
-            self.count(Request::Delete);
+            self.count_request(Request::Delete);
             return self.ask(path, local.delete_if(&key, e_tag)).await;
         }
-        match &self.inner.versions {
-            Some(versions) => {
-                self.count(Request::Delete);
-                self.ask(path, versions.delete_if(&key, e_tag)).await
+        match &self.inner.conditional_store {
+            Some(conditional_store) => {
+                self.count_request(Request::Delete);
+                self.ask(path, conditional_store.delete_if(&key, e_tag))
+                    .await
             }
             None => self.delete_once(path).await,
         }
     }
 
     /// Counts a request that passes neither the HTTP service nor the counting store.
-    fn count(&self, kind: Request) {
-        if !self.inner.http {
+    fn count_request(&self, kind: Request) {
+        if !self.inner.is_http {
             self.inner.metrics.request(kind, 0);
         }
     }
@@ -248,23 +251,23 @@ impl Store {
                 .ask(from, local.rename_if(&source, &target, condition))
                 .await;
         }
-        if let Some(versions) = &self.inner.versions {
-            let copy = versions.copy_if(&source, None, &target, condition);
-            let absent = || object_store::Error::NotImplemented {
+        if let Some(conditional_store) = &self.inner.conditional_store {
+            let copy = conditional_store.copy_if(&source, None, &target, condition);
+            let unsupported = || object_store::Error::NotImplemented {
                 operation: "copy_if".to_owned(),
                 implementer: self.inner.name.to_owned(),
             };
-            self.count(Request::Copy);
-            let copied = async { copy.await.unwrap_or_else(|| Err(absent())) };
-            match self.ask(from, copied).await {
+            self.count_request(Request::Copy);
+            let request = async { copy.await.unwrap_or_else(|| Err(unsupported())) };
+            match self.ask(from, request).await {
                 Err(e) if e.kind() == ErrorKind::CapabilityNotSupported => {}
-                copied => {
-                    copied?;
+                result => {
+                    result?;
                     return self.delete(from).await.map(|_| None);
                 }
             }
         }
-        self.check_now(to, condition).await?;
+        self.check_condition(to, condition).await?;
         self.rename_plainly(from, to).await.map(|()| None)
     }
 
@@ -278,23 +281,23 @@ impl Store {
         condition: &Condition,
     ) -> Result<()> {
         let (source, target) = (self.key(from)?, self.key(to)?);
-        self.check_now(to, condition).await?;
-        if let Some(versions) = &self.inner.versions {
-            self.count(Request::Copy);
-            let copied = async {
-                let copied = versions
+        self.check_condition(to, condition).await?;
+        if let Some(conditional_store) = &self.inner.conditional_store {
+            self.count_request(Request::Copy);
+            let request = async {
+                let copy = conditional_store
                     .copy_if(&source, Some(e_tag), &target, condition)
                     .await;
-                copied.unwrap_or_else(|| {
+                copy.unwrap_or_else(|| {
                     Err(object_store::Error::NotImplemented {
                         operation: "copy_if".to_owned(),
                         implementer: self.inner.name.to_owned(),
                     })
                 })
             };
-            match self.ask(from, copied).await {
+            match self.ask(from, request).await {
                 Err(e) if e.kind() == ErrorKind::CapabilityNotSupported => {}
-                copied => return copied,
+                result => return result,
             }
         }
         self.head_version(from, e_tag).await?;
@@ -302,7 +305,7 @@ impl Store {
     }
 
     /// Whether the condition holds at this moment, for stores that cannot be told it.
-    async fn check_now(&self, path: &str, condition: &Condition) -> Result<()> {
+    async fn check_condition(&self, path: &str, condition: &Condition) -> Result<()> {
         match condition {
             Condition::Absent if self.is_file(path).await? => {
                 let message = "there is an object already";
@@ -318,28 +321,28 @@ impl Store {
         &self,
         path: &str,
         upload: &str,
-        pieces: &[String],
+        upload_parts: &[String],
         condition: &Condition,
     ) -> Result<Option<String>> {
-        let other = || Error::other("the upload is of another kind of store").with_path(path);
-        let multipart = self.multipart().ok_or_else(other)?;
+        let unsupported = || Error::other("the upload is of another kind of store").with_path(path);
+        let multipart = self.multipart().ok_or_else(unsupported)?;
         let (key, upload) = (self.key(path)?, upload.to_owned());
-        let parts = pieces
+        let parts = upload_parts
             .iter()
             .map(|id| PartId {
                 content_id: id.clone(),
             })
             .collect();
-        self.count(Request::Post);
+        self.count_request(Request::Post);
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-        let mut sent = condition;
-        if *condition != Condition::Always && !self.conditions(folder).await?.complete {
-            self.check_now(path, condition).await?;
-            sent = &Condition::Always;
+        let mut sent_condition = condition;
+        if *condition != Condition::Always && !self.condition_support(folder).await?.complete {
+            self.check_condition(path, condition).await?;
+            sent_condition = &Condition::Always;
         }
-        let completed = match &self.inner.versions {
-            Some(versions) if *sent != Condition::Always => {
-                let complete = versions.complete_if(&key, &upload, parts, sent);
+        let completed = match &self.inner.conditional_store {
+            Some(conditional_store) if *sent_condition != Condition::Always => {
+                let complete = conditional_store.complete_if(&key, &upload, parts, sent_condition);
                 self.ask(path, complete).await
             }
             _ => {
@@ -362,26 +365,28 @@ impl Store {
 
     /// The pieces of an upload; all that is known where the store does not tell is that it cannot.
     pub(super) async fn list_parts(&self, path: &str, upload: &str) -> Result<Vec<UploadedPart>> {
-        let Some(versions) = &self.inner.versions else {
+        let Some(conditional_store) = &self.inner.conditional_store else {
             let message = "the store cannot list the parts of an upload";
             return Err(Error::new(ErrorKind::CapabilityNotSupported, message).with_path(path));
         };
         let (key, upload) = (self.key(path)?, upload.to_owned());
-        self.count(Request::List);
-        self.again(path, || versions.list_parts(&key, &upload))
+        self.count_request(Request::List);
+        self.again(path, || conditional_store.list_parts(&key, &upload))
             .await
     }
 
     /// The uploads of objects directly in `folder` that are neither completed nor aborted, with paths relative to the
     /// store; none where the store has no uploads or cannot list them.
     pub async fn list_uploads(&self, folder: &str) -> Result<Vec<OpenUpload>> {
-        let Some(versions) = &self.inner.versions else {
+        let Some(conditional_store) = &self.inner.conditional_store else {
             return Ok(Vec::new());
         };
         let key = self.folder_key(folder)?;
-        self.count(Request::List);
-        let listed = self.again(folder, || versions.list_uploads(&key)).await?;
-        let relocated = listed.into_iter().map(|upload| OpenUpload {
+        self.count_request(Request::List);
+        let uploads = self
+            .again(folder, || conditional_store.list_uploads(&key))
+            .await?;
+        let relocated = uploads.into_iter().map(|upload| OpenUpload {
             path: self.relative_path(&upload.path),
             ..upload
         });
@@ -404,53 +409,53 @@ impl Store {
     /// What the store can do, known or found out once with hidden objects in `folder` that are removed again.
     ///
     /// [`ErrorKind::UnsafeStore`] or [`ErrorKind::CapabilityNotSupported`] if even conditional PUTs do not hold.
-    pub async fn conditions(&self, folder: &str) -> Result<Conditions> {
+    pub async fn condition_support(&self, folder: &str) -> Result<ConditionSupport> {
         let known = self
             .inner
-            .versions
+            .conditional_store
             .as_ref()
-            .and_then(|v| v.known_conditions());
+            .and_then(|v| v.known_condition_support());
         if let Some(known) = known {
             return Ok(known);
         }
         if self.inner.local.is_some() {
             // Inode numbers and times recur, so an empty file may look like the one before it.
-            return Ok(Conditions {
+            return Ok(ConditionSupport {
                 marker_versions: false,
-                ..Conditions::ALL
+                ..ConditionSupport::ALL
             });
         }
-        let found = || {
+        let cached = || {
             self.inner
-                .conditions
+                .condition_support
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
         };
-        let before = *found();
-        if let Some(before) = before {
-            return Ok(before);
+        let probed = *cached();
+        if let Some(probed) = probed {
+            return Ok(probed);
         }
-        let store = self.limited(SendLimit::default());
-        let mut left = MAX_PROBES;
+        let store = self.with_send_limit(SendLimit::default());
+        let mut probes_left = MAX_PROBES;
         let conditions = loop {
-            left -= 1;
+            probes_left -= 1;
             match Probe::new(&store, folder).run().await {
                 // A lost answer says nothing of the store; the next probe has objects of its own.
-                Err(e) if e.kind() == ErrorKind::Unavailable && left > 0 => {}
-                found => break found?,
+                Err(e) if e.kind() == ErrorKind::Unavailable && probes_left > 0 => {}
+                result => break result?,
             }
         };
-        *found() = Some(conditions);
+        *cached() = Some(conditions);
         Ok(conditions)
     }
 }
 
 /// Whether two spellings name one ETag; servers differ in the quotes.
-pub(super) fn same_tag(found: Option<&str>, expected: &str) -> bool {
-    found.is_some_and(|found| found.trim_matches('"') == expected.trim_matches('"'))
+pub(super) fn is_same_e_tag(actual: Option<&str>, expected: &str) -> bool {
+    actual.is_some_and(|actual| actual.trim_matches('"') == expected.trim_matches('"'))
 }
 
-pub(super) fn changed(path: &str) -> Error {
+pub(super) fn version_conflict(path: &str) -> Error {
     let message = "the object is not the version that was to be changed";
     Error::new(ErrorKind::Conflict, message).with_path(path)
 }

@@ -51,7 +51,8 @@ impl Store {
         };
         let shown = self.inner.secrets.mask(&text);
         let masked = shown != text;
-        let told = Error::new(kind, format!("{says} ({}): {shown}", self.inner.name)).with_path(path);
+        let told =
+            Error::new(kind, format!("{says} ({}): {shown}", self.inner.name)).with_path(path);
         if masked {
             // The cause would show what was masked.
             told

@@ -82,13 +82,13 @@ impl Service {
 impl HttpService for Service {
     async fn call(&self, req: HttpRequest) -> Result<HttpResponse, HttpError> {
         let mut req = req;
-        let target = || limit::Target {
+        let target = || limit::CapturedRequest {
             uri: req.uri().clone(),
             headers: req.headers().clone(),
             client: HttpClient::new(self.clone()),
         };
-        if limit::hand_over(target) {
-            return Err(limit::Refused.into());
+        if limit::deliver_captured(target) {
+            return Err(limit::SendRefused.into());
         }
         limit::add_headers(req.headers_mut());
         let permit = self.limit.acquire().await;

@@ -1,6 +1,6 @@
 //! When a request may be sent, and how often: checked where bytes leave, immediately before each send.
 //!
-//! A call of a [`Store::limited`] store runs with a [`Sending`] of its own in a task-local, which the HTTP service
+//! A call of a [`Store::with_send_limit`] store runs with a [`SendTracker`] of its own in a task-local, which the HTTP service
 //! reads before every send, those of `object_store`'s own retries included. Stores that do not speak HTTP are asked
 //! before the call. At the deadline the call is dropped, which closes its connection.
 
@@ -29,14 +29,14 @@ pub struct SendLimit {
 
 /// One call's sends.
 #[derive(Debug)]
-pub(super) struct Sending {
+pub(super) struct SendTracker {
     limit: SendLimit,
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<SendState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SendState {
     sent: u32,
     refused: bool,
     /// What the last send met, if it was no answer that settles the call.
@@ -44,51 +44,51 @@ struct State {
 }
 
 /// Where a request would go, learned without sending it.
-pub(super) struct Target {
+pub(super) struct CapturedRequest {
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
     pub(super) client: HttpClient,
 }
 
 tokio::task_local! {
-    static SENDING: Arc<Sending>;
+    static SEND_TRACKER: Arc<SendTracker>;
     static HEADERS: HeaderMap;
-    static CAPTURED: Arc<Mutex<Option<Target>>>;
+    static CAPTURED: Arc<Mutex<Option<CapturedRequest>>>;
 }
 
 /// A send that its limit does not allow.
 #[derive(Debug)]
-pub(super) struct Refused;
+pub(super) struct SendRefused;
 
-impl fmt::Display for Refused {
+impl fmt::Display for SendRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("not sent: the request's time or number of sends is used up")
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for SendRefused {}
 
-impl From<Refused> for HttpError {
-    fn from(refused: Refused) -> Self {
+impl From<SendRefused> for HttpError {
+    fn from(refused: SendRefused) -> Self {
         // A kind that is not retried.
         Self::new(HttpErrorKind::Unknown, refused)
     }
 }
 
-impl Sending {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl SendTracker {
+    fn lock_state(&self) -> MutexGuard<'_, SendState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn permit(&self) -> Result<(), Refused> {
-        let mut state = self.state();
+    fn permit(&self) -> Result<(), SendRefused> {
+        let mut state = self.lock_state();
         let late = self
             .limit
             .deadline
             .is_some_and(|d| self.clock.monotonic() >= d);
         if late || (self.limit.once && state.sent > 0) {
             state.refused = true;
-            return Err(Refused);
+            return Err(SendRefused);
         }
         state.sent += 1;
         Ok(())
@@ -96,19 +96,19 @@ impl Sending {
 
     /// The error of a call that its limit ended.
     fn error(&self, path: &str) -> Error {
-        let state = self.state();
+        let state = self.lock_state();
         if state.sent == 0 {
             let message = "the deadline passed before the request was sent; nothing has happened";
             return Error::new(ErrorKind::Expired, message).with_path(path);
         }
-        let met = state.failure.as_deref().unwrap_or("no answer came");
-        let why = if self.limit.once && state.refused {
+        let failure = state.failure.as_deref().unwrap_or("no answer came");
+        let reason = if self.limit.once && state.refused {
             "it must not be sent again"
         } else {
             "the deadline passed"
         };
         let message = format!(
-            "the request was sent {} time(s), {met}, and {why}; whether it was carried out is not known",
+            "the request was sent {} time(s), {failure}, and {reason}; whether it was carried out is not known",
             state.sent
         );
         Error::new(ErrorKind::Unavailable, message).with_path(path)
@@ -116,23 +116,23 @@ impl Sending {
 }
 
 /// Asks whether one more send is allowed, and counts it.
-pub(super) fn permit() -> Result<(), Refused> {
-    SENDING
-        .try_with(|sending| sending.permit())
+pub(super) fn permit() -> Result<(), SendRefused> {
+    SEND_TRACKER
+        .try_with(|tracker| tracker.permit())
         .unwrap_or(Ok(()))
 }
 
 /// Whether the call's limit has refused a send.
 pub(super) fn is_refused() -> bool {
-    SENDING
-        .try_with(|sending| sending.state().refused)
+    SEND_TRACKER
+        .try_with(|tracker| tracker.lock_state().refused)
         .unwrap_or(false)
 }
 
 /// Keeps what a send met for the message of the error.
 pub(super) fn note_failure(text: impl FnOnce() -> String) {
-    let _ = SENDING.try_with(|sending| {
-        let mut state = sending.state();
+    let _ = SEND_TRACKER.try_with(|tracker| {
+        let mut state = tracker.lock_state();
         // A refusal tells nothing of the send before it.
         if !state.refused {
             state.failure = Some(text());
@@ -157,14 +157,14 @@ pub(super) fn add_headers(to: &mut HeaderMap) {
 /// The target of the request that `work` makes, which is not sent.
 pub(super) async fn capture<T>(
     work: impl Future<Output = object_store::Result<T>>,
-) -> object_store::Result<Target> {
+) -> object_store::Result<CapturedRequest> {
     let captured = Arc::new(Mutex::new(None));
-    let done = CAPTURED.scope(Arc::clone(&captured), work).await;
+    let result = CAPTURED.scope(Arc::clone(&captured), work).await;
     let target = captured
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .take();
-    match (target, done) {
+    match (target, result) {
         (Some(target), _) => Ok(target),
         (None, Err(e)) => Err(e),
         (None, Ok(_)) => Err(object_store::Error::Generic {
@@ -175,8 +175,8 @@ pub(super) async fn capture<T>(
 }
 
 /// Hands a request's target to [`capture`]; true where one waits for it.
-pub(super) fn hand_over(target: impl FnOnce() -> Target) -> bool {
-    let put = |slot: &Arc<Mutex<Option<Target>>>| {
+pub(super) fn deliver_captured(target: impl FnOnce() -> CapturedRequest) -> bool {
+    let put = |slot: &Arc<Mutex<Option<CapturedRequest>>>| {
         *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(target());
     };
     CAPTURED.try_with(put).is_ok()
@@ -187,7 +187,7 @@ impl Store {
     ///
     /// [`ErrorKind::Expired`]: nothing was sent. [`ErrorKind::Unavailable`]: it was sent, and no answer came in time.
     #[must_use]
-    pub fn limited(&self, limit: SendLimit) -> Self {
+    pub fn with_send_limit(&self, limit: SendLimit) -> Self {
         Self {
             limit,
             ..self.clone()
@@ -195,38 +195,41 @@ impl Store {
     }
 
     /// Whether calls may send something more than once.
-    pub(super) fn may_repeat(&self) -> bool {
+    pub(super) fn may_retry(&self) -> bool {
         !self.limit.once
     }
 
     /// Runs one call under the store's limit.
-    pub(super) async fn bounded<T>(
+    pub(super) async fn run_limited<T>(
         &self,
         path: &str,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let work = Box::pin(lock::keep(self.lock.clone(), work));
+        let guarded_work = Box::pin(lock::keep(self.lock.clone(), work));
         if self.limit == SendLimit::default() {
-            return work.await;
+            return guarded_work.await;
         }
-        if let Some(versions) = &self.inner.versions {
+        if let Some(conditional_store) = &self.inner.conditional_store {
             // Requests for credentials are not this call's.
-            versions.warm_up().await.map_err(|e| self.error(e, path))?;
+            conditional_store
+                .warm_up()
+                .await
+                .map_err(|e| self.error(e, path))?;
         }
-        let sending = Arc::new(Sending {
+        let tracker = Arc::new(SendTracker {
             limit: self.limit,
             clock: Arc::clone(&self.inner.clock),
             state: Mutex::default(),
         });
-        let work = SENDING.scope(Arc::clone(&sending), work);
-        let done = match self.limit.deadline {
-            Some(deadline) => until(self.inner.clock.as_ref(), deadline, work).await,
-            None => Some(work.await),
+        let limited_work = SEND_TRACKER.scope(Arc::clone(&tracker), guarded_work);
+        let outcome = match self.limit.deadline {
+            Some(deadline) => run_until(self.inner.clock.as_ref(), deadline, limited_work).await,
+            None => Some(limited_work.await),
         };
-        match done {
-            None => Err(sending.error(path)),
-            Some(Err(_)) if sending.state().refused => Err(sending.error(path)),
-            Some(done) => done,
+        match outcome {
+            None => Err(tracker.error(path)),
+            Some(Err(_)) if tracker.lock_state().refused => Err(tracker.error(path)),
+            Some(result) => result,
         }
     }
 
@@ -235,36 +238,36 @@ impl Store {
         &self,
         request: impl Future<Output = object_store::Result<T>>,
     ) -> object_store::Result<T> {
-        if !self.inner.http {
+        if !self.inner.is_http {
             permit().map_err(|refused| object_store::Error::Generic {
                 store: self.inner.name,
                 source: refused.into(),
             })?;
         }
-        let done = request.await;
-        if let Err(e) = &done {
+        let result = request.await;
+        if let Err(e) = &result {
             note_failure(|| format!("met {}", crate::error::chain(e)));
         }
-        done
+        result
     }
 }
 
 /// The result of `work`, which is not polled from the deadline on.
-async fn until<T>(
+async fn run_until<T>(
     clock: &dyn Clock,
     deadline: Duration,
     work: impl Future<Output = T>,
 ) -> Option<T> {
-    let left = deadline.saturating_sub(clock.monotonic());
-    let (mut work, mut alarm) = (pin!(work), pin!(clock.sleep(left)));
+    let remaining = deadline.saturating_sub(clock.monotonic());
+    let (mut work, mut timeout) = (pin!(work), pin!(clock.sleep(remaining)));
     poll_fn(|cx| {
         if clock.monotonic() >= deadline {
             return Poll::Ready(None);
         }
-        if let Poll::Ready(done) = work.as_mut().poll(cx) {
-            return Poll::Ready(Some(done));
+        if let Poll::Ready(output) = work.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
         }
-        alarm.as_mut().poll(cx).map(|()| None)
+        timeout.as_mut().poll(cx).map(|()| None)
     })
     .await
 }

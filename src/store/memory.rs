@@ -17,7 +17,7 @@ use object_store::{
     RenameOptions, Result, UpdateVersion,
 };
 
-use super::condition::{Condition, Conditions, ObjectVersions, OpenUpload, UploadedPart};
+use super::condition::{Condition, ConditionSupport, ConditionalStore, OpenUpload, UploadedPart};
 use crate::clock::{Clock, SystemClock};
 
 /// An object store in memory. Versions never recur.
@@ -62,7 +62,7 @@ impl MemoryStore {
             .map(|(id, upload)| OpenUpload {
                 path: upload.path.clone(),
                 id: id.clone(),
-                begun: upload.begun,
+                initiated_at: upload.begun,
             })
             .collect();
         all.sort_by(|a, b| (&a.path, &a.id).cmp(&(&b.path, &b.id)));
@@ -223,9 +223,9 @@ impl MultipartStore for MemoryStore {
 }
 
 #[async_trait]
-impl ObjectVersions for MemoryStore {
-    fn known_conditions(&self) -> Option<Conditions> {
-        Some(Conditions::ALL)
+impl ConditionalStore for MemoryStore {
+    fn known_condition_support(&self) -> Option<ConditionSupport> {
+        Some(ConditionSupport::ALL)
     }
 
     async fn delete_if(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {

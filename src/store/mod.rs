@@ -51,9 +51,11 @@ use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
-pub use self::abilities::Abilities;
+pub use self::abilities::Capabilities;
 pub use self::builder::StoreBuilder;
-pub use self::condition::{Condition, Conditions, ObjectVersions, OpenUpload, UploadedPart};
+pub use self::condition::{
+    Condition, ConditionSupport, ConditionalStore, OpenUpload, UploadedPart,
+};
 pub(crate) use self::failure::may_pass;
 pub use self::limit::SendLimit;
 use self::local::LocalStore;
@@ -71,14 +73,14 @@ struct Inner {
     objects: Arc<dyn ObjectStore>,
     multipart: Option<Arc<dyn MultipartStore>>,
     local: Option<LocalStore>,
-    versions: Option<Arc<dyn ObjectVersions>>,
-    /// What [`Store::conditions`] found out.
-    conditions: Mutex<Option<Conditions>>,
+    conditional_store: Option<Arc<dyn ConditionalStore>>,
+    /// What [`Store::condition_support`] found out.
+    condition_support: Mutex<Option<ConditionSupport>>,
     /// Requests pass the HTTP service, which checks limits.
-    http: bool,
+    is_http: bool,
     metrics: Arc<Metrics>,
     clock: Arc<dyn Clock>,
-    abilities: Abilities,
+    capabilities: Capabilities,
     secrets: Arc<Secrets>,
     publish_lease: Duration,
     /// Nobody below counts the bytes of answers.
@@ -86,7 +88,7 @@ struct Inner {
     /// Tells what is below from what is below other stores of this process.
     identity: Option<usize>,
     /// What its users share, by name.
-    shared: Mutex<HashMap<String, Arc<dyn Any + Send + Sync>>>,
+    shared_state: Mutex<HashMap<String, Arc<dyn Any + Send + Sync>>>,
 }
 
 /// Objects below a root, with paths relative to it.
@@ -116,10 +118,10 @@ pub struct Folder {
 
 impl Store {
     /// A store over any [`ObjectStore`]; long writes are staged as objects and renamed.
-    pub fn over(
+    pub fn from_object_store(
         name: &'static str,
         objects: Arc<dyn ObjectStore>,
-        abilities: Abilities,
+        capabilities: Capabilities,
         metrics: Arc<Metrics>,
         clock: Arc<dyn Clock>,
     ) -> Self {
@@ -128,17 +130,17 @@ impl Store {
             objects,
             multipart: None,
             local: None,
-            versions: None,
-            conditions: Mutex::default(),
-            http: false,
+            conditional_store: None,
+            condition_support: Mutex::default(),
+            is_http: false,
             metrics,
             clock,
-            abilities,
+            capabilities,
             secrets: Arc::default(),
             publish_lease: DEFAULT_PUBLISH_LEASE,
             counts_reads: true,
             identity: None,
-            shared: Mutex::default(),
+            shared_state: Mutex::default(),
         };
         Self {
             inner: Arc::new(inner),
@@ -151,19 +153,19 @@ impl Store {
     /// The same store, staging long writes as multipart uploads of `multipart`.
     #[must_use]
     pub fn with_multipart(self, multipart: Arc<dyn MultipartStore>) -> Self {
-        self.edit(|inner| inner.multipart = Some(multipart))
+        self.with_inner(|inner| inner.multipart = Some(multipart))
     }
 
     /// The same store, which can do what `versions` offers.
     #[must_use]
-    pub fn with_versions(self, versions: Arc<dyn ObjectVersions>) -> Self {
-        self.edit(|inner| inner.versions = Some(versions))
+    pub fn with_conditional_store(self, conditional_store: Arc<dyn ConditionalStore>) -> Self {
+        self.with_inner(|inner| inner.conditional_store = Some(conditional_store))
     }
 
     /// The same store, on which the lease of a publish lasts so long.
     #[must_use]
     pub fn with_publish_lease(self, lease: Duration) -> Self {
-        self.edit(|inner| inner.publish_lease = lease)
+        self.with_inner(|inner| inner.publish_lease = lease)
     }
 
     /// How long the lease of a publish lasts.
@@ -173,7 +175,7 @@ impl Store {
 
     /// The same store, whose work on local files keeps a lock until it has ended, cancelled or not.
     #[must_use]
-    pub fn holding(&self, lock: &Arc<LockCell>) -> Self {
+    pub fn with_lock(&self, lock: &Arc<LockCell>) -> Self {
         Self {
             lock: Some(Arc::clone(lock)),
             ..self.clone()
@@ -181,45 +183,45 @@ impl Store {
     }
 
     /// The same store, whose requests are counted and limited by the HTTP service.
-    fn over_http(self) -> Self {
-        self.edit(|inner| {
+    fn with_http_service(self) -> Self {
+        self.with_inner(|inner| {
             inner.counts_reads = false;
-            inner.http = true;
+            inner.is_http = true;
         })
     }
 
     /// The same store, whose errors do not show these.
     fn with_secrets(self, secrets: Secrets) -> Self {
-        self.edit(|inner| inner.secrets = Arc::new(secrets))
+        self.with_inner(|inner| inner.secrets = Arc::new(secrets))
     }
 
     /// The same store, which is `local` files.
     #[must_use]
     pub fn with_local(self, local: LocalStore) -> Self {
-        self.edit(|inner| {
+        self.with_inner(|inner| {
             inner.local = Some(local);
-            inner.abilities.versions = false;
+            inner.capabilities.versions = false;
         })
     }
 
-    fn edit(self, change: impl FnOnce(&mut Inner)) -> Self {
+    fn with_inner(self, change: impl FnOnce(&mut Inner)) -> Self {
         let old = &self.inner;
         let mut inner = Inner {
             name: old.name,
             objects: Arc::clone(&old.objects),
             multipart: old.multipart.clone(),
             local: old.local.clone(),
-            versions: old.versions.clone(),
-            conditions: Mutex::default(),
-            http: old.http,
+            conditional_store: old.conditional_store.clone(),
+            condition_support: Mutex::default(),
+            is_http: old.is_http,
             metrics: Arc::clone(&old.metrics),
             clock: Arc::clone(&old.clock),
-            abilities: old.abilities,
+            capabilities: old.capabilities,
             secrets: Arc::clone(&old.secrets),
             publish_lease: old.publish_lease,
             counts_reads: old.counts_reads,
             identity: old.identity,
-            shared: Mutex::default(),
+            shared_state: Mutex::default(),
         };
         change(&mut inner);
         Self {
@@ -263,29 +265,29 @@ impl Store {
     /// The same store; all that are made over one thing have its address for their identity.
     #[must_use]
     pub fn with_identity(self, identity: usize) -> Self {
-        self.edit(|inner| inner.identity = Some(identity))
+        self.with_inner(|inner| inner.identity = Some(identity))
     }
 
     /// What tells it from the other stores that there are in this process, a forked child's from its parent's.
     pub(crate) fn identity(&self) -> (u32, usize) {
-        let objects = Arc::as_ptr(&self.inner.objects).cast::<()>().addr();
-        (std::process::id(), self.inner.identity.unwrap_or(objects))
+        let address = Arc::as_ptr(&self.inner.objects).cast::<()>().addr();
+        (std::process::id(), self.inner.identity.unwrap_or(address))
     }
 
     /// Something that all who use this store under this path have in common.
-    pub fn shared<T: Any + Default + Send + Sync>(&self, path: &str) -> Arc<T> {
+    pub fn shared_state<T: Any + Default + Send + Sync>(&self, path: &str) -> Arc<T> {
         // A forked child has the parent's memory, and none of its threads.
-        let (kind, process) = (std::any::type_name::<T>(), std::process::id());
-        let name = format!("{kind} {process} {}/{path}", self.prefix);
-        let shared = self.inner.shared.lock();
-        let mut shared = shared.unwrap_or_else(PoisonError::into_inner);
-        let found = Arc::clone(shared.entry(name).or_insert_with(|| Arc::new(T::default())));
-        found.downcast().unwrap_or_default()
+        let (type_name, process_id) = (std::any::type_name::<T>(), std::process::id());
+        let name = format!("{type_name} {process_id} {}/{path}", self.prefix);
+        let lock_result = self.inner.shared_state.lock();
+        let mut states = lock_result.unwrap_or_else(PoisonError::into_inner);
+        let state = Arc::clone(states.entry(name).or_insert_with(|| Arc::new(T::default())));
+        state.downcast().unwrap_or_default()
     }
 
     /// What the store can do.
-    pub fn abilities(&self) -> Abilities {
-        self.inner.abilities
+    pub fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities
     }
 
     /// The local file system behind it, if it is one.
@@ -311,14 +313,14 @@ impl Store {
         }
     }
 
-    fn relative(&self, key: &Path) -> String {
-        let key = key.as_ref();
+    fn strip_prefix(&self, key: &Path) -> String {
+        let full_key = key.as_ref();
         match self.prefix.as_str() {
-            "" => key.to_owned(),
-            prefix => key
+            "" => full_key.to_owned(),
+            prefix => full_key
                 .strip_prefix(prefix)
                 .and_then(|rest| rest.strip_prefix('/'))
-                .unwrap_or(key)
+                .unwrap_or(full_key)
                 .to_owned(),
         }
     }

@@ -138,7 +138,7 @@ impl Store {
             Ok(()) => Ok(true),
             // The request may be what was not found.
             Err(e) if e.kind() == ErrorKind::NotFound && !self.is_file(path).await? => Ok(false),
-            Err(e) if e.kind() == ErrorKind::NotFound && self.may_repeat() => {
+            Err(e) if e.kind() == ErrorKind::NotFound && self.may_retry() => {
                 let deleted = self.again(path, || self.inner.objects.delete(&key)).await;
                 deleted
                     .map(|()| true)
@@ -204,20 +204,20 @@ impl Store {
             folders: found
                 .common_prefixes
                 .iter()
-                .map(|key| self.relative(key))
+                .map(|key| self.strip_prefix(key))
                 .collect(),
         })
     }
 
     pub(super) fn relative_path(&self, key: &Path) -> Path {
-        Path::parse(self.relative(key)).unwrap_or_else(|_| key.clone())
+        Path::parse(self.strip_prefix(key)).unwrap_or_else(|_| key.clone())
     }
 
     fn relocate(&self, meta: ObjectMeta) -> ObjectMeta {
         let location = self.relative_path(&meta.location);
         // Azure's listings leave out the quotes that its answers have.
         let e_tag = meta.e_tag.map(|e_tag| {
-            if self.inner.http && !e_tag.starts_with(['"', 'W']) {
+            if self.inner.is_http && !e_tag.starts_with(['"', 'W']) {
                 format!("\"{e_tag}\"")
             } else {
                 e_tag
@@ -243,7 +243,7 @@ impl Store {
 
     /// Moves an object over `to`; one step where the store has it, else copy and delete.
     pub async fn rename(&self, from: &str, to: &str) -> Result<()> {
-        if self.inner.versions.is_some() {
+        if self.inner.conditional_store.is_some() {
             return self.move_if(from, to, &Condition::Always).await.map(drop);
         }
         self.rename_plainly(from, to).await
@@ -275,7 +275,7 @@ impl Store {
     where
         F: Future<Output = object_store::Result<T>>,
     {
-        self.bounded(path, self.repeat(path, request)).await
+        self.run_limited(path, self.repeat(path, request)).await
     }
 
     /// One request that is not sent again here.
@@ -285,7 +285,7 @@ impl Store {
         request: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T> {
         let asked = async { self.send(request).await.map_err(|e| self.error(e, path)) };
-        self.bounded(path, asked).await
+        self.run_limited(path, asked).await
     }
 
     async fn repeat<T, F>(&self, path: &str, request: impl Fn() -> F) -> Result<T>

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use object_store::GetOptions;
 
-use super::condition::{Condition, Conditions};
+use super::condition::{Condition, ConditionSupport};
 use super::{Store, cas};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -25,7 +25,7 @@ impl Probe {
         }
     }
 
-    pub(super) async fn run(&self) -> Result<Conditions> {
+    pub(super) async fn run(&self) -> Result<ConditionSupport> {
         let found = self.find().await;
         let removed = self.store.delete(&self.path).await;
         let found = found?;
@@ -33,7 +33,7 @@ impl Probe {
         Ok(found)
     }
 
-    async fn find(&self) -> Result<Conditions> {
+    async fn find(&self) -> Result<ConditionSupport> {
         let first = self.write("1", &Condition::Absent).await?;
         self.must_be_denied(&self.path, &Condition::Absent).await?;
         let second = self.write("2", &Condition::Matches(first.clone())).await?;
@@ -48,10 +48,10 @@ impl Probe {
             self.store.delete(&missing).await?;
         }
         denied?;
-        if self.store.inner.versions.is_none() {
-            return Ok(Conditions::NONE);
+        if self.store.inner.conditional_store.is_none() {
+            return Ok(ConditionSupport::NONE);
         }
-        Ok(Conditions {
+        Ok(ConditionSupport {
             complete: self.keeps_on_complete(&old).await?,
             delete: self
                 .keeps_on_delete(&old, Condition::Matches(second))
@@ -111,7 +111,7 @@ impl Probe {
     /// Whether a completion is denied where it should be. The object is there.
     async fn keeps_on_complete(&self, old: &Condition) -> Result<bool> {
         let (Some(multipart), Some(versions)) =
-            (self.store.multipart(), &self.store.inner.versions)
+            (self.store.multipart(), &self.store.inner.conditional_store)
         else {
             return Ok(false);
         };

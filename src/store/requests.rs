@@ -16,7 +16,7 @@ use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use object_store::{CopyOptions, Error, ObjectStore, ObjectStoreExt, Result, RetryConfig};
 
-use super::condition::{Condition, ObjectVersions};
+use super::condition::{Condition, ConditionalStore};
 use super::failure::status_says;
 use super::limit;
 use crate::clock::Clock;
@@ -321,7 +321,7 @@ impl CloudRequests {
     /// The generation of the version `e_tag`.
     async fn generation(&self, key: &Path, e_tag: &str) -> Result<String> {
         let meta = self.objects().head(key).await?;
-        let same = super::condition::same_tag(meta.e_tag.as_deref(), e_tag);
+        let same = super::condition::is_same_e_tag(meta.e_tag.as_deref(), e_tag);
         meta.version
             .filter(|_| same)
             .ok_or_else(|| Error::Precondition {

@@ -1,8 +1,8 @@
 //! Bytes uploaded where no reader sees them, made visible later by another call or process.
 //!
 //! Where a store has multipart uploads, the upload is left uncompleted; local files and other
-//! stores get a hidden object that is renamed. Little data stays with the caller ([`Staged::Inline`])
-//! and costs one PUT when it is published. A [`Staged`] is plain data: it can be sent to another
+//! stores get a hidden object that is renamed. Little data stays with the caller ([`StagedWrite::Inline`])
+//! and costs one PUT when it is published. A [`StagedWrite`] is plain data: it can be sent to another
 //! process or written into a redo log.
 
 use std::fs::File;
@@ -17,15 +17,15 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::Store;
-use super::condition::{Condition, same_tag};
+use super::condition::{Condition, is_same_e_tag};
 use super::failure::disk_error;
 use super::owner::Owner;
-use super::upload::{Flow, Permit};
-pub use super::upload::{Uploader, hidden_in};
+use super::upload::{InFlightBudget, Permit};
+pub use super::upload::{Uploader, temp_path_in};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The size of an upload's pieces but the last: there are stores that want them equal.
-pub const PIECE_BYTES: usize = 8 << 20;
+pub const UPLOAD_PART_BYTES: usize = 8 << 20;
 /// Bytes of one write's uploads that may be on their way at once, at most.
 const MAX_IN_FLIGHT_BYTES: usize = 48 << 20;
 /// What is at most this long is not staged at all…
@@ -38,7 +38,7 @@ const INLINE_TOTAL_BYTES: usize = 1 << 20;
 /// Bytes that wait to be published.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Staged {
+pub enum StagedWrite {
     /// Held here; one PUT publishes them.
     Inline {
         /// The bytes.
@@ -52,6 +52,7 @@ pub enum Staged {
         /// The store's name of the upload.
         upload: String,
         /// The store's names of the pieces, in order.
+        #[serde(rename = "pieces")]
         pieces: Vec<String>,
     },
     /// A hidden object.
@@ -66,7 +67,7 @@ pub enum Staged {
 pub struct Staging {
     store: Store,
     tag: String,
-    flow: Arc<Flow>,
+    budget: Arc<InFlightBudget>,
 }
 
 /// Where bytes go before they are published.
@@ -74,24 +75,24 @@ pub struct Staging {
 pub struct StageWriter {
     staging: Staging,
     target: String,
-    sink: Sink,
+    sink: StageSink,
     buffer: Vec<u8>,
-    pieces_sent: usize,
+    upload_parts_sent: usize,
 }
 
 #[derive(Debug)]
-enum Sink {
+enum StageSink {
     /// A hidden file beside the target, opened past the inline size.
     File(Option<(File, Path)>),
     /// The task that uploads.
-    Task(mpsc::UnboundedSender<(Bytes, Permit)>),
+    Uploader(mpsc::UnboundedSender<(Bytes, Permit)>),
 }
 
 /// How the two ends of a staged write were left.
 #[derive(Debug)]
-pub enum Written {
+pub enum StageOutcome {
     /// All is staged.
-    Done(Staged),
+    Done(StagedWrite),
     /// The uploader's result says.
     Uploading,
 }
@@ -100,22 +101,23 @@ impl Staging {
     /// Staging into `store`. What another process will publish has a `shared_tag` in its names in
     /// the place of the process, so that nobody takes it for abandoned when this one ends.
     pub fn new(store: &Store, shared_tag: Option<String>, memory_limit_bytes: usize) -> Self {
-        let in_flight_bytes = (memory_limit_bytes / 4).clamp(PIECE_BYTES, MAX_IN_FLIGHT_BYTES);
-        let flow = Flow {
-            in_flight_bytes,
-            inline_limit: if shared_tag.is_some() {
+        let in_flight_bytes =
+            (memory_limit_bytes / 4).clamp(UPLOAD_PART_BYTES, MAX_IN_FLIGHT_BYTES);
+        let budget = InFlightBudget {
+            capacity_bytes: in_flight_bytes,
+            max_inline_bytes: if shared_tag.is_some() {
                 SHARED_INLINE_BYTES
             } else {
                 INLINE_BYTES
             },
             free_bytes: Mutex::new(in_flight_bytes),
             freed: Condvar::new(),
-            inline_bytes: Mutex::new(INLINE_TOTAL_BYTES),
+            free_inline_bytes: Mutex::new(INLINE_TOTAL_BYTES),
         };
         Self {
             store: store.clone(),
             tag: shared_tag.unwrap_or_else(|| Owner::me().tag()),
-            flow: Arc::new(flow),
+            budget: Arc::new(budget),
         }
     }
 
@@ -123,30 +125,30 @@ impl Staging {
     pub fn memory_bytes(&self) -> usize {
         match self.store.local() {
             Some(_) => INLINE_TOTAL_BYTES,
-            None => self.flow.in_flight_bytes + PIECE_BYTES + INLINE_TOTAL_BYTES,
+            None => self.budget.capacity_bytes + UPLOAD_PART_BYTES + INLINE_TOTAL_BYTES,
         }
     }
 
     /// Begins to stage what shall become `target`. The uploader is None for local files.
     pub fn begin(&self, target: &str) -> (StageWriter, Option<Uploader>) {
         let (sink, uploader) = if self.store.local().is_some() {
-            (Sink::File(None), None)
+            (StageSink::File(None), None)
         } else {
-            let (sender, pieces) = mpsc::unbounded_channel();
+            let (sender, upload_parts) = mpsc::unbounded_channel();
             let uploader = Uploader {
                 store: self.store.clone(),
                 tag: self.tag.clone(),
                 target: target.to_owned(),
-                pieces,
+                upload_parts,
             };
-            (Sink::Task(sender), Some(uploader))
+            (StageSink::Uploader(sender), Some(uploader))
         };
         let writer = StageWriter {
             staging: self.clone(),
             target: target.to_owned(),
             sink,
             buffer: Vec::new(),
-            pieces_sent: 0,
+            upload_parts_sent: 0,
         };
         (writer, uploader)
     }
@@ -156,16 +158,18 @@ impl StageWriter {
     /// Takes bytes; blocks while the store is slower than the caller.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match &mut self.sink {
-            Sink::File(Some((file, key))) => file.write_all(bytes).map_err(|e| disk_error(key, e)),
-            Sink::File(None) => {
+            StageSink::File(Some((file, key))) => {
+                file.write_all(bytes).map_err(|e| disk_error(key, e))
+            }
+            StageSink::File(None) => {
                 self.buffer.extend_from_slice(bytes);
-                if self.buffer.len() > self.staging.flow.inline_limit {
+                if self.buffer.len() > self.staging.budget.max_inline_bytes {
                     self.open_file()
                 } else {
                     Ok(())
                 }
             }
-            Sink::Task(_) => self.write_pieces(bytes),
+            StageSink::Uploader(_) => self.write_upload_parts(bytes),
         }
     }
 
@@ -178,49 +182,51 @@ impl StageWriter {
         let (mut file, temp) = local
             .create_temp(&key, &self.staging.tag)
             .map_err(|e| store.error(e, &self.target))?;
-        let written = file.write_all(&std::mem::take(&mut self.buffer));
-        self.sink = Sink::File(Some((file, temp.clone())));
-        written.map_err(|e| disk_error(&temp, e))
+        let result = file.write_all(&std::mem::take(&mut self.buffer));
+        self.sink = StageSink::File(Some((file, temp.clone())));
+        result.map_err(|e| disk_error(&temp, e))
     }
 
-    fn write_pieces(&mut self, mut bytes: &[u8]) -> Result<()> {
+    fn write_upload_parts(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(PIECE_BYTES - self.buffer.len()));
-            self.buffer.extend_from_slice(now);
-            bytes = later;
-            if self.buffer.len() == PIECE_BYTES {
-                self.send()?;
+            let (head, tail) =
+                bytes.split_at(bytes.len().min(UPLOAD_PART_BYTES - self.buffer.len()));
+            self.buffer.extend_from_slice(head);
+            bytes = tail;
+            if self.buffer.len() == UPLOAD_PART_BYTES {
+                self.send_upload_part()?;
             }
         }
         Ok(())
     }
 
-    fn send(&mut self) -> Result<()> {
-        if let Sink::Task(sender) = &self.sink {
-            let piece = std::mem::take(&mut self.buffer);
-            let permit = self.staging.flow.acquire(piece.len());
-            self.pieces_sent += 1;
+    fn send_upload_part(&mut self) -> Result<()> {
+        if let StageSink::Uploader(sender) = &self.sink {
+            let part = std::mem::take(&mut self.buffer);
+            let permit = self.staging.budget.acquire(part.len());
+            self.upload_parts_sent += 1;
             // The uploader has ended early: its error is the one that counts.
-            let ended = |_| Error::new(ErrorKind::Cancelled, "the upload ended early");
-            sender.send((piece.into(), permit)).map_err(ended)?;
+            let to_error = |_| Error::new(ErrorKind::Cancelled, "the upload ended early");
+            sender.send((part.into(), permit)).map_err(to_error)?;
         }
         Ok(())
     }
 
     /// Ends the write.
-    pub fn finish(mut self) -> Result<Written> {
-        let unsent = self.pieces_sent == 0 && !matches!(self.sink, Sink::File(Some(_)));
-        if unsent && self.staging.flow.inline(self.buffer.len()) {
+    pub fn finish(mut self) -> Result<StageOutcome> {
+        let nothing_sent =
+            self.upload_parts_sent == 0 && !matches!(self.sink, StageSink::File(Some(_)));
+        if nothing_sent && self.staging.budget.try_reserve_inline(self.buffer.len()) {
             let bytes = Bytes::from(std::mem::take(&mut self.buffer));
-            return Ok(Written::Done(Staged::Inline { bytes }));
+            return Ok(StageOutcome::Done(StagedWrite::Inline { bytes }));
         }
-        if matches!(self.sink, Sink::File(None)) {
+        if matches!(self.sink, StageSink::File(None)) {
             self.open_file()?;
         }
         if !self.buffer.is_empty() {
-            self.send()?;
+            self.send_upload_part()?;
         }
-        if let (Sink::File(Some((file, key))), Some(local)) =
+        if let (StageSink::File(Some((file, key))), Some(local)) =
             (&self.sink, self.staging.store.local())
         {
             local
@@ -228,22 +234,22 @@ impl StageWriter {
                 .map_err(|e| self.staging.store.error(e, key.as_ref()))?;
         }
         Ok(match &mut self.sink {
-            Sink::File(open) => {
-                let path = open
+            StageSink::File(temp_file) => {
+                let path = temp_file
                     .take()
-                    .map(|(_, key)| self.staging.store.relative(&key));
-                Written::Done(Staged::Object {
+                    .map(|(_, key)| self.staging.store.strip_prefix(&key));
+                StageOutcome::Done(StagedWrite::Object {
                     path: path.unwrap_or_default(),
                 })
             }
-            Sink::Task(_) => Written::Uploading,
+            StageSink::Uploader(_) => StageOutcome::Uploading,
         })
     }
 }
 
 impl Drop for StageWriter {
     fn drop(&mut self) {
-        if let Sink::File(Some((_, key))) = &self.sink {
+        if let StageSink::File(Some((_, key))) = &self.sink {
             self.staging
                 .store
                 .local()
@@ -253,7 +259,7 @@ impl Drop for StageWriter {
     }
 }
 
-impl Staged {
+impl StagedWrite {
     /// Makes the bytes visible as `target`, replacing what was there. What it was begun for is the name of this write
     /// alone.
     pub async fn publish(&self, store: &Store, target: &str) -> Result<()> {
@@ -264,45 +270,46 @@ impl Staged {
             }
             Self::Object { path } => store.rename(path, target).await,
             Self::Multipart {
-                target: begun_for,
+                target: upload_target,
                 upload,
-                pieces,
+                pieces: upload_parts,
             } => {
                 let multipart = store
                     .multipart()
                     .ok_or_else(|| Error::other("the upload is of another kind of store"))?;
-                let key = store.key(begun_for)?;
-                let pieces = pieces
+                let key = store.key(upload_target)?;
+                let part_ids = upload_parts
                     .iter()
                     .map(|id| PartId {
                         content_id: id.clone(),
                     })
                     .collect();
-                let completed = multipart.complete_multipart(&key, upload, pieces).await;
-                match completed.map_err(|e| store.error(e, begun_for)) {
+                let completed = multipart.complete_multipart(&key, upload, part_ids).await;
+                match completed.map_err(|e| store.error(e, upload_target)) {
                     Ok(_) => {}
                     // Sent again after an answer that was lost: the name is that of one write.
                     Err(e)
-                        if e.kind() == ErrorKind::NotFound && store.is_file(begun_for).await? => {}
+                        if e.kind() == ErrorKind::NotFound
+                            && store.is_file(upload_target).await? => {}
                     Err(e) => return Err(e),
                 }
-                if begun_for == target {
+                if upload_target == target {
                     return Ok(());
                 }
-                let copied = store.copy(begun_for, target, CopyMode::Overwrite).await;
+                let copied = store.copy(upload_target, target, CopyMode::Overwrite).await;
                 // Whether or not it was copied: nobody asks for it by the name it was begun for.
-                if let Err(e) = store.delete(begun_for).await {
-                    log::warn!("{begun_for} could not be removed: {e}");
+                if let Err(e) = store.delete(upload_target).await {
+                    log::warn!("{upload_target} could not be removed: {e}");
                 }
                 copied
             }
         }
     }
 
-    /// As [`Staged::publish`], if what is at `target` meets the condition; gives the new ETag where it is known.
+    /// As [`StagedWrite::publish`], if what is at `target` meets the condition; gives the new ETag where it is known.
     ///
     /// [`ErrorKind::NotFound`]: what was staged is gone. [`ErrorKind::Conflict`] (or [`ErrorKind::AlreadyExists`]):
-    /// the condition does not hold. Without [`super::Conditions::complete`] the condition of a
+    /// the condition does not hold. Without [`super::ConditionSupport::complete`] the condition of a
     /// completion is looked at before it is sent.
     pub async fn publish_if(
         &self,
@@ -316,10 +323,14 @@ impl Staged {
             }
             Self::Object { path } => store.move_if(path, target, condition).await,
             Self::Multipart {
-                target: begun_for,
+                target: upload_target,
                 upload,
-                pieces,
-            } if begun_for == target => store.complete_if(target, upload, pieces, condition).await,
+                pieces: upload_parts,
+            } if upload_target == target => {
+                store
+                    .complete_if(target, upload, upload_parts, condition)
+                    .await
+            }
             Self::Multipart { .. } => {
                 Err(Error::other("an upload becomes what it was begun for").with_path(target))
             }
@@ -329,7 +340,9 @@ impl Staged {
     /// Whether it is still there as it was staged, in `bytes` bytes. False: it is gone, or something else is there.
     pub async fn is_intact(&self, store: &Store, bytes: u64) -> Result<bool> {
         match self {
-            Self::Inline { bytes: held } => Ok(held.len() as u64 == bytes),
+            Self::Inline {
+                bytes: inline_bytes,
+            } => Ok(inline_bytes.len() as u64 == bytes),
             Self::Object { path } => match store.head(path).await {
                 Ok(meta) => Ok(meta.size == bytes),
                 Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
@@ -338,13 +351,16 @@ impl Staged {
             Self::Multipart {
                 target,
                 upload,
-                pieces,
+                pieces: upload_parts,
             } => match store.list_parts(target, upload).await {
                 Ok(parts) => {
-                    let sizes: u64 = parts.iter().map(|part| part.bytes).sum();
-                    let tags = parts.iter().zip(pieces);
-                    let mut same = tags.map(|(part, piece)| is_piece(&part.e_tag, piece));
-                    Ok(parts.len() == pieces.len() && sizes == bytes && same.all(|one| one))
+                    let total_bytes: u64 = parts.iter().map(|part| part.bytes).sum();
+                    let pairs = parts.iter().zip(upload_parts);
+                    let mut matches =
+                        pairs.map(|(part, part_id)| is_same_part(&part.e_tag, part_id));
+                    Ok(parts.len() == upload_parts.len()
+                        && total_bytes == bytes
+                        && matches.all(|is_same| is_same))
                 }
                 Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
                 Err(e) => Err(e),
@@ -371,16 +387,18 @@ impl Staged {
 }
 
 /// Whether a listed ETag is that of a piece, whose name may hold checksums too.
-fn is_piece(e_tag: &str, piece: &str) -> bool {
-    let named = piece
+fn is_same_part(e_tag: &str, part_id: &str) -> bool {
+    let e_tag_element = part_id
         .split_once("<ETag>")
         .and_then(|(_, rest)| rest.split_once("</ETag>"));
-    let named = named.map_or(piece, |(tag, _)| tag).replace("&quot;", "\"");
-    same_tag(Some(&named), e_tag)
+    let part_e_tag = e_tag_element
+        .map_or(part_id, |(tag, _)| tag)
+        .replace("&quot;", "\"");
+    is_same_e_tag(Some(&part_e_tag), e_tag)
 }
 
 /// Removes what was staged and will not be published, without waiting: for what ends by being dropped.
-pub fn discard_later(store: &Store, staged: Vec<Staged>) {
+pub fn discard_in_background(store: &Store, staged: Vec<StagedWrite>) {
     let (files, uploads): (Vec<_>, Vec<_>) =
         staged.into_iter().partition(|_| store.local().is_some());
     for file in files {
@@ -395,7 +413,7 @@ pub fn discard_later(store: &Store, staged: Vec<Staged>) {
     };
     if uploads
         .iter()
-        .all(|staged| matches!(staged, Staged::Inline { .. }))
+        .all(|staged| matches!(staged, StagedWrite::Inline { .. }))
     {
         return;
     }

@@ -12,26 +12,26 @@ use tokio::sync::mpsc;
 
 use super::Store;
 use super::local::temp_name;
-use super::stage::Staged;
+use super::stage::StagedWrite;
 use crate::error::{Error, Result};
 
 /// Most stores take no more pieces.
-const MAX_PIECES: usize = 10_000;
+const MAX_UPLOAD_PARTS: usize = 10_000;
 
 /// What the staged writes of one operation share: memory on its way to the store.
 #[derive(Debug)]
-pub(super) struct Flow {
-    pub(super) in_flight_bytes: usize,
+pub(super) struct InFlightBudget {
+    pub(super) capacity_bytes: usize,
     /// Longest part that stays with the caller.
-    pub(super) inline_limit: usize,
+    pub(super) max_inline_bytes: usize,
     pub(super) free_bytes: Mutex<usize>,
     pub(super) freed: Condvar,
-    pub(super) inline_bytes: Mutex<usize>,
+    pub(super) free_inline_bytes: Mutex<usize>,
 }
 
 /// Room for a piece that is on its way; given back when dropped.
 #[derive(Debug)]
-pub(super) struct Permit(Arc<Flow>, usize);
+pub(super) struct Permit(Arc<InFlightBudget>, usize);
 
 impl Drop for Permit {
     fn drop(&mut self) {
@@ -44,27 +44,27 @@ impl Drop for Permit {
     }
 }
 
-impl Flow {
+impl InFlightBudget {
     /// Waits for room. Must not be called where the uploads are polled.
     pub(super) fn acquire(self: &Arc<Self>, bytes: usize) -> Permit {
-        let bytes = bytes.min(self.in_flight_bytes);
+        let bytes = bytes.min(self.capacity_bytes);
         let free = self
             .free_bytes
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let enough = self.freed.wait_while(free, |free| *free < bytes);
-        *enough.unwrap_or_else(PoisonError::into_inner) -= bytes;
+        let wait_result = self.freed.wait_while(free, |free| *free < bytes);
+        *wait_result.unwrap_or_else(PoisonError::into_inner) -= bytes;
         Permit(Arc::clone(self), bytes)
     }
 
-    pub(super) fn inline(&self, bytes: usize) -> bool {
-        let mut left = self
-            .inline_bytes
+    pub(super) fn try_reserve_inline(&self, bytes: usize) -> bool {
+        let mut remaining = self
+            .free_inline_bytes
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let fits = bytes <= self.inline_limit && bytes <= *left;
+        let fits = bytes <= self.max_inline_bytes && bytes <= *remaining;
         if fits {
-            *left -= bytes;
+            *remaining -= bytes;
         }
         fits
     }
@@ -76,13 +76,13 @@ pub struct Uploader {
     pub(super) store: Store,
     pub(super) tag: String,
     pub(super) target: String,
-    pub(super) pieces: mpsc::UnboundedReceiver<(Bytes, Permit)>,
+    pub(super) upload_parts: mpsc::UnboundedReceiver<(Bytes, Permit)>,
 }
 
 impl Uploader {
     /// Uploads until the writer ends. None if it sent nothing. After an error nothing is left.
-    pub async fn run(mut self) -> Result<Option<Staged>> {
-        let Some(first) = self.pieces.recv().await else {
+    pub async fn run(mut self) -> Result<Option<StagedWrite>> {
+        let Some(first) = self.upload_parts.recv().await else {
             return Ok(None);
         };
         match self.store.multipart().map(Arc::clone) {
@@ -98,19 +98,21 @@ impl Uploader {
         &mut self,
         multipart: &dyn MultipartStore,
         first: (Bytes, Permit),
-    ) -> Result<Staged> {
+    ) -> Result<StagedWrite> {
         let key = self.store.key(&self.target)?;
         // One whose answer was lost holds nothing, and is removed by the bucket's rule or a clean.
         let begin = || multipart.create_multipart(&key);
         let upload = self.store.again(&self.target, begin).await?;
         let guard = AbortOnDrop::new(&self.store, &self.target, &upload);
-        let sent = self.send_pieces(multipart, &key, &upload, first).await;
+        let result = self
+            .send_upload_parts(multipart, &key, &upload, first)
+            .await;
         guard.disarm();
-        match sent {
-            Ok(pieces) => Ok(Staged::Multipart {
+        match result {
+            Ok(upload_parts) => Ok(StagedWrite::Multipart {
                 target: self.target.clone(),
                 upload,
-                pieces,
+                pieces: upload_parts,
             }),
             Err(error) => {
                 if let Err(e) = self.store.abort_upload(&self.target, &upload).await {
@@ -121,123 +123,123 @@ impl Uploader {
         }
     }
 
-    async fn send_pieces(
+    async fn send_upload_parts(
         &mut self,
         multipart: &dyn MultipartStore,
         key: &Path,
         upload: &String,
         first: (Bytes, Permit),
     ) -> Result<Vec<String>> {
-        let mut flying = FuturesUnordered::new();
+        let mut in_flight = FuturesUnordered::new();
         let mut next = Some(first);
-        let mut pieces: Vec<String> = Vec::new();
+        let mut part_ids: Vec<String> = Vec::new();
         loop {
             if let Some((bytes, permit)) = next.take() {
-                if pieces.len() == MAX_PIECES {
-                    return Err(too_long(&self.target));
+                if part_ids.len() == MAX_UPLOAD_PARTS {
+                    return Err(too_many_parts(&self.target));
                 }
-                let index = pieces.len();
-                pieces.push(String::new());
-                flying.push(async move {
-                    let sent = multipart.put_part(key, upload, index, bytes.into()).await;
+                let index = part_ids.len();
+                part_ids.push(String::new());
+                in_flight.push(async move {
+                    let result = multipart.put_part(key, upload, index, bytes.into()).await;
                     drop(permit);
-                    (index, sent)
+                    (index, result)
                 });
             }
             tokio::select! {
                 biased;
-                Some((index, sent)) = flying.next() => {
-                    pieces[index] = sent.map_err(|e| self.store.error(e, &self.target))?.content_id;
+                Some((index, result)) = in_flight.next() => {
+                    part_ids[index] = result.map_err(|e| self.store.error(e, &self.target))?.content_id;
                 }
-                Some(piece) = self.pieces.recv() => next = Some(piece),
-                else => return Ok(pieces),
+                Some(part) = self.upload_parts.recv() => next = Some(part),
+                else => return Ok(part_ids),
             }
         }
     }
 
     /// Uploads into a hidden object.
-    async fn run_object(&mut self, first: (Bytes, Permit)) -> Result<Staged> {
-        let path = hidden_beside(&self.store, &self.target, &self.tag);
+    async fn run_object(&mut self, first: (Bytes, Permit)) -> Result<StagedWrite> {
+        let path = temp_path_beside(&self.store, &self.target, &self.tag);
         let key = self.store.key(&path)?;
-        let begun = self
+        let create_upload = self
             .store
             .inner
             .objects
             .put_multipart_opts(&key, PutMultipartOptions::default());
-        match begun.await {
-            Ok(upload) => self.run_blocks(upload, &path, first).await?,
+        match create_upload.await {
+            Ok(upload) => self.run_multipart_object(upload, &path, first).await?,
             Err(
                 object_store::Error::NotImplemented { .. }
                 | object_store::Error::NotSupported { .. },
             ) => {
-                self.run_whole(&path, first).await?;
+                self.run_single_put(&path, first).await?;
             }
             Err(e) => return Err(self.store.error(e, &path)),
         }
-        Ok(Staged::Object { path })
+        Ok(StagedWrite::Object { path })
     }
 
     /// Sends the pieces as they come; the object appears with the last.
-    async fn run_blocks(
+    async fn run_multipart_object(
         &mut self,
         mut upload: Box<dyn MultipartUpload>,
         path: &str,
         first: (Bytes, Permit),
     ) -> Result<()> {
-        let mut sent = self.send_blocks(upload.as_mut(), first).await;
-        if sent.is_ok() {
-            sent = upload
+        let mut result = self.send_object_parts(upload.as_mut(), first).await;
+        if result.is_ok() {
+            result = upload
                 .complete()
                 .await
                 .map(drop)
                 .map_err(|e| self.store.error(e, path));
         }
-        if sent.is_err()
+        if result.is_err()
             && let Err(e) = upload.abort().await
         {
             log::warn!("the upload of {path} could not be aborted: {e}");
         }
-        sent
+        result
     }
 
-    async fn send_blocks(
+    async fn send_object_parts(
         &mut self,
         upload: &mut dyn MultipartUpload,
         first: (Bytes, Permit),
     ) -> Result<()> {
-        let mut flying = FuturesUnordered::new();
+        let mut in_flight = FuturesUnordered::new();
         let mut next = Some(first);
         let mut count = 0;
         loop {
             if let Some((bytes, permit)) = next.take() {
                 count += 1;
-                if count > MAX_PIECES {
-                    return Err(too_long(&self.target));
+                if count > MAX_UPLOAD_PARTS {
+                    return Err(too_many_parts(&self.target));
                 }
-                let sent = upload.put_part(bytes.into());
-                flying.push(async move {
-                    let sent = sent.await;
+                let put_part = upload.put_part(bytes.into());
+                in_flight.push(async move {
+                    let result = put_part.await;
                     drop(permit);
-                    sent
+                    result
                 });
             }
             tokio::select! {
                 biased;
-                Some(sent) = flying.next() => sent.map_err(|e| self.store.error(e, &self.target))?,
-                Some(piece) = self.pieces.recv() => next = Some(piece),
+                Some(result) = in_flight.next() => result.map_err(|e| self.store.error(e, &self.target))?,
+                Some(part) = self.upload_parts.recv() => next = Some(part),
                 else => return Ok(()),
             }
         }
     }
 
     /// Collects the pieces for a store that takes objects whole, and nothing else.
-    async fn run_whole(&mut self, path: &str, first: (Bytes, Permit)) -> Result<()> {
-        let mut all = vec![first.0];
+    async fn run_single_put(&mut self, path: &str, first: (Bytes, Permit)) -> Result<()> {
+        let mut chunks = vec![first.0];
         // All pieces are held at once, so there is no room to wait for.
-        while let Some((piece, _)) = self.pieces.recv().await {
-            all.push(piece);
+        while let Some((part, _)) = self.upload_parts.recv().await {
+            chunks.push(part);
         }
-        let payload = all.into_iter().collect();
+        let payload = chunks.into_iter().collect();
         self.store
             .put_payload(path, payload, PutMode::Overwrite)
             .await
@@ -245,14 +247,14 @@ impl Uploader {
     }
 }
 
-fn too_long(target: &str) -> Error {
+fn too_many_parts(target: &str) -> Error {
     let text = "a part grew beyond what an upload holds; set max_rows_per_file";
     Error::invalid(text).with_path(target)
 }
 
 /// A name beside `target` that no reader takes for data.
-fn hidden_beside(store: &Store, target: &str, tag: &str) -> String {
-    hidden_in(
+fn temp_path_beside(store: &Store, target: &str, tag: &str) -> String {
+    temp_path_in(
         store,
         target.rsplit_once('/').map_or("", |(folder, _)| folder),
         tag,
@@ -260,7 +262,7 @@ fn hidden_beside(store: &Store, target: &str, tag: &str) -> String {
 }
 
 /// A name in `folder` for what has no final name yet.
-pub fn hidden_in(store: &Store, folder: &str, tag: &str) -> String {
+pub fn temp_path_in(store: &Store, folder: &str, tag: &str) -> String {
     super::path::join(folder, &temp_name(tag, store.clock().new_id()))
 }
 

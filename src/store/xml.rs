@@ -94,7 +94,7 @@ pub(super) fn uploads_page(xml: &[u8]) -> Result<Page<OpenUpload, (String, Strin
         Some(OpenUpload {
             path,
             id: upload.upload_id,
-            begun: upload.initiated,
+            initiated_at: upload.initiated,
         })
     };
     Ok(Page {
@@ -149,7 +149,7 @@ mod tests {
         let expected = OpenUpload {
             path: Path::parse("a/<é> &").unwrap(),
             id: "u 2".to_owned(),
-            begun: "2026-11-22T10:00:00Z".parse().unwrap(),
+            initiated_at: "2026-11-22T10:00:00Z".parse().unwrap(),
         };
         assert_eq!(page.items, [expected]);
         assert_eq!(page.next, Some(("a/<é> &".to_owned(), "u 2".to_owned())));

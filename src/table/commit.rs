@@ -256,7 +256,8 @@ async fn attempt(
     let winner = match created.map_err(|e| unless_certain(&next.commit_id, e))? {
         Outcome::Written(_) => None,
         Outcome::Lost(found) => {
-            let found = Manifest::parse(&found.bytes, next.version).map_err(|e| e.with_path(&path))?;
+            let found =
+                Manifest::parse(&found.bytes, next.version).map_err(|e| e.with_path(&path))?;
             Some(successor(base, found)?)
         }
         Outcome::Gone => return Ok(Attempt::Lost(None)),

@@ -60,7 +60,7 @@ pub(super) async fn commit_together(
     timeout: Duration,
 ) -> Result<Committed> {
     let clock = table.store().clock();
-    let queue: Arc<Queue> = table.store().shared(table.root());
+    let queue: Arc<Queue> = table.store().shared_state(table.root());
     let (answer, mut answered) = oneshot::channel();
     let (id, began) = (clock.new_id(), clock.monotonic());
     locked(&queue.waiting).push(Waiting {

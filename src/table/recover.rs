@@ -63,7 +63,7 @@ pub(super) enum Recovered {
 impl Table {
     /// Remembers a commit that has been seen, so that nobody here goes back behind it.
     pub(super) fn observe(&self, version: u64, commit_id: &CommitId) {
-        let newest = self.store.shared::<Newest>(self.root());
+        let newest = self.store.shared_state::<Newest>(self.root());
         let mut known = newest.locked();
         if known.as_ref().is_none_or(|(seen, _)| *seen < version) {
             *known = Some((version, commit_id.clone()));
@@ -72,7 +72,7 @@ impl Table {
 
     /// Whether a pointer names an older version than has been seen.
     pub(super) async fn standing(&self, pointer: &Pointer) -> Result<Standing> {
-        let newest = self.store.shared::<Newest>(self.root());
+        let newest = self.store.shared_state::<Newest>(self.root());
         let seen = newest.locked().clone();
         let Some((version, commit_id)) = seen else {
             return Ok(Standing::Newest);

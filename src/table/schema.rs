@@ -65,7 +65,8 @@ pub(super) fn encode(schema: &Schema) -> Result<Bytes> {
     );
     let mut bytes = Vec::new();
     let written = write_message(&mut bytes, message, &options);
-    written.map_err(|e| Error::invalid(format!("the schema cannot be kept: {e}")).with_source(e))?;
+    written
+        .map_err(|e| Error::invalid(format!("the schema cannot be kept: {e}")).with_source(e))?;
     Ok(bytes.into())
 }
 

@@ -179,7 +179,9 @@ impl Table {
             return Err(Error::invalid(message).with_path(&self.root));
         }
         if newest.keeps(version) {
-            return Err(corrupted(&names::manifest(version), "it is not there").with_path(&self.root));
+            return Err(
+                corrupted(&names::manifest(version), "it is not there").with_path(&self.root)
+            );
         }
         Err(self.expired(version, &newest))
     }

@@ -22,7 +22,7 @@ use crate::parquet::types::{batch_of, convert, storage_schema};
 use crate::parquet::writer::WritePlan;
 use crate::part::{StagedFile, discard, stage};
 use crate::sort::sorted;
-use crate::store::stage::{Staged, Staging};
+use crate::store::stage::{StagedWrite, Staging};
 
 /// A snapshot read longer ago is read again before the first attempt.
 const FRESH: Duration = Duration::from_secs(2);
@@ -190,7 +190,7 @@ async fn show(table: &Table, files: &[StagedFile], named: &[String]) -> Result<(
         .buffer_unordered(CONCURRENT_FILES)
         .try_collect::<()>();
     if let Err(error) = shown.await {
-        let staged: Vec<Staged> = files.iter().map(|f| f.staged.clone()).collect();
+        let staged: Vec<StagedWrite> = files.iter().map(|f| f.staged.clone()).collect();
         discard(store, &staged).await;
         remove(table, named).await;
         return Err(error);

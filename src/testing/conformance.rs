@@ -48,7 +48,7 @@ async fn bytes_come_back(store: &Store) -> Result<()> {
     let middle = store.get_range("plain", 2..5, None).await?;
     require(middle == "234", "a range is that range")?;
     let suffix = GetOptions::new().with_range(Some(GetRange::Suffix(3)));
-    if store.abilities().suffix_ranges {
+    if store.capabilities().suffix_ranges {
         let (end, meta) = store.get("plain", suffix).await?;
         require(
             end == "789" && meta.size == 10,

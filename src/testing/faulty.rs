@@ -15,7 +15,7 @@ use object_store::{
 };
 
 use crate::store::memory::MemoryStore;
-use crate::store::{Condition, Conditions, ObjectVersions, OpenUpload, UploadedPart};
+use crate::store::{Condition, ConditionSupport, ConditionalStore, OpenUpload, UploadedPart};
 
 /// Whether the request that fails has done its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub struct FaultyStore {
     inner: Arc<MemoryStore>,
     state: Arc<Mutex<State>>,
     /// The store keeps these, and ignores others.
-    conditions: Conditions,
+    conditions: ConditionSupport,
 }
 
 impl fmt::Display for FaultyStore {
@@ -89,13 +89,13 @@ impl FaultyStore {
         Self {
             inner,
             state: Arc::default(),
-            conditions: Conditions::ALL,
+            conditions: ConditionSupport::ALL,
         }
     }
 
     /// The same store, which ignores the conditions it does not have.
     #[must_use]
-    pub fn with_conditions(self, conditions: Conditions) -> Self {
+    pub fn with_conditions(self, conditions: ConditionSupport) -> Self {
         Self { conditions, ..self }
     }
 
@@ -260,7 +260,7 @@ impl ObjectStore for FaultyStore {
                 let once = Self {
                     inner: Arc::clone(&inner),
                     state: Arc::new(Mutex::new(met.take().unwrap_or_default())),
-                    conditions: Conditions::ALL,
+                    conditions: ConditionSupport::ALL,
                 };
                 async move {
                     let key = key?;
@@ -361,8 +361,8 @@ impl MultipartStore for FaultyStore {
 }
 
 #[async_trait]
-impl ObjectVersions for FaultyStore {
-    fn known_conditions(&self) -> Option<Conditions> {
+impl ConditionalStore for FaultyStore {
+    fn known_condition_support(&self) -> Option<ConditionSupport> {
         Some(self.conditions)
     }
 

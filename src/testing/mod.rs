@@ -14,7 +14,7 @@ pub use self::faulty::{Effect, Fault, FaultKind, FaultyStore};
 use crate::clock::{Clock, SystemClock};
 use crate::store::memory::MemoryStore;
 use crate::store::metrics::Metrics;
-use crate::store::{Abilities, Store};
+use crate::store::{Capabilities, Store};
 
 /// A store over `objects`, with multipart uploads or, without them, staged objects.
 pub fn store_over(objects: &Arc<FaultyStore>, multipart: bool) -> Store {
@@ -30,14 +30,14 @@ pub fn store_with_clock(
     clock: Arc<dyn Clock>,
 ) -> Store {
     let metrics = Arc::new(Metrics::default());
-    let store = Store::over(
+    let store = Store::from_object_store(
         "test",
         Arc::clone(objects) as _,
-        Abilities::FULL,
+        Capabilities::FULL,
         metrics,
         clock,
     )
-    .with_versions(Arc::clone(objects) as _);
+    .with_conditional_store(Arc::clone(objects) as _);
     if multipart {
         store.with_multipart(Arc::clone(objects) as _)
     } else {

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use pds::ErrorKind;
-use pds::store::stage::Staged;
+use pds::store::stage::StagedWrite;
 use pds::store::{Condition, Store, StoreBuilder};
 
 /// A status line, and headers.
@@ -97,7 +97,7 @@ async fn publish(
     condition: &Condition,
 ) -> (Result<(), pds::Error>, Vec<String>) {
     let (script, store) = scripted(answers);
-    let staged = Staged::Object {
+    let staged = StagedWrite::Object {
         path: "hidden".to_owned(),
     };
     let published = staged.publish_if(&store, "x", condition).await;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use pds::clock::SystemClock;
 use pds::store::local::{DiskChange, DiskJournal, LocalStore};
 use pds::store::metrics::Metrics;
-use pds::store::{Abilities, Store};
+use pds::store::{Capabilities, Store};
 use pds::table::commit::{DEFAULT_TIMEOUT, commit};
 use pds::table::{self, Table};
 
@@ -37,10 +37,10 @@ fn store_in(root: &Path, journal: Option<Arc<Journal>>) -> Store {
         local = local.with_journal(journal);
     }
     let objects = Arc::new(local.clone());
-    Store::over(
+    Store::from_object_store(
         "file",
         objects,
-        Abilities::FULL,
+        Capabilities::FULL,
         Arc::new(Metrics::default()),
         clock,
     )
@@ -239,7 +239,8 @@ async fn without_durability_nothing_is_synced() {
         .without_durability();
     let objects = Arc::new(local.clone());
     let metrics = Arc::new(Metrics::default());
-    let store = Store::over("file", objects, Abilities::FULL, metrics, clock).with_local(local);
+    let store = Store::from_object_store("file", objects, Capabilities::FULL, metrics, clock)
+        .with_local(local);
     write(&store, 3, 60_000, false).await.unwrap();
     let synced = |change: &DiskChange| {
         matches!(change, DiskChange::SyncFile(..) | DiskChange::SyncFolder(_))

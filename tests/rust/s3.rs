@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pds::ErrorKind;
-use pds::store::{Condition, Conditions, SendLimit, Store, StoreBuilder};
+use pds::store::{Condition, ConditionSupport, SendLimit, Store, StoreBuilder};
 
 use crate::stores::{check_conditions, check_staged};
 
@@ -32,7 +32,7 @@ enum Fault {
 
 #[derive(Debug)]
 struct Server {
-    keeps: Conditions,
+    keeps: ConditionSupport,
     objects: BTreeMap<String, (Vec<u8>, String)>,
     uploads: BTreeMap<String, BTreeMap<u32, (Vec<u8>, String)>>,
     count: u32,
@@ -42,7 +42,7 @@ struct Server {
 
 type Shared = Arc<Mutex<Server>>;
 
-fn serve(keeps: Conditions) -> (Shared, Store) {
+fn serve(keeps: ConditionSupport) -> (Shared, Store) {
     let server = Arc::new(Mutex::new(Server {
         keeps,
         objects: BTreeMap::new(),
@@ -301,15 +301,15 @@ impl Server {
     }
 }
 
-const A: Conditions = Conditions {
+const A: ConditionSupport = ConditionSupport {
     marker_versions: false,
-    ..Conditions::ALL
+    ..ConditionSupport::ALL
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_version_is_changed_only_as_it_is() {
     let (server, store) = serve(A);
-    assert_eq!(store.conditions("c").await.unwrap(), A);
+    assert_eq!(store.condition_support("c").await.unwrap(), A);
     check_conditions(&store).await;
     check_staged(&store).await;
     let server = server.lock().unwrap();
@@ -331,15 +331,15 @@ async fn a_version_is_changed_only_as_it_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_store_ignores_is_found_out() {
     for (delete, complete) in [(false, false), (true, false), (false, true)] {
-        let keeps = Conditions {
+        let keeps = ConditionSupport {
             delete,
             complete,
             marker_versions: false,
         };
         let (server, store) = serve(keeps);
-        assert_eq!(store.conditions("folder").await.unwrap(), keeps);
+        assert_eq!(store.condition_support("folder").await.unwrap(), keeps);
         let asked = server.lock().unwrap().seen.len();
-        assert_eq!(store.conditions("folder").await.unwrap(), keeps);
+        assert_eq!(store.condition_support("folder").await.unwrap(), keeps);
         let server = server.lock().unwrap();
         assert_eq!(server.seen.len(), asked, "once is enough");
         assert!(server.objects.is_empty() && server.uploads.is_empty());
@@ -349,7 +349,7 @@ async fn what_a_store_ignores_is_found_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_may_be_sent_once_is_sent_once() {
     let (server, store) = serve(A);
-    let once = store.limited(SendLimit {
+    let once = store.with_send_limit(SendLimit {
         deadline: None,
         once: true,
     });
@@ -381,7 +381,7 @@ async fn nothing_is_sent_after_the_deadline_and_what_is_under_way_is_cut_off() {
         deadline: Some(store.clock().monotonic() + time),
         once: false,
     };
-    let past = store.limited(after(Duration::ZERO));
+    let past = store.with_send_limit(after(Duration::ZERO));
     let expired = past
         .put_if("x", "1".into(), &Condition::Absent)
         .await
@@ -390,7 +390,7 @@ async fn nothing_is_sent_after_the_deadline_and_what_is_under_way_is_cut_off() {
     assert!(server.lock().unwrap().seen.is_empty());
     for fault in [Fault::Silence, Fault::ErrorAfter] {
         server.lock().unwrap().fault = Some(("PUT", fault));
-        let soon = store.limited(after(Duration::from_millis(300)));
+        let soon = store.with_send_limit(after(Duration::from_millis(300)));
         let lost = soon
             .put_if("x", "1".into(), &Condition::Always)
             .await

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use object_store::GetOptions;
 use pds::ErrorKind;
-use pds::store::stage::{Staged, Staging, Written};
-use pds::store::{Condition, Conditions, SendLimit, Store, StoreBuilder};
+use pds::store::stage::{StageOutcome, StagedWrite, Staging};
+use pds::store::{Condition, ConditionSupport, SendLimit, Store, StoreBuilder};
 use pds::testing::{Effect, Fault, FaultKind, FaultyStore, check_store, faulty_memory, store_over};
 
 fn open(url: &str) -> Store {
@@ -111,7 +111,7 @@ pub(crate) async fn check_conditions(store: &Store) {
 }
 
 /// A staged write of `bytes`.
-async fn stage(store: &Store, target: &str, bytes: Vec<u8>) -> Staged {
+async fn stage(store: &Store, target: &str, bytes: Vec<u8>) -> StagedWrite {
     let staging = Staging::new(store, None, 64 << 20);
     let (mut writer, uploader) = staging.begin(target);
     let write = tokio::task::spawn_blocking(move || {
@@ -123,8 +123,8 @@ async fn stage(store: &Store, target: &str, bytes: Vec<u8>) -> Staged {
         None => None,
     };
     match write.await.unwrap() {
-        Written::Done(staged) => staged,
-        Written::Uploading => sent.unwrap(),
+        StageOutcome::Done(staged) => staged,
+        StageOutcome::Uploading => sent.unwrap(),
     }
 }
 
@@ -183,7 +183,8 @@ pub(crate) async fn check_staged(store: &Store) {
 
 /// Memory with and without uploads, with and without more than conditional PUTs, and local files.
 fn all_stores(folder: &std::path::Path) -> Vec<Store> {
-    let bare = || Arc::new(FaultyStore::new(Arc::default()).with_conditions(Conditions::NONE));
+    let bare =
+        || Arc::new(FaultyStore::new(Arc::default()).with_conditions(ConditionSupport::NONE));
     vec![
         open("memory://"),
         store_over(&faulty_memory(), true),
@@ -220,7 +221,7 @@ async fn after_its_deadline_nothing_is_sent() {
             deadline,
             once: true,
         };
-        let past = store.limited(limit(Some(now)));
+        let past = store.with_send_limit(limit(Some(now)));
         let expired = past
             .put_if("x", "1".into(), &Condition::Always)
             .await
@@ -229,7 +230,7 @@ async fn after_its_deadline_nothing_is_sent() {
         let expired = past.delete("x").await.unwrap_err();
         assert_eq!(expired.kind(), ErrorKind::Expired, "{expired}");
         assert!(!store.is_file("x").await.unwrap());
-        let future = store.limited(limit(Some(now + Duration::from_hours(1))));
+        let future = store.with_send_limit(limit(Some(now + Duration::from_hours(1))));
         future
             .put_if("x", "1".into(), &Condition::Absent)
             .await
@@ -241,7 +242,7 @@ async fn after_its_deadline_nothing_is_sent() {
 #[tokio::test]
 async fn once_is_once() {
     let objects = faulty_memory();
-    let store = store_over(&objects, true).limited(SendLimit {
+    let store = store_over(&objects, true).with_send_limit(SendLimit {
         deadline: None,
         once: true,
     });

@@ -17,7 +17,7 @@ use object_store::{
 use pds::ErrorKind;
 use pds::clock::SystemClock;
 use pds::store::metrics::Metrics;
-use pds::store::{Abilities, Store, StoreBuilder};
+use pds::store::{Capabilities, Store, StoreBuilder};
 use pds::table::actions::{Append, Delete, MergedTombstones, NewTable, Replace, Restore, create};
 use pds::table::commit::{DEFAULT_TIMEOUT, commit, was_committed};
 use pds::table::format::{CommitId, DataFile, Segment, TableSchema};
@@ -292,10 +292,10 @@ impl ObjectStore for Careless {
 
 #[tokio::test]
 async fn a_store_that_ignores_conditions_is_refused() {
-    let store = Store::over(
+    let store = Store::from_object_store(
         "careless",
         Arc::new(Careless(InMemory::new())),
-        Abilities::FULL,
+        Capabilities::FULL,
         Arc::new(Metrics::default()),
         Arc::new(SystemClock),
     );

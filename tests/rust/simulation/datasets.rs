@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pds::clock::{Clock, SystemClock};
-use pds::store::{Conditions, Store};
+use pds::store::{ConditionSupport, Store};
 use pds::{Error, ErrorKind, dataset};
 use tokio::task::AbortHandle;
 
@@ -152,7 +152,7 @@ async fn act(
 struct Play {
     cast: &'static [Role],
     weather: Weather,
-    conditions: Conditions,
+    conditions: ConditionSupport,
     allowed: &'static [ErrorKind],
 }
 
@@ -338,7 +338,7 @@ async fn play(
     usual: u64,
     cast: &'static [Role],
     weather: Weather,
-    conditions: Conditions,
+    conditions: ConditionSupport,
     allowed: &'static [ErrorKind],
 ) {
     let play = Play {
@@ -352,24 +352,24 @@ async fn play(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_see_one_write_or_the_other() {
-    play(40, &CAST, FAIR, Conditions::ALL, OVERTAKEN).await;
-    play(20, &CAST, FAIR, Conditions::NONE, OVERTAKEN).await;
+    play(40, &CAST, FAIR, ConditionSupport::ALL, OVERTAKEN).await;
+    play(20, &CAST, FAIR, ConditionSupport::NONE, OVERTAKEN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_see_one_write_or_the_other_with_crashes_and_late_requests() {
-    play(40, &CAST, CRASHES, Conditions::ALL, FAILED).await;
-    play(40, &CAST, CRASHES, Conditions::NONE, FAILED).await;
+    play(40, &CAST, CRASHES, ConditionSupport::ALL, FAILED).await;
+    play(40, &CAST, CRASHES, ConditionSupport::NONE, FAILED).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_see_one_write_or_the_other_with_stopped_processes() {
-    play(40, &CAST, STOPS, Conditions::ALL, FAILED).await;
-    play(40, &CAST, STOPS, Conditions::NONE, FAILED).await;
+    play(40, &CAST, STOPS, ConditionSupport::ALL, FAILED).await;
+    play(40, &CAST, STOPS, ConditionSupport::NONE, FAILED).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_delete_hits_what_it_was_meant_for() {
-    play(40, &WITH_DELETES, CRASHES, Conditions::ALL, FAILED).await;
-    play(40, &WITH_DELETES, CRASHES, Conditions::NONE, FAILED).await;
+    play(40, &WITH_DELETES, CRASHES, ConditionSupport::ALL, FAILED).await;
+    play(40, &WITH_DELETES, CRASHES, ConditionSupport::NONE, FAILED).await;
 }

@@ -27,7 +27,7 @@ use pds::clock::{Clock, SystemClock};
 use pds::store::memory::MemoryStore;
 use pds::store::metrics::Metrics;
 use pds::store::{
-    Abilities, Condition, Conditions, ObjectVersions, OpenUpload, Store, UploadedPart,
+    Capabilities, Condition, ConditionSupport, ConditionalStore, OpenUpload, Store, UploadedPart,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -124,7 +124,7 @@ struct State {
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) objects: Arc<MemoryStore>,
-    conditions: Conditions,
+    conditions: ConditionSupport,
     state: Arc<Mutex<State>>,
 }
 
@@ -143,13 +143,13 @@ impl World {
         };
         Self {
             objects: Arc::new(MemoryStore::new()),
-            conditions: Conditions::ALL,
+            conditions: ConditionSupport::ALL,
             state: Arc::new(Mutex::new(state)),
         }
     }
 
     /// The same world, whose store has these conditions only.
-    pub(super) fn with_conditions(self, conditions: Conditions) -> Self {
+    pub(super) fn with_conditions(self, conditions: ConditionSupport) -> Self {
         Self { conditions, ..self }
     }
 
@@ -175,16 +175,16 @@ impl World {
             actor,
         });
         let metrics = Arc::new(Metrics::default());
-        let store = Store::over(
+        let store = Store::from_object_store(
             "world",
             Arc::clone(&objects) as _,
-            Abilities::FULL,
+            Capabilities::FULL,
             metrics,
             clock,
         );
         store
             .with_multipart(Arc::clone(&objects) as _)
-            .with_versions(objects)
+            .with_conditional_store(objects)
     }
 
     /// The store as somebody sees it who comes when all others have ended: every request is answered, and time
@@ -195,10 +195,10 @@ impl World {
 
     /// The store as it is when all is over.
     pub(super) fn calm_store(&self) -> Store {
-        Store::over(
+        Store::from_object_store(
             "calm",
             Arc::clone(&self.objects) as _,
-            Abilities::FULL,
+            Capabilities::FULL,
             Arc::new(Metrics::default()),
             Arc::new(SystemClock),
         )
@@ -695,8 +695,8 @@ impl MultipartStore for WorldStore {
 }
 
 #[async_trait]
-impl ObjectVersions for WorldStore {
-    fn known_conditions(&self) -> Option<Conditions> {
+impl ConditionalStore for WorldStore {
+    fn known_condition_support(&self) -> Option<ConditionSupport> {
         Some(self.world.conditions)
     }
 
