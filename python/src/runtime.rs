@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use pds::store::held::held;
+use pds::store::held::current_guard;
 use pds::{Error, Result};
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -106,7 +106,7 @@ pub(crate) fn checked<T>(py: Python<'_>, result: Result<T>) -> PyResult<T> {
 pub(crate) async fn in_python<T: Send + 'static>(
     work: impl FnOnce(Python<'_>) -> T + Send + 'static,
 ) -> Result<T, tokio::task::JoinError> {
-    let held = held();
+    let held = current_guard();
     tokio::task::spawn_blocking(move || {
         let done = Python::attach(work);
         drop(held);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use object_store::{CopyMode, GetOptions, GetRange, ObjectMeta, PutMode};
-use pds::store::cas::{Outcome, Register};
+use pds::store::cas::{CasResult, Register};
 use pds::store::{Folder, Store, StoreBuilder, path, secrets};
 use pds::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
@@ -272,7 +272,7 @@ impl StoreHandle {
             let stale = register.replace(&first, third.into()).await?;
             Ok(matches!(
                 (replaced, stale),
-                (Outcome::Written(_), Outcome::Lost(_))
+                (CasResult::Won(_), CasResult::Conflict(_))
             ))
         })
     }

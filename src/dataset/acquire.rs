@@ -16,7 +16,7 @@ use super::intent::{Intent, Operation};
 use super::lease::{Lease, Timing};
 use super::register::{Answer, StoredIntent, Writing, read_intent};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::owner::Owner;
+use crate::store::owner::ProcessId;
 use crate::store::{Condition, Store, path};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -157,7 +157,7 @@ impl<'a> Waiter<'a> {
     fn is_abandoned(&mut self, bytes: &Bytes, found: &Intent) -> bool {
         let unchanged = self.unchanged_for(bytes);
         let now = self.store.clock().monotonic();
-        let wait = if found.owner.is_me() {
+        let wait = if found.owner.is_current() {
             match doing(&found.id, now) {
                 Doing::QuietIn(left) if left.is_zero() => return true,
                 Doing::QuietIn(_) => self.timing.window(),
@@ -189,7 +189,7 @@ impl<'a> Waiter<'a> {
             found.owner
         );
         let mut intent = found;
-        intent.owner = Owner::me();
+        intent.owner = ProcessId::current();
         self.write_over(stored, intent).await
     }
 
@@ -299,7 +299,7 @@ impl<'a> Waiter<'a> {
             };
             let activity = Activity::begin(&intent.id, self.store.clock());
             let lease = Lease::by_lock(place, intent, lock, activity);
-            let owner = Owner::me();
+            let owner = ProcessId::current();
             self.fate.set_open(is_ours);
             lease.rewrite(|intent| intent.owner = owner).await?;
             self.fate.set_open(false);

@@ -14,7 +14,7 @@ use super::steps::Steps;
 use super::{INTENT, MANIFEST};
 use crate::error::{ErrorKind, Result};
 use crate::store::local::{TEMP_PREFIX, is_abandoned};
-use crate::store::owner::Owner;
+use crate::store::owner::ProcessId;
 use crate::store::{OpenUpload, Store, path};
 
 /// What [`clean`] did.
@@ -105,7 +105,9 @@ fn stale_files(
     let is_stale = |(name, file): &(&String, &super::folder::ListedFile)| {
         let is_old = is_old(file.modified, now, older_than);
         let tag = name.strip_prefix(TEMP_PREFIX);
-        tag.is_some_and(|tag| is_abandoned(name) || is_old && !Owner::tag_is_of_another(tag))
+        tag.is_some_and(|tag| {
+            is_abandoned(name) || is_old && !ProcessId::is_tag_of_other_process(tag)
+        })
     };
     let files = folder.files.iter().filter(is_stale);
     files.map(|(name, _)| name.clone()).collect()

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{INTENT, incomplete};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::TEMP_PREFIX;
-use crate::store::owner::Owner;
+use crate::store::owner::ProcessId;
 use crate::store::path;
 use crate::store::stage::StagedWrite;
 
@@ -77,7 +77,7 @@ pub(super) struct Intent {
     pub(super) id: String,
     /// New in every writing of the intent.
     pub(super) nonce: String,
-    pub(super) owner: Owner,
+    pub(super) owner: ProcessId,
     pub(super) phase: Phase,
     #[serde(default)]
     pub(super) base: Base,
@@ -92,7 +92,7 @@ impl Intent {
             format: FORMAT,
             id: format!("{id:032x}"),
             nonce: String::new(),
-            owner: Owner::me(),
+            owner: ProcessId::current(),
             phase: Phase::Claim,
             base: Base::default(),
             operation,

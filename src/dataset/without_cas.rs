@@ -15,7 +15,7 @@ use super::lease::Timing;
 use super::steps::Publication;
 use super::{INTENT, MANIFEST, SUCCESS, already_exists, incomplete};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::held::hold;
+use crate::store::held::with_guard;
 use crate::store::local::TEMP_PREFIX;
 use crate::store::{Store, path};
 
@@ -41,7 +41,7 @@ async fn alone<T>(store: &Store, key: &str, work: impl Future<Output = Result<T>
             return Err(Error::new(ErrorKind::Locked, message).with_path(key));
         }
     };
-    hold(guard, work).await
+    with_guard(guard, work).await
 }
 
 /// The lock of a folder. It is there as long as somebody holds it or waits for it.

@@ -23,7 +23,7 @@ use super::rules::State;
 use super::time::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
-use crate::store::cas::{Outcome, Register, Versioned, probe};
+use crate::store::cas::{CasResult, Register, VersionedValue, probe_conditional_writes};
 use crate::table::Table;
 
 /// Blocks read or written at once.
@@ -75,7 +75,7 @@ struct Known {
 pub struct Head {
     /// The newest block's hash.
     pub hash: Multihash,
-    pub(super) version: Versioned,
+    pub(super) version: VersionedValue,
 }
 
 /// Blocks that were appended.
@@ -157,16 +157,16 @@ impl Chain {
         if self.store.is_file(&path).await? {
             return Err(exists());
         }
-        probe(&self.store, &self.root).await?;
+        probe_conditional_writes(&self.store, &self.root).await?;
         self.put(&seed).await?;
         let head = Register::new(&self.store, &path);
         let value = Bytes::from(seed.hash().to_string());
         let created = head.create(value).await;
         match created.map_err(|e| unless_certain(&seed, e))? {
-            Outcome::Written(_) => Ok(self.keep(seed)),
+            CasResult::Won(_) => Ok(self.keep(seed)),
             // Its answer may have got lost, and others have followed it by now.
-            Outcome::Lost(now) if self.begins_with(&now, &seed).await? => Ok(self.keep(seed)),
-            Outcome::Lost(_) | Outcome::Gone => Err(exists()),
+            CasResult::Conflict(now) if self.begins_with(&now, &seed).await? => Ok(self.keep(seed)),
+            CasResult::Conflict(_) | CasResult::Missing => Err(exists()),
         }
     }
 

@@ -11,7 +11,7 @@ use super::chain::{Attempt, CONCURRENT_BLOCKS, Chain, Head};
 use super::compact::made_from;
 use super::multihash::Multihash;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::cas::{Outcome, Register, Versioned};
+use crate::store::cas::{CasResult, Register, VersionedValue};
 
 impl Chain {
     /// Writes blocks and makes the last of them the head, if the head is still the one that was read.
@@ -27,14 +27,14 @@ impl Chain {
         let register = Register::new(self.store(), &path);
         let replaced = register.replace(&head.version, value).await;
         let is_there = match replaced.map_err(|e| unless_certain(last, e))? {
-            Outcome::Written(_) => true,
-            Outcome::Lost(now) => {
+            CasResult::Won(_) => true,
+            CasResult::Conflict(now) => {
                 // Its answer may have got lost, and others have followed it by now.
                 let newest = named_by(&now).map_err(|e| unknown(last, e.with_path(&path)))?;
                 let there = self.holds(&newest, last, &head.hash).await;
                 there.map_err(|e| unknown(last, e))?
             }
-            Outcome::Gone => {
+            CasResult::Missing => {
                 let message = "the dataset has been removed";
                 return Err(Error::new(ErrorKind::NotFound, message).with_path(self.root()));
             }
@@ -47,7 +47,7 @@ impl Chain {
     }
 
     /// Whether the chain from a head begins with a block.
-    pub(super) async fn begins_with(&self, head: &Versioned, seed: &Block) -> Result<bool> {
+    pub(super) async fn begins_with(&self, head: &VersionedValue, seed: &Block) -> Result<bool> {
         let blocks = self.back_from(&named_by(head)?, None, usize::MAX).await?;
         Ok(blocks
             .last()
@@ -105,7 +105,7 @@ fn unknown(block: &Block, cause: Error) -> Error {
 }
 
 /// The block that a head names.
-pub(super) fn named_by(head: &Versioned) -> Result<Multihash> {
+pub(super) fn named_by(head: &VersionedValue) -> Result<Multihash> {
     let text = std::str::from_utf8(&head.bytes).unwrap_or_default();
     text.trim_end().parse().map_err(|e: Error| {
         let error = e.with_kind(ErrorKind::BlockCorrupted);

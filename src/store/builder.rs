@@ -27,7 +27,7 @@ use super::http::Connector;
 use super::local::LocalStore;
 use super::memory::MemoryStore;
 use super::metrics::Metrics;
-use super::requests::{Cloud, CloudRequests};
+use super::requests::{Cloud, CloudClient};
 use super::secrets::Secrets;
 use super::{Capabilities, DEFAULT_PUBLISH_LEASE, Store, path};
 use crate::clock::{Clock, SystemClock};
@@ -337,8 +337,8 @@ impl StoreBuilder {
         }
     }
 
-    fn requests(&self, cloud: Cloud) -> Arc<CloudRequests> {
-        Arc::new(CloudRequests {
+    fn requests(&self, cloud: Cloud) -> Arc<CloudClient> {
+        Arc::new(CloudClient {
             cloud,
             clock: Arc::clone(&self.clock),
             retry: self.retry.clone(),

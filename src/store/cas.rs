@@ -12,19 +12,19 @@ use object_store::{GetOptions, PutMode, UpdateVersion};
 use twox_hash::XxHash3_64;
 
 use super::local::TEMP_PREFIX;
-use super::owner::Owner;
+use super::owner::ProcessId;
 use super::{Store, path};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often a write whose outcome is open is sent again.
-const RESENDS: u32 = 4;
-const RESEND_PAUSE: Duration = Duration::from_millis(50);
+const MAX_RESENDS: u32 = 4;
+const RESEND_DELAY: Duration = Duration::from_millis(50);
 /// Longer values are not what anybody here wrote.
 const MAX_VALUE_BYTES: u64 = 256 << 20;
 
 /// A value and what identifies this writing of it.
 #[derive(Debug, Clone)]
-pub struct Versioned {
+pub struct VersionedValue {
     /// The value.
     pub bytes: Bytes,
     version: UpdateVersion,
@@ -32,13 +32,13 @@ pub struct Versioned {
 
 /// How a conditional write ended.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum CasResult {
     /// Our value is there.
-    Written(Versioned),
+    Won(VersionedValue),
     /// Another value is there; ours is not and will not be.
-    Lost(Versioned),
+    Conflict(VersionedValue),
     /// There is no value (any more), so there was nothing to replace.
-    Gone,
+    Missing,
 }
 
 /// A value under one path.
@@ -55,17 +55,17 @@ impl<'a> Register<'a> {
     }
 
     /// The value, or None if there is none.
-    pub async fn read(&self) -> Result<Option<Versioned>> {
+    pub async fn read(&self) -> Result<Option<VersionedValue>> {
         self.read_at_most(MAX_VALUE_BYTES).await
     }
 
     /// As [`Register::read`], and [`ErrorKind::TooLarge`] for a longer value.
-    pub async fn read_at_most(&self, limit: u64) -> Result<Option<Versioned>> {
+    pub async fn read_at_most(&self, max_bytes: u64) -> Result<Option<VersionedValue>> {
         let read = self
             .store
-            .get_at_most(self.path, GetOptions::default(), limit);
+            .get_at_most(self.path, GetOptions::default(), max_bytes);
         let (bytes, meta) = match read.await {
-            Ok(found) => found,
+            Ok(object) => object,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
         };
@@ -78,71 +78,73 @@ impl<'a> Register<'a> {
             e_tag,
             version: meta.version,
         };
-        Ok(Some(Versioned { bytes, version }))
+        Ok(Some(VersionedValue { bytes, version }))
     }
 
     /// Writes `value` if there is none.
-    pub async fn create(&self, value: Bytes) -> Result<Outcome> {
-        self.settle(&value, &PutMode::Create, None).await
+    pub async fn create(&self, value: Bytes) -> Result<CasResult> {
+        self.put_and_verify(&value, &PutMode::Create, None).await
     }
 
     /// Writes `value` if the register still holds `expected`.
-    pub async fn replace(&self, expected: &Versioned, value: Bytes) -> Result<Outcome> {
+    pub async fn replace(&self, expected: &VersionedValue, value: Bytes) -> Result<CasResult> {
         let mode = PutMode::Update(expected.version.clone());
-        self.settle(&value, &mode, Some(expected)).await
+        self.put_and_verify(&value, &mode, Some(expected)).await
     }
 
-    async fn settle(
+    async fn put_and_verify(
         &self,
         value: &Bytes,
         mode: &PutMode,
-        expected: Option<&Versioned>,
-    ) -> Result<Outcome> {
+        expected: Option<&VersionedValue>,
+    ) -> Result<CasResult> {
         // Whether a send may still land: one that was denied never does.
-        let mut open = false;
-        let mut last = None;
-        for attempt in 0..=RESENDS {
+        let mut may_land = false;
+        let mut last_error = None;
+        for attempt in 0..=MAX_RESENDS {
             if attempt > 0 {
-                let pause = RESEND_PAUSE * 2_u32.pow(attempt);
+                let pause = RESEND_DELAY * 2_u32.pow(attempt);
                 self.store.clock().sleep(pause).await;
             }
-            let sent = self.store.put(self.path, value.clone(), mode.clone()).await;
-            let failure = match sent {
+            let result = self.store.put(self.path, value.clone(), mode.clone()).await;
+            let failure = match result {
                 Ok(put) if self.store.capabilities().versions && put.e_tag.is_some() => {
-                    return Ok(Outcome::Written(Versioned {
+                    return Ok(CasResult::Won(VersionedValue {
                         bytes: value.clone(),
                         version: put.into(),
                     }));
                 }
                 Ok(_) => None,
                 // A file system that refuses has done nothing, and does not change its mind.
-                Err(e) if !open && (is_refused(e.kind()) || self.is_final(&e)) => return Err(e),
+                Err(e) if !may_land && (is_rejected_locally(e.kind()) || self.is_final(&e)) => {
+                    return Err(e);
+                }
                 Err(e) => Some(e),
             };
             let denied = failure
                 .as_ref()
                 .is_some_and(|e| e.kind() == ErrorKind::PermissionDenied);
-            open |= !denied;
+            may_land |= !denied;
             match (self.read().await, expected) {
-                (Err(e), _) if open => return Err(self.undecided(e)),
+                (Err(e), _) if may_land => return Err(self.unknown_outcome(e)),
                 (Err(e), _) => return Err(failure.unwrap_or(e)),
-                (Ok(Some(found)), _) if found.bytes == *value => {
-                    return Ok(Outcome::Written(found));
+                (Ok(Some(current)), _) if current.bytes == *value => {
+                    return Ok(CasResult::Won(current));
                 }
                 // Still the old value: the write did not land, whatever was answered.
-                (Ok(Some(found)), Some(old)) if found.bytes == old.bytes => {}
-                (Ok(Some(found)), _) => return Ok(Outcome::Lost(found)),
-                (Ok(None), Some(_)) => return Ok(Outcome::Gone),
+                (Ok(Some(current)), Some(old)) if current.bytes == old.bytes => {}
+                (Ok(Some(current)), _) => return Ok(CasResult::Conflict(current)),
+                (Ok(None), Some(_)) => return Ok(CasResult::Missing),
                 (Ok(None), None) => {}
             }
             if let Some(failure) = failure {
-                if denied && !open {
+                if denied && !may_land {
                     return Err(failure);
                 }
-                last = Some(failure);
+                last_error = Some(failure);
             }
         }
-        Err(self.undecided(last.unwrap_or_else(|| {
+        Err(self.unknown_outcome(last_error.unwrap_or_else(|| {
             Error::other("the store accepted a conditional write it does not show")
         })))
     }
@@ -152,7 +154,7 @@ impl<'a> Register<'a> {
     }
 
     /// A request may still be on its way, whatever the last answer was.
-    fn undecided(&self, error: Error) -> Error {
+    fn unknown_outcome(&self, error: Error) -> Error {
         error
             .with_kind(ErrorKind::Unavailable)
             .context("a conditional write did not land")
@@ -162,13 +164,13 @@ impl<'a> Register<'a> {
 
 /// Finds out, with an object that is removed again, whether the store keeps the conditions of
 /// conditional writes: [`ErrorKind::UnsafeStore`] if not.
-pub async fn probe(store: &Store, folder: &str) -> Result<()> {
+pub async fn probe_conditional_writes(store: &Store, folder: &str) -> Result<()> {
     let path = probe_path(store, folder);
-    let kept = keeps_conditions(store, &path).await;
+    let honored = honors_conditions(store, &path).await;
     if let Err(e) = store.delete(&path).await {
         log::warn!("{path} could not be removed: {e}");
     }
-    if kept? {
+    if honored? {
         return Ok(());
     }
     let message = "the store ignores the conditions of conditional writes, so concurrent writers \
@@ -179,19 +181,19 @@ pub async fn probe(store: &Store, folder: &str) -> Result<()> {
 /// An object that is there for a moment, to learn something of the store.
 pub fn probe_path(store: &Store, folder: &str) -> String {
     // Hidden, and told to be left behind when its process has ended.
-    let (tag, id) = (Owner::me().tag(), store.clock().new_id());
+    let (tag, id) = (ProcessId::current().tag(), store.clock().new_id());
     path::join(folder, &format!("{TEMP_PREFIX}{tag}-_probe-{id:032x}.tmp"))
 }
 
-async fn keeps_conditions(store: &Store, path: &str) -> Result<bool> {
+async fn honors_conditions(store: &Store, path: &str) -> Result<bool> {
     let register = Register::new(store, path);
-    let Outcome::Written(first) = register.create(Bytes::from_static(b"1")).await? else {
+    let CasResult::Won(first) = register.create(Bytes::from_static(b"1")).await? else {
         return Ok(false);
     };
     if !is_denied(store, path, PutMode::Create).await? {
         return Ok(false);
     }
-    let Outcome::Written(_) = register.replace(&first, Bytes::from_static(b"2")).await? else {
+    let CasResult::Won(_) = register.replace(&first, Bytes::from_static(b"2")).await? else {
         return Ok(false);
     };
     is_denied(store, path, PutMode::Update(first.version)).await
@@ -208,15 +210,15 @@ async fn is_denied(store: &Store, path: &str, mode: PutMode) -> Result<bool> {
                 return Ok(true);
             }
             // It changes nothing, however often it is sent.
-            Err(e) if e.kind() == ErrorKind::Unavailable && resends < RESENDS => resends += 1,
+            Err(e) if e.kind() == ErrorKind::Unavailable && resends < MAX_RESENDS => resends += 1,
             Err(e) => return Err(e),
         }
-        store.clock().sleep(RESEND_PAUSE * 2_u32.pow(resends)).await;
+        store.clock().sleep(RESEND_DELAY * 2_u32.pow(resends)).await;
     }
 }
 
 /// Errors that were found before anything was sent.
-fn is_refused(kind: ErrorKind) -> bool {
+fn is_rejected_locally(kind: ErrorKind) -> bool {
     matches!(
         kind,
         ErrorKind::InvalidPath

@@ -8,13 +8,13 @@ use object_store::{MultipartId, PutResult, Result};
 
 use super::condition::{Condition, ConditionSupport, ConditionalStore, OpenUpload, UploadedPart};
 use super::requests::{
-    AMZ_COPY_SOURCE, AMZ_COPY_SOURCE_MATCH, Cloud, CloudRequests, GOOG_COPY_SOURCE,
+    AMZ_COPY_SOURCE, AMZ_COPY_SOURCE_MATCH, Cloud, CloudClient, GOOG_COPY_SOURCE,
     GOOG_COPY_SOURCE_MATCH, Subject,
 };
 use super::{limit, xml};
 
 #[async_trait]
-impl ConditionalStore for CloudRequests {
+impl ConditionalStore for CloudClient {
     fn known_condition_support(&self) -> Option<ConditionSupport> {
         match self.cloud {
             // ETags are of the content there, so all empty objects have one.
@@ -52,7 +52,7 @@ impl ConditionalStore for CloudRequests {
         let condition = e_tag.map_or(Condition::Always, |e_tag| {
             Condition::Matches(e_tag.to_owned())
         });
-        let headers = self.headers(key, &condition).await?;
+        let headers = self.condition_headers(key, &condition).await?;
         self.send(Method::DELETE, Subject::Object(key), "", &headers)
             .await
             .map(drop)
@@ -67,13 +67,13 @@ impl ConditionalStore for CloudRequests {
     ) -> Result<PutResult> {
         let multipart = self
             .multipart()
-            .ok_or_else(|| self.generic("the store has no uploads"))?;
-        let headers = self.headers(key, condition).await?;
+            .ok_or_else(|| self.generic_error("the store has no uploads"))?;
+        let headers = self.condition_headers(key, condition).await?;
         limit::with_headers(headers, multipart.complete_multipart(key, upload, parts)).await
     }
 
     async fn list_parts(&self, key: &Path, upload: &MultipartId) -> Result<Vec<UploadedPart>> {
-        let id = encoded(upload);
+        let id = percent_encode(upload);
         let mut parts = Vec::new();
         let mut marker = String::new();
         loop {
@@ -81,14 +81,16 @@ impl ConditionalStore for CloudRequests {
             if !marker.is_empty() {
                 query = format!("part-number-marker={marker}&{query}");
             }
-            let answer = self
+            let response = self
                 .send(Method::GET, Subject::Object(key), &query, &HeaderMap::new())
                 .await?;
-            let page = xml::parts_page(&answer.body).map_err(|e| self.generic(e))?;
+            let page = xml::parts_page(&response.body).map_err(|e| self.generic_error(e))?;
             parts.extend(page.items);
             match page.next {
                 Some(next) if next != marker => marker = next,
-                Some(_) => return Err(self.generic("the list of an upload's parts does not go on")),
+                Some(_) => {
+                    return Err(self.generic_error("the list of an upload's parts does not go on"));
+                }
                 None => return Ok(parts),
             }
         }
@@ -99,18 +101,18 @@ impl ConditionalStore for CloudRequests {
             // Azure drops blocks that belong to no blob after a week.
             return Ok(Vec::new());
         }
-        let prefix = encoded(&format!("{folder}/"));
+        let prefix = percent_encode(&format!("{folder}/"));
         let mut uploads = Vec::new();
         let mut marker = (String::new(), String::new());
         loop {
             let mut query = format!("delimiter=%2F&prefix={prefix}&uploads=");
             if !marker.0.is_empty() {
-                let (key, id) = (encoded(&marker.0), encoded(&marker.1));
+                let (key, id) = (percent_encode(&marker.0), percent_encode(&marker.1));
                 query = format!(
                     "delimiter=%2F&key-marker={key}&prefix={prefix}&upload-id-marker={id}&uploads="
                 );
             }
-            let listed = self
+            let response = self
                 .send(
                     Method::GET,
                     Subject::Folder(folder),
@@ -118,11 +120,11 @@ impl ConditionalStore for CloudRequests {
                     &HeaderMap::new(),
                 )
                 .await?;
-            let page = xml::uploads_page(&listed.body).map_err(|e| self.generic(e))?;
+            let page = xml::uploads_page(&response.body).map_err(|e| self.generic_error(e))?;
             uploads.extend(page.items);
             match page.next {
                 Some(next) if next != marker => marker = next,
-                Some(_) => return Err(self.generic("the list of uploads does not go on")),
+                Some(_) => return Err(self.generic_error("the list of uploads does not go on")),
                 None => break,
             }
         }
@@ -154,7 +156,7 @@ impl ConditionalStore for CloudRequests {
 }
 
 /// A value of a query.
-fn encoded(value: &str) -> String {
+fn percent_encode(value: &str) -> String {
     let encoded: String = url::form_urlencoded::byte_serialize(value.as_bytes()).collect();
     // Not every server takes a plus for a space.
     encoded.replace('+', "%20")

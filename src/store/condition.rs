@@ -219,12 +219,12 @@ impl Store {
         let key = self.key(path)?;
         if let Some(local) = &self.inner.local {
             self.count_request(Request::Delete);
-            return self.ask(path, local.delete_if(&key, e_tag)).await;
+            return self.send_once(path, local.delete_if(&key, e_tag)).await;
         }
         match &self.inner.conditional_store {
             Some(conditional_store) => {
                 self.count_request(Request::Delete);
-                self.ask(path, conditional_store.delete_if(&key, e_tag))
+                self.send_once(path, conditional_store.delete_if(&key, e_tag))
                     .await
             }
             None => self.delete_once(path).await,
@@ -248,7 +248,7 @@ impl Store {
         let (source, target) = (self.key(from)?, self.key(to)?);
         if let Some(local) = &self.inner.local {
             return self
-                .ask(from, local.rename_if(&source, &target, condition))
+                .send_once(from, local.rename_if(&source, &target, condition))
                 .await;
         }
         if let Some(conditional_store) = &self.inner.conditional_store {
@@ -259,7 +259,7 @@ impl Store {
             };
             self.count_request(Request::Copy);
             let request = async { copy.await.unwrap_or_else(|| Err(unsupported())) };
-            match self.ask(from, request).await {
+            match self.send_once(from, request).await {
                 Err(e) if e.kind() == ErrorKind::CapabilityNotSupported => {}
                 result => {
                     result?;
@@ -268,7 +268,7 @@ impl Store {
             }
         }
         self.check_condition(to, condition).await?;
-        self.rename_plainly(from, to).await.map(|()| None)
+        self.rename_unconditional(from, to).await.map(|()| None)
     }
 
     /// Copies the version `e_tag` of an object, if `to` meets the condition when it is looked at. However late the
@@ -295,7 +295,7 @@ impl Store {
                     })
                 })
             };
-            match self.ask(from, request).await {
+            match self.send_once(from, request).await {
                 Err(e) if e.kind() == ErrorKind::CapabilityNotSupported => {}
                 result => return result,
             }
@@ -343,11 +343,11 @@ impl Store {
         let completed = match &self.inner.conditional_store {
             Some(conditional_store) if *sent_condition != Condition::Always => {
                 let complete = conditional_store.complete_if(&key, &upload, parts, sent_condition);
-                self.ask(path, complete).await
+                self.send_once(path, complete).await
             }
             _ => {
                 let complete = multipart.complete_multipart(&key, &upload, parts);
-                self.ask(path, complete).await
+                self.send_once(path, complete).await
             }
         };
         match completed {
@@ -371,7 +371,7 @@ impl Store {
         };
         let (key, upload) = (self.key(path)?, upload.to_owned());
         self.count_request(Request::List);
-        self.again(path, || conditional_store.list_parts(&key, &upload))
+        self.retry_idempotent(path, || conditional_store.list_parts(&key, &upload))
             .await
     }
 
@@ -384,7 +384,7 @@ impl Store {
         let key = self.folder_key(folder)?;
         self.count_request(Request::List);
         let uploads = self
-            .again(folder, || conditional_store.list_uploads(&key))
+            .retry_idempotent(folder, || conditional_store.list_uploads(&key))
             .await?;
         let relocated = uploads.into_iter().map(|upload| OpenUpload {
             path: self.relative_path(&upload.path),
@@ -400,7 +400,7 @@ impl Store {
         };
         let key = self.key(path)?;
         let abort = || multipart.abort_multipart(&key, upload);
-        match self.again(path, abort).await {
+        match self.retry_idempotent(path, abort).await {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
             _ => Ok(()),
         }

@@ -205,7 +205,7 @@ impl Store {
         path: &str,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let guarded_work = Box::pin(lock::keep(self.lock.clone(), work));
+        let guarded_work = Box::pin(lock::with_lock(self.lock.clone(), work));
         if self.limit == SendLimit::default() {
             return guarded_work.await;
         }

@@ -11,7 +11,7 @@ use object_store::path::Path;
 use object_store::{ListResult, Result};
 
 use super::failure::failed;
-use super::local::{LocalStore, meta};
+use super::local::{LocalStore, object_meta};
 
 impl LocalStore {
     /// A file as it will be read: a link to a file inside the root has that file's length, any other its own.
@@ -54,7 +54,9 @@ impl LocalStore {
                     Ok(_) => {
                         // None: it is gone since it was listed.
                         let stat = self.stat_entry(&key, &entry);
-                        found.objects.extend(stat.map(|stat| meta(key, &stat)));
+                        found
+                            .objects
+                            .extend(stat.map(|stat| object_meta(key, &stat)));
                     }
                     Err(e) if e.kind() == IoKind::NotFound => {}
                     Err(e) => return Err(failed(&key, e)),

@@ -30,7 +30,7 @@ use super::condition::Condition;
 pub use super::durability::{DiskChange, DiskJournal};
 use super::failure::{escapes, exists, failed, generic};
 use super::lock;
-use super::owner::Owner;
+use super::owner::ProcessId;
 use crate::clock::Clock;
 
 /// Names of files that are being written begin so.
@@ -98,7 +98,7 @@ impl LocalStore {
 
     /// Opens a new hidden file beside `target`; gives it and its key.
     ///
-    /// `tag` tells whose it is, see [`Owner::tag`].
+    /// `tag` tells whose it is, see [`ProcessId::tag`].
     pub fn create_temp(&self, target: &Path, tag: &str) -> Result<(File, Path)> {
         let folder = target
             .as_ref()
@@ -127,7 +127,7 @@ impl LocalStore {
     }
 
     /// Removes a temporary name, whether it is there or not.
-    pub(super) fn forget(&self, temp: &Path) {
+    pub(super) fn remove_temp(&self, temp: &Path) {
         let _ = self
             .resolve_entry(temp)
             .and_then(|path| self.unlink_unsynced(temp, &path));
@@ -189,32 +189,32 @@ impl LocalStore {
         if stat.is_dir() {
             return Err(failed(key, IoKind::NotFound.into()));
         }
-        Ok((file, meta(key.clone(), &stat)))
+        Ok((file, object_meta(key.clone(), &stat)))
     }
 
     fn put_blocking(&self, key: &Path, payload: &PutPayload, mode: &PutMode) -> Result<PutResult> {
-        let (mut file, temp) = self.create_temp(key, &Owner::me().tag())?;
-        let written = payload
+        let (mut file, temp) = self.create_temp(key, &ProcessId::current().tag())?;
+        let result = payload
             .iter()
             .try_for_each(|bytes| file.write_all(bytes))
             .map_err(|e| failed(key, e))
             .and_then(|()| {
                 let stat = file.metadata().map_err(|e| failed(key, e))?;
                 self.sync_file(&temp, &file)?;
-                self.place(&temp, key, mode)?;
+                self.move_into_place(&temp, key, mode)?;
                 Ok(etag(&stat))
             });
-        if written.is_err() || matches!(mode, PutMode::Create) {
+        if result.is_err() || matches!(mode, PutMode::Create) {
             // The link (or nothing) is what stays; the temporary name goes either way.
-            self.forget(&temp);
+            self.remove_temp(&temp);
         }
         Ok(PutResult {
-            e_tag: Some(written?),
+            e_tag: Some(result?),
             version: None,
         })
     }
 
-    fn place(&self, temp: &Path, key: &Path, mode: &PutMode) -> Result<()> {
+    fn move_into_place(&self, temp: &Path, key: &Path, mode: &PutMode) -> Result<()> {
         match mode {
             PutMode::Overwrite => self.rename_over(temp, key),
             PutMode::Create => self.link_new(temp, key),
@@ -245,7 +245,7 @@ impl LocalStore {
     /// As [`Self::delete_version`].
     pub(super) async fn delete_if(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
         let (key, e_tag) = (key.clone(), e_tag.map(str::to_owned));
-        self.blocking(move |s| s.delete_version(&key, e_tag.as_deref()))
+        self.run_blocking(move |s| s.delete_version(&key, e_tag.as_deref()))
             .await
     }
 
@@ -257,21 +257,21 @@ impl LocalStore {
         condition: &Condition,
     ) -> Result<Option<String>> {
         let (from, to, condition) = (from.clone(), to.clone(), condition.clone());
-        self.blocking(move |s| s.move_if(&from, &to, &condition))
+        self.run_blocking(move |s| s.move_if(&from, &to, &condition))
             .await
     }
 
-    async fn blocking<T: Send + 'static>(
+    async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (this, lock) = (self.clone(), lock::kept());
-        let work = move || {
-            let done = work(&this);
+        let (this, lock) = (self.clone(), lock::current_lock());
+        let task = move || {
+            let result = work(&this);
             drop(lock);
-            done
+            result
         };
-        tokio::task::spawn_blocking(work).await?
+        tokio::task::spawn_blocking(task).await?
     }
 }
 
@@ -284,7 +284,7 @@ impl ObjectStore for LocalStore {
         opts: PutOptions,
     ) -> Result<PutResult> {
         let key = location.clone();
-        self.blocking(move |s| s.put_blocking(&key, &payload, &opts.mode))
+        self.run_blocking(move |s| s.put_blocking(&key, &payload, &opts.mode))
             .await
     }
 
@@ -302,12 +302,13 @@ impl ObjectStore for LocalStore {
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let key = location.clone();
-        self.blocking(move |s| s.get_blocking(&key, &options)).await
+        self.run_blocking(move |s| s.get_blocking(&key, &options))
+            .await
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let (key, ranges) = (location.clone(), ranges.to_vec());
-        self.blocking(move |s| {
+        self.run_blocking(move |s| {
             let (file, _) = s.open(&key)?;
             ranges
                 .into_iter()
@@ -330,16 +331,16 @@ impl ObjectStore for LocalStore {
         let this = self.clone();
         locations
             .try_chunks(DELETE_BATCH)
-            .then(move |keys| {
+            .then(move |chunk| {
                 let this = this.clone();
                 async move {
                     // What was asked for before an error is not deleted: nobody knows what was meant.
-                    let keys = keys.map_err(|e| e.1)?;
-                    this.blocking(move |s| Ok(s.delete_many(&keys))).await
+                    let keys = chunk.map_err(|e| e.1)?;
+                    this.run_blocking(move |s| Ok(s.delete_many(&keys))).await
                 }
             })
             .flat_map(|deleted| match deleted {
-                Ok(all) => stream::iter(all).boxed(),
+                Ok(results) => stream::iter(results).boxed(),
                 Err(e) => stream::iter([Err(e)]).boxed(),
             })
             .boxed()
@@ -347,44 +348,47 @@ impl ObjectStore for LocalStore {
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         let (this, prefix) = (self.clone(), prefix.cloned().unwrap_or_default());
-        stream::once(async move { this.blocking(move |s| s.list_blocking(&prefix, true)).await })
-            .flat_map(|found| match found {
-                Ok(found) => stream::iter(found.objects).map(Ok).boxed(),
-                Err(e) => stream::iter([Err(e)]).boxed(),
-            })
-            .boxed()
+        stream::once(async move {
+            this.run_blocking(move |s| s.list_blocking(&prefix, true))
+                .await
+        })
+        .flat_map(|result| match result {
+            Ok(listing) => stream::iter(listing.objects).map(Ok).boxed(),
+            Err(e) => stream::iter([Err(e)]).boxed(),
+        })
+        .boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let prefix = prefix.cloned().unwrap_or_default();
-        self.blocking(move |s| s.list_blocking(&prefix, false))
+        self.run_blocking(move |s| s.list_blocking(&prefix, false))
             .await
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         let (from, to) = (from.clone(), to.clone());
-        self.blocking(move |s| {
+        self.run_blocking(move |s| {
             let (mut source, _) = s.open(&from)?;
-            let (mut file, temp) = s.create_temp(&to, &Owner::me().tag())?;
+            let (mut file, temp) = s.create_temp(&to, &ProcessId::current().tag())?;
             let mode = match options.mode {
                 CopyMode::Create => PutMode::Create,
                 CopyMode::Overwrite => PutMode::Overwrite,
             };
-            let placed = std::io::copy(&mut source, &mut file)
+            let result = std::io::copy(&mut source, &mut file)
                 .map_err(|e| failed(&to, e))
                 .and_then(|_| s.sync_file(&temp, &file))
-                .and_then(|()| s.place(&temp, &to, &mode));
-            if placed.is_err() || mode == PutMode::Create {
-                s.forget(&temp);
+                .and_then(|()| s.move_into_place(&temp, &to, &mode));
+            if result.is_err() || mode == PutMode::Create {
+                s.remove_temp(&temp);
             }
-            placed
+            result
         })
         .await
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
         let (from, to) = (from.clone(), to.clone());
-        self.blocking(move |s| {
+        self.run_blocking(move |s| {
             if options.target_mode == RenameTargetMode::Create {
                 let (source, target) = (s.resolve(&from)?, s.resolve(&to)?);
                 s.make_folder_of(&target).map_err(|e| failed(&to, e))?;
@@ -405,7 +409,7 @@ pub(super) fn temp_name(tag: &str, id: u128) -> String {
 /// Whether a file name is that of a hidden file whose process is certainly gone.
 pub fn is_abandoned(name: &str) -> bool {
     name.strip_prefix(TEMP_PREFIX)
-        .is_some_and(Owner::tag_is_dead)
+        .is_some_and(ProcessId::is_stale_tag)
 }
 
 fn rename_exclusive(source: &FsPath, target: &FsPath, key: &Path) -> Result<()> {
@@ -426,7 +430,7 @@ pub(super) fn etag(stat: &fs::Metadata) -> String {
     )
 }
 
-pub(super) fn meta(location: Path, stat: &fs::Metadata) -> ObjectMeta {
+pub(super) fn object_meta(location: Path, stat: &fs::Metadata) -> ObjectMeta {
     ObjectMeta {
         location,
         last_modified: stat.modified().map(Into::into).unwrap_or_default(),

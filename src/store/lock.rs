@@ -20,12 +20,12 @@ use super::cas::content_tag;
 use super::condition::Condition;
 use super::failure::{changed, failed};
 use super::local::{DiskChange, LocalStore, etag};
-use super::owner::Owner;
+use super::owner::ProcessId;
 
 /// How often and how long a change waits for another one of the same file. Changes take microseconds; who holds a
 /// lock for longer does so on purpose.
 const LOCK_ATTEMPTS: u32 = 500;
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
+const LOCK_RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// A locked file. Dropping it unlocks.
 #[derive(Debug)]
@@ -62,21 +62,21 @@ impl LockCell {
 }
 
 tokio::task_local! {
-    static KEPT: Option<Arc<LockCell>>;
+    static CURRENT_LOCK: Option<Arc<LockCell>>;
 }
 
 /// Runs `work`, whose blocking parts keep `lock` until they have ended, also when `work` is cancelled.
-pub(super) async fn keep<T>(lock: Option<Arc<LockCell>>, work: impl Future<Output = T>) -> T {
-    KEPT.scope(lock, work).await
+pub(super) async fn with_lock<T>(lock: Option<Arc<LockCell>>, work: impl Future<Output = T>) -> T {
+    CURRENT_LOCK.scope(lock, work).await
 }
 
 /// What a blocking part is to hold on to.
-pub(super) fn kept() -> Option<Arc<LockCell>> {
-    KEPT.try_with(Clone::clone).ok().flatten()
+pub(super) fn current_lock() -> Option<Arc<LockCell>> {
+    CURRENT_LOCK.try_with(Clone::clone).ok().flatten()
 }
 
-enum Attempt {
-    Held(FileLock),
+enum LockAttempt {
+    Acquired(FileLock),
     /// Somebody else holds it.
     Busy,
     /// The name stands for another file now, or for none.
@@ -84,28 +84,28 @@ enum Attempt {
 }
 
 impl FileLock {
-    fn content(&mut self) -> io::Result<Bytes> {
+    fn read_content(&mut self) -> io::Result<Bytes> {
         let mut bytes = Vec::new();
         self.file.rewind()?;
         self.file.read_to_end(&mut bytes)?;
         Ok(bytes.into())
     }
 
-    fn has(&mut self, e_tag: &str) -> io::Result<bool> {
-        Ok(etag(&self.file.metadata()?) == e_tag || content_tag(&self.content()?) == e_tag)
+    fn matches_e_tag(&mut self, e_tag: &str) -> io::Result<bool> {
+        Ok(etag(&self.file.metadata()?) == e_tag || content_tag(&self.read_content()?) == e_tag)
     }
 
     fn is_at(&self, path: &FsPath) -> io::Result<bool> {
-        let mine = self.file.metadata()?;
+        let own = self.file.metadata()?;
         match fs::symlink_metadata(path) {
-            Ok(there) => Ok((there.dev(), there.ino()) == (mine.dev(), mine.ino())),
+            Ok(current) => Ok((current.dev(), current.ino()) == (own.dev(), own.ino())),
             Err(e) if e.kind() == IoKind::NotFound => Ok(false),
             Err(e) => Err(e),
         }
     }
 }
 
-fn attempt(path: &FsPath, create: bool) -> io::Result<Attempt> {
+fn try_lock(path: &FsPath, create: bool) -> io::Result<LockAttempt> {
     let open = |write| {
         OpenOptions::new()
             .read(true)
@@ -126,14 +126,14 @@ fn attempt(path: &FsPath, create: bool) -> io::Result<Attempt> {
     })?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Attempt::Busy),
+        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(LockAttempt::Busy),
         Err(e) => return Err(e.into()),
     }
     let lock = FileLock { file };
     Ok(if lock.is_at(path)? {
-        Attempt::Held(lock)
+        LockAttempt::Acquired(lock)
     } else {
-        Attempt::Moved
+        LockAttempt::Moved
     })
 }
 
@@ -142,12 +142,12 @@ fn attempt(path: &FsPath, create: bool) -> io::Result<Attempt> {
     clippy::disallowed_methods,
     reason = "file work has threads of its own, which may wait"
 )]
-fn lock(key: &Path, path: &FsPath) -> Result<Option<FileLock>> {
+fn wait_for_lock(key: &Path, path: &FsPath) -> Result<Option<FileLock>> {
     for _ in 0..LOCK_ATTEMPTS {
-        match attempt(path, false) {
-            Ok(Attempt::Held(lock)) => return Ok(Some(lock)),
-            Ok(Attempt::Moved) => {}
-            Ok(Attempt::Busy) => std::thread::sleep(LOCK_PAUSE),
+        match try_lock(path, false) {
+            Ok(LockAttempt::Acquired(lock)) => return Ok(Some(lock)),
+            Ok(LockAttempt::Moved) => {}
+            Ok(LockAttempt::Busy) => std::thread::sleep(LOCK_RETRY_DELAY),
             Err(e) if matches!(e.kind(), IoKind::NotFound | IoKind::NotADirectory) => {
                 return Ok(None);
             }
@@ -167,22 +167,22 @@ impl LocalStore {
     pub fn lock_file(&self, key: &Path, create: bool) -> Result<Option<(FileLock, Bytes)>> {
         let path = self.resolve_entry(key)?;
         loop {
-            let new = create && !path.exists();
-            let tried = attempt(&path, create).or_else(|e| match e.kind() {
+            let is_new = create && !path.exists();
+            let result = try_lock(&path, create).or_else(|e| match e.kind() {
                 IoKind::NotFound if create => {
                     self.make_folder_of(&path)?;
-                    attempt(&path, create)
+                    try_lock(&path, create)
                 }
                 _ => Err(e),
             });
-            if new && tried.is_ok() {
+            if is_new && result.is_ok() {
                 self.note(|| DiskChange::Create(path.clone()));
             }
-            match tried.map_err(|e| failed(key, e))? {
-                Attempt::Busy => return Ok(None),
-                Attempt::Moved => {}
-                Attempt::Held(mut lock) => {
-                    let content = lock.content().map_err(|e| failed(key, e))?;
+            match result.map_err(|e| failed(key, e))? {
+                LockAttempt::Busy => return Ok(None),
+                LockAttempt::Moved => {}
+                LockAttempt::Acquired(mut lock) => {
+                    let content = lock.read_content().map_err(|e| failed(key, e))?;
                     return Ok(Some((lock, content)));
                 }
             }
@@ -196,19 +196,19 @@ impl LocalStore {
     )]
     pub fn replace_locked(&self, lock: FileLock, key: &Path, bytes: &[u8]) -> Result<FileLock> {
         let path = self.resolve_entry(key)?;
-        check_place(&lock, key, &path)?;
-        let (file, temp) = self.create_temp(key, &Owner::me().tag())?;
-        let new = FileLock { file };
-        let placed = flock(&new.file, FlockOperation::NonBlockingLockExclusive)
+        check_is_current(&lock, key, &path)?;
+        let (file, temp) = self.create_temp(key, &ProcessId::current().tag())?;
+        let new_lock = FileLock { file };
+        let result = flock(&new_lock.file, FlockOperation::NonBlockingLockExclusive)
             .map_err(io::Error::from)
-            .and_then(|()| (&new.file).write_all(bytes))
+            .and_then(|()| (&new_lock.file).write_all(bytes))
             .map_err(|e| failed(key, e))
-            .and_then(|()| self.sync_file(&temp, &new.file))
+            .and_then(|()| self.sync_file(&temp, &new_lock.file))
             .and_then(|()| self.rename_over(&temp, key));
-        if placed.is_err() {
-            self.forget(&temp);
+        if result.is_err() {
+            self.remove_temp(&temp);
         }
-        placed.map(|()| new)
+        result.map(|()| new_lock)
     }
 
     /// Removes a locked file.
@@ -218,7 +218,7 @@ impl LocalStore {
     )]
     pub fn unlink_locked(&self, lock: FileLock, key: &Path) -> Result<()> {
         let path = self.resolve_entry(key)?;
-        check_place(&lock, key, &path)?;
+        check_is_current(&lock, key, &path)?;
         self.unlink(key, &path)
     }
 
@@ -238,14 +238,14 @@ impl LocalStore {
         if !stat.is_file() && e_tag.is_none() {
             return self.unlink_unsynced(key, &path);
         }
-        let held = match (lock(key, &path), e_tag) {
+        let file_lock = match (wait_for_lock(key, &path), e_tag) {
             // It may be deleted all the same: the rights of its folder say that.
             (Err(Error::PermissionDenied { .. }), None) => None,
             (Ok(None), _) => return Err(failed(key, IoKind::NotFound.into())),
-            (held, _) => held?,
+            (result, _) => result?,
         };
-        if let (Some(mut lock), Some(e_tag)) = (held, e_tag) {
-            if !lock.has(e_tag).map_err(|e| failed(key, e))? {
+        if let (Some(mut lock), Some(e_tag)) = (file_lock, e_tag) {
+            if !lock.matches_e_tag(e_tag).map_err(|e| failed(key, e))? {
                 return Err(changed(key));
             }
             return self.unlink_unsynced(key, &path);
@@ -278,17 +278,17 @@ impl LocalStore {
     /// Moves a file over version `e_tag` of another.
     pub(super) fn rename_over_version(&self, from: &Path, to: &Path, e_tag: &str) -> Result<()> {
         let target = self.resolve(to)?;
-        let Some(mut lock) = lock(to, &target)? else {
+        let Some(mut lock) = wait_for_lock(to, &target)? else {
             return Err(changed(to));
         };
-        if !lock.has(e_tag).map_err(|e| failed(to, e))? {
+        if !lock.matches_e_tag(e_tag).map_err(|e| failed(to, e))? {
             return Err(changed(to));
         }
         self.rename_over(from, to)
     }
 }
 
-fn check_place(lock: &FileLock, key: &Path, path: &FsPath) -> Result<()> {
+fn check_is_current(lock: &FileLock, key: &Path, path: &FsPath) -> Result<()> {
     if lock.is_at(path).map_err(|e| failed(key, e))? {
         return Ok(());
     }

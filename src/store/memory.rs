@@ -30,14 +30,14 @@ pub struct MemoryStore {
 
 #[derive(Debug, Default)]
 struct Uploads {
-    begun: u64,
+    created: u64,
     open: HashMap<MultipartId, Upload>,
 }
 
 #[derive(Debug)]
 struct Upload {
     path: Path,
-    begun: DateTime<Utc>,
+    initiated_at: DateTime<Utc>,
     parts: BTreeMap<usize, (String, Bytes)>,
 }
 
@@ -55,44 +55,44 @@ impl MemoryStore {
 
     /// The uploads that were begun and neither completed nor aborted.
     pub fn open_uploads(&self) -> Vec<OpenUpload> {
-        let uploads = self.exclusive();
+        let uploads = self.lock_uploads();
         let mut all: Vec<_> = uploads
             .open
             .iter()
             .map(|(id, upload)| OpenUpload {
                 path: upload.path.clone(),
                 id: id.clone(),
-                initiated_at: upload.begun,
+                initiated_at: upload.initiated_at,
             })
             .collect();
         all.sort_by(|a, b| (&a.path, &a.id).cmp(&(&b.path, &b.id)));
         all
     }
 
-    fn exclusive(&self) -> MutexGuard<'_, Uploads> {
+    fn lock_uploads(&self) -> MutexGuard<'_, Uploads> {
         self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does what changes objects, alone.
-    fn alone<T>(&self, change: impl Future<Output = Result<T>>) -> Result<T> {
-        let _exclusive = self.exclusive();
-        ready(change)
+    fn run_exclusive<T>(&self, change: impl Future<Output = Result<T>>) -> Result<T> {
+        let _guard = self.lock_uploads();
+        poll_once(change)
     }
 
-    fn delete_now(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
-        let _exclusive = self.exclusive();
+    fn delete_version(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
+        let _guard = self.lock_uploads();
         if let Some(e_tag) = e_tag {
             let options = GetOptions::new().with_head(true);
-            let found = ready(self.objects.get_opts(key, options))?.meta.e_tag;
-            if found.as_deref() != Some(e_tag) {
-                return Err(changed(key));
+            let current_e_tag = poll_once(self.objects.get_opts(key, options))?.meta.e_tag;
+            if current_e_tag.as_deref() != Some(e_tag) {
+                return Err(precondition_failed(key));
             }
         }
-        let one = stream::iter([Ok(key.clone())]).boxed();
-        ready(
+        let keys = stream::iter([Ok(key.clone())]).boxed();
+        poll_once(
             self.objects
-                .delete_stream(one)
-                .map(|done| done.map(drop))
+                .delete_stream(keys)
+                .map(|result| result.map(drop))
                 .collect::<Vec<_>>()
                 .map(Ok),
         )?
@@ -102,7 +102,7 @@ impl MemoryStore {
 }
 
 /// The result of an operation in memory, which never waits.
-fn ready<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+fn poll_once<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     work.now_or_never().unwrap_or_else(|| {
         Err(Error::Generic {
             store: "memory",
@@ -111,14 +111,14 @@ fn ready<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     })
 }
 
-fn changed(key: &Path) -> Error {
+fn precondition_failed(key: &Path) -> Error {
     Error::Precondition {
         path: key.to_string(),
         source: "it is another version".into(),
     }
 }
 
-fn no_upload(key: &Path, id: &str) -> Error {
+fn no_such_upload(key: &Path, id: &str) -> Error {
     Error::NotFound {
         path: key.to_string(),
         source: format!("there is no upload {id:?} (NoSuchUpload)").into(),
@@ -133,7 +133,7 @@ impl ObjectStore for MemoryStore {
         payload: PutPayload,
         opts: PutOptions,
     ) -> Result<PutResult> {
-        self.alone(self.objects.put_opts(location, payload, opts))
+        self.run_exclusive(self.objects.put_opts(location, payload, opts))
     }
 
     async fn put_multipart_opts(
@@ -165,23 +165,23 @@ impl ObjectStore for MemoryStore {
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.alone(self.objects.copy_opts(from, to, options))
+        self.run_exclusive(self.objects.copy_opts(from, to, options))
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
-        self.alone(self.objects.rename_opts(from, to, options))
+        self.run_exclusive(self.objects.rename_opts(from, to, options))
     }
 }
 
 #[async_trait]
 impl MultipartStore for MemoryStore {
     async fn create_multipart(&self, path: &Path) -> Result<MultipartId> {
-        let mut uploads = self.exclusive();
-        uploads.begun += 1;
-        let id = format!("upload-{}", uploads.begun);
+        let mut uploads = self.lock_uploads();
+        uploads.created += 1;
+        let id = format!("upload-{}", uploads.created);
         let upload = Upload {
             path: path.clone(),
-            begun: SystemClock.now(),
+            initiated_at: SystemClock.now(),
             parts: BTreeMap::new(),
         };
         uploads.open.insert(id.clone(), upload);
@@ -195,12 +195,12 @@ impl MultipartStore for MemoryStore {
         part_idx: usize,
         data: PutPayload,
     ) -> Result<PartId> {
-        let mut uploads = self.exclusive();
-        let upload = uploads
+        let mut uploads = self.lock_uploads();
+        let candidate = uploads
             .open
             .get_mut(id)
             .filter(|upload| upload.path == *path);
-        let upload = upload.ok_or_else(|| no_upload(path, id))?;
+        let upload = candidate.ok_or_else(|| no_such_upload(path, id))?;
         let bytes = Bytes::from(data);
         let content_id = super::cas::content_tag(&bytes);
         upload.parts.insert(part_idx, (content_id.clone(), bytes));
@@ -217,8 +217,8 @@ impl MultipartStore for MemoryStore {
     }
 
     async fn abort_multipart(&self, path: &Path, id: &MultipartId) -> Result<()> {
-        let aborted = self.exclusive().open.remove(id);
-        aborted.map(drop).ok_or_else(|| no_upload(path, id))
+        let aborted = self.lock_uploads().open.remove(id);
+        aborted.map(drop).ok_or_else(|| no_such_upload(path, id))
     }
 }
 
@@ -229,7 +229,7 @@ impl ConditionalStore for MemoryStore {
     }
 
     async fn delete_if(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
-        self.delete_now(key, e_tag)
+        self.delete_version(key, e_tag)
     }
 
     async fn complete_if(
@@ -239,41 +239,47 @@ impl ConditionalStore for MemoryStore {
         parts: Vec<PartId>,
         condition: &Condition,
     ) -> Result<PutResult> {
-        let mut uploads = self.exclusive();
-        let open = uploads
+        let mut uploads = self.lock_uploads();
+        let candidate = uploads
             .open
             .get(upload)
             .filter(|upload| upload.path == *key);
-        let open = open.ok_or_else(|| no_upload(key, upload))?;
-        let given = parts.iter().map(|part| &part.content_id);
-        if !given.eq(open.parts.values().map(|(id, _)| id)) {
+        let open_upload = candidate.ok_or_else(|| no_such_upload(key, upload))?;
+        let part_ids = parts.iter().map(|part| &part.content_id);
+        if !part_ids.eq(open_upload.parts.values().map(|(id, _)| id)) {
             return Err(Error::Generic {
                 store: "memory",
                 source: "these are not the parts of the upload (InvalidPart)".into(),
             });
         }
-        let bytes: Vec<Bytes> = open
+        let bytes: Vec<Bytes> = open_upload
             .parts
             .values()
             .map(|(_, bytes)| bytes.clone())
             .collect();
         let payload = Bytes::from(bytes.concat()).into();
-        let put = ready(self.objects.put_opts(key, payload, mode(condition).into()))?;
+        let result = poll_once(
+            self.objects
+                .put_opts(key, payload, put_mode(condition).into()),
+        )?;
         uploads.open.remove(upload);
-        Ok(put)
+        Ok(result)
     }
 
     async fn list_parts(&self, key: &Path, upload: &MultipartId) -> Result<Vec<UploadedPart>> {
-        let uploads = self.exclusive();
-        let open = uploads
+        let uploads = self.lock_uploads();
+        let candidate = uploads
             .open
             .get(upload)
             .filter(|upload| upload.path == *key);
-        let open = open.ok_or_else(|| no_upload(key, upload))?;
-        let parts = open.parts.values().map(|(e_tag, bytes)| UploadedPart {
-            e_tag: e_tag.clone(),
-            bytes: bytes.len() as u64,
-        });
+        let open_upload = candidate.ok_or_else(|| no_such_upload(key, upload))?;
+        let parts = open_upload
+            .parts
+            .values()
+            .map(|(e_tag, bytes)| UploadedPart {
+                e_tag: e_tag.clone(),
+                bytes: bytes.len() as u64,
+            });
         Ok(parts.collect())
     }
 
@@ -290,22 +296,22 @@ impl ConditionalStore for MemoryStore {
         to: &Path,
         condition: &Condition,
     ) -> Option<Result<()>> {
-        let _exclusive = self.exclusive();
-        let copied = ready(async {
-            let found = self.objects.get_opts(from, GetOptions::default()).await?;
-            if e_tag.is_some_and(|e_tag| found.meta.e_tag.as_deref() != Some(e_tag)) {
-                return Err(changed(from));
+        let _guard = self.lock_uploads();
+        let copied = poll_once(async {
+            let source = self.objects.get_opts(from, GetOptions::default()).await?;
+            if e_tag.is_some_and(|e_tag| source.meta.e_tag.as_deref() != Some(e_tag)) {
+                return Err(precondition_failed(from));
             }
-            let bytes = found.bytes().await?;
+            let bytes = source.bytes().await?;
             self.objects
-                .put_opts(to, bytes.into(), mode(condition).into())
+                .put_opts(to, bytes.into(), put_mode(condition).into())
                 .await
         });
         Some(copied.map(drop))
     }
 }
 
-fn mode(condition: &Condition) -> PutMode {
+fn put_mode(condition: &Condition) -> PutMode {
     match condition {
         Condition::Always => PutMode::Overwrite,
         Condition::Absent => PutMode::Create,

@@ -21,10 +21,10 @@ use super::{Folder, Store, limit};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often an idempotent request is sent in all, beyond the retries of the layer below…
-const MAX_SENT: u32 = 4;
+const MAX_ATTEMPTS: u32 = 4;
 /// …as long as they have not taken this long already.
-const AGAIN_WITHIN: Duration = Duration::from_mins(1);
-const AGAIN_PAUSE: Duration = Duration::from_millis(50);
+const RETRY_TIMEOUT: Duration = Duration::from_mins(1);
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 impl Store {
     /// Reads an object, or the range the options name.
@@ -37,16 +37,16 @@ impl Store {
         &self,
         path: &str,
         options: GetOptions,
-        limit: u64,
+        max_bytes: u64,
     ) -> Result<(Bytes, ObjectMeta)> {
         let key = self.key(path)?;
-        let read = self.again(path, || async {
-            let found = self.inner.objects.get_opts(&key, options.clone()).await?;
-            let meta = found.meta.clone();
-            if found.range.end - found.range.start > limit {
+        let read = self.retry_idempotent(path, || async {
+            let result = self.inner.objects.get_opts(&key, options.clone()).await?;
+            let meta = result.meta.clone();
+            if result.range.end - result.range.start > max_bytes {
                 return Ok(None);
             }
-            let bytes = found.bytes().await?;
+            let bytes = result.bytes().await?;
             if self.inner.counts_reads {
                 self.inner
                     .metrics
@@ -55,7 +55,7 @@ impl Store {
             Ok(Some((bytes, meta)))
         });
         read.await?.ok_or_else(|| {
-            let message = format!("{path:?} has more than the {limit} bytes expected");
+            let message = format!("{path:?} has more than the {max_bytes} bytes expected");
             Error::new(ErrorKind::TooLarge, message).with_path(path)
         })
     }
@@ -67,13 +67,16 @@ impl Store {
         range: Range<u64>,
         e_tag: Option<&str>,
     ) -> Result<Bytes> {
-        let wanted = range.end - range.start;
+        let expected_bytes = range.end - range.start;
         let options = GetOptions::new()
             .with_range(Some(GetRange::Bounded(range)))
             .with_if_match(e_tag);
         let (bytes, _) = self.get(path, options).await?;
-        if bytes.len() as u64 != wanted {
-            let message = format!("asked for {wanted} bytes, the store sent {}", bytes.len());
+        if bytes.len() as u64 != expected_bytes {
+            let message = format!(
+                "asked for {expected_bytes} bytes, the store sent {}",
+                bytes.len()
+            );
             return Err(Error::new(ErrorKind::Unavailable, message).with_path(path));
         }
         Ok(bytes)
@@ -82,7 +85,7 @@ impl Store {
     /// Size and version of an object.
     pub async fn head(&self, path: &str) -> Result<ObjectMeta> {
         let key = self.key(path)?;
-        self.ask(path, self.inner.objects.head(&key)).await
+        self.send_once(path, self.inner.objects.head(&key)).await
     }
 
     /// Whether there is an object at `path`.
@@ -113,9 +116,9 @@ impl Store {
                 .put_opts(&key, payload.clone(), PutOptions::from(mode))
         };
         if mode != PutMode::Overwrite {
-            return self.ask(path, put(mode)).await;
+            return self.send_once(path, put(mode)).await;
         }
-        self.again(path, || async {
+        self.retry_idempotent(path, || async {
             put(PutMode::Overwrite).await.map_err(|e| match e {
                 // Stores answer so to concurrent writers; there is no condition to fail.
                 object_store::Error::AlreadyExists { source, .. }
@@ -134,12 +137,17 @@ impl Store {
     /// Deletes an object; says whether it was there, where the store tells.
     pub async fn delete(&self, path: &str) -> Result<bool> {
         let key = self.key(path)?;
-        match self.again(path, || self.inner.objects.delete(&key)).await {
+        match self
+            .retry_idempotent(path, || self.inner.objects.delete(&key))
+            .await
+        {
             Ok(()) => Ok(true),
             // The request may be what was not found.
             Err(e) if e.kind() == ErrorKind::NotFound && !self.is_file(path).await? => Ok(false),
             Err(e) if e.kind() == ErrorKind::NotFound && self.may_retry() => {
-                let deleted = self.again(path, || self.inner.objects.delete(&key)).await;
+                let deleted = self
+                    .retry_idempotent(path, || self.inner.objects.delete(&key))
+                    .await;
                 deleted
                     .map(|()| true)
                     .map_err(|e| e.with_kind(ErrorKind::Unavailable))
@@ -151,7 +159,7 @@ impl Store {
     /// Deletes an object, and asks once only: after a lost answer the path may be another's already.
     pub async fn delete_once(&self, path: &str) -> Result<()> {
         let key = self.key(path)?;
-        self.ask(path, self.inner.objects.delete(&key)).await
+        self.send_once(path, self.inner.objects.delete(&key)).await
     }
 
     /// Deletes many objects, in bulk where the store can.
@@ -160,10 +168,10 @@ impl Store {
             .iter()
             .map(|p| self.key(p))
             .collect::<Result<Vec<_>>>()?;
-        let bulk = self.again("", || async {
-            let keys = futures::stream::iter(keys.clone().into_iter().map(Ok));
-            let mut done = self.inner.objects.delete_stream(Box::pin(keys));
-            while done.try_next().await?.is_some() {}
+        let bulk = self.retry_idempotent("", || async {
+            let key_stream = futures::stream::iter(keys.clone().into_iter().map(Ok));
+            let mut deletions = self.inner.objects.delete_stream(Box::pin(key_stream));
+            while deletions.try_next().await?.is_some() {}
             Ok(())
         });
         match bulk.await {
@@ -174,7 +182,7 @@ impl Store {
                 }
                 Ok(())
             }
-            done => done,
+            result => result,
         }
     }
 
@@ -182,26 +190,29 @@ impl Store {
     pub async fn list(&self, folder: &str) -> Result<Vec<ObjectMeta>> {
         let key = self.folder_key(folder)?;
         let prefix = (!key.is_root()).then_some(&key);
-        let found: Vec<ObjectMeta> = self
-            .again(folder, || self.inner.objects.list(prefix).try_collect())
+        let objects: Vec<ObjectMeta> = self
+            .retry_idempotent(folder, || self.inner.objects.list(prefix).try_collect())
             .await?;
-        Ok(found.into_iter().map(|meta| self.relocate(meta)).collect())
+        Ok(objects
+            .into_iter()
+            .map(|meta| self.relocate(meta))
+            .collect())
     }
 
     /// What `folder` holds directly.
     pub async fn list_folder(&self, folder: &str) -> Result<Folder> {
         let key = self.folder_key(folder)?;
         let prefix = (!key.is_root()).then_some(&key);
-        let found = self
-            .again(folder, || self.inner.objects.list_with_delimiter(prefix))
+        let listing = self
+            .retry_idempotent(folder, || self.inner.objects.list_with_delimiter(prefix))
             .await?;
         Ok(Folder {
-            files: found
+            files: listing
                 .objects
                 .into_iter()
                 .map(|meta| self.relocate(meta))
                 .collect(),
-            folders: found
+            folders: listing
                 .common_prefixes
                 .iter()
                 .map(|key| self.strip_prefix(key))
@@ -234,7 +245,7 @@ impl Store {
     pub async fn copy(&self, from: &str, to: &str, mode: CopyMode) -> Result<()> {
         let (source, target) = (self.key(from)?, self.key(to)?);
         let options = CopyOptions::new().with_mode(mode);
-        self.ask(
+        self.send_once(
             from,
             self.inner.objects.copy_opts(&source, &target, options),
         )
@@ -246,16 +257,16 @@ impl Store {
         if self.inner.conditional_store.is_some() {
             return self.move_if(from, to, &Condition::Always).await.map(drop);
         }
-        self.rename_plainly(from, to).await
+        self.rename_unconditional(from, to).await
     }
 
-    pub(super) async fn rename_plainly(&self, from: &str, to: &str) -> Result<()> {
+    pub(super) async fn rename_unconditional(&self, from: &str, to: &str) -> Result<()> {
         let (source, target) = (self.key(from)?, self.key(to)?);
-        let renamed = self
+        let rename = self
             .inner
             .objects
             .rename_opts(&source, &target, RenameOptions::default());
-        self.ask(from, renamed).await
+        self.send_once(from, rename).await
     }
 
     /// Removes the folder and its empty subfolders, where folders exist of their own.
@@ -271,47 +282,53 @@ impl Store {
 
     /// Sends an idempotent request again where the layer below does not: after a body that was cut,
     /// a stall, or a conflict that a condition-less request cannot have.
-    pub(super) async fn again<T, F>(&self, path: &str, request: impl Fn() -> F) -> Result<T>
+    pub(super) async fn retry_idempotent<T, F>(
+        &self,
+        path: &str,
+        request: impl Fn() -> F,
+    ) -> Result<T>
     where
         F: Future<Output = object_store::Result<T>>,
     {
-        self.run_limited(path, self.repeat(path, request)).await
+        self.run_limited(path, self.send_with_retries(path, request))
+            .await
     }
 
     /// One request that is not sent again here.
-    pub(super) async fn ask<T>(
+    pub(super) async fn send_once<T>(
         &self,
         path: &str,
         request: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T> {
-        let asked = async { self.send(request).await.map_err(|e| self.error(e, path)) };
-        self.run_limited(path, asked).await
+        let send = async { self.send(request).await.map_err(|e| self.error(e, path)) };
+        self.run_limited(path, send).await
     }
 
-    async fn repeat<T, F>(&self, path: &str, request: impl Fn() -> F) -> Result<T>
+    async fn send_with_retries<T, F>(&self, path: &str, request: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = object_store::Result<T>>,
     {
-        let began = self.inner.clock.monotonic();
-        let mut sent = 1;
+        let start = self.inner.clock.monotonic();
+        let mut attempts = 1;
         loop {
             let error = match self.send(request()).await {
-                Ok(done) => return Ok(done),
+                Ok(value) => return Ok(value),
                 Err(e) => self.error(e, path),
             };
-            let waited = self.inner.clock.monotonic().saturating_sub(began);
-            let over = sent == MAX_SENT || waited > AGAIN_WITHIN || limit::is_refused();
+            let elapsed = self.inner.clock.monotonic().saturating_sub(start);
+            let is_last =
+                attempts == MAX_ATTEMPTS || elapsed > RETRY_TIMEOUT || limit::is_refused();
             if error.kind() != ErrorKind::Unavailable {
                 return Err(error);
             }
-            if over {
-                let seconds = waited.as_secs_f32();
+            if is_last {
+                let seconds = elapsed.as_secs_f32();
                 return Err(error.context(format!(
-                    "given up after {sent} rounds of attempts in {seconds:.1} s"
+                    "given up after {attempts} rounds of attempts in {seconds:.1} s"
                 )));
             }
-            self.inner.clock.sleep(AGAIN_PAUSE * sent).await;
-            sent += 1;
+            self.inner.clock.sleep(RETRY_DELAY * attempts).await;
+            attempts += 1;
         }
     }
 }

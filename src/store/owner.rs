@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// A process on a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owner {
+pub struct ProcessId {
     /// The host's boot and the process namespace; empty where they cannot be told.
     pub host: String,
     /// The process's number.
@@ -18,53 +18,58 @@ pub struct Owner {
     pub started: u64,
 }
 
-impl Owner {
+impl ProcessId {
     /// This process.
-    pub fn me() -> Self {
+    pub fn current() -> Self {
         let pid = std::process::id();
         Self {
             host: host().unwrap_or_default(),
             pid,
-            started: started(pid).unwrap_or_default(),
+            started: start_time(pid).unwrap_or_default(),
         }
     }
 
     /// Whether it certainly runs no more: only what the kernel says of this host's processes is proof.
     pub fn is_dead(&self) -> bool {
-        let here = !self.host.is_empty() && host().as_ref() == Some(&self.host);
-        here && is_proven_dead(self.started, is_known(self.pid), stat(self.pid).as_deref())
+        let is_same_host = !self.host.is_empty() && host().as_ref() == Some(&self.host);
+        is_same_host
+            && is_proven_dead(
+                self.started,
+                process_exists(self.pid),
+                read_stat(self.pid).as_deref(),
+            )
     }
 
     /// Whether it is this process, as far as names tell.
-    pub fn is_me(&self) -> bool {
-        !self.host.is_empty() && *self == Self::me()
+    pub fn is_current(&self) -> bool {
+        !self.host.is_empty() && *self == Self::current()
     }
 
     /// A piece of a file name that tells the process.
     pub fn tag(&self) -> String {
-        let host = super::cas::content_tag(self.host.as_bytes());
-        let host = host.trim_start_matches("content-");
-        format!("{:.8}-{:x}-{:x}", host, self.pid, self.started)
+        let host_hash = super::cas::content_tag(self.host.as_bytes());
+        let short_host = host_hash.trim_start_matches("content-");
+        format!("{:.8}-{:x}-{:x}", short_host, self.pid, self.started)
     }
 
     /// Whether the process a tag tells of certainly runs no more.
-    pub fn tag_is_dead(tag: &str) -> bool {
-        Self::of_tag(tag).is_some_and(|owner| owner.is_dead())
+    pub fn is_stale_tag(tag: &str) -> bool {
+        Self::from_tag(tag).is_some_and(|owner| owner.is_dead())
     }
 
     /// Whether the process a tag tells of runs on this host, and is not this one.
-    pub fn tag_is_of_another(tag: &str) -> bool {
-        Self::of_tag(tag).is_some_and(|owner| !owner.is_me() && !owner.is_dead())
+    pub fn is_tag_of_other_process(tag: &str) -> bool {
+        Self::from_tag(tag).is_some_and(|owner| !owner.is_current() && !owner.is_dead())
     }
 
     /// The process of this host that a tag tells of.
-    fn of_tag(tag: &str) -> Option<Self> {
-        let mut pieces = tag.split('-');
-        let (host, pid, started) = (pieces.next()?, pieces.next()?, pieces.next()?);
-        let mine = Self::me();
-        let same_host = !mine.host.is_empty() && mine.tag().split('-').next() == Some(host);
+    fn from_tag(tag: &str) -> Option<Self> {
+        let mut fields = tag.split('-');
+        let (host, pid, started) = (fields.next()?, fields.next()?, fields.next()?);
+        let current = Self::current();
+        let same_host = !current.host.is_empty() && current.tag().split('-').next() == Some(host);
         let owner = Self {
-            host: mine.host,
+            host: current.host,
             pid: u32::from_str_radix(pid, 16).ok()?,
             started: u64::from_str_radix(started, 16).ok()?,
         };
@@ -79,14 +84,14 @@ fn host() -> Option<String> {
 }
 
 /// Whether the kernel has a process of this number. Not being allowed to signal it is a yes.
-fn is_known(pid: u32) -> bool {
+fn process_exists(pid: u32) -> bool {
     use rustix::process::{Pid, test_kill_process};
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
     number.is_none_or(|number| test_kill_process(number) != Err(rustix::io::Errno::SRCH))
 }
 
 /// `/proc/PID/stat`; None for any reason, be it that others' processes are hidden.
-fn stat(pid: u32) -> Option<String> {
+fn read_stat(pid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/stat")).ok()
 }
 
@@ -99,8 +104,8 @@ fn parse_stat(stat: &str) -> Option<(&str, u64)> {
 
 /// Whether a process that started at `started` is gone: nobody has its number, another process has it, or it was
 /// killed and waits for its parent.
-fn is_proven_dead(started: u64, known: bool, stat: Option<&str>) -> bool {
-    if !known {
+fn is_proven_dead(started: u64, exists: bool, stat: Option<&str>) -> bool {
+    if !exists {
         return true;
     }
     let Some((state, current)) = stat.and_then(parse_stat) else {
@@ -111,8 +116,8 @@ fn is_proven_dead(started: u64, known: bool, stat: Option<&str>) -> bool {
 }
 
 /// When a process started.
-fn started(pid: u32) -> Option<u64> {
-    stat(pid)
+fn start_time(pid: u32) -> Option<u64> {
+    read_stat(pid)
         .as_deref()
         .and_then(parse_stat)
         .map(|(_, started)| started)
@@ -128,7 +133,7 @@ mod tests {
             let fields = "0 ".repeat(18);
             Some(format!("7 (a) b) {state} {fields}{started} 0 0"))
         };
-        for (known, stat, dead) in [
+        for (exists, stat, dead) in [
             (false, None, true),
             (true, stat("S", 5), false),
             (true, stat("Z", 5), true),
@@ -140,9 +145,9 @@ mod tests {
             (true, Some("7 (a) S 0".to_owned()), false),
         ] {
             assert_eq!(
-                is_proven_dead(5, known, stat.as_deref()),
+                is_proven_dead(5, exists, stat.as_deref()),
                 dead,
-                "{known} {stat:?}"
+                "{exists} {stat:?}"
             );
         }
         assert!(
@@ -150,35 +155,37 @@ mod tests {
             "it could not tell when it started"
         );
         // The first process of all is not ours to signal, or at least not dead.
-        assert!(is_known(1) && !is_known(i32::MAX.cast_unsigned()));
+        assert!(process_exists(1) && !process_exists(i32::MAX.cast_unsigned()));
     }
 
     #[test]
     fn tells_the_living_from_the_dead() {
-        let me = Owner::me();
-        assert!(me.is_me() && !me.is_dead() && !Owner::tag_is_dead(&me.tag()));
+        let current = ProcessId::current();
+        assert!(
+            current.is_current() && !current.is_dead() && !ProcessId::is_stale_tag(&current.tag())
+        );
         let mut child = std::process::Command::new("sleep")
             .arg("60")
             .spawn()
             .unwrap();
-        let other = Owner {
+        let other = ProcessId {
             pid: child.id(),
-            started: started(child.id()).unwrap(),
-            ..me.clone()
+            started: start_time(child.id()).unwrap(),
+            ..current.clone()
         };
         assert!(!other.is_dead());
         child.kill().unwrap();
         // Killed and not yet waited for, then gone.
         while !other.is_dead() {}
-        assert!(Owner::tag_is_dead(&other.tag()));
+        assert!(ProcessId::is_stale_tag(&other.tag()));
         child.wait().unwrap();
         assert!(other.is_dead());
-        let reused = Owner {
+        let reused = ProcessId {
             started: 1,
-            ..me.clone()
+            ..current.clone()
         };
         assert!(reused.is_dead());
-        let elsewhere = Owner {
+        let elsewhere = ProcessId {
             host: "other".to_owned(),
             ..reused
         };

@@ -37,9 +37,9 @@ const COPY_STATUS: HeaderName = HeaderName::from_static("x-ms-copy-status");
 const COPY_ID: HeaderName = HeaderName::from_static("x-ms-copy-id");
 const ERROR_CODE: HeaderName = HeaderName::from_static("x-ms-error-code");
 /// Between two looks at a copy that is under way.
-const COPY_PAUSE: Duration = Duration::from_millis(500);
+const COPY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Longer pauses between two sends are not made.
-const MAX_PAUSE: Duration = Duration::from_secs(15);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(15);
 
 /// A cloud store and what its requests are signed with.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ pub(super) enum Cloud {
 
 /// Sends what `object_store` cannot.
 #[derive(Debug)]
-pub(super) struct CloudRequests {
+pub(super) struct CloudClient {
     pub(super) cloud: Cloud,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) retry: RetryConfig,
@@ -87,23 +87,23 @@ impl<'a> Subject<'a> {
     }
 }
 
-pub(super) struct Answer {
+pub(super) struct CloudResponse {
     status: StatusCode,
     headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
-impl Answer {
+impl CloudResponse {
     /// Whether something is under way there, after which the request may have another answer. Azure answers a
     /// condition that does not hold with the same status: that stays.
-    fn is_passing_conflict(&self) -> bool {
+    fn is_transient_conflict(&self) -> bool {
         let code = self.headers.get(ERROR_CODE).map(HeaderValue::as_bytes);
         self.status == StatusCode::CONFLICT
             && code.is_none_or(|code| code == b"PendingCopyOperation")
     }
 }
 
-impl CloudRequests {
+impl CloudClient {
     fn name(&self) -> &'static str {
         match self.cloud {
             Cloud::S3 { .. } => "S3",
@@ -120,7 +120,7 @@ impl CloudRequests {
         }
     }
 
-    pub(super) fn generic(
+    pub(super) fn generic_error(
         &self,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Error {
@@ -137,65 +137,65 @@ impl CloudRequests {
         subject: Subject<'_>,
         query: &str,
         headers: &HeaderMap,
-    ) -> Result<Answer> {
-        let began = self.clock.monotonic();
-        let mut sent = 0;
+    ) -> Result<CloudResponse> {
+        let start = self.clock.monotonic();
+        let mut retries = 0;
         loop {
             let request = self
-                .request(method.clone(), subject, query, headers)
+                .build_request(method.clone(), subject, query, headers)
                 .await?;
-            let answered = self.exchange(request.0, request.1).await;
-            let waited = self.clock.monotonic().saturating_sub(began);
-            let last = sent == self.retry.max_retries
-                || waited >= self.retry.retry_timeout
+            let result = self.execute(request.0, request.1).await;
+            let elapsed = self.clock.monotonic().saturating_sub(start);
+            let is_last = retries == self.retry.max_retries
+                || elapsed >= self.retry.retry_timeout
                 || limit::is_refused();
-            let again = match &answered {
-                Ok(answer) => {
-                    let busy = answer.status.is_server_error()
-                        && answer.status != StatusCode::NOT_IMPLEMENTED
-                        || answer.status == StatusCode::TOO_MANY_REQUESTS
-                        || answer.is_passing_conflict();
+            let is_retryable = match &result {
+                Ok(response) => {
+                    let busy = response.status.is_server_error()
+                        && response.status != StatusCode::NOT_IMPLEMENTED
+                        || response.status == StatusCode::TOO_MANY_REQUESTS
+                        || response.is_transient_conflict();
                     if busy {
-                        limit::note_failure(|| format!("was answered {}", answer.status));
+                        limit::note_failure(|| format!("was answered {}", response.status));
                     }
                     busy
                 }
-                Err((may_repeat, e)) => {
+                Err((may_retry, e)) => {
                     limit::note_failure(|| format!("met {}", crate::error::chain(e)));
-                    *may_repeat
+                    *may_retry
                 }
             };
-            if last || !again {
-                return match answered {
-                    Ok(answer) => self.check(subject.path(), answer),
+            if is_last || !is_retryable {
+                return match result {
+                    Ok(response) => self.check_status(subject.path(), response),
                     Err((_, e)) => Err(e),
                 };
             }
-            let factor = 2_u32.saturating_pow(u32::try_from(sent).unwrap_or(u32::MAX));
-            let pause = self
+            let factor = 2_u32.saturating_pow(u32::try_from(retries).unwrap_or(u32::MAX));
+            let delay = self
                 .retry
                 .backoff
                 .init_backoff
                 .saturating_mul(factor)
-                .min(MAX_PAUSE);
-            self.clock.sleep(pause).await;
-            sent += 1;
+                .min(MAX_RETRY_DELAY);
+            self.clock.sleep(delay).await;
+            retries += 1;
         }
     }
 
-    async fn exchange(
+    async fn execute(
         &self,
         client: object_store::client::HttpClient,
         request: HttpRequest,
-    ) -> std::result::Result<Answer, (bool, Error)> {
-        let failed = |e: object_store::client::HttpError| {
-            let may_repeat = !matches!(e.kind(), HttpErrorKind::Unknown | HttpErrorKind::Decode);
-            (may_repeat, self.generic(e))
+    ) -> std::result::Result<CloudResponse, (bool, Error)> {
+        let to_error = |e: object_store::client::HttpError| {
+            let may_retry = !matches!(e.kind(), HttpErrorKind::Unknown | HttpErrorKind::Decode);
+            (may_retry, self.generic_error(e))
         };
-        let response = client.execute(request).await.map_err(failed)?;
+        let response = client.execute(request).await.map_err(to_error)?;
         let (status, headers) = (response.status(), response.headers().clone());
-        let body = response.into_body().bytes().await.map_err(failed)?;
-        Ok(Answer {
+        let body = response.into_body().bytes().await.map_err(to_error)?;
+        Ok(CloudResponse {
             status,
             headers,
             body,
@@ -203,29 +203,29 @@ impl CloudRequests {
     }
 
     /// A signed request, and the client that sends such.
-    async fn request(
+    async fn build_request(
         &self,
         method: Method,
         subject: Subject<'_>,
         query: &str,
         headers: &HeaderMap,
     ) -> Result<(object_store::client::HttpClient, HttpRequest)> {
-        let (client, address) = self.address(subject).await?;
+        let (client, url) = self.resolve_url(subject).await?;
         let uri = if query.is_empty() {
-            address
+            url
         } else {
-            format!("{address}?{query}")
+            format!("{url}?{query}")
         };
         let mut request = HttpRequest::new(HttpRequestBody::empty());
         *request.method_mut() = method;
-        *request.uri_mut() = uri.parse::<Uri>().map_err(|e| self.generic(e))?;
+        *request.uri_mut() = uri.parse::<Uri>().map_err(|e| self.generic_error(e))?;
         *request.headers_mut() = headers.clone();
         self.sign(&mut request).await?;
         Ok((client, request))
     }
 
     /// The URL of an object or the bucket, without a query.
-    async fn address(
+    async fn resolve_url(
         &self,
         subject: Subject<'_>,
     ) -> Result<(object_store::client::HttpClient, String)> {
@@ -268,8 +268,8 @@ impl CloudRequests {
             } => {
                 let credential = objects.credentials().get_credential().await?;
                 if !credential.bearer.is_empty() {
-                    let value = HeaderValue::from_str(&format!("Bearer {}", credential.bearer));
-                    let value = value.map_err(|e| self.generic(e))?;
+                    let parsed = HeaderValue::from_str(&format!("Bearer {}", credential.bearer));
+                    let value = parsed.map_err(|e| self.generic_error(e))?;
                     request.headers_mut().insert(AUTHORIZATION, value);
                 }
             }
@@ -278,14 +278,14 @@ impl CloudRequests {
         Ok(())
     }
 
-    fn check(&self, key: &Path, answer: Answer) -> Result<Answer> {
-        if answer.status.is_success() {
-            return Ok(answer);
+    fn check_status(&self, key: &Path, response: CloudResponse) -> Result<CloudResponse> {
+        if response.status.is_success() {
+            return Ok(response);
         }
-        let text = String::from_utf8_lossy(&answer.body);
+        let text = String::from_utf8_lossy(&response.body);
         let path = key.to_string();
-        let source = status_says(answer.status, &text).into();
-        Err(match answer.status {
+        let source = status_says(response.status, &text).into();
+        Err(match response.status {
             StatusCode::NOT_FOUND => Error::NotFound { path, source },
             StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT | StatusCode::NOT_MODIFIED => {
                 Error::Precondition { path, source }
@@ -295,12 +295,16 @@ impl CloudRequests {
             StatusCode::BAD_REQUEST
             | StatusCode::METHOD_NOT_ALLOWED
             | StatusCode::NOT_IMPLEMENTED => Error::NotSupported { source },
-            _ => self.generic(source),
+            _ => self.generic_error(source),
         })
     }
 
     /// The headers of a condition on an object.
-    pub(super) async fn headers(&self, key: &Path, condition: &Condition) -> Result<HeaderMap> {
+    pub(super) async fn condition_headers(
+        &self,
+        key: &Path,
+        condition: &Condition,
+    ) -> Result<HeaderMap> {
         let mut headers = HeaderMap::new();
         let gcs = matches!(self.cloud, Cloud::Gcs { .. });
         let (name, value) = match condition {
@@ -309,10 +313,11 @@ impl CloudRequests {
             Condition::Absent => (IF_NONE_MATCH, HeaderValue::from_static("*")),
             Condition::Matches(e_tag) if gcs => {
                 let generation = self.generation(key, e_tag).await?;
-                let value = HeaderValue::from_str(&generation).map_err(|e| self.generic(e))?;
+                let value =
+                    HeaderValue::from_str(&generation).map_err(|e| self.generic_error(e))?;
                 (GENERATION_MATCH, value)
             }
-            Condition::Matches(e_tag) => (IF_MATCH, self.quoted(e_tag)?),
+            Condition::Matches(e_tag) => (IF_MATCH, self.quote_e_tag(e_tag)?),
         };
         headers.insert(name, value);
         Ok(headers)
@@ -338,11 +343,11 @@ impl CloudRequests {
         to: &Path,
         condition: &Condition,
     ) -> Result<()> {
-        let mut headers = self.headers(to, condition).await?;
+        let mut headers = self.condition_headers(to, condition).await?;
         if let Some(e_tag) = e_tag {
-            headers.insert(SOURCE_MATCH, self.quoted(e_tag)?);
+            headers.insert(SOURCE_MATCH, self.quote_e_tag(e_tag)?);
         }
-        let (_, mut source) = self.address(Subject::Object(from)).await?;
+        let (_, mut source_url) = self.resolve_url(Subject::Object(from)).await?;
         if let Cloud::Azure {
             objects,
             signed: true,
@@ -354,33 +359,34 @@ impl CloudRequests {
             let query = url::form_urlencoded::Serializer::new(String::new())
                 .extend_pairs(pairs)
                 .finish();
-            source = format!("{source}?{query}");
+            source_url = format!("{source_url}?{query}");
         }
-        let source = HeaderValue::from_str(&source).map_err(|e| self.generic(e))?;
-        headers.insert(COPY_SOURCE, source);
+        let source_header =
+            HeaderValue::from_str(&source_url).map_err(|e| self.generic_error(e))?;
+        headers.insert(COPY_SOURCE, source_header);
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-        let begun = self
+        let initial_headers = self
             .send(Method::PUT, Subject::Object(to), "", &headers)
             .await?
             .headers;
-        let mut answer = begun.clone();
+        let mut current_headers = initial_headers.clone();
         loop {
-            if answer.get(COPY_ID) != begun.get(COPY_ID) {
+            if current_headers.get(COPY_ID) != initial_headers.get(COPY_ID) {
                 // Another write has replaced it.
                 return Err(Error::Precondition {
                     path: to.to_string(),
                     source: "the object was replaced while it was copied".into(),
                 });
             }
-            match answer.get(COPY_STATUS).map(HeaderValue::as_bytes) {
+            match current_headers.get(COPY_STATUS).map(HeaderValue::as_bytes) {
                 None | Some(b"success") => return Ok(()),
-                Some(b"pending") => self.clock.sleep(COPY_PAUSE).await,
+                Some(b"pending") => self.clock.sleep(COPY_POLL_INTERVAL).await,
                 Some(status) => {
-                    let status = String::from_utf8_lossy(status);
-                    return Err(self.generic(format!("the copy of {from} ended as {status}")));
+                    let text = String::from_utf8_lossy(status);
+                    return Err(self.generic_error(format!("the copy of {from} ended as {text}")));
                 }
             }
-            answer = self
+            current_headers = self
                 .send(Method::HEAD, Subject::Object(to), "", &HeaderMap::new())
                 .await?
                 .headers;
@@ -399,7 +405,7 @@ impl CloudRequests {
         let copy = self.objects().copy_opts(from, to, CopyOptions::default());
         let target = limit::capture(copy).await?;
         if !target.headers.contains_key(&source_name) {
-            return Err(self.generic("a copy that names no source"));
+            return Err(self.generic_error("a copy that names no source"));
         }
         // The source, and whatever encryption and billing want; what signs a request is made anew.
         let mut headers = target.headers;
@@ -412,23 +418,23 @@ impl CloudRequests {
         ] {
             headers.remove(name);
         }
-        headers.insert(match_name, self.quoted(e_tag)?);
+        headers.insert(match_name, self.quote_e_tag(e_tag)?);
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-        let answer = self
+        let response = self
             .send(Method::PUT, Subject::Object(to), "", &headers)
             .await?;
         // An answer that began well may end otherwise.
-        let text = String::from_utf8_lossy(&answer.body);
+        let text = String::from_utf8_lossy(&response.body);
         if text.contains("<Error>") {
-            return Err(self.generic(format!("the copy of {from} ended with {text}")));
+            return Err(self.generic_error(format!("the copy of {from} ended with {text}")));
         }
         Ok(())
     }
 
     /// An ETag as conditions have it. There are servers that ignore one without its quotes.
-    pub(super) fn quoted(&self, e_tag: &str) -> Result<HeaderValue> {
+    pub(super) fn quote_e_tag(&self, e_tag: &str) -> Result<HeaderValue> {
         let quoted = format!("\"{}\"", e_tag.trim_matches('"'));
-        HeaderValue::from_str(&quoted).map_err(|e| self.generic(e))
+        HeaderValue::from_str(&quoted).map_err(|e| self.generic_error(e))
     }
 
     pub(super) fn multipart(&self) -> Option<&dyn MultipartStore> {

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use super::Store;
 use super::condition::{Condition, is_same_e_tag};
 use super::failure::disk_error;
-use super::owner::Owner;
+use super::owner::ProcessId;
 use super::upload::{InFlightBudget, Permit};
 pub use super::upload::{Uploader, temp_path_in};
 use crate::error::{Error, ErrorKind, Result};
@@ -116,7 +116,7 @@ impl Staging {
         };
         Self {
             store: store.clone(),
-            tag: shared_tag.unwrap_or_else(|| Owner::me().tag()),
+            tag: shared_tag.unwrap_or_else(|| ProcessId::current().tag()),
             budget: Arc::new(budget),
         }
     }
@@ -254,7 +254,7 @@ impl Drop for StageWriter {
                 .store
                 .local()
                 .into_iter()
-                .for_each(|local| local.forget(key));
+                .for_each(|local| local.remove_temp(key));
         }
     }
 }
@@ -405,7 +405,7 @@ pub fn discard_in_background(store: &Store, staged: Vec<StagedWrite>) {
         if let (Some(local), Some(Ok(key))) =
             (store.local(), file.path().map(|path| store.key(path)))
         {
-            local.forget(&key);
+            local.remove_temp(&key);
         }
     }
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {

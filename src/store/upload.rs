@@ -102,7 +102,7 @@ impl Uploader {
         let key = self.store.key(&self.target)?;
         // One whose answer was lost holds nothing, and is removed by the bucket's rule or a clean.
         let begin = || multipart.create_multipart(&key);
-        let upload = self.store.again(&self.target, begin).await?;
+        let upload = self.store.retry_idempotent(&self.target, begin).await?;
         let guard = AbortOnDrop::new(&self.store, &self.target, &upload);
         let result = self
             .send_upload_parts(multipart, &key, &upload, first)

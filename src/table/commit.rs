@@ -29,7 +29,7 @@ use super::names;
 use super::snapshot::{Snapshot, Table};
 use super::write::{is_certain, remove};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::cas::{Outcome, Register, Versioned};
+use crate::store::cas::{CasResult, Register, VersionedValue};
 
 /// How long a commit is tried.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(2);
@@ -254,13 +254,13 @@ async fn attempt(
     // The same bytes again and again while the outcome is open: they land at most once.
     let created = persistently(table, deadline, || register.create(bytes.clone())).await;
     let winner = match created.map_err(|e| unless_certain(&next.commit_id, e))? {
-        Outcome::Written(_) => None,
-        Outcome::Lost(found) => {
+        CasResult::Won(_) => None,
+        CasResult::Conflict(found) => {
             let found =
                 Manifest::parse(&found.bytes, next.version).map_err(|e| e.with_path(&path))?;
             Some(successor(base, found)?)
         }
-        Outcome::Gone => return Ok(Attempt::Lost(None)),
+        CasResult::Missing => return Ok(Attempt::Lost(None)),
     };
     // For its owner, too, who may have crashed.
     let target = Pointer::to(winner.as_ref().unwrap_or(&next));
@@ -387,9 +387,9 @@ async fn newest(table: &Table, deadline: Duration) -> Result<Snapshot> {
 /// Moves the pointer on to `target`, unless it is there or further already; gives what it is then.
 async fn advance(
     table: &Table,
-    from: &Versioned,
+    from: &VersionedValue,
     target: &Pointer,
-) -> Result<(Versioned, Pointer)> {
+) -> Result<(VersionedValue, Pointer)> {
     let path = table.path(names::POINTER);
     let register = Register::new(&table.store, &path);
     let moved = match register.replace(from, target.to_bytes()).await {
@@ -403,8 +403,8 @@ async fn advance(
         moved => moved?,
     };
     match moved {
-        Outcome::Written(pointer) => Ok((pointer, target.clone())),
-        Outcome::Lost(found) => {
+        CasResult::Won(pointer) => Ok((pointer, target.clone())),
+        CasResult::Conflict(found) => {
             let pointer = Pointer::parse(&found.bytes).map_err(|e| e.with_path(&path))?;
             if pointer.version >= target.version {
                 return Ok((found, pointer));
@@ -412,7 +412,7 @@ async fn advance(
             Err(replaced(table))
         }
         // Who finds the newest manifest, as everybody does then, finds that of `target`.
-        Outcome::Gone => match table.find().await? {
+        CasResult::Missing => match table.find().await? {
             Some(newest) if newest.manifest.version >= target.version => {
                 Ok((newest.pointer, Pointer::to(&newest.manifest)))
             }

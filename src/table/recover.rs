@@ -24,7 +24,7 @@ use super::names;
 use super::snapshot::{Snapshot, Table};
 use super::vacuum::list;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::cas::{Outcome, Register, Versioned};
+use crate::store::cas::{CasResult, Register, VersionedValue};
 
 /// So many of the newest manifests are looked at: those that were not made from the one before belong to
 /// no version.
@@ -96,7 +96,7 @@ impl Table {
     }
 
     /// Finds the newest version by the manifests there are, and places the pointer at it.
-    pub(super) async fn recover(&self, current: Option<&Versioned>) -> Result<Recovered> {
+    pub(super) async fn recover(&self, current: Option<&VersionedValue>) -> Result<Recovered> {
         let listed = list(self, names::MANIFESTS).await?;
         let versions = listed.keys().filter_map(|p| names::manifest_version(p));
         let versions: BTreeSet<u64> = versions.collect();
@@ -134,7 +134,7 @@ impl Table {
     /// Places the pointer at a version, where there is none or one that is behind.
     pub(super) async fn place(
         &self,
-        current: Option<&Versioned>,
+        current: Option<&VersionedValue>,
         manifest: Manifest,
     ) -> Result<Recovered> {
         let path = self.path(names::POINTER);
@@ -154,14 +154,14 @@ impl Table {
             None => register.create(value).await,
         };
         match (placed, current) {
-            (Ok(Outcome::Written(pointer)), _) => {
+            (Ok(CasResult::Won(pointer)), _) => {
                 log::warn!(
                     "the pointer of the table {:?} was missing or old; it is at version {version} now",
                     self.root()
                 );
                 Ok(snapshot(pointer))
             }
-            (Ok(Outcome::Lost(_) | Outcome::Gone), _) => Ok(Recovered::Changed),
+            (Ok(CasResult::Conflict(_) | CasResult::Missing), _) => Ok(Recovered::Changed),
             // Who may only read, or through a cache that is behind, sees what there is.
             (Err(e), Some(current))
                 if matches!(

@@ -9,7 +9,7 @@ use super::listing::Limits;
 use super::names;
 use super::recover::{Recovered, Standing};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::cas::{Register, Versioned};
+use crate::store::cas::{Register, VersionedValue};
 use crate::store::{Store, path};
 
 /// How often a snapshot that goes while it is opened is looked for again.
@@ -29,7 +29,7 @@ pub struct Table {
 pub struct Snapshot {
     /// What it holds.
     pub manifest: Arc<Manifest>,
-    pub(super) pointer: Versioned,
+    pub(super) pointer: VersionedValue,
 }
 
 impl Table {
@@ -112,7 +112,7 @@ impl Table {
     }
 
     /// What the manifests say where a pointer may be old; nothing where they say no more than it does.
-    async fn recover_from(&self, pointer: &Versioned) -> Result<Recovered> {
+    async fn recover_from(&self, pointer: &VersionedValue) -> Result<Recovered> {
         match self.recover(Some(pointer)).await {
             Err(e) if e.kind() == ErrorKind::ManifestCorrupted => Ok(Recovered::Nothing),
             recovered => recovered,
@@ -120,7 +120,7 @@ impl Table {
     }
 
     /// The pointer, if there is one.
-    pub(super) async fn pointer(&self) -> Result<Option<(Versioned, Pointer)>> {
+    pub(super) async fn pointer(&self) -> Result<Option<(VersionedValue, Pointer)>> {
         let path = self.path(names::POINTER);
         let register = Register::new(&self.store, &path);
         match register.read_at_most(MAX_POINTER_BYTES).await {

@@ -5,7 +5,7 @@ use object_store::{GetOptions, GetRange, PutMode};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
-use crate::store::cas::{Outcome, Register};
+use crate::store::cas::{CasResult, Register};
 
 /// Checks everything datasets rely on; leaves nothing behind.
 pub async fn check_store(store: &Store) -> Result<()> {
@@ -107,26 +107,26 @@ async fn listing_shows_what_is_there(store: &Store) -> Result<()> {
 async fn conditions_hold(store: &Store) -> Result<()> {
     let register = Register::new(store, "r/value");
     require(register.read().await?.is_none(), "a register begins empty")?;
-    let Outcome::Written(first) = register.create(Bytes::from_static(b"1")).await? else {
+    let CasResult::Won(first) = register.create(Bytes::from_static(b"1")).await? else {
         return require(false, "the first create wins");
     };
     let second = register.create(Bytes::from_static(b"2")).await?;
     require(
-        matches!(second, Outcome::Lost(_)),
+        matches!(second, CasResult::Conflict(_)),
         "the second create loses",
     )?;
-    let Outcome::Written(third) = register.replace(&first, Bytes::from_static(b"3")).await? else {
+    let CasResult::Won(third) = register.replace(&first, Bytes::from_static(b"3")).await? else {
         return require(false, "a replace of what is there wins");
     };
     let stale = register.replace(&first, Bytes::from_static(b"4")).await?;
     require(
-        matches!(stale, Outcome::Lost(_)),
+        matches!(stale, CasResult::Conflict(_)),
         "a replace of what was there loses",
     )?;
     store.delete("r/value").await?;
     let gone = register.replace(&third, Bytes::from_static(b"5")).await?;
     require(
-        matches!(gone, Outcome::Gone),
+        matches!(gone, CasResult::Missing),
         "a replace of what is gone fails",
     )?;
     store.remove_empty_folder("r").await

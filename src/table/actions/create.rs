@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::cas::{Outcome, Register, probe};
+use crate::store::cas::{CasResult, Register, probe_conditional_writes};
 use crate::table::commit::{unknown, unless_certain};
 use crate::table::format::{
     Base64, CommitId, FORMAT, Manifest, Moment, Operation, Pointer, TableSchema,
@@ -65,7 +65,7 @@ pub async fn create(table: &Table, new: NewTable) -> Result<Snapshot> {
     if table.find().await?.is_some() {
         return Err(exists(table));
     }
-    probe(&table.store, table.root()).await?;
+    probe_conditional_writes(&table.store, table.root()).await?;
     let clock = table.store.clock();
     let manifest = new.manifest(clock.new_id(), clock.now());
     let path = table.path(&names::manifest(1));
@@ -74,15 +74,15 @@ pub async fn create(table: &Table, new: NewTable) -> Result<Snapshot> {
         .await
         .map_err(|e| unless_certain(&manifest.commit_id, e))?
     {
-        Outcome::Written(_) => {}
-        Outcome::Lost(_) | Outcome::Gone => return Err(exists(table)),
+        CasResult::Won(_) => {}
+        CasResult::Conflict(_) | CasResult::Missing => return Err(exists(table)),
     }
     let path = table.path(names::POINTER);
     let pointer = Pointer::to(&manifest).to_bytes();
     let placed = Register::new(&table.store, &path).create(pointer).await;
     // With the manifest there, whoever opens the table next places the pointer.
     match placed.map_err(|e| unknown(&manifest.commit_id, e))? {
-        Outcome::Written(pointer) => {
+        CasResult::Won(pointer) => {
             table.observe(1, &manifest.commit_id);
             Ok(Snapshot {
                 manifest: Arc::new(manifest),
@@ -91,7 +91,7 @@ pub async fn create(table: &Table, new: NewTable) -> Result<Snapshot> {
         }
         // Somebody opened the table, placed the pointer and wrote already; or the manifest landed in
         // a slot that a vacuum of another's table had emptied.
-        Outcome::Lost(_) | Outcome::Gone => {
+        CasResult::Conflict(_) | CasResult::Missing => {
             let newest = table.newest().await?;
             match newest.manifest.commit_of(1) {
                 Some(commit_id) if *commit_id == manifest.commit_id => Ok(newest),
