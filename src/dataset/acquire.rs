@@ -16,7 +16,7 @@ use super::intent::{Intent, Operation};
 use super::lease::{Lease, Timing};
 use super::register::{Answer, StoredIntent, Writing, read_intent};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::owner::ProcessId;
+use crate::store::process_id::ProcessId;
 use crate::store::{Condition, Store, path};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);

@@ -14,7 +14,7 @@ use super::steps::Steps;
 use super::{INTENT, MANIFEST};
 use crate::error::{ErrorKind, Result};
 use crate::store::local::{TEMP_PREFIX, is_abandoned};
-use crate::store::owner::ProcessId;
+use crate::store::process_id::ProcessId;
 use crate::store::{OpenUpload, Store, path};
 
 /// What [`clean`] did.

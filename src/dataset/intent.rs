@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::{INTENT, incomplete};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::TEMP_PREFIX;
-use crate::store::owner::ProcessId;
 use crate::store::path;
+use crate::store::process_id::ProcessId;
 use crate::store::stage::StagedWrite;
 
 /// The format that is written. Format 1 had no phases; what is left in it cannot be finished.

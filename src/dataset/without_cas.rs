@@ -15,8 +15,8 @@ use super::lease::Timing;
 use super::steps::Publication;
 use super::{INTENT, MANIFEST, SUCCESS, already_exists, incomplete};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::held::with_guard;
 use crate::store::local::TEMP_PREFIX;
+use crate::store::work_guard::with_guard;
 use crate::store::{Store, path};
 
 /// Publishes staged parts: what is staged is looked at, then marker, parts, manifest, marker, strays.

@@ -19,9 +19,9 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{BackoffConfig, ClientOptions, RetryConfig};
 use url::Url;
 
-use super::counted::Counted;
+use super::counting_store::CountingStore;
 pub use super::credentials::CredentialSource;
-use super::credentials::{self, CachedSource};
+use super::credentials::{self, CachedCredentialProvider};
 use super::gcs::Gcs;
 use super::http::Connector;
 use super::local::LocalStore;
@@ -45,7 +45,7 @@ pub const DEFAULT_MAX_RETRIES: usize = 10;
 const AZURE_EMULATOR_ACCOUNT: &str = "devstoreaccount1";
 
 /// Memory stores begin with this when nobody gave them a name; they live as long as their handles.
-pub const ANONYMOUS_MEMORY: &str = "anonymous-";
+pub const ANONYMOUS_MEMORY_PREFIX: &str = "anonymous-";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scheme {
@@ -82,9 +82,9 @@ impl StoreBuilder {
             .iter()
             .map(|(k, v)| (k.to_ascii_lowercase(), v.clone()))
             .collect();
-        let stall_timeout = seconds(&mut options, "stall_timeout", DEFAULT_STALL_TIMEOUT)?;
-        let publish_lease = seconds(&mut options, "publish_lease", DEFAULT_PUBLISH_LEASE)?;
-        let retry_timeout = seconds(&mut options, "retry_timeout", DEFAULT_RETRY_TIMEOUT)?;
+        let stall_timeout = take_seconds(&mut options, "stall_timeout", DEFAULT_STALL_TIMEOUT)?;
+        let publish_lease = take_seconds(&mut options, "publish_lease", DEFAULT_PUBLISH_LEASE)?;
+        let retry_timeout = take_seconds(&mut options, "retry_timeout", DEFAULT_RETRY_TIMEOUT)?;
         let max_retries = match options.remove("max_retries") {
             None => DEFAULT_MAX_RETRIES,
             Some(text) => text.parse().map_err(|e| {
@@ -94,7 +94,7 @@ impl StoreBuilder {
                 .with_source(e)
             })?,
         };
-        let durable = durability(&mut options, scheme)?;
+        let durable = take_durability(&mut options, scheme)?;
         let builder = Self {
             scheme,
             durable,
@@ -181,14 +181,14 @@ impl StoreBuilder {
             .child(&self.prefix)
     }
 
-    fn unusable(&self, error: &object_store::Error) -> Error {
+    fn configuration_error(&self, error: &object_store::Error) -> Error {
         let text = Secrets::of(&self.options).mask(&crate::error::chain(error));
         Error::invalid(format!("the store cannot be opened: {text}"))
     }
 
     fn memory(&self, metrics: &Arc<Metrics>) -> Store {
-        let objects = memory_named(&self.container);
-        let counted = Counted {
+        let objects = named_memory_store(&self.container);
+        let counted = CountingStore {
             inner: Arc::clone(&objects),
             metrics: Arc::clone(metrics),
         };
@@ -202,7 +202,7 @@ impl StoreBuilder {
         if !self.durable {
             local = local.without_durability();
         }
-        let counted = Counted {
+        let counted = CountingStore {
             inner: local.clone(),
             metrics: Arc::clone(metrics),
         };
@@ -217,7 +217,7 @@ impl StoreBuilder {
             .with_retry(self.retry.clone())
             .with_http_connector(self.connector(metrics));
         for (key, value) in &self.options {
-            let key = AmazonS3ConfigKey::from_str(key).map_err(|e| self.unusable(&e))?;
+            let key = AmazonS3ConfigKey::from_str(key).map_err(|e| self.configuration_error(&e))?;
             builder = builder.with_config(key, value);
         }
         let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
@@ -233,18 +233,19 @@ impl StoreBuilder {
                 }
             }
         }
-        if let Some(source) = self.cached_source(credentials::aws) {
-            builder = builder.with_credentials(source);
+        if let Some(provider) = self.cached_provider(credentials::aws_credential) {
+            builder = builder.with_credentials(provider);
         } else {
             let profile = self.aws_profile.as_deref();
-            let source = credentials::aws_profile(&builder, profile, endpoint.is_some());
-            if let Some(source) = source.map_err(|e| self.unusable(&e))? {
-                builder = builder.with_credentials(source);
+            let profile_provider =
+                credentials::aws_profile_provider(&builder, profile, endpoint.is_some());
+            if let Some(provider) = profile_provider.map_err(|e| self.configuration_error(&e))? {
+                builder = builder.with_credentials(provider);
             }
         }
         let region = builder.get_config_value(&AmazonS3ConfigKey::Region);
         let unsigned = builder.get_config_value(&AmazonS3ConfigKey::SkipSignature);
-        let objects = Arc::new(builder.build().map_err(|e| self.unusable(&e))?);
+        let objects = Arc::new(builder.build().map_err(|e| self.configuration_error(&e))?);
         let cloud = Cloud::S3 {
             objects: Arc::clone(&objects),
             region: region.unwrap_or_else(|| "us-east-1".to_owned()),
@@ -253,17 +254,17 @@ impl StoreBuilder {
         };
         Ok(self
             .store("s3", Arc::clone(&objects) as _, metrics)
-            .with_conditional_store(self.requests(cloud))
+            .with_conditional_store(self.cloud_client(cloud))
             .with_multipart(objects)
             .with_http_service())
     }
 
-    fn cached_source<C>(
+    fn cached_provider<C>(
         &self,
         convert: fn(&HashMap<String, String>) -> Result<C, &'static str>,
-    ) -> Option<Arc<CachedSource<C>>> {
+    ) -> Option<Arc<CachedCredentialProvider<C>>> {
         let source = Arc::clone(self.credentials.as_ref()?);
-        let cached = CachedSource::new(source, Arc::clone(&self.clock), convert);
+        let cached = CachedCredentialProvider::new(source, Arc::clone(&self.clock), convert);
         Some(Arc::new(cached))
     }
 
@@ -274,31 +275,31 @@ impl StoreBuilder {
             .with_retry(self.retry.clone())
             .with_http_connector(self.connector(metrics));
         for (key, value) in &self.options {
-            let key = AzureConfigKey::from_str(key).map_err(|e| self.unusable(&e))?;
+            let key = AzureConfigKey::from_str(key).map_err(|e| self.configuration_error(&e))?;
             builder = builder.with_config(key, value);
         }
-        if let Some(source) = self.cached_source(credentials::azure) {
-            builder = builder.with_credentials(source);
-        } else if let Some(source) = credentials::azure_without(&builder) {
-            builder = builder.with_credentials(source);
+        if let Some(provider) = self.cached_provider(credentials::azure_credential) {
+            builder = builder.with_credentials(provider);
+        } else if let Some(provider) = credentials::azure_no_credentials(&builder) {
+            builder = builder.with_credentials(provider);
         }
         // No multipart here: blocks staged by two writers of one blob replace one another.
         let account = builder.get_config_value(&AzureConfigKey::AccountName);
         let unsigned = builder.get_config_value(&AzureConfigKey::SkipSignature);
-        let objects = Arc::new(builder.build().map_err(|e| self.unusable(&e))?);
+        let objects = Arc::new(builder.build().map_err(|e| self.configuration_error(&e))?);
         let cloud = Cloud::Azure {
             objects: Arc::clone(&objects),
             account: account.unwrap_or_else(|| AZURE_EMULATOR_ACCOUNT.to_owned()),
             signed: unsigned.as_deref() != Some("true"),
         };
-        let abilities = Capabilities {
+        let capabilities = Capabilities {
             suffix_ranges: false,
             ..Capabilities::FULL
         };
         let clock = Arc::clone(&self.clock);
         Ok(
-            Store::from_object_store("az", objects, abilities, Arc::clone(metrics), clock)
-                .with_conditional_store(self.requests(cloud))
+            Store::from_object_store("az", objects, capabilities, Arc::clone(metrics), clock)
+                .with_conditional_store(self.cloud_client(cloud))
                 .with_http_service(),
         )
     }
@@ -310,21 +311,21 @@ impl StoreBuilder {
             .with_retry(self.retry.clone())
             .with_http_connector(self.connector(metrics));
         for (key, value) in &self.options {
-            let key = GoogleConfigKey::from_str(key).map_err(|e| self.unusable(&e))?;
+            let key = GoogleConfigKey::from_str(key).map_err(|e| self.configuration_error(&e))?;
             builder = builder.with_config(key, value);
         }
-        if let Some(source) = self.cached_source(credentials::gcp) {
-            builder = builder.with_credentials(source);
+        if let Some(provider) = self.cached_provider(credentials::gcp_credential) {
+            builder = builder.with_credentials(provider);
         }
         let unsigned = builder.get_config_value(&GoogleConfigKey::SkipSignature);
-        let objects = Arc::new(builder.build().map_err(|e| self.unusable(&e))?);
+        let objects = Arc::new(builder.build().map_err(|e| self.configuration_error(&e))?);
         let cloud = Cloud::Gcs {
             objects: Arc::clone(&objects),
             signed: unsigned.as_deref() != Some("true"),
         };
         Ok(self
             .store("gs", Arc::new(Gcs(Arc::clone(&objects))), metrics)
-            .with_conditional_store(self.requests(cloud))
+            .with_conditional_store(self.cloud_client(cloud))
             .with_multipart(objects)
             .with_http_service())
     }
@@ -337,7 +338,7 @@ impl StoreBuilder {
         }
     }
 
-    fn requests(&self, cloud: Cloud) -> Arc<CloudClient> {
+    fn cloud_client(&self, cloud: Cloud) -> Arc<CloudClient> {
         Arc::new(CloudClient {
             cloud,
             clock: Arc::clone(&self.clock),
@@ -364,8 +365,8 @@ impl StoreBuilder {
 
 /// Whether an endpoint is Amazon's own.
 fn is_aws(endpoint: &str) -> bool {
-    let host = Url::parse(endpoint).ok();
-    let host = host.as_ref().and_then(Url::host_str).unwrap_or_default();
+    let url = Url::parse(endpoint).ok();
+    let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
     host.ends_with(".amazonaws.com") || host.ends_with(".amazonaws.com.cn")
 }
 
@@ -377,7 +378,7 @@ fn client_options() -> ClientOptions {
         .with_config(ClientConfigKey::PoolMaxIdlePerHost, "64")
 }
 
-fn seconds(
+fn take_seconds(
     options: &mut BTreeMap<String, String>,
     name: &str,
     default: Duration,
@@ -397,7 +398,7 @@ fn seconds(
 }
 
 /// Takes the option `durability`: whether writes to local files wait for the disk.
-fn durability(options: &mut BTreeMap<String, String>, scheme: Scheme) -> Result<bool> {
+fn take_durability(options: &mut BTreeMap<String, String>, scheme: Scheme) -> Result<bool> {
     let Some(text) = options.remove("durability") else {
         return Ok(true);
     };
@@ -475,19 +476,19 @@ fn percent_decode(text: &str) -> Result<String> {
 }
 
 /// Named stores live as long as the process, anonymous ones as long as somebody holds them.
-fn memory_named(name: &str) -> Arc<MemoryStore> {
+fn named_memory_store(name: &str) -> Arc<MemoryStore> {
     #[derive(Default)]
     struct Memories {
         named: HashMap<String, Arc<MemoryStore>>,
         anonymous: HashMap<String, Weak<MemoryStore>>,
     }
     static MEMORIES: LazyLock<Mutex<Memories>> = LazyLock::new(Mutex::default);
-    let mut all = MEMORIES.lock().unwrap_or_else(PoisonError::into_inner);
-    if !name.starts_with(ANONYMOUS_MEMORY) {
-        return Arc::clone(all.named.entry(name.to_owned()).or_default());
+    let mut stores = MEMORIES.lock().unwrap_or_else(PoisonError::into_inner);
+    if !name.starts_with(ANONYMOUS_MEMORY_PREFIX) {
+        return Arc::clone(stores.named.entry(name.to_owned()).or_default());
     }
-    all.anonymous.retain(|_, store| store.strong_count() > 0);
-    let slot = all.anonymous.entry(name.to_owned()).or_default();
+    stores.anonymous.retain(|_, store| store.strong_count() > 0);
+    let slot = stores.anonymous.entry(name.to_owned()).or_default();
     slot.upgrade().unwrap_or_else(|| {
         let fresh = Arc::default();
         *slot = Arc::downgrade(&fresh);

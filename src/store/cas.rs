@@ -12,7 +12,7 @@ use object_store::{GetOptions, PutMode, UpdateVersion};
 use twox_hash::XxHash3_64;
 
 use super::local::TEMP_PREFIX;
-use super::owner::ProcessId;
+use super::process_id::ProcessId;
 use super::{Store, path};
 use crate::error::{Error, ErrorKind, Result};
 

@@ -12,7 +12,7 @@ use object_store::{CopyMode, MultipartId, PutMode, PutResult, UpdateVersion};
 
 use super::Store;
 use super::limit::SendLimit;
-use super::metrics::Request;
+use super::metrics::RequestKind;
 use super::probe::Probe;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -218,12 +218,12 @@ impl Store {
     pub(super) async fn delete_version(&self, path: &str, e_tag: Option<&str>) -> Result<()> {
         let key = self.key(path)?;
         if let Some(local) = &self.inner.local {
-            self.count_request(Request::Delete);
+            self.count_request(RequestKind::Delete);
             return self.send_once(path, local.delete_if(&key, e_tag)).await;
         }
         match &self.inner.conditional_store {
             Some(conditional_store) => {
-                self.count_request(Request::Delete);
+                self.count_request(RequestKind::Delete);
                 self.send_once(path, conditional_store.delete_if(&key, e_tag))
                     .await
             }
@@ -232,9 +232,9 @@ impl Store {
     }
 
     /// Counts a request that passes neither the HTTP service nor the counting store.
-    fn count_request(&self, kind: Request) {
+    fn count_request(&self, kind: RequestKind) {
         if !self.inner.is_http {
-            self.inner.metrics.request(kind, 0);
+            self.inner.metrics.count_request(kind, 0);
         }
     }
 
@@ -257,7 +257,7 @@ impl Store {
                 operation: "copy_if".to_owned(),
                 implementer: self.inner.name.to_owned(),
             };
-            self.count_request(Request::Copy);
+            self.count_request(RequestKind::Copy);
             let request = async { copy.await.unwrap_or_else(|| Err(unsupported())) };
             match self.send_once(from, request).await {
                 Err(e) if e.kind() == ErrorKind::CapabilityNotSupported => {}
@@ -283,7 +283,7 @@ impl Store {
         let (source, target) = (self.key(from)?, self.key(to)?);
         self.check_condition(to, condition).await?;
         if let Some(conditional_store) = &self.inner.conditional_store {
-            self.count_request(Request::Copy);
+            self.count_request(RequestKind::Copy);
             let request = async {
                 let copy = conditional_store
                     .copy_if(&source, Some(e_tag), &target, condition)
@@ -333,7 +333,7 @@ impl Store {
                 content_id: id.clone(),
             })
             .collect();
-        self.count_request(Request::Post);
+        self.count_request(RequestKind::Post);
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
         let mut sent_condition = condition;
         if *condition != Condition::Always && !self.condition_support(folder).await?.complete {
@@ -370,7 +370,7 @@ impl Store {
             return Err(Error::new(ErrorKind::CapabilityNotSupported, message).with_path(path));
         };
         let (key, upload) = (self.key(path)?, upload.to_owned());
-        self.count_request(Request::List);
+        self.count_request(RequestKind::List);
         self.retry_idempotent(path, || conditional_store.list_parts(&key, &upload))
             .await
     }
@@ -382,7 +382,7 @@ impl Store {
             return Ok(Vec::new());
         };
         let key = self.folder_key(folder)?;
-        self.count_request(Request::List);
+        self.count_request(RequestKind::List);
         let uploads = self
             .retry_idempotent(folder, || conditional_store.list_uploads(&key))
             .await?;

@@ -32,21 +32,21 @@ pub trait CredentialSource: Debug + Send + Sync + 'static {
 }
 
 /// A credential and when it expires.
-type Cached<C> = Option<(Arc<C>, Option<DateTime<Utc>>)>;
+type CachedCredential<C> = Option<(Arc<C>, Option<DateTime<Utc>>)>;
 
 /// Takes one cloud's credential out of named values; says what is needed where it is not there.
 type Convert<C> = fn(&HashMap<String, String>) -> Result<C, &'static str>;
 
 /// Credentials of a [`CredentialSource`], kept until shortly before they expire.
 #[derive(Debug)]
-pub(super) struct CachedSource<C> {
+pub(super) struct CachedCredentialProvider<C> {
     source: Arc<dyn CredentialSource>,
     clock: Arc<dyn Clock>,
     convert: Convert<C>,
-    cached: Mutex<Cached<C>>,
+    cached: Mutex<CachedCredential<C>>,
 }
 
-impl<C> CachedSource<C> {
+impl<C> CachedCredentialProvider<C> {
     pub(super) fn new(
         source: Arc<dyn CredentialSource>,
         clock: Arc<dyn Clock>,
@@ -62,7 +62,7 @@ impl<C> CachedSource<C> {
 }
 
 #[async_trait]
-impl<C: Debug + Send + Sync + 'static> CredentialProvider for CachedSource<C> {
+impl<C: Debug + Send + Sync + 'static> CredentialProvider for CachedCredentialProvider<C> {
     type Credential = C;
 
     async fn get_credential(&self) -> object_store::Result<Arc<C>> {
@@ -98,44 +98,50 @@ impl<C: Debug + Send + Sync + 'static> CredentialProvider for CachedSource<C> {
     }
 }
 
-fn value(values: &HashMap<String, String>, names: &[&str]) -> Option<String> {
+fn find_value(values: &HashMap<String, String>, names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| values.get(*name)).cloned()
 }
 
 /// `access_key_id` and `secret_access_key`, and where there is one `session_token`.
-pub(super) fn aws(values: &HashMap<String, String>) -> Result<AwsCredential, &'static str> {
-    let key_id = value(values, &["access_key_id", "aws_access_key_id"]);
-    let secret_key = value(values, &["secret_access_key", "aws_secret_access_key"]);
+pub(super) fn aws_credential(
+    values: &HashMap<String, String>,
+) -> Result<AwsCredential, &'static str> {
+    let key_id = find_value(values, &["access_key_id", "aws_access_key_id"]);
+    let secret_key = find_value(values, &["secret_access_key", "aws_secret_access_key"]);
     let token = ["session_token", "aws_session_token", "token", "aws_token"];
     match (key_id, secret_key) {
         (Some(key_id), Some(secret_key)) => Ok(AwsCredential {
             key_id,
             secret_key,
-            token: value(values, &token),
+            token: find_value(values, &token),
         }),
         _ => Err("access_key_id and secret_access_key"),
     }
 }
 
 /// One of `bearer_token`, `sas_token` and `account_key`.
-pub(super) fn azure(values: &HashMap<String, String>) -> Result<AzureCredential, &'static str> {
-    if let Some(token) = value(values, &["bearer_token", "access_token", "token"]) {
+pub(super) fn azure_credential(
+    values: &HashMap<String, String>,
+) -> Result<AzureCredential, &'static str> {
+    if let Some(token) = find_value(values, &["bearer_token", "access_token", "token"]) {
         return Ok(AzureCredential::BearerToken(token));
     }
-    if let Some(token) = value(values, &["sas_token", "sas_key"]) {
+    if let Some(token) = find_value(values, &["sas_token", "sas_key"]) {
         let query = token.trim_start_matches('?').as_bytes();
         let pairs = url::form_urlencoded::parse(query).into_owned().collect();
         return Ok(AzureCredential::SASToken(pairs));
     }
-    let key = value(values, &["account_key", "access_key"]);
-    let key = key.and_then(|key| AzureAccessKey::try_new(&key).ok());
+    let encoded_key = find_value(values, &["account_key", "access_key"]);
+    let key = encoded_key.and_then(|key| AzureAccessKey::try_new(&key).ok());
     key.map(AzureCredential::AccessKey)
         .ok_or("bearer_token, sas_token or account_key")
 }
 
 /// `bearer_token`.
-pub(super) fn gcp(values: &HashMap<String, String>) -> Result<GcpCredential, &'static str> {
-    let bearer = value(values, &["bearer_token", "access_token", "token"]);
+pub(super) fn gcp_credential(
+    values: &HashMap<String, String>,
+) -> Result<GcpCredential, &'static str> {
+    let bearer = find_value(values, &["bearer_token", "access_token", "token"]);
     bearer
         .map(|bearer| GcpCredential { bearer })
         .ok_or("bearer_token")
@@ -151,47 +157,49 @@ fn unauthenticated(error: Error) -> object_store::Error {
 
 /// Credentials where `object_store` would go and ask a metadata service that may not be there: those of
 /// a profile.
-pub(super) fn aws_profile(
+pub(super) fn aws_profile_provider(
     builder: &AmazonS3Builder,
     profile: Option<&str>,
     custom_endpoint: bool,
 ) -> object_store::Result<Option<AwsCredentialProvider>> {
-    let set = |key| {
+    let is_set = |key| {
         let value = builder.get_config_value(&key);
         value.is_some_and(|v| !v.is_empty() && v != "false")
     };
-    let env = |name| std::env::var_os(name).is_some();
+    let has_env = |name| std::env::var_os(name).is_some();
     if profile.is_none()
-        && (set(AmazonS3ConfigKey::AccessKeyId)
-            || set(AmazonS3ConfigKey::SkipSignature)
-            || env("AWS_WEB_IDENTITY_TOKEN_FILE")
-            || env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
-            || env("AWS_CONTAINER_CREDENTIALS_FULL_URI"))
+        && (is_set(AmazonS3ConfigKey::AccessKeyId)
+            || is_set(AmazonS3ConfigKey::SkipSignature)
+            || has_env("AWS_WEB_IDENTITY_TOKEN_FILE")
+            || has_env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+            || has_env("AWS_CONTAINER_CREDENTIALS_FULL_URI"))
     {
         return Ok(None);
     }
-    let otherwise: AwsCredentialProvider = if custom_endpoint {
+    let fallback: AwsCredentialProvider = if custom_endpoint {
         Arc::new(NoCredentials::new(
             "set aws_access_key_id and aws_secret_access_key, a profile, or aws_skip_signature=true",
         ))
     } else {
         Arc::clone(builder.clone().build()?.credentials())
     };
-    let named = profile.map(ToOwned::to_owned);
-    let named = named.or_else(|| std::env::var("AWS_PROFILE").ok());
-    Ok(Some(Arc::new(Profile {
-        named: named.is_some(),
-        name: named.unwrap_or_else(|| "default".to_owned()),
-        otherwise,
+    let explicit_name = profile.map(ToOwned::to_owned);
+    let profile_name = explicit_name.or_else(|| std::env::var("AWS_PROFILE").ok());
+    Ok(Some(Arc::new(ProfileCredentialProvider {
+        is_explicit: profile_name.is_some(),
+        name: profile_name.unwrap_or_else(|| "default".to_owned()),
+        fallback,
         loaded: OnceCell::new(),
     })))
 }
 
 /// The answer of an account at a custom endpoint without credentials.
-pub(super) fn azure_without(builder: &MicrosoftAzureBuilder) -> Option<AzureCredentialProvider> {
+pub(super) fn azure_no_credentials(
+    builder: &MicrosoftAzureBuilder,
+) -> Option<AzureCredentialProvider> {
     let is_set = |key| builder.get_config_value(&key).is_some();
     let is_true = |key| builder.get_config_value(&key).is_some_and(|v| v == "true");
-    let given = [
+    let credential_keys = [
         AzureConfigKey::AccessKey,
         AzureConfigKey::SasKey,
         AzureConfigKey::Token,
@@ -199,14 +207,14 @@ pub(super) fn azure_without(builder: &MicrosoftAzureBuilder) -> Option<AzureCred
         AzureConfigKey::MsiEndpoint,
         AzureConfigKey::FederatedTokenFile,
     ];
-    let other = [
+    let flag_keys = [
         AzureConfigKey::SkipSignature,
         AzureConfigKey::UseEmulator,
         AzureConfigKey::UseAzureCli,
     ];
     if !is_set(AzureConfigKey::Endpoint)
-        || given.into_iter().any(is_set)
-        || other.into_iter().any(is_true)
+        || credential_keys.into_iter().any(is_set)
+        || flag_keys.into_iter().any(is_true)
     {
         return None;
     }
@@ -217,17 +225,17 @@ pub(super) fn azure_without(builder: &MicrosoftAzureBuilder) -> Option<AzureCred
 
 /// The credentials of a profile, read at the first request.
 #[derive(Debug)]
-struct Profile {
+struct ProfileCredentialProvider {
     name: String,
     /// Somebody asked for this profile.
-    named: bool,
+    is_explicit: bool,
     /// Asked where the profile is not there and nobody asked for it.
-    otherwise: AwsCredentialProvider,
+    fallback: AwsCredentialProvider,
     loaded: OnceCell<Option<Arc<AwsCredential>>>,
 }
 
 #[async_trait]
-impl CredentialProvider for Profile {
+impl CredentialProvider for ProfileCredentialProvider {
     type Credential = AwsCredential;
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
@@ -238,14 +246,14 @@ impl CredentialProvider for Profile {
         };
         match self.loaded.get_or_try_init(load).await? {
             Some(credential) => Ok(Arc::clone(credential)),
-            None if self.named => Err(unauthenticated(Error::new(
+            None if self.is_explicit => Err(unauthenticated(Error::new(
                 ErrorKind::PermissionDenied,
                 format!(
                     "the shared credentials file has no keys of the AWS profile {:?}",
                     self.name
                 ),
             ))),
-            None => self.otherwise.get_credential().await,
+            None => self.fallback.get_credential().await,
         }
     }
 }

@@ -38,7 +38,7 @@ pub enum DiskChange {
 /// Is told of every change of the file system, for tests of what a loss of power leaves.
 pub trait DiskJournal: std::fmt::Debug + Send + Sync + 'static {
     /// Takes note of a change that was made.
-    fn note(&self, change: DiskChange);
+    fn record(&self, change: DiskChange);
 }
 
 impl LocalStore {
@@ -73,11 +73,11 @@ impl LocalStore {
             .collect();
         fs::create_dir_all(folder)?;
         if self.durable {
-            for made in missing.iter().rev() {
-                let above = made.parent().unwrap_or(made);
-                File::open(above)?.sync_all()?;
-                self.note(|| DiskChange::MakeFolder(made.to_path_buf()));
-                self.note(|| DiskChange::SyncFolder(above.to_owned()));
+            for created in missing.iter().rev() {
+                let parent = created.parent().unwrap_or(created);
+                File::open(parent)?.sync_all()?;
+                self.record_change(|| DiskChange::MakeFolder(created.to_path_buf()));
+                self.record_change(|| DiskChange::SyncFolder(parent.to_owned()));
             }
         }
         Ok(())
@@ -90,15 +90,15 @@ impl LocalStore {
             if self.journal.is_some() {
                 let path = self.resolve(key)?;
                 let content = fs::read(&path).map_err(|e| failed(key, e))?;
-                self.note(|| DiskChange::SyncFile(path, content));
+                self.record_change(|| DiskChange::SyncFile(path, content));
             }
         }
         Ok(())
     }
 
-    pub(super) fn note(&self, change: impl FnOnce() -> DiskChange) {
+    pub(super) fn record_change(&self, change: impl FnOnce() -> DiskChange) {
         if let Some(journal) = &self.journal {
-            journal.note(change());
+            journal.record(change());
         }
     }
 
@@ -113,7 +113,7 @@ impl LocalStore {
                 Err(e) if e.kind() == IoKind::NotFound => {}
                 synced => synced.map_err(|e| failed(key, e))?,
             }
-            self.note(|| DiskChange::SyncFolder(folder.to_owned()));
+            self.record_change(|| DiskChange::SyncFolder(folder.to_owned()));
         }
         Ok(())
     }

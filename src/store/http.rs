@@ -23,7 +23,7 @@ use object_store::{ClientOptions, PutPayload};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::limit;
-use super::metrics::{Metrics, Request};
+use super::metrics::{Metrics, RequestKind};
 use crate::clock::Clock;
 
 /// Requests of one store that may be under way at once while nothing throttles.
@@ -95,7 +95,7 @@ impl HttpService for Service {
         limit::permit()?;
         let sent = req.body().content_length() as u64;
         let (client, kind) = (self.client()?, kind_of(&req));
-        self.metrics.request(kind, sent);
+        self.metrics.count_request(kind, sent);
         let progress = Arc::new(Progress::new(&self.clock, sent));
         let req = watch_body(req, &progress);
         let answer = tokio::select! {
@@ -103,12 +103,12 @@ impl HttpService for Service {
             waited = progress.stall(self.stall_timeout) => Err(stalled(waited)),
         };
         let response = answer.inspect_err(|e| {
-            self.metrics.failed_attempt();
+            self.metrics.count_retry();
             limit::note_failure(|| format!("met {}", crate::error::chain(e)));
         })?;
         let status = response.status();
         if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
-            self.metrics.failed_attempt();
+            self.metrics.count_retry();
             limit::note_failure(|| format!("was answered {status}"));
         }
         let throttled =
@@ -218,7 +218,7 @@ fn watch_body(mut req: HttpRequest, progress: &Arc<Progress>) -> HttpRequest {
     req
 }
 
-fn kind_of(req: &HttpRequest) -> Request {
+fn kind_of(req: &HttpRequest) -> RequestKind {
     let query = req.uri().query().unwrap_or_default();
     match *req.method() {
         Method::GET
@@ -226,21 +226,21 @@ fn kind_of(req: &HttpRequest) -> Request {
                 || query.contains("comp=list")
                 || query.contains("delimiter=") =>
         {
-            Request::List
+            RequestKind::List
         }
-        Method::GET => Request::Get,
-        Method::HEAD => Request::Head,
+        Method::GET => RequestKind::Get,
+        Method::HEAD => RequestKind::Head,
         Method::PUT
             if req
                 .headers()
                 .keys()
                 .any(|h| h.as_str().ends_with("copy-source")) =>
         {
-            Request::Copy
+            RequestKind::Copy
         }
-        Method::PUT => Request::Put,
-        Method::DELETE => Request::Delete,
-        _ => Request::Post,
+        Method::PUT => RequestKind::Put,
+        Method::DELETE => RequestKind::Delete,
+        _ => RequestKind::Post,
     }
 }
 
@@ -304,7 +304,7 @@ impl Limit {
 /// A response body that is counted and fails when nothing arrives for too long.
 struct WatchedBody {
     inner: HttpResponseBody,
-    kind: Request,
+    kind: RequestKind,
     metrics: Arc<Metrics>,
     clock: Arc<dyn Clock>,
     stall_timeout: Duration,
@@ -324,7 +324,8 @@ impl Body for WatchedBody {
         if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) {
             self.alarm = Mutex::new(None);
             if let Some(bytes) = frame.as_ref().and_then(|f| f.as_ref().ok()?.data_ref()) {
-                self.metrics.received(self.kind, bytes.len() as u64);
+                self.metrics
+                    .count_received_bytes(self.kind, bytes.len() as u64);
             }
             return Poll::Ready(frame);
         }

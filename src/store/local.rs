@@ -30,7 +30,7 @@ use super::condition::Condition;
 pub use super::durability::{DiskChange, DiskJournal};
 use super::failure::{escapes, exists, failed, generic};
 use super::lock;
-use super::owner::ProcessId;
+use super::process_id::ProcessId;
 use crate::clock::Clock;
 
 /// Names of files that are being written begin so.
@@ -122,7 +122,7 @@ impl LocalStore {
             other => other,
         };
         let file = opened.map_err(|e| failed(&key, e))?;
-        self.note(|| DiskChange::Create(path.clone()));
+        self.record_change(|| DiskChange::Create(path.clone()));
         Ok((file, key))
     }
 
@@ -143,7 +143,7 @@ impl LocalStore {
             }
             other => other.map_err(|e| failed(from, e))?,
         }
-        self.note(|| DiskChange::Rename(source.clone(), target.clone()));
+        self.record_change(|| DiskChange::Rename(source.clone(), target.clone()));
         self.sync_folder_of(to, &target)
     }
 
@@ -158,13 +158,13 @@ impl LocalStore {
             _ => Err(e),
         });
         match linked {
-            Ok(()) => self.note(|| DiskChange::Link(source.clone(), target.clone())),
+            Ok(()) => self.record_change(|| DiskChange::Link(source.clone(), target.clone())),
             Err(e) if e.kind() == IoKind::AlreadyExists => return Err(exists(to, e)),
             Err(e) if e.kind() == IoKind::NotFound => return Err(failed(from, e)),
             // File systems without links still have an exclusive rename.
             Err(_) => {
                 rename_exclusive(&source, &target, to)?;
-                self.note(|| DiskChange::Rename(source.clone(), target.clone()));
+                self.record_change(|| DiskChange::Rename(source.clone(), target.clone()));
             }
         }
         self.sync_folder_of(to, &target)
@@ -178,7 +178,7 @@ impl LocalStore {
 
     pub(super) fn unlink_unsynced(&self, key: &Path, path: &FsPath) -> Result<()> {
         fs::remove_file(path).map_err(|e| failed(key, e))?;
-        self.note(|| DiskChange::Unlink(path.to_owned()));
+        self.record_change(|| DiskChange::Unlink(path.to_owned()));
         Ok(())
     }
 

@@ -20,7 +20,7 @@ use super::cas::content_tag;
 use super::condition::Condition;
 use super::failure::{changed, failed};
 use super::local::{DiskChange, LocalStore, etag};
-use super::owner::ProcessId;
+use super::process_id::ProcessId;
 
 /// How often and how long a change waits for another one of the same file. Changes take microseconds; who holds a
 /// lock for longer does so on purpose.
@@ -176,7 +176,7 @@ impl LocalStore {
                 _ => Err(e),
             });
             if is_new && result.is_ok() {
-                self.note(|| DiskChange::Create(path.clone()));
+                self.record_change(|| DiskChange::Create(path.clone()));
             }
             match result.map_err(|e| failed(key, e))? {
                 LockAttempt::Busy => return Ok(None),

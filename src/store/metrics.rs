@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The kinds of request that are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Request {
+pub enum RequestKind {
     /// Read an object or a range of it.
     Get,
     /// Write an object or a piece of a multipart upload.
@@ -22,14 +22,14 @@ pub enum Request {
 }
 
 /// The kinds, and the names of their counters of requests and of bytes.
-const KINDS: [(Request, &str, &str); 7] = [
-    (Request::Get, "get", "get_bytes"),
-    (Request::Put, "put", "put_bytes"),
-    (Request::Head, "head", "head_bytes"),
-    (Request::List, "list", "list_bytes"),
-    (Request::Delete, "delete", "delete_bytes"),
-    (Request::Copy, "copy", "copy_bytes"),
-    (Request::Post, "post", "post_bytes"),
+const KINDS: [(RequestKind, &str, &str); 7] = [
+    (RequestKind::Get, "get", "get_bytes"),
+    (RequestKind::Put, "put", "put_bytes"),
+    (RequestKind::Head, "head", "head_bytes"),
+    (RequestKind::List, "list", "list_bytes"),
+    (RequestKind::Delete, "delete", "delete_bytes"),
+    (RequestKind::Copy, "copy", "copy_bytes"),
+    (RequestKind::Post, "post", "post_bytes"),
 ];
 
 /// What is counted of one kind.
@@ -49,20 +49,22 @@ pub struct Metrics {
 
 impl Metrics {
     /// Counts one request that sends `sent` bytes of body.
-    pub fn request(&self, kind: Request, sent: u64) {
+    pub fn count_request(&self, kind: RequestKind, body_bytes: u64) {
         let counters = self.counters(kind);
         counters.requests.fetch_add(1, Ordering::Relaxed);
-        counters.bytes_written.fetch_add(sent, Ordering::Relaxed);
+        counters
+            .bytes_written
+            .fetch_add(body_bytes, Ordering::Relaxed);
     }
 
     /// Counts bytes of answers' bodies.
-    pub fn received(&self, kind: Request, bytes: u64) {
+    pub fn count_received_bytes(&self, kind: RequestKind, bytes: u64) {
         let read = &self.counters(kind).bytes_read;
         read.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Counts an attempt that failed in a way that is tried again.
-    pub fn failed_attempt(&self) {
+    pub fn count_retry(&self) {
         self.retries.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -72,7 +74,7 @@ impl Metrics {
         let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         let sum =
             |cell: fn(&Counters) -> &AtomicU64| self.kinds.iter().map(|c| load(cell(c))).sum();
-        let mut all = vec![
+        let mut totals = vec![
             ("requests", sum(|c| &c.requests)),
             ("bytes_read", sum(|c| &c.bytes_read)),
             ("bytes_written", sum(|c| &c.bytes_written)),
@@ -80,11 +82,11 @@ impl Metrics {
         ];
         for (kind, requests, bytes) in KINDS {
             let counters = self.counters(kind);
-            all.push((requests, load(&counters.requests)));
-            let moved = load(&counters.bytes_read) + load(&counters.bytes_written);
-            all.push((bytes, moved));
+            totals.push((requests, load(&counters.requests)));
+            let total_bytes = load(&counters.bytes_read) + load(&counters.bytes_written);
+            totals.push((bytes, total_bytes));
         }
-        all
+        totals
     }
 
     /// Sets every counter to zero.
@@ -101,7 +103,7 @@ impl Metrics {
         }
     }
 
-    fn counters(&self, kind: Request) -> &Counters {
+    fn counters(&self, kind: RequestKind) -> &Counters {
         &self.kinds[kind as usize]
     }
 }
@@ -115,8 +117,8 @@ mod tests {
         let metrics = Metrics::default();
         for (number, (kind, ..)) in (1..).zip(KINDS) {
             for _ in 0..number {
-                metrics.request(kind, 10);
-                metrics.received(kind, 1);
+                metrics.count_request(kind, 10);
+                metrics.count_received_bytes(kind, 1);
             }
         }
         let counted: std::collections::HashMap<_, _> = metrics.snapshot().into_iter().collect();

@@ -13,17 +13,16 @@
 //! [`ErrorKind::Unavailable`]: crate::error::ErrorKind::Unavailable
 //! [`ErrorKind::Conflict`]: crate::error::ErrorKind::Conflict
 
-mod abilities;
 pub mod builder;
+mod capabilities;
 pub mod cas;
 mod cloud;
 mod condition;
-mod counted;
+mod counting_store;
 mod credentials;
 mod durability;
 mod failure;
 mod gcs;
-pub mod held;
 mod http;
 mod limit;
 mod listing;
@@ -32,14 +31,15 @@ mod lock;
 pub mod memory;
 pub mod metrics;
 mod objects;
-pub mod owner;
 pub mod path;
 mod probe;
+pub mod process_id;
 mod profile;
 mod requests;
 pub mod secrets;
 pub mod stage;
 mod upload;
+pub mod work_guard;
 mod xml;
 
 use std::any::Any;
@@ -51,8 +51,8 @@ use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
-pub use self::abilities::Capabilities;
 pub use self::builder::StoreBuilder;
+pub use self::capabilities::Capabilities;
 pub use self::condition::{
     Condition, ConditionSupport, ConditionalStore, OpenUpload, UploadedPart,
 };

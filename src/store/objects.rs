@@ -16,7 +16,7 @@ use object_store::{
 };
 
 use super::condition::Condition;
-use super::metrics::Request;
+use super::metrics::RequestKind;
 use super::{Folder, Store, limit};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -50,7 +50,7 @@ impl Store {
             if self.inner.counts_reads {
                 self.inner
                     .metrics
-                    .received(Request::Get, bytes.len() as u64);
+                    .count_received_bytes(RequestKind::Get, bytes.len() as u64);
             }
             Ok(Some((bytes, meta)))
         });

@@ -15,7 +15,7 @@ const MAX_SEGMENT_BYTES: usize = 255;
 /// backslashes, NUL and control characters, keys above 1024 and names above 255 bytes.
 pub fn parse(path: &str) -> Result<Path> {
     if path.is_empty() {
-        return Err(refused(path, "is empty"));
+        return Err(invalid_path(path, "is empty"));
     }
     parse_folder(path)
 }
@@ -31,7 +31,7 @@ pub fn normalize(path: &str) -> Result<String> {
         .collect();
     let normal = segments.join("/");
     if normal.is_empty() {
-        return Err(refused(path, "is empty"));
+        return Err(invalid_path(path, "is empty"));
     }
     parse_folder(&normal)?;
     Ok(normal)
@@ -43,7 +43,7 @@ pub fn parse_folder(path: &str) -> Result<Path> {
         return Ok(Path::ROOT);
     }
     if path.len() > MAX_KEY_BYTES {
-        return Err(refused(path, "is longer than 1024 bytes"));
+        return Err(invalid_path(path, "is longer than 1024 bytes"));
     }
     for segment in path.split('/') {
         let fault = match segment {
@@ -55,13 +55,13 @@ pub fn parse_folder(path: &str) -> Result<Path> {
             _ => None,
         };
         if let Some(fault) = fault {
-            return Err(refused(path, fault));
+            return Err(invalid_path(path, fault));
         }
     }
-    Path::parse(path).map_err(|e| refused(path, "is not a valid object key").with_source(e))
+    Path::parse(path).map_err(|e| invalid_path(path, "is not a valid object key").with_source(e))
 }
 
-fn refused(path: &str, fault: &str) -> Error {
+fn invalid_path(path: &str, fault: &str) -> Error {
     Error::new(ErrorKind::InvalidPath, format!("path {path:?} {fault}")).with_path(path)
 }
 

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use super::Store;
 use super::condition::{Condition, is_same_e_tag};
 use super::failure::disk_error;
-use super::owner::ProcessId;
+use super::process_id::ProcessId;
 use super::upload::{InFlightBudget, Permit};
 pub use super::upload::{Uploader, temp_path_in};
 use crate::error::{Error, ErrorKind, Result};

@@ -25,7 +25,7 @@ impl Journal {
 }
 
 impl DiskJournal for Journal {
-    fn note(&self, change: DiskChange) {
+    fn record(&self, change: DiskChange) {
         self.0.lock().unwrap().push(change);
     }
 }
