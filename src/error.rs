@@ -139,7 +139,10 @@ impl Error {
     /// The same error for somebody else; causes are told in the message.
     #[must_use]
     pub fn duplicate(&self) -> Self {
-        let cause = self.source.as_ref().map(|cause| chain(&**cause));
+        let cause = self
+            .source
+            .as_ref()
+            .map(|cause| format_error_chain(&**cause));
         let message = match cause {
             Some(cause) if !self.message.contains(&cause) => format!("{}: {cause}", self.message),
             _ => self.message.clone(),
@@ -196,7 +199,7 @@ impl StdError for Error {
 }
 
 /// Every message of a chain of causes, outermost first, repeats left out.
-pub fn chain(error: &(dyn StdError + 'static)) -> String {
+pub fn format_error_chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

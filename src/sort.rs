@@ -19,8 +19,8 @@ use arrow_select::interleave::interleave_record_batch;
 
 use crate::error::{Error, Result};
 
-type Batches = Box<dyn RecordBatchReader + Send>;
-type Merged = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
+type BoxedReader = Box<dyn RecordBatchReader + Send>;
+type SortedBatches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
 
 /// Rows of a batch that comes out, at most.
 const BATCH_ROWS: usize = 8192;
@@ -32,42 +32,47 @@ const MAX_RUNS: usize = 64;
 
 /// The rows of `input` by the columns at `by`, in ascending order. The input is read when the first
 /// batch is asked for; of it about `memory_bytes` are held at a time.
-pub(crate) fn sorted(input: Batches, by: &[usize], memory_bytes: usize) -> Result<Batches> {
+pub(crate) fn sort_batches(
+    input: BoxedReader,
+    by: &[usize],
+    memory_bytes: usize,
+) -> Result<BoxedReader> {
     let schema = input.schema();
-    let keys = Arc::new(Keys::new(&schema, by)?);
-    let mut input = Some(input);
-    let mut found: Option<Merged> = None;
-    let of = Arc::clone(&schema);
+    let keys = Arc::new(SortKeys::new(&schema, by)?);
+    let mut pending_input = Some(input);
+    let mut sorted: Option<SortedBatches> = None;
+    let input_schema = Arc::clone(&schema);
     let batches = std::iter::from_fn(move || {
-        if let Some(input) = input.take() {
-            match sort(input, &of, &keys, memory_bytes) {
-                Ok(merged) => found = Some(merged),
+        if let Some(input) = pending_input.take() {
+            match read_and_sort(input, &input_schema, &keys, memory_bytes) {
+                Ok(merged) => sorted = Some(merged),
                 Err(e) => return Some(Err(e)),
             }
         }
-        found.as_mut()?.next()
+        sorted.as_mut()?.next()
     });
     Ok(Box::new(RecordBatchIterator::new(batches, schema)))
 }
 
 /// What rows are compared by.
 #[derive(Debug)]
-struct Keys {
+struct SortKeys {
     converter: RowConverter,
     by: Vec<usize>,
 }
 
-impl Keys {
+impl SortKeys {
     fn new(schema: &SchemaRef, by: &[usize]) -> Result<Self> {
         let order = SortOptions {
             descending: false,
             nulls_first: false,
         };
-        let kinds = by.iter().map(|at| schema.field(*at).data_type());
-        let fields = kinds.map(|kind| SortField::new_with_options(kind.clone(), order));
+        let data_types = by.iter().map(|at| schema.field(*at).data_type());
+        let fields =
+            data_types.map(|data_type| SortField::new_with_options(data_type.clone(), order));
         let converter = RowConverter::new(fields.collect()).map_err(|e| {
-            let named: Vec<&String> = by.iter().map(|at| schema.field(*at).name()).collect();
-            Error::invalid(format!("rows cannot be sorted by {named:?}: {e}")).with_source(e)
+            let names: Vec<&String> = by.iter().map(|at| schema.field(*at).name()).collect();
+            Error::invalid(format!("rows cannot be sorted by {names:?}: {e}")).with_source(e)
         })?;
         Ok(Self {
             converter,
@@ -75,61 +80,61 @@ impl Keys {
         })
     }
 
-    fn of(&self, batch: &RecordBatch) -> Result<Rows, ArrowError> {
-        let columns = self.by.iter().map(|at| Arc::clone(batch.column(*at)));
-        let columns: Vec<ArrayRef> = columns.collect();
+    fn convert_batch(&self, batch: &RecordBatch) -> Result<Rows, ArrowError> {
+        let key_columns = self.by.iter().map(|at| Arc::clone(batch.column(*at)));
+        let columns: Vec<ArrayRef> = key_columns.collect();
         self.converter.convert_columns(&columns)
     }
 }
 
-fn sort(
-    input: Batches,
+fn read_and_sort(
+    input: BoxedReader,
     schema: &SchemaRef,
-    keys: &Arc<Keys>,
+    keys: &Arc<SortKeys>,
     memory_bytes: usize,
-) -> Result<Merged, ArrowError> {
-    let mut runs = Runs {
+) -> Result<SortedBatches, ArrowError> {
+    let mut runs = SpilledRuns {
         files: Vec::new(),
         schema,
         keys,
         batch_bytes: (memory_bytes / (MAX_RUNS + 1)).clamp(MIN_BATCH_BYTES, BATCH_BYTES),
         batch_rows: BATCH_ROWS,
     };
-    let mut held = Held::default();
+    let mut buffer = SortBuffer::default();
     for batch in input {
         let batch = batch?;
         if batch.num_rows() == 0 {
             continue;
         }
-        held.add(batch, keys)?;
-        if held.bytes > memory_bytes {
-            runs.spill(std::mem::take(&mut held))?;
+        buffer.add(batch, keys)?;
+        if buffer.bytes > memory_bytes {
+            runs.spill_buffer(std::mem::take(&mut buffer))?;
         }
     }
     if runs.files.is_empty() {
-        let rows = held.batch_rows(BATCH_BYTES);
-        return Ok(Box::new(held.sorted(rows)));
+        let rows = buffer.batch_rows(BATCH_BYTES);
+        return Ok(Box::new(buffer.into_sorted(rows)));
     }
-    if !held.batches.is_empty() {
-        runs.spill(held)?;
+    if !buffer.batches.is_empty() {
+        runs.spill_buffer(buffer)?;
     }
-    runs.merged()
+    runs.into_sorted()
 }
 
 /// Sorted runs in files, each with how often its rows were merged; never fewer times than the next.
-struct Runs<'a> {
+struct SpilledRuns<'a> {
     files: Vec<(u32, File)>,
     schema: &'a SchemaRef,
-    keys: &'a Arc<Keys>,
+    keys: &'a Arc<SortKeys>,
     batch_bytes: usize,
     /// As many rows as go into that, of the widest rows so far.
     batch_rows: usize,
 }
 
-impl Runs<'_> {
-    fn spill(&mut self, held: Held) -> Result<(), ArrowError> {
-        self.batch_rows = self.batch_rows.min(held.batch_rows(self.batch_bytes));
-        let run = spill(held.sorted(self.batch_rows), self.schema)?;
+impl SpilledRuns<'_> {
+    fn spill_buffer(&mut self, buffer: SortBuffer) -> Result<(), ArrowError> {
+        self.batch_rows = self.batch_rows.min(buffer.batch_rows(self.batch_bytes));
+        let run = write_run(buffer.into_sorted(self.batch_rows), self.schema)?;
         self.files.push((0, run));
         // Neighbours that were merged as often: the order of equal rows stays.
         while let Some(level) = self.last_level() {
@@ -148,47 +153,47 @@ impl Runs<'_> {
     }
 
     fn merge_from(&mut self, from: usize, level: u32) -> Result<(), ArrowError> {
-        let some = self.files.drain(from..).map(|(_, file)| file);
-        let merged = Merge::new(some.collect(), self.keys, self.batch_rows)?;
-        self.files.push((level, spill(merged, self.schema)?));
+        let drained = self.files.drain(from..).map(|(_, file)| file);
+        let merged = RunMerge::new(drained.collect(), self.keys, self.batch_rows)?;
+        self.files.push((level, write_run(merged, self.schema)?));
         Ok(())
     }
 
-    fn merged(mut self) -> Result<Merged, ArrowError> {
+    fn into_sorted(mut self) -> Result<SortedBatches, ArrowError> {
         while self.files.len() > MAX_RUNS {
             let from = self.files.len() - MAX_RUNS;
             let level = self.files[from].0;
             self.merge_from(from, level + 1)?;
         }
         let files = self.files.into_iter().map(|(_, file)| file);
-        let merge = Merge::new(files.collect(), self.keys, self.batch_rows)?;
+        let merge = RunMerge::new(files.collect(), self.keys, self.batch_rows)?;
         Ok(Box::new(merge))
     }
 }
 
 /// Batches in memory.
 #[derive(Default)]
-struct Held {
+struct SortBuffer {
     batches: Vec<RecordBatch>,
     keys: Vec<Rows>,
     rows: usize,
     bytes: usize,
 }
 
-impl Held {
-    fn add(&mut self, batch: RecordBatch, keys: &Keys) -> Result<(), ArrowError> {
-        let batch = compact(batch)?;
-        let rows = keys.of(&batch)?;
-        let columns = batch.columns().iter().map(|column| {
+impl SortBuffer {
+    fn add(&mut self, batch: RecordBatch, keys: &SortKeys) -> Result<(), ArrowError> {
+        let batch = gc_views(batch)?;
+        let rows = keys.convert_batch(&batch)?;
+        let column_bytes = batch.columns().iter().map(|column| {
             if is_view(column.data_type()) {
                 return column.get_array_memory_size();
             }
             // Of a slice only what it shows, unless that cannot be told.
-            let shown = column.to_data().get_slice_memory_size();
-            shown.unwrap_or_else(|_| column.get_array_memory_size())
+            let slice_bytes = column.to_data().get_slice_memory_size();
+            slice_bytes.unwrap_or_else(|_| column.get_array_memory_size())
         });
         // Two numbers are kept for each row while it is sorted.
-        self.bytes += columns.sum::<usize>() + rows.size() + 16 * batch.num_rows();
+        self.bytes += column_bytes.sum::<usize>() + rows.size() + 16 * batch.num_rows();
         self.rows += batch.num_rows();
         self.batches.push(batch);
         self.keys.push(rows);
@@ -197,21 +202,25 @@ impl Held {
 
     /// How many of its rows have about so many bytes.
     fn batch_rows(&self, bytes: usize) -> usize {
-        let each = (self.bytes / self.rows.max(1)).max(1);
-        (bytes / each).clamp(1, BATCH_ROWS)
+        let row_bytes = (self.bytes / self.rows.max(1)).max(1);
+        (bytes / row_bytes).clamp(1, BATCH_ROWS)
     }
 
     /// The rows in order, so many at a time.
-    fn sorted(self, step: usize) -> impl Iterator<Item = Result<RecordBatch, ArrowError>> + Send {
-        let places = self.batches.iter().enumerate();
-        let places = places.flat_map(|(n, batch)| (0..batch.num_rows()).map(move |row| (n, row)));
-        let mut places: Vec<(usize, usize)> = places.collect();
-        places.sort_by(|a, b| self.keys[a.0].row(a.1).cmp(&self.keys[b.0].row(b.1)));
-        let mut at = 0;
+    fn into_sorted(
+        self,
+        step: usize,
+    ) -> impl Iterator<Item = Result<RecordBatch, ArrowError>> + Send {
+        let numbered_batches = self.batches.iter().enumerate();
+        let unsorted =
+            numbered_batches.flat_map(|(n, batch)| (0..batch.num_rows()).map(move |row| (n, row)));
+        let mut positions: Vec<(usize, usize)> = unsorted.collect();
+        positions.sort_by(|a, b| self.keys[a.0].row(a.1).cmp(&self.keys[b.0].row(b.1)));
+        let mut offset = 0;
         std::iter::from_fn(move || {
-            let next = places.get(at..places.len().min(at + step))?;
-            at += next.len();
-            (!next.is_empty()).then(|| gathered(&self.batches, next))
+            let next = positions.get(offset..positions.len().min(offset + step))?;
+            offset += next.len();
+            (!next.is_empty()).then(|| interleave_rows(&self.batches, next))
         })
     }
 }
@@ -221,7 +230,7 @@ fn is_view(data_type: &DataType) -> bool {
 }
 
 /// The batch without values that no view of it shows.
-fn compact(batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
+fn gc_views(batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
     if !batch.columns().iter().any(|c| is_view(c.data_type())) {
         return Ok(batch);
     }
@@ -235,17 +244,20 @@ fn compact(batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
     RecordBatch::try_new(batch.schema(), columns.collect())
 }
 
-fn gathered(batches: &[RecordBatch], places: &[(usize, usize)]) -> Result<RecordBatch, ArrowError> {
-    let batches: Vec<&RecordBatch> = batches.iter().collect();
-    compact(interleave_record_batch(&batches, places)?)
+fn interleave_rows(
+    batches: &[RecordBatch],
+    positions: &[(usize, usize)],
+) -> Result<RecordBatch, ArrowError> {
+    let references: Vec<&RecordBatch> = batches.iter().collect();
+    gc_views(interleave_record_batch(&references, positions)?)
 }
 
 /// Writes a run to a temporary file that has no name.
-fn spill(
+fn write_run(
     run: impl Iterator<Item = Result<RecordBatch, ArrowError>>,
     schema: &SchemaRef,
 ) -> Result<File, ArrowError> {
-    let failed = |e: std::io::Error| {
+    let spill_error = |e: std::io::Error| {
         let folder = std::env::temp_dir();
         let message = format!(
             "rows that are sorted cannot be kept in {}: {e}; free space there, or name another \
@@ -254,24 +266,26 @@ fn spill(
         );
         ArrowError::ExternalError(Box::new(Error::other(message).with_source(e)))
     };
-    let file = tempfile::tempfile().map_err(failed)?;
-    let of_file = |e| match e {
-        ArrowError::IoError(_, e) => failed(e),
+    let file = tempfile::tempfile().map_err(spill_error)?;
+    let to_spill_error = |e| match e {
+        ArrowError::IoError(_, e) => spill_error(e),
         other => other,
     };
-    let mut writer = StreamWriter::try_new_buffered(file, schema).map_err(of_file)?;
+    let mut writer = StreamWriter::try_new_buffered(file, schema).map_err(to_spill_error)?;
     for batch in run {
-        writer.write(&batch?).map_err(of_file)?;
+        writer.write(&batch?).map_err(to_spill_error)?;
     }
-    writer.finish().map_err(of_file)?;
-    let writer: BufWriter<File> = writer.into_inner()?;
-    let mut file = writer.into_inner().map_err(|e| failed(e.into_error()))?;
-    file.seek(SeekFrom::Start(0)).map_err(failed)?;
+    writer.finish().map_err(to_spill_error)?;
+    let buffered: BufWriter<File> = writer.into_inner()?;
+    let mut file = buffered
+        .into_inner()
+        .map_err(|e| spill_error(e.into_error()))?;
+    file.seek(SeekFrom::Start(0)).map_err(spill_error)?;
     Ok(file)
 }
 
 /// A run that is read, and where.
-struct Run {
+struct RunCursor {
     reader: StreamReader<BufReader<File>>,
     keys: Rows,
     /// The batch, by its place among those that are held.
@@ -280,12 +294,12 @@ struct Run {
 }
 
 /// The next row of a run, greatest first where it comes first.
-struct Head {
+struct HeapEntry {
     key: Box<[u8]>,
     run: usize,
 }
 
-impl Ord for Head {
+impl Ord for HeapEntry {
     fn cmp(&self, other: &Self) -> Ordering {
         other
             .key
@@ -294,100 +308,100 @@ impl Ord for Head {
     }
 }
 
-impl PartialOrd for Head {
+impl PartialOrd for HeapEntry {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Head {
+impl PartialEq for HeapEntry {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Head {}
+impl Eq for HeapEntry {}
 
 /// Runs as one.
-struct Merge {
-    keys: Arc<Keys>,
+struct RunMerge {
+    keys: Arc<SortKeys>,
     batch_rows: usize,
-    runs: Vec<Run>,
-    heads: BinaryHeap<Head>,
+    runs: Vec<RunCursor>,
+    heads: BinaryHeap<HeapEntry>,
     /// Batches with rows that have not come out.
-    held: Vec<RecordBatch>,
+    batches: Vec<RecordBatch>,
 }
 
-impl Merge {
-    fn new(files: Vec<File>, keys: &Arc<Keys>, batch_rows: usize) -> Result<Self, ArrowError> {
+impl RunMerge {
+    fn new(files: Vec<File>, keys: &Arc<SortKeys>, batch_rows: usize) -> Result<Self, ArrowError> {
         let mut merge = Self {
             keys: Arc::clone(keys),
             batch_rows,
             runs: Vec::new(),
             heads: BinaryHeap::new(),
-            held: Vec::new(),
+            batches: Vec::new(),
         };
         for file in files {
             let mut reader = StreamReader::try_new_buffered(file, None)?;
             if let Some(batch) = reader.next().transpose()? {
-                merge.runs.push(Run {
+                merge.runs.push(RunCursor {
                     reader,
-                    keys: merge.keys.of(&batch)?,
-                    batch: merge.held.len(),
+                    keys: merge.keys.convert_batch(&batch)?,
+                    batch: merge.batches.len(),
                     row: 0,
                 });
-                merge.held.push(batch);
-                merge.enter(merge.runs.len() - 1);
+                merge.batches.push(batch);
+                merge.push_head(merge.runs.len() - 1);
             }
         }
         Ok(merge)
     }
 
-    fn enter(&mut self, run: usize) {
-        let found = &self.runs[run];
-        let key = found.keys.row(found.row).as_ref().into();
-        self.heads.push(Head { key, run });
+    fn push_head(&mut self, run: usize) {
+        let cursor = &self.runs[run];
+        let key = cursor.keys.row(cursor.row).as_ref().into();
+        self.heads.push(HeapEntry { key, run });
     }
 
-    fn batch(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
-        let mut places = Vec::with_capacity(self.batch_rows);
-        while places.len() < self.batch_rows {
-            let Some(Head { run, .. }) = self.heads.pop() else {
+    fn next_batch(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+        let mut positions = Vec::with_capacity(self.batch_rows);
+        while positions.len() < self.batch_rows {
+            let Some(HeapEntry { run, .. }) = self.heads.pop() else {
                 break;
             };
-            let found = &mut self.runs[run];
-            places.push((found.batch, found.row));
-            found.row += 1;
-            if found.row == found.keys.num_rows() {
-                let Some(batch) = found.reader.next().transpose()? else {
+            let cursor = &mut self.runs[run];
+            positions.push((cursor.batch, cursor.row));
+            cursor.row += 1;
+            if cursor.row == cursor.keys.num_rows() {
+                let Some(batch) = cursor.reader.next().transpose()? else {
                     continue;
                 };
-                found.keys = self.keys.of(&batch)?;
-                (found.batch, found.row) = (self.held.len(), 0);
-                self.held.push(batch);
+                cursor.keys = self.keys.convert_batch(&batch)?;
+                (cursor.batch, cursor.row) = (self.batches.len(), 0);
+                self.batches.push(batch);
             }
-            self.enter(run);
+            self.push_head(run);
         }
-        if places.is_empty() {
+        if positions.is_empty() {
             return Ok(None);
         }
-        let merged = gathered(&self.held, &places)?;
+        let merged = interleave_rows(&self.batches, &positions)?;
         // Only the batches in which runs are.
         let mut used: Vec<RecordBatch> = Vec::with_capacity(self.runs.len());
         for run in &mut self.runs {
-            used.push(self.held[run.batch].clone());
+            used.push(self.batches[run.batch].clone());
             run.batch = used.len() - 1;
         }
-        self.held = used;
+        self.batches = used;
         Ok(Some(merged))
     }
 }
 
-impl Iterator for Merge {
+impl Iterator for RunMerge {
     type Item = Result<RecordBatch, ArrowError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.batch().transpose()
+        self.next_batch().transpose()
     }
 }
 
@@ -415,15 +429,15 @@ mod tests {
         let schema = Arc::new(Schema::new(fields));
         let mut batch = |random: &mut StdRng| {
             let rows = random.random_range(0..700);
-            let keys = (0..rows).map(|_| {
+            let key_values = (0..rows).map(|_| {
                 let key = random.random_range(-50..50);
                 (key % 9 != 0).then_some(key)
             });
-            let keys: Int64Array = keys.collect();
-            let texts = keys.iter().map(|k| {
+            let keys: Int64Array = key_values.collect();
+            let text_values = keys.iter().map(|k| {
                 k.map(|k| ["", "x", "xx", "y"][usize::from(k % 4 == 0) + usize::from(k > 0)])
             });
-            let texts: StringArray = texts.collect();
+            let texts: StringArray = text_values.collect();
             let numbers = Int64Array::from_iter_values(number..number + rows);
             number += rows;
             let columns: Vec<ArrayRef> = vec![Arc::new(keys), Arc::new(texts), Arc::new(numbers)];
@@ -433,85 +447,94 @@ mod tests {
     }
 
     fn check(by: &[usize], memory_bytes: usize, count: usize) {
-        let given = batches(7, count);
-        let schema = given[0].schema();
-        let whole = concat_batches(&schema, &given).unwrap();
+        let unsorted = batches(7, count);
+        let schema = unsorted[0].schema();
+        let whole = concat_batches(&schema, &unsorted).unwrap();
         // The number makes the expected order the stable one.
-        let order = by.iter().chain(&[2]).map(|at| SortColumn {
+        let sort_columns = by.iter().chain(&[2]).map(|at| SortColumn {
             values: Arc::clone(whole.column(*at)),
             options: Some(SortOptions {
                 descending: false,
                 nulls_first: false,
             }),
         });
-        let order = lexsort_to_indices(&order.collect::<Vec<_>>(), None).unwrap();
+        let order = lexsort_to_indices(&sort_columns.collect::<Vec<_>>(), None).unwrap();
         let expected = take_record_batch(&whole, &order).unwrap();
-        let input = RecordBatchIterator::new(given.into_iter().map(Ok), Arc::clone(&schema));
-        let found = sorted(Box::new(input), by, memory_bytes).unwrap();
-        let found: Vec<RecordBatch> = found.map(Result::unwrap).collect();
-        assert!(found.iter().all(|batch| batch.num_rows() <= BATCH_ROWS));
-        let found = concat_batches(&schema, &found).unwrap();
-        assert_eq!(found, expected);
-        let numbers = found.column(2).as_primitive::<Int64Type>();
+        let input = RecordBatchIterator::new(unsorted.into_iter().map(Ok), Arc::clone(&schema));
+        let sorted = sort_batches(Box::new(input), by, memory_bytes).unwrap();
+        let output: Vec<RecordBatch> = sorted.map(Result::unwrap).collect();
+        assert!(output.iter().all(|batch| batch.num_rows() <= BATCH_ROWS));
+        let actual = concat_batches(&schema, &output).unwrap();
+        assert_eq!(actual, expected);
+        let numbers = actual.column(2).as_primitive::<Int64Type>();
         assert_eq!(numbers.len(), whole.num_rows());
     }
 
     #[test]
-    fn in_memory() {
+    fn sorts_in_memory() {
         check(&[0], usize::MAX, 40);
         check(&[1, 0], usize::MAX, 40);
     }
 
     #[test]
-    fn merged_from_runs() {
+    fn merges_spilled_runs() {
         check(&[0], 60_000, 100);
         check(&[1, 0], 60_000, 100);
     }
 
     #[test]
-    fn merged_in_several_passes() {
+    fn merges_in_several_passes() {
         // Runs of one batch, merged at two levels.
         check(&[0], 0, 64 * 65 + 7);
     }
 
     #[test]
-    fn wide_rows_come_in_small_batches() {
+    fn wide_rows_give_small_batches() {
         let field = Field::new("wide", DataType::Utf8View, false);
         let schema = Arc::new(Schema::new(vec![field]));
-        let of = Arc::clone(&schema);
+        let batch_schema = Arc::clone(&schema);
         let batch = move |n: i32| {
-            let texts =
+            let values =
                 (0..50).map(|row| format!("{:05}{}", (n * 37 + row) % 997, "x".repeat(5000)));
-            let texts = arrow_array::StringViewArray::from_iter_values(texts);
-            RecordBatch::try_new(Arc::clone(&of), vec![Arc::new(texts) as ArrayRef])
+            let texts = arrow_array::StringViewArray::from_iter_values(values);
+            RecordBatch::try_new(Arc::clone(&batch_schema), vec![Arc::new(texts) as ArrayRef])
         };
         let input = RecordBatchIterator::new((0..40).map(batch), Arc::clone(&schema));
-        let found = sorted(Box::new(input), &[0], 1 << 20).unwrap();
-        let found: Vec<RecordBatch> = found.map(Result::unwrap).collect();
-        assert_eq!(found.iter().map(RecordBatch::num_rows).sum::<usize>(), 2000);
-        let texts = found
+        let sorted = sort_batches(Box::new(input), &[0], 1 << 20).unwrap();
+        let output: Vec<RecordBatch> = sorted.map(Result::unwrap).collect();
+        assert_eq!(
+            output.iter().map(RecordBatch::num_rows).sum::<usize>(),
+            2000
+        );
+        let texts = output
             .iter()
             .flat_map(|b| b.column(0).as_string_view().iter().flatten());
         assert!(texts.is_sorted());
         // Nothing is held but what is shown.
-        assert!(found.iter().all(|b| b.get_array_memory_size() < 100_000));
+        assert!(output.iter().all(|b| b.get_array_memory_size() < 100_000));
     }
 
     #[test]
-    fn nothing_is_nothing() {
+    fn empty_input_gives_no_batches() {
         let schema = batches(1, 1)[0].schema();
         let input = RecordBatchIterator::new(Vec::new(), schema);
-        assert_eq!(sorted(Box::new(input), &[0], 10).unwrap().count(), 0);
+        assert_eq!(sort_batches(Box::new(input), &[0], 10).unwrap().count(), 0);
     }
 
     #[test]
-    fn an_error_of_the_input_is_passed_on() {
+    fn input_errors_are_returned() {
         let schema = batches(1, 1)[0].schema();
         let failed = Err(ArrowError::ComputeError("torn".to_owned()));
         let input =
             RecordBatchIterator::new(batches(1, 3).into_iter().map(Ok).chain([failed]), schema);
-        let found: Vec<_> = sorted(Box::new(input), &[0], 0).unwrap().collect();
-        assert_eq!(found.len(), 1);
-        assert!(found[0].as_ref().unwrap_err().to_string().contains("torn"));
+        let results: Vec<_> = sort_batches(Box::new(input), &[0], 0).unwrap().collect();
+        assert_eq!(results.len(), 1);
+        assert!(
+            results[0]
+                .as_ref()
+                .unwrap_err()
+                .to_string()
+                .contains("torn")
+        );
     }
 }

@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn the_seeds_hold_what_is_asked() {
         let seeds = seeds();
-        for (kind, check) in pds::testing::KINDS {
+        for (kind, check) in pds::testing::FUZZ_CHECKS {
             let mut of_kind = seeds.iter().filter(|(of, _)| *of == kind).peekable();
             assert!(of_kind.peek().is_some(), "no seed of {kind}");
             of_kind.for_each(|(_, bytes)| check(bytes));

@@ -7,9 +7,11 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 /// What the bytes are given to.
-static TARGET: LazyLock<pds::testing::Check> = LazyLock::new(|| {
+static TARGET: LazyLock<pds::testing::FuzzCheck> = LazyLock::new(|| {
     let kind = std::env::var("PDS_FUZZ").unwrap_or_default();
-    let found = pds::testing::KINDS.iter().find(|(name, _)| *name == kind);
+    let found = pds::testing::FUZZ_CHECKS
+        .iter()
+        .find(|(name, _)| *name == kind);
     found.expect("PDS_FUZZ names a kind of bytes").1
 });
 

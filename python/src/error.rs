@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use pds::error::chain;
+use pds::error::format_error_chain;
 use pds::store::secrets::mask_urls;
 use pds::{Error, ErrorKind};
 use pyo3::prelude::*;
@@ -103,7 +103,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     }
     let mut message = error.message().to_owned();
     if let Some(cause) = error.source() {
-        let text = chain(cause);
+        let text = format_error_chain(cause);
         if !message.contains(&text) {
             message = format!("{message}: {text}");
         }

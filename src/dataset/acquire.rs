@@ -262,7 +262,7 @@ impl<'a> Waiter<'a> {
                 return Ok(Turn::Vacant);
             }
             let locked = local.lock_file(&key, claim.is_some());
-            let locked = match locked.map_err(|e| self.store.error(e, &path)) {
+            let locked = match locked.map_err(|e| self.store.map_error(e, &path)) {
                 // It has just been removed.
                 Err(e) if e.kind() == ErrorKind::NotFound && claim.is_none() => continue,
                 locked => locked?,
@@ -293,7 +293,7 @@ impl<'a> Waiter<'a> {
                 // Created, and its owner died before it wrote: nothing was begun.
                 (None, None) => {
                     let unlinked = local.unlink_locked(lock, &key);
-                    unlinked.map_err(|e| self.store.error(e, &path))?;
+                    unlinked.map_err(|e| self.store.map_error(e, &path))?;
                     return Ok(Turn::Vacant);
                 }
             };

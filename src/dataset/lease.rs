@@ -25,7 +25,7 @@ use super::intent::Intent;
 use super::register::{MAX_SENDS, RESEND_DELAY, read_intent, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{
-    Condition, ConditionSupport, FileLock, LockCell, SendLimit, Store, may_pass, path,
+    Condition, ConditionSupport, FileLock, LockCell, SendLimit, Store, is_transient, path,
 };
 
 /// The times of a lease.
@@ -236,7 +236,7 @@ impl<'a> Lease<'a> {
         };
         let (_, bytes) = next.to_bytes(self.store.clock().new_id());
         let replaced = local.replace_locked(lock, &key, &bytes);
-        cell.put(replaced.map_err(|e| self.store.error(e, &path))?);
+        cell.put(replaced.map_err(|e| self.store.map_error(e, &path))?);
         Ok(())
     }
 
@@ -296,7 +296,7 @@ impl<'a> Lease<'a> {
             let late = self.store.clock().monotonic() > deadline;
             match answer {
                 Err(e) if e.kind() == ErrorKind::Expired => open.close(),
-                Err(e) if may_pass(&e) => return Ok(Sent::Unknown(e)),
+                Err(e) if is_transient(&e) => return Ok(Sent::Unknown(e)),
                 // The process was stopped between the look at the clock and the answer.
                 _ if late => {
                     let message = "the answer came after the deadline of its request";
@@ -375,7 +375,7 @@ impl<'a> Lease<'a> {
                 return Err(self.lost());
             };
             let unlinked = local.unlink_locked(lock, &key);
-            return unlinked.map_err(|e| self.store.error(e, &path));
+            return unlinked.map_err(|e| self.store.map_error(e, &path));
         }
         if !self.conditions.delete {
             // Never repeated: if the first is carried out after all, another's may be there by then.

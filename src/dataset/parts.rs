@@ -9,7 +9,7 @@ use super::lease::Sent;
 use super::steps::{CONCURRENT_PARTS, MAX_ADAPTIONS, MAX_REFUSALS, StepError, Steps};
 use super::steps::{is_refused, list, remove_version};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Condition, may_pass};
+use crate::store::{Condition, is_transient};
 
 impl Steps<'_, '_> {
     /// Publishes the parts under their names. Uploads that were begun for another name come last and one
@@ -65,13 +65,13 @@ impl Steps<'_, '_> {
             if error.kind() == ErrorKind::NotFound && !intact {
                 return Err(self.part_gone(part, error));
             }
-            if may_pass(&error) && !intact {
+            if is_transient(&error) && !intact {
                 continue;
             }
             // Something came late: under our intent it is replaced like what was listed.
             let folder = list(self.lease, &self.store).await?;
             let there = folder.e_tag(name).map(str::to_owned);
-            failures += u32::from(may_pass(&error) && there == e_tag);
+            failures += u32::from(is_transient(&error) && there == e_tag);
             if failures == MAX_REFUSALS {
                 return Err(error.into());
             }
@@ -178,5 +178,5 @@ impl Steps<'_, '_> {
 
 /// Whether a part that was refused so may be published all the same, another time or as another found it.
 fn is_repeatable(error: &Error) -> bool {
-    may_pass(error) || is_refused(error) || error.kind() == ErrorKind::NotFound
+    is_transient(error) || is_refused(error) || error.kind() == ErrorKind::NotFound
 }

@@ -26,7 +26,7 @@ use super::roll_back::{discard_staged, put_back, remove_published, roll_back, st
 use super::steps::{Publication, StepError, Steps};
 use super::{Manifest, SUCCESS, incomplete};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Store, may_pass};
+use crate::store::{Store, is_transient};
 
 /// A lease on the folder for a claim of our own.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub(super) async fn acquire<'a>(
                 continue;
             }
             Err(e) if e.kind() == ErrorKind::Fenced => continue,
-            Err(e) if may_pass(&e) => return Err(e),
+            Err(e) if is_transient(&e) => return Err(e),
             Err(e) => unfinished(key, e),
         };
         let replaces = match &claim.operation {
@@ -114,7 +114,7 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
         Ok(Settled::Stuck(error)) => Err(error),
         // Another settles it.
         Err(e) if e.kind() == ErrorKind::Fenced => Ok(()),
-        Err(e) if may_pass(&e) || e.kind() == ErrorKind::PermissionDenied => Err(e),
+        Err(e) if is_transient(&e) || e.kind() == ErrorKind::PermissionDenied => Err(e),
         Err(e) => {
             let left = lease.intent().await;
             if lease.keep(Box::pin(put_back(&lease, &left))).await {

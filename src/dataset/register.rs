@@ -12,7 +12,7 @@ use object_store::GetOptions;
 use super::INTENT;
 use super::intent::Intent;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Condition, SendLimit, Store, may_pass, path};
+use crate::store::{Condition, SendLimit, Store, is_transient, path};
 
 /// How often a conditional write whose outcome is open is sent again.
 pub(super) const MAX_SENDS: u32 = 5;
@@ -126,7 +126,7 @@ impl<'a> Writing<'a> {
                     return Ok(Answer::Written((e_tag, sent_at)));
                 }
             }
-            Err(e) if may_pass(&e) => self.error = Some(e),
+            Err(e) if is_transient(&e) => self.error = Some(e),
             Err(e) => {
                 self.open = was_open;
                 let refused = matches!(e.kind(), ErrorKind::Conflict | ErrorKind::AlreadyExists);

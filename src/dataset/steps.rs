@@ -19,7 +19,7 @@ use super::lease::{Lease, Sent};
 use super::{MANIFEST, SUCCESS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::{TEMP_PREFIX, is_abandoned};
-use crate::store::{Condition, Store, may_pass, path};
+use crate::store::{Condition, Store, is_transient, path};
 
 /// Parts published, looked at or removed at once.
 pub(super) const CONCURRENT_PARTS: usize = 16;
@@ -343,7 +343,9 @@ impl<'l, 'a> Steps<'l, 'a> {
             let condition = self.lease.unchanged(e_tag.as_deref());
             let error = match self.store.put_if(&path, manifest.clone(), &condition).await {
                 Ok(_) => return Ok(()),
-                Err(e) if may_pass(&e) || is_refused(&e) || e.kind() == ErrorKind::NotFound => e,
+                Err(e) if is_transient(&e) || is_refused(&e) || e.kind() == ErrorKind::NotFound => {
+                    e
+                }
                 Err(e) => return Err(e),
             };
             if manifest_bytes(&self.store, self.lease.key).await?.as_ref() == Some(manifest) {
@@ -353,7 +355,7 @@ impl<'l, 'a> Steps<'l, 'a> {
             if folder.is_marked() && !keeps_marker {
                 return Err(self.overtaken());
             }
-            failures += u32::from(may_pass(&error));
+            failures += u32::from(is_transient(&error));
             if failures == 4 {
                 return Err(error);
             }
@@ -390,7 +392,7 @@ pub(super) async fn remove_version(store: &Store, path: &str, condition: &Condit
                     return Ok(());
                 }
             }
-            _ if may_pass(&error) => {}
+            _ if is_transient(&error) => {}
             _ => return Err(error),
         }
     }

@@ -11,31 +11,31 @@ use std::sync::LazyLock;
 
 use keccak::Keccak;
 
-pub(crate) use self::passenger::Passenger;
+pub(crate) use self::passenger::SharedHasher;
 
 /// Bytes of a block.
 const RATE_BYTES: usize = 136;
 
-type State = [u64; 25];
+type KeccakState = [u64; 25];
 
 /// The hash of a stream of bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct Sha3 {
-    state: State,
+    state: KeccakState,
     /// The begin of a block.
-    rest: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 impl Sha3 {
     pub(crate) fn new() -> Self {
         Self {
             state: [0; 25],
-            rest: Vec::with_capacity(RATE_BYTES),
+            buffer: Vec::with_capacity(RATE_BYTES),
         }
     }
 
     /// The hash of these bytes.
-    pub(crate) fn of(bytes: &[u8]) -> [u8; 32] {
+    pub(crate) fn digest(bytes: &[u8]) -> [u8; 32] {
         let mut stream = Self::new();
         stream.update(bytes);
         stream.finish()
@@ -48,12 +48,12 @@ impl Sha3 {
 
     /// The hash of all bytes taken.
     pub(crate) fn finish(mut self) -> [u8; 32] {
-        self.rest.push(0x06);
-        self.rest.resize(RATE_BYTES, 0);
-        if let Some(last) = self.rest.last_mut() {
+        self.buffer.push(0x06);
+        self.buffer.resize(RATE_BYTES, 0);
+        if let Some(last) = self.buffer.last_mut() {
             *last |= 0x80;
         }
-        self.absorb_rest();
+        self.absorb_buffer();
         let mut digest = [0; 32];
         for (bytes, word) in digest.chunks_exact_mut(8).zip(self.state) {
             bytes.copy_from_slice(&word.to_le_bytes());
@@ -62,27 +62,27 @@ impl Sha3 {
     }
 
     /// Takes the one block that is there.
-    fn absorb_rest(&mut self) {
+    fn absorb_buffer(&mut self) {
         let job = Job {
             state: &mut self.state,
-            bytes: &self.rest,
+            bytes: &self.buffer,
         };
-        absorb_portably(&mut [job], 1);
-        self.rest.clear();
+        absorb_portable(&mut [job], 1);
+        self.buffer.clear();
     }
 
     /// What there is to do for all whole blocks, once a block that was begun is done with.
-    fn job<'a>(&'a mut self, mut bytes: &'a [u8]) -> Job<'a> {
-        if !self.rest.is_empty() {
-            let missing = (RATE_BYTES - self.rest.len()).min(bytes.len());
-            self.rest.extend_from_slice(&bytes[..missing]);
+    fn prepare_job<'a>(&'a mut self, mut bytes: &'a [u8]) -> Job<'a> {
+        if !self.buffer.is_empty() {
+            let missing = (RATE_BYTES - self.buffer.len()).min(bytes.len());
+            self.buffer.extend_from_slice(&bytes[..missing]);
             bytes = &bytes[missing..];
-            if self.rest.len() == RATE_BYTES {
-                self.absorb_rest();
+            if self.buffer.len() == RATE_BYTES {
+                self.absorb_buffer();
             }
         }
         let (whole, rest) = bytes.split_at(bytes.len() / RATE_BYTES * RATE_BYTES);
-        self.rest.extend_from_slice(rest);
+        self.buffer.extend_from_slice(rest);
         Job {
             state: &mut self.state,
             bytes: whole,
@@ -93,27 +93,29 @@ impl Sha3 {
 /// Each stream takes its bytes.
 pub(crate) fn update_all(streams: &mut [(&mut Sha3, &[u8])]) {
     static KERNELS: LazyLock<Vec<Kernel>> = LazyLock::new(kernels);
-    update_with(&KERNELS, streams);
+    update_with_kernels(&KERNELS, streams);
 }
 
 /// With kernels from the widest to that of one lane.
-fn update_with(kernels: &[Kernel], streams: &mut [(&mut Sha3, &[u8])]) {
-    let jobs = streams.iter_mut().map(|(stream, bytes)| stream.job(bytes));
-    let mut jobs: Vec<Job<'_>> = jobs.filter(|job| job.blocks() > 0).collect();
+fn update_with_kernels(kernels: &[Kernel], streams: &mut [(&mut Sha3, &[u8])]) {
+    let prepared = streams
+        .iter_mut()
+        .map(|(stream, bytes)| stream.prepare_job(bytes));
+    let mut jobs: Vec<Job<'_>> = prepared.filter(|job| job.blocks() > 0).collect();
     while !jobs.is_empty() {
         // The longest is the last to end: it starts first, and never waits for a lane.
         jobs.sort_unstable_by_key(|job| Reverse(job.blocks()));
         // The wider one is the faster one, but for a stream alone.
-        let alone = jobs.len() == 1;
-        let kernel = if alone {
+        let is_single = jobs.len() == 1;
+        let candidate = if is_single {
             kernels.last()
         } else {
             kernels.first()
         };
-        let Some(kernel) = kernel else { break };
-        let together = jobs.len().min(kernel.lanes);
-        let blocks = jobs[together - 1].blocks();
-        (kernel.absorb)(&mut jobs[..together], blocks);
+        let Some(chosen) = candidate else { break };
+        let lane_count = jobs.len().min(chosen.lanes);
+        let blocks = jobs[lane_count - 1].blocks();
+        (chosen.absorb)(&mut jobs[..lane_count], blocks);
         jobs.retain(|job| job.blocks() > 0);
     }
 }
@@ -121,7 +123,7 @@ fn update_with(kernels: &[Kernel], streams: &mut [(&mut Sha3, &[u8])]) {
 /// Blocks of a stream that are to go into its state.
 #[derive(Debug)]
 struct Job<'a> {
-    state: &'a mut State,
+    state: &'a mut KeccakState,
     /// Whole blocks.
     bytes: &'a [u8],
 }
@@ -133,9 +135,9 @@ impl<'a> Job<'a> {
 
     /// Takes the next blocks away.
     fn take(&mut self, blocks: usize) -> &'a [u8] {
-        let (taken, rest) = self.bytes.split_at(blocks * RATE_BYTES);
+        let (next_blocks, rest) = self.bytes.split_at(blocks * RATE_BYTES);
         self.bytes = rest;
-        taken
+        next_blocks
     }
 }
 
@@ -151,7 +153,7 @@ struct Kernel {
 fn kernels() -> Vec<Kernel> {
     let portable = Kernel {
         lanes: 1,
-        absorb: absorb_portably,
+        absorb: absorb_portable,
     };
     #[cfg(target_arch = "x86_64")]
     let mut found: Vec<Kernel> = x86::kernels().collect();
@@ -163,7 +165,7 @@ fn kernels() -> Vec<Kernel> {
     found
 }
 
-fn absorb_portably(jobs: &mut [Job<'_>], blocks: usize) {
+fn absorb_portable(jobs: &mut [Job<'_>], blocks: usize) {
     Keccak::new().with_f1600(|permute| {
         for job in jobs {
             for block in job.take(blocks).as_chunks::<RATE_BYTES>().0 {
@@ -186,14 +188,14 @@ mod tests {
 
     /// Streams of any lengths, in pieces of any lengths, against the crate.
     #[test]
-    fn streams_side_by_side_have_the_hashes_they_have_alone() {
-        let found = kernels();
+    fn streams_in_parallel_lanes_match_a_single_stream() {
+        let detected = kernels();
         // Those of this processor, each of them alone, and one that all have.
-        let mut kernels: Vec<Vec<Kernel>> = found.iter().map(|kernel| vec![*kernel]).collect();
-        kernels.push(found);
+        let mut kernels: Vec<Vec<Kernel>> = detected.iter().map(|kernel| vec![*kernel]).collect();
+        kernels.push(detected);
         kernels.push(vec![Kernel {
             lanes: 1,
-            absorb: absorb_portably,
+            absorb: absorb_portable,
         }]);
         let mut random = StdRng::seed_from_u64(7);
         for round in 0..200 {
@@ -214,8 +216,8 @@ mod tests {
                     .collect();
                 for (streams, kernel) in ours.iter_mut().zip(&kernels) {
                     let bytes = pieces.iter().map(Vec::as_slice);
-                    let mut given: Vec<_> = streams.iter_mut().zip(bytes).collect();
-                    update_with(kernel, &mut given);
+                    let mut updates: Vec<_> = streams.iter_mut().zip(bytes).collect();
+                    update_with_kernels(kernel, &mut updates);
                 }
                 for (stream, piece) in theirs.iter_mut().zip(&pieces) {
                     stream.update(piece);

@@ -7,20 +7,20 @@ use super::Kernel;
 
 /// What this processor has, the widest first.
 pub(super) fn kernels() -> impl Iterator<Item = Kernel> {
-    let eight = is_x86_feature_detected!("avx512f").then_some(Kernel {
+    let avx512 = is_x86_feature_detected!("avx512f").then_some(Kernel {
         lanes: 8,
-        absorb: eight::absorb_detected,
+        absorb: avx512::absorb_detected,
     });
-    let four = is_x86_feature_detected!("avx2").then_some(Kernel {
+    let avx2 = is_x86_feature_detected!("avx2").then_some(Kernel {
         lanes: 4,
-        absorb: four::absorb_detected,
+        absorb: avx2::absorb_detected,
     });
-    let bmi = is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2");
-    let one = bmi.then_some(Kernel {
+    let has_bmi = is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2");
+    let bmi = has_bmi.then_some(Kernel {
         lanes: 1,
-        absorb: one::absorb_detected,
+        absorb: bmi::absorb_detected,
     });
-    [eight, four, one].into_iter().flatten()
+    [avx512, avx2, bmi].into_iter().flatten()
 }
 
 const ROUND_CONSTANTS: [u64; 24] = [
@@ -161,7 +161,7 @@ macro_rules! moved {
 }
 
 /// AVX-512.
-mod eight {
+mod avx512 {
     use std::arch::x86_64::{
         __m512i, _mm512_rol_epi64, _mm512_set_epi64, _mm512_set1_epi64, _mm512_ternarylogic_epi64,
         _mm512_xor_si512,
@@ -217,7 +217,7 @@ mod eight {
 }
 
 /// AVX2.
-mod four {
+mod avx2 {
     use std::arch::x86_64::{
         __m256i, _mm256_andnot_si256, _mm256_or_si256, _mm256_set_epi64x, _mm256_set1_epi64x,
         _mm256_slli_epi64, _mm256_srli_epi64, _mm256_xor_si256,
@@ -276,7 +276,7 @@ mod four {
 }
 
 /// The general registers, with BMI.
-mod one {
+mod bmi {
     use super::super::{Job, RATE_BYTES};
     use super::ROUND_CONSTANTS;
 

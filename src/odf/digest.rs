@@ -15,7 +15,7 @@ use arrow_select::interleave::interleave;
 use super::column_bytes::{described, values};
 use super::multihash::{ARROW0_SHA3_256, Multihash};
 use crate::error::{Error, Result};
-use crate::hash::{Passenger, Sha3, update_all};
+use crate::hash::{Sha3, SharedHasher, update_all};
 
 /// Of structs the crate's hash depends on how rows are cut into batches: those of kamu have so many.
 const STRUCT_BATCH_ROWS: usize = 10_000;
@@ -29,7 +29,7 @@ pub(super) struct LogicalHash {
     /// Where the bytes of each column's rows are made.
     made: Vec<Vec<u8>>,
     /// What is hashed along with them.
-    pub(super) passenger: Option<Passenger>,
+    pub(super) passenger: Option<SharedHasher>,
     /// Rows that wait for a batch of the right length, of schemas with structs.
     waiting: Option<Vec<RecordBatch>>,
 }
@@ -150,7 +150,7 @@ impl LogicalHash {
             });
             let mut streams: Vec<_> = streams.collect();
             match &self.passenger {
-                Some(passenger) => passenger.ride_along(&mut streams),
+                Some(passenger) => passenger.update_with(&mut streams),
                 None => update_all(&mut streams),
             }
         }

@@ -31,7 +31,7 @@ pub struct Multihash {
 impl Multihash {
     /// The SHA3-256 of some bytes.
     pub fn sha3_256(bytes: &[u8]) -> Self {
-        Self::new(SHA3_256, &Sha3::of(bytes))
+        Self::new(SHA3_256, &Sha3::digest(bytes))
     }
 
     /// A digest with its code.

@@ -16,7 +16,7 @@ use super::ingest::time_type;
 use super::multihash::Multihash;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
-use crate::hash::Passenger;
+use crate::hash::SharedHasher;
 use crate::parquet::types::{batch_of, convert};
 use crate::table::conform;
 
@@ -47,7 +47,7 @@ impl Tally {
     }
 
     /// Lets the bytes of a file be hashed along with the rows.
-    pub(super) fn take_along(&mut self, passenger: Passenger) {
+    pub(super) fn take_along(&mut self, passenger: SharedHasher) {
         if let Some(digest) = &mut self.digest {
             digest.passenger = Some(passenger);
         }

@@ -1,6 +1,6 @@
 //! The rules of a chain: what may follow what.
 //!
-//! [`SendState`] is what a chain says up to a block. A block is checked against it and then folded into it,
+//! [`State`] is what a chain says up to a block. A block is checked against it and then folded into it,
 //! by who appends and by who verifies alike. The rules, their names and their messages are those of the
 //! Open Data Fabric's own implementation.
 

@@ -11,7 +11,7 @@ use super::multihash::{Multihash, SHA3_256};
 use super::rows::Tally;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
-use crate::hash::Passenger;
+use crate::hash::SharedHasher;
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::Identity;
 use crate::parquet::writer::WritePlan;
@@ -119,12 +119,12 @@ pub(super) async fn write_slice(
     let mut writing = WritePlan::new(rows.schema(), options, identity)?;
     writing.keep_empty = false;
     // The file's bytes are hashed with the columns of the rows that come after.
-    let passenger = Passenger::new(waiting_bytes);
+    let passenger = SharedHasher::new(waiting_bytes);
     writing.sink_bytes = staging.memory_bytes() + 2 * waiting_bytes;
     locked(&tally).take_along(passenger.clone());
     let rows = followed_by(rows, {
         let passenger = passenger.clone();
-        move || passenger.go_alone()
+        move || passenger.finish_pending()
     });
     // Its name is known when it is whole.
     let hidden = temp_path_in(store, &chain.path("data"), "slice");

@@ -68,7 +68,7 @@ fn open_file(store: &Store, path: &str) -> Result<(File, ObjectMeta)> {
     let local = store
         .local()
         .ok_or_else(|| Error::other("not a local store"))?;
-    local.open(&key).map_err(|e| store.error(e, path))
+    local.open(&key).map_err(|e| store.map_error(e, path))
 }
 
 /// A descriptor that counts.

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::blocking;
 use crate::error::{Error, Result};
-use crate::hash::Passenger;
+use crate::hash::SharedHasher;
 use crate::parquet::Cancel;
 use crate::parquet::writer::{self, FileStats, Files, Sink, WritePlan};
 use crate::store::Store;
@@ -47,7 +47,7 @@ pub(crate) async fn stage_hashed(
     plan: WritePlan,
     input: Box<dyn RecordBatchReader + Send>,
     targets: Targets,
-    hasher: Passenger,
+    hasher: SharedHasher,
 ) -> Result<Vec<StagedFile>> {
     let hasher = Some(hasher);
     stage_with(store, staging, plan, input, (targets, hasher)).await
@@ -58,7 +58,7 @@ async fn stage_with(
     staging: Staging,
     plan: WritePlan,
     mut input: Box<dyn RecordBatchReader + Send>,
-    (targets, hasher): (Targets, Option<Passenger>),
+    (targets, hasher): (Targets, Option<SharedHasher>),
 ) -> Result<Vec<StagedFile>> {
     let files: Shared = Arc::new(StagedFiles {
         store: store.clone(),
@@ -184,7 +184,7 @@ struct Opener {
     staging: Staging,
     targets: Targets,
     /// That of the first file, if its bytes are hashed.
-    hasher: Option<Passenger>,
+    hasher: Option<SharedHasher>,
     next: usize,
     files: Shared,
     uploaders: mpsc::UnboundedSender<(usize, Uploader)>,
@@ -212,7 +212,7 @@ impl Files for Opener {
 struct FileSink {
     index: usize,
     writer: StageWriter,
-    hasher: Option<Passenger>,
+    hasher: Option<SharedHasher>,
     files: Shared,
 }
 

@@ -176,13 +176,14 @@ impl StoreBuilder {
             Scheme::Gcs => self.gcs(metrics)?,
         };
         store
-            .with_secrets(Secrets::of(&self.options))
+            .with_secrets(Secrets::from_options(&self.options))
             .with_publish_lease(self.publish_lease)
             .child(&self.prefix)
     }
 
     fn configuration_error(&self, error: &object_store::Error) -> Error {
-        let text = Secrets::of(&self.options).mask(&crate::error::chain(error));
+        let text =
+            Secrets::from_options(&self.options).mask(&crate::error::format_error_chain(error));
         Error::invalid(format!("the store cannot be opened: {text}"))
     }
 

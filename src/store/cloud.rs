@@ -84,7 +84,7 @@ impl ConditionalStore for CloudClient {
             let response = self
                 .send(Method::GET, Subject::Object(key), &query, &HeaderMap::new())
                 .await?;
-            let page = xml::parts_page(&response.body).map_err(|e| self.generic_error(e))?;
+            let page = xml::parse_parts_page(&response.body).map_err(|e| self.generic_error(e))?;
             parts.extend(page.items);
             match page.next {
                 Some(next) if next != marker => marker = next,
@@ -120,7 +120,8 @@ impl ConditionalStore for CloudClient {
                     &HeaderMap::new(),
                 )
                 .await?;
-            let page = xml::uploads_page(&response.body).map_err(|e| self.generic_error(e))?;
+            let page =
+                xml::parse_uploads_page(&response.body).map_err(|e| self.generic_error(e))?;
             uploads.extend(page.items);
             match page.next {
                 Some(next) if next != marker => marker = next,

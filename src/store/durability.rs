@@ -13,7 +13,7 @@ use std::sync::Arc;
 use object_store::Result;
 use object_store::path::Path;
 
-use super::failure::failed;
+use super::failure::map_io_error;
 use super::local::LocalStore;
 
 /// A change of the file system, in the order in which it was made.
@@ -86,10 +86,10 @@ impl LocalStore {
     /// Waits until a file's content is on the disk.
     pub(super) fn sync_file(&self, key: &Path, file: &File) -> Result<()> {
         if self.durable {
-            file.sync_all().map_err(|e| failed(key, e))?;
+            file.sync_all().map_err(|e| map_io_error(key, e))?;
             if self.journal.is_some() {
                 let path = self.resolve(key)?;
-                let content = fs::read(&path).map_err(|e| failed(key, e))?;
+                let content = fs::read(&path).map_err(|e| map_io_error(key, e))?;
                 self.record_change(|| DiskChange::SyncFile(path, content));
             }
         }
@@ -111,7 +111,7 @@ impl LocalStore {
             match synced {
                 // Gone with all that was in it.
                 Err(e) if e.kind() == IoKind::NotFound => {}
-                synced => synced.map_err(|e| failed(key, e))?,
+                synced => synced.map_err(|e| map_io_error(key, e))?,
             }
             self.record_change(|| DiskChange::SyncFolder(folder.to_owned()));
         }

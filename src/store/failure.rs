@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use object_store::path::Path;
 
 use super::{Store, credentials};
-use crate::error::{Error, ErrorKind, chain};
+use crate::error::{Error, ErrorKind, format_error_chain};
 
 impl Store {
     /// The engine's error for one of `object_store`, told by what the caller can do.
-    pub(crate) fn error(&self, error: object_store::Error, path: &str) -> Error {
-        let text = chain(&error);
-        let (kind, says) = match &error {
+    pub(crate) fn map_error(&self, error: object_store::Error, path: &str) -> Error {
+        let text = format_error_chain(&error);
+        let (kind, reason) = match &error {
             object_store::Error::NotFound { .. } => (ErrorKind::NotFound, "not found"),
             object_store::Error::AlreadyExists { .. } => {
                 (ErrorKind::AlreadyExists, "already exists")
@@ -44,35 +44,38 @@ impl Store {
             _ if text.contains(credentials::NO_CREDENTIALS) => {
                 (ErrorKind::PermissionDenied, "no credentials")
             }
-            _ if is_final(&text) => (ErrorKind::Other, "the store refused"),
+            _ if is_permanent(&text) => (ErrorKind::Other, "the store refused"),
             // Final: a full disk or a broken one is not mended by sending again.
-            _ if self.inner.local.is_some() => file_system_says(io_error(&error)),
+            _ if self.inner.local.is_some() => describe_io_error(find_io_error(&error)),
             _ => (ErrorKind::Unavailable, "the store did not do it"),
         };
-        let shown = self.inner.secrets.mask(&text);
-        let masked = shown != text;
-        let told =
-            Error::new(kind, format!("{says} ({}): {shown}", self.inner.name)).with_path(path);
-        if masked {
+        let masked_text = self.inner.secrets.mask(&text);
+        let is_masked = masked_text != text;
+        let mapped = Error::new(
+            kind,
+            format!("{reason} ({}): {masked_text}", self.inner.name),
+        )
+        .with_path(path);
+        if is_masked {
             // The cause would show what was masked.
-            told
+            mapped
         } else {
-            told.with_source(error)
+            mapped.with_source(error)
         }
     }
 }
 
-/// How `object_store` begins the message of an error status; [`status_says`] does too.
-const STATUS: &str = "Server returned non-2xx status code: ";
+/// How `object_store` begins the message of an error status; [`status_message`] does too.
+const STATUS_PREFIX: &str = "Server returned non-2xx status code: ";
 
 /// The message of an error status.
-pub(super) fn status_says(status: http::StatusCode, body: &str) -> String {
-    format!("{STATUS}{status}: {body}")
+pub(super) fn status_message(status: http::StatusCode, body: &str) -> String {
+    format!("{STATUS_PREFIX}{status}: {body}")
 }
 
 /// What servers say with 400 of a request that is wrong however often it is sent. All else may pass: connections that
 /// were too slow, throttling, tokens that have expired.
-const FINAL_CODES: [&str; 6] = [
+const PERMANENT_ERROR_CODES: [&str; 6] = [
     "EntityTooLarge",
     "InvalidArgument",
     "InvalidRequest",
@@ -82,27 +85,29 @@ const FINAL_CODES: [&str; 6] = [
 ];
 
 /// Whether a server has refused in a way that sending again does not change.
-fn is_final(text: &str) -> bool {
-    let status = text.split_once(STATUS).map_or("", |(_, rest)| rest);
+fn is_permanent(text: &str) -> bool {
+    let status = text.split_once(STATUS_PREFIX).map_or("", |(_, rest)| rest);
     match status.get(..3) {
         Some("405" | "411" | "413" | "414" | "431" | "451") => true,
-        Some("400") => FINAL_CODES.iter().any(|code| status.contains(code)),
+        Some("400") => PERMANENT_ERROR_CODES
+            .iter()
+            .any(|code| status.contains(code)),
         _ => false,
     }
 }
 
 /// Whether what failed so may go another time, without anybody having changed the store.
-pub(crate) fn may_pass(error: &Error) -> bool {
+pub(crate) fn is_transient(error: &Error) -> bool {
     use rustix::io::Errno;
-    let number = || {
-        io_error(error)?
+    let errno = || {
+        find_io_error(error)?
             .raw_os_error()
             .map(Errno::from_raw_os_error)
     };
     match error.kind() {
         ErrorKind::Unavailable => true,
         ErrorKind::Other => matches!(
-            number(),
+            errno(),
             Some(Errno::NOSPC | Errno::DQUOT | Errno::MFILE | Errno::NFILE)
         ),
         _ => false,
@@ -111,14 +116,16 @@ pub(crate) fn may_pass(error: &Error) -> bool {
 
 /// An error met while a local file was written.
 pub(super) fn disk_error(key: &Path, error: std::io::Error) -> Error {
-    let (kind, says) = file_system_says(Some(&error));
-    Error::new(kind, format!("{says} (file): {error}"))
+    let (kind, reason) = describe_io_error(Some(&error));
+    Error::new(kind, format!("{reason} (file): {error}"))
         .with_path(key)
         .with_source(error)
 }
 
 /// An error of local files that has no kind of its own.
-pub(super) fn generic(source: Box<dyn std::error::Error + Send + Sync>) -> object_store::Error {
+pub(super) fn generic_error(
+    source: Box<dyn std::error::Error + Send + Sync>,
+) -> object_store::Error {
     object_store::Error::Generic {
         store: "file",
         source,
@@ -126,7 +133,7 @@ pub(super) fn generic(source: Box<dyn std::error::Error + Send + Sync>) -> objec
 }
 
 /// There is a file of that name already.
-pub(super) fn exists(key: &Path, source: std::io::Error) -> object_store::Error {
+pub(super) fn already_exists_error(key: &Path, source: std::io::Error) -> object_store::Error {
     object_store::Error::AlreadyExists {
         path: key.to_string(),
         source: source.into(),
@@ -134,7 +141,7 @@ pub(super) fn exists(key: &Path, source: std::io::Error) -> object_store::Error 
 }
 
 /// The file is of another version than the one expected.
-pub(super) fn changed(key: &Path) -> object_store::Error {
+pub(super) fn precondition_error(key: &Path) -> object_store::Error {
     object_store::Error::Precondition {
         path: key.to_string(),
         source: "the file's content has changed".into(),
@@ -142,7 +149,7 @@ pub(super) fn changed(key: &Path) -> object_store::Error {
 }
 
 /// The path leaves the root, or is the root itself.
-pub(super) fn escapes(key: &Path) -> object_store::Error {
+pub(super) fn outside_root_error(key: &Path) -> object_store::Error {
     object_store::Error::InvalidPath {
         source: object_store::path::Error::InvalidPath {
             path: PathBuf::from(key.as_ref()),
@@ -151,7 +158,7 @@ pub(super) fn escapes(key: &Path) -> object_store::Error {
 }
 
 /// What a call of the file system ended with.
-pub(super) fn failed(key: &Path, source: std::io::Error) -> object_store::Error {
+pub(super) fn map_io_error(key: &Path, source: std::io::Error) -> object_store::Error {
     let path = key.to_string();
     match source.kind() {
         // A file where a folder is expected holds no object below it.
@@ -159,24 +166,24 @@ pub(super) fn failed(key: &Path, source: std::io::Error) -> object_store::Error 
             path,
             source: source.into(),
         },
-        IoKind::AlreadyExists => exists(key, source),
+        IoKind::AlreadyExists => already_exists_error(key, source),
         IoKind::PermissionDenied | IoKind::ReadOnlyFilesystem => {
             object_store::Error::PermissionDenied {
                 path,
                 source: source.into(),
             }
         }
-        _ => generic(source.into()),
+        _ => generic_error(source.into()),
     }
 }
 
 /// What an error of the file system means.
-fn file_system_says(error: Option<&std::io::Error>) -> (ErrorKind, &'static str) {
+fn describe_io_error(error: Option<&std::io::Error>) -> (ErrorKind, &'static str) {
     use rustix::io::Errno;
-    let number = error
+    let errno = error
         .and_then(std::io::Error::raw_os_error)
         .map(Errno::from_raw_os_error);
-    match (error.map(std::io::Error::kind), number) {
+    match (error.map(std::io::Error::kind), errno) {
         (Some(IoKind::ResourceBusy), None) => (ErrorKind::Locked, "the file is locked"),
         (_, Some(Errno::NOSPC | Errno::DQUOT)) => (
             ErrorKind::Other,
@@ -195,9 +202,9 @@ fn file_system_says(error: Option<&std::io::Error>) -> (ErrorKind, &'static str)
     }
 }
 
-fn io_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std::io::Error> {
-    let found = error.downcast_ref::<std::io::Error>();
-    found.or_else(|| io_error(error.source()?))
+fn find_io_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std::io::Error> {
+    let direct = error.downcast_ref::<std::io::Error>();
+    direct.or_else(|| find_io_error(error.source()?))
 }
 
 #[cfg(test)]
@@ -205,9 +212,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_told_from_what_passes() {
+    fn permanent_and_transient_statuses_are_distinguished() {
         use http::StatusCode;
-        for (status, body, says) in [
+        for (status, body, permanent) in [
             (
                 StatusCode::BAD_REQUEST,
                 "InvalidRequest: too large to copy",
@@ -225,18 +232,18 @@ mod tests {
             (StatusCode::SERVICE_UNAVAILABLE, "400", false),
         ] {
             assert_eq!(
-                is_final(&status_says(status, body)),
-                says,
+                is_permanent(&status_message(status, body)),
+                permanent,
                 "{status} {body}"
             );
         }
-        assert!(!is_final("the connection was closed: 400"));
+        assert!(!is_permanent("the connection was closed: 400"));
     }
 
     #[test]
-    fn a_full_disk_may_pass_and_a_broken_one_not() {
+    fn a_full_disk_is_transient_and_a_broken_one_permanent() {
         let key = Path::from("x");
-        for (number, passes) in [
+        for (errno, transient) in [
             (28, true),
             (122, true),
             (24, true),
@@ -244,23 +251,23 @@ mod tests {
             (5, false),
             (21, false),
         ] {
-            let error = disk_error(&key, std::io::Error::from_raw_os_error(number));
-            assert_eq!(may_pass(&error), passes, "{error}");
+            let error = disk_error(&key, std::io::Error::from_raw_os_error(errno));
+            assert_eq!(is_transient(&error), transient, "{error}");
         }
     }
 
     #[test]
-    fn errors_of_the_file_system_name_the_cause() {
+    fn file_system_errors_name_the_cause() {
         let key = Path::from("x");
-        for (number, says) in [
+        for (errno, reason) in [
             (28, "disk is full"),
             (122, "disk is full"),
             (24, "open files"),
             (5, "disk failed"),
         ] {
-            let error = disk_error(&key, std::io::Error::from_raw_os_error(number));
+            let error = disk_error(&key, std::io::Error::from_raw_os_error(errno));
             assert_eq!(error.kind(), ErrorKind::Other, "{error}");
-            assert!(error.message().contains(says), "{error}");
+            assert!(error.message().contains(reason), "{error}");
         }
     }
 }

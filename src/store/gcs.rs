@@ -31,27 +31,27 @@ impl std::fmt::Display for Gcs {
 impl ObjectStore for Gcs {
     async fn put_opts(
         &self,
-        at: &Path,
+        location: &Path,
         payload: PutPayload,
         opts: PutOptions,
     ) -> Result<PutResult> {
-        self.0.put_opts(at, payload, opts).await
+        self.0.put_opts(location, payload, opts).await
     }
 
     async fn put_multipart_opts(
         &self,
-        at: &Path,
+        location: &Path,
         opts: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        self.0.put_multipart_opts(at, opts).await
+        self.0.put_multipart_opts(location, opts).await
     }
 
-    async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
-        self.0.get_opts(at, options).await
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.0.get_opts(location, options).await
     }
 
-    async fn get_ranges(&self, at: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.0.get_ranges(at, ranges).await
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.0.get_ranges(location, ranges).await
     }
 
     fn delete_stream(

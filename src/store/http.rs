@@ -51,7 +51,7 @@ impl HttpConnector for Connector {
             metrics: Arc::clone(&self.metrics),
             clock: Arc::clone(&self.clock),
             stall_timeout: self.stall_timeout,
-            limit: Arc::new(Limit::default()),
+            limit: Arc::new(AdaptiveLimit::default()),
         }))
     }
 }
@@ -64,7 +64,7 @@ struct Service {
     metrics: Arc<Metrics>,
     clock: Arc<dyn Clock>,
     stall_timeout: Duration,
-    limit: Arc<Limit>,
+    limit: Arc<AdaptiveLimit>,
 }
 
 impl Service {
@@ -72,8 +72,8 @@ impl Service {
         if let Some(client) = self.client.get() {
             return Ok(client);
         }
-        let made = ReqwestConnector::default().connect(&self.options);
-        let client = made.map_err(|e| HttpError::new(HttpErrorKind::Unknown, e))?;
+        let connected = ReqwestConnector::default().connect(&self.options);
+        let client = connected.map_err(|e| HttpError::new(HttpErrorKind::Unknown, e))?;
         Ok(self.client.get_or_init(|| client))
     }
 }
@@ -93,18 +93,18 @@ impl HttpService for Service {
         limit::add_headers(req.headers_mut());
         let permit = self.limit.acquire().await;
         limit::permit()?;
-        let sent = req.body().content_length() as u64;
-        let (client, kind) = (self.client()?, kind_of(&req));
-        self.metrics.count_request(kind, sent);
-        let progress = Arc::new(Progress::new(&self.clock, sent));
-        let req = watch_body(req, &progress);
+        let body_bytes = req.body().content_length() as u64;
+        let (client, kind) = (self.client()?, classify_request(&req));
+        self.metrics.count_request(kind, body_bytes);
+        let progress = Arc::new(Progress::new(&self.clock, body_bytes));
+        let req = track_body(req, &progress);
         let answer = tokio::select! {
             answer = client.execute(req) => answer,
-            waited = progress.stall(self.stall_timeout) => Err(stalled(waited)),
+            waited = progress.wait_until_stalled(self.stall_timeout) => Err(stall_error(waited)),
         };
         let response = answer.inspect_err(|e| {
             self.metrics.count_retry();
-            limit::note_failure(|| format!("met {}", crate::error::chain(e)));
+            limit::note_failure(|| format!("met {}", crate::error::format_error_chain(e)));
         })?;
         let status = response.status();
         if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
@@ -113,15 +113,15 @@ impl HttpService for Service {
         }
         let throttled =
             status == StatusCode::SERVICE_UNAVAILABLE || status == StatusCode::TOO_MANY_REQUESTS;
-        self.limit.answered(throttled);
+        self.limit.record_response(throttled);
         let (parts, body) = response.into_parts();
-        let body = WatchedBody {
+        let body = StallTimeoutBody {
             inner: body,
             kind,
             metrics: Arc::clone(&self.metrics),
             clock: Arc::clone(&self.clock),
             stall_timeout: self.stall_timeout,
-            alarm: Mutex::new(None),
+            stall_timer: Mutex::new(None),
             _permit: permit,
         };
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
@@ -132,65 +132,70 @@ impl HttpService for Service {
 #[derive(Debug)]
 struct Progress {
     clock: Arc<dyn Clock>,
-    last: Mutex<Duration>,
-    left: AtomicUsize,
-    sent: u64,
+    last_progress: Mutex<Duration>,
+    pending_frames: AtomicUsize,
+    body_bytes: u64,
 }
 
 impl Progress {
-    fn new(clock: &Arc<dyn Clock>, sent: u64) -> Self {
+    fn new(clock: &Arc<dyn Clock>, body_bytes: u64) -> Self {
         Self {
             clock: Arc::clone(clock),
-            last: Mutex::new(clock.monotonic()),
-            left: AtomicUsize::new(0),
-            sent,
+            last_progress: Mutex::new(clock.monotonic()),
+            pending_frames: AtomicUsize::new(0),
+            body_bytes,
         }
     }
 
-    fn last(&self) -> MutexGuard<'_, Duration> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_last_progress(&self) -> MutexGuard<'_, Duration> {
+        self.last_progress
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends when the socket has taken nothing for `timeout`, or no answer came in that time after the last frame and
     /// the time that the network needs for what the socket holds.
-    async fn stall(&self, timeout: Duration) -> Duration {
+    async fn wait_until_stalled(&self, timeout: Duration) -> Duration {
         loop {
-            let patience = if self.left.load(Ordering::Acquire) == 0 {
-                let held = self.sent.min(MAX_SOCKET_BYTES);
-                timeout + Duration::from_secs(held / MIN_UPLOAD_BYTES_PER_SECOND)
+            let allowed = if self.pending_frames.load(Ordering::Acquire) == 0 {
+                let buffered_bytes = self.body_bytes.min(MAX_SOCKET_BYTES);
+                timeout + Duration::from_secs(buffered_bytes / MIN_UPLOAD_BYTES_PER_SECOND)
             } else {
                 timeout
             };
-            let waited = self.clock.monotonic().saturating_sub(*self.last());
-            if waited >= patience {
+            let waited = self
+                .clock
+                .monotonic()
+                .saturating_sub(*self.lock_last_progress());
+            if waited >= allowed {
                 return waited;
             }
-            self.clock.sleep(patience.saturating_sub(waited)).await;
+            self.clock.sleep(allowed.saturating_sub(waited)).await;
         }
     }
 }
 
 /// A frame of a body; dropped when the socket has taken it.
-struct WatchedFrame {
+struct TrackedFrame {
     bytes: Bytes,
     progress: Arc<Progress>,
 }
 
-impl AsRef<[u8]> for WatchedFrame {
+impl AsRef<[u8]> for TrackedFrame {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for WatchedFrame {
+impl Drop for TrackedFrame {
     fn drop(&mut self) {
-        *self.progress.last() = self.progress.clock.monotonic();
-        self.progress.left.fetch_sub(1, Ordering::Release);
+        *self.progress.lock_last_progress() = self.progress.clock.monotonic();
+        self.progress.pending_frames.fetch_sub(1, Ordering::Release);
     }
 }
 
 /// Cuts a long body into frames that tell when they are taken.
-fn watch_body(mut req: HttpRequest, progress: &Arc<Progress>) -> HttpRequest {
+fn track_body(mut req: HttpRequest, progress: &Arc<Progress>) -> HttpRequest {
     let length = req.body().content_length();
     if length <= FRAME_BYTES {
         return req;
@@ -205,9 +210,9 @@ fn watch_body(mut req: HttpRequest, progress: &Arc<Progress>) -> HttpRequest {
         };
         while !bytes.is_empty() {
             let bytes = bytes.split_to(bytes.len().min(FRAME_BYTES));
-            progress.left.fetch_add(1, Ordering::Relaxed);
+            progress.pending_frames.fetch_add(1, Ordering::Relaxed);
             let progress = Arc::clone(progress);
-            frames.push(Bytes::from_owner(WatchedFrame { bytes, progress }));
+            frames.push(Bytes::from_owner(TrackedFrame { bytes, progress }));
         }
     }
     *req.body_mut() = HttpRequestBody::from(frames.into_iter().collect::<PutPayload>());
@@ -218,7 +223,7 @@ fn watch_body(mut req: HttpRequest, progress: &Arc<Progress>) -> HttpRequest {
     req
 }
 
-fn kind_of(req: &HttpRequest) -> RequestKind {
+fn classify_request(req: &HttpRequest) -> RequestKind {
     let query = req.uri().query().unwrap_or_default();
     match *req.method() {
         Method::GET
@@ -255,19 +260,19 @@ impl fmt::Display for Stalled {
 
 impl std::error::Error for Stalled {}
 
-fn stalled(patience: Duration) -> HttpError {
-    HttpError::new(HttpErrorKind::Timeout, Stalled(patience))
+fn stall_error(waited: Duration) -> HttpError {
+    HttpError::new(HttpErrorKind::Timeout, Stalled(waited))
 }
 
 /// A semaphore whose size follows the store's answers (additive increase, halving decrease).
 #[derive(Debug)]
-struct Limit {
+struct AdaptiveLimit {
     slots: Arc<Semaphore>,
     size: AtomicUsize,
     successes: AtomicUsize,
 }
 
-impl Default for Limit {
+impl Default for AdaptiveLimit {
     fn default() -> Self {
         Self {
             slots: Arc::new(Semaphore::new(MAX_CONCURRENT)),
@@ -277,20 +282,20 @@ impl Default for Limit {
     }
 }
 
-impl Limit {
+impl AdaptiveLimit {
     async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
         // The semaphore is never closed, so a permit always comes.
         Arc::clone(&self.slots).acquire_owned().await.ok()
     }
 
-    fn answered(&self, throttled: bool) {
+    fn record_response(&self, throttled: bool) {
         let size = self.size.load(Ordering::Relaxed);
         if throttled {
             self.successes.store(0, Ordering::Relaxed);
-            let taken = self
+            let removed_permits = self
                 .slots
                 .forget_permits(size.saturating_sub((size / 2).max(1)));
-            self.size.fetch_sub(taken, Ordering::Relaxed);
+            self.size.fetch_sub(removed_permits, Ordering::Relaxed);
         } else if size < MAX_CONCURRENT
             && self.successes.fetch_add(1, Ordering::Relaxed) + 1 >= size
         {
@@ -302,18 +307,18 @@ impl Limit {
 }
 
 /// A response body that is counted and fails when nothing arrives for too long.
-struct WatchedBody {
+struct StallTimeoutBody {
     inner: HttpResponseBody,
     kind: RequestKind,
     metrics: Arc<Metrics>,
     clock: Arc<dyn Clock>,
     stall_timeout: Duration,
     /// Behind a lock only because bodies must be `Sync`; it is never contended.
-    alarm: Mutex<Option<BoxFuture<'static, ()>>>,
+    stall_timer: Mutex<Option<BoxFuture<'static, ()>>>,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Body for WatchedBody {
+impl Body for StallTimeoutBody {
     type Data = Bytes;
     type Error = HttpError;
 
@@ -322,21 +327,21 @@ impl Body for WatchedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) {
-            self.alarm = Mutex::new(None);
+            self.stall_timer = Mutex::new(None);
             if let Some(bytes) = frame.as_ref().and_then(|f| f.as_ref().ok()?.data_ref()) {
                 self.metrics
                     .count_received_bytes(self.kind, bytes.len() as u64);
             }
             return Poll::Ready(frame);
         }
-        let patience = self.stall_timeout;
+        let timeout = self.stall_timeout;
         let clock = Arc::clone(&self.clock);
-        let Ok(alarm) = self.alarm.get_mut() else {
+        let Ok(slot) = self.stall_timer.get_mut() else {
             return Poll::Pending;
         };
-        let alarm = alarm.get_or_insert_with(|| async move { clock.sleep(patience).await }.boxed());
-        match alarm.poll_unpin(cx) {
-            Poll::Ready(()) => Poll::Ready(Some(Err(stalled(patience)))),
+        let timer = slot.get_or_insert_with(|| async move { clock.sleep(timeout).await }.boxed());
+        match timer.poll_unpin(cx) {
+            Poll::Ready(()) => Poll::Ready(Some(Err(stall_error(timeout)))),
             Poll::Pending => Poll::Pending,
         }
     }
@@ -356,15 +361,15 @@ mod tests {
 
     #[test]
     fn throttling_halves_and_successes_restore() {
-        let limit = Limit::default();
-        limit.answered(true);
+        let limit = AdaptiveLimit::default();
+        limit.record_response(true);
         assert_eq!(limit.slots.available_permits(), MAX_CONCURRENT / 2);
         for _ in 0..10 {
-            limit.answered(true);
+            limit.record_response(true);
         }
         assert_eq!(limit.slots.available_permits(), 1);
         for _ in 0..10_000 {
-            limit.answered(false);
+            limit.record_response(false);
         }
         assert_eq!(limit.slots.available_permits(), MAX_CONCURRENT);
     }

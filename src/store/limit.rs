@@ -214,7 +214,7 @@ impl Store {
             conditional_store
                 .warm_up()
                 .await
-                .map_err(|e| self.error(e, path))?;
+                .map_err(|e| self.map_error(e, path))?;
         }
         let tracker = Arc::new(SendTracker {
             limit: self.limit,
@@ -246,7 +246,7 @@ impl Store {
         }
         let result = request.await;
         if let Err(e) = &result {
-            note_failure(|| format!("met {}", crate::error::chain(e)));
+            note_failure(|| format!("met {}", crate::error::format_error_chain(e)));
         }
         result
     }

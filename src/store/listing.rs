@@ -10,7 +10,7 @@ use std::path::Path as FsPath;
 use object_store::path::Path;
 use object_store::{ListResult, Result};
 
-use super::failure::failed;
+use super::failure::map_io_error;
 use super::local::{LocalStore, object_meta};
 
 impl LocalStore {
@@ -28,7 +28,7 @@ impl LocalStore {
     }
 
     pub(super) fn list_blocking(&self, prefix: &Path, recursive: bool) -> Result<ListResult> {
-        let mut found = ListResult {
+        let mut listing = ListResult {
             common_prefixes: Vec::new(),
             objects: Vec::new(),
         };
@@ -37,10 +37,10 @@ impl LocalStore {
             let entries = match fs::read_dir(self.resolve(&folder)?) {
                 Ok(entries) => entries,
                 Err(e) if matches!(e.kind(), IoKind::NotFound | IoKind::NotADirectory) => continue,
-                Err(e) => return Err(failed(&folder, e)),
+                Err(e) => return Err(map_io_error(&folder, e)),
             };
-            for entry in entries {
-                let entry = entry.map_err(|e| failed(&folder, e))?;
+            for entry_result in entries {
+                let entry = entry_result.map_err(|e| map_io_error(&folder, e))?;
                 // Names an object key cannot hold are not objects of this store.
                 let Some(Ok(key)) = entry.file_name().to_str().map(|name| {
                     let joined = super::path::join(folder.as_ref(), name);
@@ -50,22 +50,22 @@ impl LocalStore {
                 };
                 match entry.file_type() {
                     Ok(file_type) if file_type.is_dir() && recursive => folders.push(key),
-                    Ok(file_type) if file_type.is_dir() => found.common_prefixes.push(key),
+                    Ok(file_type) if file_type.is_dir() => listing.common_prefixes.push(key),
                     Ok(_) => {
                         // None: it is gone since it was listed.
                         let stat = self.stat_entry(&key, &entry);
-                        found
+                        listing
                             .objects
                             .extend(stat.map(|stat| object_meta(key, &stat)));
                     }
                     Err(e) if e.kind() == IoKind::NotFound => {}
-                    Err(e) => return Err(failed(&key, e)),
+                    Err(e) => return Err(map_io_error(&key, e)),
                 }
             }
         }
-        found.objects.sort_by(|a, b| a.location.cmp(&b.location));
-        found.common_prefixes.sort();
-        Ok(found)
+        listing.objects.sort_by(|a, b| a.location.cmp(&b.location));
+        listing.common_prefixes.sort();
+        Ok(listing)
     }
 
     /// Removes the folder `key` and its empty subfolders.

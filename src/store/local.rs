@@ -28,7 +28,7 @@ use object_store::{
 
 use super::condition::Condition;
 pub use super::durability::{DiskChange, DiskJournal};
-use super::failure::{escapes, exists, failed, generic};
+use super::failure::{already_exists_error, generic_error, map_io_error, outside_root_error};
 use super::lock;
 use super::process_id::ProcessId;
 use crate::clock::Clock;
@@ -76,9 +76,9 @@ impl LocalStore {
         for ancestor in path.ancestors() {
             match fs::canonicalize(ancestor) {
                 Ok(real) if real.starts_with(&root) => return Ok(path),
-                Ok(_) => return Err(escapes(key)),
+                Ok(_) => return Err(outside_root_error(key)),
                 // A dangling link would be followed by the write that creates its target.
-                Err(_) if ancestor.is_symlink() => return Err(escapes(key)),
+                Err(_) if ancestor.is_symlink() => return Err(outside_root_error(key)),
                 Err(_) => {}
             }
         }
@@ -89,7 +89,7 @@ impl LocalStore {
     pub(super) fn resolve_entry(&self, key: &Path) -> Result<PathBuf> {
         let (folder, name) = key.as_ref().rsplit_once('/').unwrap_or(("", key.as_ref()));
         if name.is_empty() {
-            return Err(escapes(key));
+            return Err(outside_root_error(key));
         }
         Ok(self
             .resolve(&Path::parse(folder).map_err(Error::from)?)?
@@ -116,12 +116,13 @@ impl LocalStore {
         };
         let opened = match create() {
             Err(e) if e.kind() == IoKind::NotFound => {
-                self.make_folder_of(&path).map_err(|e| failed(&key, e))?;
+                self.make_folder_of(&path)
+                    .map_err(|e| map_io_error(&key, e))?;
                 create()
             }
             other => other,
         };
-        let file = opened.map_err(|e| failed(&key, e))?;
+        let file = opened.map_err(|e| map_io_error(&key, e))?;
         self.record_change(|| DiskChange::Create(path.clone()));
         Ok((file, key))
     }
@@ -138,10 +139,11 @@ impl LocalStore {
         let (source, target) = (self.resolve(from)?, self.resolve(to)?);
         match fs::rename(&source, &target) {
             Err(e) if e.kind() == IoKind::NotFound && source.exists() => {
-                self.make_folder_of(&target).map_err(|e| failed(to, e))?;
-                fs::rename(&source, &target).map_err(|e| failed(to, e))?;
+                self.make_folder_of(&target)
+                    .map_err(|e| map_io_error(to, e))?;
+                fs::rename(&source, &target).map_err(|e| map_io_error(to, e))?;
             }
-            other => other.map_err(|e| failed(from, e))?,
+            other => other.map_err(|e| map_io_error(from, e))?,
         }
         self.record_change(|| DiskChange::Rename(source.clone(), target.clone()));
         self.sync_folder_of(to, &target)
@@ -159,8 +161,8 @@ impl LocalStore {
         });
         match linked {
             Ok(()) => self.record_change(|| DiskChange::Link(source.clone(), target.clone())),
-            Err(e) if e.kind() == IoKind::AlreadyExists => return Err(exists(to, e)),
-            Err(e) if e.kind() == IoKind::NotFound => return Err(failed(from, e)),
+            Err(e) if e.kind() == IoKind::AlreadyExists => return Err(already_exists_error(to, e)),
+            Err(e) if e.kind() == IoKind::NotFound => return Err(map_io_error(from, e)),
             // File systems without links still have an exclusive rename.
             Err(_) => {
                 rename_exclusive(&source, &target, to)?;
@@ -177,17 +179,17 @@ impl LocalStore {
     }
 
     pub(super) fn unlink_unsynced(&self, key: &Path, path: &FsPath) -> Result<()> {
-        fs::remove_file(path).map_err(|e| failed(key, e))?;
+        fs::remove_file(path).map_err(|e| map_io_error(key, e))?;
         self.record_change(|| DiskChange::Unlink(path.to_owned()));
         Ok(())
     }
 
     /// Opens an object for reading; a folder is not an object.
     pub fn open(&self, key: &Path) -> Result<(File, ObjectMeta)> {
-        let file = File::open(self.resolve(key)?).map_err(|e| failed(key, e))?;
-        let stat = file.metadata().map_err(|e| failed(key, e))?;
+        let file = File::open(self.resolve(key)?).map_err(|e| map_io_error(key, e))?;
+        let stat = file.metadata().map_err(|e| map_io_error(key, e))?;
         if stat.is_dir() {
-            return Err(failed(key, IoKind::NotFound.into()));
+            return Err(map_io_error(key, IoKind::NotFound.into()));
         }
         Ok((file, object_meta(key.clone(), &stat)))
     }
@@ -197,9 +199,9 @@ impl LocalStore {
         let result = payload
             .iter()
             .try_for_each(|bytes| file.write_all(bytes))
-            .map_err(|e| failed(key, e))
+            .map_err(|e| map_io_error(key, e))
             .and_then(|()| {
-                let stat = file.metadata().map_err(|e| failed(key, e))?;
+                let stat = file.metadata().map_err(|e| map_io_error(key, e))?;
                 self.sync_file(&temp, &file)?;
                 self.move_into_place(&temp, key, mode)?;
                 Ok(etag(&stat))
@@ -232,7 +234,7 @@ impl LocalStore {
             None => 0..meta.size,
             Some(range) => range
                 .as_range(meta.size)
-                .map_err(|source| generic(source.into()))?,
+                .map_err(|source| generic_error(source.into()))?,
         };
         Ok(GetResult {
             payload: GetResultPayload::File(file, self.resolve(key)?),
@@ -316,7 +318,7 @@ impl ObjectStore for LocalStore {
                     let mut bytes =
                         vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
                     file.read_exact_at(&mut bytes, range.start)
-                        .map_err(|e| failed(&key, e))?;
+                        .map_err(|e| map_io_error(&key, e))?;
                     Ok(Bytes::from(bytes))
                 })
                 .collect()
@@ -375,7 +377,7 @@ impl ObjectStore for LocalStore {
                 CopyMode::Overwrite => PutMode::Overwrite,
             };
             let result = std::io::copy(&mut source, &mut file)
-                .map_err(|e| failed(&to, e))
+                .map_err(|e| map_io_error(&to, e))
                 .and_then(|_| s.sync_file(&temp, &file))
                 .and_then(|()| s.move_into_place(&temp, &to, &mode));
             if result.is_err() || mode == PutMode::Create {
@@ -391,7 +393,8 @@ impl ObjectStore for LocalStore {
         self.run_blocking(move |s| {
             if options.target_mode == RenameTargetMode::Create {
                 let (source, target) = (s.resolve(&from)?, s.resolve(&to)?);
-                s.make_folder_of(&target).map_err(|e| failed(&to, e))?;
+                s.make_folder_of(&target)
+                    .map_err(|e| map_io_error(&to, e))?;
                 rename_exclusive(&source, &target, &to)?;
                 return s.sync_folder_of(&to, &target);
             }
@@ -415,8 +418,8 @@ pub fn is_abandoned(name: &str) -> bool {
 fn rename_exclusive(source: &FsPath, target: &FsPath, key: &Path) -> Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     renameat_with(CWD, source, CWD, target, RenameFlags::NOREPLACE).map_err(|e| match e {
-        rustix::io::Errno::EXIST => exists(key, e.into()),
-        e => failed(key, e.into()),
+        rustix::io::Errno::EXIST => already_exists_error(key, e.into()),
+        e => map_io_error(key, e.into()),
     })
 }
 

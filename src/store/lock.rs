@@ -18,7 +18,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::cas::content_tag;
 use super::condition::Condition;
-use super::failure::{changed, failed};
+use super::failure::{map_io_error, precondition_error};
 use super::local::{DiskChange, LocalStore, etag};
 use super::process_id::ProcessId;
 
@@ -151,14 +151,14 @@ fn wait_for_lock(key: &Path, path: &FsPath) -> Result<Option<FileLock>> {
             Err(e) if matches!(e.kind(), IoKind::NotFound | IoKind::NotADirectory) => {
                 return Ok(None);
             }
-            Err(e) => return Err(failed(key, e)),
+            Err(e) => return Err(map_io_error(key, e)),
         }
     }
     let busy = io::Error::new(
         IoKind::ResourceBusy,
         "another process holds a lock on the file",
     );
-    Err(failed(key, busy))
+    Err(map_io_error(key, busy))
 }
 
 impl LocalStore {
@@ -178,11 +178,11 @@ impl LocalStore {
             if is_new && result.is_ok() {
                 self.record_change(|| DiskChange::Create(path.clone()));
             }
-            match result.map_err(|e| failed(key, e))? {
+            match result.map_err(|e| map_io_error(key, e))? {
                 LockAttempt::Busy => return Ok(None),
                 LockAttempt::Moved => {}
                 LockAttempt::Acquired(mut lock) => {
-                    let content = lock.read_content().map_err(|e| failed(key, e))?;
+                    let content = lock.read_content().map_err(|e| map_io_error(key, e))?;
                     return Ok(Some((lock, content)));
                 }
             }
@@ -202,7 +202,7 @@ impl LocalStore {
         let result = flock(&new_lock.file, FlockOperation::NonBlockingLockExclusive)
             .map_err(io::Error::from)
             .and_then(|()| (&new_lock.file).write_all(bytes))
-            .map_err(|e| failed(key, e))
+            .map_err(|e| map_io_error(key, e))
             .and_then(|()| self.sync_file(&temp, &new_lock.file))
             .and_then(|()| self.rename_over(&temp, key));
         if result.is_err() {
@@ -231,9 +231,9 @@ impl LocalStore {
     /// As [`Self::delete_version`]; the folder is to be synced.
     pub(super) fn delete_unsynced(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
         let path = self.resolve_entry(key)?;
-        let stat = fs::symlink_metadata(&path).map_err(|e| failed(key, e))?;
+        let stat = fs::symlink_metadata(&path).map_err(|e| map_io_error(key, e))?;
         if stat.is_dir() {
-            return Err(failed(key, IoKind::NotFound.into()));
+            return Err(map_io_error(key, IoKind::NotFound.into()));
         }
         if !stat.is_file() && e_tag.is_none() {
             return self.unlink_unsynced(key, &path);
@@ -241,12 +241,15 @@ impl LocalStore {
         let file_lock = match (wait_for_lock(key, &path), e_tag) {
             // It may be deleted all the same: the rights of its folder say that.
             (Err(Error::PermissionDenied { .. }), None) => None,
-            (Ok(None), _) => return Err(failed(key, IoKind::NotFound.into())),
+            (Ok(None), _) => return Err(map_io_error(key, IoKind::NotFound.into())),
             (result, _) => result?,
         };
         if let (Some(mut lock), Some(e_tag)) = (file_lock, e_tag) {
-            if !lock.matches_e_tag(e_tag).map_err(|e| failed(key, e))? {
-                return Err(changed(key));
+            if !lock
+                .matches_e_tag(e_tag)
+                .map_err(|e| map_io_error(key, e))?
+            {
+                return Err(precondition_error(key));
             }
             return self.unlink_unsynced(key, &path);
         }
@@ -271,7 +274,7 @@ impl LocalStore {
             }
             Condition::Matches(e_tag) => self.rename_over_version(from, to, e_tag)?,
         }
-        let stat = fs::metadata(self.resolve(to)?).map_err(|e| failed(to, e))?;
+        let stat = fs::metadata(self.resolve(to)?).map_err(|e| map_io_error(to, e))?;
         Ok(Some(etag(&stat)))
     }
 
@@ -279,18 +282,18 @@ impl LocalStore {
     pub(super) fn rename_over_version(&self, from: &Path, to: &Path, e_tag: &str) -> Result<()> {
         let target = self.resolve(to)?;
         let Some(mut lock) = wait_for_lock(to, &target)? else {
-            return Err(changed(to));
+            return Err(precondition_error(to));
         };
-        if !lock.matches_e_tag(e_tag).map_err(|e| failed(to, e))? {
-            return Err(changed(to));
+        if !lock.matches_e_tag(e_tag).map_err(|e| map_io_error(to, e))? {
+            return Err(precondition_error(to));
         }
         self.rename_over(from, to)
     }
 }
 
 fn check_is_current(lock: &FileLock, key: &Path, path: &FsPath) -> Result<()> {
-    if lock.is_at(path).map_err(|e| failed(key, e))? {
+    if lock.is_at(path).map_err(|e| map_io_error(key, e))? {
         return Ok(());
     }
-    Err(changed(key))
+    Err(precondition_error(key))
 }

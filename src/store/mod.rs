@@ -56,7 +56,7 @@ pub use self::capabilities::Capabilities;
 pub use self::condition::{
     Condition, ConditionSupport, ConditionalStore, OpenUpload, UploadedPart,
 };
-pub(crate) use self::failure::may_pass;
+pub(crate) use self::failure::is_transient;
 pub use self::limit::SendLimit;
 use self::local::LocalStore;
 pub use self::lock::{FileLock, LockCell};

@@ -300,7 +300,11 @@ impl Store {
         path: &str,
         request: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T> {
-        let send = async { self.send(request).await.map_err(|e| self.error(e, path)) };
+        let send = async {
+            self.send(request)
+                .await
+                .map_err(|e| self.map_error(e, path))
+        };
         self.run_limited(path, send).await
     }
 
@@ -313,7 +317,7 @@ impl Store {
         loop {
             let error = match self.send(request()).await {
                 Ok(value) => return Ok(value),
-                Err(e) => self.error(e, path),
+                Err(e) => self.map_error(e, path),
             };
             let elapsed = self.inner.clock.monotonic().saturating_sub(start);
             let is_last =

@@ -9,7 +9,7 @@ use super::{Store, cas};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often the probe writes something whose answer was lost.
-const MAX_SENDS: u32 = 4;
+const MAX_ATTEMPTS: u32 = 4;
 
 /// Asks a store whether it keeps conditions, with an object of its own.
 pub(super) struct Probe {
@@ -26,24 +26,24 @@ impl Probe {
     }
 
     pub(super) async fn run(&self) -> Result<ConditionSupport> {
-        let found = self.find().await;
+        let probed = self.probe_conditions().await;
         let removed = self.store.delete(&self.path).await;
-        let found = found?;
+        let conditions = probed?;
         removed?;
-        Ok(found)
+        Ok(conditions)
     }
 
-    async fn find(&self) -> Result<ConditionSupport> {
+    async fn probe_conditions(&self) -> Result<ConditionSupport> {
         let first = self.write("1", &Condition::Absent).await?;
-        self.must_be_denied(&self.path, &Condition::Absent).await?;
+        self.expect_denied(&self.path, &Condition::Absent).await?;
         let second = self.write("2", &Condition::Matches(first.clone())).await?;
         let old = Condition::Matches(first);
-        self.must_be_denied(&self.path, &old).await?;
+        self.expect_denied(&self.path, &old).await?;
         let missing = cas::probe_path(
             &self.store,
             self.path.rsplit_once('/').map_or("", |(folder, _)| folder),
         );
-        let denied = self.must_be_denied(&missing, &old).await;
+        let denied = self.expect_denied(&missing, &old).await;
         if denied.is_err() {
             self.store.delete(&missing).await?;
         }
@@ -52,9 +52,9 @@ impl Probe {
             return Ok(ConditionSupport::NONE);
         }
         Ok(ConditionSupport {
-            complete: self.keeps_on_complete(&old).await?,
+            complete: self.honors_complete_condition(&old).await?,
             delete: self
-                .keeps_on_delete(&old, Condition::Matches(second))
+                .honors_delete_condition(&old, Condition::Matches(second))
                 .await?,
             marker_versions: false,
         })
@@ -62,9 +62,9 @@ impl Probe {
 
     async fn write(&self, text: &'static str, condition: &Condition) -> Result<String> {
         let bytes = Bytes::from_static(text.as_bytes());
-        let mut sends = 0;
+        let mut attempts = 0;
         let e_tag = loop {
-            sends += 1;
+            attempts += 1;
             let error = match self
                 .store
                 .put_if(&self.path, bytes.clone(), condition)
@@ -75,8 +75,8 @@ impl Probe {
             };
             // The answer to an earlier send may be lost: what is there tells.
             match self.store.get(&self.path, GetOptions::default()).await {
-                Ok((there, meta)) if there == bytes => break meta.e_tag,
-                _ if sends == MAX_SENDS || error.kind() == ErrorKind::PermissionDenied => {
+                Ok((content, meta)) if content == bytes => break meta.e_tag,
+                _ if attempts == MAX_ATTEMPTS || error.kind() == ErrorKind::PermissionDenied => {
                     return Err(error);
                 }
                 _ => {}
@@ -91,7 +91,7 @@ impl Probe {
         }
     }
 
-    async fn must_be_denied(&self, path: &str, condition: &Condition) -> Result<()> {
+    async fn expect_denied(&self, path: &str, condition: &Condition) -> Result<()> {
         match self
             .store
             .put_if(path, Bytes::from_static(b"3"), condition)
@@ -109,41 +109,41 @@ impl Probe {
     }
 
     /// Whether a completion is denied where it should be. The object is there.
-    async fn keeps_on_complete(&self, old: &Condition) -> Result<bool> {
+    async fn honors_complete_condition(&self, old: &Condition) -> Result<bool> {
         let (Some(multipart), Some(versions)) =
             (self.store.multipart(), &self.store.inner.conditional_store)
         else {
             return Ok(false);
         };
         let key = self.store.key(&self.path)?;
-        let begun = multipart.create_multipart(&key).await;
-        let upload = begun.map_err(|e| self.store.error(e, &self.path))?;
-        let sent = multipart
+        let created = multipart.create_multipart(&key).await;
+        let upload = created.map_err(|e| self.store.map_error(e, &self.path))?;
+        let uploaded = multipart
             .put_part(&key, &upload, 0, Bytes::from_static(b"4").into())
             .await;
-        let mut kept = sent.is_ok();
-        if let Ok(part) = sent {
+        let mut is_honored = uploaded.is_ok();
+        if let Ok(part) = uploaded {
             for condition in [&Condition::Absent, old] {
                 let parts = vec![part.clone()];
                 let completed = versions.complete_if(&key, &upload, parts, condition).await;
-                let denied = completed.map_err(|e| self.store.error(e, &self.path));
-                kept &= matches!(denied, Err(e) if is_denied(&e));
+                let result = completed.map_err(|e| self.store.map_error(e, &self.path));
+                is_honored &= matches!(result, Err(e) if is_denied(&e));
             }
         }
         // It may be completed by now, or ended by the denial.
         let _ = multipart.abort_multipart(&key, &upload).await;
-        Ok(kept)
+        Ok(is_honored)
     }
 
-    async fn keeps_on_delete(&self, old: &Condition, current: Condition) -> Result<bool> {
-        let mut current = current;
+    async fn honors_delete_condition(&self, old: &Condition, current: Condition) -> Result<bool> {
+        let mut current_version = current;
         // A completion that was not denied has replaced the object.
         if let Ok(meta) = self.store.head(&self.path).await
             && let Some(e_tag) = meta.e_tag
         {
-            current = Condition::Matches(e_tag);
+            current_version = Condition::Matches(e_tag);
         }
-        for (condition, stays) in [(old, true), (&current, false)] {
+        for (condition, stays) in [(old, true), (&current_version, false)] {
             let Condition::Matches(e_tag) = condition else {
                 return Ok(false);
             };

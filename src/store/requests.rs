@@ -17,7 +17,7 @@ use object_store::path::Path;
 use object_store::{CopyOptions, Error, ObjectStore, ObjectStoreExt, Result, RetryConfig};
 
 use super::condition::{Condition, ConditionalStore};
-use super::failure::status_says;
+use super::failure::status_message;
 use super::limit;
 use crate::clock::Clock;
 
@@ -161,7 +161,7 @@ impl CloudClient {
                     busy
                 }
                 Err((may_retry, e)) => {
-                    limit::note_failure(|| format!("met {}", crate::error::chain(e)));
+                    limit::note_failure(|| format!("met {}", crate::error::format_error_chain(e)));
                     *may_retry
                 }
             };
@@ -284,7 +284,7 @@ impl CloudClient {
         }
         let text = String::from_utf8_lossy(&response.body);
         let path = key.to_string();
-        let source = status_says(response.status, &text).into();
+        let source = status_message(response.status, &text).into();
         Err(match response.status {
             StatusCode::NOT_FOUND => Error::NotFound { path, source },
             StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT | StatusCode::NOT_MODIFIED => {

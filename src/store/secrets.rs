@@ -48,7 +48,7 @@ impl fmt::Debug for Secrets {
 
 impl Secrets {
     /// The values of options with secret names, and what stands before an `@` in any other.
-    pub fn of(options: &BTreeMap<String, String>) -> Self {
+    pub fn from_options(options: &BTreeMap<String, String>) -> Self {
         let mut values: Vec<String> = Vec::new();
         for (name, value) in options {
             if is_secret(name) {
@@ -77,8 +77,8 @@ impl Secrets {
 
 /// Whether the value of an option is a secret.
 fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    SECRET_NAMES.iter().any(|piece| name.contains(piece))
+    let lowercase = name.to_ascii_lowercase();
+    SECRET_NAMES.iter().any(|piece| lowercase.contains(piece))
 }
 
 /// The value of an option as it may be shown.
@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn masks_what_options_hold() {
-        let options = [
+    fn masks_values_of_secret_options() {
+        let pairs = [
             ("azure_storage_sas_key", "sv=1&sig=abcd"),
             ("proxy_url", "user:passw0rd@proxy:80"),
             ("aws_region", "eu-1"),
         ];
-        let options = BTreeMap::from(options.map(|(k, v)| (k.to_owned(), v.to_owned())));
-        let secrets = Secrets::of(&options);
+        let options = BTreeMap::from(pairs.map(|(k, v)| (k.to_owned(), v.to_owned())));
+        let secrets = Secrets::from_options(&options);
         assert_eq!(
             secrets.mask("eu-1: sv=1&sig=abcd, passw0rd"),
             "eu-1: ***, ***"

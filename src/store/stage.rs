@@ -53,7 +53,7 @@ pub enum StagedWrite {
         upload: String,
         /// The store's names of the pieces, in order.
         #[serde(rename = "pieces")]
-        pieces: Vec<String>,
+        upload_parts: Vec<String>,
     },
     /// A hidden object.
     Object {
@@ -181,7 +181,7 @@ impl StageWriter {
             .ok_or_else(|| Error::other("not a local store"))?;
         let (mut file, temp) = local
             .create_temp(&key, &self.staging.tag)
-            .map_err(|e| store.error(e, &self.target))?;
+            .map_err(|e| store.map_error(e, &self.target))?;
         let result = file.write_all(&std::mem::take(&mut self.buffer));
         self.sink = StageSink::File(Some((file, temp.clone())));
         result.map_err(|e| disk_error(&temp, e))
@@ -231,7 +231,7 @@ impl StageWriter {
         {
             local
                 .sync_temp(key, file)
-                .map_err(|e| self.staging.store.error(e, key.as_ref()))?;
+                .map_err(|e| self.staging.store.map_error(e, key.as_ref()))?;
         }
         Ok(match &mut self.sink {
             StageSink::File(temp_file) => {
@@ -272,7 +272,7 @@ impl StagedWrite {
             Self::Multipart {
                 target: upload_target,
                 upload,
-                pieces: upload_parts,
+                upload_parts,
             } => {
                 let multipart = store
                     .multipart()
@@ -285,7 +285,7 @@ impl StagedWrite {
                     })
                     .collect();
                 let completed = multipart.complete_multipart(&key, upload, part_ids).await;
-                match completed.map_err(|e| store.error(e, upload_target)) {
+                match completed.map_err(|e| store.map_error(e, upload_target)) {
                     Ok(_) => {}
                     // Sent again after an answer that was lost: the name is that of one write.
                     Err(e)
@@ -325,7 +325,7 @@ impl StagedWrite {
             Self::Multipart {
                 target: upload_target,
                 upload,
-                pieces: upload_parts,
+                upload_parts,
             } if upload_target == target => {
                 store
                     .complete_if(target, upload, upload_parts, condition)
@@ -351,7 +351,7 @@ impl StagedWrite {
             Self::Multipart {
                 target,
                 upload,
-                pieces: upload_parts,
+                upload_parts,
             } => match store.list_parts(target, upload).await {
                 Ok(parts) => {
                     let total_bytes: u64 = parts.iter().map(|part| part.bytes).sum();

@@ -112,7 +112,7 @@ impl Uploader {
             Ok(upload_parts) => Ok(StagedWrite::Multipart {
                 target: self.target.clone(),
                 upload,
-                pieces: upload_parts,
+                upload_parts,
             }),
             Err(error) => {
                 if let Err(e) = self.store.abort_upload(&self.target, &upload).await {
@@ -149,7 +149,7 @@ impl Uploader {
             tokio::select! {
                 biased;
                 Some((index, result)) = in_flight.next() => {
-                    part_ids[index] = result.map_err(|e| self.store.error(e, &self.target))?.content_id;
+                    part_ids[index] = result.map_err(|e| self.store.map_error(e, &self.target))?.content_id;
                 }
                 Some(part) = self.upload_parts.recv() => next = Some(part),
                 else => return Ok(part_ids),
@@ -174,7 +174,7 @@ impl Uploader {
             ) => {
                 self.run_single_put(&path, first).await?;
             }
-            Err(e) => return Err(self.store.error(e, &path)),
+            Err(e) => return Err(self.store.map_error(e, &path)),
         }
         Ok(StagedWrite::Object { path })
     }
@@ -192,7 +192,7 @@ impl Uploader {
                 .complete()
                 .await
                 .map(drop)
-                .map_err(|e| self.store.error(e, path));
+                .map_err(|e| self.store.map_error(e, path));
         }
         if result.is_err()
             && let Err(e) = upload.abort().await
@@ -225,7 +225,7 @@ impl Uploader {
             }
             tokio::select! {
                 biased;
-                Some(result) = in_flight.next() => result.map_err(|e| self.store.error(e, &self.target))?,
+                Some(result) = in_flight.next() => result.map_err(|e| self.store.map_error(e, &self.target))?,
                 Some(part) = self.upload_parts.recv() => next = Some(part),
                 else => return Ok(()),
             }

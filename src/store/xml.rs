@@ -8,7 +8,7 @@ use super::condition::{OpenUpload, UploadedPart};
 
 /// One page of a list.
 #[derive(Debug, PartialEq)]
-pub(super) struct Page<T, M> {
+pub(super) struct ListPage<T, M> {
     pub(super) items: Vec<T>,
     /// Where the next page begins.
     pub(super) next: Option<M>,
@@ -69,26 +69,28 @@ fn parse(xml: &[u8]) -> Result<Document, String> {
 }
 
 /// Reads a `ListPartsResult`.
-pub(super) fn parts_page(xml: &[u8]) -> Result<Page<UploadedPart, String>, String> {
+pub(super) fn parse_parts_page(xml: &[u8]) -> Result<ListPage<UploadedPart, String>, String> {
     let Document::ListPartsResult(list) = parse(xml)? else {
         return Err("the answer is not a list of parts".to_owned());
     };
-    let part = |part: Part| UploadedPart {
+    let to_uploaded_part = |part: Part| UploadedPart {
         e_tag: part.e_tag,
         bytes: part.size,
     };
-    Ok(Page {
-        items: list.parts.into_iter().map(part).collect(),
+    Ok(ListPage {
+        items: list.parts.into_iter().map(to_uploaded_part).collect(),
         next: list.is_truncated.then_some(list.next_part_number_marker),
     })
 }
 
 /// Reads a `ListMultipartUploadsResult`; the next page begins after a key and an upload of it.
-pub(super) fn uploads_page(xml: &[u8]) -> Result<Page<OpenUpload, (String, String)>, String> {
+pub(super) fn parse_uploads_page(
+    xml: &[u8],
+) -> Result<ListPage<OpenUpload, (String, String)>, String> {
     let Document::ListMultipartUploadsResult(list) = parse(xml)? else {
         return Err("the answer is not a list of uploads".to_owned());
     };
-    let upload = |upload: UploadEntry| {
+    let to_open_upload = |upload: UploadEntry| {
         // No path of ours: it cannot be in a dataset's folder.
         let path = Path::parse(&upload.key).ok()?;
         Some(OpenUpload {
@@ -97,8 +99,12 @@ pub(super) fn uploads_page(xml: &[u8]) -> Result<Page<OpenUpload, (String, Strin
             initiated_at: upload.initiated,
         })
     };
-    Ok(Page {
-        items: list.uploads.into_iter().filter_map(upload).collect(),
+    Ok(ListPage {
+        items: list
+            .uploads
+            .into_iter()
+            .filter_map(to_open_upload)
+            .collect(),
         next: list
             .is_truncated
             .then_some((list.next_key_marker, list.next_upload_id_marker)),
@@ -116,13 +122,13 @@ mod tests {
             <Part><PartNumber>1</PartNumber><ETag>&quot;a&quot;</ETag><Size>5</Size></Part>\
             <Owner><ID>o</ID></Owner>\
             <Part><PartNumber>2</PartNumber><ETag>\"b\"</ETag><Size>6</Size></Part></ListPartsResult>";
-        let page = parts_page(xml.as_bytes()).unwrap();
-        let found: Vec<_> = page
+        let page = parse_parts_page(xml.as_bytes()).unwrap();
+        let parts: Vec<_> = page
             .items
             .iter()
             .map(|p| (p.e_tag.as_str(), p.bytes))
             .collect();
-        assert_eq!(found, [("\"a\"", 5), ("\"b\"", 6)]);
+        assert_eq!(parts, [("\"a\"", 5), ("\"b\"", 6)]);
         assert_eq!(page.next.as_deref(), Some("2"));
         for other in [
             "<Error/>",
@@ -130,10 +136,10 @@ mod tests {
             "<ListPartsResult>",
             "<ListPartsResult><Part/></ListPartsResult>",
         ] {
-            assert!(parts_page(other.as_bytes()).is_err(), "{other}");
+            assert!(parse_parts_page(other.as_bytes()).is_err(), "{other}");
         }
-        let none = parts_page(b"<ListPartsResult></ListPartsResult>").unwrap();
-        assert!(none.items.is_empty() && none.next.is_none());
+        let empty = parse_parts_page(b"<ListPartsResult></ListPartsResult>").unwrap();
+        assert!(empty.items.is_empty() && empty.next.is_none());
     }
 
     #[test]
@@ -145,7 +151,7 @@ mod tests {
             <StorageClass>STANDARD</StorageClass><Initiated>2026-11-22T10:00:00.000Z</Initiated></Upload>\
             <Upload><Key>a//b</Key><UploadId>u</UploadId><Initiated>2026-11-22T10:00:00Z</Initiated></Upload>\
             <CommonPrefixes><Prefix>a/b/</Prefix></CommonPrefixes></ListMultipartUploadsResult>";
-        let page = uploads_page(xml.as_bytes()).unwrap();
+        let page = parse_uploads_page(xml.as_bytes()).unwrap();
         let expected = OpenUpload {
             path: Path::parse("a/<é> &").unwrap(),
             id: "u 2".to_owned(),
@@ -153,6 +159,6 @@ mod tests {
         };
         assert_eq!(page.items, [expected]);
         assert_eq!(page.next, Some(("a/<é> &".to_owned(), "u 2".to_owned())));
-        assert!(uploads_page(b"<ListPartsResult></ListPartsResult>").is_err());
+        assert!(parse_uploads_page(b"<ListPartsResult></ListPartsResult>").is_err());
     }
 }

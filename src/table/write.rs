@@ -21,7 +21,7 @@ use crate::parquet::seal::Identity;
 use crate::parquet::types::{batch_of, convert, storage_schema};
 use crate::parquet::writer::WritePlan;
 use crate::part::{StagedFile, discard, stage};
-use crate::sort::sorted;
+use crate::sort::sort_batches;
 use crate::store::stage::{StagedWrite, Staging};
 
 /// A snapshot read longer ago is read again before the first attempt.
@@ -151,7 +151,7 @@ pub(super) async fn upload(
     } else {
         let place = |id: &u32| columns.ids.iter().position(|known| known == id);
         let places: Vec<usize> = order.iter().filter_map(place).collect();
-        sorted(input, &places, how.options.memory_limit_bytes / 2)?
+        sort_batches(input, &places, how.options.memory_limit_bytes / 2)?
     };
     plan.keep_empty = false;
     plan.sink_bytes = staging.memory_bytes();

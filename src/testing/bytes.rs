@@ -13,29 +13,29 @@ use crate::table::format::{Manifest, Pointer};
 use crate::table::tombstone;
 
 /// Checks what holds of any bytes of a kind; panics where it does not.
-pub type Check = fn(&[u8]);
+pub type FuzzCheck = fn(&[u8]);
 
 /// What can be tried, each on bytes of its kind.
-pub const KINDS: [(&str, Check); 10] = [
-    ("block", block),
-    ("yaml", yaml),
-    ("part", part),
-    ("seal", seal),
-    ("manifest", manifest),
-    ("intent", intent),
-    ("table", table),
-    ("pointer", pointer),
-    ("segment", segment),
-    ("tombstones", tombstones),
+pub const FUZZ_CHECKS: [(&str, FuzzCheck); 10] = [
+    ("block", check_block_bytes),
+    ("yaml", check_block_yaml),
+    ("part", check_part),
+    ("seal", check_seal),
+    ("manifest", check_dataset_manifest),
+    ("intent", check_intent),
+    ("table", check_table_manifest),
+    ("pointer", check_pointer),
+    ("segment", check_segment),
+    ("tombstones", check_tombstones),
 ];
 
-fn block(bytes: &[u8]) {
+fn check_block_bytes(bytes: &[u8]) {
     if let Ok(block) = Block::from_bytes(bytes.to_vec().into()) {
         check_block(&block);
     }
 }
 
-fn yaml(bytes: &[u8]) {
+fn check_block_yaml(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes)
         && let Ok(block) = Block::from_yaml(text)
     {
@@ -49,8 +49,8 @@ fn check_block(block: &Block) {
     if block.is_whole()
         && let Ok(encoded) = block.encode()
     {
-        let again = Block::from_bytes(encoded.into()).expect("what is encoded is read");
-        assert_eq!(again.event(), block.event());
+        let decoded = Block::from_bytes(encoded.into()).expect("what is encoded is read");
+        assert_eq!(decoded.event(), block.event());
         match Block::from_yaml(&yaml) {
             Ok(printed) => assert_eq!(printed.event(), block.event(), "{yaml}"),
             // YAML nests less deeply than blocks do.
@@ -66,7 +66,7 @@ fn check_block(block: &Block) {
 }
 
 /// A Parquet file, opened and decoded whole.
-fn part(bytes: &[u8]) {
+fn check_part(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     let length = bytes.len() as u64;
     let Ok(Opened::Ready(file)) = PartFile::open(&bytes, length) else {
@@ -75,9 +75,9 @@ fn part(bytes: &[u8]) {
     let mut chunks = Chunks::new();
     chunks.push(0, bytes);
     for group in 0..file.metadata().num_row_groups() {
-        for root in 0..file.stored_schema().fields().len() {
+        for field_index in 0..file.stored_schema().fields().len() {
             let rows = file.metadata().row_group(group).num_rows();
-            if let Ok(arrays) = decode_rows(&file, group, root, &chunks, None) {
+            if let Ok(arrays) = decode_rows(&file, group, field_index, &chunks, None) {
                 let decoded: usize = arrays.iter().map(|array| array.len()).sum();
                 assert_eq!(i64::try_from(decoded), Ok(rows));
             }
@@ -85,52 +85,52 @@ fn part(bytes: &[u8]) {
     }
 }
 
-fn seal(bytes: &[u8]) {
+fn check_seal(bytes: &[u8]) {
     if let Ok(seal) = Seal::decode(bytes) {
         assert_eq!(Seal::decode(&seal.encode()).expect("it is read"), seal);
     }
 }
 
-fn manifest(bytes: &[u8]) {
+fn check_dataset_manifest(bytes: &[u8]) {
     if let Ok(manifest) = dataset::Manifest::from_json(bytes) {
-        let again = dataset::Manifest::from_json(manifest.to_json().as_bytes());
-        assert_eq!(again.expect("it is read"), manifest);
+        let reparsed = dataset::Manifest::from_json(manifest.to_json().as_bytes());
+        assert_eq!(reparsed.expect("it is read"), manifest);
         let _ = manifest.check_parts();
     }
 }
 
-fn intent(bytes: &[u8]) {
+fn check_intent(bytes: &[u8]) {
     dataset::parse_intent("a/b", bytes);
 }
 
-fn table(bytes: &[u8]) {
-    let found: Option<serde_json::Value> = serde_json::from_slice(bytes).ok();
-    let version = found.and_then(|json| json.get("version")?.as_u64());
+fn check_table_manifest(bytes: &[u8]) {
+    let document: Option<serde_json::Value> = serde_json::from_slice(bytes).ok();
+    let version = document.and_then(|json| json.get("version")?.as_u64());
     if let Ok(manifest) = Manifest::parse(bytes, version.unwrap_or(1)) {
-        let again = Manifest::parse(&manifest.to_bytes(), manifest.version);
-        assert_eq!(again.expect("it is read"), manifest);
+        let reparsed = Manifest::parse(&manifest.to_bytes(), manifest.version);
+        assert_eq!(reparsed.expect("it is read"), manifest);
         let _ = crate::table::Columns::of(&manifest);
     }
 }
 
-fn pointer(bytes: &[u8]) {
+fn check_pointer(bytes: &[u8]) {
     if let Ok(pointer) = Pointer::parse(bytes) {
-        let again = Pointer::parse(&pointer.to_bytes()).expect("it is read");
-        assert_eq!(again, pointer);
+        let reparsed = Pointer::parse(&pointer.to_bytes()).expect("it is read");
+        assert_eq!(reparsed, pointer);
     }
 }
 
 /// A list of as many files as the first byte says.
-fn segment(bytes: &[u8]) {
-    if let Some((files, list)) = bytes.split_first() {
-        crate::table::decode_segment(&Bytes::copy_from_slice(list), u32::from(*files));
+fn check_segment(bytes: &[u8]) {
+    if let Some((file_count, list)) = bytes.split_first() {
+        crate::table::decode_segment(&Bytes::copy_from_slice(list), u32::from(*file_count));
     }
 }
 
-fn tombstones(bytes: &[u8]) {
+fn check_tombstones(bytes: &[u8]) {
     if let Ok(lines) = tombstone::parse(bytes, "fuzzed") {
-        let again = tombstone::parse(&tombstone::encode(&lines), "fuzzed");
-        assert_eq!(again.expect("it is read"), lines);
+        let reparsed = tombstone::parse(&tombstone::encode(&lines), "fuzzed");
+        assert_eq!(reparsed.expect("it is read"), lines);
         for deletions in tombstone::Deletions::by_file(&lines).values() {
             deletions.lines("fuzzed");
         }

@@ -8,7 +8,7 @@ mod faulty;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::bytes::{Check, KINDS};
+pub use self::bytes::{FUZZ_CHECKS, FuzzCheck};
 pub use self::conformance::check_store;
 pub use self::faulty::{Effect, Fault, FaultKind, FaultyStore};
 use crate::clock::{Clock, SystemClock};
