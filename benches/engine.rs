@@ -21,7 +21,7 @@ use pds::parquet::options::WriteOptions;
 use pds::parquet::seal::{Identity, hash};
 use pds::parquet::writer::{self, FileStats, Files, Sink, WritePlan};
 use pds::store::Store;
-use pds::testing::{faulty_memory, store_over};
+use pds::testing::{faulty_memory, test_store};
 
 const ROWS: usize = 200_000;
 
@@ -184,7 +184,7 @@ fn datasets(c: &mut Criterion) {
         .enable_all()
         .build()
         .unwrap();
-    let store = store_over(&faulty_memory(), true);
+    let store = test_store(&faulty_memory(), true);
     let all = batch(columns());
     let mut group = c.benchmark_group("dataset");
     group.throughput(Throughput::Bytes(all.get_array_memory_size() as u64));

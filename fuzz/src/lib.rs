@@ -18,7 +18,7 @@ use pds::store::Store;
 use pds::table::actions::{NewTable, create};
 use pds::table::commit::DEFAULT_TIMEOUT;
 use pds::table::{Limits, Table, Upload, delete, write};
-use pds::testing::{faulty_memory, store_over};
+use pds::testing::{faulty_memory, test_store};
 
 /// Files in the lists of the seeds.
 const SEGMENT: u8 = 3;
@@ -86,7 +86,7 @@ fn options() -> WriteOptions {
 
 /// A dataset's and a table's objects, told apart by their names, and a file without checksums.
 async fn files() -> Seeds {
-    let store = store_over(&faulty_memory(), false);
+    let store = test_store(&faulty_memory(), false);
     write_dataset(&store).await.expect("a dataset");
     write_table(&store).await.expect("a table");
     let mut all = vec![("intent", INTENT.as_bytes().to_vec())];

@@ -9,39 +9,41 @@ use crate::store::cas::{CasResult, Register};
 
 /// Checks everything datasets rely on; leaves nothing behind.
 pub async fn check_store(store: &Store) -> Result<()> {
-    bytes_come_back(store).await?;
-    listing_shows_what_is_there(store).await?;
-    conditions_hold(store).await?;
-    let left = store.list("").await?;
-    require(left.is_empty(), "nothing is left behind")
+    check_round_trip(store).await?;
+    check_listing(store).await?;
+    check_conditional_writes(store).await?;
+    let leftovers = store.list("").await?;
+    require(leftovers.is_empty(), "nothing is left behind")
 }
 
-fn require(holds: bool, what: &str) -> Result<()> {
+fn require(holds: bool, rule: &str) -> Result<()> {
     if holds {
         Ok(())
     } else {
         Err(Error::other(format!(
-            "the store breaks the contract: {what}"
+            "the store breaks the contract: {rule}"
         )))
     }
 }
 
-async fn bytes_come_back(store: &Store) -> Result<()> {
+async fn check_round_trip(store: &Store) -> Result<()> {
     let content = Bytes::from_static(b"0123456789");
     for path in ["plain", "a/b c/100%25/ünï?#[x]=+&", "empty"] {
-        let content = if path == "empty" {
+        let expected = if path == "empty" {
             Bytes::new()
         } else {
             content.clone()
         };
-        store.put(path, content.clone(), PutMode::Overwrite).await?;
-        let (found, meta) = store.get(path, GetOptions::default()).await?;
+        store
+            .put(path, expected.clone(), PutMode::Overwrite)
+            .await?;
+        let (actual, meta) = store.get(path, GetOptions::default()).await?;
         require(
-            found == content && meta.size == content.len() as u64,
+            actual == expected && meta.size == expected.len() as u64,
             "what was put is got",
         )?;
         require(
-            store.head(path).await?.size == content.len() as u64,
+            store.head(path).await?.size == expected.len() as u64,
             "head tells the size",
         )?;
     }
@@ -55,9 +57,9 @@ async fn bytes_come_back(store: &Store) -> Result<()> {
             "a suffix is the end and tells the size",
         )?;
     }
-    let gone = store.get("missing", GetOptions::default()).await;
+    let missing = store.get("missing", GetOptions::default()).await;
     require(
-        gone.is_err_and(|e| e.kind() == ErrorKind::NotFound),
+        missing.is_err_and(|e| e.kind() == ErrorKind::NotFound),
         "a missing object is not found",
     )?;
     require(!store.is_file("a").await?, "a folder is no file")?;
@@ -69,7 +71,7 @@ async fn bytes_come_back(store: &Store) -> Result<()> {
     store.remove_empty_folder("a").await
 }
 
-async fn listing_shows_what_is_there(store: &Store) -> Result<()> {
+async fn check_listing(store: &Store) -> Result<()> {
     let paths = ["l/x", "l/sub/y", "l/sub/deep/z", "lx/other"];
     for path in paths {
         store
@@ -89,22 +91,22 @@ async fn listing_shows_what_is_there(store: &Store) -> Result<()> {
         files == ["l/x"] && folder.folders == ["l/sub"],
         "a folder's own files and folders are told apart",
     )?;
-    let below = store.child("l")?.list_folder("sub").await?;
+    let child_folder = store.child("l")?.list_folder("sub").await?;
     require(
-        below.files.len() == 1 && below.files[0].location.as_ref() == "sub/y",
+        child_folder.files.len() == 1 && child_folder.files[0].location.as_ref() == "sub/y",
         "a child's paths are its own",
     )?;
     require(
         store.list("missing").await?.is_empty(),
         "a missing folder is empty",
     )?;
-    let paths: Vec<String> = paths.iter().map(|p| (*p).to_owned()).collect();
-    store.delete_all(&paths).await?;
+    let path_list: Vec<String> = paths.iter().map(|p| (*p).to_owned()).collect();
+    store.delete_all(&path_list).await?;
     store.remove_empty_folder("l").await?;
     store.remove_empty_folder("lx").await
 }
 
-async fn conditions_hold(store: &Store) -> Result<()> {
+async fn check_conditional_writes(store: &Store) -> Result<()> {
     let register = Register::new(store, "r/value");
     require(register.read().await?.is_none(), "a register begins empty")?;
     let CasResult::Won(first) = register.create(Bytes::from_static(b"1")).await? else {
@@ -124,9 +126,9 @@ async fn conditions_hold(store: &Store) -> Result<()> {
         "a replace of what was there loses",
     )?;
     store.delete("r/value").await?;
-    let gone = register.replace(&third, Bytes::from_static(b"5")).await?;
+    let after_delete = register.replace(&third, Bytes::from_static(b"5")).await?;
     require(
-        matches!(gone, CasResult::Missing),
+        matches!(after_delete, CasResult::Missing),
         "a replace of what is gone fails",
     )?;
     store.remove_empty_folder("r").await

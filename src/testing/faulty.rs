@@ -19,7 +19,7 @@ use crate::store::{Condition, ConditionSupport, ConditionalStore, OpenUpload, Up
 
 /// Whether the request that fails has done its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
+pub enum FaultTiming {
     /// It never arrived.
     Before,
     /// It was carried out and the answer was lost.
@@ -45,23 +45,23 @@ pub struct Fault {
     /// The request, counted from 0.
     pub request: usize,
     /// Before or after its effect.
-    pub effect: Effect,
+    pub timing: FaultTiming,
     /// The answer.
     pub kind: FaultKind,
     /// Every later request fails too, before its effect, as after a crash.
-    pub for_ever: bool,
+    pub is_persistent: bool,
 }
 
 type Hook = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
-struct State {
+struct FaultState {
     requests: usize,
     fault: Option<Fault>,
     hook: Option<(usize, Hook)>,
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for FaultState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (requests, fault) = (&self.requests, &self.fault);
         write!(f, "State {{ requests: {requests}, fault: {fault:?} }}")
@@ -72,7 +72,7 @@ impl fmt::Debug for State {
 #[derive(Debug, Clone)]
 pub struct FaultyStore {
     inner: Arc<MemoryStore>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FaultState>>,
     /// The store keeps these, and ignores others.
     conditions: ConditionSupport,
 }
@@ -100,45 +100,45 @@ impl FaultyStore {
     }
 
     /// What is stored, without faults.
-    pub fn objects(&self) -> &Arc<MemoryStore> {
+    pub fn inner(&self) -> &Arc<MemoryStore> {
         &self.inner
     }
 
     /// Sets the next fault, or none, and counts requests from 0 again.
-    pub fn plan(&self, fault: Option<Fault>) {
+    pub fn set_fault(&self, fault: Option<Fault>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = State {
+        *state = FaultState {
             fault,
-            ..State::default()
+            ..FaultState::default()
         };
     }
 
     /// Calls `hook` between the effect of a request, counted from 0 from now on, and its answer.
     pub fn interrupt(&self, request: usize, hook: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = State {
+        *state = FaultState {
             hook: Some((request, Box::new(hook))),
-            ..State::default()
+            ..FaultState::default()
         };
     }
 
     /// As [`Self::interrupt`], and the answer is lost; `kind` is what the client sees instead.
-    pub fn interrupt_and_lose(
+    pub fn interrupt_and_drop_response(
         &self,
         request: usize,
         kind: FaultKind,
         hook: impl FnOnce() + Send + 'static,
     ) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = State {
+        *state = FaultState {
             hook: Some((request, Box::new(hook))),
             fault: Some(Fault {
                 request,
-                effect: Effect::After,
+                timing: FaultTiming::After,
                 kind,
-                for_ever: false,
+                is_persistent: false,
             }),
-            ..State::default()
+            ..FaultState::default()
         };
     }
 
@@ -151,7 +151,7 @@ impl FaultyStore {
     }
 
     /// Counts a request; gives the fault or the hook it meets.
-    fn next(&self) -> (Option<Fault>, Option<Hook>) {
+    fn next_fault(&self) -> (Option<Fault>, Option<Hook>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let number = state.requests;
         state.requests += 1;
@@ -167,28 +167,28 @@ impl FaultyStore {
         match number.cmp(&fault.request) {
             std::cmp::Ordering::Less => None,
             std::cmp::Ordering::Equal => Some(fault),
-            std::cmp::Ordering::Greater => fault.for_ever.then_some(Fault {
-                effect: Effect::Before,
+            std::cmp::Ordering::Greater => fault.is_persistent.then_some(Fault {
+                timing: FaultTiming::Before,
                 ..fault
             }),
         }
     }
 
-    async fn meet<T>(
+    async fn run_with_fault<T>(
         &self,
         path: &Path,
         conditional: bool,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let (fault, hook) = self.next();
+        let (fault, hook) = self.next_fault();
         let Some(fault) = fault else {
-            let done = work.await;
+            let result = work.await;
             if let Some(hook) = hook {
                 hook();
             }
-            return done;
+            return result;
         };
-        if fault.effect == Effect::After {
+        if fault.timing == FaultTiming::After {
             work.await?;
         }
         if let Some(hook) = hook {
@@ -216,7 +216,7 @@ impl ObjectStore for FaultyStore {
         opts: PutOptions,
     ) -> Result<PutResult> {
         let conditional = opts.mode != object_store::PutMode::Overwrite;
-        self.meet(
+        self.run_with_fault(
             location,
             conditional,
             self.inner.put_opts(location, payload, opts),
@@ -229,8 +229,8 @@ impl ObjectStore for FaultyStore {
         location: &Path,
         opts: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        let begun = self.inner.put_multipart_opts(location, opts);
-        let upload = self.meet(location, false, begun).await?;
+        let creation = self.inner.put_multipart_opts(location, opts);
+        let upload = self.run_with_fault(location, false, creation).await?;
         Ok(Box::new(FaultyUpload {
             store: self.clone(),
             path: location.clone(),
@@ -239,7 +239,7 @@ impl ObjectStore for FaultyStore {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.meet(location, false, self.inner.get_opts(location, options))
+        self.run_with_fault(location, false, self.inner.get_opts(location, options))
             .await
     }
 
@@ -249,22 +249,24 @@ impl ObjectStore for FaultyStore {
     ) -> BoxStream<'static, Result<Path>> {
         // Each deletion is a request of its own; what the first meets is settled when it is made.
         let inner = Arc::clone(&self.inner);
-        let (fault, hook) = self.next();
-        let mut met = Some(State {
+        let (fault, hook) = self.next_fault();
+        let mut first_fault = Some(FaultState {
             requests: 0,
             fault: fault.map(|f| Fault { request: 0, ..f }),
             hook: hook.map(|hook| (0, hook)),
         });
         locations
             .then(move |key| {
-                let once = Self {
+                let store = Self {
                     inner: Arc::clone(&inner),
-                    state: Arc::new(Mutex::new(met.take().unwrap_or_default())),
+                    state: Arc::new(Mutex::new(first_fault.take().unwrap_or_default())),
                     conditions: ConditionSupport::ALL,
                 };
                 async move {
                     let key = key?;
-                    once.meet(&key, false, once.inner.delete(&key)).await?;
+                    store
+                        .run_with_fault(&key, false, store.inner.delete(&key))
+                        .await?;
                     Ok(key)
                 }
             })
@@ -272,7 +274,7 @@ impl ObjectStore for FaultyStore {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        match self.next().0 {
+        match self.next_fault().0 {
             Some(fault) => {
                 let source = format!("injected: {fault:?}").into();
                 stream::iter([Err(Error::Generic {
@@ -287,12 +289,12 @@ impl ObjectStore for FaultyStore {
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let path = prefix.cloned().unwrap_or_default();
-        self.meet(&path, false, self.inner.list_with_delimiter(prefix))
+        self.run_with_fault(&path, false, self.inner.list_with_delimiter(prefix))
             .await
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.meet(from, false, self.inner.copy_opts(from, to, options))
+        self.run_with_fault(from, false, self.inner.copy_opts(from, to, options))
             .await
     }
 }
@@ -310,18 +312,18 @@ impl MultipartUpload for FaultyUpload {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
         let (store, path) = (self.store.clone(), self.path.clone());
         let part = self.upload.put_part(data);
-        async move { store.meet(&path, false, part).await }.boxed()
+        async move { store.run_with_fault(&path, false, part).await }.boxed()
     }
 
     async fn complete(&mut self) -> Result<PutResult> {
         self.store
-            .meet(&self.path, false, self.upload.complete())
+            .run_with_fault(&self.path, false, self.upload.complete())
             .await
     }
 
     async fn abort(&mut self) -> Result<()> {
         self.store
-            .meet(&self.path, false, self.upload.abort())
+            .run_with_fault(&self.path, false, self.upload.abort())
             .await
     }
 }
@@ -329,7 +331,7 @@ impl MultipartUpload for FaultyUpload {
 #[async_trait]
 impl MultipartStore for FaultyStore {
     async fn create_multipart(&self, path: &Path) -> Result<MultipartId> {
-        self.meet(path, false, self.inner.create_multipart(path))
+        self.run_with_fault(path, false, self.inner.create_multipart(path))
             .await
     }
 
@@ -340,7 +342,7 @@ impl MultipartStore for FaultyStore {
         part_idx: usize,
         data: PutPayload,
     ) -> Result<PartId> {
-        self.meet(path, false, self.inner.put_part(path, id, part_idx, data))
+        self.run_with_fault(path, false, self.inner.put_part(path, id, part_idx, data))
             .await
     }
 
@@ -350,12 +352,12 @@ impl MultipartStore for FaultyStore {
         id: &MultipartId,
         parts: Vec<PartId>,
     ) -> Result<PutResult> {
-        self.meet(path, false, self.inner.complete_multipart(path, id, parts))
+        self.run_with_fault(path, false, self.inner.complete_multipart(path, id, parts))
             .await
     }
 
     async fn abort_multipart(&self, path: &Path, id: &MultipartId) -> Result<()> {
-        self.meet(path, false, self.inner.abort_multipart(path, id))
+        self.run_with_fault(path, false, self.inner.abort_multipart(path, id))
             .await
     }
 }
@@ -368,7 +370,7 @@ impl ConditionalStore for FaultyStore {
 
     async fn delete_if(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
         let e_tag = e_tag.filter(|_| self.conditions.delete);
-        self.meet(key, e_tag.is_some(), self.inner.delete_if(key, e_tag))
+        self.run_with_fault(key, e_tag.is_some(), self.inner.delete_if(key, e_tag))
             .await
     }
 
@@ -385,7 +387,7 @@ impl ConditionalStore for FaultyStore {
             &Condition::Always
         };
         let conditional = *condition != Condition::Always;
-        self.meet(
+        self.run_with_fault(
             key,
             conditional,
             self.inner.complete_if(key, upload, parts, condition),
@@ -394,12 +396,12 @@ impl ConditionalStore for FaultyStore {
     }
 
     async fn list_parts(&self, key: &Path, upload: &MultipartId) -> Result<Vec<UploadedPart>> {
-        self.meet(key, false, self.inner.list_parts(key, upload))
+        self.run_with_fault(key, false, self.inner.list_parts(key, upload))
             .await
     }
 
     async fn list_uploads(&self, folder: &Path) -> Result<Vec<OpenUpload>> {
-        self.meet(folder, false, self.inner.list_uploads(folder))
+        self.run_with_fault(folder, false, self.inner.list_uploads(folder))
             .await
     }
 
@@ -411,9 +413,12 @@ impl ConditionalStore for FaultyStore {
         condition: &Condition,
     ) -> Option<Result<()>> {
         let copy = async {
-            let copied = self.inner.copy_if(from, e_tag, to, condition).await;
-            copied.unwrap_or_else(|| unreachable!("memory copies under conditions"))
+            let result = self.inner.copy_if(from, e_tag, to, condition).await;
+            result.unwrap_or_else(|| unreachable!("memory copies under conditions"))
         };
-        Some(self.meet(from, *condition != Condition::Always, copy).await)
+        Some(
+            self.run_with_fault(from, *condition != Condition::Always, copy)
+                .await,
+        )
     }
 }

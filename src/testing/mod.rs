@@ -10,21 +10,21 @@ use std::time::Duration;
 
 pub use self::bytes::{FUZZ_CHECKS, FuzzCheck};
 pub use self::conformance::check_store;
-pub use self::faulty::{Effect, Fault, FaultKind, FaultyStore};
+pub use self::faulty::{Fault, FaultKind, FaultTiming, FaultyStore};
 use crate::clock::{Clock, SystemClock};
 use crate::store::memory::MemoryStore;
 use crate::store::metrics::Metrics;
 use crate::store::{Capabilities, Store};
 
 /// A store over `objects`, with multipart uploads or, without them, staged objects.
-pub fn store_over(objects: &Arc<FaultyStore>, multipart: bool) -> Store {
+pub fn test_store(objects: &Arc<FaultyStore>, multipart: bool) -> Store {
     // Lost answers are waited for half as long as this.
-    store_with_clock(objects, multipart, Arc::new(SystemClock))
+    test_store_with_clock(objects, multipart, Arc::new(SystemClock))
         .with_publish_lease(Duration::from_millis(60))
 }
 
-/// As [`store_over`], with a clock of the test's own.
-pub fn store_with_clock(
+/// As [`test_store`], with a clock of the test's own.
+pub fn test_store_with_clock(
     objects: &Arc<FaultyStore>,
     multipart: bool,
     clock: Arc<dyn Clock>,

@@ -10,36 +10,40 @@ use pds::store::stage::StagedWrite;
 use pds::store::{Condition, Store, StoreBuilder};
 
 /// A status line, and headers.
-type Answer = (&'static str, &'static [&'static str]);
+type ScriptedResponse = (&'static str, &'static [&'static str]);
 
-const EXISTS: Answer = ("409 Conflict", &["x-ms-error-code: BlobAlreadyExists"]);
-const BUSY: Answer = ("409 Conflict", &["x-ms-error-code: PendingCopyOperation"]);
-const BEGUN: Answer = (
+const BLOB_EXISTS: ScriptedResponse = ("409 Conflict", &["x-ms-error-code: BlobAlreadyExists"]);
+const PENDING_COPY_CONFLICT: ScriptedResponse =
+    ("409 Conflict", &["x-ms-error-code: PendingCopyOperation"]);
+const COPY_ACCEPTED: ScriptedResponse = (
     "202 Accepted",
     &["x-ms-copy-id: 1", "x-ms-copy-status: pending"],
 );
-const GOES_ON: Answer = ("200 OK", &["x-ms-copy-id: 1", "x-ms-copy-status: pending"]);
-const COPIED: Answer = ("200 OK", &["x-ms-copy-id: 1", "x-ms-copy-status: success"]);
-const REPLACED: Answer = ("200 OK", &["x-ms-copy-id: 2", "x-ms-copy-status: success"]);
-const DELETED: Answer = (
+const COPY_PENDING: ScriptedResponse =
+    ("200 OK", &["x-ms-copy-id: 1", "x-ms-copy-status: pending"]);
+const COPY_SUCCEEDED: ScriptedResponse =
+    ("200 OK", &["x-ms-copy-id: 1", "x-ms-copy-status: success"]);
+const OTHER_COPY_SUCCEEDED: ScriptedResponse =
+    ("200 OK", &["x-ms-copy-id: 2", "x-ms-copy-status: success"]);
+const BATCH_ACCEPTED: ScriptedResponse = (
     "202 Accepted",
     &["content-type: multipart/mixed; boundary=batch"],
 );
 /// The answer's body to a batch of one deletion.
-const BATCH: &str = "--batch\r\nContent-Type: application/http\r\nContent-ID: 0\r\n\r\n\
+const BATCH_RESPONSE_BODY: &str = "--batch\r\nContent-Type: application/http\r\nContent-ID: 0\r\n\r\n\
     HTTP/1.1 202 Accepted\r\nx-ms-request-id: 1\r\n\r\n\r\n--batch--\r\n";
 
 #[derive(Debug, Default)]
 struct Script {
-    answers: VecDeque<Answer>,
-    seen: Vec<String>,
+    responses: VecDeque<ScriptedResponse>,
+    requests: Vec<String>,
 }
 
 /// A store whose requests are answered by the script, one after the other.
-fn scripted(answers: &[Answer]) -> (Arc<Mutex<Script>>, Store) {
+fn scripted_store(responses: &[ScriptedResponse]) -> (Arc<Mutex<Script>>, Store) {
     let script = Arc::new(Mutex::new(Script {
-        answers: answers.iter().copied().collect(),
-        seen: Vec::new(),
+        responses: responses.iter().copied().collect(),
+        requests: Vec::new(),
     }));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}/account", listener.local_addr().unwrap());
@@ -47,7 +51,7 @@ fn scripted(answers: &[Answer]) -> (Arc<Mutex<Script>>, Store) {
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let shared = Arc::clone(&shared);
-            std::thread::spawn(move || answer_all(stream, &shared));
+            std::thread::spawn(move || serve_connection(stream, &shared));
         }
     });
     let options = BTreeMap::from([
@@ -56,72 +60,87 @@ fn scripted(answers: &[Answer]) -> (Arc<Mutex<Script>>, Store) {
         ("azure_skip_signature", "true"),
         ("allow_http", "true"),
     ]);
-    let options = options.iter().map(|(k, v)| ((*k).into(), (*v).into()));
-    let builder = StoreBuilder::parse("az://box", &options.collect()).unwrap();
+    let option_strings = options.iter().map(|(k, v)| ((*k).into(), (*v).into()));
+    let builder = StoreBuilder::parse("az://box", &option_strings.collect()).unwrap();
     (script, builder.build().unwrap())
 }
 
-fn answer_all(stream: TcpStream, script: &Mutex<Script>) {
+fn serve_connection(stream: TcpStream, script: &Mutex<Script>) {
     let mut out = stream.try_clone().unwrap();
     let mut reader = BufReader::new(stream);
     while let Some(Ok(first)) = reader.by_ref().lines().next() {
-        let headers = reader.by_ref().lines().map_while(Result::ok);
-        let headers: Vec<String> = headers.take_while(|line| !line.is_empty()).collect();
+        let lines = reader.by_ref().lines().map_while(Result::ok);
+        let headers: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
         let length = headers
             .iter()
             .find_map(|line| line.strip_prefix("content-length: "));
         let mut body = vec![0; length.map_or(0, |text| text.parse().unwrap())];
         reader.read_exact(&mut body).unwrap();
         let condition = headers.iter().find(|line| line.starts_with("if-"));
-        let condition = condition.map_or(String::new(), |line| format!(" {line}"));
+        let condition_text = condition.map_or(String::new(), |line| format!(" {line}"));
         let mut words = first.split([' ', '?']);
         let (method, path) = (words.next().unwrap(), words.next().unwrap());
         let name = path.rsplit('/').next().unwrap();
         let mut script = script.lock().unwrap();
-        script.seen.push(format!("{method} {name}{condition}"));
+        script
+            .requests
+            .push(format!("{method} {name}{condition_text}"));
         let unknown = ("400 Bad Request", [].as_slice());
-        let (status, headers) = script.answers.pop_front().unwrap_or(unknown);
-        let headers: String = headers.iter().flat_map(|line| [line, "\r\n"]).collect();
-        let body = if method == "POST" { BATCH } else { "" };
-        let length = body.len();
+        let (status, header_lines) = script.responses.pop_front().unwrap_or(unknown);
+        let response_headers: String = header_lines
+            .iter()
+            .flat_map(|line| [line, "\r\n"])
+            .collect();
+        let response_body = if method == "POST" {
+            BATCH_RESPONSE_BODY
+        } else {
+            ""
+        };
+        let response_length = response_body.len();
         let _ = write!(
             out,
-            "HTTP/1.1 {status}\r\n{headers}content-length: {length}\r\n\r\n{body}"
+            "HTTP/1.1 {status}\r\n{response_headers}content-length: {response_length}\r\n\r\n{response_body}"
         );
     }
 }
 
 /// What publishing a hidden blob as `x` leads to, and the requests it took.
 async fn publish(
-    answers: &[Answer],
+    responses: &[ScriptedResponse],
     condition: &Condition,
 ) -> (Result<(), pds::Error>, Vec<String>) {
-    let (script, store) = scripted(answers);
+    let (script, store) = scripted_store(responses);
     let staged = StagedWrite::Object {
         path: "hidden".to_owned(),
     };
     let published = staged.publish_if(&store, "x", condition).await;
-    let seen = std::mem::take(&mut script.lock().unwrap().seen);
-    (published.map(drop), seen)
+    let requests = std::mem::take(&mut script.lock().unwrap().requests);
+    (published.map(drop), requests)
 }
 
 #[tokio::test]
-async fn a_blob_in_the_way_is_an_answer_and_not_asked_about_again() {
-    let (published, seen) = publish(&[EXISTS], &Condition::Absent).await;
+async fn an_existing_blob_is_a_conflict_without_retries() {
+    let (published, requests) = publish(&[BLOB_EXISTS], &Condition::Absent).await;
     assert_eq!(published.unwrap_err().kind(), ErrorKind::Conflict);
-    assert_eq!(seen, ["PUT x if-none-match: *"]);
+    assert_eq!(requests, ["PUT x if-none-match: *"]);
 }
 
 #[tokio::test]
-async fn a_copy_is_waited_for() {
+async fn a_pending_copy_is_awaited() {
     let matches = Condition::Matches("0x1".to_owned());
-    let answers = [BUSY, BEGUN, GOES_ON, COPIED, DELETED];
-    let (published, seen) = publish(&answers, &matches).await;
+    let responses = [
+        PENDING_COPY_CONFLICT,
+        COPY_ACCEPTED,
+        COPY_PENDING,
+        COPY_SUCCEEDED,
+        BATCH_ACCEPTED,
+    ];
+    let (published, requests) = publish(&responses, &matches).await;
     published.unwrap();
     let put = "PUT x if-match: \"0x1\"";
-    assert_eq!(seen, [put, put, "HEAD x", "HEAD x", "POST box"]);
+    assert_eq!(requests, [put, put, "HEAD x", "HEAD x", "POST box"]);
     // Another write's copy is not this one's.
-    let (published, seen) = publish(&[BEGUN, REPLACED], &matches).await;
+    let (published, requests) = publish(&[COPY_ACCEPTED, OTHER_COPY_SUCCEEDED], &matches).await;
     assert_eq!(published.unwrap_err().kind(), ErrorKind::Conflict);
-    assert_eq!(seen, [put, "HEAD x"]);
+    assert_eq!(requests, [put, "HEAD x"]);
 }

@@ -9,7 +9,7 @@ use object_store::GetOptions;
 use pds::dataset::{self, Layout, Task, Write};
 use pds::parquet::options::WriteOptions;
 use pds::store::Store;
-use pds::testing::{Effect, Fault, FaultKind, FaultyStore, faulty_memory, store_over};
+use pds::testing::{Fault, FaultKind, FaultTiming, FaultyStore, faulty_memory, test_store};
 use pds::{ErrorKind, Result};
 
 pub(crate) const KEY: &str = "silver/orders";
@@ -27,7 +27,7 @@ fn input(seed: i64, rows: usize) -> Box<dyn RecordBatchReader + Send> {
 }
 
 /// The only task of a write.
-const ALONE: Task = Task {
+const SINGLE_TASK: Task = Task {
     number: 0,
     threads: 1,
     resident: true,
@@ -36,26 +36,31 @@ const ALONE: Task = Task {
 };
 
 /// One of the tasks of a write that others publish.
-fn shared(number: u64) -> Task {
+fn shared_task(number: u64) -> Task {
     Task {
         number,
         keep_empty: false,
         shared: true,
-        ..ALONE
+        ..SINGLE_TASK
     }
 }
 
-pub(crate) async fn write(store: &Store, seed: i64, rows: usize, overwrite: bool) -> Result<()> {
+pub(crate) async fn write_dataset(
+    store: &Store,
+    seed: i64,
+    rows: usize,
+    overwrite: bool,
+) -> Result<()> {
     // Two uploads and a small part that stays inline.
     let options = WriteOptions::new("none", None, None, Some(20_000), Some(32 << 20))?;
     let write = Write::begin(store, KEY, overwrite, Layout::Numbered, options).await?;
-    let parts = dataset::prepare(store, &write, ALONE, input(seed, rows)).await?;
+    let parts = dataset::prepare(store, &write, SINGLE_TASK, input(seed, rows)).await?;
     dataset::publish(store, &write, parts, "0123456789abcdef")
         .await
         .map(drop)
 }
 
-pub(crate) async fn sum(store: &Store) -> Result<(usize, i64)> {
+pub(crate) async fn read_sum(store: &Store) -> Result<(usize, i64)> {
     let table = dataset::read(store, KEY, None).await?;
     let columns = table
         .batches
@@ -68,23 +73,23 @@ pub(crate) async fn sum(store: &Store) -> Result<(usize, i64)> {
     ))
 }
 
-pub(crate) async fn expected(seed: i64, rows: usize) -> (usize, i64) {
-    let store = store_over(&faulty_memory(), true);
-    write(&store, seed, rows, false).await.unwrap();
-    sum(&store).await.unwrap()
+pub(crate) async fn expected_sum(seed: i64, rows: usize) -> (usize, i64) {
+    let store = test_store(&faulty_memory(), true);
+    write_dataset(&store, seed, rows, false).await.unwrap();
+    read_sum(&store).await.unwrap()
 }
 
-fn faults() -> Vec<(Effect, FaultKind, bool)> {
+fn all_faults() -> Vec<(FaultTiming, FaultKind, bool)> {
     let mut all = Vec::new();
-    for effect in [Effect::Before, Effect::After] {
+    for timing in [FaultTiming::Before, FaultTiming::After] {
         for kind in [
             FaultKind::Unavailable,
             FaultKind::Denied,
             FaultKind::NotFound,
             FaultKind::Conflict,
         ] {
-            for for_ever in [false, true] {
-                all.push((effect, kind, for_ever));
+            for is_persistent in [false, true] {
+                all.push((timing, kind, is_persistent));
             }
         }
     }
@@ -93,93 +98,102 @@ fn faults() -> Vec<(Effect, FaultKind, bool)> {
 
 /// Runs one faulty write over `old` (rows of the dataset before, if any); false when the write
 /// needed fewer requests than the fault's number.
-async fn run(
+async fn write_with_fault(
     multipart: bool,
     old: Option<usize>,
     request: usize,
-    fault: (Effect, FaultKind, bool),
+    fault: (FaultTiming, FaultKind, bool),
 ) -> bool {
     let objects: Arc<FaultyStore> = faulty_memory();
-    let store = store_over(&objects, multipart);
-    let says = format!("multipart={multipart} old={old:?} request={request} fault={fault:?}");
+    let store = test_store(&objects, multipart);
+    let context = format!("multipart={multipart} old={old:?} request={request} fault={fault:?}");
     let mut before = None;
     if let Some(rows) = old {
-        write(&store, 3, rows, false).await.unwrap();
-        before = Some(sum(&store).await.unwrap());
+        write_dataset(&store, 3, rows, false).await.unwrap();
+        before = Some(read_sum(&store).await.unwrap());
     }
-    let after = expected(5, 45_000).await;
-    let (effect, kind, for_ever) = fault;
-    objects.plan(Some(Fault {
+    let after = expected_sum(5, 45_000).await;
+    let (timing, kind, is_persistent) = fault;
+    objects.set_fault(Some(Fault {
         request,
-        effect,
+        timing,
         kind,
-        for_ever,
+        is_persistent,
     }));
-    let acknowledged = write(&store, 5, 45_000, old.is_some()).await.is_ok();
+    let acknowledged = write_dataset(&store, 5, 45_000, old.is_some())
+        .await
+        .is_ok();
     let reached = objects.requests() > request;
-    objects.plan(None);
-    match sum(&store).await {
-        Ok(found) if acknowledged => assert_eq!(found, after, "{says}: acknowledged"),
-        Ok(found) => assert!(found == after || Some(found) == before, "{says}: {found:?}"),
+    objects.set_fault(None);
+    match read_sum(&store).await {
+        Ok(actual) if acknowledged => assert_eq!(actual, after, "{context}: acknowledged"),
+        Ok(actual) => assert!(
+            actual == after || Some(actual) == before,
+            "{context}: {actual:?}"
+        ),
         Err(e) => assert!(
             !acknowledged && before.is_none() && e.kind() == ErrorKind::DatasetIncomplete,
-            "{says}: {e}"
+            "{context}: {e}"
         ),
     }
     // An answer that was lost may have told the name of an upload, and a fault that lasts hits the
     // clean-up too.
-    if matches!(effect, Effect::Before) && !for_ever {
+    if matches!(timing, FaultTiming::Before) && !is_persistent {
         assert_eq!(
-            leaks(&objects, &store).await,
+            list_leaks(&objects, &store).await,
             Vec::<String>::new(),
-            "{says}"
+            "{context}"
         );
     }
-    next_writer_is_not_disturbed(&store, &says).await;
+    check_next_write(&store, &context).await;
     dataset::clean(&store, KEY, Duration::ZERO).await.unwrap();
-    let whole =
+    let expected_names =
         ["_SUCCESS", "manifest.json", "part-00000.parquet"].map(|name| format!("{KEY}/{name}"));
-    assert_eq!(names(&store).await, whole, "{says}");
-    assert_eq!(objects.objects().open_uploads(), [], "{says}");
+    assert_eq!(list_names(&store).await, expected_names, "{context}");
+    assert_eq!(objects.inner().open_uploads(), [], "{context}");
     reached
 }
 
 /// Hidden objects and uncompleted uploads that no intent names.
-async fn leaks(objects: &FaultyStore, store: &Store) -> Vec<String> {
+async fn list_leaks(objects: &FaultyStore, store: &Store) -> Vec<String> {
     let path = format!("{KEY}/_publish.json");
     let intent = match store.get(&path, GetOptions::default()).await {
         Ok((bytes, _)) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(_) => String::new(),
     };
-    let uploads = objects.objects().open_uploads().into_iter();
-    let uploads = uploads.map(|upload| (upload.id, format!("an upload of {}", upload.path)));
-    let hidden = names(store).await.into_iter();
-    let hidden = hidden
+    let open_uploads = objects.inner().open_uploads().into_iter();
+    let uploads = open_uploads.map(|upload| (upload.id, format!("an upload of {}", upload.path)));
+    let object_names = list_names(store).await.into_iter();
+    let hidden = object_names
         .filter(|name| name.contains("/.pds-"))
         .map(|name| (name.clone(), name));
     uploads
         .chain(hidden)
         .filter(|(name, _)| !intent.contains(name.as_str()))
-        .map(|(_, what)| what)
+        .map(|(_, description)| description)
         .collect()
 }
 
-async fn names(store: &Store) -> Vec<String> {
-    let listed = store.list(KEY).await.unwrap();
-    listed.iter().map(|m| m.location.to_string()).collect()
+async fn list_names(store: &Store) -> Vec<String> {
+    let objects = store.list(KEY).await.unwrap();
+    objects.iter().map(|m| m.location.to_string()).collect()
 }
 
-async fn next_writer_is_not_disturbed(store: &Store, says: &str) {
-    if let Err(e) = write(store, 7, 1000, true).await {
-        panic!("{says}: next write: {e}");
+async fn check_next_write(store: &Store, context: &str) {
+    if let Err(e) = write_dataset(store, 7, 1000, true).await {
+        panic!("{context}: next write: {e}");
     }
-    assert_eq!(sum(store).await.unwrap(), expected(7, 1000).await, "{says}");
+    assert_eq!(
+        read_sum(store).await.unwrap(),
+        expected_sum(7, 1000).await,
+        "{context}"
+    );
 }
 
-async fn run_all(multipart: bool, old: Option<usize>) {
-    for fault in faults() {
+async fn write_with_every_fault(multipart: bool, old: Option<usize>) {
+    for fault in all_faults() {
         let mut request = 0;
-        while run(multipart, old, request, fault).await {
+        while write_with_fault(multipart, old, request, fault).await {
             request += 1;
             assert!(request < 200, "a write has a handful of requests");
         }
@@ -189,39 +203,39 @@ async fn run_all(multipart: bool, old: Option<usize>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_write_survives_every_fault() {
-    run_all(true, None).await;
+    write_with_every_fault(true, None).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overwrite_survives_every_fault() {
-    run_all(true, Some(60_000)).await;
+    write_with_every_fault(true, Some(60_000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overwrite_by_renames_survives_every_fault() {
-    run_all(false, Some(60_000)).await;
+    write_with_every_fault(false, Some(60_000)).await;
 }
 
 /// Tasks of which the first had no rows: uploads begun for a number that is not theirs in the end.
 #[tokio::test(flavor = "multi_thread")]
-async fn parts_move_up_when_a_task_had_no_rows() {
+async fn parts_are_renumbered_after_an_empty_task() {
     for request in 0..60 {
-        for for_ever in [false, true] {
-            move_up(Fault {
+        for is_persistent in [false, true] {
+            renumber_with_fault(Fault {
                 request,
-                effect: Effect::After,
+                timing: FaultTiming::After,
                 kind: FaultKind::Unavailable,
-                for_ever,
+                is_persistent,
             })
             .await;
         }
     }
 }
 
-async fn move_up(fault: Fault) {
+async fn renumber_with_fault(fault: Fault) {
     const TASKS: [u64; 4] = [1, 2, 3, 5];
     let objects = faulty_memory();
-    let store = store_over(&objects, true);
+    let store = test_store(&objects, true);
     let options = WriteOptions::new("none", None, None, None, Some(32 << 20)).unwrap();
     let write = Write::begin(&store, KEY, false, Layout::Numbered, options)
         .await
@@ -231,16 +245,16 @@ async fn move_up(fault: Fault) {
     for number in TASKS {
         let seed = i64::try_from(number).unwrap();
         let rows = input(seed, 20_000);
-        let staged = dataset::prepare(&store, &write, shared(number), rows).await;
+        let staged = dataset::prepare(&store, &write, shared_task(number), rows).await;
         parts.extend(staged.unwrap());
         expected = expected.wrapping_add(input_sum(seed, 20_000));
     }
-    objects.plan(Some(fault));
+    objects.set_fault(Some(fault));
     let published = dataset::publish(&store, &write, parts, "0123456789abcdef").await;
-    objects.plan(None);
+    objects.set_fault(None);
     dataset::clean(&store, KEY, Duration::MAX).await.unwrap();
-    match sum(&store).await {
-        Ok(found) => assert_eq!(found, (80_000, expected), "{fault:?}"),
+    match read_sum(&store).await {
+        Ok(actual) => assert_eq!(actual, (80_000, expected), "{fault:?}"),
         Err(e) => assert!(
             published.is_err() && e.kind() == ErrorKind::DatasetIncomplete,
             "{fault:?}: {e}"
@@ -248,11 +262,11 @@ async fn move_up(fault: Fault) {
     }
     if published.is_ok() || dataset::exists(&store, KEY).await.unwrap() {
         assert_eq!(dataset::verify(&store, KEY).await.unwrap().parts, 4);
-        let listed = store.list(KEY).await.unwrap();
-        let parts = listed
+        let listing = store.list(KEY).await.unwrap();
+        let part_files = listing
             .iter()
             .filter(|m| m.location.as_ref().ends_with(".parquet"));
-        assert_eq!(parts.count(), 4, "{fault:?}: a part lies there twice");
+        assert_eq!(part_files.count(), 4, "{fault:?}: a part lies there twice");
     }
 }
 
@@ -268,8 +282,8 @@ fn input_sum(seed: i64, rows: usize) -> i64 {
 
 /// Writes of the same microsecond have the same manifest, and still only one of them wins.
 #[tokio::test(flavor = "multi_thread")]
-async fn twins_do_not_both_win() {
-    let store = store_over(&faulty_memory(), true);
+async fn only_one_of_two_identical_writes_wins() {
+    let store = test_store(&faulty_memory(), true);
     let mut staged = Vec::new();
     for seed in [3, 5] {
         let options = WriteOptions::new("none", None, None, None, Some(32 << 20)).unwrap();
@@ -277,7 +291,7 @@ async fn twins_do_not_both_win() {
             .await
             .unwrap();
         write.created_at = "2026-11-21T00:00:00.000001+00:00".to_owned();
-        let parts = dataset::prepare(&store, &write, ALONE, input(seed, 100))
+        let parts = dataset::prepare(&store, &write, SINGLE_TASK, input(seed, 100))
             .await
             .unwrap();
         staged.push((write, parts));
@@ -291,5 +305,5 @@ async fn twins_do_not_both_win() {
         outcomes[1].as_ref().unwrap_err().kind(),
         ErrorKind::AlreadyExists
     );
-    assert_eq!(sum(&store).await.unwrap(), (100, input_sum(3, 100)));
+    assert_eq!(read_sum(&store).await.unwrap(), (100, input_sum(3, 100)));
 }

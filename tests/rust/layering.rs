@@ -8,25 +8,25 @@ const LAYERS: [&str; 10] = [
 ];
 
 #[test]
-fn no_module_looks_up() {
+fn no_module_uses_a_higher_layer() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut wrong = Vec::new();
+    let mut violations = Vec::new();
     for (height, layer) in LAYERS.iter().enumerate() {
         for file in files(&src, layer) {
             let text = std::fs::read_to_string(&file).unwrap();
-            let used = modules_of(&text);
-            for above in &LAYERS[height + 1..] {
-                if used.iter().any(|module| module == above) {
-                    wrong.push(format!("{} uses {above}", file.display()));
+            let used = used_modules(&text);
+            for higher_layer in &LAYERS[height + 1..] {
+                if used.iter().any(|module| module == higher_layer) {
+                    violations.push(format!("{} uses {higher_layer}", file.display()));
                 }
             }
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(violations.is_empty(), "{violations:#?}");
 }
 
 #[test]
-fn every_way_to_name_a_module_is_seen() {
+fn module_names_are_found_in_every_spelling() {
     for (text, modules) in [
         ("use crate::table::Table;", vec!["table"]),
         (
@@ -52,12 +52,12 @@ fn every_way_to_name_a_module_is_seen() {
             vec!["sort"],
         ),
     ] {
-        assert_eq!(modules_of(text), modules, "{text}");
+        assert_eq!(used_modules(text), modules, "{text}");
     }
 }
 
 /// The modules of the crate that a file names, however it is spelled; comments are passed over.
-fn modules_of(text: &str) -> Vec<String> {
+fn used_modules(text: &str) -> Vec<String> {
     let code: String = text
         .lines()
         .map(|line| line.split("//").next().unwrap_or_default())
@@ -65,12 +65,12 @@ fn modules_of(text: &str) -> Vec<String> {
         .join("\n");
     let tokens = tokens(&code);
     let mut modules = Vec::new();
-    for (at, token) in tokens.iter().enumerate() {
-        if token != "crate" || tokens.get(at + 1).is_none_or(|next| next != "::") {
+    for (index, token) in tokens.iter().enumerate() {
+        if token != "crate" || tokens.get(index + 1).is_none_or(|next| next != "::") {
             continue;
         }
-        match tokens.get(at + 2).map(String::as_str) {
-            Some("{") => modules.extend(first_names(&tokens[at + 3..])),
+        match tokens.get(index + 2).map(String::as_str) {
+            Some("{") => modules.extend(first_names(&tokens[index + 3..])),
             Some(name) => modules.push(name.to_owned()),
             None => {}
         }
@@ -80,19 +80,19 @@ fn modules_of(text: &str) -> Vec<String> {
 
 /// The first name of each entry of a list in braces, which is open.
 fn first_names(tokens: &[String]) -> Vec<String> {
-    let (mut depth, mut begins, mut names) = (1, true, Vec::new());
+    let (mut depth, mut expects_name, mut names) = (1, true, Vec::new());
     for token in tokens {
         match token.as_str() {
             "{" => depth += 1,
             "}" => depth -= 1,
             "," if depth == 1 => {
-                begins = true;
+                expects_name = true;
                 continue;
             }
-            name if depth == 1 && begins => names.push(name.to_owned()),
+            name if depth == 1 && expects_name => names.push(name.to_owned()),
             _ => {}
         }
-        begins = false;
+        expects_name = false;
         if depth == 0 {
             break;
         }
@@ -122,7 +122,7 @@ fn files(src: &Path, layer: &str) -> Vec<std::path::PathBuf> {
     if single.exists() {
         return vec![single];
     }
-    let mut found = Vec::new();
+    let mut rust_files = Vec::new();
     let mut folders = vec![src.join(layer)];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).unwrap() {
@@ -130,10 +130,10 @@ fn files(src: &Path, layer: &str) -> Vec<std::path::PathBuf> {
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|e| e == "rs") {
-                found.push(path);
+                rust_files.push(path);
             }
         }
     }
-    assert!(!found.is_empty(), "{layer} has no files");
-    found
+    assert!(!rust_files.is_empty(), "{layer} has no files");
+    rust_files
 }

@@ -12,25 +12,25 @@ use pds::store::{Capabilities, Store};
 use pds::table::commit::{DEFAULT_TIMEOUT, commit};
 use pds::table::{self, Table};
 
-use crate::faults::{KEY, expected, sum, write};
+use crate::faults::{KEY, expected_sum, read_sum, write_dataset};
 use crate::tables::{append, created, upload};
 
 #[derive(Debug, Default)]
-struct Journal(Mutex<Vec<DiskChange>>);
+struct RecordingJournal(Mutex<Vec<DiskChange>>);
 
-impl Journal {
+impl RecordingJournal {
     fn len(&self) -> usize {
         self.0.lock().unwrap().len()
     }
 }
 
-impl DiskJournal for Journal {
+impl DiskJournal for RecordingJournal {
     fn record(&self, change: DiskChange) {
         self.0.lock().unwrap().push(change);
     }
 }
 
-fn store_in(root: &Path, journal: Option<Arc<Journal>>) -> Store {
+fn store_in(root: &Path, journal: Option<Arc<RecordingJournal>>) -> Store {
     let clock = Arc::new(SystemClock);
     let mut local = LocalStore::new(root, Arc::clone(&clock) as _);
     if let Some(journal) = journal {
@@ -49,36 +49,38 @@ fn store_in(root: &Path, journal: Option<Arc<Journal>>) -> Store {
 
 /// What is kept of a name whose folder was not synced since it was made, renamed or removed. File systems do either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Names {
+enum UnsyncedNames {
     Lost,
     Kept,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Entry {
+enum DiskEntry {
     Folder,
     File(usize),
 }
 
 /// A disk and the names in memory that are not on it yet. Content that was not synced is not there.
 #[derive(Debug, Default)]
-struct Disk {
-    current: BTreeMap<PathBuf, Entry>,
-    synced: BTreeMap<PathBuf, Entry>,
+struct SimulatedDisk {
+    current: BTreeMap<PathBuf, DiskEntry>,
+    synced: BTreeMap<PathBuf, DiskEntry>,
     contents: Vec<Vec<u8>>,
 }
 
-impl Disk {
+impl SimulatedDisk {
     fn apply(&mut self, change: &DiskChange) {
         match change {
             DiskChange::Create(path) => {
                 self.contents.push(Vec::new());
-                let file = Entry::File(self.contents.len() - 1);
+                let file = DiskEntry::File(self.contents.len() - 1);
                 self.current.insert(path.clone(), file);
             }
-            DiskChange::MakeFolder(path) => drop(self.current.insert(path.clone(), Entry::Folder)),
+            DiskChange::MakeFolder(path) => {
+                drop(self.current.insert(path.clone(), DiskEntry::Folder))
+            }
             DiskChange::SyncFile(path, content) => {
-                let Some(Entry::File(file)) = self.current.get(path) else {
+                let Some(DiskEntry::File(file)) = self.current.get(path) else {
                     panic!("{} is not there", path.display());
                 };
                 self.contents[*file].clone_from(content);
@@ -100,29 +102,35 @@ impl Disk {
     }
 
     /// Builds what is left of `root` in another folder.
-    fn restore(&self, names: Names, root: &Path, into: &Path) {
-        let left = match names {
-            Names::Lost => &self.synced,
-            Names::Kept => &self.current,
+    fn restore(&self, names: UnsyncedNames, root: &Path, into: &Path) {
+        let entries = match names {
+            UnsyncedNames::Lost => &self.synced,
+            UnsyncedNames::Kept => &self.current,
         };
-        for (path, entry) in left {
+        for (path, entry) in entries {
             // A folder whose own name is lost takes its files along.
-            let above = path.ancestors().skip(1).take_while(|above| *above != root);
-            if !above.into_iter().all(|above| left.contains_key(above)) {
+            let parents = path
+                .ancestors()
+                .skip(1)
+                .take_while(|folder| *folder != root);
+            if !parents
+                .into_iter()
+                .all(|folder| entries.contains_key(folder))
+            {
                 continue;
             }
             let target = into.join(path.strip_prefix(root).unwrap());
             match entry {
-                Entry::Folder => std::fs::create_dir_all(target).unwrap(),
-                Entry::File(file) => std::fs::write(target, &self.contents[*file]).unwrap(),
+                DiskEntry::Folder => std::fs::create_dir_all(target).unwrap(),
+                DiskEntry::File(file) => std::fs::write(target, &self.contents[*file]).unwrap(),
             }
         }
     }
 }
 
 /// Calls `check` with what every moment from `from` on leaves, and whether all was done then.
-async fn at_every_moment<F>(
-    journal: &Journal,
+async fn check_after_every_change<F>(
+    journal: &RecordingJournal,
     root: &Path,
     from: usize,
     check: impl Fn(Store, bool, String) -> F,
@@ -130,20 +138,20 @@ async fn at_every_moment<F>(
     F: Future<Output = ()>,
 {
     let changes = journal.0.lock().unwrap().clone();
-    let mut disk = Disk::default();
+    let mut disk = SimulatedDisk::default();
     for (index, change) in changes.iter().enumerate() {
         disk.apply(change);
         if index + 1 < from {
             continue;
         }
-        for names in [Names::Lost, Names::Kept] {
+        for names in [UnsyncedNames::Lost, UnsyncedNames::Kept] {
             let folder = tempfile::tempdir().unwrap();
             disk.restore(names, root, folder.path());
-            let says = format!("unsynced names {names:?}, after {change:.120?} ({index})");
+            let context = format!("unsynced names {names:?}, after {change:.120?} ({index})");
             check(
                 store_in(folder.path(), None),
                 index + 1 == changes.len(),
-                says,
+                context,
             )
             .await;
         }
@@ -152,51 +160,61 @@ async fn at_every_moment<F>(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dataset_is_the_old_or_the_new_one() {
+async fn an_overwrite_is_atomic_under_power_loss() {
     let folder = tempfile::tempdir().unwrap();
-    let journal = Arc::new(Journal::default());
+    let journal = Arc::new(RecordingJournal::default());
     let store = store_in(folder.path(), Some(Arc::clone(&journal)));
-    write(&store, 3, 60_000, false).await.unwrap();
-    let created = journal.len();
-    write(&store, 5, 45_000, true).await.unwrap();
-    let (old, new) = (expected(3, 60_000).await, expected(5, 45_000).await);
-    at_every_moment(
+    write_dataset(&store, 3, 60_000, false).await.unwrap();
+    let first_change = journal.len();
+    write_dataset(&store, 5, 45_000, true).await.unwrap();
+    let (old, new) = (expected_sum(3, 60_000).await, expected_sum(5, 45_000).await);
+    check_after_every_change(
         &journal,
         folder.path(),
-        created,
-        |store, done, says| async move {
-            let found = sum(&store).await.unwrap_or_else(|e| panic!("{says}: {e}"));
-            assert!(found == new || (!done && found == old), "{says}: {found:?}");
-            // Nothing is in the way of the next one.
-            write(&store, 7, 1000, true)
+        first_change,
+        |store, done, context| async move {
+            let actual = read_sum(&store)
                 .await
-                .unwrap_or_else(|e| panic!("{says}: {e}"));
+                .unwrap_or_else(|e| panic!("{context}: {e}"));
+            assert!(
+                actual == new || (!done && actual == old),
+                "{context}: {actual:?}"
+            );
+            // Nothing is in the way of the next one.
+            write_dataset(&store, 7, 1000, true)
+                .await
+                .unwrap_or_else(|e| panic!("{context}: {e}"));
         },
     )
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_dataset_is_there_once_it_is_acknowledged() {
+async fn an_acknowledged_dataset_survives_power_loss() {
     let folder = tempfile::tempdir().unwrap();
-    let journal = Arc::new(Journal::default());
+    let journal = Arc::new(RecordingJournal::default());
     let store = store_in(folder.path(), Some(Arc::clone(&journal)));
-    write(&store, 3, 60_000, false).await.unwrap();
-    let new = expected(3, 60_000).await;
-    at_every_moment(&journal, folder.path(), 0, |store, done, says| async move {
-        let marked = store.is_file(&format!("{KEY}/_SUCCESS")).await.unwrap();
-        match sum(&store).await {
-            Ok(found) => assert_eq!(found, new, "{says}"),
-            Err(e) => assert!(!done && !marked, "{says}: {e}"),
-        }
-    })
+    write_dataset(&store, 3, 60_000, false).await.unwrap();
+    let new = expected_sum(3, 60_000).await;
+    check_after_every_change(
+        &journal,
+        folder.path(),
+        0,
+        |store, done, context| async move {
+            let has_marker = store.is_file(&format!("{KEY}/_SUCCESS")).await.unwrap();
+            match read_sum(&store).await {
+                Ok(actual) => assert_eq!(actual, new, "{context}"),
+                Err(e) => assert!(!done && !has_marker, "{context}: {e}"),
+            }
+        },
+    )
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_of_a_table_is_there_once_it_is_acknowledged() {
+async fn an_acknowledged_commit_survives_power_loss() {
     let folder = tempfile::tempdir().unwrap();
-    let journal = Arc::new(Journal::default());
+    let journal = Arc::new(RecordingJournal::default());
     let table = created(store_in(folder.path(), Some(Arc::clone(&journal)))).await;
     let append_once = async || {
         let base = table.newest().await.unwrap().manifest.version;
@@ -205,45 +223,50 @@ async fn a_commit_of_a_table_is_there_once_it_is_acknowledged() {
         committed.unwrap().version
     };
     let old = append_once().await;
-    let before = journal.len();
+    let first_change = journal.len();
     let new = append_once().await;
     let root = "lake/events";
-    at_every_moment(&journal, folder.path(), before, |store, done, says| {
-        let table = Table::new(store, root).unwrap();
-        async move {
-            let newest = table
-                .newest()
-                .await
-                .unwrap_or_else(|e| panic!("{says}: {e}"));
-            let version = newest.manifest.version;
-            assert!(
-                version == new || (!done && version == old),
-                "{says}: {version}"
-            );
-            table::check(&table)
-                .await
-                .unwrap_or_else(|e| panic!("{says}: {e}"));
-        }
-    })
+    check_after_every_change(
+        &journal,
+        folder.path(),
+        first_change,
+        |store, done, context| {
+            let table = Table::new(store, root).unwrap();
+            async move {
+                let newest = table
+                    .newest()
+                    .await
+                    .unwrap_or_else(|e| panic!("{context}: {e}"));
+                let version = newest.manifest.version;
+                assert!(
+                    version == new || (!done && version == old),
+                    "{context}: {version}"
+                );
+                table::check(&table)
+                    .await
+                    .unwrap_or_else(|e| panic!("{context}: {e}"));
+            }
+        },
+    )
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_durability_nothing_is_synced() {
+async fn without_durability_no_file_is_synced() {
     let folder = tempfile::tempdir().unwrap();
-    let journal = Arc::new(Journal::default());
+    let journal = Arc::new(RecordingJournal::default());
     let clock = Arc::new(SystemClock);
-    let local = LocalStore::new(folder.path(), Arc::clone(&clock) as _);
-    let local = local
+    let durable = LocalStore::new(folder.path(), Arc::clone(&clock) as _);
+    let local = durable
         .with_journal(Arc::clone(&journal) as _)
         .without_durability();
     let objects = Arc::new(local.clone());
     let metrics = Arc::new(Metrics::default());
     let store = Store::from_object_store("file", objects, Capabilities::FULL, metrics, clock)
         .with_local(local);
-    write(&store, 3, 60_000, false).await.unwrap();
-    let synced = |change: &DiskChange| {
+    write_dataset(&store, 3, 60_000, false).await.unwrap();
+    let is_sync = |change: &DiskChange| {
         matches!(change, DiskChange::SyncFile(..) | DiskChange::SyncFolder(_))
     };
-    assert!(journal.len() > 5 && !journal.0.lock().unwrap().iter().any(synced));
+    assert!(journal.len() > 5 && !journal.0.lock().unwrap().iter().any(is_sync));
 }

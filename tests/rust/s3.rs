@@ -23,32 +23,32 @@ struct Request {
 
 /// How a request is answered that is not answered as it should be.
 #[derive(Debug, Clone, Copy)]
-enum Fault {
+enum ServerFault {
     /// Carried out, answered 500.
-    ErrorAfter,
+    ErrorAfterEffect,
     /// Carried out, never answered.
-    Silence,
+    NoResponse,
 }
 
 #[derive(Debug)]
 struct Server {
-    keeps: ConditionSupport,
+    conditions: ConditionSupport,
     objects: BTreeMap<String, (Vec<u8>, String)>,
     uploads: BTreeMap<String, BTreeMap<u32, (Vec<u8>, String)>>,
     count: u32,
-    seen: Vec<Request>,
-    fault: Option<(&'static str, Fault)>,
+    requests: Vec<Request>,
+    fault: Option<(&'static str, ServerFault)>,
 }
 
-type Shared = Arc<Mutex<Server>>;
+type SharedServer = Arc<Mutex<Server>>;
 
-fn serve(keeps: ConditionSupport) -> (Shared, Store) {
+fn serve(conditions: ConditionSupport) -> (SharedServer, Store) {
     let server = Arc::new(Mutex::new(Server {
-        keeps,
+        conditions,
         objects: BTreeMap::new(),
         uploads: BTreeMap::new(),
         count: 0,
-        seen: Vec::new(),
+        requests: Vec::new(),
         fault: None,
     }));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -57,48 +57,49 @@ fn serve(keeps: ConditionSupport) -> (Shared, Store) {
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let shared = Arc::clone(&shared);
-            std::thread::spawn(move || answer_all(stream, &shared));
+            std::thread::spawn(move || serve_connection(stream, &shared));
         }
     });
-    let options = [
+    let settings = [
         ("aws_endpoint", endpoint.as_str()),
         ("aws_access_key_id", "id"),
         ("aws_secret_access_key", "secret"),
         ("retry_timeout", "5"),
     ];
-    let options = options.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let options = settings.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let store = StoreBuilder::parse("s3://bucket", &BTreeMap::from(options)).unwrap();
     (server, store.build().unwrap())
 }
 
-fn answer_all(stream: TcpStream, shared: &Shared) {
+fn serve_connection(stream: TcpStream, shared: &SharedServer) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut stream = stream;
     while let Some(request) = read_request(&mut reader) {
         let (fault, (status, headers, body)) = {
             let mut server = shared.lock().unwrap();
-            server.seen.push(request.clone());
+            server.requests.push(request.clone());
             let fault = server.fault.filter(|(method, _)| *method == request.method);
             (fault.map(|(_, fault)| fault), server.handle(&request))
         };
         let (status, headers, body) = match fault {
             None => (status, headers, body),
-            Some(Fault::ErrorAfter) => (500, String::new(), "<Error/>".to_owned()),
-            Some(Fault::Silence) => {
+            Some(ServerFault::ErrorAfterEffect) => (500, String::new(), "<Error/>".to_owned()),
+            Some(ServerFault::NoResponse) => {
                 // Until the client closes the connection.
                 let _ = reader.read(&mut [0]);
                 return;
             }
         };
-        let shown = if request.method == "HEAD" {
+        let response_body = if request.method == "HEAD" {
             ""
         } else {
             body.as_str()
         };
         let length = body.len();
-        let answer =
-            format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\n{headers}\r\n{shown}");
-        if stream.write_all(answer.as_bytes()).is_err() {
+        let response = format!(
+            "HTTP/1.1 {status} X\r\ncontent-length: {length}\r\n{headers}\r\n{response_body}"
+        );
+        if stream.write_all(response.as_bytes()).is_err() {
             return;
         }
     }
@@ -106,7 +107,10 @@ fn answer_all(stream: TcpStream, shared: &Shared) {
 
 fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Request> {
     let mut line = String::new();
-    reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+    reader
+        .read_line(&mut line)
+        .ok()
+        .filter(|read_bytes| *read_bytes > 0)?;
     let mut words = line.split(' ');
     let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
@@ -140,13 +144,13 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Request> {
     })
 }
 
-type Answer = (u16, String, String);
+type Response = (u16, String, String);
 
-fn ok(body: impl Into<String>) -> Answer {
+fn ok_response(body: impl Into<String>) -> Response {
     (200, String::new(), body.into())
 }
 
-fn error(status: u16, code: &str) -> Answer {
+fn error_response(status: u16, code: &str) -> Response {
     (
         status,
         String::new(),
@@ -155,16 +159,16 @@ fn error(status: u16, code: &str) -> Answer {
 }
 
 impl Server {
-    fn denied(&self, request: &Request) -> Option<Answer> {
-        let there = self.objects.get(&request.key).map(|(_, e_tag)| e_tag);
-        let wanted = request.headers.get("if-match");
-        if request.headers.contains_key("if-none-match") && there.is_some() {
-            return Some(error(412, "PreconditionFailed"));
+    fn failed_precondition(&self, request: &Request) -> Option<Response> {
+        let current = self.objects.get(&request.key).map(|(_, e_tag)| e_tag);
+        let if_match = request.headers.get("if-match");
+        if request.headers.contains_key("if-none-match") && current.is_some() {
+            return Some(error_response(412, "PreconditionFailed"));
         }
-        match (wanted, there) {
-            (Some(_), None) => Some(error(404, "NoSuchKey")),
-            (Some(wanted), Some(there)) if wanted != there => {
-                Some(error(412, "PreconditionFailed"))
+        match (if_match, current) {
+            (Some(_), None) => Some(error_response(404, "NoSuchKey")),
+            (Some(if_match), Some(current)) if if_match != current => {
+                Some(error_response(412, "PreconditionFailed"))
             }
             _ => None,
         }
@@ -177,7 +181,7 @@ impl Server {
         e_tag
     }
 
-    fn handle(&mut self, request: &Request) -> Answer {
+    fn handle(&mut self, request: &Request) -> Response {
         let upload = request.query.get("uploadId").cloned();
         match (request.method.as_str(), upload) {
             ("POST", Some(upload)) => self.complete(request, &upload),
@@ -185,7 +189,7 @@ impl Server {
                 self.count += 1;
                 let id = format!("upload {}", self.count);
                 self.uploads.insert(id.clone(), BTreeMap::new());
-                ok(format!(
+                ok_response(format!(
                     "<R><Bucket>b</Bucket><Key>k</Key><UploadId>{id}</UploadId></R>"
                 ))
             }
@@ -197,18 +201,18 @@ impl Server {
                     self.objects.remove(key);
                     write!(xml, "<Deleted><Key>{key}</Key></Deleted>").unwrap();
                 }
-                ok(xml + "</DeleteResult>")
+                ok_response(xml + "</DeleteResult>")
             }
             ("PUT", Some(upload)) => {
                 let Some(parts) = self.uploads.get_mut(&upload) else {
-                    return error(404, "NoSuchUpload");
+                    return error_response(404, "NoSuchUpload");
                 };
                 let number = request.query["partNumber"].parse().unwrap();
                 let e_tag = format!("\"part-{number}\"");
                 parts.insert(number, (request.body.clone(), e_tag.clone()));
                 (200, format!("etag: {e_tag}\r\n"), String::new())
             }
-            ("PUT", None) => self.denied(request).unwrap_or_else(|| {
+            ("PUT", None) => self.failed_precondition(request).unwrap_or_else(|| {
                 let e_tag = self.put(&request.key, request.body.clone());
                 (200, format!("etag: {e_tag}\r\n"), String::new())
             }),
@@ -217,24 +221,24 @@ impl Server {
             ("GET" | "HEAD", None) => self.get(&request.key),
             ("DELETE", Some(upload)) => match self.uploads.remove(&upload) {
                 Some(_) => (204, String::new(), String::new()),
-                None => error(404, "NoSuchUpload"),
+                None => error_response(404, "NoSuchUpload"),
             },
             ("DELETE", None) => {
-                if self.keeps.delete
-                    && let Some(denied) = self.denied(request)
+                if self.conditions.delete
+                    && let Some(denied) = self.failed_precondition(request)
                 {
                     return denied;
                 }
                 self.objects.remove(&request.key);
                 (204, String::new(), String::new())
             }
-            _ => error(501, "NotImplemented"),
+            _ => error_response(501, "NotImplemented"),
         }
     }
 
-    fn get(&self, key: &str) -> Answer {
+    fn get(&self, key: &str) -> Response {
         let Some((bytes, e_tag)) = self.objects.get(key) else {
-            return error(404, "NoSuchKey");
+            return error_response(404, "NoSuchKey");
         };
         let date = "last-modified: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
         // Contents of these tests are ASCII.
@@ -245,7 +249,7 @@ impl Server {
         )
     }
 
-    fn list(&self) -> Answer {
+    fn list(&self) -> Response {
         let mut xml = "<ListBucketResult>".to_owned();
         for (key, (bytes, e_tag)) in &self.objects {
             let size = bytes.len();
@@ -257,59 +261,59 @@ impl Server {
             .unwrap();
             write!(xml, "<ETag>{e_tag}</ETag><Size>{size}</Size></Contents>").unwrap();
         }
-        ok(xml + "</ListBucketResult>")
+        ok_response(xml + "</ListBucketResult>")
     }
 
     /// One part a page.
-    fn list_parts(&self, request: &Request, upload: &str) -> Answer {
+    fn list_parts(&self, request: &Request, upload: &str) -> Response {
         let Some(parts) = self.uploads.get(upload) else {
-            return error(404, "NoSuchUpload");
+            return error_response(404, "NoSuchUpload");
         };
         let marker = request
             .query
             .get("part-number-marker")
             .map_or(0, |text| text.parse().unwrap());
-        let mut left = parts.range(marker + 1..);
+        let mut remaining = parts.range(marker + 1..);
         let mut xml = "<ListPartsResult>".to_owned();
-        if let Some((number, (bytes, e_tag))) = left.next() {
+        if let Some((number, (bytes, e_tag))) = remaining.next() {
             let (more, size, e_tag) = (
-                left.next().is_some(),
+                remaining.next().is_some(),
                 bytes.len(),
                 e_tag.replace('"', "&quot;"),
             );
             write!(xml, "<IsTruncated>{more}</IsTruncated><NextPartNumberMarker>{number}</NextPartNumberMarker>").unwrap();
             write!(xml, "<Part><PartNumber>{number}</PartNumber><ETag>{e_tag}</ETag><Size>{size}</Size></Part>").unwrap();
         }
-        ok(xml + "</ListPartsResult>")
+        ok_response(xml + "</ListPartsResult>")
     }
 
-    fn complete(&mut self, request: &Request, upload: &str) -> Answer {
+    fn complete(&mut self, request: &Request, upload: &str) -> Response {
         if !self.uploads.contains_key(upload) {
-            return error(404, "NoSuchUpload");
+            return error_response(404, "NoSuchUpload");
         }
-        if self.keeps.complete
-            && let Some(denied) = self.denied(request)
+        if self.conditions.complete
+            && let Some(denied) = self.failed_precondition(request)
         {
             return denied;
         }
         let parts = self.uploads.remove(upload).unwrap();
         let bytes: Vec<Vec<u8>> = parts.into_values().map(|(bytes, _)| bytes).collect();
         let e_tag = self.put(&request.key, bytes.concat());
-        ok(format!(
+        ok_response(format!(
             "<R><Location>l</Location><Bucket>b</Bucket><Key>k</Key><ETag>{e_tag}</ETag></R>"
         ))
     }
 }
 
-const A: ConditionSupport = ConditionSupport {
+const S3_CONDITIONS: ConditionSupport = ConditionSupport {
     marker_versions: false,
     ..ConditionSupport::ALL
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_is_changed_only_as_it_is() {
-    let (server, store) = serve(A);
-    assert_eq!(store.condition_support("c").await.unwrap(), A);
+async fn s3_conditional_requests_change_only_the_matching_version() {
+    let (server, store) = serve(S3_CONDITIONS);
+    assert_eq!(store.condition_support("c").await.unwrap(), S3_CONDITIONS);
     check_conditions(&store).await;
     check_staged(&store).await;
     let server = server.lock().unwrap();
@@ -317,7 +321,7 @@ async fn a_version_is_changed_only_as_it_is() {
     assert!(server.objects.is_empty(), "{:?}", server.objects.keys());
     let conditional =
         |request: &&Request| request.method == "DELETE" && request.headers.contains_key("if-match");
-    let deletes: Vec<_> = server.seen.iter().filter(conditional).collect();
+    let deletes: Vec<_> = server.requests.iter().filter(conditional).collect();
     assert!(deletes.len() > 3);
     for delete in deletes {
         let signature = &delete.headers["authorization"];
@@ -329,26 +333,26 @@ async fn a_version_is_changed_only_as_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_store_ignores_is_found_out() {
+async fn conditions_that_a_store_ignores_are_detected() {
     for (delete, complete) in [(false, false), (true, false), (false, true)] {
-        let keeps = ConditionSupport {
+        let conditions = ConditionSupport {
             delete,
             complete,
             marker_versions: false,
         };
-        let (server, store) = serve(keeps);
-        assert_eq!(store.condition_support("folder").await.unwrap(), keeps);
-        let asked = server.lock().unwrap().seen.len();
-        assert_eq!(store.condition_support("folder").await.unwrap(), keeps);
+        let (server, store) = serve(conditions);
+        assert_eq!(store.condition_support("folder").await.unwrap(), conditions);
+        let request_count = server.lock().unwrap().requests.len();
+        assert_eq!(store.condition_support("folder").await.unwrap(), conditions);
         let server = server.lock().unwrap();
-        assert_eq!(server.seen.len(), asked, "once is enough");
+        assert_eq!(server.requests.len(), request_count, "once is enough");
         assert!(server.objects.is_empty() && server.uploads.is_empty());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_may_be_sent_once_is_sent_once() {
-    let (server, store) = serve(A);
+async fn a_request_limited_to_one_attempt_is_sent_once() {
+    let (server, store) = serve(S3_CONDITIONS);
     let once = store.with_send_limit(SendLimit {
         deadline: None,
         once: true,
@@ -356,27 +360,27 @@ async fn a_request_that_may_be_sent_once_is_sent_once() {
     for method in ["DELETE", "PUT"] {
         {
             let mut server = server.lock().unwrap();
-            server.seen.clear();
-            server.fault = Some((method, Fault::ErrorAfter));
+            server.requests.clear();
+            server.fault = Some((method, ServerFault::ErrorAfterEffect));
         }
-        let lost = if method == "PUT" {
+        let result = if method == "PUT" {
             once.put_if("x", "1".into(), &Condition::Always)
                 .await
                 .map(drop)
         } else {
             once.delete_if("x", &Condition::Always).await.map(drop)
         };
-        let lost = lost.unwrap_err();
-        assert_eq!(lost.kind(), ErrorKind::Unavailable);
-        assert!(lost.message().contains("500"), "{lost}");
-        let seen = server.lock().unwrap().seen.len();
-        assert_eq!(seen, 1, "{method}");
+        let error = result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.message().contains("500"), "{error}");
+        let request_count = server.lock().unwrap().requests.len();
+        assert_eq!(request_count, 1, "{method}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_sent_after_the_deadline_and_what_is_under_way_is_cut_off() {
-    let (server, store) = serve(A);
+async fn a_deadline_stops_new_and_running_requests() {
+    let (server, store) = serve(S3_CONDITIONS);
     let after = |time| SendLimit {
         deadline: Some(store.clock().monotonic() + time),
         once: false,
@@ -387,20 +391,24 @@ async fn nothing_is_sent_after_the_deadline_and_what_is_under_way_is_cut_off() {
         .await
         .unwrap_err();
     assert_eq!(expired.kind(), ErrorKind::Expired);
-    assert!(server.lock().unwrap().seen.is_empty());
-    for fault in [Fault::Silence, Fault::ErrorAfter] {
+    assert!(server.lock().unwrap().requests.is_empty());
+    for fault in [ServerFault::NoResponse, ServerFault::ErrorAfterEffect] {
         server.lock().unwrap().fault = Some(("PUT", fault));
         let soon = store.with_send_limit(after(Duration::from_millis(300)));
-        let lost = soon
+        let error = soon
             .put_if("x", "1".into(), &Condition::Always)
             .await
             .unwrap_err();
-        assert_eq!(lost.kind(), ErrorKind::Unavailable, "{lost}");
-        let seen = server.lock().unwrap().seen.len();
-        assert!(seen > 0);
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        let request_count = server.lock().unwrap().requests.len();
+        assert!(request_count > 0);
         // The client's retries would go on for five seconds.
         store.clock().sleep(Duration::from_millis(500)).await;
-        assert_eq!(server.lock().unwrap().seen.len(), seen, "{fault:?}");
+        assert_eq!(
+            server.lock().unwrap().requests.len(),
+            request_count,
+            "{fault:?}"
+        );
         assert!(soon.is_file("x").await.is_err());
     }
 }

@@ -8,7 +8,9 @@ use object_store::GetOptions;
 use pds::ErrorKind;
 use pds::store::stage::{StageOutcome, StagedWrite, Staging};
 use pds::store::{Condition, ConditionSupport, SendLimit, Store, StoreBuilder};
-use pds::testing::{Effect, Fault, FaultKind, FaultyStore, check_store, faulty_memory, store_over};
+use pds::testing::{
+    Fault, FaultKind, FaultTiming, FaultyStore, check_store, faulty_memory, test_store,
+};
 
 fn open(url: &str) -> Store {
     StoreBuilder::parse(url, &BTreeMap::new())
@@ -22,7 +24,7 @@ async fn memory_keeps_the_contract() {
     check_store(&open("memory://contract/with/prefix"))
         .await
         .unwrap();
-    check_store(&store_over(&faulty_memory(), true))
+    check_store(&test_store(&faulty_memory(), true))
         .await
         .unwrap();
 }
@@ -35,7 +37,7 @@ async fn local_files_keep_the_contract() {
 }
 
 #[tokio::test]
-async fn local_files_stay_below_their_root() {
+async fn local_files_outside_the_root_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let (root, outside) = (folder.path().join("root"), folder.path().join("outside"));
     std::fs::create_dir_all(&root).unwrap();
@@ -75,23 +77,26 @@ async fn local_files_stay_below_their_root() {
 
 /// What a store must do to one version of an object.
 pub(crate) async fn check_conditions(store: &Store) {
-    let first = store
+    let created = store
         .put_if("c/x", "1".into(), &Condition::Absent)
         .await
         .unwrap();
-    let first = Condition::Matches(first.e_tag.unwrap());
-    let again = store
+    let first = Condition::Matches(created.e_tag.unwrap());
+    let duplicate = store
         .put_if("c/x", "2".into(), &Condition::Absent)
         .await
         .unwrap_err();
     assert!(
-        matches!(again.kind(), ErrorKind::AlreadyExists | ErrorKind::Conflict),
-        "{again}"
+        matches!(
+            duplicate.kind(),
+            ErrorKind::AlreadyExists | ErrorKind::Conflict
+        ),
+        "{duplicate}"
     );
-    let second = store.put_if("c/x", "22".into(), &first).await.unwrap();
-    let second = Condition::Matches(second.e_tag.unwrap());
-    let late = store.put_if("c/x", "3".into(), &first).await.unwrap_err();
-    assert_eq!(late.kind(), ErrorKind::Conflict);
+    let replaced = store.put_if("c/x", "22".into(), &first).await.unwrap();
+    let second = Condition::Matches(replaced.e_tag.unwrap());
+    let stale = store.put_if("c/x", "3".into(), &first).await.unwrap_err();
+    assert_eq!(stale.kind(), ErrorKind::Conflict);
     let missing = store
         .put_if("c/none", "3".into(), &first)
         .await
@@ -101,8 +106,8 @@ pub(crate) async fn check_conditions(store: &Store) {
     let listed = store.list("c").await.unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!(Condition::Matches(listed[0].e_tag.clone().unwrap()), second);
-    let late = store.delete_if("c/x", &first).await.unwrap_err();
-    assert_eq!(late.kind(), ErrorKind::Conflict);
+    let stale = store.delete_if("c/x", &first).await.unwrap_err();
+    assert_eq!(stale.kind(), ErrorKind::Conflict);
     assert!(store.is_file("c/x").await.unwrap());
     assert!(store.delete_if("c/x", &second).await.unwrap());
     // Not every store tells that it was not there any more.
@@ -118,13 +123,13 @@ async fn stage(store: &Store, target: &str, bytes: Vec<u8>) -> StagedWrite {
         writer.write(&bytes).unwrap();
         writer.finish().unwrap()
     });
-    let sent = match uploader {
+    let uploaded = match uploader {
         Some(uploader) => uploader.run().await.unwrap(),
         None => None,
     };
     match write.await.unwrap() {
         StageOutcome::Done(staged) => staged,
-        StageOutcome::Uploading => sent.unwrap(),
+        StageOutcome::Uploading => uploaded.unwrap(),
     }
 }
 
@@ -157,21 +162,21 @@ pub(crate) async fn check_staged(store: &Store) {
             staged.is_intact(store, length).await.unwrap(),
             "a denial destroys nothing"
         );
-        let there = store.head("s/x").await.unwrap().e_tag.unwrap();
+        let current = store.head("s/x").await.unwrap().e_tag.unwrap();
         let e_tag = staged
-            .publish_if(store, "s/x", &Condition::Matches(there))
+            .publish_if(store, "s/x", &Condition::Matches(current))
             .await
             .unwrap();
-        let (found, meta) = store.get("s/x", GetOptions::default()).await.unwrap();
-        assert_eq!(found, content);
+        let (stored, meta) = store.get("s/x", GetOptions::default()).await.unwrap();
+        assert_eq!(stored, content);
         assert!(e_tag.is_none() || e_tag == meta.e_tag);
         if bytes > 1000 {
             assert!(!staged.is_intact(store, length).await.unwrap());
-            let gone = staged
+            let repeated = staged
                 .publish_if(store, "s/x", &Condition::Always)
                 .await
                 .unwrap_err();
-            assert_eq!(gone.kind(), ErrorKind::NotFound);
+            assert_eq!(repeated.kind(), ErrorKind::NotFound);
         }
         store.delete("s/x").await.unwrap();
         let leaked = stage(store, "s/x", content).await;
@@ -187,21 +192,21 @@ fn all_stores(folder: &std::path::Path) -> Vec<Store> {
         || Arc::new(FaultyStore::new(Arc::default()).with_conditions(ConditionSupport::NONE));
     vec![
         open("memory://"),
-        store_over(&faulty_memory(), true),
-        store_over(&faulty_memory(), false),
-        store_over(&bare(), false),
+        test_store(&faulty_memory(), true),
+        test_store(&faulty_memory(), false),
+        test_store(&bare(), false),
         open(&format!("file://{}", folder.display())),
     ]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_is_replaced_deleted_and_published_over_only_as_it_is() {
+async fn conditional_requests_change_only_the_matching_version() {
     let folder = tempfile::tempdir().unwrap();
     let mut stores = all_stores(folder.path());
     // Servers such as the emulators of S3 and Azure, with what is not in their own variables as name=value,name=value.
     if let Ok(urls) = std::env::var("PDS_TEST_STORES") {
-        let options = std::env::var("PDS_TEST_OPTIONS").unwrap_or_default();
-        let pairs = options.split(',').filter_map(|pair| pair.split_once('='));
+        let settings = std::env::var("PDS_TEST_OPTIONS").unwrap_or_default();
+        let pairs = settings.split(',').filter_map(|pair| pair.split_once('='));
         let options = pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
         let server = |url| StoreBuilder::parse(url, &options).unwrap().build().unwrap();
         stores.extend(urls.split(',').map(server));
@@ -213,7 +218,7 @@ async fn a_version_is_replaced_deleted_and_published_over_only_as_it_is() {
 }
 
 #[tokio::test]
-async fn after_its_deadline_nothing_is_sent() {
+async fn no_request_is_sent_after_its_deadline() {
     let folder = tempfile::tempdir().unwrap();
     for store in all_stores(folder.path()) {
         let now = store.clock().monotonic();
@@ -240,29 +245,29 @@ async fn after_its_deadline_nothing_is_sent() {
 }
 
 #[tokio::test]
-async fn once_is_once() {
+async fn requests_limited_to_one_attempt_are_not_retried() {
     let objects = faulty_memory();
-    let store = store_over(&objects, true).with_send_limit(SendLimit {
+    let store = test_store(&objects, true).with_send_limit(SendLimit {
         deadline: None,
         once: true,
     });
     let fault = |kind| Fault {
         request: 0,
-        effect: Effect::After,
+        timing: FaultTiming::After,
         kind,
-        for_ever: false,
+        is_persistent: false,
     };
-    objects.plan(Some(fault(FaultKind::Unavailable)));
-    let lost = store
+    objects.set_fault(Some(fault(FaultKind::Unavailable)));
+    let error = store
         .put("x", "1".into(), object_store::PutMode::Overwrite)
         .await
         .unwrap_err();
     assert_eq!(
-        (lost.kind(), objects.requests()),
+        (error.kind(), objects.requests()),
         (ErrorKind::Unavailable, 1)
     );
-    assert!(lost.message().contains("injected"), "{lost}");
-    objects.plan(Some(fault(FaultKind::Unavailable)));
+    assert!(error.message().contains("injected"), "{error}");
+    objects.set_fault(Some(fault(FaultKind::Unavailable)));
     store.delete_if("x", &Condition::Always).await.unwrap_err();
     assert_eq!(objects.requests(), 1);
 }
@@ -284,10 +289,10 @@ fn a_locked_file_is_replaced_and_removed_only_by_its_holder() {
     // Somebody who knows no locks puts another file there: the lock is on the one that was there.
     std::fs::remove_file(folder.path().join("deep/intent")).unwrap();
     std::fs::write(folder.path().join("deep/intent"), "theirs").unwrap();
-    let lost = local.replace_locked(lock, &key, b"two").unwrap_err();
+    let error = local.replace_locked(lock, &key, b"two").unwrap_err();
     assert!(
-        matches!(lost, object_store::Error::Precondition { .. }),
-        "{lost}"
+        matches!(error, object_store::Error::Precondition { .. }),
+        "{error}"
     );
     let (lock, content) = local.lock_file(&key, false).unwrap().unwrap();
     assert_eq!(content, "theirs");
@@ -301,7 +306,7 @@ fn a_locked_file_is_replaced_and_removed_only_by_its_holder() {
 }
 
 #[tokio::test]
-async fn links_are_listed_and_deleted_as_what_they_are() {
+async fn symlinks_are_listed_and_deleted_but_not_followed() {
     use std::os::unix::fs::symlink;
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
@@ -354,7 +359,7 @@ async fn links_are_listed_and_deleted_as_what_they_are() {
 }
 
 #[tokio::test]
-async fn a_replace_and_a_delete_exclude_each_other() {
+async fn a_conditional_put_and_a_conditional_delete_exclude_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&format!("file://{}", folder.path().display()));
     for round in 0..50 {
@@ -363,10 +368,10 @@ async fn a_replace_and_a_delete_exclude_each_other() {
             .put_if("x", value.clone().into(), &Condition::Absent)
             .await
             .unwrap();
-        let seen = Condition::Matches(put.e_tag.unwrap());
+        let condition = Condition::Matches(put.e_tag.unwrap());
         let (replaced, deleted) = tokio::join!(
-            store.put_if("x", format!("new {round}").into(), &seen),
-            store.delete_if("x", &seen)
+            store.put_if("x", format!("new {round}").into(), &condition),
+            store.delete_if("x", &condition)
         );
         // One of the two found the version it was meant for.
         assert_ne!(
@@ -383,7 +388,7 @@ fn is_clean(store: &Store, objects: &FaultyStore, folder: &std::path::Path) -> b
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let hidden = files.filter(|file| file.file_name().to_string_lossy().starts_with(".pds-"));
     store.local().map_or_else(
-        || objects.objects().open_uploads().is_empty(),
+        || objects.inner().open_uploads().is_empty(),
         |_| hidden.count() == 0,
     )
 }
@@ -391,7 +396,7 @@ fn is_clean(store: &Store, objects: &FaultyStore, folder: &std::path::Path) -> b
 /// Ends a write of several files while it waits for its input, after its first files were finished.
 #[tokio::test(flavor = "multi_thread")]
 #[expect(clippy::too_many_lines, reason = "one story")]
-async fn a_write_that_is_dropped_leaves_nothing() {
+async fn a_cancelled_write_leaves_no_files_and_no_uploads() {
     use arrow_array::{Int64Array, RecordBatch, RecordBatchIterator};
     use arrow_schema::{DataType, Field, Schema};
     use pds::dataset::{self, Layout, Task, Write};
@@ -399,7 +404,7 @@ async fn a_write_that_is_dropped_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let objects = faulty_memory();
     let local = open(&format!("file://{}", folder.path().display()));
-    for store in [local, store_over(&objects, true)] {
+    for store in [local, test_store(&objects, true)] {
         let options =
             pds::parquet::options::WriteOptions::new("none", None, None, Some(20_000), None)
                 .unwrap();
@@ -407,8 +412,8 @@ async fn a_write_that_is_dropped_leaves_nothing() {
             .await
             .unwrap();
         let schema = Arc::new(Schema::new(vec![Field::new("x", DataType::Int64, true)]));
-        let (asked, waits) = std::sync::mpsc::channel();
-        let (go_on, gate) = std::sync::mpsc::channel::<()>();
+        let (last_batch_sender, last_batch_receiver) = std::sync::mpsc::channel();
+        let (resume, gate) = std::sync::mpsc::channel::<()>();
         let batch = {
             let schema = Arc::clone(&schema);
             move |number: i64| {
@@ -420,7 +425,7 @@ async fn a_write_that_is_dropped_leaves_nothing() {
         };
         let batches = (0..5).map(move |number| {
             if number == 4 {
-                asked.send(()).unwrap();
+                last_batch_sender.send(()).unwrap();
                 let _ = gate.recv();
             }
             batch(number)
@@ -442,11 +447,11 @@ async fn a_write_that_is_dropped_leaves_nothing() {
                     .map(drop)
             }
         });
-        tokio::task::spawn_blocking(move || waits.recv().unwrap())
+        tokio::task::spawn_blocking(move || last_batch_receiver.recv().unwrap())
             .await
             .unwrap();
         prepared.shutdown().await;
-        drop(go_on);
+        drop(resume);
         // The encoder ends when it gets its next batch, and uploads are aborted by tasks of their own.
         let dataset = folder.path().join("d");
         for _ in 0..500 {

@@ -23,7 +23,7 @@ use pds::table::commit::{DEFAULT_TIMEOUT, commit, was_committed};
 use pds::table::format::{CommitId, DataFile, Segment, TableSchema};
 use pds::table::vacuum::vacuum;
 use pds::table::{FileRef, Limits, ListedFile, Table, all_files, data_file_name};
-use pds::testing::{faulty_memory, store_over};
+use pds::testing::{faulty_memory, test_store};
 
 fn new_table() -> NewTable {
     NewTable {
@@ -73,7 +73,7 @@ fn open(url: &str) -> Store {
 
 /// Memory of its own.
 fn memory() -> Store {
-    store_over(&faulty_memory(), true)
+    test_store(&faulty_memory(), true)
 }
 
 pub(crate) async fn created(store: Store) -> Table {

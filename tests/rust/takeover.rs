@@ -8,10 +8,10 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use pds::clock::{Clock, SystemClock};
 use pds::store::Store;
-use pds::testing::{faulty_memory, store_with_clock};
+use pds::testing::{faulty_memory, test_store_with_clock};
 use pds::{ErrorKind, dataset};
 
-use crate::faults::{KEY, expected, sum, write};
+use crate::faults::{KEY, expected_sum, read_sum, write_dataset};
 
 /// More than an overwrite has.
 const REQUESTS: usize = 40;
@@ -66,18 +66,18 @@ where
     F: Future<Output = ()>,
 {
     let (objects, clock) = (faulty_memory(), Arc::new(FastClock::default()));
-    let slow = store_with_clock(&objects, true, Arc::clone(&clock) as _);
-    let quick = store_with_clock(&objects, true, Arc::new(FastClock::default()));
-    write(&quick, 3, 60_000, false).await.unwrap();
+    let slow = test_store_with_clock(&objects, true, Arc::clone(&clock) as _);
+    let quick = test_store_with_clock(&objects, true, Arc::new(FastClock::default()));
+    write_dataset(&quick, 3, 60_000, false).await.unwrap();
     objects.interrupt(request, move || {
         run_apart(move || other(quick));
         clock.pass(Duration::from_mins(1));
     });
-    let acknowledged = write(&slow, 5, 45_000, true).await.is_ok();
-    let found = sum(&slow).await.unwrap();
+    let acknowledged = write_dataset(&slow, 5, 45_000, true).await.is_ok();
+    let found = read_sum(&slow).await.unwrap();
     let mut whole = false;
     for (seed, rows) in [(3, 60_000), (5, 45_000), (7, 1000)] {
-        whole |= expected(seed, rows).await == found;
+        whole |= expected_sum(seed, rows).await == found;
     }
     assert!(whole, "request {request}: a mixture of {} rows", found.0);
     (acknowledged, found.0)
@@ -108,7 +108,7 @@ async fn what_another_replaced_is_not_acknowledged() {
         let replace = |store: Store| async move {
             let intent = format!("{KEY}/_publish.json");
             seen.store(!store.is_file(&intent).await.unwrap(), Ordering::SeqCst);
-            write(&store, 7, 1000, true).await.unwrap();
+            write_dataset(&store, 7, 1000, true).await.unwrap();
         };
         let (acknowledged, rows) = held_up(request, replace).await;
         // Before its intent or after its end it is a write like any other.
@@ -127,9 +127,9 @@ async fn a_deletion_that_another_finished_is_acknowledged() {
     let mut dropped = 0;
     for request in 0..REQUESTS {
         let (objects, clock) = (faulty_memory(), Arc::new(FastClock::default()));
-        let slow = store_with_clock(&objects, true, Arc::clone(&clock) as _);
-        let quick = store_with_clock(&objects, true, Arc::new(FastClock::default()));
-        write(&quick, 3, 60_000, false).await.unwrap();
+        let slow = test_store_with_clock(&objects, true, Arc::clone(&clock) as _);
+        let quick = test_store_with_clock(&objects, true, Arc::new(FastClock::default()));
+        write_dataset(&quick, 3, 60_000, false).await.unwrap();
         objects.interrupt(request, move || {
             run_apart(|| async move {
                 dataset::clean(&quick, KEY, Duration::MAX).await.unwrap();
@@ -141,7 +141,10 @@ async fn a_deletion_that_another_finished_is_acknowledged() {
         if let Err(e) = deleted {
             // Only its claim was there, and was dropped.
             assert_eq!(e.kind(), ErrorKind::Fenced, "request {request}: {e}");
-            assert_eq!(sum(&slow).await.unwrap(), expected(3, 60_000).await);
+            assert_eq!(
+                read_sum(&slow).await.unwrap(),
+                expected_sum(3, 60_000).await
+            );
             dropped += 1;
         } else {
             assert!(left.is_empty(), "request {request}: {left:?}");

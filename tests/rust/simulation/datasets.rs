@@ -17,7 +17,7 @@ use tokio::task::AbortHandle;
 
 use super::world::{Late, Weather, World};
 use super::{expect, seeds};
-use crate::faults::{KEY, expected, sum, write};
+use crate::faults::{KEY, expected_sum, read_sum, write_dataset};
 
 /// What each write holds, by its rows, which no other has as many of.
 type Versions = Arc<HashMap<usize, i64>>;
@@ -114,7 +114,7 @@ async fn act(
     match role {
         Role::Writer(seed, rows) => {
             let event = ledger.lock().unwrap().begin(Some(rows + turn));
-            write(store, seed, rows + turn, true).await?;
+            write_dataset(store, seed, rows + turn, true).await?;
             ledger.lock().unwrap().acknowledge(event);
         }
         Role::Deleter => {
@@ -123,7 +123,7 @@ async fn act(
             ledger.lock().unwrap().acknowledge(event);
         }
         Role::Reader => {
-            let (rows, found) = sum(store).await?;
+            let (rows, found) = read_sum(store).await?;
             assert_eq!(
                 versions.get(&rows),
                 Some(&found),
@@ -161,7 +161,7 @@ async fn simulate(seed: u64, play: Play, versions: Versions) {
     let world = World::new(seed, play.weather).with_conditions(play.conditions);
     let ledger = Arc::new(Mutex::new(Ledger::default()));
     let first = ledger.lock().unwrap().begin(Some(FIRST.1));
-    let written = write(&world.heir(), FIRST.0, FIRST.1, false).await;
+    let written = write_dataset(&world.heir(), FIRST.0, FIRST.1, false).await;
     written.unwrap();
     ledger.lock().unwrap().acknowledge(first);
     let living = Arc::new(AtomicUsize::new(0));
@@ -195,7 +195,7 @@ async fn simulate(seed: u64, play: Play, versions: Versions) {
 /// Whoever comes after all others finds one write's dataset, whole, or none.
 async fn check_end(world: &World, versions: &Versions, ledger: &Mutex<Ledger>) {
     let store = world.heir();
-    let found = match sum(&store).await {
+    let found = match read_sum(&store).await {
         Ok((rows, found)) => {
             assert_eq!(
                 versions.get(&rows),
@@ -282,7 +282,7 @@ async fn run_seeds(usual: u64, play: Play) {
         });
         for (seed, first) in writers.chain([FIRST]) {
             for rows in first..first + TURNS {
-                let (rows, sum) = Box::pin(expected(seed, rows)).await;
+                let (rows, sum) = Box::pin(expected_sum(seed, rows)).await;
                 versions.insert(rows, sum);
             }
         }
