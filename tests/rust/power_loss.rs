@@ -13,7 +13,7 @@ use pds::table::commit::{DEFAULT_TIMEOUT, commit};
 use pds::table::{self, Table};
 
 use crate::faults::{KEY, expected_sum, read_sum, write_dataset};
-use crate::tables::{append, created, upload};
+use crate::tables::{append, create_table, upload};
 
 #[derive(Debug, Default)]
 struct RecordingJournal(Mutex<Vec<DiskChange>>);
@@ -215,7 +215,7 @@ async fn an_acknowledged_dataset_survives_power_loss() {
 async fn an_acknowledged_commit_survives_power_loss() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Arc::new(RecordingJournal::default());
-    let table = created(store_in(folder.path(), Some(Arc::clone(&journal)))).await;
+    let table = create_table(store_in(folder.path(), Some(Arc::clone(&journal)))).await;
     let append_once = async || {
         let base = table.newest().await.unwrap().manifest.version;
         let change = append(upload(&table, base).await, base);

@@ -40,8 +40,8 @@ fn new_table() -> NewTable {
 pub(crate) async fn upload(table: &Table, base: u64) -> DataFile {
     let clock = table.store().clock();
     let path = data_file_name(clock.now(), base, clock.new_id());
-    let (at, bytes) = (table.path(&path), Bytes::from_static(b"rows"));
-    let put = table.store().put(&at, bytes, PutMode::Overwrite);
+    let (location, bytes) = (table.path(&path), Bytes::from_static(b"rows"));
+    let put = table.store().put(&location, bytes, PutMode::Overwrite);
     put.await.unwrap();
     DataFile {
         path,
@@ -56,10 +56,10 @@ pub(crate) async fn upload(table: &Table, base: u64) -> DataFile {
     }
 }
 
-pub(crate) fn append(file: DataFile, began_at: u64) -> Append {
+pub(crate) fn append(file: DataFile, base_version: u64) -> Append {
     Append {
         files: vec![file],
-        began_at,
+        began_at: base_version,
         idempotency_key: None,
     }
 }
@@ -76,17 +76,17 @@ fn memory() -> Store {
     test_store(&faulty_memory(), true)
 }
 
-pub(crate) async fn created(store: Store) -> Table {
+pub(crate) async fn create_table(store: Store) -> Table {
     let table = Table::new(store, "lake/events").unwrap();
     create(&table, new_table()).await.unwrap();
     table
 }
 
 /// Eight writers at once: every append lands, none twice.
-async fn many_writers(store: Store) {
+async fn append_concurrently(store: Store) {
     const WRITERS: usize = 8;
     const APPENDS: usize = 10;
-    let table = created(store).await;
+    let table = create_table(store).await;
     let mut writers = tokio::task::JoinSet::new();
     for _ in 0..WRITERS {
         let table = table.clone();
@@ -95,8 +95,8 @@ async fn many_writers(store: Store) {
             for _ in 0..APPENDS {
                 let base = table.newest().await.unwrap().manifest.version;
                 let change = append(upload(&table, base).await, base);
-                let done = commit(&table, &change, DEFAULT_TIMEOUT).await.unwrap();
-                versions.push((done.version, done.commit_id));
+                let committed = commit(&table, &change, DEFAULT_TIMEOUT).await.unwrap();
+                versions.push((committed.version, committed.commit_id));
             }
             versions
         });
@@ -107,51 +107,51 @@ async fn many_writers(store: Store) {
     assert_eq!(newest.data_files.len(), WRITERS * APPENDS);
     for (version, commit_id) in all {
         assert_eq!(table.at(version).await.unwrap().commit_id, commit_id);
-        let found = was_committed(&table, &commit_id).await.unwrap();
-        assert_eq!(found, Some(version));
+        let committed_version = was_committed(&table, &commit_id).await.unwrap();
+        assert_eq!(committed_version, Some(version));
     }
-    let never = CommitId::new(7);
-    assert_eq!(was_committed(&table, &never).await.unwrap(), None);
+    let unknown_commit = CommitId::new(7);
+    assert_eq!(was_committed(&table, &unknown_commit).await.unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn every_append_lands_in_memory() {
-    many_writers(memory()).await;
+async fn concurrent_appends_all_commit_in_memory() {
+    append_concurrently(memory()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn every_append_lands_in_local_files() {
+async fn concurrent_appends_all_commit_in_local_files() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("file://{}", folder.path().display());
-    many_writers(open(&url)).await;
+    append_concurrently(open(&url)).await;
 }
 
 #[tokio::test]
-async fn there_is_one_table_or_none() {
+async fn a_table_is_created_once() {
     let store = memory();
     let missing = Table::new(store.clone(), "lake/none").unwrap();
     assert_eq!(
         missing.newest().await.unwrap_err().kind(),
         ErrorKind::NotFound
     );
-    let table = created(store).await;
-    let again = create(&table, new_table()).await.unwrap_err();
-    assert_eq!(again.kind(), ErrorKind::AlreadyExists);
+    let table = create_table(store).await;
+    let error = create(&table, new_table()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
 }
 
 #[tokio::test]
-async fn a_key_is_committed_once() {
-    let table = created(memory()).await;
+async fn an_idempotency_key_commits_once() {
+    let table = create_table(memory()).await;
     let mut first = append(upload(&table, 1).await, 1);
     first.idempotency_key = Some("day-7".to_owned());
     let mut second = append(upload(&table, 1).await, 1);
     second.idempotency_key = Some("day-7".to_owned());
-    let done = commit(&table, &first, DEFAULT_TIMEOUT).await.unwrap();
-    let again = commit(&table, &second, DEFAULT_TIMEOUT).await.unwrap();
-    assert!(again.replayed && !done.replayed);
+    let committed = commit(&table, &first, DEFAULT_TIMEOUT).await.unwrap();
+    let replay = commit(&table, &second, DEFAULT_TIMEOUT).await.unwrap();
+    assert!(replay.replayed && !committed.replayed);
     assert_eq!(
-        (again.version, again.commit_id),
-        (done.version, done.commit_id)
+        (replay.version, replay.commit_id),
+        (committed.version, committed.commit_id)
     );
     assert_eq!(
         table.newest().await.unwrap().manifest.data_files,
@@ -160,11 +160,11 @@ async fn a_key_is_committed_once() {
 }
 
 #[tokio::test]
-async fn vacuum_keeps_what_is_retained() {
-    let table = created(memory()).await;
+async fn vacuum_keeps_retained_versions() {
+    let table = create_table(memory()).await;
     let old = upload(&table, 1).await;
-    let done = commit(&table, &append(old.clone(), 1), DEFAULT_TIMEOUT).await;
-    assert_eq!(done.unwrap().version, 2);
+    let committed = commit(&table, &append(old.clone(), 1), DEFAULT_TIMEOUT).await;
+    assert_eq!(committed.unwrap().version, 2);
     let change = Replace {
         merged: MergedTombstones::default(),
         operation: "compact",
@@ -177,27 +177,27 @@ async fn vacuum_keeps_what_is_retained() {
     let late = append(upload(&table, 2).await, 2);
 
     let hour = Duration::from_hours(1);
-    let kept = vacuum(&table, hour, false, DEFAULT_TIMEOUT).await.unwrap();
-    assert_eq!((kept.oldest_version, kept.files.len()), (1, 0));
+    let retained = vacuum(&table, hour, false, DEFAULT_TIMEOUT).await.unwrap();
+    assert_eq!((retained.oldest_version, retained.files.len()), (1, 0));
 
-    let tried = vacuum(&table, Duration::ZERO, true, DEFAULT_TIMEOUT)
+    let dry_run = vacuum(&table, Duration::ZERO, true, DEFAULT_TIMEOUT)
         .await
         .unwrap();
     let removed = vacuum(&table, Duration::ZERO, false, DEFAULT_TIMEOUT)
         .await
         .unwrap();
-    assert_eq!(tried.files, removed.files);
+    assert_eq!(dry_run.files, removed.files);
     assert!(removed.files.contains(&old.path));
     let expired = table.at(2).await.unwrap_err();
     assert_eq!(expired.kind(), ErrorKind::VersionExpired);
     let refused = commit(&table, &late, DEFAULT_TIMEOUT).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::TransactionExpired);
-    let gone = commit(&table, &change, DEFAULT_TIMEOUT).await.unwrap_err();
-    assert_eq!(gone.kind(), ErrorKind::TransactionExpired);
+    let replace_error = commit(&table, &change, DEFAULT_TIMEOUT).await.unwrap_err();
+    assert_eq!(replace_error.kind(), ErrorKind::TransactionExpired);
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_named() {
+async fn corrupt_pointers_and_outside_paths_are_rejected() {
     let cases: [(&str, ErrorKind); 5] = [
         (r#"{"format": 2}"#, ErrorKind::FormatNotSupported),
         ("{}", ErrorKind::ManifestCorrupted),
@@ -212,14 +212,14 @@ async fn what_cannot_be_read_is_named() {
         ),
     ];
     for (text, kind) in cases {
-        let table = created(memory()).await;
+        let table = create_table(memory()).await;
         let path = table.path("_latest_manifest");
         let bytes = Bytes::from(text.to_owned());
         let put = table.store().put(&path, bytes, PutMode::Overwrite);
         put.await.unwrap();
         assert_eq!(table.newest().await.unwrap_err().kind(), kind, "{text}");
     }
-    let table = created(memory()).await;
+    let table = create_table(memory()).await;
     let outside = append(
         DataFile {
             path: "../elsewhere".to_owned(),
@@ -234,35 +234,41 @@ async fn what_cannot_be_read_is_named() {
 
 /// Memory that takes every write, whatever its condition.
 #[derive(Debug)]
-struct Careless(InMemory);
+struct UnconditionalStore(InMemory);
 
-impl fmt::Display for Careless {
+impl fmt::Display for UnconditionalStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("careless")
     }
 }
 
 #[async_trait]
-impl ObjectStore for Careless {
+impl ObjectStore for UnconditionalStore {
     async fn put_opts(
         &self,
-        at: &Path,
+        location: &Path,
         payload: PutPayload,
         _: PutOptions,
     ) -> object_store::Result<PutResult> {
-        self.0.put_opts(at, payload, PutOptions::default()).await
+        self.0
+            .put_opts(location, payload, PutOptions::default())
+            .await
     }
 
     async fn put_multipart_opts(
         &self,
-        at: &Path,
+        location: &Path,
         options: PutMultipartOptions,
     ) -> object_store::Result<Box<dyn MultipartUpload>> {
-        self.0.put_multipart_opts(at, options).await
+        self.0.put_multipart_opts(location, options).await
     }
 
-    async fn get_opts(&self, at: &Path, options: GetOptions) -> object_store::Result<GetResult> {
-        self.0.get_opts(at, options).await
+    async fn get_opts(
+        &self,
+        location: &Path,
+        options: GetOptions,
+    ) -> object_store::Result<GetResult> {
+        self.0.get_opts(location, options).await
     }
 
     fn delete_stream(
@@ -291,10 +297,10 @@ impl ObjectStore for Careless {
 }
 
 #[tokio::test]
-async fn a_store_that_ignores_conditions_is_refused() {
+async fn a_store_that_ignores_conditions_is_rejected() {
     let store = Store::from_object_store(
         "careless",
-        Arc::new(Careless(InMemory::new())),
+        Arc::new(UnconditionalStore(InMemory::new())),
         Capabilities::FULL,
         Arc::new(Metrics::default()),
         Arc::new(SystemClock),
@@ -310,8 +316,8 @@ async fn a_store_that_ignores_conditions_is_refused() {
 
 /// What was planned before an older version came back may not meet the rows that came back.
 #[tokio::test]
-async fn a_plan_ends_where_an_older_version_is_restored() {
-    let table = created(memory()).await;
+async fn a_restore_conflicts_with_changes_planned_before_it() {
+    let table = create_table(memory()).await;
     let first = append(upload(&table, 1).await, 1);
     commit(&table, &first, DEFAULT_TIMEOUT).await.unwrap();
     let second = append(upload(&table, 2).await, 2);
@@ -346,11 +352,11 @@ async fn a_plan_ends_where_an_older_version_is_restored() {
         ..delete
     };
     commit(&table, &delete, DEFAULT_TIMEOUT).await.unwrap();
-    let left = table.newest().await.unwrap().manifest;
-    assert_eq!(left.data_files, second.files);
+    let newest = table.newest().await.unwrap().manifest;
+    assert_eq!(newest.data_files, second.files);
 }
 
-async fn paths(table: &Table) -> Vec<String> {
+async fn list_file_paths(table: &Table) -> Vec<String> {
     let newest = table.newest().await.unwrap().manifest;
     let files = all_files(table, &newest).await.unwrap();
     files.into_iter().map(|listed| listed.file.path).collect()
@@ -358,8 +364,8 @@ async fn paths(table: &Table) -> Vec<String> {
 
 /// Manifests stay short, and files keep their order, wherever they are listed.
 #[tokio::test]
-async fn older_files_are_listed_in_segments() {
-    let mut table = created(memory()).await;
+async fn older_files_move_to_segments() {
+    let mut table = create_table(memory()).await;
     table.limits = Limits {
         inline: 4,
         segment: 20,
@@ -375,55 +381,55 @@ async fn older_files_are_listed_in_segments() {
         assert!(manifest.segments.iter().all(|s| s.data_files <= 20));
         assert_eq!(manifest.file_count(), base);
     }
-    assert_eq!(paths(&table).await, expected);
-    let whole = table.newest().await.unwrap().manifest;
-    assert!((3..20).contains(&whole.segments.len()));
+    assert_eq!(list_file_paths(&table).await, expected);
+    let full_manifest = table.newest().await.unwrap().manifest;
+    assert!((3..20).contains(&full_manifest.segments.len()));
 
     // Files leave segments; the lists themselves are not written again.
-    let files = all_files(&table, &whole).await.unwrap();
-    let some: Vec<FileRef> = files.iter().step_by(3).map(ListedFile::reference).collect();
+    let files = all_files(&table, &full_manifest).await.unwrap();
+    let every_third: Vec<FileRef> = files.iter().step_by(3).map(ListedFile::reference).collect();
     let replace = Replace {
         merged: MergedTombstones::default(),
         operation: "compact",
-        removed: some.clone(),
+        removed: every_third.clone(),
         applied: Vec::new(),
-        added: vec![upload(&table, whole.version).await],
-        began_at: whole.version,
+        added: vec![upload(&table, full_manifest.version).await],
+        began_at: full_manifest.version,
     };
     commit(&table, &replace, DEFAULT_TIMEOUT).await.unwrap();
-    let gone: Vec<&str> = some.iter().map(|f| f.path.as_str()).collect();
-    expected.retain(|path| !gone.contains(&path.as_str()));
+    let removed_paths: Vec<&str> = every_third.iter().map(|f| f.path.as_str()).collect();
+    expected.retain(|path| !removed_paths.contains(&path.as_str()));
     expected.push(replace.added[0].path.clone());
-    assert_eq!(paths(&table).await, expected);
-    let again = commit(&table, &replace, DEFAULT_TIMEOUT).await.unwrap_err();
-    assert_eq!(again.kind(), ErrorKind::CommitConflict);
+    assert_eq!(list_file_paths(&table).await, expected);
+    let error = commit(&table, &replace, DEFAULT_TIMEOUT).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::CommitConflict);
 
     // An older snapshot comes back, and what nobody needs goes.
     let restore = Restore {
-        from: Arc::clone(&whole),
+        from: Arc::clone(&full_manifest),
     };
     commit(&table, &restore, DEFAULT_TIMEOUT).await.unwrap();
     let removed = vacuum(&table, Duration::ZERO, false, DEFAULT_TIMEOUT)
         .await
         .unwrap();
     assert!(removed.files.contains(&replace.added[0].path));
-    let now = paths(&table).await;
-    assert_eq!(now.len(), 100);
+    let restored_paths = list_file_paths(&table).await;
+    assert_eq!(restored_paths.len(), 100);
     for path in table.newest().await.unwrap().manifest.references() {
         table.store().head(&table.path(path)).await.unwrap();
     }
-    for path in now {
+    for path in restored_paths {
         table.store().head(&table.path(&path)).await.unwrap();
     }
-    let lists = table.store().list("lake/events/manifest/segments").await;
-    assert_eq!(lists.unwrap().len(), whole.segments.len());
+    let segments = table.store().list("lake/events/manifest/segments").await;
+    assert_eq!(segments.unwrap().len(), full_manifest.segments.len());
 }
 
 /// What a commit writes does not grow with the table.
 #[tokio::test]
-async fn a_commit_on_many_files_writes_little() {
+async fn commit_size_does_not_grow_with_the_table() {
     const FILES: u64 = 200_000;
-    let table = created(memory()).await;
+    let table = create_table(memory()).await;
     let file = |number: u64| DataFile {
         columns: None,
         path: format!("data/2026/11/21/08/b00000001-{number:032x}.parquet"),
@@ -451,11 +457,11 @@ async fn a_commit_on_many_files_writes_little() {
     let mut before = table.newest().await.unwrap().manifest;
     for number in 0..300 {
         let change = append(file(FILES + number), 1);
-        let done = commit(&table, &change, DEFAULT_TIMEOUT).await.unwrap();
-        let after = done.snapshot.manifest;
-        let known = |s: &&Segment| before.segments.iter().all(|old| old.path != s.path);
-        let lists = after.segments.iter().filter(known).map(|s| s.size_bytes);
-        let bytes = after.to_bytes().len() as u64 + lists.sum::<u64>();
+        let committed = commit(&table, &change, DEFAULT_TIMEOUT).await.unwrap();
+        let after = committed.snapshot.manifest;
+        let is_new = |s: &&Segment| before.segments.iter().all(|old| old.path != s.path);
+        let new_segment_bytes = after.segments.iter().filter(is_new).map(|s| s.size_bytes);
+        let bytes = after.to_bytes().len() as u64 + new_segment_bytes.sum::<u64>();
         assert!(bytes < 1 << 20, "commit {number} writes {bytes} bytes");
         before = after;
     }

@@ -24,7 +24,7 @@ const SPEED: u32 = 300;
 struct FastClock(AtomicU64);
 
 impl FastClock {
-    fn pass(&self, time: Duration) {
+    fn advance(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap();
         self.0.fetch_add(nanos, Ordering::SeqCst);
     }
@@ -50,7 +50,7 @@ impl Clock for FastClock {
 }
 
 /// Does something to the end, as another process would.
-fn run_apart<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) {
+fn run_in_other_thread<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) {
     let runtime = tokio::runtime::Handle::current();
     let other = std::thread::spawn(move || runtime.block_on(work()));
     other.join().unwrap();
@@ -58,7 +58,7 @@ fn run_apart<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) 
 
 /// An overwrite that gets the answer to one request a minute late, while `other` works on the store;
 /// gives whether it was acknowledged, and the rows that are there in the end.
-async fn held_up<F>(
+async fn overwrite_with_late_response<F>(
     request: usize,
     other: impl FnOnce(Store) -> F + Send + 'static,
 ) -> (bool, usize)
@@ -70,27 +70,31 @@ where
     let quick = test_store_with_clock(&objects, true, Arc::new(FastClock::default()));
     write_dataset(&quick, 3, 60_000, false).await.unwrap();
     objects.interrupt(request, move || {
-        run_apart(move || other(quick));
-        clock.pass(Duration::from_mins(1));
+        run_in_other_thread(move || other(quick));
+        clock.advance(Duration::from_mins(1));
     });
     let acknowledged = write_dataset(&slow, 5, 45_000, true).await.is_ok();
-    let found = read_sum(&slow).await.unwrap();
-    let mut whole = false;
+    let actual = read_sum(&slow).await.unwrap();
+    let mut is_complete = false;
     for (seed, rows) in [(3, 60_000), (5, 45_000), (7, 1000)] {
-        whole |= expected_sum(seed, rows).await == found;
+        is_complete |= expected_sum(seed, rows).await == actual;
     }
-    assert!(whole, "request {request}: a mixture of {} rows", found.0);
-    (acknowledged, found.0)
+    assert!(
+        is_complete,
+        "request {request}: a mixture of {} rows",
+        actual.0
+    );
+    (acknowledged, actual.0)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_another_settled_is_acknowledged_if_it_was_finished() {
+async fn an_overwrite_finished_by_another_process_is_acknowledged() {
     let (mut finished, mut dropped) = (0, 0);
     for request in 0..REQUESTS {
         let finish = |store: Store| async move {
             dataset::clean(&store, KEY, Duration::MAX).await.unwrap();
         };
-        let (acknowledged, rows) = held_up(request, finish).await;
+        let (acknowledged, rows) = overwrite_with_late_response(request, finish).await;
         assert_eq!(acknowledged, rows == 45_000, "request {request}: {rows}");
         finished += usize::from(acknowledged);
         dropped += usize::from(!acknowledged);
@@ -100,21 +104,21 @@ async fn what_another_settled_is_acknowledged_if_it_was_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_another_replaced_is_not_acknowledged() {
+async fn an_overwrite_replaced_by_another_process_is_not_acknowledged() {
     let mut replaced = 0;
     for request in 0..REQUESTS {
         let released = Arc::new(AtomicBool::new(true));
-        let seen = Arc::clone(&released);
+        let released_flag = Arc::clone(&released);
         let replace = |store: Store| async move {
             let intent = format!("{KEY}/_publish.json");
-            seen.store(!store.is_file(&intent).await.unwrap(), Ordering::SeqCst);
+            released_flag.store(!store.is_file(&intent).await.unwrap(), Ordering::SeqCst);
             write_dataset(&store, 7, 1000, true).await.unwrap();
         };
-        let (acknowledged, rows) = held_up(request, replace).await;
+        let (acknowledged, rows) = overwrite_with_late_response(request, replace).await;
         // Before its intent or after its end it is a write like any other.
-        let free = released.load(Ordering::SeqCst);
+        let is_released = released.load(Ordering::SeqCst);
         assert!(
-            free || acknowledged == (rows == 45_000),
+            is_released || acknowledged == (rows == 45_000),
             "request {request}: {rows} rows"
         );
         replaced += usize::from(!acknowledged);
@@ -123,7 +127,7 @@ async fn what_another_replaced_is_not_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_deletion_that_another_finished_is_acknowledged() {
+async fn a_delete_finished_by_another_process_is_acknowledged() {
     let mut dropped = 0;
     for request in 0..REQUESTS {
         let (objects, clock) = (faulty_memory(), Arc::new(FastClock::default()));
@@ -131,13 +135,13 @@ async fn a_deletion_that_another_finished_is_acknowledged() {
         let quick = test_store_with_clock(&objects, true, Arc::new(FastClock::default()));
         write_dataset(&quick, 3, 60_000, false).await.unwrap();
         objects.interrupt(request, move || {
-            run_apart(|| async move {
+            run_in_other_thread(|| async move {
                 dataset::clean(&quick, KEY, Duration::MAX).await.unwrap();
             });
-            clock.pass(Duration::from_mins(1));
+            clock.advance(Duration::from_mins(1));
         });
         let deleted = dataset::delete(&slow, KEY).await;
-        let left = slow.list(KEY).await.unwrap();
+        let remaining = slow.list(KEY).await.unwrap();
         if let Err(e) = deleted {
             // Only its claim was there, and was dropped.
             assert_eq!(e.kind(), ErrorKind::Fenced, "request {request}: {e}");
@@ -147,7 +151,7 @@ async fn a_deletion_that_another_finished_is_acknowledged() {
             );
             dropped += 1;
         } else {
-            assert!(left.is_empty(), "request {request}: {left:?}");
+            assert!(remaining.is_empty(), "request {request}: {remaining:?}");
         }
     }
     assert!(dropped < 10, "{dropped} deletions were dropped");

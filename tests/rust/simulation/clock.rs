@@ -40,7 +40,7 @@ impl Clock for WorldClock {
     }
 
     async fn sleep(&self, duration: Duration) {
-        if !self.world.pass(self.actor, duration).await {
+        if !self.world.sleep(self.actor, duration).await {
             futures::future::pending::<()>().await;
         }
     }
@@ -79,7 +79,7 @@ impl Clock for FreeClock {
     }
 
     async fn sleep(&self, duration: Duration) {
-        self.world.skip(duration).await;
+        self.world.advance(duration).await;
     }
 
     fn new_id(&self) -> u128 {

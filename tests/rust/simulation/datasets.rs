@@ -15,7 +15,7 @@ use pds::store::{ConditionSupport, Store};
 use pds::{Error, ErrorKind, dataset};
 use tokio::task::AbortHandle;
 
-use super::world::{Late, Weather, World};
+use super::world::{FaultRates, LateArrival, World};
 use super::{expect, seeds};
 use crate::faults::{KEY, expected_sum, read_sum, write_dataset};
 
@@ -32,7 +32,7 @@ enum Role {
     Verifier,
 }
 
-const CAST: [Role; 7] = [
+const ROLES: [Role; 7] = [
     Role::Writer(5, 45_000),
     Role::Writer(7, 21_000),
     Role::Writer(11, 400),
@@ -41,60 +41,60 @@ const CAST: [Role; 7] = [
     Role::Streamer,
     Role::Verifier,
 ];
-const WITH_DELETES: [Role; 5] = [
+const ROLES_WITH_DELETES: [Role; 5] = [
     Role::Writer(5, 45_000),
     Role::Writer(7, 21_000),
     Role::Deleter,
     Role::Deleter,
     Role::Reader,
 ];
-const FIRST: (i64, usize) = (3, 60_000);
-const TURNS: usize = 3;
+const INITIAL_WRITE: (i64, usize) = (3, 60_000);
+const OPERATIONS_PER_ACTOR: usize = 3;
 /// Half a lease, a little less.
-const WINDOW: Duration = Duration::from_secs(14);
+const LATE_WINDOW: Duration = Duration::from_secs(14);
 
 /// A change of the dataset: when it began, and when it was acknowledged, if it was.
 #[derive(Debug, Clone, Copy)]
 struct Event {
     /// None for a delete.
     rows: Option<usize>,
-    began: usize,
-    acknowledged: Option<usize>,
+    began_at: usize,
+    acknowledged_at: Option<usize>,
 }
 
 /// All changes, in the order in which they began.
 #[derive(Debug, Default)]
-struct Ledger {
+struct WriteLedger {
     now: usize,
     events: Vec<Event>,
 }
 
-impl Ledger {
+impl WriteLedger {
     fn begin(&mut self, rows: Option<usize>) -> usize {
         self.now += 1;
         self.events.push(Event {
             rows,
-            began: self.now,
-            acknowledged: None,
+            began_at: self.now,
+            acknowledged_at: None,
         });
         self.events.len() - 1
     }
 
     fn acknowledge(&mut self, event: usize) {
         self.now += 1;
-        self.events[event].acknowledged = Some(self.now);
+        self.events[event].acknowledged_at = Some(self.now);
     }
 
     /// Whether the dataset may hold this at the end: it was written (or deleted), and not acknowledged before
     /// another change began that was acknowledged too.
     fn may_end_with(&self, rows: Option<usize>) -> bool {
         let is_last = |event: &Event| {
-            event.acknowledged.is_none_or(|done| {
+            event.acknowledged_at.is_none_or(|acknowledged_at| {
                 let mut others = self
                     .events
                     .iter()
-                    .filter(|other| other.acknowledged.is_some());
-                !others.any(|other| other.began > done)
+                    .filter(|other| other.acknowledged_at.is_some());
+                !others.any(|other| other.began_at > acknowledged_at)
             })
         };
         self.events
@@ -104,17 +104,17 @@ impl Ledger {
 }
 
 /// What an actor does when its turn comes; what it reads is one write's, whole.
-async fn act(
+async fn run_operation(
     role: Role,
-    turn: usize,
+    operation: usize,
     store: &Store,
     versions: &Versions,
-    ledger: &Mutex<Ledger>,
+    ledger: &Mutex<WriteLedger>,
 ) -> Result<(), Error> {
     match role {
         Role::Writer(seed, rows) => {
-            let event = ledger.lock().unwrap().begin(Some(rows + turn));
-            write_dataset(store, seed, rows + turn, true).await?;
+            let event = ledger.lock().unwrap().begin(Some(rows + operation));
+            write_dataset(store, seed, rows + operation, true).await?;
             ledger.lock().unwrap().acknowledge(event);
         }
         Role::Deleter => {
@@ -123,10 +123,10 @@ async fn act(
             ledger.lock().unwrap().acknowledge(event);
         }
         Role::Reader => {
-            let (rows, found) = read_sum(store).await?;
+            let (rows, total) = read_sum(store).await?;
             assert_eq!(
                 versions.get(&rows),
-                Some(&found),
+                Some(&total),
                 "a mixture of {rows} rows"
             );
         }
@@ -149,57 +149,63 @@ async fn act(
 
 /// What is played: whom, in which weather, on which store, and the errors that this explains.
 #[derive(Clone, Copy)]
-struct Play {
-    cast: &'static [Role],
-    weather: Weather,
+struct Scenario {
+    roles: &'static [Role],
+    rates: FaultRates,
     conditions: ConditionSupport,
-    allowed: &'static [ErrorKind],
+    allowed_errors: &'static [ErrorKind],
 }
 
 /// Plays one seed.
-async fn simulate(seed: u64, play: Play, versions: Versions) {
-    let world = World::new(seed, play.weather).with_conditions(play.conditions);
-    let ledger = Arc::new(Mutex::new(Ledger::default()));
-    let first = ledger.lock().unwrap().begin(Some(FIRST.1));
-    let written = write_dataset(&world.heir(), FIRST.0, FIRST.1, false).await;
+async fn simulate(seed: u64, scenario: Scenario, versions: Versions) {
+    let world = World::new(seed, scenario.rates).with_conditions(scenario.conditions);
+    let ledger = Arc::new(Mutex::new(WriteLedger::default()));
+    let first = ledger.lock().unwrap().begin(Some(INITIAL_WRITE.1));
+    let written = write_dataset(
+        &world.recovery_store(),
+        INITIAL_WRITE.0,
+        INITIAL_WRITE.1,
+        false,
+    )
+    .await;
     written.unwrap();
     ledger.lock().unwrap().acknowledge(first);
-    let living = Arc::new(AtomicUsize::new(0));
-    let mut players = tokio::task::JoinSet::new();
+    let active_actors = Arc::new(AtomicUsize::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
     let mut handles: Vec<AbortHandle> = Vec::new();
-    for (actor, role) in play.cast.iter().copied().enumerate() {
+    for (actor, role) in scenario.roles.iter().copied().enumerate() {
         let (store, versions) = (world.store(actor), Arc::clone(&versions));
-        let (living, ledger) = (Arc::clone(&living), Arc::clone(&ledger));
-        living.fetch_add(1, Ordering::SeqCst);
-        handles.push(players.spawn_local(async move {
-            for turn in 0..TURNS {
-                if let Err(e) = act(role, turn, &store, &versions, &ledger).await {
-                    expect(&e, play.allowed);
+        let (active_actors, ledger) = (Arc::clone(&active_actors), Arc::clone(&ledger));
+        active_actors.fetch_add(1, Ordering::SeqCst);
+        handles.push(tasks.spawn_local(async move {
+            for operation in 0..OPERATIONS_PER_ACTOR {
+                if let Err(e) = run_operation(role, operation, &store, &versions, &ledger).await {
+                    expect(&e, scenario.allowed_errors);
                 }
             }
-            living.fetch_sub(1, Ordering::SeqCst);
+            active_actors.fetch_sub(1, Ordering::SeqCst);
         }));
     }
     // Who crashed is cancelled, as by Ctrl-C, or stays in the middle of what it did.
-    let crashed = |actor: usize| {
+    let on_crash = |actor: usize| {
         if world.draw(2) == 0 {
             handles[actor].abort();
         }
     };
-    drive_with(&world, &mut players, &living, crashed, || {}).await;
+    drive_with(&world, &mut tasks, &active_actors, on_crash, || {}).await;
     check_end(&world, &versions, &ledger).await;
-    world.settle().await;
+    world.deliver_late_requests().await;
     check_end(&world, &versions, &ledger).await;
 }
 
 /// Whoever comes after all others finds one write's dataset, whole, or none.
-async fn check_end(world: &World, versions: &Versions, ledger: &Mutex<Ledger>) {
-    let store = world.heir();
-    let found = match read_sum(&store).await {
-        Ok((rows, found)) => {
+async fn check_end(world: &World, versions: &Versions, ledger: &Mutex<WriteLedger>) {
+    let store = world.recovery_store();
+    let final_rows = match read_sum(&store).await {
+        Ok((rows, total)) => {
             assert_eq!(
                 versions.get(&rows),
-                Some(&found),
+                Some(&total),
                 "a mixture of {rows} rows"
             );
             Some(rows)
@@ -216,8 +222,8 @@ async fn check_end(world: &World, versions: &Versions, ledger: &Mutex<Ledger>) {
     };
     let ledger = ledger.lock().unwrap();
     assert!(
-        ledger.may_end_with(found),
-        "it ends with {found:?}: {ledger:?}"
+        ledger.may_end_with(final_rows),
+        "it ends with {final_rows:?}: {ledger:?}"
     );
 }
 
@@ -225,47 +231,49 @@ async fn check_end(world: &World, versions: &Versions, ledger: &Mutex<Ledger>) {
 #[allow(clippy::future_not_send, reason = "a test's own thread has it")]
 pub(super) async fn drive(
     world: &World,
-    players: &mut tokio::task::JoinSet<()>,
-    living: &AtomicUsize,
-    each: impl Fn(),
+    tasks: &mut tokio::task::JoinSet<()>,
+    active_actors: &AtomicUsize,
+    after_step: impl Fn(),
 ) {
-    drive_with(world, players, living, |_| (), each).await;
+    drive_with(world, tasks, active_actors, |_| (), after_step).await;
 }
 
 /// As [`drive`]; `crashed` is called with who crashed.
 #[allow(clippy::future_not_send, reason = "a test's own thread has it")]
 async fn drive_with(
     world: &World,
-    players: &mut tokio::task::JoinSet<()>,
-    living: &AtomicUsize,
-    crashed: impl Fn(usize),
-    each: impl Fn(),
+    tasks: &mut tokio::task::JoinSet<()>,
+    active_actors: &AtomicUsize,
+    on_crash: impl Fn(usize),
+    after_step: impl Fn(),
 ) {
-    let mut moved = SystemClock.monotonic();
-    while living.load(Ordering::SeqCst) > 0 {
+    let mut last_progress = SystemClock.monotonic();
+    while active_actors.load(Ordering::SeqCst) > 0 {
         for actor in world.take_crashed() {
-            living.fetch_sub(1, Ordering::SeqCst);
-            crashed(actor);
+            active_actors.fetch_sub(1, Ordering::SeqCst);
+            on_crash(actor);
         }
-        world.rest(living.load(Ordering::SeqCst)).await;
+        world
+            .wait_until_idle(active_actors.load(Ordering::SeqCst))
+            .await;
         if world.step() {
-            moved = SystemClock.monotonic();
-        } else if let Some(ended) = players.try_join_next() {
-            check_ended(ended);
+            last_progress = SystemClock.monotonic();
+        } else if let Some(joined) = tasks.try_join_next() {
+            propagate_panic(joined);
         }
-        each();
-        let too_long = SystemClock.monotonic() > moved + Duration::from_mins(1);
+        after_step();
+        let too_long = SystemClock.monotonic() > last_progress + Duration::from_mins(1);
         assert!(!too_long, "somebody waits for nothing");
     }
-    while let Some(ended) = players.try_join_next() {
-        check_ended(ended);
+    while let Some(joined) = tasks.try_join_next() {
+        propagate_panic(joined);
     }
     // The processes of those who crashed are gone.
-    players.shutdown().await;
+    tasks.shutdown().await;
 }
 
-fn check_ended(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(e) = ended
+fn propagate_panic(joined: Result<(), tokio::task::JoinError>) {
+    if let Err(e) = joined
         && e.is_panic()
     {
         std::panic::resume_unwind(e.into_panic());
@@ -273,27 +281,27 @@ fn check_ended(ended: Result<(), tokio::task::JoinError>) {
 }
 
 #[allow(clippy::future_not_send, reason = "a test's own thread has it")]
-async fn run_seeds(usual: u64, play: Play) {
+async fn run_seeds(default_count: u64, scenario: Scenario) {
     let run = async {
         let mut versions = HashMap::new();
-        let writers = CAST.into_iter().filter_map(|role| match role {
+        let writers = ROLES.into_iter().filter_map(|role| match role {
             Role::Writer(seed, rows) => Some((seed, rows)),
             _ => None,
         });
-        for (seed, first) in writers.chain([FIRST]) {
-            for rows in first..first + TURNS {
+        for (seed, first) in writers.chain([INITIAL_WRITE]) {
+            for rows in first..first + OPERATIONS_PER_ACTOR {
                 let (rows, sum) = Box::pin(expected_sum(seed, rows)).await;
                 versions.insert(rows, sum);
             }
         }
         let versions = Arc::new(versions);
-        for seed in seeds(usual) {
-            let played =
-                tokio::task::spawn_local(Box::pin(simulate(seed, play, Arc::clone(&versions))));
-            if let Err(e) = played.await {
+        for seed in seeds(default_count) {
+            let simulation =
+                tokio::task::spawn_local(Box::pin(simulate(seed, scenario, Arc::clone(&versions))));
+            if let Err(e) = simulation.await {
                 panic!(
                     "seed {seed}, {:?}, {:?}: {e}",
-                    play.weather, play.conditions
+                    scenario.rates, scenario.conditions
                 );
             }
         }
@@ -301,30 +309,30 @@ async fn run_seeds(usual: u64, play: Play) {
     tokio::task::LocalSet::new().run_until(run).await;
 }
 
-const FAIR: Weather = Weather {
-    failing: 0,
-    crashing: 0,
-    late: Late::Within(WINDOW),
-    stopping: false,
+const NO_FAULTS: FaultRates = FaultRates {
+    failures_per_mille: 0,
+    crashes_per_mille: 0,
+    late_arrival: LateArrival::Within(LATE_WINDOW),
+    has_pauses: false,
 };
 /// Processes are stopped, and none crashes: what a stopped one sends late it looks after when it goes on.
-const STOPS: Weather = Weather {
-    failing: 30,
-    crashing: 0,
-    late: Late::Within(WINDOW),
-    stopping: true,
+const PROCESS_PAUSES: FaultRates = FaultRates {
+    failures_per_mille: 30,
+    crashes_per_mille: 0,
+    late_arrival: LateArrival::Within(LATE_WINDOW),
+    has_pauses: true,
 };
-const CRASHES: Weather = Weather {
-    failing: 40,
-    crashing: 4,
-    late: Late::Within(WINDOW),
-    stopping: false,
+const CRASHES: FaultRates = FaultRates {
+    failures_per_mille: 40,
+    crashes_per_mille: 4,
+    late_arrival: LateArrival::Within(LATE_WINDOW),
+    has_pauses: false,
 };
 
 /// A stream ends with an error rather than a mixture, a reader gives up when it is overtaken again
 /// and again, and a writer that was stopped for long is told so.
-const OVERTAKEN: &[ErrorKind] = &[ErrorKind::DatasetIncomplete, ErrorKind::Fenced];
-const FAILED: &[ErrorKind] = &[
+const CONFLICT_ERRORS: &[ErrorKind] = &[ErrorKind::DatasetIncomplete, ErrorKind::Fenced];
+const FAULT_ERRORS: &[ErrorKind] = &[
     ErrorKind::DatasetIncomplete,
     ErrorKind::Fenced,
     ErrorKind::Unavailable,
@@ -334,42 +342,84 @@ const FAILED: &[ErrorKind] = &[
 ];
 
 #[allow(clippy::future_not_send, reason = "a test's own thread has it")]
-async fn play(
-    usual: u64,
-    cast: &'static [Role],
-    weather: Weather,
+async fn run_scenario(
+    default_count: u64,
+    roles: &'static [Role],
+    rates: FaultRates,
     conditions: ConditionSupport,
-    allowed: &'static [ErrorKind],
+    allowed_errors: &'static [ErrorKind],
 ) {
-    let play = Play {
-        cast,
-        weather,
+    let scenario = Scenario {
+        roles,
+        rates,
         conditions,
-        allowed,
+        allowed_errors,
     };
-    run_seeds(usual, play).await;
+    run_seeds(default_count, scenario).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_see_one_write_or_the_other() {
-    play(40, &CAST, FAIR, ConditionSupport::ALL, OVERTAKEN).await;
-    play(20, &CAST, FAIR, ConditionSupport::NONE, OVERTAKEN).await;
+async fn readers_see_one_complete_write() {
+    run_scenario(
+        40,
+        &ROLES,
+        NO_FAULTS,
+        ConditionSupport::ALL,
+        CONFLICT_ERRORS,
+    )
+    .await;
+    run_scenario(
+        20,
+        &ROLES,
+        NO_FAULTS,
+        ConditionSupport::NONE,
+        CONFLICT_ERRORS,
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_see_one_write_or_the_other_with_crashes_and_late_requests() {
-    play(40, &CAST, CRASHES, ConditionSupport::ALL, FAILED).await;
-    play(40, &CAST, CRASHES, ConditionSupport::NONE, FAILED).await;
+async fn readers_see_one_complete_write_with_crashes_and_late_requests() {
+    run_scenario(40, &ROLES, CRASHES, ConditionSupport::ALL, FAULT_ERRORS).await;
+    run_scenario(40, &ROLES, CRASHES, ConditionSupport::NONE, FAULT_ERRORS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_see_one_write_or_the_other_with_stopped_processes() {
-    play(40, &CAST, STOPS, ConditionSupport::ALL, FAILED).await;
-    play(40, &CAST, STOPS, ConditionSupport::NONE, FAILED).await;
+async fn readers_see_one_complete_write_with_paused_processes() {
+    run_scenario(
+        40,
+        &ROLES,
+        PROCESS_PAUSES,
+        ConditionSupport::ALL,
+        FAULT_ERRORS,
+    )
+    .await;
+    run_scenario(
+        40,
+        &ROLES,
+        PROCESS_PAUSES,
+        ConditionSupport::NONE,
+        FAULT_ERRORS,
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_delete_hits_what_it_was_meant_for() {
-    play(40, &WITH_DELETES, CRASHES, ConditionSupport::ALL, FAILED).await;
-    play(40, &WITH_DELETES, CRASHES, ConditionSupport::NONE, FAILED).await;
+async fn a_delete_removes_only_the_version_it_targets() {
+    run_scenario(
+        40,
+        &ROLES_WITH_DELETES,
+        CRASHES,
+        ConditionSupport::ALL,
+        FAULT_ERRORS,
+    )
+    .await;
+    run_scenario(
+        40,
+        &ROLES_WITH_DELETES,
+        CRASHES,
+        ConditionSupport::NONE,
+        FAULT_ERRORS,
+    )
+    .await;
 }

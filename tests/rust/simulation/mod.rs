@@ -26,8 +26,8 @@ use pds::table::format::{Column, DataFile, Manifest, TableSchema};
 use pds::table::{FileRef, Limits, ListedFile, Table, all_files, data_file_name, vacuum};
 use pds::{Error, ErrorKind, Result};
 
-use self::model::{Ledger, Model};
-use self::world::{Late, Weather, World};
+use self::model::{CommitLedger, Model};
+use self::world::{FaultRates, LateArrival, World};
 
 const ROOT: &str = "lake/events";
 const MAX_STEPS: usize = 200_000;
@@ -66,7 +66,7 @@ struct Player {
     role: Role,
     table: Table,
     world: World,
-    ledger: Arc<Mutex<Ledger>>,
+    ledger: Arc<Mutex<CommitLedger>>,
     turns_left: Arc<AtomicUsize>,
 }
 
@@ -149,14 +149,14 @@ impl Player {
             null_counts: BTreeMap::new(),
             columns: None,
         };
-        self.ledger.lock().unwrap().uploaded(&path, rows);
+        self.ledger.lock().unwrap().record_upload(&path, rows);
         let path = self.table.path(&path);
         let put = self.table.store().put(&path, bytes, PutMode::Overwrite);
         put.await.map(|_| file)
     }
 
     async fn append(&self, base: &Manifest, key: Option<String>) -> bool {
-        let rows = self.ledger.lock().unwrap().rows_of(key.as_deref());
+        let rows = self.ledger.lock().unwrap().rows_for_key(key.as_deref());
         let Ok(file) = self.upload(base.version, &rows).await else {
             return false;
         };
@@ -213,14 +213,14 @@ impl Player {
             Ok(Committed {
                 version, commit_id, ..
             }) => {
-                ledger.acknowledged(version, commit_id, rows);
+                ledger.record_acknowledged(version, commit_id, rows);
                 true
             }
             Err(e) => {
                 if e.kind() == ErrorKind::CommitStateUnknown {
-                    ledger.unknown(e.detail().unwrap());
+                    ledger.record_unknown(e.detail().unwrap());
                 } else if change.idempotency_key().is_none() {
-                    ledger.refused(path, rows);
+                    ledger.record_refused(path, rows);
                 }
                 expect(
                     &e,
@@ -259,7 +259,7 @@ impl Player {
         let limit = u32::try_from(base.version).unwrap();
         let version = u64::from(self.world.draw(limit)) + 1;
         match self.table.at(version).await {
-            Ok(older) => self.ledger.lock().unwrap().saw(&older),
+            Ok(older) => self.ledger.lock().unwrap().record_observed(&older),
             Err(e) => expect(&e, &[ErrorKind::VersionExpired, ErrorKind::Unavailable]),
         }
     }
@@ -292,7 +292,7 @@ fn table(world: &World, actor: usize, limits: Limits) -> Table {
 }
 
 /// Plays one seed to its end.
-fn simulate(seed: u64, weather: Weather) -> Model {
+fn simulate(seed: u64, weather: FaultRates) -> Model {
     let world = World::new(seed, weather);
     let mut model = Model::new(&world, ROOT);
     // In some worlds lists are long after few commits.
@@ -347,7 +347,7 @@ fn simulate(seed: u64, weather: Weather) -> Model {
     panic!("no end after {MAX_STEPS} steps");
 }
 
-fn run_seeds(seeds: std::ops::Range<u64>, weather: Weather) {
+fn run_seeds(seeds: std::ops::Range<u64>, weather: FaultRates) {
     let mut commits = 0;
     for seed in seeds {
         let played = std::panic::AssertUnwindSafe(|| simulate(seed, weather));
@@ -380,44 +380,44 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
 
 #[test]
 fn in_fair_weather() {
-    let weather = Weather {
-        failing: 0,
-        crashing: 0,
-        late: Late::Always,
-        stopping: true,
+    let weather = FaultRates {
+        failures_per_mille: 0,
+        crashes_per_mille: 0,
+        late_arrival: LateArrival::AnyTime,
+        has_pauses: true,
     };
     run_seeds(seeds(100), weather);
 }
 
 #[test]
 fn with_lost_answers_and_late_requests() {
-    let weather = Weather {
-        failing: 60,
-        crashing: 0,
-        late: Late::Always,
-        stopping: true,
+    let weather = FaultRates {
+        failures_per_mille: 60,
+        crashes_per_mille: 0,
+        late_arrival: LateArrival::AnyTime,
+        has_pauses: true,
     };
     run_seeds(seeds(150), weather);
 }
 
 #[test]
 fn in_a_storm() {
-    let weather = Weather {
-        failing: 400,
-        crashing: 3,
-        late: Late::Always,
-        stopping: true,
+    let weather = FaultRates {
+        failures_per_mille: 400,
+        crashes_per_mille: 3,
+        late_arrival: LateArrival::AnyTime,
+        has_pauses: true,
     };
     run_seeds(seeds(60), weather);
 }
 
 #[test]
 fn with_crashes_too() {
-    let weather = Weather {
-        failing: 30,
-        crashing: 10,
-        late: Late::Always,
-        stopping: true,
+    let weather = FaultRates {
+        failures_per_mille: 30,
+        crashes_per_mille: 10,
+        late_arrival: LateArrival::AnyTime,
+        has_pauses: true,
     };
     run_seeds(seeds(250), weather);
 }

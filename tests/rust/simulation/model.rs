@@ -19,7 +19,7 @@ const STEPS_BETWEEN_AUDITS: usize = 25;
 
 /// What the players say.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct CommitLedger {
     next_row: u64,
     rows: HashMap<String, Vec<u64>>,
     by_key: HashMap<String, Vec<u64>>,
@@ -27,12 +27,12 @@ pub(super) struct Ledger {
     refused_rows: HashSet<u64>,
     refused_files: HashSet<String>,
     unknown: Vec<CommitId>,
-    seen: Vec<Manifest>,
+    observed: Vec<Manifest>,
 }
 
-impl Ledger {
+impl CommitLedger {
     /// New rows; the same ones for the same key.
-    pub(super) fn rows_of(&mut self, key: Option<&str>) -> Vec<u64> {
+    pub(super) fn rows_for_key(&mut self, key: Option<&str>) -> Vec<u64> {
         if let Some(rows) = key.and_then(|key| self.by_key.get(key)) {
             return rows.clone();
         }
@@ -44,7 +44,7 @@ impl Ledger {
         rows
     }
 
-    pub(super) fn uploaded(&mut self, path: &str, rows: &[u64]) {
+    pub(super) fn record_upload(&mut self, path: &str, rows: &[u64]) {
         let before = self.rows.insert(path.to_owned(), rows.to_vec());
         assert!(before.is_none(), "{path} is written twice");
     }
@@ -56,22 +56,22 @@ impl Ledger {
             .collect()
     }
 
-    pub(super) fn acknowledged(&mut self, version: u64, commit_id: CommitId, rows: &[u64]) {
+    pub(super) fn record_acknowledged(&mut self, version: u64, commit_id: CommitId, rows: &[u64]) {
         self.acknowledged.push((version, commit_id, rows.to_vec()));
     }
 
-    pub(super) fn refused(&mut self, path: &str, rows: &[u64]) {
+    pub(super) fn record_refused(&mut self, path: &str, rows: &[u64]) {
         self.refused_rows.extend(rows);
         self.refused_files.insert(path.to_owned());
     }
 
-    pub(super) fn unknown(&mut self, commit_id: &str) {
+    pub(super) fn record_unknown(&mut self, commit_id: &str) {
         self.unknown.push(CommitId::parse(commit_id).unwrap());
     }
 
     /// Takes note of an older snapshot that a reader was given.
-    pub(super) fn saw(&mut self, manifest: &Manifest) {
-        self.seen.push(manifest.clone());
+    pub(super) fn record_observed(&mut self, manifest: &Manifest) {
+        self.observed.push(manifest.clone());
     }
 
     /// The rows of some files, each at most once.
@@ -104,7 +104,7 @@ impl Version {
 pub(super) struct Model {
     world: World,
     root: String,
-    pub(super) ledger: Arc<Mutex<Ledger>>,
+    pub(super) ledger: Arc<Mutex<CommitLedger>>,
     history: BTreeMap<u64, Version>,
     steps: usize,
 }
@@ -124,21 +124,21 @@ impl Model {
         self.history.len()
     }
 
-    fn object(&self, relative: &str) -> Option<Vec<u8>> {
+    fn read_object(&self, relative: &str) -> Option<Vec<u8>> {
         let path = Path::from(format!("{}/{relative}", self.root));
-        let found = block_on(self.world.objects.get(&path)).ok()?;
-        Some(block_on(found.bytes()).unwrap().to_vec())
+        let result = block_on(self.world.objects.get(&path)).ok()?;
+        Some(block_on(result.bytes()).unwrap().to_vec())
     }
 
     /// After every request: the pointer moves by one version at a time, to what was committed.
     pub(super) fn check_step(&mut self) {
         self.steps += 1;
-        if let Some(bytes) = self.object("_latest_manifest") {
+        if let Some(bytes) = self.read_object("_latest_manifest") {
             let pointer = Pointer::parse(&bytes).unwrap();
             let last = self.history.keys().next_back().copied().unwrap_or(0);
             if pointer.version != last {
                 assert_eq!(pointer.version, last + 1, "the pointer jumped");
-                self.record(&pointer);
+                self.record_version(&pointer);
             }
         } else {
             assert!(self.history.is_empty(), "the pointer has gone");
@@ -148,17 +148,17 @@ impl Model {
         }
     }
 
-    fn record(&mut self, pointer: &Pointer) {
+    fn record_version(&mut self, pointer: &Pointer) {
         let bytes = self
-            .object(&pointer.manifest)
+            .read_object(&pointer.manifest)
             .expect("the manifest is there");
         let manifest = Manifest::parse(&bytes, pointer.version).unwrap();
         assert_eq!(manifest.commit_id, pointer.commit_id);
         assert_eq!(manifest.oldest_version, pointer.oldest_version);
         assert!(manifest.oldest_version <= manifest.version);
-        let table = Table::new(self.world.calm_store(), &self.root).unwrap();
-        let files = block_on(all_files(&table, &manifest)).unwrap();
-        let files: Vec<String> = files.into_iter().map(|f| f.file.path).collect();
+        let table = Table::new(self.world.direct_store(), &self.root).unwrap();
+        let listed_files = block_on(all_files(&table, &manifest)).unwrap();
+        let files: Vec<String> = listed_files.into_iter().map(|f| f.file.path).collect();
         let ledger = self.ledger.lock().unwrap();
         let rows = ledger.contents(manifest.version, &files);
         let after = Version {
@@ -177,22 +177,22 @@ impl Model {
 
     /// Everything that a retained version names is there, and so is the version.
     fn audit(&self) {
-        let Some(newest) = self.history.values().next_back() else {
+        let Some(last_version) = self.history.values().next_back() else {
             return;
         };
-        let newest = &newest.manifest;
-        let listed = self.listed();
+        let newest = &last_version.manifest;
+        let listed = self.list_paths();
         for version in newest.oldest_version..=newest.version {
-            let known = &self.history[&version];
+            let retained = &self.history[&version];
             let name = format!("manifest/v{version:08}.json");
             assert!(listed.contains(&name), "retained version {version} is gone");
-            for path in known.references() {
+            for path in retained.references() {
                 assert!(listed.contains(path), "{path} of version {version} is gone");
             }
         }
     }
 
-    fn listed(&self) -> HashSet<String> {
+    fn list_paths(&self) -> HashSet<String> {
         let prefix = Path::from(self.root.as_str());
         let all: Vec<_> = block_on(self.world.objects.list(Some(&prefix)).try_collect()).unwrap();
         let relative = |path: &str| path[self.root.len() + 1..].to_owned();
@@ -204,15 +204,15 @@ impl Model {
     /// Of commits whose outcome was unknown, the table knows in the end.
     fn check_unknown(&mut self) {
         let unknown = self.ledger.lock().unwrap().unknown.clone();
-        let table = Table::new(self.world.calm_store(), &self.root).unwrap();
+        let table = Table::new(self.world.direct_store(), &self.root).unwrap();
         for commit_id in &unknown {
             // It may be the last commit, whose pointer nobody moved: asking moves it.
             let _ = block_on(was_committed(&table, commit_id));
             self.check_step();
-            let mut manifests = self.history.values().map(|known| &known.manifest);
-            let made = manifests.find(|m| m.commit_id == *commit_id);
+            let mut manifests = self.history.values().map(|recorded| &recorded.manifest);
+            let committed = manifests.find(|m| m.commit_id == *commit_id);
             match block_on(was_committed(&table, commit_id)) {
-                Ok(version) => assert_eq!(version, made.map(|m| m.version)),
+                Ok(version) => assert_eq!(version, committed.map(|m| m.version)),
                 Err(e) => assert_eq!(e.kind(), ErrorKind::VersionExpired, "{e}"),
             }
         }
@@ -225,9 +225,9 @@ impl Model {
         let ledger = self.ledger.lock().unwrap();
         let newest = self.history.values().next_back().expect("there is a table");
         for (version, commit_id, acknowledged) in &ledger.acknowledged {
-            let made = self.history.get(version).map(|v| &v.manifest.commit_id);
+            let recorded_commit = self.history.get(version).map(|v| &v.manifest.commit_id);
             assert_eq!(
-                made,
+                recorded_commit,
                 Some(commit_id),
                 "version {version} is of another commit"
             );
@@ -235,22 +235,22 @@ impl Model {
                 assert!(newest.rows.contains(row), "acknowledged row {row} is lost");
             }
         }
-        for (version, known) in &self.history {
-            let row = known
+        for (version, committed) in &self.history {
+            let row = committed
                 .rows
                 .iter()
                 .find(|row| ledger.refused_rows.contains(row));
             assert_eq!(row, None, "a refused row is in version {version}");
-            let refused = |path: &str| ledger.refused_files.contains(path);
+            let is_refused = |path: &str| ledger.refused_files.contains(path);
             assert!(
-                !known.references().any(refused),
+                !committed.references().any(is_refused),
                 "a refused file is in version {version}"
             );
         }
-        for seen in &ledger.seen {
+        for observed in &ledger.observed {
             assert_eq!(
-                Some(seen),
-                self.history.get(&seen.version).map(|v| &v.manifest),
+                Some(observed),
+                self.history.get(&observed.version).map(|v| &v.manifest),
                 "a reader saw another version"
             );
         }
@@ -271,9 +271,9 @@ fn check_change(old: &Version, new: &Version) {
     assert!(after.gc_floor >= before.gc_floor);
     match after.operation.name.as_str() {
         "append" => {
-            let kept = new.files.starts_with(&old.files);
+            let files_are_kept = new.files.starts_with(&old.files);
             assert!(
-                kept && new.rows.len() == old.rows.len() + 3,
+                files_are_kept && new.rows.len() == old.rows.len() + 3,
                 "an append adds three rows"
             );
         }

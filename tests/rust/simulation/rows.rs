@@ -27,7 +27,7 @@ use pds::table::{
 use pds::{Error, ErrorKind, Result};
 
 use super::datasets::drive;
-use super::world::{Late, Weather, World};
+use super::world::{FaultRates, LateArrival, World};
 use super::{SHORT_LISTS, expect, seeds};
 
 const ROOT: &str = "lake/rows";
@@ -374,10 +374,10 @@ fn new_writes(manifest: &Manifest, before: &Manifest) -> Vec<i64> {
     numbers
 }
 
-async fn simulate(seed: u64, weather: Weather) {
+async fn simulate(seed: u64, weather: FaultRates) {
     let world = World::new(seed ^ 0x7ab1e, weather);
     let new = NewTable::of(&schema(), &["id".to_owned()], &[]).unwrap();
-    let calm = Table::new(world.calm_store(), ROOT).unwrap();
+    let calm = Table::new(world.direct_store(), ROOT).unwrap();
     create(&calm, new).await.unwrap();
     let ledger = Shared::default();
     record(&world, &ledger);
@@ -452,7 +452,7 @@ fn allow(error: &Error) {
 }
 
 #[allow(clippy::future_not_send, reason = "a test's own thread has it")]
-async fn run_seeds(usual: u64, weather: Weather) {
+async fn run_seeds(usual: u64, weather: FaultRates) {
     let run = async {
         for seed in seeds(usual) {
             let played = tokio::task::spawn_local(simulate(seed, weather));
@@ -466,22 +466,22 @@ async fn run_seeds(usual: u64, weather: Weather) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_are_those_of_the_commits() {
-    let weather = Weather {
-        failing: 0,
-        crashing: 0,
-        late: Late::Always,
-        stopping: true,
+    let weather = FaultRates {
+        failures_per_mille: 0,
+        crashes_per_mille: 0,
+        late_arrival: LateArrival::AnyTime,
+        has_pauses: true,
     };
     run_seeds(60, weather).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_are_those_of_the_commits_with_lost_answers_and_crashes() {
-    let weather = Weather {
-        failing: 30,
-        crashing: 4,
-        late: Late::Always,
-        stopping: true,
+    let weather = FaultRates {
+        failures_per_mille: 30,
+        crashes_per_mille: 4,
+        late_arrival: LateArrival::AnyTime,
+        has_pauses: true,
     };
     run_seeds(60, weather).await;
 }

@@ -48,21 +48,21 @@ enum Verdict {
 
 /// What a request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Effect {
-    Reads,
-    Writes,
-    WritesIf,
+enum RequestEffect {
+    Read,
+    Write,
+    ConditionalWrite,
     /// Names what it changes by a version that never recurs, so that it changes nothing else however late it comes.
-    WritesVersion,
+    VersionedWrite,
     /// The same of an upload, which nothing but its name guards.
-    Uploads,
+    Upload,
 }
 
 /// What an actor waits for.
-enum Waiting {
+enum PendingEvent {
     Request {
         actor: usize,
-        effect: Effect,
+        effect: RequestEffect,
         go: oneshot::Sender<Verdict>,
     },
     Sleep {
@@ -72,7 +72,7 @@ enum Waiting {
     },
 }
 
-impl Waiting {
+impl PendingEvent {
     fn actor(&self) -> usize {
         match self {
             Self::Request { actor, .. } | Self::Sleep { actor, .. } => *actor,
@@ -82,21 +82,21 @@ impl Waiting {
 
 /// When a request may arrive that its sender has given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Late {
+pub(super) enum LateArrival {
     /// At any time.
-    Always,
+    AnyTime,
     /// At any time if it names a version that never recurs, else within so long.
     Within(Duration),
 }
 
 /// How unfriendly the world is, in thousandths of all requests.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Weather {
-    pub(super) failing: u32,
-    pub(super) crashing: u32,
-    pub(super) late: Late,
+pub(super) struct FaultRates {
+    pub(super) failures_per_mille: u32,
+    pub(super) crashes_per_mille: u32,
+    pub(super) late_arrival: LateArrival,
     /// Processes are stopped now and then, and go on much later.
-    pub(super) stopping: bool,
+    pub(super) has_pauses: bool,
 }
 
 /// A request that its sender has given up, on its way.
@@ -106,18 +106,18 @@ struct LateRequest {
     work: BoxFuture<'static, ()>,
 }
 
-struct State {
+struct WorldState {
     random: StdRng,
-    weather: Weather,
-    waiting: Vec<Waiting>,
-    late: Vec<LateRequest>,
+    rates: FaultRates,
+    pending: Vec<PendingEvent>,
+    late_requests: Vec<LateRequest>,
     time: Duration,
     /// Whom the driver lets wait, and how many steps more.
-    frozen: Option<(usize, u32)>,
+    paused: Option<(usize, u32)>,
     crashed: Vec<usize>,
-    dead: HashSet<usize>,
+    all_crashed: HashSet<usize>,
     /// When objects were written, by the store's clock.
-    written: HashMap<Path, Duration>,
+    written_at: HashMap<Path, Duration>,
 }
 
 /// The world that all actors share.
@@ -125,21 +125,21 @@ struct State {
 pub(super) struct World {
     pub(super) objects: Arc<MemoryStore>,
     conditions: ConditionSupport,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<WorldState>>,
 }
 
 impl World {
-    pub(super) fn new(seed: u64, weather: Weather) -> Self {
-        let state = State {
+    pub(super) fn new(seed: u64, rates: FaultRates) -> Self {
+        let state = WorldState {
             random: StdRng::seed_from_u64(seed),
-            weather,
-            waiting: Vec::new(),
-            late: Vec::new(),
+            rates,
+            pending: Vec::new(),
+            late_requests: Vec::new(),
             time: Duration::ZERO,
-            frozen: None,
+            paused: None,
             crashed: Vec::new(),
-            dead: HashSet::new(),
-            written: HashMap::new(),
+            all_crashed: HashSet::new(),
+            written_at: HashMap::new(),
         };
         Self {
             objects: Arc::new(MemoryStore::new()),
@@ -153,7 +153,7 @@ impl World {
         Self { conditions, ..self }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WorldState> {
         self.state.lock().unwrap()
     }
 
@@ -166,10 +166,10 @@ impl World {
     pub(super) fn store(&self, actor: usize) -> Store {
         let skew = TimeDelta::seconds(i64::from(self.draw(200_000)) - 100_000);
         let clock = WorldClock::new(self.clone(), actor, skew);
-        self.store_of(Some(actor), Arc::new(clock))
+        self.build_store(Some(actor), Arc::new(clock))
     }
 
-    fn store_of(&self, actor: Option<usize>, clock: Arc<dyn Clock>) -> Store {
+    fn build_store(&self, actor: Option<usize>, clock: Arc<dyn Clock>) -> Store {
         let objects = Arc::new(WorldStore {
             world: self.clone(),
             actor,
@@ -189,12 +189,12 @@ impl World {
 
     /// The store as somebody sees it who comes when all others have ended: every request is answered, and time
     /// passes as soon as it is waited for.
-    pub(super) fn heir(&self) -> Store {
-        self.store_of(None, Arc::new(FreeClock::new(self.clone())))
+    pub(super) fn recovery_store(&self) -> Store {
+        self.build_store(None, Arc::new(FreeClock::new(self.clone())))
     }
 
     /// The store as it is when all is over.
-    pub(super) fn calm_store(&self) -> Store {
+    pub(super) fn direct_store(&self) -> Store {
         Store::from_object_store(
             "calm",
             Arc::clone(&self.objects) as _,
@@ -210,20 +210,22 @@ impl World {
     }
 
     /// Waits until the driver lets so much time pass; false for the dead.
-    pub(super) async fn pass(&self, actor: usize, duration: Duration) -> bool {
-        let (go, told) = oneshot::channel();
+    pub(super) async fn sleep(&self, actor: usize, duration: Duration) -> bool {
+        let (go, resumed) = oneshot::channel();
         {
             let mut state = self.state();
             let until = state.time + duration;
-            state.wait(Waiting::Sleep { actor, until, go });
+            state.enqueue(PendingEvent::Sleep { actor, until, go });
         }
-        told.await.is_ok()
+        resumed.await.is_ok()
     }
 
     /// Lets time pass at once, and requests arrive that must before that.
-    pub(super) async fn skip(&self, duration: Duration) {
+    pub(super) async fn advance(&self, duration: Duration) {
         let end = self.time() + duration;
-        while let Some(late) = self.take_late(|late| late.until.is_some_and(|until| until <= end)) {
+        while let Some(late) =
+            self.take_late_request(|late| late.until.is_some_and(|until| until <= end))
+        {
             late.work.await;
         }
         let mut state = self.state();
@@ -231,16 +233,16 @@ impl World {
     }
 
     /// Lets all late requests arrive.
-    pub(super) async fn settle(&self) {
-        while let Some(late) = self.take_late(|_| true) {
+    pub(super) async fn deliver_late_requests(&self) {
+        while let Some(late) = self.take_late_request(|_| true) {
             late.work.await;
         }
     }
 
-    fn take_late(&self, which: impl Fn(&LateRequest) -> bool) -> Option<LateRequest> {
+    fn take_late_request(&self, predicate: impl Fn(&LateRequest) -> bool) -> Option<LateRequest> {
         let mut state = self.state();
-        let index = state.late.iter().position(which)?;
-        Some(state.late.swap_remove(index))
+        let index = state.late_requests.iter().position(predicate)?;
+        Some(state.late_requests.swap_remove(index))
     }
 
     /// A number that no other is like.
@@ -249,10 +251,10 @@ impl World {
     }
 
     /// Gives an object the time at which it was written, by the store's clock.
-    fn date(&self, meta: &mut ObjectMeta) {
-        let written = self.state().written.get(&meta.location).copied();
-        let begin = DateTime::from_timestamp(1_600_000_000, 0).unwrap();
-        meta.last_modified = begin + TimeDelta::from_std(written.unwrap_or_default()).unwrap();
+    fn set_last_modified(&self, meta: &mut ObjectMeta) {
+        let written_at = self.state().written_at.get(&meta.location).copied();
+        let epoch = DateTime::from_timestamp(1_600_000_000, 0).unwrap();
+        meta.last_modified = epoch + TimeDelta::from_std(written_at.unwrap_or_default()).unwrap();
     }
 
     /// Actors that crashed since this was asked last.
@@ -261,22 +263,23 @@ impl World {
     }
 
     /// Waits until all of `living` actors wait for the driver. Who computes for long is left behind.
-    pub(super) async fn rest(&self, living: usize) {
+    pub(super) async fn wait_until_idle(&self, active_actors: usize) {
         let mut before = usize::MAX;
         loop {
             for _ in 0..4 {
                 tokio::task::yield_now().await;
             }
-            let (waiting, actors) = {
+            let (pending, actors) = {
                 let mut state = self.state();
-                state.forget_dropped();
-                let actors: HashSet<usize> = state.waiting.iter().map(Waiting::actor).collect();
-                (state.waiting.len(), actors.len())
+                state.remove_cancelled();
+                let actors: HashSet<usize> =
+                    state.pending.iter().map(PendingEvent::actor).collect();
+                (state.pending.len(), actors.len())
             };
-            if actors == living || waiting == before {
+            if actors == active_actors || pending == before {
                 return;
             }
-            before = waiting;
+            before = pending;
             SystemClock.sleep(Duration::from_millis(1)).await;
         }
     }
@@ -285,41 +288,42 @@ impl World {
     pub(super) fn step(&self) -> bool {
         let mut guard = self.state();
         let state = &mut *guard;
-        if !state.late.is_empty() && (state.waiting.is_empty() || state.random.random_ratio(1, 40))
+        if !state.late_requests.is_empty()
+            && (state.pending.is_empty() || state.random.random_ratio(1, 40))
         {
-            let count = state.late.len();
+            let count = state.late_requests.len();
             let index = state.random.random_range(0..count);
-            let late = state.late.swap_remove(index);
+            let late = state.late_requests.swap_remove(index);
             drop(guard);
             futures::executor::block_on(late.work);
             return true;
         }
-        let Some(waiting) = state.choose() else {
+        let Some(event) = state.choose_event() else {
             return false;
         };
-        if let Waiting::Sleep { until, .. } = &waiting {
+        if let PendingEvent::Sleep { until, .. } = &event {
             let is_due = |late: &LateRequest| late.until.is_some_and(|last| last < *until);
-            if let Some(index) = state.late.iter().position(is_due) {
-                let late = state.late.swap_remove(index);
-                state.waiting.push(waiting);
+            if let Some(index) = state.late_requests.iter().position(is_due) {
+                let late = state.late_requests.swap_remove(index);
+                state.pending.push(event);
                 drop(guard);
                 futures::executor::block_on(late.work);
                 return true;
             }
         }
-        match waiting {
-            Waiting::Sleep { until, go, .. } => {
+        match event {
+            PendingEvent::Sleep { until, go, .. } => {
                 state.time = state.time.max(until);
                 let _ = go.send(());
             }
-            Waiting::Request { actor, effect, go } => {
+            PendingEvent::Request { actor, effect, go } => {
                 state.time += Duration::from_millis(1);
                 let verdict = state.verdict(effect);
                 if matches!(verdict, Verdict::CrashBefore | Verdict::CrashAfter) {
                     state.crashed.push(actor);
                     // Whatever else it was doing ends too.
-                    state.dead.insert(actor);
-                    state.waiting.retain(|w| w.actor() != actor);
+                    state.all_crashed.insert(actor);
+                    state.pending.retain(|w| w.actor() != actor);
                 }
                 let _ = go.send(verdict);
             }
@@ -331,34 +335,37 @@ impl World {
     async fn request<T: Send + 'static>(
         &self,
         actor: Option<usize>,
-        effect: Effect,
+        effect: RequestEffect,
         path: &Path,
         work: BoxFuture<'static, Result<T>>,
     ) -> Result<T> {
         let Some(actor) = actor else {
             return work.await;
         };
-        let (go, told) = oneshot::channel();
-        let request = Waiting::Request { actor, effect, go };
-        self.state().wait(request);
-        let mut sent = Sent {
+        let (go, resumed) = oneshot::channel();
+        let request = PendingEvent::Request { actor, effect, go };
+        self.state().enqueue(request);
+        let mut guard = SentRequest {
             world: self,
             effect,
             work: Some(work),
         };
-        let verdict = told.await.unwrap_or(Verdict::CrashBefore);
+        let verdict = resumed.await.unwrap_or(Verdict::CrashBefore);
         if verdict == Verdict::CrashBefore {
-            drop(sent);
+            drop(guard);
             return futures::future::pending().await;
         }
-        let work = sent.work.take().unwrap();
-        let conditional = matches!(effect, Effect::WritesIf | Effect::WritesVersion);
-        let answer = if conditional { self.draw(6) } else { 5 };
-        let lost = || {
+        let work = guard.work.take().unwrap();
+        let conditional = matches!(
+            effect,
+            RequestEffect::ConditionalWrite | RequestEffect::VersionedWrite
+        );
+        let error_choice = if conditional { self.draw(6) } else { 5 };
+        let injected_error = || {
             let source = format!("injected: {verdict:?} at {path}").into();
             let path = path.to_string();
             // Retries below turn a lost answer into these.
-            match answer {
+            match error_choice {
                 0 => Error::AlreadyExists { path, source },
                 1 => Error::Precondition { path, source },
                 // What was denied was not done, and never is.
@@ -371,14 +378,14 @@ impl World {
         };
         match verdict {
             Verdict::Done => work.await,
-            Verdict::FailBefore => Err(lost()),
+            Verdict::FailBefore => Err(injected_error()),
             Verdict::FailAfter => {
                 let _ = work.await;
-                Err(lost())
+                Err(injected_error())
             }
             Verdict::FailAndArriveLate => {
-                self.state().give_up(effect, work.map(drop).boxed());
-                Err(lost())
+                self.state().abandon(effect, work.map(drop).boxed());
+                Err(injected_error())
             }
             Verdict::CrashBefore => unreachable!("handled above"),
             Verdict::CrashAfter => {
@@ -390,112 +397,118 @@ impl World {
 }
 
 /// A request that was sent; one that is dropped before it was answered may arrive later.
-struct Sent<'a, T: 'static> {
+struct SentRequest<'a, T: 'static> {
     world: &'a World,
-    effect: Effect,
+    effect: RequestEffect,
     work: Option<BoxFuture<'static, Result<T>>>,
 }
 
-impl<T: 'static> Drop for Sent<'_, T> {
+impl<T: 'static> Drop for SentRequest<'_, T> {
     fn drop(&mut self) {
         let Some(work) = self.work.take() else { return };
         let mut state = self.world.state();
-        if self.effect != Effect::Reads && state.random.random_ratio(1, 2) {
-            state.give_up(self.effect, work.map(drop).boxed());
+        if self.effect != RequestEffect::Read && state.random.random_ratio(1, 2) {
+            state.abandon(self.effect, work.map(drop).boxed());
         }
     }
 }
 
-impl State {
+impl WorldState {
     /// A request goes on without its sender.
-    fn give_up(&mut self, effect: Effect, work: BoxFuture<'static, ()>) {
-        let until = match self.weather.late {
-            Late::Within(window) if matches!(effect, Effect::Writes | Effect::WritesIf) => {
+    fn abandon(&mut self, effect: RequestEffect, work: BoxFuture<'static, ()>) {
+        let until = match self.rates.late_arrival {
+            LateArrival::Within(window)
+                if matches!(
+                    effect,
+                    RequestEffect::Write | RequestEffect::ConditionalWrite
+                ) =>
+            {
                 Some(self.time + window)
             }
             _ => None,
         };
-        self.late.push(LateRequest { until, work });
+        self.late_requests.push(LateRequest { until, work });
     }
 
     /// Nobody waits any more for what was cancelled.
-    fn forget_dropped(&mut self) {
-        self.waiting.retain(|waiting| match waiting {
-            Waiting::Request { go, .. } => !go.is_canceled(),
-            Waiting::Sleep { go, .. } => !go.is_canceled(),
+    fn remove_cancelled(&mut self) {
+        self.pending.retain(|event| match event {
+            PendingEvent::Request { go, .. } => !go.is_canceled(),
+            PendingEvent::Sleep { go, .. } => !go.is_canceled(),
         });
     }
 
     /// The dead wait for ever.
-    fn wait(&mut self, waiting: Waiting) {
-        if !self.dead.contains(&waiting.actor()) {
-            self.waiting.push(waiting);
+    fn enqueue(&mut self, event: PendingEvent) {
+        if !self.all_crashed.contains(&event.actor()) {
+            self.pending.push(event);
         }
     }
 
-    fn choose(&mut self) -> Option<Waiting> {
-        self.forget_dropped();
+    fn choose_event(&mut self) -> Option<PendingEvent> {
+        self.remove_cancelled();
         // Now and then somebody is left waiting for a long time, as if stopped.
-        self.frozen = match self.frozen {
-            Some((actor, left)) if left > 0 => Some((actor, left - 1)),
-            _ if self.weather.stopping
-                && !self.waiting.is_empty()
+        self.paused = match self.paused {
+            Some((actor, steps_left)) if steps_left > 0 => Some((actor, steps_left - 1)),
+            _ if self.rates.has_pauses
+                && !self.pending.is_empty()
                 && self.random.random_ratio(1, 50) =>
             {
-                let index = self.random.random_range(0..self.waiting.len());
+                let index = self.random.random_range(0..self.pending.len());
                 let steps = self.random.random_range(10..400);
-                Some((self.waiting[index].actor(), steps))
+                Some((self.pending[index].actor(), steps))
             }
             _ => None,
         };
-        let frozen = self.frozen.map(|(actor, _)| actor);
-        let awake = |w: &Waiting| Some(w.actor()) != frozen;
-        let requests: Vec<usize> = (0..self.waiting.len())
+        let frozen = self.paused.map(|(actor, _)| actor);
+        let is_awake = |w: &PendingEvent| Some(w.actor()) != frozen;
+        let requests: Vec<usize> = (0..self.pending.len())
             .filter(|&i| {
-                matches!(self.waiting[i], Waiting::Request { .. }) && awake(&self.waiting[i])
+                matches!(self.pending[i], PendingEvent::Request { .. })
+                    && is_awake(&self.pending[i])
             })
             .collect();
         if !requests.is_empty() && self.random.random_ratio(9, 10) {
             let index = requests[self.random.random_range(0..requests.len())];
-            return Some(self.waiting.swap_remove(index));
+            return Some(self.pending.swap_remove(index));
         }
         // The sleeper that wakes first; without one, anybody.
-        let until = |w: &Waiting| match w {
-            Waiting::Sleep { until, .. } => Some(*until),
-            Waiting::Request { .. } => None,
+        let wake_time = |w: &PendingEvent| match w {
+            PendingEvent::Sleep { until, .. } => Some(*until),
+            PendingEvent::Request { .. } => None,
         };
-        let sleeper = (0..self.waiting.len())
-            .filter(|&i| awake(&self.waiting[i]))
-            .filter_map(|i| until(&self.waiting[i]).map(|time| (time, i)))
+        let sleeper = (0..self.pending.len())
+            .filter(|&i| is_awake(&self.pending[i]))
+            .filter_map(|i| wake_time(&self.pending[i]).map(|time| (time, i)))
             .min();
-        match (sleeper, requests.first(), self.waiting.len()) {
+        match (sleeper, requests.first(), self.pending.len()) {
             (Some((_, index)), ..) | (None, Some(&index), _) => {
-                Some(self.waiting.swap_remove(index))
+                Some(self.pending.swap_remove(index))
             }
             (None, None, 0) => None,
             (None, None, _) => {
-                self.frozen = None;
-                Some(self.waiting.swap_remove(0))
+                self.paused = None;
+                Some(self.pending.swap_remove(0))
             }
         }
     }
 
-    fn verdict(&mut self, effect: Effect) -> Verdict {
+    fn verdict(&mut self, effect: RequestEffect) -> Verdict {
         let drawn = self.random.random_range(0..1000);
         let after = self.random.random_ratio(1, 2);
-        if drawn < self.weather.crashing {
+        if drawn < self.rates.crashes_per_mille {
             return if after {
                 Verdict::CrashAfter
             } else {
                 Verdict::CrashBefore
             };
         }
-        if drawn >= self.weather.crashing + self.weather.failing {
+        if drawn >= self.rates.crashes_per_mille + self.rates.failures_per_mille {
             return Verdict::Done;
         }
         match self.random.random_range(0..3) {
             0 => Verdict::FailBefore,
-            1 if effect != Effect::Reads => Verdict::FailAndArriveLate,
+            1 if effect != RequestEffect::Read => Verdict::FailAndArriveLate,
             _ => Verdict::FailAfter,
         }
     }
@@ -511,39 +524,41 @@ impl WorldStore {
     /// What changes objects, and notes when.
     async fn write<T: Send + 'static>(
         &self,
-        at: &Path,
-        effect: Effect,
+        location: &Path,
+        effect: RequestEffect,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let (world, key) = (self.world.clone(), at.clone());
+        let (world, key) = (self.world.clone(), location.clone());
         let work = async move {
-            let done = work.await?;
+            let result = work.await?;
             let mut state = world.state();
             let now = state.time;
-            state.written.insert(key, now);
-            Ok(done)
+            state.written_at.insert(key, now);
+            Ok(result)
         };
         self.world
-            .request(self.actor, effect, at, work.boxed())
+            .request(self.actor, effect, location, work.boxed())
             .await
     }
 
     /// The effect of a request under a condition.
-    fn effect(at: &Path, condition: &Condition) -> Effect {
+    fn effect(location: &Path, condition: &Condition) -> RequestEffect {
         match condition {
-            Condition::Always => Effect::Writes,
+            Condition::Always => RequestEffect::Write,
             // An intent has a nonce, and a claim alone changes nothing. A manifest without a marker is none.
-            Condition::Absent if ["_publish.json", "manifest.json"].contains(&name(at)) => {
-                Effect::WritesVersion
+            Condition::Absent
+                if ["_publish.json", "manifest.json"].contains(&file_name(location)) =>
+            {
+                RequestEffect::VersionedWrite
             }
-            Condition::Absent => Effect::WritesIf,
-            Condition::Matches(_) => Effect::WritesVersion,
+            Condition::Absent => RequestEffect::ConditionalWrite,
+            Condition::Matches(_) => RequestEffect::VersionedWrite,
         }
     }
 }
 
-fn name(at: &Path) -> &str {
-    at.filename().unwrap_or_default()
+fn file_name(location: &Path) -> &str {
+    location.filename().unwrap_or_default()
 }
 
 impl fmt::Debug for WorldStore {
@@ -562,18 +577,18 @@ impl fmt::Display for WorldStore {
 impl ObjectStore for WorldStore {
     async fn put_opts(
         &self,
-        at: &Path,
+        location: &Path,
         payload: PutPayload,
         opts: PutOptions,
     ) -> Result<PutResult> {
-        let (objects, key) = (Arc::clone(&self.world.objects), at.clone());
+        let (objects, key) = (Arc::clone(&self.world.objects), location.clone());
         let effect = match &opts.mode {
-            PutMode::Overwrite => Effect::Writes,
-            PutMode::Create => Self::effect(at, &Condition::Absent),
-            PutMode::Update(_) => Effect::WritesVersion,
+            PutMode::Overwrite => RequestEffect::Write,
+            PutMode::Create => Self::effect(location, &Condition::Absent),
+            PutMode::Update(_) => RequestEffect::VersionedWrite,
         };
         let work = async move { objects.put_opts(&key, payload, opts).await };
-        self.write(at, effect, work).await
+        self.write(location, effect, work).await
     }
 
     async fn put_multipart_opts(
@@ -587,15 +602,15 @@ impl ObjectStore for WorldStore {
         })
     }
 
-    async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
-        let (objects, key) = (Arc::clone(&self.world.objects), at.clone());
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        let (objects, key) = (Arc::clone(&self.world.objects), location.clone());
         let work = async move { objects.get_opts(&key, options).await }.boxed();
-        let mut found = self
+        let mut result = self
             .world
-            .request(self.actor, Effect::Reads, at, work)
+            .request(self.actor, RequestEffect::Read, location, work)
             .await?;
-        self.world.date(&mut found.meta);
-        Ok(found)
+        self.world.set_last_modified(&mut result.meta);
+        Ok(result)
     }
 
     fn delete_stream(
@@ -607,9 +622,11 @@ impl ObjectStore for WorldStore {
             let world = world.clone();
             async move {
                 let key = key?;
-                let (objects, gone) = (Arc::clone(&world.objects), key.clone());
-                let work = async move { objects.delete(&gone).await }.boxed();
-                world.request(actor, Effect::Writes, &key, work).await?;
+                let (objects, owned_key) = (Arc::clone(&world.objects), key.clone());
+                let work = async move { objects.delete(&owned_key).await }.boxed();
+                world
+                    .request(actor, RequestEffect::Write, &key, work)
+                    .await?;
                 Ok(key)
             }
         })
@@ -619,17 +636,19 @@ impl ObjectStore for WorldStore {
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         let (world, actor, prefix) = (self.world.clone(), self.actor, prefix.cloned());
         let dated = world.clone();
-        let found = async move {
+        let listing = async move {
             let objects = Arc::clone(&world.objects);
-            let at = prefix.clone().unwrap_or_default();
+            let location = prefix.clone().unwrap_or_default();
             let work = async move { objects.list(prefix.as_ref()).try_collect::<Vec<_>>().await };
-            world.request(actor, Effect::Reads, &at, work.boxed()).await
+            world
+                .request(actor, RequestEffect::Read, &location, work.boxed())
+                .await
         };
-        found
-            .map(move |found| match found {
+        listing
+            .map(move |result| match result {
                 Ok(mut all) => {
                     for meta in &mut all {
-                        dated.date(meta);
+                        dated.set_last_modified(meta);
                     }
                     stream::iter(all.into_iter().map(Ok)).boxed()
                 }
@@ -640,20 +659,20 @@ impl ObjectStore for WorldStore {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        let (objects, at) = (Arc::clone(&self.world.objects), prefix.cloned());
-        let path = at.clone().unwrap_or_default();
-        let work = async move { objects.list_with_delimiter(at.as_ref()).await }.boxed();
+        let (objects, folder) = (Arc::clone(&self.world.objects), prefix.cloned());
+        let path = folder.clone().unwrap_or_default();
+        let work = async move { objects.list_with_delimiter(folder.as_ref()).await }.boxed();
         self.world
-            .request(self.actor, Effect::Reads, &path, work)
+            .request(self.actor, RequestEffect::Read, &path, work)
             .await
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         let (objects, from, to) = (Arc::clone(&self.world.objects), from.clone(), to.clone());
-        let at = to.clone();
+        let location = to.clone();
         let work = async move { objects.copy_opts(&from, &to, options).await }.boxed();
         self.world
-            .request(self.actor, Effect::Writes, &at, work)
+            .request(self.actor, RequestEffect::Write, &location, work)
             .await
     }
 }
@@ -663,7 +682,7 @@ impl MultipartStore for WorldStore {
     async fn create_multipart(&self, path: &Path) -> Result<MultipartId> {
         let (objects, key) = (Arc::clone(&self.world.objects), path.clone());
         let work = async move { objects.create_multipart(&key).await };
-        self.write(path, Effect::Uploads, work).await
+        self.write(path, RequestEffect::Upload, work).await
     }
 
     async fn put_part(
@@ -675,7 +694,7 @@ impl MultipartStore for WorldStore {
     ) -> Result<PartId> {
         let (objects, key, id) = (Arc::clone(&self.world.objects), path.clone(), id.clone());
         let work = async move { objects.put_part(&key, &id, index, data).await };
-        self.write(path, Effect::Uploads, work).await
+        self.write(path, RequestEffect::Upload, work).await
     }
 
     async fn complete_multipart(
@@ -690,7 +709,7 @@ impl MultipartStore for WorldStore {
     async fn abort_multipart(&self, path: &Path, id: &MultipartId) -> Result<()> {
         let (objects, key, id) = (Arc::clone(&self.world.objects), path.clone(), id.clone());
         let work = async move { objects.abort_multipart(&key, &id).await };
-        self.write(path, Effect::Uploads, work).await
+        self.write(path, RequestEffect::Upload, work).await
     }
 }
 
@@ -701,16 +720,16 @@ impl ConditionalStore for WorldStore {
     }
 
     async fn delete_if(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
-        let (objects, at) = (Arc::clone(&self.world.objects), key.clone());
+        let (objects, owned_key) = (Arc::clone(&self.world.objects), key.clone());
         let effect = match e_tag {
-            None => Effect::Writes,
-            Some(_) => Effect::WritesVersion,
+            None => RequestEffect::Write,
+            Some(_) => RequestEffect::VersionedWrite,
         };
         // A store without such conditions does not look at them.
         let e_tag = e_tag
             .filter(|_| self.world.conditions.delete)
             .map(str::to_owned);
-        let work = async move { objects.delete_if(&at, e_tag.as_deref()).await };
+        let work = async move { objects.delete_if(&owned_key, e_tag.as_deref()).await };
         self.write(key, effect, work).await
     }
 
@@ -721,41 +740,45 @@ impl ConditionalStore for WorldStore {
         parts: Vec<PartId>,
         condition: &Condition,
     ) -> Result<PutResult> {
-        let (objects, at, upload) = (
+        let (objects, owned_key, upload) = (
             Arc::clone(&self.world.objects),
             key.clone(),
             upload.to_owned(),
         );
-        let held = match condition {
+        let effective_condition = match condition {
             condition if self.world.conditions.complete => condition.clone(),
             _ => Condition::Always,
         };
-        let work = async move { objects.complete_if(&at, &upload, parts, &held).await };
+        let work = async move {
+            objects
+                .complete_if(&owned_key, &upload, parts, &effective_condition)
+                .await
+        };
         // An upload is completed once.
         let effect = match condition {
-            Condition::Always => Effect::Uploads,
-            _ => Effect::WritesVersion,
+            Condition::Always => RequestEffect::Upload,
+            _ => RequestEffect::VersionedWrite,
         };
         self.write(key, effect, work).await
     }
 
     async fn list_parts(&self, key: &Path, upload: &MultipartId) -> Result<Vec<UploadedPart>> {
-        let (objects, at, upload) = (
+        let (objects, owned_key, upload) = (
             Arc::clone(&self.world.objects),
             key.clone(),
             upload.to_owned(),
         );
-        let work = async move { objects.list_parts(&at, &upload).await }.boxed();
+        let work = async move { objects.list_parts(&owned_key, &upload).await }.boxed();
         self.world
-            .request(self.actor, Effect::Reads, key, work)
+            .request(self.actor, RequestEffect::Read, key, work)
             .await
     }
 
     async fn list_uploads(&self, folder: &Path) -> Result<Vec<OpenUpload>> {
-        let (objects, at) = (Arc::clone(&self.world.objects), folder.clone());
-        let work = async move { objects.list_uploads(&at).await }.boxed();
+        let (objects, owned_folder) = (Arc::clone(&self.world.objects), folder.clone());
+        let work = async move { objects.list_uploads(&owned_folder).await }.boxed();
         self.world
-            .request(self.actor, Effect::Reads, folder, work)
+            .request(self.actor, RequestEffect::Read, folder, work)
             .await
     }
 
@@ -767,17 +790,17 @@ impl ConditionalStore for WorldStore {
         condition: &Condition,
     ) -> Option<Result<()>> {
         let objects = Arc::clone(&self.world.objects);
-        let (source, target, held) = (from.clone(), to.clone(), condition.clone());
+        let (source, target, owned_condition) = (from.clone(), to.clone(), condition.clone());
         let effect = match e_tag {
-            Some(_) => Effect::WritesVersion,
+            Some(_) => RequestEffect::VersionedWrite,
             None => Self::effect(to, condition),
         };
         let e_tag = e_tag.map(str::to_owned);
         let work = async move {
-            let copied = objects
-                .copy_if(&source, e_tag.as_deref(), &target, &held)
+            let result = objects
+                .copy_if(&source, e_tag.as_deref(), &target, &owned_condition)
                 .await;
-            copied.unwrap_or_else(|| {
+            result.unwrap_or_else(|| {
                 Err(Error::NotImplemented {
                     operation: "copy_if".to_owned(),
                     implementer: "memory".to_owned(),
