@@ -15,7 +15,7 @@ use arrow_array::{
 };
 use arrow_schema::{Field, Schema};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use pds::dataset::{self, Layout, Task, Write};
+use pds::dataset::{self, DatasetWrite, Layout, WriteTask};
 use pds::parquet::Cancel;
 use pds::parquet::options::WriteOptions;
 use pds::parquet::seal::{Identity, hash};
@@ -160,13 +160,13 @@ fn hashing(c: &mut Criterion) {
 }
 
 async fn write(store: &Store, batch: &RecordBatch) {
-    let write = Write::begin(store, "a", true, Layout::Single, options("zstd", None))
+    let write = DatasetWrite::begin(store, "a", true, Layout::Single, options("zstd", None))
         .await
         .unwrap();
-    let task = Task {
+    let task = WriteTask {
         number: 0,
         threads: pds::parquet::default_threads(),
-        resident: true,
+        input_in_memory: true,
         keep_empty: true,
         shared: false,
     };

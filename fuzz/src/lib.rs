@@ -10,7 +10,7 @@ use object_store::GetOptions;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::{WriterProperties, WriterVersion};
-use pds::dataset::{self, Layout, Task, Write};
+use pds::dataset::{self, DatasetWrite, Layout, WriteTask};
 use pds::odf::Block;
 use pds::parquet::options::WriteOptions;
 use pds::parquet::seal::Seal;
@@ -136,14 +136,14 @@ async fn files() -> Seeds {
 }
 
 async fn write_dataset(store: &Store) -> pds::Result<()> {
-    let alone = Task {
+    let alone = WriteTask {
         number: 0,
         threads: 1,
-        resident: true,
+        input_in_memory: true,
         keep_empty: true,
         shared: false,
     };
-    let write = Write::begin(store, "dataset", false, Layout::Single, options()).await?;
+    let write = DatasetWrite::begin(store, "dataset", false, Layout::Single, options()).await?;
     let parts = dataset::prepare(store, &write, alone, reader(rows(0))).await?;
     dataset::publish(store, &write, parts, "0123456789abcdef")
         .await

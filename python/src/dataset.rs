@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pds::Error;
-use pds::dataset::{self, Layout, Manifest, Task, Write};
+use pds::dataset::{self, DatasetManifest, DatasetWrite, Layout, WriteTask};
 use pds::parquet::default_threads;
 use pds::parquet::options::WriteOptions;
 use pyo3::prelude::*;
@@ -56,9 +56,9 @@ struct WriteFields {
 }
 
 impl WriteFields {
-    fn check(self) -> pds::Result<Write> {
+    fn check(self) -> pds::Result<DatasetWrite> {
         let options = self.options.check()?;
-        Ok(Write {
+        Ok(DatasetWrite {
             key: self.key,
             overwrite: self.overwrite,
             run_id: self.run_id,
@@ -103,7 +103,7 @@ type Fields = (
     Option<BTreeMap<String, String>>,
 );
 
-fn fields(manifest: Manifest) -> Fields {
+fn fields(manifest: DatasetManifest) -> Fields {
     (
         manifest.dataset_key,
         manifest.parts,
@@ -144,7 +144,7 @@ fn check_schema(py: Python<'_>, schema: &Bound<'_, PyAny>) -> PyResult<()> {
 /// Parses a manifest; raises `ManifestCorrupted`.
 #[pyfunction]
 fn parse_manifest(py: Python<'_>, text: &[u8]) -> PyResult<Fields> {
-    checked(py, Manifest::from_json(text).map(fields))
+    checked(py, DatasetManifest::from_json(text).map(fields))
 }
 
 /// The JSON of a manifest's fields.
@@ -152,7 +152,7 @@ fn parse_manifest(py: Python<'_>, text: &[u8]) -> PyResult<Fields> {
 fn manifest_to_json(manifest: Fields) -> String {
     let (dataset_key, parts, row_count, schema_hash, compression, created_at_utc, run_id, metadata) =
         manifest;
-    Manifest {
+    DatasetManifest {
         dataset_key,
         parts,
         row_count,
@@ -178,7 +178,7 @@ fn begin_write(
     checked(py, dataset::check_key(&key))?;
     let store = checked(py, store.store())?;
     let write = run(py, move || async move {
-        Write::begin(&store, &key, overwrite, Layout::Numbered, options).await
+        DatasetWrite::begin(&store, &key, overwrite, Layout::Numbered, options).await
     })?;
     Ok((write.write_id, write.created_at))
 }
@@ -200,17 +200,17 @@ fn write_dataset(
         None => Layout::Single,
         Some(_) => Layout::Numbered,
     };
-    let new = Write::new(&store, &write.key, write.overwrite, layout, options);
-    let write = Write {
+    let new = DatasetWrite::new(&store, &write.key, write.overwrite, layout, options);
+    let write = DatasetWrite {
         run_id: write.run_id,
         metadata: write.metadata,
         ..checked(py, new)?
     };
     let input = reader(data)?;
-    let task = Task {
+    let task = WriteTask {
         number: 0,
         threads: default_threads(),
-        resident,
+        input_in_memory: resident,
         keep_empty: true,
         shared: false,
     };
@@ -232,10 +232,10 @@ fn prepare(
     let store = checked(py, store.store())?;
     let write = checked(py, write.check())?;
     let input = reader(data)?;
-    let task = Task {
+    let task = WriteTask {
         number: task.number,
         threads: task.threads.unwrap_or_else(default_threads),
-        resident: task.resident,
+        input_in_memory: task.resident,
         keep_empty: task.keep_empty,
         shared: task.shared,
     };

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use arrow_schema::SchemaRef;
 use pds::Error;
-use pds::dataset::{self, Manifest};
+use pds::dataset::{self, DatasetManifest};
 use pyo3::prelude::*;
 use pyo3_arrow::{PyRecordBatch, PySchema};
 use tokio::sync::Mutex;
@@ -20,11 +20,11 @@ pub(crate) struct Scan {
     schema: SchemaRef,
     /// The process whose threads send the batches.
     process: u32,
-    batches: Arc<Mutex<Option<dataset::Scan>>>,
+    batches: Arc<Mutex<Option<dataset::BatchStream>>>,
 }
 
 impl Scan {
-    pub(crate) fn new(scan: dataset::Scan) -> Self {
+    pub(crate) fn new(scan: dataset::BatchStream) -> Self {
         Self {
             schema: Arc::clone(&scan.schema),
             process: std::process::id(),
@@ -139,7 +139,7 @@ fn scan_part(
     known: Option<PartIndex>,
 ) -> PyResult<Scan> {
     let store = checked(py, store.store())?;
-    let manifest = checked(py, Manifest::from_json(manifest.as_bytes()))?;
+    let manifest = checked(py, DatasetManifest::from_json(manifest.as_bytes()))?;
     let scan = run(py, move || async move {
         let known = known.as_ref().map(|known| &*known.0);
         dataset::scan_part(&store, &key, &manifest, index, columns.as_deref(), known).await
@@ -156,7 +156,7 @@ fn index_parts(
     manifest: &str,
 ) -> PyResult<PartIndex> {
     let store = checked(py, store.store())?;
-    let manifest = checked(py, Manifest::from_json(manifest.as_bytes()))?;
+    let manifest = checked(py, DatasetManifest::from_json(manifest.as_bytes()))?;
     let index = run(py, move || async move {
         dataset::index_parts(&store, &key, &manifest).await
     })?;

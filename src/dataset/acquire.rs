@@ -11,144 +11,149 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::INTENT;
-use super::activity::{Activity, Doing, doing};
-use super::intent::{Intent, Operation};
-use super::lease::{Lease, Timing};
-use super::register::{Answer, StoredIntent, Writing, read_intent};
+use super::activity::{Activity, ActivityStatus, activity_status};
+use super::intent::{Intent, IntentOperation};
+use super::lease::{LeaseTiming, PublishLease};
+use super::register::{IntentPutResult, IntentWriter, StoredIntent, read_intent};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::process_id::ProcessId;
 use crate::store::{Condition, Store, path};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+const INITIAL_BACKOFF: Duration = Duration::from_millis(5);
+const MAX_BACKOFF: Duration = Duration::from_millis(200);
 
 /// What is known of a claim's intent, from its first send on: what is staged is removed only where no intent names it.
 #[derive(Debug, Default)]
-pub(super) struct ClaimFate {
+pub(super) struct ClaimStatus {
     /// A send of it may land yet.
-    is_open: AtomicBool,
+    may_land: AtomicBool,
     /// An intent of the same write was there: of an earlier publish, or of another process.
-    was_seen: AtomicBool,
+    was_observed: AtomicBool,
 }
 
-impl ClaimFate {
+impl ClaimStatus {
     /// Whether an intent of the write may be there, or come to be, which this call does not hold.
-    pub(super) fn may_be_there(&self) -> bool {
-        self.is_open.load(Ordering::SeqCst) || self.was_seen.load(Ordering::SeqCst)
+    pub(super) fn may_exist(&self) -> bool {
+        self.may_land.load(Ordering::SeqCst) || self.was_observed.load(Ordering::SeqCst)
     }
 
-    fn set_open(&self, is_open: bool) {
-        self.is_open.store(is_open, Ordering::SeqCst);
+    fn set_may_land(&self, is_open: bool) {
+        self.may_land.store(is_open, Ordering::SeqCst);
     }
 
     /// Takes note of an intent that was found.
-    fn see(&self, claim: Option<&Intent>, found: &Intent) {
+    fn observe(&self, claim: Option<&Intent>, found: &Intent) {
         if claim.is_some_and(|claim| claim.id == found.id) {
-            self.was_seen.store(true, Ordering::SeqCst);
+            self.was_observed.store(true, Ordering::SeqCst);
         }
     }
 }
 
 /// What came of asking for the folder.
 #[derive(Debug)]
-pub(super) enum Turn<'a> {
+pub(super) enum LeaseState<'a> {
     /// Our claim is there.
-    Ours(Lease<'a>),
+    Acquired(PublishLease<'a>),
     /// Another's intent is there, and ours to settle first.
-    Abandoned(Lease<'a>),
+    Abandoned(PublishLease<'a>),
     /// There is no intent.
     Vacant,
 }
 
 /// One call's wait for the lease on a folder.
 #[derive(Debug)]
-pub(super) struct Waiter<'a> {
+pub(super) struct LeaseWaiter<'a> {
     store: &'a Store,
     key: &'a str,
-    timing: Timing,
+    timing: LeaseTiming,
     /// The bytes that were seen last, and since when.
-    seen: Option<(Bytes, Duration)>,
+    last_observed: Option<(Bytes, Duration)>,
     /// The publish that is waited for, and since when.
     waiting_for: Option<(String, Duration)>,
-    pause: Duration,
-    fate: &'a ClaimFate,
+    backoff: Duration,
+    claim_status: &'a ClaimStatus,
 }
 
-impl<'a> Waiter<'a> {
+impl<'a> LeaseWaiter<'a> {
     /// A wait that has not begun.
-    pub(super) fn new(store: &'a Store, key: &'a str, fate: &'a ClaimFate) -> Self {
+    pub(super) fn new(store: &'a Store, key: &'a str, fate: &'a ClaimStatus) -> Self {
         Self {
             store,
             key,
-            timing: Timing::of(store),
-            seen: None,
+            timing: LeaseTiming::for_store(store),
+            last_observed: None,
             waiting_for: None,
-            pause: FIRST_PAUSE,
-            fate,
+            backoff: INITIAL_BACKOFF,
+            claim_status: fate,
         }
     }
 
     /// Places `claim`, if one is given, or takes over what was left behind.
-    pub(super) async fn turn(&mut self, claim: Option<&Intent>) -> Result<Turn<'a>> {
+    pub(super) async fn acquire_lease(&mut self, claim: Option<&Intent>) -> Result<LeaseState<'a>> {
         if self.store.local().is_some() {
-            return self.turn_by_lock(claim).await;
+            return self.acquire_by_lock(claim).await;
         }
         loop {
             let stored = match claim {
-                Some(claim) => match self.place(claim).await? {
-                    Ok(lease) => return Ok(Turn::Ours(lease)),
+                Some(claim) => match self.put_claim(claim).await? {
+                    Ok(lease) => return Ok(LeaseState::Acquired(lease)),
                     Err(stored) => stored,
                 },
                 None => match read_intent(self.store, self.key).await? {
                     Some(stored) => stored,
-                    None => return Ok(Turn::Vacant),
+                    None => return Ok(LeaseState::Vacant),
                 },
             };
             match Intent::parse(self.key, &stored.bytes) {
                 Ok(found) => {
-                    self.fate.see(claim, &found);
+                    self.claim_status.observe(claim, &found);
                     if self.is_abandoned(&stored.bytes, &found)
                         && let Some(lease) = self.take_over(&stored, found).await?
                     {
-                        return Ok(Turn::Abandoned(lease));
+                        return Ok(LeaseState::Abandoned(lease));
                     }
                 }
                 Err(error) => {
                     if let Some(lease) = self.replace_unreadable(&stored, claim, error).await? {
-                        return Ok(Turn::Ours(lease));
+                        return Ok(LeaseState::Acquired(lease));
                     }
                 }
             }
-            self.rest(&stored.bytes).await?;
+            self.back_off(&stored.bytes).await?;
         }
     }
 
     /// Places a claim where there is no intent, or says what is there.
-    async fn place(&self, claim: &Intent) -> Result<Result<Lease<'a>, StoredIntent>> {
+    async fn put_claim(&self, claim: &Intent) -> Result<Result<PublishLease<'a>, StoredIntent>> {
         let conditions = self.store.condition_support(self.key).await?;
         // Before it can be seen: nobody in this process may take it for abandoned.
         let activity = Activity::begin(&claim.id, self.store.clock());
-        let mut writing = Writing::new(self.store, self.key, claim);
-        self.fate.set_open(true);
+        let mut writing = IntentWriter::new(self.store, self.key, claim);
+        self.claim_status.set_may_land(true);
         loop {
             let answer = writing.send(&Condition::Absent).await;
             if answer.is_err() {
-                self.fate.set_open(writing.is_open());
+                self.claim_status.set_may_land(writing.may_land());
             }
             match answer? {
-                Answer::Written(version) => {
-                    self.fate.set_open(false);
+                IntentPutResult::Written(version) => {
+                    self.claim_status.set_may_land(false);
                     let place = (self.store, self.key);
-                    let mut lease =
-                        Lease::by_version(place, claim.clone(), version, conditions, activity);
+                    let mut lease = PublishLease::from_version(
+                        place,
+                        claim.clone(),
+                        version,
+                        conditions,
+                        activity,
+                    );
                     lease.was_resent = writing.was_resent();
                     return Ok(Ok(lease));
                 }
-                Answer::Found(stored) => {
-                    self.fate.set_open(writing.is_open());
+                IntentPutResult::Other(stored) => {
+                    self.claim_status.set_may_land(writing.may_land());
                     return Ok(Err(stored));
                 }
-                Answer::Missing => writing.wait().await?,
+                IntentPutResult::Missing => writing.wait_before_resend().await?,
             }
         }
     }
@@ -158,10 +163,10 @@ impl<'a> Waiter<'a> {
         let unchanged = self.unchanged_for(bytes);
         let now = self.store.clock().monotonic();
         let wait = if found.owner.is_current() {
-            match doing(&found.id, now) {
-                Doing::QuietIn(left) if left.is_zero() => return true,
-                Doing::QuietIn(_) => self.timing.window(),
-                Doing::Active | Doing::Unknown => self.timing.expiry(),
+            match activity_status(&found.id, now) {
+                ActivityStatus::QuietIn(left) if left.is_zero() => return true,
+                ActivityStatus::QuietIn(_) => self.timing.window(),
+                ActivityStatus::Active | ActivityStatus::Unknown => self.timing.expiry(),
             }
         } else if found.owner.is_dead() {
             self.timing.window()
@@ -174,15 +179,19 @@ impl<'a> Waiter<'a> {
     /// How long these have been the intent's bytes, as far as this call has seen.
     fn unchanged_for(&mut self, bytes: &Bytes) -> Duration {
         let now = self.store.clock().monotonic();
-        let since = match &self.seen {
+        let since = match &self.last_observed {
             Some((seen, since)) if seen == bytes => *since,
             _ => now,
         };
-        self.seen = Some((bytes.clone(), since));
+        self.last_observed = Some((bytes.clone(), since));
         now.saturating_sub(since)
     }
 
-    async fn take_over(&self, stored: &StoredIntent, found: Intent) -> Result<Option<Lease<'a>>> {
+    async fn take_over(
+        &self,
+        stored: &StoredIntent,
+        found: Intent,
+    ) -> Result<Option<PublishLease<'a>>> {
         log::info!(
             "settling the publish at {} that {:?} left behind",
             self.key,
@@ -190,16 +199,20 @@ impl<'a> Waiter<'a> {
         );
         let mut intent = found;
         intent.owner = ProcessId::current();
-        self.write_over(stored, intent).await
+        self.overwrite_intent(stored, intent).await
     }
 
-    async fn write_over(&self, stored: &StoredIntent, intent: Intent) -> Result<Option<Lease<'a>>> {
+    async fn overwrite_intent(
+        &self,
+        stored: &StoredIntent,
+        intent: Intent,
+    ) -> Result<Option<PublishLease<'a>>> {
         let conditions = self.store.condition_support(self.key).await?;
         let activity = Activity::begin(&intent.id, self.store.clock());
         let now = self.store.clock().monotonic();
         let version = (stored.e_tag.clone(), now);
         let place = (self.store, self.key);
-        let lease = Lease::by_version(place, intent, version, conditions, activity);
+        let lease = PublishLease::from_version(place, intent, version, conditions, activity);
         match lease.rewrite(|_| ()).await {
             Ok(()) => Ok(Some(lease)),
             Err(e) if e.kind() == ErrorKind::Fenced => Ok(None),
@@ -214,7 +227,7 @@ impl<'a> Waiter<'a> {
         stored: &StoredIntent,
         claim: Option<&Intent>,
         error: Error,
-    ) -> Result<Option<Lease<'a>>> {
+    ) -> Result<Option<PublishLease<'a>>> {
         let Some(claim) = claim.filter(|claim| may_replace(claim, &error)) else {
             return Err(error);
         };
@@ -222,11 +235,11 @@ impl<'a> Waiter<'a> {
             return Ok(None);
         }
         log::warn!("{error}; it is replaced");
-        self.write_over(stored, claim.clone()).await
+        self.overwrite_intent(stored, claim.clone()).await
     }
 
     /// Waits a moment; an error when one publish goes on for too long.
-    async fn rest(&mut self, bytes: &Bytes) -> Result<()> {
+    async fn back_off(&mut self, bytes: &Bytes) -> Result<()> {
         let id = Intent::parse(self.key, bytes).map_or_else(|_| String::new(), |found| found.id);
         self.wait_for(id, "another process").await
     }
@@ -245,12 +258,12 @@ impl<'a> Waiter<'a> {
             );
             return Err(Error::new(ErrorKind::Locked, message).with_path(self.key));
         }
-        self.store.clock().sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.store.clock().sleep(self.backoff).await;
+        self.backoff = (self.backoff * 2).min(MAX_BACKOFF);
         Ok(())
     }
 
-    async fn turn_by_lock(&mut self, claim: Option<&Intent>) -> Result<Turn<'a>> {
+    async fn acquire_by_lock(&mut self, claim: Option<&Intent>) -> Result<LeaseState<'a>> {
         let path = path::join(self.key, INTENT);
         let key = self.store.key(&path)?;
         let local = self
@@ -259,7 +272,7 @@ impl<'a> Waiter<'a> {
             .ok_or_else(|| Error::other("internal error: not a local store"))?;
         loop {
             if claim.is_none() && read_intent(self.store, self.key).await?.is_none() {
-                return Ok(Turn::Vacant);
+                return Ok(LeaseState::Vacant);
             }
             let locked = local.lock_file(&key, claim.is_some());
             let locked = match locked.map_err(|e| self.store.map_error(e, &path)) {
@@ -285,7 +298,7 @@ impl<'a> Waiter<'a> {
                 }
             };
             if let Some(found) = &found {
-                self.fate.see(claim, found);
+                self.claim_status.observe(claim, found);
             }
             let (intent, is_ours) = match (found, claim) {
                 (Some(found), _) => (found, false),
@@ -294,19 +307,19 @@ impl<'a> Waiter<'a> {
                 (None, None) => {
                     let unlinked = local.unlink_locked(lock, &key);
                     unlinked.map_err(|e| self.store.map_error(e, &path))?;
-                    return Ok(Turn::Vacant);
+                    return Ok(LeaseState::Vacant);
                 }
             };
             let activity = Activity::begin(&intent.id, self.store.clock());
-            let lease = Lease::by_lock(place, intent, lock, activity);
+            let lease = PublishLease::from_lock(place, intent, lock, activity);
             let owner = ProcessId::current();
-            self.fate.set_open(is_ours);
+            self.claim_status.set_may_land(is_ours);
             lease.rewrite(|intent| intent.owner = owner).await?;
-            self.fate.set_open(false);
+            self.claim_status.set_may_land(false);
             return Ok(if is_ours {
-                Turn::Ours(lease)
+                LeaseState::Acquired(lease)
             } else {
-                Turn::Abandoned(lease)
+                LeaseState::Abandoned(lease)
             });
         }
     }
@@ -325,16 +338,16 @@ impl<'a> Waiter<'a> {
 /// Whether a claim may be put over an intent that cannot be read.
 fn may_replace(claim: &Intent, error: &Error) -> bool {
     match &claim.operation {
-        Operation::Delete => true,
-        Operation::Write { overwrite, .. } => {
+        IntentOperation::Delete => true,
+        IntentOperation::Write { overwrite, .. } => {
             *overwrite && error.kind() == ErrorKind::DatasetIncomplete
         }
-        Operation::Heal => false,
+        IntentOperation::Heal => false,
     }
 }
 
 /// Waits until no intent of this write is there.
-pub(super) async fn wait_until_gone(lease: &Lease<'_>) -> Result<()> {
+pub(super) async fn wait_until_intent_removed(lease: &PublishLease<'_>) -> Result<()> {
     let clock = lease.store.clock();
     let began = clock.monotonic();
     while clock.monotonic().saturating_sub(began) < lease.timing.acquire_timeout() {
@@ -342,7 +355,7 @@ pub(super) async fn wait_until_gone(lease: &Lease<'_>) -> Result<()> {
             Some(stored)
                 if Intent::parse(lease.key, &stored.bytes).is_ok_and(|i| i.id == lease.id) =>
             {
-                clock.sleep(lease.timing.heartbeat() / 10).await;
+                clock.sleep(lease.timing.heartbeat_interval() / 10).await;
             }
             _ => return Ok(()),
         }

@@ -24,7 +24,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn is_over(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.calls == 0 && self.quiet_at <= self.clock.monotonic()
     }
 }
@@ -33,7 +33,7 @@ impl Entry {
 struct Registry {
     entries: HashMap<String, Entry>,
     /// The manifest's version that each write replaced, oldest write first.
-    replaced: Vec<(String, Option<String>)>,
+    replaced_manifests: Vec<(String, Option<String>)>,
     /// Intents that this process has worked on, and does no more.
     ended: VecDeque<String>,
 }
@@ -67,7 +67,10 @@ impl Activity {
     /// Counts a call that works on the intent `id`.
     pub(super) fn begin(id: &str, clock: &Arc<dyn Clock>) -> Self {
         let mut registry = registry();
-        let over = registry.entries.iter().filter(|(_, entry)| entry.is_over());
+        let over = registry
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.has_ended());
         let over: Vec<String> = over.map(|(id, _)| id.clone()).collect();
         for id in over {
             registry.end(&id);
@@ -88,7 +91,7 @@ impl Activity {
     }
 
     /// A request begins that can land for `window` after it was given up.
-    pub(super) fn send(&self, window: Duration) -> OpenRequest<'_> {
+    pub(super) fn begin_request(&self, window: Duration) -> OpenRequest<'_> {
         OpenRequest {
             activity: self,
             window,
@@ -102,7 +105,7 @@ impl Drop for Activity {
         let mut registry = registry();
         if let Some(entry) = registry.entries.get_mut(&self.id) {
             entry.calls -= 1;
-            if entry.is_over() {
+            if entry.has_ended() {
                 registry.end(&self.id);
             }
         }
@@ -138,7 +141,7 @@ impl Drop for OpenRequest<'_> {
 
 /// What this process has to do with an intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doing {
+pub(super) enum ActivityStatus {
     /// A call works on it.
     Active,
     /// None does, and a request of one may land for so long from now on.
@@ -148,59 +151,65 @@ pub(super) enum Doing {
 }
 
 /// What this process does at `now` in the name of the intent `id`.
-pub(super) fn doing(id: &str, now: Duration) -> Doing {
+pub(super) fn activity_status(id: &str, now: Duration) -> ActivityStatus {
     let registry = registry();
     match registry.entries.get(id) {
-        Some(entry) if entry.calls > 0 => Doing::Active,
-        Some(entry) => Doing::QuietIn(entry.quiet_at.saturating_sub(now)),
-        None if registry.ended.iter().any(|known| known == id) => Doing::QuietIn(Duration::ZERO),
-        None => Doing::Unknown,
+        Some(entry) if entry.calls > 0 => ActivityStatus::Active,
+        Some(entry) => ActivityStatus::QuietIn(entry.quiet_at.saturating_sub(now)),
+        None if registry.ended.iter().any(|known| known == id) => {
+            ActivityStatus::QuietIn(Duration::ZERO)
+        }
+        None => ActivityStatus::Unknown,
     }
 }
 
 /// Remembers which manifest a write replaces.
-pub(super) fn remember_replaced(id: &str, manifest: Option<&str>) {
+pub(super) fn record_replaced_manifest(id: &str, manifest: Option<&str>) {
     let mut registry = registry();
-    if registry.replaced.iter().any(|(known, _)| known == id) {
+    if registry
+        .replaced_manifests
+        .iter()
+        .any(|(known, _)| known == id)
+    {
         return;
     }
-    if registry.replaced.len() == MAX_REMEMBERED {
-        registry.replaced.remove(0);
+    if registry.replaced_manifests.len() == MAX_REMEMBERED {
+        registry.replaced_manifests.remove(0);
     }
     let manifest = manifest.map(str::to_owned);
-    registry.replaced.push((id.to_owned(), manifest));
+    registry.replaced_manifests.push((id.to_owned(), manifest));
 }
 
 /// What is remembered of a write: whether it has come so far as to replace something, and what.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Replaced {
+pub(super) enum ReplacedManifest {
     /// Nothing yet.
-    Never,
+    NotYet,
     /// A folder without a manifest.
-    Nothing,
+    Absent,
     /// This version of the manifest.
-    Manifest(String),
+    Version(String),
 }
 
-impl Replaced {
+impl ReplacedManifest {
     /// Whether the manifest that is there now, if any, came after what the write replaced.
     pub(super) fn is_outdated(&self, there: Option<&str>) -> bool {
         match self {
-            Self::Never => false,
-            Self::Nothing => there.is_some(),
-            Self::Manifest(manifest) => there != Some(manifest),
+            Self::NotYet => false,
+            Self::Absent => there.is_some(),
+            Self::Version(manifest) => there != Some(manifest),
         }
     }
 }
 
 /// What a write has replaced in this process.
-pub(super) fn replaced_by(id: &str) -> Replaced {
+pub(super) fn replaced_manifest(id: &str) -> ReplacedManifest {
     let registry = registry();
-    let mut known = registry.replaced.iter();
+    let mut known = registry.replaced_manifests.iter();
     match known.find(|(known, _)| known == id) {
-        None => Replaced::Never,
-        Some((_, None)) => Replaced::Nothing,
-        Some((_, Some(manifest))) => Replaced::Manifest(manifest.clone()),
+        None => ReplacedManifest::NotYet,
+        Some((_, None)) => ReplacedManifest::Absent,
+        Some((_, Some(manifest))) => ReplacedManifest::Version(manifest.clone()),
     }
 }
 
@@ -215,34 +224,37 @@ mod tests {
         let now = clock.monotonic();
         let first = Activity::begin("twice", &clock);
         drop(Activity::begin("twice", &clock));
-        assert_eq!(doing("twice", now), Doing::Active);
+        assert_eq!(activity_status("twice", now), ActivityStatus::Active);
         drop(first);
-        assert_eq!(doing("twice", now), Doing::QuietIn(Duration::ZERO));
+        assert_eq!(
+            activity_status("twice", now),
+            ActivityStatus::QuietIn(Duration::ZERO)
+        );
     }
 
     #[test]
     fn what_a_copy_of_this_process_does_is_not_known() {
         let now = SystemClock.monotonic();
-        assert_eq!(doing("another's", now), Doing::Unknown);
+        assert_eq!(activity_status("another's", now), ActivityStatus::Unknown);
     }
 
     #[test]
     fn a_request_that_was_given_up_may_land_for_a_while() {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let call = Activity::begin("given up", &clock);
-        drop(call.send(Duration::from_hours(1)));
+        drop(call.begin_request(Duration::from_hours(1)));
         drop(call);
-        let left = match doing("given up", clock.monotonic()) {
-            Doing::QuietIn(left) => left,
+        let left = match activity_status("given up", clock.monotonic()) {
+            ActivityStatus::QuietIn(left) => left,
             other => panic!("{other:?}"),
         };
         assert!(left > Duration::from_mins(59));
         let call = Activity::begin("answered", &clock);
-        call.send(Duration::from_hours(1)).close();
+        call.begin_request(Duration::from_hours(1)).close();
         drop(call);
         assert_eq!(
-            doing("answered", clock.monotonic()),
-            Doing::QuietIn(Duration::ZERO)
+            activity_status("answered", clock.monotonic()),
+            ActivityStatus::QuietIn(Duration::ZERO)
         );
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::acquire::ClaimFate;
+use super::acquire::ClaimStatus;
 use super::check_key;
-use super::folder::{FolderState, is_part_name, is_sealed, listed_parts};
-use super::intent::{Intent, Operation};
+use super::folder::{FolderState, is_part_name, is_sealed, read_listed_parts};
+use super::intent::{Intent, IntentOperation};
 use super::recover::{acquire, recover};
 use super::steps::Steps;
 use super::{INTENT, MANIFEST};
@@ -45,11 +45,11 @@ pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Cle
     if !hidden && uploads.is_empty() && unlisted_parts(store, key, &folder).await?.is_empty() {
         return Ok(Cleaned::default());
     }
-    let claim = Intent::claim(store.clock().new_id(), Operation::Heal);
-    let fate = ClaimFate::default();
+    let claim = Intent::claim(store.clock().new_id(), IntentOperation::Heal);
+    let fate = ClaimStatus::default();
     let acquired = acquire(store, key, &claim, &fate).await?;
     let lease = &acquired.lease;
-    let cleaned = lease.keep(async {
+    let cleaned = lease.run_with_heartbeat(async {
         let steps = Steps::begin(lease).await?;
         let now = steps.folder.files.get(INTENT).map(|intent| intent.modified);
         let mut names = stale_files(&steps.folder, now, older_than);
@@ -102,7 +102,7 @@ fn stale_files(
     now: Option<DateTime<Utc>>,
     older_than: Duration,
 ) -> Vec<String> {
-    let is_stale = |(name, file): &(&String, &super::folder::ListedFile)| {
+    let is_stale = |(name, file): &(&String, &super::folder::FolderFile)| {
         let is_old = is_old(file.modified, now, older_than);
         let tag = name.strip_prefix(TEMP_PREFIX);
         tag.is_some_and(|tag| {
@@ -123,7 +123,7 @@ async fn unlisted_parts(store: &Store, key: &str, folder: &FolderState) -> Resul
     let mut listed: Option<HashSet<String>> = None;
     for name in folder.files.keys().filter(|name| is_part_name(name)) {
         if listed.is_none() {
-            listed = Some(listed_parts(store, key).await?.into_iter().collect());
+            listed = Some(read_listed_parts(store, key).await?.into_iter().collect());
         }
         let is_listed = listed
             .as_ref()

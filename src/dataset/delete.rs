@@ -1,8 +1,8 @@
 //! Deleting a dataset: the marker, the manifest, then the rest of what was listed.
 
-use super::acquire::{ClaimFate, wait_until_gone};
-use super::intent::{Intent, Operation, Phase};
-use super::lease::Lease;
+use super::acquire::{ClaimStatus, wait_until_intent_removed};
+use super::intent::{Intent, IntentOperation, Phase};
+use super::lease::PublishLease;
 use super::recover::{acquire, heal};
 use super::removal::{Below, files_below, is_dataset_file, remove_all};
 use super::steps::{StepError, Steps};
@@ -33,15 +33,15 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
         without_cas::delete(store, key).await?;
         return store.remove_empty_folder(key).await;
     }
-    let claim = Intent::claim(store.clock().new_id(), Operation::Delete);
-    let fate = ClaimFate::default();
+    let claim = Intent::claim(store.clock().new_id(), IntentOperation::Delete);
+    let fate = ClaimStatus::default();
     let acquired = Box::pin(acquire(store, key, &claim, &fate)).await?;
     let lease = &acquired.lease;
-    let deleted = lease.keep(Box::pin(delete_under(lease, acquired.after_another)));
+    let deleted = lease.run_with_heartbeat(Box::pin(delete_under(lease, acquired.after_another)));
     match deleted.await {
         Ok(()) => {}
         Err(e) if e.kind() == ErrorKind::Fenced => {
-            wait_until_gone(lease).await?;
+            wait_until_intent_removed(lease).await?;
             let left = store.list(key).await?;
             if left.iter().any(|meta| is_dataset_file(key, meta)) {
                 return Err(e.context("another write came before the deletion was complete"));
@@ -60,14 +60,14 @@ fn nothing_there(key: &str) -> Error {
     .with_path(key)
 }
 
-async fn delete_under(lease: &Lease<'_>, after_another: bool) -> Result<()> {
+async fn delete_under(lease: &PublishLease<'_>, after_another: bool) -> Result<()> {
     let steps = Steps::begin(lease).await?;
     let files = files_below(lease).await?;
     if files.is_empty() && !after_another {
         lease.release().await;
         return Err(nothing_there(lease.key));
     }
-    let base = steps.base().await?;
+    let base = steps.read_base().await?;
     lease
         .rewrite(|intent| {
             intent.phase = Phase::Active;
@@ -85,7 +85,7 @@ async fn delete_under(lease: &Lease<'_>, after_another: bool) -> Result<()> {
             }
             error
         }
-        Err(StepError::PartGone(error) | StepError::Other(error)) => error,
+        Err(StepError::PartMissing(error) | StepError::Other(error)) => error,
     };
     Err(match error.kind() {
         ErrorKind::Fenced => error,

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use object_store::GetOptions;
 
-use super::intent::{Base, IntendedPart};
+use super::intent::{BaseVersions, IntendedPart};
 use super::read::MAX_MANIFEST_BYTES;
-use super::{INTENT, MANIFEST, Manifest, SUCCESS};
+use super::{DatasetManifest, INTENT, MANIFEST, SUCCESS};
 use crate::error::{ErrorKind, Result};
 use crate::parquet::file::TAIL_BYTES;
 use crate::part::open;
@@ -17,7 +17,7 @@ use crate::store::{Store, path};
 
 /// A file as it was listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ListedFile {
+pub(super) struct FolderFile {
     pub(super) e_tag: Option<String>,
     pub(super) bytes: u64,
     pub(super) modified: DateTime<Utc>,
@@ -26,7 +26,7 @@ pub(super) struct ListedFile {
 /// The files of a folder, by name; nothing of its subfolders.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FolderState {
-    pub(super) files: BTreeMap<String, ListedFile>,
+    pub(super) files: BTreeMap<String, FolderFile>,
 }
 
 impl FolderState {
@@ -34,7 +34,7 @@ impl FolderState {
     pub(super) async fn list(store: &Store, key: &str) -> Result<Self> {
         let listed = store.list_folder(key).await?;
         let file = |meta: object_store::ObjectMeta| {
-            let file = ListedFile {
+            let file = FolderFile {
                 e_tag: meta.e_tag,
                 bytes: meta.size,
                 modified: meta.last_modified,
@@ -53,7 +53,7 @@ impl FolderState {
     }
 
     /// The version of the intent.
-    pub(super) fn intent(&self) -> Option<&str> {
+    pub(super) fn intent_e_tag(&self) -> Option<&str> {
         self.e_tag(INTENT)
     }
 
@@ -69,10 +69,10 @@ impl FolderState {
     }
 
     /// What there is to be replaced, by ETags.
-    pub(super) fn base(&self) -> Base {
+    pub(super) fn base(&self) -> BaseVersions {
         let version = |name: &str| self.e_tag(name).map(str::to_owned);
-        let version_of = |file: &ListedFile| file.e_tag.clone().unwrap_or_default();
-        Base {
+        let version_of = |file: &FolderFile| file.e_tag.clone().unwrap_or_default();
+        BaseVersions {
             manifest: version(MANIFEST),
             marker: version(SUCCESS),
             parts: self.parquet_files(version_of),
@@ -81,15 +81,15 @@ impl FolderState {
 
     /// As [`Self::base`], on local files, whose ETags a copy or a restored backup does not keep: by the
     /// manifest's content and the files' lengths.
-    pub(super) fn base_by_content(&self, manifest: Option<&[u8]>) -> Base {
-        Base {
+    pub(super) fn base_by_content(&self, manifest: Option<&[u8]>) -> BaseVersions {
+        BaseVersions {
             manifest: manifest.map(content_tag),
             marker: self.is_marked().then(String::new),
             parts: self.parquet_files(|file| file.bytes.to_string()),
         }
     }
 
-    fn parquet_files(&self, version: impl Fn(&ListedFile) -> String) -> BTreeMap<String, String> {
+    fn parquet_files(&self, version: impl Fn(&FolderFile) -> String) -> BTreeMap<String, String> {
         let files = self.files.iter().filter(|(name, _)| is_parquet(name));
         files
             .map(|(name, file)| (name.clone(), version(file)))
@@ -98,7 +98,7 @@ impl FolderState {
 }
 
 /// The manifest's bytes; None if it is not there, or is longer than a manifest can be.
-pub(super) async fn manifest_bytes(store: &Store, key: &str) -> Result<Option<bytes::Bytes>> {
+pub(super) async fn read_manifest_bytes(store: &Store, key: &str) -> Result<Option<bytes::Bytes>> {
     let path = path::join(key, MANIFEST);
     let read = store.get_at_most(&path, GetOptions::default(), MAX_MANIFEST_BYTES);
     match read.await {
@@ -109,9 +109,9 @@ pub(super) async fn manifest_bytes(store: &Store, key: &str) -> Result<Option<by
 }
 
 /// The parts that the manifest in the folder lists; none if it cannot be read.
-pub(super) async fn listed_parts(store: &Store, key: &str) -> Result<Vec<String>> {
-    let bytes = manifest_bytes(store, key).await?;
-    let manifest = bytes.and_then(|bytes| Manifest::from_json(&bytes).ok());
+pub(super) async fn read_listed_parts(store: &Store, key: &str) -> Result<Vec<String>> {
+    let bytes = read_manifest_bytes(store, key).await?;
+    let manifest = bytes.and_then(|bytes| DatasetManifest::from_json(&bytes).ok());
     Ok(manifest
         .filter(|manifest| manifest.check_parts().is_ok())
         .map(|manifest| manifest.parts)

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{INTENT, incomplete};
+use super::{INTENT, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::TEMP_PREFIX;
 use crate::store::path;
@@ -35,7 +35,7 @@ pub(super) enum Phase {
 /// What is being done to the folder.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "operation", rename_all = "snake_case")]
-pub(super) enum Operation {
+pub(super) enum IntentOperation {
     /// Parts, then manifest, then marker.
     Write {
         overwrite: bool,
@@ -60,7 +60,7 @@ pub(super) struct IntendedPart {
 
 /// What was in the folder when a publish became active: versions by ETag.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Base {
+pub(super) struct BaseVersions {
     /// The manifest that is replaced.
     pub(super) manifest: Option<String>,
     /// The marker.
@@ -80,21 +80,21 @@ pub(super) struct Intent {
     pub(super) owner: ProcessId,
     pub(super) phase: Phase,
     #[serde(default)]
-    pub(super) base: Base,
+    pub(super) base: BaseVersions,
     #[serde(flatten)]
-    pub(super) operation: Operation,
+    pub(super) operation: IntentOperation,
 }
 
 impl Intent {
     /// A claim of this process.
-    pub(super) fn claim(id: u128, operation: Operation) -> Self {
+    pub(super) fn claim(id: u128, operation: IntentOperation) -> Self {
         Self {
             format: FORMAT,
             id: format!("{id:032x}"),
             nonce: String::new(),
             owner: ProcessId::current(),
             phase: Phase::Claim,
-            base: Base::default(),
+            base: BaseVersions::default(),
             operation,
         }
     }
@@ -117,7 +117,7 @@ impl Intent {
     /// version of pds wrote it, [`ErrorKind::DatasetIncomplete`] where nobody can finish it.
     pub(super) fn parse(key: &str, bytes: &[u8]) -> Result<Self> {
         let unusable = |why: &str| {
-            incomplete(
+            incomplete_error(
                 key,
                 &format!("its {INTENT} {why}; write it again with overwrite=True, or delete it"),
             )
@@ -136,7 +136,7 @@ impl Intent {
         }
         let intent: Self =
             serde_json::from_slice(bytes).map_err(|e| unusable("cannot be read").with_source(e))?;
-        if let Operation::Write { parts, .. } = &intent.operation
+        if let IntentOperation::Write { parts, .. } = &intent.operation
             && parts.iter().any(|part| !part.is_inside(key))
         {
             return Err(unusable("names files outside the dataset"));
@@ -168,7 +168,7 @@ impl IntendedPart {
     }
 
     /// The name its upload was begun for, where that is not its own.
-    pub(super) fn moved_from(&self, key: &str) -> Option<&str> {
+    pub(super) fn moved_upload_target(&self, key: &str) -> Option<&str> {
         match &self.staged {
             StagedWrite::Multipart { target, .. } if *target != path::join(key, &self.name) => {
                 Some(target)

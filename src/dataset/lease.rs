@@ -1,9 +1,9 @@
 //! The lease on a dataset's folder: an intent that is this process's to carry out.
 //!
 //! On object stores the owner writes its intent anew every sixth of the lease, conditionally, from a
-//! loop of its own ([`Lease::keep`]), so that a slow request does not look like a dead owner. Two kinds
+//! loop of its own ([`PublishLease::run_with_heartbeat`]), so that a slow request does not look like a dead owner. Two kinds
 //! of requests are sent under it. *Fenced* requests name a version that never recurs; they need nothing
-//! but that the lease was ours lately. *Bounded* requests ([`Lease::bounded`]) name nothing of the kind
+//! but that the lease was ours lately. *Bounded* requests ([`PublishLease::send_bounded`]) name nothing of the kind
 //! (the deletion of a marker, an empty object, looks like any other): each is sent once, by a
 //! confirmation that is fresh, with a deadline at which its connection is closed, and after an unknown
 //! answer nothing else is sent until it can no longer land.
@@ -22,7 +22,7 @@ use tokio::sync::Mutex;
 use super::INTENT;
 use super::activity::Activity;
 use super::intent::Intent;
-use super::register::{MAX_SENDS, RESEND_DELAY, read_intent, replace};
+use super::register::{MAX_SENDS, RESEND_DELAY, read_intent, replace_intent};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{
     Condition, ConditionSupport, FileLock, LockCell, SendLimit, Store, is_transient, path,
@@ -30,41 +30,41 @@ use crate::store::{
 
 /// The times of a lease.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Timing {
-    lease: Duration,
+pub(super) struct LeaseTiming {
+    lease_duration: Duration,
 }
 
-impl Timing {
-    pub(super) fn of(store: &Store) -> Self {
+impl LeaseTiming {
+    pub(super) fn for_store(store: &Store) -> Self {
         Self {
-            lease: store.publish_lease(),
+            lease_duration: store.publish_lease(),
         }
     }
 
     /// How often the intent is written anew, and how old a confirmation may be for a bounded request.
-    pub(super) fn heartbeat(self) -> Duration {
-        self.lease / 6
+    pub(super) fn heartbeat_interval(self) -> Duration {
+        self.lease_duration / 6
     }
 
     /// How long after its confirmation a request may be under way, and how late one may land.
     pub(super) fn window(self) -> Duration {
-        self.lease / 2
+        self.lease_duration / 2
     }
 
     /// How long an intent must stay the same before others take it over.
     pub(super) fn expiry(self) -> Duration {
-        self.lease + self.lease / 100
+        self.lease_duration + self.lease_duration / 100
     }
 
     /// How long a call waits for one publish of others that goes on and on.
     pub(super) fn acquire_timeout(self) -> Duration {
-        (self.lease * 20).max(Duration::from_mins(1))
+        (self.lease_duration * 20).max(Duration::from_mins(1))
     }
 }
 
 /// What a bounded request came to.
 #[derive(Debug)]
-pub(super) enum Sent<T> {
+pub(super) enum RequestOutcome<T> {
     /// It was answered within its window.
     Done(T),
     /// It may have landed, or may land until the window has passed.
@@ -73,7 +73,7 @@ pub(super) enum Sent<T> {
 
 /// How the intent is held.
 #[derive(Debug)]
-enum Hold {
+enum Ownership {
     /// By the version that was written last, at the time at which it was sent.
     Version {
         e_tag: String,
@@ -86,37 +86,37 @@ enum Hold {
 }
 
 #[derive(Debug)]
-struct State {
+struct LeaseInner {
     intent: Intent,
-    hold: Hold,
+    ownership: Ownership,
 }
 
 /// An intent that is ours to carry out.
 #[derive(Debug)]
-pub(super) struct Lease<'a> {
+pub(super) struct PublishLease<'a> {
     pub(super) store: &'a Store,
     pub(super) key: &'a str,
     /// The identity of the write.
     pub(super) id: String,
     /// What the store can refuse by a condition; on local files everything is under the lock.
     pub(super) conditions: ConditionSupport,
-    pub(super) timing: Timing,
+    pub(super) timing: LeaseTiming,
     /// Whether the claim was sent more than once, so that another may have carried out an earlier one.
     pub(super) was_resent: bool,
-    state: Mutex<State>,
+    state: Mutex<LeaseInner>,
     activity: Activity,
 }
 
-impl<'a> Lease<'a> {
+impl<'a> PublishLease<'a> {
     /// A lease by a version that this process has written, or is about to write over.
-    pub(super) fn by_version(
+    pub(super) fn from_version(
         (store, key): (&'a Store, &'a str),
         intent: Intent,
         (e_tag, confirmed_at): (String, Duration),
         conditions: ConditionSupport,
         activity: Activity,
     ) -> Self {
-        let hold = Hold::Version {
+        let hold = Ownership::Version {
             e_tag,
             confirmed_at,
         };
@@ -124,20 +124,20 @@ impl<'a> Lease<'a> {
     }
 
     /// A lease by a lock.
-    pub(super) fn by_lock(
+    pub(super) fn from_lock(
         (store, key): (&'a Store, &'a str),
         intent: Intent,
         lock: FileLock,
         activity: Activity,
     ) -> Self {
-        let hold = Hold::Lock(Arc::new(LockCell::new(lock)));
+        let hold = Ownership::Lock(Arc::new(LockCell::new(lock)));
         Self::new((store, key), intent, hold, ConditionSupport::ALL, activity)
     }
 
     fn new(
         (store, key): (&'a Store, &'a str),
         intent: Intent,
-        hold: Hold,
+        hold: Ownership,
         conditions: ConditionSupport,
         activity: Activity,
     ) -> Self {
@@ -146,9 +146,12 @@ impl<'a> Lease<'a> {
             key,
             id: intent.id.clone(),
             conditions,
-            timing: Timing::of(store),
+            timing: LeaseTiming::for_store(store),
             was_resent: false,
-            state: Mutex::new(State { intent, hold }),
+            state: Mutex::new(LeaseInner {
+                intent,
+                ownership: hold,
+            }),
             activity,
         }
     }
@@ -159,7 +162,7 @@ impl<'a> Lease<'a> {
     }
 
     /// The condition that an object is still the version `e_tag`, or still missing; none under a lock.
-    pub(super) fn unchanged(&self, e_tag: Option<&str>) -> Condition {
+    pub(super) fn unchanged_condition(&self, e_tag: Option<&str>) -> Condition {
         match e_tag {
             _ if self.is_lock() => Condition::Always,
             Some(e_tag) => Condition::Matches(e_tag.to_owned()),
@@ -173,20 +176,20 @@ impl<'a> Lease<'a> {
     }
 
     /// Whether a listing that shows this version of the intent shows ours.
-    pub(super) async fn is_version(&self, e_tag: Option<&str>) -> bool {
-        match &self.state.lock().await.hold {
-            Hold::Version { e_tag: ours, .. } => {
+    pub(super) async fn is_own_version(&self, e_tag: Option<&str>) -> bool {
+        match &self.state.lock().await.ownership {
+            Ownership::Version { e_tag: ours, .. } => {
                 e_tag.map(|tag| tag.trim_matches('"')) == Some(ours.trim_matches('"'))
             }
-            Hold::Lock(_) => true,
-            Hold::Lost => false,
+            Ownership::Lock(_) => true,
+            Ownership::Lost => false,
         }
     }
 
     /// The store, on which local work keeps the lock until it has ended, cancelled or not.
-    pub(super) async fn held_store(&self) -> Store {
-        match &self.state.lock().await.hold {
-            Hold::Lock(lock) => self.store.with_lock(lock),
+    pub(super) async fn locked_store(&self) -> Store {
+        match &self.state.lock().await.ownership {
+            Ownership::Lock(lock) => self.store.with_lock(lock),
             _ => self.store.clone(),
         }
     }
@@ -196,29 +199,29 @@ impl<'a> Lease<'a> {
         let mut state = self.state.lock().await;
         let mut next = state.intent.clone();
         change(&mut next);
-        let hold = std::mem::replace(&mut state.hold, Hold::Lost);
+        let hold = std::mem::replace(&mut state.ownership, Ownership::Lost);
         match hold {
-            Hold::Lost => return Err(self.lost()),
-            Hold::Lock(lock) => {
+            Ownership::Lost => return Err(self.lease_lost_error()),
+            Ownership::Lock(lock) => {
                 let written = self.rewrite_locked(&lock, &next);
-                state.hold = Hold::Lock(lock);
+                state.ownership = Ownership::Lock(lock);
                 written?;
             }
-            Hold::Version {
+            Ownership::Version {
                 e_tag,
                 confirmed_at,
             } => {
                 // Back in its place first: the request may be cancelled.
-                state.hold = Hold::Version {
+                state.ownership = Ownership::Version {
                     e_tag: e_tag.clone(),
                     confirmed_at,
                 };
-                let replaced = replace(self.store, self.key, &e_tag, &next).await?;
+                let replaced = replace_intent(self.store, self.key, &e_tag, &next).await?;
                 let Some((e_tag, confirmed_at)) = replaced else {
-                    state.hold = Hold::Lost;
-                    return Err(self.lost());
+                    state.ownership = Ownership::Lost;
+                    return Err(self.lease_lost_error());
                 };
-                state.hold = Hold::Version {
+                state.ownership = Ownership::Version {
                     e_tag,
                     confirmed_at,
                 };
@@ -232,7 +235,7 @@ impl<'a> Lease<'a> {
         let path = path::join(self.key, INTENT);
         let key = self.store.key(&path)?;
         let (Some(lock), Some(local)) = (cell.take(), self.store.local()) else {
-            return Err(self.lost());
+            return Err(self.lease_lost_error());
         };
         let (_, bytes) = next.to_bytes(self.store.clock().new_id());
         let replaced = local.replace_locked(lock, &key, &bytes);
@@ -242,7 +245,7 @@ impl<'a> Lease<'a> {
 
     /// Puts another intent in the place of this one, which cannot be carried out.
     pub(super) async fn replace(self, claim: &Intent) -> Result<Self> {
-        let hold = self.state.into_inner().hold;
+        let hold = self.state.into_inner().ownership;
         let activity = Activity::begin(&claim.id, self.store.clock());
         let place = (self.store, self.key);
         let lease = Self::new(place, claim.clone(), hold, self.conditions, activity);
@@ -251,13 +254,13 @@ impl<'a> Lease<'a> {
     }
 
     /// Makes sure that the lease was ours at most `age` ago; gives when it was confirmed.
-    pub(super) async fn confirm(&self, age: Duration) -> Result<Duration> {
+    pub(super) async fn renew_if_older(&self, age: Duration) -> Result<Duration> {
         loop {
             let now = self.store.clock().monotonic();
-            match &self.state.lock().await.hold {
-                Hold::Lost => return Err(self.lost()),
-                Hold::Lock(_) => return Ok(now),
-                Hold::Version { confirmed_at, .. } => {
+            match &self.state.lock().await.ownership {
+                Ownership::Lost => return Err(self.lease_lost_error()),
+                Ownership::Lock(_) => return Ok(now),
+                Ownership::Version { confirmed_at, .. } => {
                     if now.saturating_sub(*confirmed_at) < age {
                         return Ok(*confirmed_at);
                     }
@@ -269,7 +272,7 @@ impl<'a> Lease<'a> {
 
     /// Before a fenced request: none is sent by who may have been taken over.
     pub(super) async fn check(&self) -> Result<()> {
-        self.confirm(self.timing.window()).await.map(drop)
+        self.renew_if_older(self.timing.window()).await.map(drop)
     }
 
     /// Sends a request that no condition fences: once, with a deadline.
@@ -277,17 +280,24 @@ impl<'a> Lease<'a> {
         clippy::future_not_send,
         reason = "it is as `Send` as the request that it is given"
     )]
-    pub(super) async fn bounded<T, F>(&self, send: impl Fn(Store) -> F) -> Result<Sent<T>>
+    pub(super) async fn send_bounded<T, F>(
+        &self,
+        send: impl Fn(Store) -> F,
+    ) -> Result<RequestOutcome<T>>
     where
         F: Future<Output = Result<T>>,
     {
         loop {
-            let confirmed_at = self.confirm(self.timing.heartbeat()).await?;
+            let confirmed_at = self
+                .renew_if_older(self.timing.heartbeat_interval())
+                .await?;
             if self.is_lock() {
-                return send(self.held_store().await).await.map(Sent::Done);
+                return send(self.locked_store().await)
+                    .await
+                    .map(RequestOutcome::Done);
             }
             let deadline = confirmed_at + self.timing.window();
-            let open = self.activity.send(self.timing.window());
+            let open = self.activity.begin_request(self.timing.window());
             let answer = send(self.store.with_send_limit(SendLimit {
                 deadline: Some(deadline),
                 once: true,
@@ -296,16 +306,16 @@ impl<'a> Lease<'a> {
             let late = self.store.clock().monotonic() > deadline;
             match answer {
                 Err(e) if e.kind() == ErrorKind::Expired => open.close(),
-                Err(e) if is_transient(&e) => return Ok(Sent::Unknown(e)),
+                Err(e) if is_transient(&e) => return Ok(RequestOutcome::Unknown(e)),
                 // The process was stopped between the look at the clock and the answer.
                 _ if late => {
                     let message = "the answer came after the deadline of its request";
                     let error = Error::new(ErrorKind::Unavailable, message);
-                    return Ok(Sent::Unknown(error.with_path(self.key)));
+                    return Ok(RequestOutcome::Unknown(error.with_path(self.key)));
                 }
                 answer => {
                     open.close();
-                    return answer.map(Sent::Done);
+                    return answer.map(RequestOutcome::Done);
                 }
             }
         }
@@ -316,7 +326,9 @@ impl<'a> Lease<'a> {
     pub(super) async fn drain(&self) -> Result<()> {
         self.rewrite(|_| ()).await?;
         self.store.clock().sleep(self.timing.window()).await;
-        self.confirm(self.timing.heartbeat()).await.map(drop)
+        self.renew_if_older(self.timing.heartbeat_interval())
+            .await
+            .map(drop)
     }
 
     /// After a bounded request whose outcome is unknown, and the loss of the lease: waits until it can no longer land.
@@ -325,14 +337,21 @@ impl<'a> Lease<'a> {
     }
 
     /// Does `work` while the intent is written anew again and again.
-    pub(super) async fn keep<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(super) async fn run_with_heartbeat<T>(&self, work: impl Future<Output = T>) -> T {
         if self.is_lock() {
             return work.await;
         }
         let renew = async {
             loop {
-                self.store.clock().sleep(self.timing.heartbeat()).await;
-                if self.confirm(self.timing.heartbeat()).await.is_err() {
+                self.store
+                    .clock()
+                    .sleep(self.timing.heartbeat_interval())
+                    .await;
+                if self
+                    .renew_if_older(self.timing.heartbeat_interval())
+                    .await
+                    .is_err()
+                {
                     // The work finds out at its next step.
                     std::future::pending::<()>().await;
                 }
@@ -366,32 +385,34 @@ impl<'a> Lease<'a> {
         let path = path::join(self.key, INTENT);
         if self.is_lock() {
             let mut state = self.state.lock().await;
-            let hold = std::mem::replace(&mut state.hold, Hold::Lost);
-            let (Hold::Lock(cell), Some(local)) = (hold, self.store.local()) else {
+            let hold = std::mem::replace(&mut state.ownership, Ownership::Lost);
+            let (Ownership::Lock(cell), Some(local)) = (hold, self.store.local()) else {
                 return Ok(());
             };
             let key = self.store.key(&path)?;
             let Some(lock) = cell.take() else {
-                return Err(self.lost());
+                return Err(self.lease_lost_error());
             };
             let unlinked = local.unlink_locked(lock, &key);
             return unlinked.map_err(|e| self.store.map_error(e, &path));
         }
         if !self.conditions.delete {
             // Never repeated: if the first is carried out after all, another's may be there by then.
-            let sent = self.bounded(|store| {
+            let sent = self.send_bounded(|store| {
                 let path = path.clone();
                 async move { store.delete_if(&path, &Condition::Always).await }
             });
             let sent = sent.await;
-            self.state.lock().await.hold = Hold::Lost;
+            self.state.lock().await.ownership = Ownership::Lost;
             return match sent? {
-                Sent::Done(_) => Ok(()),
-                Sent::Unknown(e) => Err(e),
+                RequestOutcome::Done(_) => Ok(()),
+                RequestOutcome::Unknown(e) => Err(e),
             };
         }
         let mut state = self.state.lock().await;
-        let Hold::Version { e_tag, .. } = std::mem::replace(&mut state.hold, Hold::Lost) else {
+        let Ownership::Version { e_tag, .. } =
+            std::mem::replace(&mut state.ownership, Ownership::Lost)
+        else {
             return Ok(());
         };
         let condition = Condition::Matches(e_tag.clone());
@@ -416,7 +437,7 @@ impl<'a> Lease<'a> {
         }
     }
 
-    fn lost(&self) -> Error {
+    fn lease_lost_error(&self) -> Error {
         let message = "lost the publish lease: another process took over after this one stalled";
         Error::new(ErrorKind::Fenced, message).with_path(self.key)
     }

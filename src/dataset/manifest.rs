@@ -12,7 +12,7 @@ use crate::store::local::TEMP_PREFIX;
 
 /// A written dataset, as its manifest describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Manifest {
+pub struct DatasetManifest {
     /// The folder of the dataset.
     pub dataset_key: String,
     /// File names of the parts, in order.
@@ -41,14 +41,14 @@ const FIELDS: [&str; 8] = [
     "run_id",
     "metadata",
 ];
-const REQUIRED: usize = 6;
+const REQUIRED_FIELD_COUNT: usize = 6;
 
-fn corrupted(message: &str, reason: impl Into<String>) -> Error {
+fn corrupted_error(message: &str, reason: impl Into<String>) -> Error {
     let reason = reason.into();
     Error::new(ErrorKind::ManifestCorrupted, format!("{message}: {reason}")).with_detail(reason)
 }
 
-impl Manifest {
+impl DatasetManifest {
     /// Sorted keys, two spaces, ASCII; None fields are left out.
     pub fn to_json(&self) -> String {
         let mut object = BTreeMap::from([
@@ -70,59 +70,59 @@ impl Manifest {
         }
         // Serializing strings and numbers into memory cannot fail.
         let text = serde_json::to_string_pretty(&object).unwrap_or_default();
-        ascii(&text)
+        escape_non_ascii(&text)
     }
 
     /// Reads a manifest; unknown keys are ignored. Errors are [`ErrorKind::ManifestCorrupted`].
     pub fn from_json(bytes: &[u8]) -> Result<Self> {
         let text = std::str::from_utf8(bytes).map_err(|e| {
-            corrupted(
+            corrupted_error(
                 "cannot parse the manifest's JSON",
                 format!("not UTF-8: {e}"),
             )
         })?;
         let mut parser = serde_json::Deserializer::from_str(text);
         let found = parser
-            .deserialize_any(TopLevel)
+            .deserialize_any(ObjectVisitor)
             .and_then(|found| parser.end().map(|()| found))
             .map_err(|e| {
-                corrupted(
+                corrupted_error(
                     "cannot parse the manifest's JSON",
                     format!("invalid JSON: {e}"),
                 )
             })?;
         let Some(mut fields) = found else {
-            return Err(corrupted(
+            return Err(corrupted_error(
                 "the manifest must be a JSON object",
                 "expected an object",
             ));
         };
-        let missing: Vec<&str> = FIELDS[..REQUIRED]
+        let missing: Vec<&str> = FIELDS[..REQUIRED_FIELD_COUNT]
             .iter()
             .copied()
             .filter(|f| !fields.contains_key(f))
             .collect();
         if !missing.is_empty() {
-            return Err(corrupted(
+            return Err(corrupted_error(
                 "the manifest misses required fields",
                 format!("missing fields: {}", missing.join(", ")),
             ));
         }
         let mut take = |name: &'static str| fields.remove(name).unwrap_or(Value::Null);
         Ok(Self {
-            dataset_key: text_of("dataset_key", take("dataset_key"))?,
-            parts: parts_of(take("parts"))?,
+            dataset_key: parse_string("dataset_key", take("dataset_key"))?,
+            parts: parse_parts(take("parts"))?,
             row_count: take("row_count")
                 .as_u64()
-                .ok_or_else(|| wrong("row_count", "a whole number that is not negative"))?,
-            schema_hash: text_of("schema_hash", take("schema_hash"))?,
-            compression: text_of("compression", take("compression"))?,
-            created_at_utc: text_of("created_at_utc", take("created_at_utc"))?,
+                .ok_or_else(|| field_error("row_count", "a whole number that is not negative"))?,
+            schema_hash: parse_string("schema_hash", take("schema_hash"))?,
+            compression: parse_string("compression", take("compression"))?,
+            created_at_utc: parse_string("created_at_utc", take("created_at_utc"))?,
             run_id: match take("run_id") {
                 Value::Null => None,
-                value => Some(text_of("run_id", value)?),
+                value => Some(parse_string("run_id", value)?),
             },
-            metadata: metadata_of(take("metadata"))?,
+            metadata: parse_metadata(take("metadata"))?,
         })
     }
 
@@ -141,7 +141,7 @@ impl Manifest {
             } else {
                 continue;
             };
-            return Err(corrupted(
+            return Err(corrupted_error(
                 "the manifest's parts cannot be used",
                 format!("part {part:?} {fault}"),
             ));
@@ -150,33 +150,33 @@ impl Manifest {
     }
 }
 
-fn wrong(field: &str, expected: &str) -> Error {
-    corrupted(
+fn field_error(field: &str, expected: &str) -> Error {
+    corrupted_error(
         "the manifest has a field that cannot be used",
         format!("{field} must be {expected}"),
     )
 }
 
-fn text_of(field: &str, value: Value) -> Result<String> {
+fn parse_string(field: &str, value: Value) -> Result<String> {
     match value {
         Value::String(text) => Ok(text),
-        _ => Err(wrong(field, "a string")),
+        _ => Err(field_error(field, "a string")),
     }
 }
 
-fn parts_of(value: Value) -> Result<Vec<String>> {
+fn parse_parts(value: Value) -> Result<Vec<String>> {
     let Value::Array(items) = value else {
-        return Err(wrong("parts", "a list of strings"));
+        return Err(field_error("parts", "a list of strings"));
     };
     let texts = items.into_iter().map(|item| match item {
         Value::String(text) => Ok(text),
-        _ => Err(wrong("parts", "a list of strings")),
+        _ => Err(field_error("parts", "a list of strings")),
     });
     texts.collect()
 }
 
-fn metadata_of(value: Value) -> Result<Option<BTreeMap<String, String>>> {
-    let expected = || wrong("metadata", "an object of strings");
+fn parse_metadata(value: Value) -> Result<Option<BTreeMap<String, String>>> {
+    let expected = || field_error("metadata", "an object of strings");
     match value {
         Value::Null => Ok(None),
         Value::Object(pairs) => pairs
@@ -192,9 +192,9 @@ fn metadata_of(value: Value) -> Result<Option<BTreeMap<String, String>>> {
 }
 
 /// Keeps the known fields of an object; None for any other value. A repeated field is an error.
-struct TopLevel;
+struct ObjectVisitor;
 
-impl<'de> Visitor<'de> for TopLevel {
+impl<'de> Visitor<'de> for ObjectVisitor {
     type Value = Option<BTreeMap<&'static str, Value>>;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -251,7 +251,7 @@ impl<'de> Visitor<'de> for TopLevel {
 }
 
 /// Escapes everything beyond printable ASCII, which in JSON occurs in strings only.
-fn ascii(json: &str) -> String {
+fn escape_non_ascii(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
         if c.is_ascii() && c != '\u{7f}' {
@@ -270,8 +270,8 @@ fn ascii(json: &str) -> String {
 mod tests {
     use super::*;
 
-    fn sample() -> Manifest {
-        Manifest {
+    fn sample() -> DatasetManifest {
+        DatasetManifest {
             dataset_key: "silver/ünï".to_owned(),
             parts: vec!["data.parquet".to_owned()],
             row_count: 3,
@@ -293,7 +293,10 @@ mod tests {
         );
         assert!(json.contains("\\ud834\\udd1e"));
         assert!(!json.contains("run_id"));
-        assert_eq!(Manifest::from_json(json.as_bytes()).unwrap(), sample());
+        assert_eq!(
+            DatasetManifest::from_json(json.as_bytes()).unwrap(),
+            sample()
+        );
     }
 
     #[test]
@@ -319,15 +322,15 @@ mod tests {
             ("[", "{", "JSON"),
         ] {
             let bad = good.replacen(from, to, 1);
-            let error = Manifest::from_json(bad.as_bytes()).unwrap_err();
+            let error = DatasetManifest::from_json(bad.as_bytes()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ManifestCorrupted);
             assert!(error.message().contains(named), "{error}");
         }
-        assert!(Manifest::from_json(deep.as_bytes()).is_err());
-        assert!(Manifest::from_json(b"\xff").is_err());
+        assert!(DatasetManifest::from_json(deep.as_bytes()).is_err());
+        assert!(DatasetManifest::from_json(b"\xff").is_err());
         for other in ["[1]", "1", "\"x\"", "null", "true", "1.5"] {
             assert!(
-                Manifest::from_json(other.as_bytes())
+                DatasetManifest::from_json(other.as_bytes())
                     .unwrap_err()
                     .message()
                     .contains("object")
@@ -351,13 +354,13 @@ mod tests {
             "_publish.json",
             "a\0",
         ] {
-            let manifest = Manifest {
+            let manifest = DatasetManifest {
                 parts: vec![bad.to_owned()],
                 ..sample()
             };
             assert!(manifest.check_parts().is_err(), "{bad:?}");
         }
-        let twice = Manifest {
+        let twice = DatasetManifest {
             parts: vec!["a".to_owned(), "a".to_owned()],
             ..sample()
         };

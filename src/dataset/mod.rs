@@ -41,15 +41,15 @@ use serde::{Deserialize, Serialize};
 pub use self::clean::{Cleaned, clean};
 pub use self::delete::delete;
 pub use self::manage::{Verified, exists, list, verify};
-pub use self::manifest::Manifest;
+pub use self::manifest::DatasetManifest;
 pub use self::open::{PartEntry, PartIndex};
-pub use self::prepare::{Task, abort, abort_all, prepare};
+pub use self::prepare::{WriteTask, abort, abort_all, prepare};
 pub use self::publish::publish;
 pub use self::read::{Table, read, read_manifest};
 pub use self::scan::{OpenDataset, index_parts, open as open_dataset, scan, scan_part};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
-pub use crate::part::Scan;
+pub use crate::part::BatchStream;
 use crate::store::local::TEMP_PREFIX;
 use crate::store::stage::StagedWrite;
 use crate::store::{Store, path};
@@ -71,7 +71,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    fn name(self, index: usize) -> String {
+    fn part_name(self, index: usize) -> String {
         match self {
             Self::Single => "data.parquet".to_owned(),
             Self::Numbered => format!("part-{index:05}.parquet"),
@@ -86,7 +86,7 @@ impl Layout {
     clippy::struct_field_names,
     reason = "write_id is its name in the format"
 )]
-pub struct Write {
+pub struct DatasetWrite {
     /// The folder.
     pub key: String,
     /// Whether an existing dataset is replaced.
@@ -122,7 +122,7 @@ pub struct StagedPart {
     pub last: bool,
 }
 
-impl Write {
+impl DatasetWrite {
     /// Stands for the process in the names of hidden files that another process publishes.
     fn shared_tag(&self) -> String {
         format!("w{:032x}", self.write_id)
@@ -137,7 +137,7 @@ impl Write {
         options: WriteOptions,
     ) -> Result<Self> {
         check_key(key)?;
-        check_abilities(store, key, overwrite)?;
+        check_capabilities(store, key, overwrite)?;
         let created_at = store
             .clock()
             .now()
@@ -155,7 +155,7 @@ impl Write {
         })
     }
 
-    /// As [`Write::new`], and checked that no dataset is there unless it may be replaced. Nothing is
+    /// As [`DatasetWrite::new`], and checked that no dataset is there unless it may be replaced. Nothing is
     /// changed.
     pub async fn begin(
         store: &Store,
@@ -165,13 +165,13 @@ impl Write {
         options: WriteOptions,
     ) -> Result<Self> {
         let write = Self::new(store, key, overwrite, layout, options)?;
-        write.check_free(store).await?;
+        write.check_absent(store).await?;
         Ok(write)
     }
 
-    async fn check_free(&self, store: &Store) -> Result<()> {
+    async fn check_absent(&self, store: &Store) -> Result<()> {
         if !self.overwrite && exists(store, &self.key).await? {
-            return Err(already_exists(&self.key));
+            return Err(already_exists_error(&self.key));
         }
         Ok(())
     }
@@ -181,20 +181,20 @@ impl Write {
 /// nobody asks before that whether a dataset is there.
 pub async fn write(
     store: &Store,
-    write: &Write,
-    task: Task,
+    write: &DatasetWrite,
+    task: WriteTask,
     input: Box<dyn RecordBatchReader + Send>,
     small: bool,
     schema_hash: &str,
-) -> Result<Manifest> {
+) -> Result<DatasetManifest> {
     if !small {
-        write.check_free(store).await?;
+        write.check_absent(store).await?;
     }
     let parts = prepare(store, write, task, input).await?;
     publish(store, write, parts, schema_hash).await
 }
 
-fn check_abilities(store: &Store, key: &str, overwrite: bool) -> Result<()> {
+fn check_capabilities(store: &Store, key: &str, overwrite: bool) -> Result<()> {
     if overwrite && !store.capabilities().delete {
         let message =
             format!("write_dataset with overwrite=True requires the DELETE capability for {key:?}");
@@ -205,12 +205,12 @@ fn check_abilities(store: &Store, key: &str, overwrite: bool) -> Result<()> {
     Ok(())
 }
 
-fn already_exists(key: &str) -> Error {
+fn already_exists_error(key: &str) -> Error {
     let message = format!("a dataset already exists at {key:?}; overwrite=True replaces it");
     Error::new(ErrorKind::AlreadyExists, message).with_path(key)
 }
 
-fn incomplete(key: &str, why: &str) -> Error {
+fn incomplete_error(key: &str, why: &str) -> Error {
     Error::new(
         ErrorKind::DatasetIncomplete,
         format!("the dataset at {key:?} is incomplete: {why}"),

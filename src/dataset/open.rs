@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 
-use super::{Manifest, incomplete};
+use super::{DatasetManifest, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::file::{PartFile, TAIL_BYTES};
 use crate::part::{OpenPart, open};
@@ -55,7 +55,7 @@ impl PartEntry {
     }
 
     /// Whether the part can only be the one at `index` of `manifest`, whatever the others are.
-    pub(super) fn is_surely_at(&self, index: usize, manifest: &Manifest) -> bool {
+    pub(super) fn is_surely_at(&self, index: usize, manifest: &DatasetManifest) -> bool {
         let parts = manifest.parts.len();
         if parts == 1 && self.rows != manifest.row_count {
             return false;
@@ -131,14 +131,18 @@ impl Parts {
         let part = open_part(&self.store, &self.key, &self.names[index]).await?;
         if PartEntry::new(&part) != self.entries[index] {
             let why = "it was replaced while it was read";
-            return Err(incomplete(&self.key, why));
+            return Err(incomplete_error(&self.key, why));
         }
         Ok(Arc::new(part))
     }
 }
 
 /// Opens every part of a manifest and checks that together they are its dataset.
-pub(super) async fn open_parts(store: &Store, key: &str, manifest: &Manifest) -> Result<Parts> {
+pub(super) async fn open_parts(
+    store: &Store,
+    key: &str,
+    manifest: &DatasetManifest,
+) -> Result<Parts> {
     let opens = manifest
         .parts
         .iter()
@@ -175,7 +179,7 @@ pub(super) async fn open_parts(store: &Store, key: &str, manifest: &Manifest) ->
     if let Some(error) = damaged {
         return Err(error);
     }
-    let first = first.ok_or_else(|| incomplete(key, "its manifest lists no parts"))?;
+    let first = first.ok_or_else(|| incomplete_error(key, "its manifest lists no parts"))?;
     check_places(key, manifest, &entries)?;
     check_rows(key, manifest, &entries)?;
     Ok(Parts {
@@ -194,7 +198,7 @@ fn name_missing(key: &str, mut missing: Vec<(&str, Error)>) -> Error {
     }
     let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
     let why = format!("{} parts are missing: {names:?}", names.len());
-    incomplete(key, &why).with_source(missing.remove(0).1)
+    incomplete_error(key, &why).with_source(missing.remove(0).1)
 }
 
 /// Opens one part of a dataset's folder.
@@ -202,7 +206,9 @@ pub(super) async fn open_part(store: &Store, key: &str, name: &str) -> Result<Op
     let path = path::join(key, name);
     let opened = open(store, &path, TAIL_BYTES).await;
     opened.map_err(|e| match e.kind() {
-        ErrorKind::NotFound => incomplete(key, &format!("part {name:?} is missing")).with_source(e),
+        ErrorKind::NotFound => {
+            incomplete_error(key, &format!("part {name:?} is missing")).with_source(e)
+        }
         ErrorKind::PartCorrupted => e.context(format!("part {name:?}")).with_path(&path),
         _ => e,
     })
@@ -214,7 +220,7 @@ fn refuse(key: &str, name: &str, why: &str) -> Error {
 }
 
 /// The part, if it is of the write that the manifest tells of.
-fn check_write(key: &str, manifest: &Manifest, part: OpenPart) -> Result<OpenPart> {
+fn check_write(key: &str, manifest: &DatasetManifest, part: OpenPart) -> Result<OpenPart> {
     let seal = part.file.seal.as_ref();
     if seal.is_some_and(|seal| seal.identity.created_at != manifest.created_at_utc) {
         let message = format!(
@@ -227,7 +233,7 @@ fn check_write(key: &str, manifest: &Manifest, part: OpenPart) -> Result<OpenPar
 }
 
 /// Every part stands where it was written.
-fn check_places(key: &str, manifest: &Manifest, entries: &[PartEntry]) -> Result<()> {
+fn check_places(key: &str, manifest: &DatasetManifest, entries: &[PartEntry]) -> Result<()> {
     let mut before: Option<&Place> = None;
     for (index, (name, entry)) in manifest.parts.iter().zip(entries).enumerate() {
         let Some(place) = &entry.place else {
@@ -265,14 +271,14 @@ fn check_places(key: &str, manifest: &Manifest, entries: &[PartEntry]) -> Result
     }
 }
 
-fn check_rows(key: &str, manifest: &Manifest, entries: &[PartEntry]) -> Result<()> {
+fn check_rows(key: &str, manifest: &DatasetManifest, entries: &[PartEntry]) -> Result<()> {
     let found: u128 = entries.iter().map(|entry| u128::from(entry.rows)).sum();
     if found == u128::from(manifest.row_count) {
         return Ok(());
     }
     let said = manifest.row_count;
     let why = format!("its parts hold {found} rows, the manifest says {said}");
-    Err(incomplete(key, &why))
+    Err(incomplete_error(key, &why))
 }
 
 fn check_schema(key: &str, first: &PartFile, part: &OpenPart) -> Result<()> {
@@ -287,7 +293,7 @@ fn check_schema(key: &str, first: &PartFile, part: &OpenPart) -> Result<()> {
 pub(super) async fn check_part(
     store: &Store,
     key: &str,
-    (manifest, index): (&Manifest, usize),
+    (manifest, index): (&DatasetManifest, usize),
     part: &OpenPart,
     known: Option<&PartIndex>,
 ) -> Result<()> {

@@ -3,7 +3,7 @@
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::folder::part_matches;
-use super::incomplete;
+use super::incomplete_error;
 use super::intent::IntendedPart;
 use super::steps::{CONCURRENT_PARTS, Steps};
 use crate::error::{Error, Result};
@@ -70,7 +70,7 @@ async fn is_available(steps: &Steps<'_, '_>, part: &IntendedPart) -> Result<bool
     if part.is_inline() || part.staged.is_intact(&steps.store, part.bytes).await? {
         return Ok(true);
     }
-    match part.moved_from(steps.lease.key) {
+    match part.moved_upload_target(steps.lease.key) {
         Some(begun_for) => part_matches(&steps.store, begun_for, &steps.lease.id, part).await,
         None => Ok(false),
     }
@@ -98,6 +98,6 @@ pub(super) async fn unavailable_part(
             "part {:?} of the write is neither staged nor published; prepare it again",
             part.name
         );
-        incomplete(steps.lease.key, &why)
+        incomplete_error(steps.lease.key, &why)
     }))
 }

@@ -3,11 +3,11 @@
 use futures::{StreamExt, stream};
 
 use super::folder::part_matches;
-use super::incomplete;
+use super::incomplete_error;
 use super::intent::IntendedPart;
-use super::lease::Sent;
-use super::steps::{CONCURRENT_PARTS, MAX_ADAPTIONS, MAX_REFUSALS, StepError, Steps};
-use super::steps::{is_refused, list, remove_version};
+use super::lease::RequestOutcome;
+use super::steps::{CONCURRENT_PARTS, MAX_REFUSALS, MAX_STEP_ATTEMPTS, StepError, Steps};
+use super::steps::{is_refused, list_dataset_folder, remove_version};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Condition, is_transient};
 
@@ -19,7 +19,7 @@ impl Steps<'_, '_> {
         let all_inline = parts.iter().all(IntendedPart::is_inline);
         let (moved, direct): (Vec<_>, Vec<_>) = parts
             .iter()
-            .partition(|part| part.moved_from(key).is_some());
+            .partition(|part| part.moved_upload_target(key).is_some());
         for chunk in direct.chunks(CONCURRENT_PARTS) {
             let published = chunk.iter().map(|part| async move {
                 let target = self.path(&part.name);
@@ -48,7 +48,7 @@ impl Steps<'_, '_> {
         let name = target.rsplit('/').next().unwrap_or_default();
         let mut e_tag = self.folder.e_tag(name).map(str::to_owned);
         let mut failures = 0;
-        for _ in 0..MAX_ADAPTIONS {
+        for _ in 0..MAX_STEP_ATTEMPTS {
             self.lease.check().await?;
             let sent = self.send_part(part, target, e_tag.as_deref(), all_inline);
             let error = match sent.await {
@@ -69,7 +69,7 @@ impl Steps<'_, '_> {
                 continue;
             }
             // Something came late: under our intent it is replaced like what was listed.
-            let folder = list(self.lease, &self.store).await?;
+            let folder = list_dataset_folder(self.lease, &self.store).await?;
             let there = folder.e_tag(name).map(str::to_owned);
             failures += u32::from(is_transient(&error) && there == e_tag);
             if failures == MAX_REFUSALS {
@@ -77,13 +77,13 @@ impl Steps<'_, '_> {
             }
             e_tag = there;
         }
-        Err(self.overtaken().into())
+        Err(self.concurrent_publish_error().into())
     }
 
     /// Publishes an upload that was begun for another name, which it takes first. The copy names its version, and that
     /// is gone when the lease ends, so that a copy that comes late finds nothing.
     async fn publish_moved(&self, part: &IntendedPart) -> Result<(), StepError> {
-        let Some(begun_for) = part.moved_from(self.lease.key) else {
+        let Some(begun_for) = part.moved_upload_target(self.lease.key) else {
             return Ok(());
         };
         let (target, id) = (self.path(&part.name), &self.lease.id);
@@ -100,7 +100,7 @@ impl Steps<'_, '_> {
         }
         self.lease.check().await?;
         let e_tag = self.store.head(begun_for).await?.e_tag;
-        let condition = self.lease.unchanged(e_tag.as_deref());
+        let condition = self.lease.unchanged_condition(e_tag.as_deref());
         Ok(remove_version(&self.store, begun_for, &condition).await?)
     }
 
@@ -112,13 +112,13 @@ impl Steps<'_, '_> {
     ) -> Result<(), StepError> {
         let mut there = self.folder.e_tag(&part.name).map(str::to_owned);
         let mut failures = 0;
-        for _ in 0..MAX_ADAPTIONS {
+        for _ in 0..MAX_STEP_ATTEMPTS {
             self.lease.check().await?;
             let source = match self.store.head(from).await {
                 Err(e) if e.kind() == ErrorKind::NotFound => return Err(self.part_gone(part, e)),
                 source => source?.e_tag.unwrap_or_default(),
             };
-            let condition = self.lease.unchanged(there.as_deref());
+            let condition = self.lease.unchanged_condition(there.as_deref());
             let copied = self.store.copy_version(from, &source, target, &condition);
             let error = match copied.await {
                 Ok(()) => return Ok(()),
@@ -132,15 +132,15 @@ impl Steps<'_, '_> {
             if failures == MAX_REFUSALS {
                 return Err(error.into());
             }
-            let folder = list(self.lease, &self.store).await?;
+            let folder = list_dataset_folder(self.lease, &self.store).await?;
             there = folder.e_tag(&part.name).map(str::to_owned);
         }
-        Err(self.overtaken().into())
+        Err(self.concurrent_publish_error().into())
     }
 
     fn part_gone(&self, part: &IntendedPart, cause: Error) -> StepError {
         let why = format!("part {:?} of the write is gone", part.name);
-        StepError::PartGone(incomplete(self.lease.key, &why).with_source(cause))
+        StepError::PartMissing(incomplete_error(self.lease.key, &why).with_source(cause))
     }
 
     async fn send_part(
@@ -151,7 +151,7 @@ impl Steps<'_, '_> {
         all_inline: bool,
     ) -> Result<()> {
         let condition = if part.is_inline() || self.lease.conditions.complete {
-            self.lease.unchanged(e_tag)
+            self.lease.unchanged_condition(e_tag)
         } else {
             // An upload's identity works once.
             Condition::Always
@@ -159,13 +159,13 @@ impl Steps<'_, '_> {
         // A PUT of a name that was not there would hold again after a delete, and one over an old part after the old
         // dataset was put back, which happens where staged parts are missing.
         if part.is_inline() && (condition == Condition::Absent || !all_inline) {
-            let sent = self.lease.bounded(|store| {
+            let sent = self.lease.send_bounded(|store| {
                 let condition = condition.clone();
                 async move { part.staged.publish_if(&store, target, &condition).await }
             });
             return match sent.await? {
-                Sent::Done(_) => Ok(()),
-                Sent::Unknown(error) => {
+                RequestOutcome::Done(_) => Ok(()),
+                RequestOutcome::Unknown(error) => {
                     self.lease.drain().await?;
                     Err(error.with_kind(ErrorKind::Unavailable))
                 }

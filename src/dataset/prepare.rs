@@ -4,7 +4,7 @@ use arrow_array::RecordBatchReader;
 
 use super::intent::Intent;
 use super::register::read_intent;
-use super::{Layout, StagedPart, Write};
+use super::{DatasetWrite, Layout, StagedPart};
 use crate::error::Result;
 use crate::parquet::seal::Identity;
 use crate::parquet::writer::WritePlan;
@@ -15,13 +15,13 @@ use crate::store::{Store, path};
 
 /// How a task of a write differs from the others.
 #[derive(Debug, Clone, Copy)]
-pub struct Task {
+pub struct WriteTask {
     /// Orders the parts of different tasks.
     pub number: u64,
     /// Threads that encode.
     pub threads: usize,
     /// The caller holds the whole input in memory.
-    pub resident: bool,
+    pub input_in_memory: bool,
     /// Make a part also when there are no rows.
     pub keep_empty: bool,
     /// Another process publishes.
@@ -31,15 +31,15 @@ pub struct Task {
 /// Encodes `input` into staged parts. After an error nothing is left.
 pub async fn prepare(
     store: &Store,
-    write: &Write,
-    task: Task,
+    write: &DatasetWrite,
+    task: WriteTask,
     input: Box<dyn RecordBatchReader + Send>,
 ) -> Result<Vec<StagedPart>> {
     let tag = task.shared.then(|| write.shared_tag());
     let staging = Staging::new(store, tag, write.options.memory_limit_bytes);
-    let plan = plan(write, task, &*input, staging.memory_bytes())?;
+    let plan = build_write_plan(write, task, &*input, staging.memory_bytes())?;
     let (named, place) = (write.clone(), store.clone());
-    let targets = Box::new(move |index| target(&place, &named, task, index));
+    let targets = Box::new(move |index| target_path(&place, &named, task, index));
     let files = stage(store, staging, plan, input, targets).await?;
     let count = files.len() as u64;
     let numbered = files.into_iter().zip(0..);
@@ -55,7 +55,7 @@ pub async fn prepare(
 }
 
 /// The final name where it is known already: an upload can become only what it was begun for.
-fn target(store: &Store, write: &Write, task: Task, index: usize) -> String {
+fn target_path(store: &Store, write: &DatasetWrite, task: WriteTask, index: usize) -> String {
     let one_each = write.options.rows_per_file.is_none();
     let number = match (write.layout, task.shared) {
         (Layout::Single, _) | (Layout::Numbered, false) => Some(index),
@@ -64,14 +64,14 @@ fn target(store: &Store, write: &Write, task: Task, index: usize) -> String {
         (Layout::Numbered, true) => None,
     };
     match number {
-        Some(number) => path::join(&write.key, &write.layout.name(number)),
+        Some(number) => path::join(&write.key, &write.layout.part_name(number)),
         None => temp_path_in(store, &write.key, &write.shared_tag()),
     }
 }
 
-fn plan(
-    write: &Write,
-    task: Task,
+fn build_write_plan(
+    write: &DatasetWrite,
+    task: WriteTask,
     input: &dyn RecordBatchReader,
     sink_bytes: usize,
 ) -> Result<WritePlan> {
@@ -84,7 +84,7 @@ fn plan(
     };
     let mut plan = WritePlan::new(input.schema(), write.options.clone(), identity)?;
     plan.threads = task.threads;
-    plan.resident = task.resident;
+    plan.resident = task.input_in_memory;
     plan.keep_empty = task.keep_empty;
     plan.sink_bytes = sink_bytes;
     Ok(plan)
@@ -92,8 +92,8 @@ fn plan(
 
 /// Removes the parts of a write that will not be published. Where an interrupted publish of the write may still
 /// need them they stay: who settles it removes what it does not use.
-pub async fn abort(store: &Store, write: &Write, parts: &[StagedPart]) {
-    match is_intended(store, write).await {
+pub async fn abort(store: &Store, write: &DatasetWrite, parts: &[StagedPart]) {
+    match has_intent(store, write).await {
         Ok(false) => discard_parts(store, parts).await,
         Ok(true) => log::info!(
             "{}: an interrupted publish may need the parts of the write",
@@ -104,7 +104,7 @@ pub async fn abort(store: &Store, write: &Write, parts: &[StagedPart]) {
 }
 
 /// Whether the intent that is there is the write's.
-async fn is_intended(store: &Store, write: &Write) -> Result<bool> {
+async fn has_intent(store: &Store, write: &DatasetWrite) -> Result<bool> {
     if !store.capabilities().conditional {
         return Ok(false);
     }
@@ -123,8 +123,8 @@ pub(super) async fn discard_parts(store: &Store, parts: &[StagedPart]) {
 
 /// Removes the hidden objects of every task of a write that no interrupted publish needs. Uploads stay until a
 /// clean or the bucket's lifecycle rule ends them.
-pub async fn abort_all(store: &Store, write: &Write) -> Result<()> {
-    if is_intended(store, write).await? {
+pub async fn abort_all(store: &Store, write: &DatasetWrite) -> Result<()> {
+    if has_intent(store, write).await? {
         return Ok(());
     }
     let prefix = format!("{TEMP_PREFIX}{}-", write.shared_tag());

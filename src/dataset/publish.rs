@@ -12,16 +12,18 @@
 
 use std::collections::BTreeMap;
 
-use super::acquire::{ClaimFate, wait_until_gone};
-use super::activity::{Replaced, remember_replaced, replaced_by};
-use super::folder::{FolderState, is_part_name, is_sealed, listed_parts};
-use super::intent::{IntendedPart, Intent, Operation, Phase};
-use super::lease::Lease;
+use super::acquire::{ClaimStatus, wait_until_intent_removed};
+use super::activity::{ReplacedManifest, record_replaced_manifest, replaced_manifest};
+use super::folder::{FolderState, is_part_name, is_sealed, read_listed_parts};
+use super::intent::{IntendedPart, Intent, IntentOperation, Phase};
+use super::lease::PublishLease;
 use super::part_locations::unavailable_part;
 use super::recover::{acquire, heal, publish_in_order};
 use super::roll_back::{discard_staged, roll_back};
 use super::steps::{Publication, StepError, Steps};
-use super::{MANIFEST, Manifest, StagedPart, Write, already_exists, prepare, without_cas};
+use super::{
+    DatasetManifest, DatasetWrite, MANIFEST, StagedPart, already_exists_error, prepare, without_cas,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Store, path};
 
@@ -32,17 +34,19 @@ use crate::store::{Store, path};
 /// been replaced since is [`ErrorKind::Fenced`].
 pub async fn publish(
     store: &Store,
-    write: &Write,
+    write: &DatasetWrite,
     mut parts: Vec<StagedPart>,
     schema_hash: &str,
-) -> Result<Manifest> {
+) -> Result<DatasetManifest> {
     parts.sort_by_key(|p| (p.task, p.sequence));
     if let Err(error) = check_parts(&write.key, &parts) {
         prepare::abort(store, write, &parts).await;
         return Err(error);
     }
-    let names: Vec<String> = (0..parts.len()).map(|i| write.layout.name(i)).collect();
-    let manifest = Manifest {
+    let names: Vec<String> = (0..parts.len())
+        .map(|i| write.layout.part_name(i))
+        .collect();
+    let manifest = DatasetManifest {
         dataset_key: write.key.clone(),
         parts: names.clone(),
         row_count: parts.iter().map(|p| p.rows).sum(),
@@ -70,13 +74,13 @@ pub async fn publish(
     }
     let claim = Intent::claim(
         write.write_id,
-        Operation::Write {
+        IntentOperation::Write {
             overwrite: write.overwrite,
             manifest: manifest.to_json(),
             parts: publication.parts.clone(),
         },
     );
-    let fate = ClaimFate::default();
+    let fate = ClaimStatus::default();
     let staged = StagedParts::new(store, parts, &fate);
     let lease = match Box::pin(acquire(store, &write.key, &claim, &fate)).await {
         Ok(acquired) => acquired.lease,
@@ -87,7 +91,7 @@ pub async fn publish(
     };
     staged.leave_to_intent();
     lease
-        .keep(Box::pin(publish_under(&lease, &publication)))
+        .run_with_heartbeat(Box::pin(publish_under(&lease, &publication)))
         .await?;
     Ok(manifest)
 }
@@ -97,17 +101,17 @@ pub async fn publish(
 struct StagedParts<'a> {
     store: &'a Store,
     parts: Vec<StagedPart>,
-    fate: &'a ClaimFate,
+    fate: &'a ClaimStatus,
 }
 
 impl<'a> StagedParts<'a> {
-    fn new(store: &'a Store, parts: Vec<StagedPart>, fate: &'a ClaimFate) -> Self {
+    fn new(store: &'a Store, parts: Vec<StagedPart>, fate: &'a ClaimStatus) -> Self {
         Self { store, parts, fate }
     }
 
     async fn abort_unless_claimed(mut self) {
         let parts = std::mem::take(&mut self.parts);
-        if !self.fate.may_be_there() {
+        if !self.fate.may_exist() {
             prepare::discard_parts(self.store, &parts).await;
         }
     }
@@ -119,7 +123,7 @@ impl<'a> StagedParts<'a> {
 
 impl Drop for StagedParts<'_> {
     fn drop(&mut self) {
-        if self.parts.is_empty() || self.fate.may_be_there() {
+        if self.parts.is_empty() || self.fate.may_exist() {
             return;
         }
         let (store, parts) = (self.store.clone(), std::mem::take(&mut self.parts));
@@ -168,7 +172,7 @@ enum Ended {
     Refused(Error),
 }
 
-async fn publish_under(lease: &Lease<'_>, publication: &Publication) -> Result<()> {
+async fn publish_under(lease: &PublishLease<'_>, publication: &Publication) -> Result<()> {
     let mut changed = false;
     match carry_out(lease, publication, &mut changed).await {
         Ok(Ended::Published) => {
@@ -196,14 +200,14 @@ async fn publish_under(lease: &Lease<'_>, publication: &Publication) -> Result<(
 }
 
 /// Removes what is staged, if the lease is still ours.
-async fn discard(lease: &Lease<'_>, parts: &[IntendedPart]) {
+async fn discard(lease: &PublishLease<'_>, parts: &[IntendedPart]) {
     if lease.check().await.is_ok() {
         discard_staged(lease, parts).await;
     }
 }
 
 async fn carry_out(
-    lease: &Lease<'_>,
+    lease: &PublishLease<'_>,
     publication: &Publication,
     changed: &mut bool,
 ) -> Result<Ended> {
@@ -214,10 +218,10 @@ async fn carry_out(
         return Ok(Ended::Published);
     }
     if marked && !publication.overwrite {
-        return Ok(Ended::Refused(already_exists(lease.key)));
+        return Ok(Ended::Refused(already_exists_error(lease.key)));
     }
     let there = steps.folder.e_tag(MANIFEST);
-    if !is_ours && replaced_by(&lease.id).is_outdated(there) {
+    if !is_ours && replaced_manifest(&lease.id).is_outdated(there) {
         let message = "this write was published before, and another dataset has replaced it since";
         return Ok(Ended::Refused(
             Error::new(ErrorKind::Fenced, message).with_path(lease.key),
@@ -233,10 +237,10 @@ async fn carry_out(
     {
         return Ok(Ended::Refused(error));
     }
-    remember_replaced(&lease.id, there);
+    record_replaced_manifest(&lease.id, there);
     *changed = true;
     if marked {
-        let base = steps.base().await?;
+        let base = steps.read_base().await?;
         let phase = if is_single {
             Phase::Single
         } else {
@@ -251,7 +255,7 @@ async fn carry_out(
     }
     match publish_in_order(&mut steps, publication, is_single).await {
         Ok(()) => Ok(Ended::Published),
-        Err(StepError::PartGone(error)) => {
+        Err(StepError::PartMissing(error)) => {
             roll_back(&mut steps, publication).await?;
             Ok(Ended::Refused(error))
         }
@@ -272,7 +276,7 @@ async fn is_manifest_of(steps: &Steps<'_, '_>, publication: &Publication) -> Res
     let is_staged = publication.parts.iter().any(|part| !part.is_inline());
     let may_be = (is_staged && !publication.overwrite)
         || lease.was_resent
-        || replaced_by(&lease.id) != Replaced::Never;
+        || replaced_manifest(&lease.id) != ReplacedManifest::NotYet;
     let listed = steps.folder.files.get(MANIFEST);
     if !may_be || listed.is_none_or(|file| file.bytes != publication.manifest.len() as u64) {
         return Ok(false);
@@ -288,7 +292,7 @@ fn is_single(steps: &Steps<'_, '_>, publication: &Publication) -> bool {
     let folder = &steps.folder;
     let mut parts = folder.files.keys().filter(|name| is_part_name(name));
     folder.is_marked()
-        && part.moved_from(steps.lease.key).is_none()
+        && part.moved_upload_target(steps.lease.key).is_none()
         && folder.e_tag(MANIFEST).is_some()
         && !folder.has_foreign_parts()
         && parts.next() == Some(&part.name)
@@ -308,7 +312,7 @@ async fn file_of_others(steps: &Steps<'_, '_>, publication: &Publication) -> Res
             continue;
         }
         if listed.is_none() {
-            listed = Some(listed_parts(&steps.store, key).await?);
+            listed = Some(read_listed_parts(&steps.store, key).await?);
         }
         if listed.as_ref().is_some_and(|listed| listed.contains(name)) {
             continue;
@@ -325,8 +329,12 @@ async fn file_of_others(steps: &Steps<'_, '_>, publication: &Publication) -> Res
 
 /// After the lease was lost: another settles this publish. It is acknowledged if its dataset is there
 /// once no intent of its is.
-async fn settle_lost(lease: &Lease<'_>, publication: &Publication, error: Error) -> Result<()> {
-    wait_until_gone(lease).await?;
+async fn settle_lost(
+    lease: &PublishLease<'_>,
+    publication: &Publication,
+    error: Error,
+) -> Result<()> {
+    wait_until_intent_removed(lease).await?;
     let folder = FolderState::list(lease.store, lease.key).await?;
     if folder.is_marked() && publication.has_manifest(lease).await? {
         return Ok(());

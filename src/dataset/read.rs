@@ -11,10 +11,10 @@ use object_store::GetOptions;
 
 use super::open::{Parts, open_parts};
 use super::recover::recover;
-use super::{INTENT, MANIFEST, Manifest, SUCCESS, incomplete};
+use super::{DatasetManifest, INTENT, MANIFEST, SUCCESS, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::projection::Projection;
-use crate::part::{Group, OpenPart, read_groups};
+use crate::part::{OpenPart, RowGroupSelection, read_groups};
 use crate::store::{Store, path};
 
 /// How often a read starts over because the dataset was replaced meanwhile.
@@ -39,12 +39,12 @@ pub struct Table {
 /// A manifest and the bytes it was read from, to be compared later.
 #[derive(Debug)]
 pub(super) struct Seen {
-    pub(super) manifest: Manifest,
+    pub(super) manifest: DatasetManifest,
     bytes: Bytes,
 }
 
 /// Reads `manifest.json`.
-pub async fn read_manifest(store: &Store, key: &str) -> Result<Manifest> {
+pub async fn read_manifest(store: &Store, key: &str) -> Result<DatasetManifest> {
     super::check_key(key)?;
     load_manifest(store, key).await.map(|seen| seen.manifest)
 }
@@ -61,7 +61,7 @@ async fn load_manifest(store: &Store, key: &str) -> Result<Seen> {
         }
         _ => e,
     })?;
-    let parsed = Manifest::from_json(&bytes).and_then(|m| m.check_parts().map(|()| m));
+    let parsed = DatasetManifest::from_json(&bytes).and_then(|m| m.check_parts().map(|()| m));
     let manifest = parsed.map_err(|e| e.with_path(&path).context(format!("dataset {key:?}")))?;
     Ok(Seen { manifest, bytes })
 }
@@ -85,17 +85,17 @@ pub(super) async fn settle(store: &Store, key: &str) -> Result<Seen> {
         } else if !store.is_file(&path::join(key, INTENT)).await?
             && !store.is_file(&success).await?
         {
-            return Err(incomplete(key, "its _SUCCESS marker is missing"));
+            return Err(incomplete_error(key, "its _SUCCESS marker is missing"));
         }
         wait_or_finish(store, key).await?;
     }
-    Err(incomplete(key, "it is replaced again and again"))
+    Err(incomplete_error(key, "it is replaced again and again"))
 }
 
 /// Waits for a publish that is under way, or finishes it.
 async fn wait_or_finish(store: &Store, key: &str) -> Result<()> {
     recover(store, key).await.map_err(|e| match e.kind() {
-        ErrorKind::PermissionDenied | ErrorKind::CapabilityNotSupported => incomplete(
+        ErrorKind::PermissionDenied | ErrorKind::CapabilityNotSupported => incomplete_error(
             key,
             "its last write was interrupted and this store may not finish it",
         )
@@ -135,7 +135,7 @@ pub(super) async fn unchanged(store: &Store, key: &str, seen: &Seen) -> Result<b
 pub(super) async fn with_snapshot<T, F>(
     store: &Store,
     key: &str,
-    mut work: impl FnMut(Manifest, Parts) -> F,
+    mut work: impl FnMut(DatasetManifest, Parts) -> F,
 ) -> Result<T>
 where
     F: Future<Output = Result<T>>,
@@ -161,7 +161,10 @@ where
         log::debug!("the dataset at {key} was replaced while it was read; starting over");
         store.clock().sleep(RESTART_PAUSE).await;
     }
-    Err(incomplete(key, "it is replaced faster than it can be read"))
+    Err(incomplete_error(
+        key,
+        "it is replaced faster than it can be read",
+    ))
 }
 
 /// Reads the dataset; `columns` in the order asked for, fields of structs by dots.
@@ -185,7 +188,7 @@ async fn read_parts(store: &Store, parts: Parts, columns: Option<&[String]>) -> 
             .buffered(CONCURRENT_OPENS)
             .try_collect()
             .await?;
-        let groups: Vec<Group> = open
+        let groups: Vec<RowGroupSelection> = open
             .into_iter()
             .flat_map(|part| groups_of(&part, &projection))
             .collect();
@@ -202,13 +205,13 @@ async fn read_parts(store: &Store, parts: Parts, columns: Option<&[String]>) -> 
     })
 }
 
-fn groups_of(part: &OpenPart, projection: &Projection) -> Vec<Group> {
+fn groups_of(part: &OpenPart, projection: &Projection) -> Vec<RowGroupSelection> {
     let part = Arc::new(part.with_file(projection.select(&part.file)));
     let groups = 0..part.file.metadata().num_row_groups();
-    let group = |index| Group {
+    let group = |index| RowGroupSelection {
         part: Arc::clone(&part),
         index,
-        roots: Arc::clone(&projection.roots),
+        projection: Arc::clone(&projection.roots),
         rows: None,
     };
     groups.map(group).collect()

@@ -15,23 +15,23 @@
 //!
 //! What cannot be finished stays for readers, and is replaced by the next overwrite or delete.
 
-use super::acquire::{ClaimFate, Turn, Waiter};
-use super::folder::manifest_bytes;
-use super::intent::{Intent, Operation, Phase};
-use super::lease::Lease;
+use super::acquire::{ClaimStatus, LeaseState, LeaseWaiter};
+use super::folder::read_manifest_bytes;
+use super::intent::{Intent, IntentOperation, Phase};
+use super::lease::PublishLease;
 use super::open::open_parts;
 use super::part_locations::PartLocations;
 use super::removal::settle_delete;
 use super::roll_back::{discard_staged, put_back, remove_published, roll_back, stuck};
 use super::steps::{Publication, StepError, Steps};
-use super::{Manifest, SUCCESS, incomplete};
+use super::{DatasetManifest, SUCCESS, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Store, is_transient};
 
 /// A lease on the folder for a claim of our own.
 #[derive(Debug)]
 pub(super) struct Acquired<'a> {
-    pub(super) lease: Lease<'a>,
+    pub(super) lease: PublishLease<'a>,
     /// Whether another's intent was settled first.
     pub(super) after_another: bool,
 }
@@ -42,22 +42,22 @@ pub(super) async fn acquire<'a>(
     store: &'a Store,
     key: &'a str,
     claim: &Intent,
-    fate: &'a ClaimFate,
+    fate: &'a ClaimStatus,
 ) -> Result<Acquired<'a>> {
-    let mut waiter = Waiter::new(store, key, fate);
+    let mut waiter = LeaseWaiter::new(store, key, fate);
     let mut after_another = false;
     loop {
-        let lease = match waiter.turn(Some(claim)).await? {
-            Turn::Ours(lease) => {
+        let lease = match waiter.acquire_lease(Some(claim)).await? {
+            LeaseState::Acquired(lease) => {
                 return Ok(Acquired {
                     lease,
                     after_another,
                 });
             }
-            Turn::Abandoned(lease) => lease,
-            Turn::Vacant => continue,
+            LeaseState::Abandoned(lease) => lease,
+            LeaseState::Vacant => continue,
         };
-        let error = match lease.keep(Box::pin(settle(&lease))).await {
+        let error = match lease.run_with_heartbeat(Box::pin(settle(&lease))).await {
             Ok(Settled::Stuck(error)) => error,
             Ok(Settled::Ended) => {
                 after_another = true;
@@ -68,21 +68,24 @@ pub(super) async fn acquire<'a>(
             Err(e) => unfinished(key, e),
         };
         let replaces = match &claim.operation {
-            Operation::Write { overwrite, .. } => *overwrite,
-            Operation::Delete => true,
-            Operation::Heal => false,
+            IntentOperation::Write { overwrite, .. } => *overwrite,
+            IntentOperation::Delete => true,
+            IntentOperation::Heal => false,
         };
         let left = lease.intent().await;
         // An earlier publish of the same write has come further than a claim.
         if !replaces || left.id == claim.id {
             return Err(error);
         }
-        if lease.keep(Box::pin(put_back(&lease, &left))).await {
+        if lease
+            .run_with_heartbeat(Box::pin(put_back(&lease, &left)))
+            .await
+        {
             after_another = true;
             continue;
         }
         log::warn!("{error}; it is replaced");
-        if let Operation::Write { parts, .. } = &left.operation {
+        if let IntentOperation::Write { parts, .. } = &left.operation {
             discard_staged(&lease, parts).await;
         }
         match lease.replace(claim).await {
@@ -104,12 +107,14 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
         let message = "an interrupted publish cannot be finished through this store";
         return Err(Error::new(ErrorKind::CapabilityNotSupported, message).with_path(key));
     }
-    let fate = ClaimFate::default();
-    let turn = Waiter::new(store, key, &fate).turn(None).await?;
-    let Turn::Abandoned(lease) = turn else {
+    let fate = ClaimStatus::default();
+    let turn = LeaseWaiter::new(store, key, &fate)
+        .acquire_lease(None)
+        .await?;
+    let LeaseState::Abandoned(lease) = turn else {
         return Ok(());
     };
-    match lease.keep(Box::pin(settle(&lease))).await {
+    match lease.run_with_heartbeat(Box::pin(settle(&lease))).await {
         Ok(Settled::Ended) => Ok(()),
         Ok(Settled::Stuck(error)) => Err(error),
         // Another settles it.
@@ -117,7 +122,10 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
         Err(e) if is_transient(&e) || e.kind() == ErrorKind::PermissionDenied => Err(e),
         Err(e) => {
             let left = lease.intent().await;
-            if lease.keep(Box::pin(put_back(&lease, &left))).await {
+            if lease
+                .run_with_heartbeat(Box::pin(put_back(&lease, &left)))
+                .await
+            {
                 return Ok(());
             }
             Err(unfinished(key, e))
@@ -126,7 +134,7 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
 }
 
 fn unfinished(key: &str, cause: Error) -> Error {
-    incomplete(
+    incomplete_error(
         key,
         &format!("its last write was interrupted and cannot be finished ({cause})"),
     )
@@ -143,16 +151,16 @@ pub(super) enum Settled {
 }
 
 /// Settles the intent that the lease holds.
-pub(super) async fn settle(lease: &Lease<'_>) -> Result<Settled> {
+pub(super) async fn settle(lease: &PublishLease<'_>) -> Result<Settled> {
     let intent = lease.intent().await;
     let settled = match intent.operation {
-        Operation::Heal => Settled::Ended,
-        Operation::Delete => {
+        IntentOperation::Heal => Settled::Ended,
+        IntentOperation::Delete => {
             let deleted = settle_delete(lease, intent.phase, &intent.base).await;
             after_doubt(lease, deleted).await?;
             Settled::Ended
         }
-        Operation::Write {
+        IntentOperation::Write {
             overwrite,
             ref manifest,
             ref parts,
@@ -172,7 +180,7 @@ pub(super) async fn settle(lease: &Lease<'_>) -> Result<Settled> {
 }
 
 async fn settle_write(
-    lease: &Lease<'_>,
+    lease: &PublishLease<'_>,
     intent: &Intent,
     publication: &Publication,
 ) -> Result<Settled> {
@@ -182,7 +190,7 @@ async fn settle_write(
     if marked && is_ours {
         return Ok(Settled::Ended);
     }
-    let is_base = steps.base().await?.manifest == intent.base.manifest;
+    let is_base = steps.read_base().await?.manifest == intent.base.manifest;
     let parts = PartLocations::find(&steps, &publication.parts).await?;
     let begun = parts.published > 0 || is_ours;
     match intent.phase {
@@ -199,7 +207,7 @@ async fn settle_write(
             let keeps_marker = phase == Phase::Single && marked;
             match publish_in_order(&mut steps, publication, keeps_marker).await {
                 Ok(()) => Ok(Settled::Ended),
-                Err(StepError::PartGone(error)) => {
+                Err(StepError::PartMissing(error)) => {
                     roll_back(&mut steps, publication).await?;
                     log::warn!("{error}; the dataset is as it was before");
                     Ok(Settled::Ended)
@@ -223,7 +231,7 @@ async fn settle_write(
 }
 
 /// The error of a step; a folder that a late request of ours may have hit is looked after first.
-async fn after_doubt(lease: &Lease<'_>, step: Result<(), StepError>) -> Result<()> {
+async fn after_doubt(lease: &PublishLease<'_>, step: Result<(), StepError>) -> Result<()> {
     match step {
         Ok(()) => Ok(()),
         Err(StepError::MarkerInDoubt(error)) => {
@@ -232,12 +240,12 @@ async fn after_doubt(lease: &Lease<'_>, step: Result<(), StepError>) -> Result<(
             }
             Err(error)
         }
-        Err(StepError::PartGone(error) | StepError::Other(error)) => Err(error),
+        Err(StepError::PartMissing(error) | StepError::Other(error)) => Err(error),
     }
 }
 
 /// Removes what is staged; the intent is released after that, so that no upload is completed late.
-async fn drop_write(lease: &Lease<'_>, publication: &Publication) -> Result<Settled> {
+async fn drop_write(lease: &PublishLease<'_>, publication: &Publication) -> Result<Settled> {
     discard_staged(lease, &publication.parts).await;
     Ok(Settled::Ended)
 }
@@ -268,16 +276,16 @@ pub(super) async fn publish_in_order(
 /// Looks after a folder in which a request of ours may have been carried out too late: puts back the
 /// marker of a whole dataset, and removes one that stands alone.
 pub(super) async fn heal(store: &Store, key: &str) -> Result<()> {
-    let claim = Intent::claim(store.clock().new_id(), Operation::Heal);
-    let fate = ClaimFate::default();
+    let claim = Intent::claim(store.clock().new_id(), IntentOperation::Heal);
+    let fate = ClaimStatus::default();
     let acquired = acquire(store, key, &claim, &fate).await?;
     let lease = &acquired.lease;
-    let healed = lease.keep(async {
+    let healed = lease.run_with_heartbeat(async {
         let steps = Steps::begin(lease).await?;
-        let manifest = manifest_bytes(store, key).await?;
+        let manifest = read_manifest_bytes(store, key).await?;
         match (steps.folder.is_marked(), manifest) {
             (false, Some(bytes)) => {
-                let Ok(manifest) = Manifest::from_json(&bytes) else {
+                let Ok(manifest) = DatasetManifest::from_json(&bytes) else {
                     return Ok(());
                 };
                 let parts = open_parts(store, key, &manifest).await;
@@ -287,7 +295,7 @@ pub(super) async fn heal(store: &Store, key: &str) -> Result<()> {
                 }
             }
             (true, None) => match steps.remove_marker(steps.folder.e_tag(SUCCESS)).await {
-                Ok(()) | Err(StepError::MarkerInDoubt(_) | StepError::PartGone(_)) => {}
+                Ok(()) | Err(StepError::MarkerInDoubt(_) | StepError::PartMissing(_)) => {}
                 Err(StepError::Other(e)) => return Err(e),
             },
             _ => {}

@@ -43,92 +43,92 @@ pub(super) async fn read_intent(store: &Store, key: &str) -> Result<Option<Store
 
 /// Writes `intent` over the version `e_tag`; gives the new version and when it was sent, or None where
 /// another version is there.
-pub(super) async fn replace(
+pub(super) async fn replace_intent(
     store: &Store,
     key: &str,
     e_tag: &str,
     intent: &Intent,
 ) -> Result<Option<(String, Duration)>> {
     let condition = Condition::Matches(e_tag.to_owned());
-    let mut writing = Writing::new(store, key, intent);
+    let mut writing = IntentWriter::new(store, key, intent);
     loop {
         match writing.send(&condition).await? {
-            Answer::Written(version) => return Ok(Some(version)),
-            Answer::Found(stored) if stored.e_tag == e_tag => {}
-            Answer::Found(_) | Answer::Missing => return Ok(None),
+            IntentPutResult::Written(version) => return Ok(Some(version)),
+            IntentPutResult::Other(stored) if stored.e_tag == e_tag => {}
+            IntentPutResult::Other(_) | IntentPutResult::Missing => return Ok(None),
         }
-        writing.wait().await?;
+        writing.wait_before_resend().await?;
     }
 }
 
 /// What is there after a conditional write of an intent.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum IntentPutResult {
     /// One of our own writings: its version, and when it was sent.
     Written((String, Duration)),
     /// Something else.
-    Found(StoredIntent),
+    Other(StoredIntent),
     /// Nothing.
     Missing,
 }
 
 /// One intent on its way to the store, sent as often as it takes, each time with a new nonce.
 #[derive(Debug)]
-pub(super) struct Writing<'a> {
+pub(super) struct IntentWriter<'a> {
     store: &'a Store,
     key: &'a str,
     intent: &'a Intent,
-    sent: Vec<(String, Duration)>,
+    sends: Vec<(String, Duration)>,
     /// Whether one of them may land yet.
-    open: bool,
+    may_land: bool,
     error: Option<Error>,
 }
 
-impl<'a> Writing<'a> {
+impl<'a> IntentWriter<'a> {
     pub(super) fn new(store: &'a Store, key: &'a str, intent: &'a Intent) -> Self {
         Self {
             store,
             key,
             intent,
-            sent: Vec::new(),
-            open: false,
+            sends: Vec::new(),
+            may_land: false,
             error: None,
         }
     }
 
     /// Whether a request may still land, so that the intent may be there later.
-    pub(super) fn is_open(&self) -> bool {
-        self.open
+    pub(super) fn may_land(&self) -> bool {
+        self.may_land
     }
 
     /// Whether it was sent more than once.
     pub(super) fn was_resent(&self) -> bool {
-        self.sent.len() > 1
+        self.sends.len() > 1
     }
 
     /// Sends the intent once and says what is there. An error: it is not known, or the store refused.
-    pub(super) async fn send(&mut self, condition: &Condition) -> Result<Answer> {
+    pub(super) async fn send(&mut self, condition: &Condition) -> Result<IntentPutResult> {
         let path = path::join(self.key, INTENT);
         let clock = self.store.clock();
         let (nonce, bytes) = self.intent.to_bytes(clock.new_id());
         let sent_at = clock.monotonic();
-        self.sent.push((nonce, sent_at));
+        self.sends.push((nonce, sent_at));
         // The layer below would send the same bytes again.
         let once = self.store.with_send_limit(SendLimit {
             deadline: None,
             once: true,
         });
-        let was_open = std::mem::replace(&mut self.open, true);
+        let was_open = std::mem::replace(&mut self.may_land, true);
         match once.put_if(&path, bytes, condition).await {
             Ok(put) => {
                 if let Some(e_tag) = put.e_tag {
-                    self.open = was_open;
-                    return Ok(Answer::Written((e_tag, sent_at)));
+                    self.may_land = was_open;
+                    return Ok(IntentPutResult::Written((e_tag, sent_at)));
                 }
             }
             Err(e) if is_transient(&e) => self.error = Some(e),
             Err(e) => {
-                self.open = was_open;
+                self.may_land = was_open;
                 let refused = matches!(e.kind(), ErrorKind::Conflict | ErrorKind::AlreadyExists);
                 if !refused && !was_open && e.kind() != ErrorKind::NotFound {
                     return Err(e);
@@ -136,32 +136,32 @@ impl<'a> Writing<'a> {
                 self.error = Some(e);
             }
         }
-        self.look().await
+        self.read_back().await
     }
 
-    async fn look(&self) -> Result<Answer> {
+    async fn read_back(&self) -> Result<IntentPutResult> {
         let Some(stored) = read_intent(self.store, self.key).await? else {
-            return Ok(Answer::Missing);
+            return Ok(IntentPutResult::Missing);
         };
         let ours = Intent::parse(self.key, &stored.bytes)
             .ok()
             .filter(|found| found.id == self.intent.id && found.owner == self.intent.owner);
-        let sent = self.sent.iter();
+        let sent = self.sends.iter();
         let writing = ours.and_then(|found| {
             sent.clone()
                 .find(|(nonce, _)| *nonce == found.nonce)
                 .map(|(_, sent_at)| *sent_at)
         });
         Ok(match writing {
-            Some(sent_at) => Answer::Written((stored.e_tag, sent_at)),
-            None => Answer::Found(stored),
+            Some(sent_at) => IntentPutResult::Written((stored.e_tag, sent_at)),
+            None => IntentPutResult::Other(stored),
         })
     }
 
     /// Before another send; an error when there were enough.
-    pub(super) async fn wait(&mut self) -> Result<()> {
-        let sends = u32::try_from(self.sent.len()).unwrap_or(MAX_SENDS);
-        let waited = self.sent.first().map_or(Duration::ZERO, |(_, first)| {
+    pub(super) async fn wait_before_resend(&mut self) -> Result<()> {
+        let sends = u32::try_from(self.sends.len()).unwrap_or(MAX_SENDS);
+        let waited = self.sends.first().map_or(Duration::ZERO, |(_, first)| {
             self.store.clock().monotonic().saturating_sub(*first)
         });
         // A store that throttles may do so for a while.

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashSet};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::ObjectMeta;
 
-use super::intent::{Base, Phase};
-use super::lease::Lease;
+use super::intent::{BaseVersions, Phase};
+use super::lease::PublishLease;
 use super::steps::{CONCURRENT_PARTS, StepError, Steps, remove_version};
 use super::{INTENT, MANIFEST, SUCCESS, delete, is_reserved};
 use crate::error::{Error, ErrorKind, Result};
@@ -17,12 +17,12 @@ const MAX_ROUNDS: u32 = 20;
 
 /// Settles a delete that was left behind.
 pub(super) async fn settle_delete(
-    lease: &Lease<'_>,
+    lease: &PublishLease<'_>,
     phase: Phase,
-    base: &Base,
+    base: &BaseVersions,
 ) -> Result<(), StepError> {
     let steps = Steps::begin(lease).await?;
-    let manifest = steps.base().await?.manifest;
+    let manifest = steps.read_base().await?.manifest;
     let is_base = manifest.is_none() || manifest == base.manifest;
     if phase == Phase::Claim || !is_base {
         return Ok(());
@@ -32,7 +32,7 @@ pub(super) async fn settle_delete(
 }
 
 /// Every file below the folder but the intent, as it was while the lease was ours.
-pub(super) async fn files_below(lease: &Lease<'_>) -> Result<Vec<ObjectMeta>> {
+pub(super) async fn files_below(lease: &PublishLease<'_>) -> Result<Vec<ObjectMeta>> {
     let intent = path::join(lease.key, INTENT);
     let mut files = lease.store.list(lease.key).await?;
     let is_intent = |meta: &&ObjectMeta| meta.location.as_ref() == intent;
@@ -40,7 +40,7 @@ pub(super) async fn files_below(lease: &Lease<'_>) -> Result<Vec<ObjectMeta>> {
         .iter()
         .find(is_intent)
         .and_then(|meta| meta.e_tag.clone());
-    if !lease.is_version(version.as_deref()).await {
+    if !lease.is_own_version(version.as_deref()).await {
         lease.rewrite(|_| ()).await?;
     }
     files.retain(|meta| meta.location.as_ref() != intent);
@@ -136,7 +136,8 @@ async fn remove_files(steps: &Steps<'_, '_>, files: &[ObjectMeta]) -> Result<()>
     for chunk in files.chunks(CONCURRENT_PARTS) {
         lease.check().await?;
         let removals = chunk.iter().map(|meta| async move {
-            let condition = lease.unchanged(Some(meta.e_tag.as_deref().unwrap_or_default()));
+            let condition =
+                lease.unchanged_condition(Some(meta.e_tag.as_deref().unwrap_or_default()));
             remove_version(&steps.store, meta.location.as_ref(), &condition).await
         });
         stream::iter(removals)

@@ -1,16 +1,16 @@
 //! Puts the dataset that was there before back where a publish cannot be finished.
 
-use super::intent::{IntendedPart, Intent, Operation, Phase};
-use super::lease::Lease;
+use super::intent::{IntendedPart, Intent, IntentOperation, Phase};
+use super::lease::PublishLease;
 use super::part_locations::{PartLocations, is_published};
 use super::steps::{Publication, Steps};
-use super::{MANIFEST, incomplete};
+use super::{MANIFEST, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Puts the old dataset back after a publish that cannot be finished, where that has replaced nothing; false where it
 /// has, or that cannot be done either.
-pub(super) async fn put_back(lease: &Lease<'_>, left: &Intent) -> bool {
-    let Operation::Write {
+pub(super) async fn put_back(lease: &PublishLease<'_>, left: &Intent) -> bool {
+    let IntentOperation::Write {
         overwrite,
         manifest,
         parts,
@@ -57,7 +57,7 @@ pub(super) async fn roll_back(steps: &mut Steps<'_, '_>, publication: &Publicati
     lease.check().await?;
     discard_staged(lease, &publication.parts).await;
     check_discarded(steps, &publication.parts).await?;
-    steps.list_again().await?;
+    steps.refresh_folder().await?;
     let parts = PartLocations::find(steps, &publication.parts).await?;
     match intent.phase {
         Phase::Claim => remove_published(steps, publication).await,
@@ -85,7 +85,7 @@ async fn check_discarded(steps: &Steps<'_, '_>, parts: &[IntendedPart]) -> Resul
 
 /// Whether what the intent replaces is still there, but for its marker.
 async fn is_whole(steps: &Steps<'_, '_>, intent: &Intent) -> Result<bool> {
-    let (now, base) = (steps.base().await?, &intent.base);
+    let (now, base) = (steps.read_base().await?, &intent.base);
     let mut parts = base.parts.iter();
     Ok(now.manifest == base.manifest && parts.all(|(name, tag)| now.parts.get(name) == Some(tag)))
 }
@@ -107,7 +107,7 @@ pub(super) async fn remove_published(
     steps.remove_listed(&names).await
 }
 
-pub(super) async fn discard_staged(lease: &Lease<'_>, parts: &[IntendedPart]) {
+pub(super) async fn discard_staged(lease: &PublishLease<'_>, parts: &[IntendedPart]) {
     for part in parts {
         if let Err(e) = part.staged.discard(lease.store).await {
             log::warn!("a staged part of {} could not be removed: {e}", lease.key);
@@ -117,7 +117,7 @@ pub(super) async fn discard_staged(lease: &Lease<'_>, parts: &[IntendedPart]) {
 
 pub(super) fn stuck(key: &str, missing: Option<&str>) -> Error {
     let missing = missing.unwrap_or_default();
-    incomplete(
+    incomplete_error(
         key,
         &format!(
             "its last write was interrupted after it had replaced some parts, and part {missing:?} of it is gone; \

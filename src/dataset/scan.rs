@@ -11,12 +11,12 @@ use arrow_schema::SchemaRef;
 
 use super::open::{PartIndex, Parts, check_part, open_part, open_parts};
 use super::read::{Seen, settle, unchanged, was_at_rest};
-use super::{Manifest, check_key, incomplete};
+use super::{DatasetManifest, check_key, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::Cancel;
 use crate::parquet::decode::{Chunks, GroupStream};
 use crate::parquet::projection::Projection;
-use crate::part::{BatchSender, OpenPart, Scan, blocking};
+use crate::part::{BatchSender, BatchStream, OpenPart, run_blocking};
 use crate::store::Store;
 
 /// A row group with more than this is fetched only when the one before it has been read.
@@ -38,7 +38,7 @@ impl OpenDataset {
     }
 
     /// Streams the rows; within a runtime.
-    pub fn scan(self, columns: Option<&[String]>) -> Result<Scan> {
+    pub fn scan(self, columns: Option<&[String]>) -> Result<BatchStream> {
         start(self, columns)
     }
 }
@@ -61,11 +61,14 @@ pub async fn open(store: &Store, key: &str) -> Result<OpenDataset> {
             Err(_) => {}
         }
     }
-    Err(incomplete(key, "it is replaced faster than it can be read"))
+    Err(incomplete_error(
+        key,
+        "it is replaced faster than it can be read",
+    ))
 }
 
 /// Streams the dataset.
-pub async fn scan(store: &Store, key: &str, columns: Option<&[String]>) -> Result<Scan> {
+pub async fn scan(store: &Store, key: &str, columns: Option<&[String]>) -> Result<BatchStream> {
     open(store, key).await?.scan(columns)
 }
 
@@ -74,13 +77,13 @@ pub async fn scan(store: &Store, key: &str, columns: Option<&[String]>) -> Resul
 pub async fn scan_part(
     store: &Store,
     key: &str,
-    manifest: &Manifest,
+    manifest: &DatasetManifest,
     index: usize,
     columns: Option<&[String]>,
     known: Option<&PartIndex>,
-) -> Result<Scan> {
+) -> Result<BatchStream> {
     check_key(key)?;
-    let replaced = || incomplete(key, "it was replaced since its manifest was read");
+    let replaced = || incomplete_error(key, "it was replaced since its manifest was read");
     let seen = settle(store, key).await?;
     if seen.manifest != *manifest {
         return Err(replaced());
@@ -117,10 +120,14 @@ pub async fn scan_part(
 
 /// What each part of the dataset that `manifest` describes is, so that readers of single parts can tell
 /// whether they read the right one.
-pub async fn index_parts(store: &Store, key: &str, manifest: &Manifest) -> Result<PartIndex> {
+pub async fn index_parts(
+    store: &Store,
+    key: &str,
+    manifest: &DatasetManifest,
+) -> Result<PartIndex> {
     check_key(key)?;
     let seen = settle(store, key).await?;
-    let replaced = || incomplete(key, "it was replaced since its manifest was read");
+    let replaced = || incomplete_error(key, "it was replaced since its manifest was read");
     if seen.manifest != *manifest {
         return Err(replaced());
     }
@@ -133,7 +140,7 @@ pub async fn index_parts(store: &Store, key: &str, manifest: &Manifest) -> Resul
     }
 }
 
-fn start(dataset: OpenDataset, columns: Option<&[String]>) -> Result<Scan> {
+fn start(dataset: OpenDataset, columns: Option<&[String]>) -> Result<BatchStream> {
     let projection = Projection::new(&dataset.parts.first.file, columns)?;
     let schema = Arc::clone(&projection.schema);
     let job = Job {
@@ -141,7 +148,7 @@ fn start(dataset: OpenDataset, columns: Option<&[String]>) -> Result<Scan> {
         projection: Arc::new(projection),
     };
     let cancel = Cancel::default();
-    Ok(Scan::start(schema, &cancel, |sender| async move {
+    Ok(BatchStream::spawn(schema, &cancel, |sender| async move {
         let ended = job.run(&sender).await;
         job.explain(ended).await
     }))
@@ -200,7 +207,7 @@ impl Job {
 
     fn replaced(&self) -> Error {
         let why = "it was replaced while it was read; scan it again";
-        incomplete(&self.dataset.key, why)
+        incomplete_error(&self.dataset.key, why)
     }
 
     /// The row group after the last one that was given.
@@ -274,7 +281,7 @@ impl Job {
             };
             let (opening, part) = (source.take(), Arc::clone(part));
             let projection = Arc::clone(&self.projection);
-            let step = blocking(move || {
+            let step = run_blocking(move || {
                 let named = |e: Error| {
                     e.context(format!("part {:?}", part.path))
                         .with_path(&part.path)

@@ -12,10 +12,10 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::folder::{
-    FolderState, is_part_name, is_sealed, listed_parts, manifest_bytes, part_matches,
+    FolderState, is_part_name, is_sealed, part_matches, read_listed_parts, read_manifest_bytes,
 };
-use super::intent::{Base, IntendedPart};
-use super::lease::{Lease, Sent};
+use super::intent::{BaseVersions, IntendedPart};
+use super::lease::{PublishLease, RequestOutcome};
 use super::{MANIFEST, SUCCESS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::{TEMP_PREFIX, is_abandoned};
@@ -24,9 +24,9 @@ use crate::store::{Condition, Store, is_transient, path};
 /// Parts published, looked at or removed at once.
 pub(super) const CONCURRENT_PARTS: usize = 16;
 /// What one request deletes at most; a second one of a call would be a repetition.
-const BULK_DELETE: usize = 1000;
+const BULK_DELETE_KEYS: usize = 1000;
 /// How often a step is adapted to what came meanwhile.
-pub(super) const MAX_ADAPTIONS: u32 = 20;
+pub(super) const MAX_STEP_ATTEMPTS: u32 = 20;
 /// How often a request is sent that is refused although its condition holds (409 of a busy store).
 pub(super) const MAX_REFUSALS: u32 = 5;
 
@@ -34,7 +34,7 @@ pub(super) const MAX_REFUSALS: u32 = 5;
 #[derive(Debug)]
 pub(super) enum StepError {
     /// A staged part is gone, and not published either.
-    PartGone(Error),
+    PartMissing(Error),
     /// The lease was lost while the removal of the marker was under way: it may have hit a later dataset.
     MarkerInDoubt(Error),
     /// Anything else.
@@ -58,8 +58,8 @@ pub(super) struct Publication {
 impl Publication {
     /// Whether the manifest that is there is this write's. Two writes that were begun in the same
     /// microsecond have the same manifest; their parts differ.
-    pub(super) async fn has_manifest(&self, lease: &Lease<'_>) -> Result<bool> {
-        let bytes = manifest_bytes(lease.store, lease.key).await?;
+    pub(super) async fn has_manifest(&self, lease: &PublishLease<'_>) -> Result<bool> {
+        let bytes = read_manifest_bytes(lease.store, lease.key).await?;
         if bytes.as_ref() != Some(&self.manifest) {
             return Ok(false);
         }
@@ -76,7 +76,7 @@ impl Publication {
 /// What is carried out under a lease, and on what folder.
 #[derive(Debug)]
 pub(super) struct Steps<'l, 'a> {
-    pub(super) lease: &'l Lease<'a>,
+    pub(super) lease: &'l PublishLease<'a>,
     /// The store; local work on it keeps the lock.
     pub(super) store: Store,
     pub(super) folder: FolderState,
@@ -84,9 +84,9 @@ pub(super) struct Steps<'l, 'a> {
 
 impl<'l, 'a> Steps<'l, 'a> {
     /// Lists the folder, in which our version of the intent must be.
-    pub(super) async fn begin(lease: &'l Lease<'a>) -> Result<Self> {
-        let store = lease.held_store().await;
-        let folder = list(lease, &store).await?;
+    pub(super) async fn begin(lease: &'l PublishLease<'a>) -> Result<Self> {
+        let store = lease.locked_store().await;
+        let folder = list_dataset_folder(lease, &store).await?;
         Ok(Self {
             lease,
             store,
@@ -95,17 +95,17 @@ impl<'l, 'a> Steps<'l, 'a> {
     }
 
     /// Lists the folder again, after something was met that the last listing does not show.
-    pub(super) async fn list_again(&mut self) -> Result<()> {
-        self.folder = list(self.lease, &self.store).await?;
+    pub(super) async fn refresh_folder(&mut self) -> Result<()> {
+        self.folder = list_dataset_folder(self.lease, &self.store).await?;
         Ok(())
     }
 
     /// What is in the folder, to be told from what comes later.
-    pub(super) async fn base(&self) -> Result<Base> {
+    pub(super) async fn read_base(&self) -> Result<BaseVersions> {
         if !self.lease.is_lock() {
             return Ok(self.folder.base());
         }
-        let manifest = manifest_bytes(&self.store, self.lease.key).await?;
+        let manifest = read_manifest_bytes(&self.store, self.lease.key).await?;
         Ok(self.folder.base_by_content(manifest.as_deref()))
     }
 
@@ -117,19 +117,19 @@ impl<'l, 'a> Steps<'l, 'a> {
     pub(super) async fn remove_marker(&self, e_tag: Option<&str>) -> Result<(), StepError> {
         let path = self.path(SUCCESS);
         let condition = if self.lease.conditions.marker_versions {
-            self.lease.unchanged(e_tag)
+            self.lease.unchanged_condition(e_tag)
         } else {
             Condition::Always
         };
         let mut refusals = 0;
         loop {
-            let sent = self.lease.bounded(|store| {
+            let sent = self.lease.send_bounded(|store| {
                 let (path, condition) = (path.clone(), condition.clone());
                 async move { store.delete_if(&path, &condition).await }
             });
             match sent.await {
-                Ok(Sent::Done(_)) => return Ok(()),
-                Ok(Sent::Unknown(error)) => {
+                Ok(RequestOutcome::Done(_)) => return Ok(()),
+                Ok(RequestOutcome::Unknown(error)) => {
                     log::debug!("{path}: {error}; waiting until it can no longer be removed late");
                     if let Err(e) = self.lease.drain().await {
                         if e.kind() != ErrorKind::Fenced {
@@ -145,11 +145,11 @@ impl<'l, 'a> Steps<'l, 'a> {
                 }
                 // Another marker is there, so another publish is; or the store was busy with this one.
                 Err(e) if is_refused(&e) => {
-                    let folder = list(self.lease, &self.store).await?;
+                    let folder = list_dataset_folder(self.lease, &self.store).await?;
                     match folder.e_tag(SUCCESS) {
                         None => return Ok(()),
                         same if same == e_tag => {}
-                        Some(_) => return Err(self.overtaken().into()),
+                        Some(_) => return Err(self.concurrent_publish_error().into()),
                     }
                     refusals += 1;
                     if refusals == MAX_REFUSALS {
@@ -164,16 +164,16 @@ impl<'l, 'a> Steps<'l, 'a> {
     /// Puts the marker where there is none.
     pub(super) async fn put_marker(&self) -> Result<()> {
         let path = self.path(SUCCESS);
-        let condition = self.lease.unchanged(None);
+        let condition = self.lease.unchanged_condition(None);
         let mut refusals = 0;
         loop {
-            let sent = self.lease.bounded(|store| {
+            let sent = self.lease.send_bounded(|store| {
                 let (path, condition) = (path.clone(), condition.clone());
                 async move { store.put_if(&path, Bytes::new(), &condition).await }
             });
             match sent.await {
-                Ok(Sent::Done(_)) => return Ok(()),
-                Ok(Sent::Unknown(error)) => {
+                Ok(RequestOutcome::Done(_)) => return Ok(()),
+                Ok(RequestOutcome::Unknown(error)) => {
                     log::debug!("{path}: {error}; waiting until it can no longer come late");
                     self.lease.drain().await?;
                     if self.store.is_file(&path).await? {
@@ -198,15 +198,15 @@ impl<'l, 'a> Steps<'l, 'a> {
     /// Puts the marker in the place of the one that was listed.
     pub(super) async fn renew_marker(&self) -> Result<()> {
         let path = self.path(SUCCESS);
-        let condition = self.lease.unchanged(self.folder.e_tag(SUCCESS));
-        let sent = self.lease.bounded(|store| {
+        let condition = self.lease.unchanged_condition(self.folder.e_tag(SUCCESS));
+        let sent = self.lease.send_bounded(|store| {
             let (path, condition) = (path.clone(), condition.clone());
             async move { store.put_if(&path, Bytes::new(), &condition).await }
         });
         match sent.await {
-            Ok(Sent::Done(_)) => Ok(()),
-            Ok(Sent::Unknown(error)) => Err(error),
-            Err(e) if is_refused(&e) => Err(self.overtaken()),
+            Ok(RequestOutcome::Done(_)) => Ok(()),
+            Ok(RequestOutcome::Unknown(error)) => Err(error),
+            Err(e) if is_refused(&e) => Err(self.concurrent_publish_error()),
             Err(e) => Err(e),
         }
     }
@@ -219,11 +219,11 @@ impl<'l, 'a> Steps<'l, 'a> {
         base_was_marked: bool,
         overwrite: bool,
     ) -> Result<()> {
-        let strays = self.strays(parts, base_was_marked, overwrite).await?;
+        let strays = self.find_strays(parts, base_was_marked, overwrite).await?;
         self.remove_listed(&strays).await
     }
 
-    async fn strays(
+    async fn find_strays(
         &self,
         parts: &[IntendedPart],
         base_was_marked: bool,
@@ -249,7 +249,7 @@ impl<'l, 'a> Steps<'l, 'a> {
         let has_parts = names().any(|name| is_part_name(name));
         let ours_to_replace = base_was_marked || overwrite;
         let listed = if self.folder.has_foreign_parts() || (has_parts && !ours_to_replace) {
-            listed_parts(&self.store, key).await?
+            read_listed_parts(&self.store, key).await?
         } else {
             Vec::new()
         };
@@ -284,7 +284,7 @@ impl<'l, 'a> Steps<'l, 'a> {
             self.lease.check().await?;
             let removals = chunk.iter().map(|name| async move {
                 let path = self.path(name);
-                let condition = self.lease.unchanged(self.folder.e_tag(name));
+                let condition = self.lease.unchanged_condition(self.folder.e_tag(name));
                 remove_version(&self.store, &path, &condition).await
             });
             stream::iter(removals)
@@ -297,17 +297,17 @@ impl<'l, 'a> Steps<'l, 'a> {
 
     /// Where a DELETE has no condition: what is asked once is waited for.
     pub(super) async fn remove_bounded(&self, paths: &[String]) -> Result<()> {
-        for chunk in paths.chunks(BULK_DELETE) {
+        for chunk in paths.chunks(BULK_DELETE_KEYS) {
             let mut left = chunk.to_vec();
             let mut failures = 0;
             while !left.is_empty() {
-                let sent = self.lease.bounded(|store| {
+                let sent = self.lease.send_bounded(|store| {
                     let paths = left.clone();
                     async move { store.delete_all(&paths).await }
                 });
                 let error = match sent.await? {
-                    Sent::Done(()) => break,
-                    Sent::Unknown(error) => error,
+                    RequestOutcome::Done(()) => break,
+                    RequestOutcome::Unknown(error) => error,
                 };
                 failures += 1;
                 if failures == MAX_REFUSALS {
@@ -315,13 +315,13 @@ impl<'l, 'a> Steps<'l, 'a> {
                 }
                 log::debug!("{}: {error}", self.lease.key);
                 self.lease.drain().await?;
-                left = self.still_there(left).await?;
+                left = self.filter_existing(left).await?;
             }
         }
         Ok(())
     }
 
-    async fn still_there(&self, paths: Vec<String>) -> Result<Vec<String>> {
+    async fn filter_existing(&self, paths: Vec<String>) -> Result<Vec<String>> {
         let looks = paths.into_iter().map(|path| async move {
             let is_there = self.store.is_file(&path).await?;
             Ok::<_, Error>(is_there.then_some(path))
@@ -338,9 +338,9 @@ impl<'l, 'a> Steps<'l, 'a> {
         let path = self.path(MANIFEST);
         let mut e_tag = self.folder.e_tag(MANIFEST).map(str::to_owned);
         let mut failures = 0;
-        for _ in 0..MAX_ADAPTIONS {
+        for _ in 0..MAX_STEP_ATTEMPTS {
             self.lease.check().await?;
-            let condition = self.lease.unchanged(e_tag.as_deref());
+            let condition = self.lease.unchanged_condition(e_tag.as_deref());
             let error = match self.store.put_if(&path, manifest.clone(), &condition).await {
                 Ok(_) => return Ok(()),
                 Err(e) if is_transient(&e) || is_refused(&e) || e.kind() == ErrorKind::NotFound => {
@@ -348,12 +348,16 @@ impl<'l, 'a> Steps<'l, 'a> {
                 }
                 Err(e) => return Err(e),
             };
-            if manifest_bytes(&self.store, self.lease.key).await?.as_ref() == Some(manifest) {
+            if read_manifest_bytes(&self.store, self.lease.key)
+                .await?
+                .as_ref()
+                == Some(manifest)
+            {
                 return Ok(());
             }
-            let folder = list(self.lease, &self.store).await?;
+            let folder = list_dataset_folder(self.lease, &self.store).await?;
             if folder.is_marked() && !keeps_marker {
-                return Err(self.overtaken());
+                return Err(self.concurrent_publish_error());
             }
             failures += u32::from(is_transient(&error));
             if failures == 4 {
@@ -361,10 +365,10 @@ impl<'l, 'a> Steps<'l, 'a> {
             }
             e_tag = folder.e_tag(MANIFEST).map(str::to_owned);
         }
-        Err(self.overtaken())
+        Err(self.concurrent_publish_error())
     }
 
-    pub(super) fn overtaken(&self) -> Error {
+    pub(super) fn concurrent_publish_error(&self) -> Error {
         let message = "another publish changed the dataset meanwhile";
         Error::new(ErrorKind::Fenced, message).with_path(self.lease.key)
     }
@@ -398,9 +402,12 @@ pub(super) async fn remove_version(store: &Store, path: &str, condition: &Condit
     }
 }
 
-pub(super) async fn list(lease: &Lease<'_>, store: &Store) -> Result<FolderState> {
+pub(super) async fn list_dataset_folder(
+    lease: &PublishLease<'_>,
+    store: &Store,
+) -> Result<FolderState> {
     let folder = FolderState::list(store, lease.key).await?;
-    if !lease.is_lock() && !lease.is_version(folder.intent()).await {
+    if !lease.is_lock() && !lease.is_own_version(folder.intent_e_tag()).await {
         // The heartbeat may have written it anew since it was listed.
         lease.rewrite(|_| ()).await?;
         let folder = FolderState::list(store, lease.key).await?;

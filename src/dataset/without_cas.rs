@@ -11,9 +11,9 @@ use object_store::path::Path;
 use tokio::sync::Mutex;
 
 use super::folder::is_part_name;
-use super::lease::Timing;
+use super::lease::LeaseTiming;
 use super::steps::Publication;
-use super::{INTENT, MANIFEST, SUCCESS, already_exists, incomplete};
+use super::{INTENT, MANIFEST, SUCCESS, already_exists_error, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::TEMP_PREFIX;
 use crate::store::work_guard::with_guard;
@@ -32,7 +32,7 @@ pub(super) async fn delete(store: &Store, key: &str) -> Result<()> {
 /// Does `work` when no other work of this process on the folder goes on, be it in threads of a cancelled call.
 async fn alone<T>(store: &Store, key: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
     let folder = lock_of(store, &store.key(key)?);
-    let timeout = Timing::of(store).acquire_timeout();
+    let timeout = LeaseTiming::for_store(store).acquire_timeout();
     let guard = tokio::select! {
         biased;
         guard = folder.lock_owned() => guard,
@@ -66,7 +66,7 @@ async fn publish_now(store: &Store, key: &str, publication: &Publication) -> Res
         for part in &publication.parts {
             part.staged.discard(store).await?;
         }
-        return Err(already_exists(key));
+        return Err(already_exists_error(key));
     }
     for part in &publication.parts {
         if !part.is_inline() && !part.staged.is_intact(store, part.bytes).await? {
@@ -74,7 +74,7 @@ async fn publish_now(store: &Store, key: &str, publication: &Publication) -> Res
                 "part {:?} of the write is not staged; prepare it again",
                 part.name
             );
-            return Err(incomplete(key, &why));
+            return Err(incomplete_error(key, &why));
         }
     }
     let strays = strays(store, key, publication, marked).await?;
@@ -109,7 +109,7 @@ async fn strays(
     {
         return Ok(Vec::new());
     }
-    let old = super::folder::listed_parts(store, key).await?;
+    let old = super::folder::read_listed_parts(store, key).await?;
     let goes = |name: &str| {
         let kept = publication.parts.iter().any(|part| part.name == name);
         let is_old = is_part_name(name) || old.iter().any(|old| old == name);

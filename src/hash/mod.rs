@@ -2,7 +2,7 @@
 //!
 //! Source: FIPS 202.
 
-mod passenger;
+mod shared;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use keccak::Keccak;
 
-pub(crate) use self::passenger::SharedHasher;
+pub(crate) use self::shared::SharedHasher;
 
 /// Bytes of a block.
 const RATE_BYTES: usize = 136;

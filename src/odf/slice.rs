@@ -15,7 +15,7 @@ use crate::hash::SharedHasher;
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::Identity;
 use crate::parquet::writer::WritePlan;
-use crate::part::{blocking, discard, stage_hashed};
+use crate::part::{discard, run_blocking, stage_hashed};
 use crate::store::stage::{Staging, temp_path_in};
 use crate::table::{Table, over};
 
@@ -135,7 +135,7 @@ pub(super) async fn write_slice(
     };
     let tally = std::mem::take(&mut *locked(&tally));
     let named = async {
-        let (logical, latest) = blocking(move || tally.finish()).await?;
+        let (logical, latest) = run_blocking(move || tally.finish()).await?;
         let digest = file
             .sha3
             .ok_or_else(|| Error::other("a slice was not hashed"))?;

@@ -22,7 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hash::Sha3;
 use crate::parquet::default_threads;
 use crate::parquet::file::TAIL_BYTES;
-use crate::part::{blocking, open};
+use crate::part::{open, run_blocking};
 use crate::table::{Wanted, scan};
 
 /// Bytes of a file that are hashed at once.
@@ -234,7 +234,7 @@ impl Check {
                 return Err(damaged(format!("it ends after {at} bytes")));
             }
             at += bytes.len() as u64;
-            hasher = blocking(move || {
+            hasher = run_blocking(move || {
                 hasher.update(&bytes);
                 Ok(hasher)
             })
@@ -278,7 +278,7 @@ pub(super) async fn check_rows(
         let first = next;
         // So many rows there are not: the footer was checked.
         next = next.saturating_add(batch.num_rows() as u64);
-        digest = blocking(move || {
+        digest = run_blocking(move || {
             if !is_numbered(batch.column(column), first..next) {
                 let message = format!("its rows are not numbered from {first} on");
                 return Err(Error::new(ErrorKind::PartCorrupted, message));

@@ -163,7 +163,7 @@ impl View {
         let all = Wanted::default();
         let (schema, batches) = collected(&table, Arc::clone(&manifest), all).await?;
         let vocabulary = self.state.vocabulary.clone();
-        let left = crate::part::blocking(move || {
+        let left = crate::part::run_blocking(move || {
             let all = concat_batches(&schema, &batches);
             let all = all.map_err(|e| Error::other(e.to_string()).with_source(e))?;
             applied(&all, &vocabulary)

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 
-use super::blocking;
-use super::open::{OpenPart, Source};
+use super::open::{OpenPart, PartSource};
+use super::run_blocking;
 use crate::error::Result;
 use crate::parquet::decode::Chunks;
 use crate::store::Store;
@@ -24,26 +24,26 @@ pub(crate) const CONCURRENT_FETCHES: usize = 8;
 /// Some columns of a row group that are fetched together, so that they can be decoded while others
 /// are on their way.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) roots: Vec<usize>,
+pub(crate) struct ColumnFetch {
+    pub(crate) projection: Vec<usize>,
     /// What is fetched for them; nothing where the file is a local one.
-    runs: Vec<Range<u64>>,
+    ranges: Vec<Range<u64>>,
 }
 
 impl OpenPart {
     /// The columns `roots` of a row group in pieces.
-    pub(crate) fn pieces(&self, group: usize, roots: &[usize]) -> Vec<Piece> {
-        let Source::Store { tail, .. } = &self.source else {
-            let alone = |root: &usize| Piece {
-                roots: vec![*root],
-                runs: Vec::new(),
+    pub(crate) fn plan_fetches(&self, group: usize, projection: &[usize]) -> Vec<ColumnFetch> {
+        let PartSource::Store { tail, .. } = &self.source else {
+            let fetch_alone = |root: &usize| ColumnFetch {
+                projection: vec![*root],
+                ranges: Vec::new(),
             };
-            return roots.iter().map(alone).collect();
+            return projection.iter().map(fetch_alone).collect();
         };
-        let tail_at = self.file.length - tail.len() as u64;
-        let mut wanted = self.file.ranges(group, roots);
-        wanted.retain(|r| r.start < tail_at || r.end > self.file.length);
-        let extents = roots.iter().map(|root| {
+        let tail_start = self.file.length - tail.len() as u64;
+        let mut needed_ranges = self.file.ranges(group, projection);
+        needed_ranges.retain(|r| r.start < tail_start || r.end > self.file.length);
+        let extents = projection.iter().map(|root| {
             let ranges = self.file.ranges(group, &[*root]);
             let start = ranges.first().map_or(0, |r| r.start);
             (
@@ -51,28 +51,32 @@ impl OpenPart {
                 *root,
             )
         });
-        cut(extents.collect(), &coalesce(wanted))
+        plan_requests(extents.collect(), &coalesce(needed_ranges))
     }
 
     /// The chunks of a piece; none where the file is a local one.
-    pub(crate) async fn fetch_piece(&self, store: &Store, piece: &Piece) -> Result<Chunks> {
+    pub(crate) async fn fetch_columns(
+        &self,
+        store: &Store,
+        column_fetch: &ColumnFetch,
+    ) -> Result<Chunks> {
         let mut chunks = Chunks::new();
-        let Source::Store { e_tag, tail } = &self.source else {
+        let PartSource::Store { e_tag, tail } = &self.source else {
             return Ok(chunks);
         };
         chunks.push(self.file.length - tail.len() as u64, tail.clone());
         let mut requests = Vec::new();
-        for range in piece.runs.iter().flat_map(split) {
+        for range in column_fetch.ranges.iter().flat_map(split_range) {
             let request = store.get_range(&self.path, range, e_tag.as_deref());
             requests.push(request.boxed());
         }
         let mut fetched = stream::iter(requests).buffered(CONCURRENT_FETCHES);
-        for run in &piece.runs {
+        for range in &column_fetch.ranges {
             let mut bytes = Vec::new();
-            for _ in split(run) {
+            for _ in split_range(range) {
                 bytes.extend(fetched.try_next().await?);
             }
-            chunks.push(run.start, contiguous(bytes));
+            chunks.push(range.start, concat_chunks(bytes));
         }
         Ok(chunks)
     }
@@ -82,27 +86,27 @@ impl OpenPart {
         &self,
         store: &Store,
         group: usize,
-        roots: &[usize],
+        projection: &[usize],
     ) -> Result<Chunks> {
-        let pieces = self.pieces(group, roots);
+        let fetches = self.plan_fetches(group, projection);
         let mut requests = Vec::new();
-        for piece in &pieces {
-            requests.push(self.fetch_piece(store, piece).boxed());
+        for column_fetch in &fetches {
+            requests.push(self.fetch_columns(store, column_fetch).boxed());
         }
         let fetched: Vec<Chunks> = stream::iter(requests)
             .buffered(CONCURRENT_FETCHES)
             .try_collect()
             .await?;
         let mut chunks = Chunks::new();
-        for some in fetched {
-            chunks.absorb(some);
+        for fetched_chunks in fetched {
+            chunks.absorb(fetched_chunks);
         }
         Ok(chunks)
     }
 
     /// The chunks of one column from a local file.
     pub(crate) fn read_local(&self, group: usize, root: usize) -> Option<Result<Chunks>> {
-        let Source::Local(file) = &self.source else {
+        let PartSource::Local(file) = &self.source else {
             return None;
         };
         let read = || {
@@ -118,14 +122,14 @@ impl OpenPart {
     /// Some bytes of the file.
     pub(crate) async fn read_range(&self, store: &Store, range: Range<u64>) -> Result<Bytes> {
         match &self.source {
-            Source::Local(file) => {
+            PartSource::Local(file) => {
                 let file = Arc::clone(file);
-                blocking(move || file.read(&range)).await
+                run_blocking(move || file.read(&range)).await
             }
-            Source::Store { e_tag, tail } => {
-                let mut at_hand = Chunks::new();
-                at_hand.push(self.file.length - tail.len() as u64, tail.clone());
-                match at_hand.slice(&range) {
+            PartSource::Store { e_tag, tail } => {
+                let mut tail_chunks = Chunks::new();
+                tail_chunks.push(self.file.length - tail.len() as u64, tail.clone());
+                match tail_chunks.slice(&range) {
                     Some(bytes) => Ok(bytes),
                     None => store.get_range(&self.path, range, e_tag.as_deref()).await,
                 }
@@ -136,70 +140,72 @@ impl OpenPart {
 
 /// Groups columns, each with its extent in the file, into pieces of about one request, and gives
 /// each piece its share of `runs`.
-fn cut(mut extents: Vec<(Range<u64>, usize)>, runs: &[Range<u64>]) -> Vec<Piece> {
+fn plan_requests(mut extents: Vec<(Range<u64>, usize)>, ranges: &[Range<u64>]) -> Vec<ColumnFetch> {
     extents.sort_by_key(|(extent, _)| extent.start);
-    let mut cuts: Vec<(Range<u64>, Vec<usize>)> = Vec::new();
+    let mut requests: Vec<(Range<u64>, Vec<usize>)> = Vec::new();
     for (extent, root) in extents {
-        let joins = |so_far: &Range<u64>| {
-            let both = so_far.start..extent.end.max(so_far.end);
-            let in_one_run = runs
+        let can_join = |request_extent: &Range<u64>| {
+            let joined = request_extent.start..extent.end.max(request_extent.end);
+            let is_in_one_range = ranges
                 .iter()
-                .any(|r| r.start <= both.start && both.end <= r.end);
-            extent.start < so_far.end || (in_one_run && both.end - both.start <= FETCH_BYTES)
+                .any(|r| r.start <= joined.start && joined.end <= r.end);
+            extent.start < request_extent.end
+                || (is_in_one_range && joined.end - joined.start <= FETCH_BYTES)
         };
-        match cuts.last_mut() {
-            Some((so_far, roots)) if joins(so_far) => {
-                so_far.end = so_far.end.max(extent.end);
-                roots.push(root);
+        match requests.last_mut() {
+            Some((request_extent, projection)) if can_join(request_extent) => {
+                request_extent.end = request_extent.end.max(extent.end);
+                projection.push(root);
             }
-            _ => cuts.push((extent, vec![root])),
+            _ => requests.push((extent, vec![root])),
         }
     }
-    let share = |extent: &Range<u64>| -> Vec<Range<u64>> {
-        let both = runs
+    let clip_ranges = |extent: &Range<u64>| -> Vec<Range<u64>> {
+        let clipped = ranges
             .iter()
             .map(|r| r.start.max(extent.start)..r.end.min(extent.end));
-        both.filter(|r| r.start < r.end).collect()
+        clipped.filter(|r| r.start < r.end).collect()
     };
-    cuts.into_iter()
-        .map(|(extent, roots)| Piece {
-            roots,
-            runs: share(&extent),
+    requests
+        .into_iter()
+        .map(|(extent, projection)| ColumnFetch {
+            projection,
+            ranges: clip_ranges(&extent),
         })
         .collect()
 }
 
 /// Joins neighbouring ranges, sorted by start, as far as the bytes between them are worth it.
 fn coalesce(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    let wanted: u64 = ranges.iter().map(|r| r.end - r.start).sum();
-    let mut waste_left = wanted * MAX_WASTE_PERCENT / 100;
-    let mut runs: Vec<Range<u64>> = Vec::new();
+    let needed_bytes: u64 = ranges.iter().map(|r| r.end - r.start).sum();
+    let mut waste_budget_bytes = needed_bytes * MAX_WASTE_PERCENT / 100;
+    let mut coalesced: Vec<Range<u64>> = Vec::new();
     for range in ranges {
-        match runs.last_mut() {
-            Some(run) if range.start <= run.end => run.end = run.end.max(range.end),
-            Some(run) if range.start - run.end <= MAX_GAP_BYTES.min(waste_left) => {
-                waste_left -= range.start - run.end;
-                run.end = range.end;
+        match coalesced.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            Some(last) if range.start - last.end <= MAX_GAP_BYTES.min(waste_budget_bytes) => {
+                waste_budget_bytes -= range.start - last.end;
+                last.end = range.end;
             }
-            _ => runs.push(range),
+            _ => coalesced.push(range),
         }
     }
-    runs
+    coalesced
 }
 
-fn split(run: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
-    let (start, end) = (run.start, run.end);
-    let pieces = (end - start).div_ceil(FETCH_BYTES).max(1);
-    (0..pieces).map(move |i| {
+fn split_range(range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+    let (start, end) = (range.start, range.end);
+    let request_count = (end - start).div_ceil(FETCH_BYTES).max(1);
+    (0..request_count).map(move |i| {
         let from = start + i * FETCH_BYTES;
         from..(from + FETCH_BYTES).min(end)
     })
 }
 
-fn contiguous(mut pieces: Vec<Bytes>) -> Bytes {
-    match pieces.len() {
-        1 => pieces.swap_remove(0),
-        _ => pieces.concat().into(),
+fn concat_chunks(mut chunks: Vec<Bytes>) -> Bytes {
+    match chunks.len() {
+        1 => chunks.swap_remove(0),
+        _ => chunks.concat().into(),
     }
 }
 
@@ -221,39 +227,42 @@ mod tests {
 
     #[test]
     fn splits_without_loss() {
-        let run = 5..5 + 2 * FETCH_BYTES + 1;
-        let pieces: Vec<_> = split(&run).collect();
-        assert_eq!(pieces.len(), 3);
-        assert!(pieces.windows(2).all(|w| w[0].end == w[1].start));
-        assert_eq!((pieces[0].start, pieces[2].end), (run.start, run.end));
+        let range = 5..5 + 2 * FETCH_BYTES + 1;
+        let requests: Vec<_> = split_range(&range).collect();
+        assert_eq!(requests.len(), 3);
+        assert!(requests.windows(2).all(|w| w[0].end == w[1].start));
+        assert_eq!(
+            (requests[0].start, requests[2].end),
+            (range.start, range.end)
+        );
     }
 
     #[test]
     fn cuts_between_columns() {
-        let run = 0..FETCH_BYTES + 30;
+        let range = 0..FETCH_BYTES + 30;
         let small = vec![(10..20, 1), (0..10, 0), (20..FETCH_BYTES, 2)];
         let all: Vec<_> = small
             .into_iter()
-            .chain([(FETCH_BYTES..run.end, 3)])
+            .chain([(FETCH_BYTES..range.end, 3)])
             .collect();
-        let pieces = cut(all, std::slice::from_ref(&run));
-        assert_eq!(pieces.len(), 2);
+        let fetches = plan_requests(all, std::slice::from_ref(&range));
+        assert_eq!(fetches.len(), 2);
         assert_eq!(
-            (&pieces[0].roots, &pieces[1].roots),
+            (&fetches[0].projection, &fetches[1].projection),
             (&vec![0, 1, 2], &vec![3])
         );
-        let runs: Vec<_> = pieces.iter().flat_map(|p| p.runs.clone()).collect();
-        assert_eq!(runs, [0..FETCH_BYTES, FETCH_BYTES..run.end]);
+        let ranges: Vec<_> = fetches.iter().flat_map(|p| p.ranges.clone()).collect();
+        assert_eq!(ranges, [0..FETCH_BYTES, FETCH_BYTES..range.end]);
     }
 
     #[test]
     fn columns_that_overlap_stay_together_and_those_at_hand_are_not_fetched() {
-        let runs = [0..5, 8..10];
-        let pieces = cut(vec![(0..10, 0), (5..8, 1), (100..200, 2)], &runs);
-        assert_eq!(pieces[0].roots, [0, 1]);
-        assert_eq!(pieces[0].runs, runs);
+        let ranges = [0..5, 8..10];
+        let fetches = plan_requests(vec![(0..10, 0), (5..8, 1), (100..200, 2)], &ranges);
+        assert_eq!(fetches[0].projection, [0, 1]);
+        assert_eq!(fetches[0].ranges, ranges);
         assert_eq!(
-            (pieces[1].roots.as_slice(), pieces[1].runs.len()),
+            (fetches[1].projection.as_slice(), fetches[1].ranges.len()),
             (&[2][..], 0)
         );
     }

@@ -12,9 +12,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 
 /// Descriptors that are kept by all files of the process together; a process may have as few as 256.
-const MAX_KEPT_FILES: usize = 64;
+const MAX_CACHED_FILES: usize = 64;
 
-static KEPT_FILES: AtomicUsize = AtomicUsize::new(0);
+static CACHED_FILES: AtomicUsize = AtomicUsize::new(0);
 
 /// A file and which version of it.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct LocalFile {
     store: Store,
     path: String,
     version: Option<String>,
-    kept: Option<KeptFile>,
+    cached: Option<CachedFile>,
 }
 
 impl LocalFile {
@@ -33,15 +33,15 @@ impl LocalFile {
             store: store.clone(),
             path: path.to_owned(),
             version: meta.e_tag,
-            kept: KeptFile::keep(file),
+            cached: CachedFile::try_new(file),
         };
         Ok((opened, meta.size))
     }
 
     /// Some bytes of the file. An error where it was replaced and is not open any more.
     pub(super) fn read(&self, range: &Range<u64>) -> Result<Bytes> {
-        if let Some(kept) = &self.kept {
-            return self.read_from(&kept.0, range);
+        if let Some(cached) = &self.cached {
+            return self.read_from(&cached.0, range);
         }
         let (file, meta) = open_file(&self.store, &self.path)?;
         if meta.e_tag != self.version {
@@ -73,20 +73,20 @@ fn open_file(store: &Store, path: &str) -> Result<(File, ObjectMeta)> {
 
 /// A descriptor that counts.
 #[derive(Debug)]
-struct KeptFile(File);
+struct CachedFile(File);
 
-impl KeptFile {
-    fn keep(file: File) -> Option<Self> {
-        let room = |kept: usize| (kept < MAX_KEPT_FILES).then_some(kept + 1);
-        KEPT_FILES
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
+impl CachedFile {
+    fn try_new(file: File) -> Option<Self> {
+        let increment = |count: usize| (count < MAX_CACHED_FILES).then_some(count + 1);
+        CACHED_FILES
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment)
             .ok()
             .map(|_before| Self(file))
     }
 }
 
-impl Drop for KeptFile {
+impl Drop for CachedFile {
     fn drop(&mut self) {
-        KEPT_FILES.fetch_sub(1, Ordering::Relaxed);
+        CACHED_FILES.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -9,14 +9,14 @@ mod stage;
 mod verify;
 
 pub(crate) use self::open::{OpenPart, open};
-pub(crate) use self::read::{Group, Reader, read_groups};
+pub(crate) use self::read::{RowGroupReader, RowGroupSelection, read_groups};
 pub(crate) use self::scan::BatchSender;
-pub use self::scan::Scan;
+pub use self::scan::BatchStream;
 pub(crate) use self::stage::{StagedFile, discard, stage, stage_hashed};
 use crate::error::{Error, Result};
 
 /// Runs blocking work off the async threads; a panic becomes an error.
-pub(crate) async fn blocking<T: Send + 'static>(
+pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     tokio::task::spawn_blocking(work)

@@ -7,8 +7,8 @@ use arrow_array::ArrayRef;
 use bytes::Bytes;
 use object_store::{GetOptions, GetRange};
 
-use super::blocking;
 use super::local::LocalFile;
+use super::run_blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::decode::{Chunks, decode_rows};
 use crate::parquet::file::{Opened, PartFile, TAIL_BYTES};
@@ -19,12 +19,12 @@ use crate::store::Store;
 pub(crate) struct OpenPart {
     pub(crate) path: String,
     pub(crate) file: PartFile,
-    pub(crate) source: Source,
+    pub(crate) source: PartSource,
 }
 
 /// Where a part's bytes come from.
 #[derive(Debug, Clone)]
-pub(crate) enum Source {
+pub(crate) enum PartSource {
     /// A file on this machine.
     Local(Arc<LocalFile>),
     /// Requests for this version; the end of the object is here already, if it holds column chunks.
@@ -52,8 +52,8 @@ impl OpenPart {
     /// About how many bytes it takes in memory.
     pub(crate) fn memory_bytes(&self) -> usize {
         let tail = match &self.source {
-            Source::Local(_) => 0,
-            Source::Store { tail, .. } => tail.len(),
+            PartSource::Local(_) => 0,
+            PartSource::Store { tail, .. } => tail.len(),
         };
         tail + self.file.memory_bytes()
     }
@@ -67,26 +67,28 @@ impl OpenPart {
         fetched: &Chunks,
         rows: Option<&Range<usize>>,
     ) -> Result<Vec<ArrayRef>> {
-        let named = |e: Error| {
+        let with_part_context = |e: Error| {
             e.context(format!("part {:?}", self.path))
                 .with_path(&self.path)
         };
         match self.read_local(group, root) {
-            None => decode_rows(&self.file, group, root, fetched, rows).map_err(named),
-            Some(chunks) => decode_rows(&self.file, group, root, &chunks?, rows).map_err(named),
+            None => decode_rows(&self.file, group, root, fetched, rows).map_err(with_part_context),
+            Some(chunks) => {
+                decode_rows(&self.file, group, root, &chunks?, rows).map_err(with_part_context)
+            }
         }
     }
 }
 
 async fn open_local(store: &Store, path: &str) -> Result<OpenPart> {
     let (store, path) = (store.clone(), path.to_owned());
-    blocking(move || {
+    run_blocking(move || {
         let (file, length) = LocalFile::open(&store, &path)?;
-        let mut wanted = TAIL_BYTES.min(length);
+        let mut tail_bytes = TAIL_BYTES.min(length);
         loop {
-            let tail = file.read(&(length - wanted..length))?;
+            let tail = file.read(&(length - tail_bytes..length))?;
             match PartFile::open(&tail, length)? {
-                Opened::NeedTail(more) if more > wanted => wanted = more,
+                Opened::NeedTail(more) if more > tail_bytes => tail_bytes = more,
                 Opened::NeedTail(_) => {
                     return Err(
                         Error::new(ErrorKind::PartCorrupted, "the footer is incomplete")
@@ -97,7 +99,7 @@ async fn open_local(store: &Store, path: &str) -> Result<OpenPart> {
                     return Ok(OpenPart {
                         path,
                         file: *opened,
-                        source: Source::Local(Arc::new(file)),
+                        source: PartSource::Local(Arc::new(file)),
                     });
                 }
             }
@@ -107,15 +109,16 @@ async fn open_local(store: &Store, path: &str) -> Result<OpenPart> {
 }
 
 async fn open_remote(store: &Store, path: &str, tail_bytes: u64) -> Result<OpenPart> {
-    let mut wanted = tail_bytes;
+    let mut requested_bytes = tail_bytes;
     let mut e_tag: Option<String> = None;
     loop {
-        let (tail, length, found) = read_tail(store, path, wanted, e_tag.as_deref()).await?;
-        let asked = tail.clone();
-        let opened = blocking(move || PartFile::open(&asked, length)).await?;
-        e_tag = found;
+        let (tail, length, current_e_tag) =
+            read_tail(store, path, requested_bytes, e_tag.as_deref()).await?;
+        let tail_clone = tail.clone();
+        let opened = run_blocking(move || PartFile::open(&tail_clone, length)).await?;
+        e_tag = current_e_tag;
         match opened {
-            Opened::NeedTail(more) if more > tail.len() as u64 => wanted = more,
+            Opened::NeedTail(more) if more > tail.len() as u64 => requested_bytes = more,
             Opened::NeedTail(_) => {
                 return Err(
                     Error::new(ErrorKind::PartCorrupted, "the footer is incomplete")
@@ -123,13 +126,13 @@ async fn open_remote(store: &Store, path: &str, tail_bytes: u64) -> Result<OpenP
                 );
             }
             Opened::Ready(file) => {
-                let tail_at = length - tail.len() as u64;
-                let has_chunks = file.chunks_end() > tail_at;
+                let tail_start = length - tail.len() as u64;
+                let has_chunks = file.chunks_end() > tail_start;
                 let tail = if has_chunks { tail } else { Bytes::new() };
                 return Ok(OpenPart {
                     path: path.to_owned(),
                     file: *file,
-                    source: Source::Store { e_tag, tail },
+                    source: PartSource::Store { e_tag, tail },
                 });
             }
         }
@@ -140,14 +143,14 @@ async fn open_remote(store: &Store, path: &str, tail_bytes: u64) -> Result<OpenP
 async fn read_tail(
     store: &Store,
     path: &str,
-    wanted: u64,
+    requested_bytes: u64,
     e_tag: Option<&str>,
 ) -> Result<(Bytes, u64, Option<String>)> {
     let range = if store.capabilities().suffix_ranges {
-        GetRange::Suffix(wanted)
+        GetRange::Suffix(requested_bytes)
     } else {
         let size = store.head(path).await?.size;
-        GetRange::Offset(size.saturating_sub(wanted))
+        GetRange::Offset(size.saturating_sub(requested_bytes))
     };
     let options = GetOptions::new()
         .with_range(Some(range))

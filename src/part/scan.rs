@@ -17,7 +17,7 @@ const BATCHES_AHEAD: usize = 2;
 
 /// A stream of batches; dropping it ends the work behind it.
 #[derive(Debug)]
-pub struct Scan {
+pub struct BatchStream {
     /// The schema as it was written, projected.
     pub schema: SchemaRef,
     batches: mpsc::Receiver<Result<RecordBatch>>,
@@ -28,9 +28,9 @@ pub struct Scan {
 /// Where the work's batches go.
 pub(crate) type BatchSender = mpsc::Sender<Result<RecordBatch>>;
 
-impl Scan {
+impl BatchStream {
     /// A stream of what `work` sends, and of its error.
-    pub(crate) fn start<F>(
+    pub(crate) fn spawn<F>(
         schema: SchemaRef,
         cancel: &Cancel,
         work: impl FnOnce(BatchSender) -> F,
@@ -39,18 +39,18 @@ impl Scan {
         F: Future<Output = Result<()>> + Send + 'static,
     {
         let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
-        let running = work(sender.clone());
+        let future = work(sender.clone());
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             // A stream that only stopped would look as if that was all.
-            let ended = AssertUnwindSafe(running).catch_unwind().await;
-            let ended = ended.unwrap_or_else(|panic| {
+            let outcome = AssertUnwindSafe(future).catch_unwind().await;
+            let result = outcome.unwrap_or_else(|panic| {
                 Err(Error::other(format!(
                     "the read stopped: {}",
                     panic_text(panic.as_ref())
                 )))
             });
-            if let Err(error) = ended {
+            if let Err(error) = result {
                 // The consumer has gone if nobody takes the error.
                 let _ = sender.send(Err(error)).await;
             }
@@ -66,13 +66,13 @@ impl Scan {
     /// The stream for a thread that may wait, as a writer's is.
     pub(crate) fn into_reader(self) -> impl RecordBatchReader + Send {
         let schema = Arc::clone(&self.schema);
-        let mut scan = self;
-        let batches = std::iter::from_fn(move || {
+        let mut stream = self;
+        let received = std::iter::from_fn(move || {
             // All of it, since the work behind the stream ends with it.
-            let scan = &mut scan;
-            scan.batches.blocking_recv()
+            let stream = &mut stream;
+            stream.batches.blocking_recv()
         });
-        let batches = batches.map(|b| b.map_err(|e| ArrowError::ExternalError(Box::new(e))));
+        let batches = received.map(|b| b.map_err(|e| ArrowError::ExternalError(Box::new(e))));
         RecordBatchIterator::new(batches, schema)
     }
 

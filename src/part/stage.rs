@@ -7,7 +7,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
-use super::blocking;
+use super::run_blocking;
 use crate::error::{Error, Result};
 use crate::hash::SharedHasher;
 use crate::parquet::Cancel;
@@ -27,7 +27,7 @@ pub(crate) struct StagedFile {
 }
 
 /// What the n-th file of a write is to become.
-pub(crate) type Targets = Box<dyn FnMut(usize) -> String + Send>;
+pub(crate) type TargetPathFn = Box<dyn FnMut(usize) -> String + Send>;
 
 /// Encodes `input` into staged files, each begun for its target. After an error nothing is left.
 pub(crate) async fn stage(
@@ -35,7 +35,7 @@ pub(crate) async fn stage(
     staging: Staging,
     plan: WritePlan,
     input: Box<dyn RecordBatchReader + Send>,
-    targets: Targets,
+    targets: TargetPathFn,
 ) -> Result<Vec<StagedFile>> {
     stage_with(store, staging, plan, input, (targets, None)).await
 }
@@ -46,7 +46,7 @@ pub(crate) async fn stage_hashed(
     staging: Staging,
     plan: WritePlan,
     input: Box<dyn RecordBatchReader + Send>,
-    targets: Targets,
+    targets: TargetPathFn,
     hasher: SharedHasher,
 ) -> Result<Vec<StagedFile>> {
     let hasher = Some(hasher);
@@ -58,14 +58,14 @@ async fn stage_with(
     staging: Staging,
     plan: WritePlan,
     mut input: Box<dyn RecordBatchReader + Send>,
-    (targets, hasher): (Targets, Option<SharedHasher>),
+    (targets, hasher): (TargetPathFn, Option<SharedHasher>),
 ) -> Result<Vec<StagedFile>> {
-    let files: Shared = Arc::new(StagedFiles {
+    let files: SharedPendingFiles = Arc::new(PendingFiles {
         store: store.clone(),
         files: Mutex::default(),
     });
-    let (uploaders, mut begun) = mpsc::unbounded_channel::<(usize, Uploader)>();
-    let mut opened = Opener {
+    let (uploaders, mut uploader_receiver) = mpsc::unbounded_channel::<(usize, Uploader)>();
+    let mut opener = FileOpener {
         staging,
         targets,
         hasher,
@@ -76,10 +76,10 @@ async fn stage_with(
     let cancel = Cancel::default();
     let _stop_threads = cancel.guard();
     // The thread drops `opened` when it ends, which ends `begun`.
-    let mut encoding = std::pin::pin!(blocking(move || writer::write(
+    let mut encoding = std::pin::pin!(run_blocking(move || writer::write(
         &plan,
         &mut *input,
-        &mut opened,
+        &mut opener,
         &cancel
     )));
     let mut uploads = FuturesUnordered::new();
@@ -88,10 +88,10 @@ async fn stage_with(
         tokio::select! {
             biased;
             Some((index, uploaded)) = uploads.next() => match uploaded {
-                Ok(staged) => keep(&files, index, staged),
+                Ok(staged) => record(&files, index, staged),
                 Err(e) => { failure.get_or_insert(e); }
             },
-            Some((index, uploader)) = begun.recv() => {
+            Some((index, uploader)) = uploader_receiver.recv() => {
                 uploads.push(upload(index, uploader));
             }
             done = &mut encoding, if encoded.is_none() => encoded = Some(done),
@@ -102,16 +102,16 @@ async fn stage_with(
     let outcome = failure.map_or_else(|| encoded.unwrap_or(Ok(())), Err);
     match outcome {
         Ok(()) => {
-            let files = std::mem::take(&mut *locked(&files));
-            files.into_iter().map(Unfinished::finish).collect()
+            let files = std::mem::take(&mut *lock_files(&files));
+            files.into_iter().map(PendingFile::finish).collect()
         }
         Err(error) => {
-            let staged: Vec<StagedWrite> = locked(&files)
+            let staged: Vec<StagedWrite> = lock_files(&files)
                 .iter()
                 .filter_map(|f| f.staged.clone())
                 .collect();
             discard(store, &staged).await;
-            locked(&files).clear();
+            lock_files(&files).clear();
             Err(error)
         }
     }
@@ -122,8 +122,8 @@ async fn upload(index: usize, uploader: Uploader) -> (usize, Result<Option<Stage
 }
 
 /// Notes where a file lies; None leaves what the encoder noted, a file that needs no upload.
-fn keep(files: &Shared, index: usize, staged: Option<StagedWrite>) {
-    let file = &mut locked(files)[index];
+fn record(files: &SharedPendingFiles, index: usize, staged: Option<StagedWrite>) {
+    let file = &mut lock_files(files)[index];
     file.staged = staged.or_else(|| file.staged.take());
 }
 
@@ -137,13 +137,13 @@ pub(crate) async fn discard(store: &Store, staged: &[StagedWrite]) {
 }
 
 #[derive(Debug, Default)]
-struct Unfinished {
+struct PendingFile {
     staged: Option<StagedWrite>,
     stats: Option<FileStats>,
     sha3: Option<[u8; 32]>,
 }
 
-impl Unfinished {
+impl PendingFile {
     fn finish(self) -> Result<StagedFile> {
         match (self.staged, self.stats) {
             (Some(staged), Some(stats)) => Ok(StagedFile {
@@ -157,12 +157,12 @@ impl Unfinished {
 }
 
 /// The files of a write that is under way; those that are finished are removed if it is dropped.
-struct StagedFiles {
+struct PendingFiles {
     store: Store,
-    files: Mutex<Vec<Unfinished>>,
+    files: Mutex<Vec<PendingFile>>,
 }
 
-impl Drop for StagedFiles {
+impl Drop for PendingFiles {
     fn drop(&mut self) {
         let files = self.files.get_mut().unwrap_or_else(PoisonError::into_inner);
         let staged = files
@@ -173,29 +173,29 @@ impl Drop for StagedFiles {
     }
 }
 
-type Shared = Arc<StagedFiles>;
+type SharedPendingFiles = Arc<PendingFiles>;
 
-fn locked(files: &Shared) -> MutexGuard<'_, Vec<Unfinished>> {
+fn lock_files(files: &SharedPendingFiles) -> MutexGuard<'_, Vec<PendingFile>> {
     files.files.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Opens the files of a write, in order.
-struct Opener {
+struct FileOpener {
     staging: Staging,
-    targets: Targets,
+    targets: TargetPathFn,
     /// That of the first file, if its bytes are hashed.
     hasher: Option<SharedHasher>,
     next: usize,
-    files: Shared,
+    files: SharedPendingFiles,
     uploaders: mpsc::UnboundedSender<(usize, Uploader)>,
 }
 
-impl Files for Opener {
+impl Files for FileOpener {
     fn open(&mut self) -> Result<Box<dyn Sink>> {
         let (writer, uploader) = self.staging.begin(&(self.targets)(self.next));
         let index = self.next;
         self.next += 1;
-        locked(&self.files).push(Unfinished::default());
+        lock_files(&self.files).push(PendingFile::default());
         if let Some(uploader) = uploader {
             // Nobody listens any more only when the whole write is being dropped.
             let _ = self.uploaders.send((index, uploader));
@@ -213,7 +213,7 @@ struct FileSink {
     index: usize,
     writer: StageWriter,
     hasher: Option<SharedHasher>,
-    files: Shared,
+    files: SharedPendingFiles,
 }
 
 impl Sink for FileSink {
@@ -225,11 +225,11 @@ impl Sink for FileSink {
     }
 
     fn finish(self: Box<Self>, stats: FileStats) -> Result<()> {
-        let written = self.writer.finish()?;
-        let file = &mut locked(&self.files)[self.index];
+        let outcome = self.writer.finish()?;
+        let file = &mut lock_files(&self.files)[self.index];
         file.stats = Some(stats);
         file.sha3 = self.hasher.map(|hasher| hasher.finish());
-        if let StageOutcome::Done(staged) = written {
+        if let StageOutcome::Done(staged) = outcome {
             file.staged = Some(staged);
         }
         Ok(())

@@ -7,18 +7,18 @@ use std::sync::Arc;
 use futures::{StreamExt, TryStreamExt, stream};
 use twox_hash::XxHash3_64;
 
-use super::blocking;
-use super::fetch::Piece;
+use super::fetch::ColumnFetch;
 use super::open::OpenPart;
+use super::run_blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::decode::{Chunks, GroupStream};
 use crate::parquet::file::MAGIC;
 use crate::store::Store;
 
 /// Pieces of row groups that are fetched or decoded at once.
-const PIECES_AHEAD: usize = 2;
+const FETCHES_AHEAD: usize = 2;
 /// Bytes of the page indexes that are hashed at once.
-const HASHED_BYTES: u64 = 8 << 20;
+const HASH_CHUNK_BYTES: u64 = 8 << 20;
 
 impl OpenPart {
     /// Compares all bytes with their checksums and decodes all columns.
@@ -27,15 +27,16 @@ impl OpenPart {
         if let Some((indexes, expected)) = self.file.indexes() {
             self.verify_indexes(store, indexes, expected).await?;
         }
-        let roots: Vec<usize> = (0..self.file.schema.fields().len()).collect();
+        let projection: Vec<usize> = (0..self.file.schema.fields().len()).collect();
         let groups = 0..self.file.metadata().num_row_groups();
-        let pieces = groups.flat_map(|group| {
-            let pieces = self.pieces(group, &roots).into_iter();
-            pieces.map(move |piece| (group, piece))
+        let fetches = groups.flat_map(|group| {
+            let fetches = self.plan_fetches(group, &projection).into_iter();
+            fetches.map(move |column_fetch| (group, column_fetch))
         });
-        let checks = pieces.map(|(group, piece)| self.verify_piece(store, group, piece));
+        let checks =
+            fetches.map(|(group, column_fetch)| self.verify_columns(store, group, column_fetch));
         stream::iter(checks)
-            .buffer_unordered(PIECES_AHEAD)
+            .buffer_unordered(FETCHES_AHEAD)
             .try_collect()
             .await
     }
@@ -56,11 +57,11 @@ impl OpenPart {
         expected: u64,
     ) -> Result<()> {
         let mut hasher = XxHash3_64::new();
-        let mut at = indexes.start;
-        while at < indexes.end {
-            let end = (at + HASHED_BYTES).min(indexes.end);
-            hasher.write(&self.read_range(store, at..end).await?);
-            at = end;
+        let mut offset = indexes.start;
+        while offset < indexes.end {
+            let end = (offset + HASH_CHUNK_BYTES).min(indexes.end);
+            hasher.write(&self.read_range(store, offset..end).await?);
+            offset = end;
         }
         if hasher.finish() == expected && indexes.start <= indexes.end {
             return Ok(());
@@ -69,17 +70,17 @@ impl OpenPart {
         Err(Error::new(ErrorKind::PartCorrupted, message))
     }
 
-    async fn verify_piece(
+    async fn verify_columns(
         self: &Arc<Self>,
         store: &Store,
         group: usize,
-        piece: Piece,
+        column_fetch: ColumnFetch,
     ) -> Result<()> {
-        let fetched = self.fetch_piece(store, &piece).await?;
+        let fetched = self.fetch_columns(store, &column_fetch).await?;
         let part = Arc::clone(self);
-        blocking(move || {
-            piece
-                .roots
+        run_blocking(move || {
+            column_fetch
+                .projection
                 .iter()
                 .try_for_each(|root| part.decode_all(group, *root, &fetched))
         })

@@ -22,7 +22,7 @@ use super::schema::Columns;
 use crate::error::{Error, Result};
 use crate::parquet::Cancel;
 use crate::parquet::types::batch_of;
-use crate::part::{BatchSender, Scan};
+use crate::part::{BatchSender, BatchStream};
 
 /// Manifests read ahead.
 const VERSIONS_AHEAD: usize = 16;
@@ -42,7 +42,7 @@ fn told() -> [Field; 3] {
 }
 
 /// Streams the changes after `since` up to `until`, as rows with the columns of `until`.
-pub fn changes(table: &Table, since: Arc<Manifest>, until: Arc<Manifest>) -> Result<Scan> {
+pub fn changes(table: &Table, since: Arc<Manifest>, until: Arc<Manifest>) -> Result<BatchStream> {
     if since.version > until.version {
         let message = format!(
             "changes are from an older version to a newer one, not from {} to {}",
@@ -78,7 +78,7 @@ pub fn changes(table: &Table, since: Arc<Manifest>, until: Arc<Manifest>) -> Res
         columns,
         schema: Arc::clone(&schema),
     };
-    Ok(Scan::start(
+    Ok(BatchStream::spawn(
         schema,
         &Cancel::default(),
         |sender| async move { job.run(since, until, &sender).await },

@@ -31,7 +31,7 @@ use super::values::to_json;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::parquet::types::batch_of;
-use crate::part::blocking;
+use crate::part::run_blocking;
 
 /// A predicate that was checked against a table's columns.
 pub struct Filter {
@@ -218,7 +218,7 @@ impl Filter {
         let bounds = Bounds::of(&statistics, &self.input)?;
         drop(statistics);
         let foreign = Arc::clone(foreign);
-        blocking(move || foreign.may_hold(&bounds)).await
+        run_blocking(move || foreign.may_hold(&bounds)).await
     }
 
     fn prune_own(&self, statistics: &dyn PruningStatistics) -> Vec<bool> {

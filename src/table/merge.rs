@@ -30,7 +30,7 @@ use super::unit::Unit;
 use super::write::{Upload, check_key, conform, is_certain, remove, upload};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::types::convert;
-use crate::part::blocking;
+use crate::part::run_blocking;
 
 /// What a merge did.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ pub async fn merge(
     }
     let clock = table.store().clock();
     let deadline = clock.monotonic() + how.timeout;
-    let source = blocking(move || collect(input)).await?;
+    let source = run_blocking(move || collect(input)).await?;
     loop {
         let newest = table.newest().await?;
         let manifest = Arc::clone(&newest.manifest);
@@ -281,7 +281,7 @@ impl Merging {
                 met |= unit.met;
             }
         }
-        let inserted = blocking(move || work.inserted(&met)).await?;
+        let inserted = run_blocking(move || work.inserted(&met)).await?;
         change.inserted = inserted.rows;
         change.batches.extend(inserted.written);
         change.schema = change.batches.first().map(RecordBatch::schema);
@@ -371,7 +371,7 @@ async fn of_unit(work: &Arc<Merging>, rows: &Arc<Rows>, unit: &Unit) -> Result<(
         let numbers: Vec<u32> = kept.values().set_indices_u32().collect();
         let batches = rows.read_kept(unit, kept, &work.columns.schema).await?;
         let work = Arc::clone(work);
-        made = blocking(move || {
+        made = run_blocking(move || {
             let mut made = OfUnit::default();
             let mut at = 0;
             for batch in batches.iter().filter(|batch| batch.num_rows() > 0) {

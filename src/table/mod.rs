@@ -79,4 +79,4 @@ pub use self::snapshot::{Snapshot, Table};
 pub use self::upsert::{Instead, exchange};
 pub(crate) use self::write::conform;
 pub use self::write::{Upload, write};
-pub use crate::part::Scan;
+pub use crate::part::BatchStream;

@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::decode::slice_arrays;
 use crate::parquet::file::TAIL_BYTES;
 use crate::parquet::types::convert;
-use crate::part::{Group, OpenPart, Reader, blocking, open};
+use crate::part::{OpenPart, RowGroupReader, RowGroupSelection, open, run_blocking};
 
 /// Tombstone files read at once.
 const CONCURRENT_TOMBSTONES: usize = 16;
@@ -41,7 +41,7 @@ const MAX_FOOTER_BYTES: u64 = 16 << 20;
 #[derive(Debug)]
 pub(super) struct Rows {
     table: Table,
-    reader: Reader,
+    reader: RowGroupReader,
     pub(super) manifest: Arc<Manifest>,
     pub(super) columns: Columns,
     filter: Option<Arc<Filter>>,
@@ -85,7 +85,7 @@ impl Rows {
     ) -> Self {
         Self {
             table: table.clone(),
-            reader: Reader::new(table.store().clone()),
+            reader: RowGroupReader::new(table.store().clone()),
             manifest,
             columns,
             filter,
@@ -286,7 +286,7 @@ impl Rows {
         let wanted: Vec<usize> = (0..schema.fields().len()).collect();
         let columns = self.read_columns(unit, &wanted, &(0..unit.rows())).await?;
         let (rows, schema) = (unit.rows(), Arc::clone(schema));
-        blocking(move || batches(&columns, &wanted, rows, Some(&kept), &schema)).await
+        run_blocking(move || batches(&columns, &wanted, rows, Some(&kept), &schema)).await
     }
 
     /// Which rows of a row group are left.
@@ -306,7 +306,7 @@ impl Rows {
             key,
             filter: self.filter.clone(),
         };
-        blocking(move || work.select(columns)).await
+        run_blocking(move || work.select(columns)).await
     }
 
     /// The rows of a row group that are left, as `schema`, which is that of the columns `wanted`.
@@ -329,7 +329,7 @@ impl Rows {
         let missing: Vec<usize> = missing.collect();
         let mut read = self.read_columns(unit, &missing, &rows).await?;
         let (wanted, schema) = (wanted.to_vec(), Arc::clone(schema));
-        blocking(move || {
+        run_blocking(move || {
             let known = columns.into_iter();
             read.extend(known.map(|(column, arrays)| (column, slice_arrays(arrays, &rows))));
             let kept = kept.map(|kept| kept.slice(rows.start, rows.len()));
@@ -347,10 +347,10 @@ impl Rows {
     ) -> Result<Read> {
         let there = wanted.iter().filter_map(|c| Some((*c, unit.roots[*c]?)));
         let there: Vec<(usize, usize)> = there.collect();
-        let mut group = Group {
+        let mut group = RowGroupSelection {
             part: Arc::clone(&unit.part),
             index: unit.group,
-            roots: there.iter().map(|(_, root)| *root).collect(),
+            projection: there.iter().map(|(_, root)| *root).collect(),
             rows: (rows.len() < unit.rows()).then(|| rows.clone()),
         };
         let mut reopened = 0;
@@ -370,7 +370,7 @@ impl Rows {
         };
         let schema = Arc::clone(&self.columns.schema);
         let (rows, wanted) = (rows.len(), wanted.to_vec());
-        blocking(move || {
+        run_blocking(move || {
             let mut found = Read::new();
             for column in wanted {
                 let field = schema.field(column);

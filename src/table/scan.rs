@@ -11,7 +11,7 @@ use super::format::Manifest;
 use super::rows::Rows;
 use crate::error::{Error, Result};
 use crate::parquet::Cancel;
-use crate::part::{BatchSender, Scan};
+use crate::part::{BatchSender, BatchStream};
 
 /// Files opened ahead.
 const FILES_AHEAD: usize = 8;
@@ -30,7 +30,7 @@ pub struct Wanted {
 }
 
 /// Streams a snapshot's rows. Files and row groups are read a little ahead of who takes them.
-pub async fn scan(table: &Table, manifest: Arc<Manifest>, wanted: Wanted) -> Result<Scan> {
+pub async fn scan(table: &Table, manifest: Arc<Manifest>, wanted: Wanted) -> Result<BatchStream> {
     let rows = Arc::new(Rows::new(table, manifest, wanted.filter).await?);
     let columns = rows.columns.project(wanted.columns.as_deref())?;
     let files = (0..rows.files.len()).collect();
@@ -43,7 +43,7 @@ pub(super) fn stream_files(
     files: Vec<usize>,
     columns: Vec<usize>,
     limit: Option<u64>,
-) -> Result<Scan> {
+) -> Result<BatchStream> {
     let schema = rows.columns.schema.project(&columns);
     let schema = schema.map_err(|e| Error::other(e.to_string()).with_source(e))?;
     let schema = Arc::new(schema);
@@ -55,7 +55,7 @@ pub(super) fn stream_files(
     };
     let limit = limit.unwrap_or(u64::MAX);
     let cancel = Cancel::default();
-    Ok(Scan::start(schema, &cancel, |sender| async move {
+    Ok(BatchStream::spawn(schema, &cancel, |sender| async move {
         Arc::new(job).run(limit, &sender).await
     }))
 }

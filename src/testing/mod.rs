@@ -1,16 +1,16 @@
 //! What tests of this crate and of others need: a store that fails on command, and the contract
 //! every store has to keep.
 
-mod bytes;
 mod conformance;
 mod faulty;
+mod fuzz;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::bytes::{FUZZ_CHECKS, FuzzCheck};
 pub use self::conformance::check_store;
 pub use self::faulty::{Fault, FaultKind, FaultTiming, FaultyStore};
+pub use self::fuzz::{FUZZ_CHECKS, FuzzCheck};
 use crate::clock::{Clock, SystemClock};
 use crate::store::memory::MemoryStore;
 use crate::store::metrics::Metrics;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{DataType, Field, Schema};
 use object_store::GetOptions;
-use pds::dataset::{self, Layout, Task, Write};
+use pds::dataset::{self, DatasetWrite, Layout, WriteTask};
 use pds::parquet::options::WriteOptions;
 use pds::store::Store;
 use pds::testing::{Fault, FaultKind, FaultTiming, FaultyStore, faulty_memory, test_store};
@@ -27,17 +27,17 @@ fn input(seed: i64, rows: usize) -> Box<dyn RecordBatchReader + Send> {
 }
 
 /// The only task of a write.
-const SINGLE_TASK: Task = Task {
+const SINGLE_TASK: WriteTask = WriteTask {
     number: 0,
     threads: 1,
-    resident: true,
+    input_in_memory: true,
     keep_empty: true,
     shared: false,
 };
 
 /// One of the tasks of a write that others publish.
-fn shared_task(number: u64) -> Task {
-    Task {
+fn shared_task(number: u64) -> WriteTask {
+    WriteTask {
         number,
         keep_empty: false,
         shared: true,
@@ -53,7 +53,7 @@ pub(crate) async fn write_dataset(
 ) -> Result<()> {
     // Two uploads and a small part that stays inline.
     let options = WriteOptions::new("none", None, None, Some(20_000), Some(32 << 20))?;
-    let write = Write::begin(store, KEY, overwrite, Layout::Numbered, options).await?;
+    let write = DatasetWrite::begin(store, KEY, overwrite, Layout::Numbered, options).await?;
     let parts = dataset::prepare(store, &write, SINGLE_TASK, input(seed, rows)).await?;
     dataset::publish(store, &write, parts, "0123456789abcdef")
         .await
@@ -237,7 +237,7 @@ async fn renumber_with_fault(fault: Fault) {
     let objects = faulty_memory();
     let store = test_store(&objects, true);
     let options = WriteOptions::new("none", None, None, None, Some(32 << 20)).unwrap();
-    let write = Write::begin(&store, KEY, false, Layout::Numbered, options)
+    let write = DatasetWrite::begin(&store, KEY, false, Layout::Numbered, options)
         .await
         .unwrap();
     let mut parts = Vec::new();
@@ -287,7 +287,7 @@ async fn only_one_of_two_identical_writes_wins() {
     let mut staged = Vec::new();
     for seed in [3, 5] {
         let options = WriteOptions::new("none", None, None, None, Some(32 << 20)).unwrap();
-        let mut write = Write::begin(&store, KEY, false, Layout::Single, options)
+        let mut write = DatasetWrite::begin(&store, KEY, false, Layout::Single, options)
             .await
             .unwrap();
         write.created_at = "2026-11-21T00:00:00.000001+00:00".to_owned();

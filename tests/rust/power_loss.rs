@@ -77,7 +77,7 @@ impl SimulatedDisk {
                 self.current.insert(path.clone(), file);
             }
             DiskChange::MakeFolder(path) => {
-                drop(self.current.insert(path.clone(), DiskEntry::Folder))
+                self.current.insert(path.clone(), DiskEntry::Folder);
             }
             DiskChange::SyncFile(path, content) => {
                 let Some(DiskEntry::File(file)) = self.current.get(path) else {

@@ -399,7 +399,7 @@ fn is_clean(store: &Store, objects: &FaultyStore, folder: &std::path::Path) -> b
 async fn a_cancelled_write_leaves_no_files_and_no_uploads() {
     use arrow_array::{Int64Array, RecordBatch, RecordBatchIterator};
     use arrow_schema::{DataType, Field, Schema};
-    use pds::dataset::{self, Layout, Task, Write};
+    use pds::dataset::{self, DatasetWrite, Layout, WriteTask};
 
     let folder = tempfile::tempdir().unwrap();
     let objects = faulty_memory();
@@ -408,7 +408,7 @@ async fn a_cancelled_write_leaves_no_files_and_no_uploads() {
         let options =
             pds::parquet::options::WriteOptions::new("none", None, None, Some(20_000), None)
                 .unwrap();
-        let write = Write::begin(&store, "d", false, Layout::Numbered, options)
+        let write = DatasetWrite::begin(&store, "d", false, Layout::Numbered, options)
             .await
             .unwrap();
         let schema = Arc::new(Schema::new(vec![Field::new("x", DataType::Int64, true)]));
@@ -431,10 +431,10 @@ async fn a_cancelled_write_leaves_no_files_and_no_uploads() {
             batch(number)
         });
         let input = Box::new(RecordBatchIterator::new(batches, schema));
-        let task = Task {
+        let task = WriteTask {
             number: 0,
             threads: 1,
-            resident: false,
+            input_in_memory: false,
             keep_empty: true,
             shared: false,
         };

@@ -31,8 +31,8 @@ impl fmt::Debug for WorldClock {
 #[async_trait]
 impl Clock for WorldClock {
     fn now(&self) -> DateTime<Utc> {
-        let begin = DateTime::from_timestamp(1_600_000_000, 0).unwrap();
-        begin + self.skew + TimeDelta::from_std(self.monotonic()).unwrap()
+        let epoch = DateTime::from_timestamp(1_600_000_000, 0).unwrap();
+        epoch + self.skew + TimeDelta::from_std(self.monotonic()).unwrap()
     }
 
     fn monotonic(&self) -> Duration {
@@ -70,8 +70,8 @@ impl fmt::Debug for FreeClock {
 #[async_trait]
 impl Clock for FreeClock {
     fn now(&self) -> DateTime<Utc> {
-        let begin = DateTime::from_timestamp(1_600_000_000, 0).unwrap();
-        begin + TimeDelta::from_std(self.monotonic()).unwrap()
+        let epoch = DateTime::from_timestamp(1_600_000_000, 0).unwrap();
+        epoch + TimeDelta::from_std(self.monotonic()).unwrap()
     }
 
     fn monotonic(&self) -> Duration {

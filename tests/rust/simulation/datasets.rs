@@ -16,7 +16,7 @@ use pds::{Error, ErrorKind, dataset};
 use tokio::task::AbortHandle;
 
 use super::world::{FaultRates, LateArrival, World};
-use super::{expect, seeds};
+use super::{expect_kind, seeds};
 use crate::faults::{KEY, expected_sum, read_sum, write_dataset};
 
 /// What each write holds, by its rows, which no other has as many of.
@@ -180,7 +180,7 @@ async fn simulate(seed: u64, scenario: Scenario, versions: Versions) {
         handles.push(tasks.spawn_local(async move {
             for operation in 0..OPERATIONS_PER_ACTOR {
                 if let Err(e) = run_operation(role, operation, &store, &versions, &ledger).await {
-                    expect(&e, scenario.allowed_errors);
+                    expect_kind(&e, scenario.allowed_errors);
                 }
             }
             active_actors.fetch_sub(1, Ordering::SeqCst);
@@ -214,7 +214,7 @@ async fn check_end(world: &World, versions: &Versions, ledger: &Mutex<WriteLedge
         // Nothing is there, or what a delete that did not end has left, which goes with the next.
         Err(e) if e.kind() == ErrorKind::DatasetIncomplete => {
             if let Err(e) = dataset::delete(&store, KEY).await {
-                expect(&e, &[ErrorKind::NotFound]);
+                expect_kind(&e, &[ErrorKind::NotFound]);
             }
             None
         }

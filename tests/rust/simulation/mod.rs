@@ -31,7 +31,7 @@ use self::world::{FaultRates, LateArrival, World};
 
 const ROOT: &str = "lake/events";
 const MAX_STEPS: usize = 200_000;
-const TURNS: usize = 4;
+const OPERATIONS_PER_ACTOR: usize = 4;
 const SHORT_LISTS: Limits = Limits {
     inline: 2,
     segment: 5,
@@ -43,17 +43,17 @@ enum Role {
     /// Appends without a key: what is not acknowledged is not repeated.
     Appender,
     /// Appends with a key, again and again until it is acknowledged.
-    Repeater,
+    IdempotentAppender,
     Compactor,
     Vacuum,
     Reader,
 }
 
-const CAST: [Role; 7] = [
+const ROLES: [Role; 7] = [
     Role::Appender,
     Role::Appender,
-    Role::Repeater,
-    Role::Repeater,
+    Role::IdempotentAppender,
+    Role::IdempotentAppender,
     Role::Compactor,
     Role::Vacuum,
     Role::Reader,
@@ -61,37 +61,37 @@ const CAST: [Role; 7] = [
 
 /// One role's player: the process that has it may crash, and another goes on in its place.
 #[derive(Clone)]
-struct Player {
-    part: usize,
+struct Actor {
+    actor_id: usize,
     role: Role,
     table: Table,
     world: World,
     ledger: Arc<Mutex<CommitLedger>>,
-    turns_left: Arc<AtomicUsize>,
+    operations_left: Arc<AtomicUsize>,
 }
 
-impl Player {
-    async fn play(self) {
-        while self.turns_left.load(Ordering::Relaxed) > 0 {
-            if self.turn().await {
-                self.turns_left.fetch_sub(1, Ordering::Relaxed);
+impl Actor {
+    async fn run(self) {
+        while self.operations_left.load(Ordering::Relaxed) > 0 {
+            if self.run_operation().await {
+                self.operations_left.fetch_sub(1, Ordering::Relaxed);
             }
         }
     }
 
     /// Does the next thing; false when it is to be done again.
-    async fn turn(&self) -> bool {
-        let Some(base) = self.opened().await else {
+    async fn run_operation(&self) -> bool {
+        let Some(base) = self.open_or_create().await else {
             return false;
         };
         match self.role {
             Role::Appender => {
                 self.append(&base, None).await;
             }
-            Role::Repeater => {
-                let left = self.turns_left.load(Ordering::Relaxed);
+            Role::IdempotentAppender => {
+                let operations_left = self.operations_left.load(Ordering::Relaxed);
                 return self
-                    .append(&base, Some(format!("{}-{left}", self.part)))
+                    .append(&base, Some(format!("{}-{operations_left}", self.actor_id)))
                     .await;
             }
             Role::Compactor => {
@@ -106,7 +106,7 @@ impl Player {
                     Err(e) => {
                         let unknown = ErrorKind::CommitStateUnknown;
                         let denied = ErrorKind::PermissionDenied;
-                        expect(&e, &[unknown, ErrorKind::Unavailable, denied]);
+                        expect_kind(&e, &[unknown, ErrorKind::Unavailable, denied]);
                         false
                     }
                 };
@@ -117,19 +117,19 @@ impl Player {
     }
 
     /// The newest snapshot of the table, which whoever comes first creates.
-    async fn opened(&self) -> Option<Arc<Manifest>> {
+    async fn open_or_create(&self) -> Option<Arc<Manifest>> {
         match self.table.newest().await {
             Ok(snapshot) => return Some(snapshot.manifest),
             Err(e) => {
                 // It places the pointer of a table whose creator did not.
                 let denied = ErrorKind::PermissionDenied;
-                expect(&e, &[ErrorKind::NotFound, ErrorKind::Unavailable, denied]);
+                expect_kind(&e, &[ErrorKind::NotFound, ErrorKind::Unavailable, denied]);
             }
         }
         if let Err(e) = create(&self.table, new_table()).await {
             let (unknown, denied) = (ErrorKind::CommitStateUnknown, ErrorKind::PermissionDenied);
             let exists = ErrorKind::AlreadyExists;
-            expect(&e, &[exists, unknown, denied, ErrorKind::Unavailable]);
+            expect_kind(&e, &[exists, unknown, denied, ErrorKind::Unavailable]);
         }
         None
     }
@@ -166,18 +166,20 @@ impl Player {
             began_at: base.version,
             idempotency_key: key,
         };
-        self.settle(&change, &path, &rows).await
+        self.commit_and_record(&change, &path, &rows).await
     }
 
     /// The files of a snapshot; None where it cannot be read now.
-    async fn files(&self, base: &Manifest) -> Option<Vec<ListedFile>> {
-        let found = all_files(&self.table, base).await;
-        let gone = [ErrorKind::VersionExpired, ErrorKind::Unavailable];
-        found.inspect_err(|e| expect(e, &gone)).ok()
+    async fn list_files(&self, base: &Manifest) -> Option<Vec<ListedFile>> {
+        let listed = all_files(&self.table, base).await;
+        let expected_errors = [ErrorKind::VersionExpired, ErrorKind::Unavailable];
+        listed
+            .inspect_err(|e| expect_kind(e, &expected_errors))
+            .ok()
     }
 
     async fn compact(&self, base: &Manifest) -> bool {
-        let Some(files) = self.files(base).await else {
+        let Some(files) = self.list_files(base).await else {
             return false;
         };
         let count = files.len();
@@ -185,8 +187,8 @@ impl Player {
             return true;
         }
         let first = self.world.draw(u32::try_from(count - 1).unwrap()) as usize;
-        let two = files[first..first + 2].iter();
-        let removed: Vec<FileRef> = two.map(ListedFile::reference).collect();
+        let neighbours = files[first..first + 2].iter();
+        let removed: Vec<FileRef> = neighbours.map(ListedFile::reference).collect();
         let rows = self.ledger.lock().unwrap().rows_in(&removed);
         let Ok(file) = self.upload(base.version, &rows).await else {
             return false;
@@ -200,11 +202,11 @@ impl Player {
             added: vec![file],
             began_at: base.version,
         };
-        self.settle(&change, &path, &[]).await
+        self.commit_and_record(&change, &path, &[]).await
     }
 
     /// Commits and notes the outcome; whether it was acknowledged.
-    async fn settle(&self, change: &dyn Change, path: &str, rows: &[u64]) -> bool {
+    async fn commit_and_record(&self, change: &dyn Change, path: &str, rows: &[u64]) -> bool {
         // Some have no patience, and learn that the outcome is unknown.
         let timeout = [Duration::ZERO, DEFAULT_TIMEOUT][self.world.draw(2) as usize];
         let outcome = commit(&self.table, change, timeout).await;
@@ -222,7 +224,7 @@ impl Player {
                 } else if change.idempotency_key().is_none() {
                     ledger.record_refused(path, rows);
                 }
-                expect(
+                expect_kind(
                     &e,
                     &[
                         ErrorKind::CommitStateUnknown,
@@ -239,20 +241,20 @@ impl Player {
 
     /// Everything a snapshot names is there, or the snapshot has expired.
     async fn read(&self, base: &Manifest) {
-        let files = self.files(base).await.unwrap_or_default();
+        let files = self.list_files(base).await.unwrap_or_default();
         let listed = files.iter().map(|f| f.file.path.as_str());
         for path in base.references().chain(listed) {
-            let found = self.table.store().head(&self.table.path(path)).await;
-            let Err(missing) = found else { continue };
-            expect(&missing, &[ErrorKind::NotFound, ErrorKind::Unavailable]);
+            let metadata = self.table.store().head(&self.table.path(path)).await;
+            let Err(missing) = metadata else { continue };
+            expect_kind(&missing, &[ErrorKind::NotFound, ErrorKind::Unavailable]);
             if missing.kind() == ErrorKind::NotFound {
                 match self.table.newest().await {
-                    Ok(now) => assert!(
-                        !now.manifest.keeps(base.version),
+                    Ok(newest) => assert!(
+                        !newest.manifest.keeps(base.version),
                         "{path} of version {} is not there, and it is retained",
                         base.version
                     ),
-                    Err(e) => expect(&e, &[ErrorKind::Unavailable]),
+                    Err(e) => expect_kind(&e, &[ErrorKind::Unavailable]),
                 }
             }
         }
@@ -260,12 +262,12 @@ impl Player {
         let version = u64::from(self.world.draw(limit)) + 1;
         match self.table.at(version).await {
             Ok(older) => self.ledger.lock().unwrap().record_observed(&older),
-            Err(e) => expect(&e, &[ErrorKind::VersionExpired, ErrorKind::Unavailable]),
+            Err(e) => expect_kind(&e, &[ErrorKind::VersionExpired, ErrorKind::Unavailable]),
         }
     }
 }
 
-fn expect(error: &Error, kinds: &[ErrorKind]) {
+fn expect_kind(error: &Error, kinds: &[ErrorKind]) {
     assert!(kinds.contains(&error.kind()), "{:?}: {error}", error.kind());
 }
 
@@ -285,58 +287,58 @@ fn new_table() -> NewTable {
     }
 }
 
-fn table(world: &World, actor: usize, limits: Limits) -> Table {
+fn open_table(world: &World, actor: usize, limits: Limits) -> Table {
     let mut table = Table::new(world.store(actor), ROOT).unwrap();
     table.limits = limits;
     table
 }
 
 /// Plays one seed to its end.
-fn simulate(seed: u64, weather: FaultRates) -> Model {
-    let world = World::new(seed, weather);
+fn simulate(seed: u64, rates: FaultRates) -> Model {
+    let world = World::new(seed, rates);
     let mut model = Model::new(&world, ROOT);
     // In some worlds lists are long after few commits.
     let limits = [Limits::default(), SHORT_LISTS][world.draw(2) as usize];
     let mut pool = LocalPool::new();
-    let living = Arc::new(AtomicUsize::new(0));
-    let mut players = Vec::new();
-    let begin = |player: &Player, pool: &LocalPool| {
-        living.fetch_add(1, Ordering::Relaxed);
-        let (player, living) = (player.clone(), Arc::clone(&living));
+    let active_actors = Arc::new(AtomicUsize::new(0));
+    let mut actors = Vec::new();
+    let spawn = |actor: &Actor, pool: &LocalPool| {
+        active_actors.fetch_add(1, Ordering::Relaxed);
+        let (actor, active_actors) = (actor.clone(), Arc::clone(&active_actors));
         let task = async move {
-            player.play().await;
-            living.fetch_sub(1, Ordering::Relaxed);
+            actor.run().await;
+            active_actors.fetch_sub(1, Ordering::Relaxed);
         };
         pool.spawner().spawn_local(task).unwrap();
     };
-    for (part, role) in CAST.into_iter().enumerate() {
-        let player = Player {
-            part,
+    for (actor_id, role) in ROLES.into_iter().enumerate() {
+        let actor = Actor {
+            actor_id,
             role,
-            table: table(&world, part, limits),
+            table: open_table(&world, actor_id, limits),
             world: world.clone(),
             ledger: Arc::clone(&model.ledger),
-            turns_left: Arc::new(AtomicUsize::new(TURNS)),
+            operations_left: Arc::new(AtomicUsize::new(OPERATIONS_PER_ACTOR)),
         };
-        begin(&player, &pool);
-        players.push(player);
+        spawn(&actor, &pool);
+        actors.push(actor);
     }
     for _ in 0..MAX_STEPS {
         pool.run_until_stalled();
-        for actor in world.take_crashed() {
-            living.fetch_sub(1, Ordering::Relaxed);
+        for actor_id in world.take_crashed() {
+            active_actors.fetch_sub(1, Ordering::Relaxed);
             // Another process, with another clock.
-            let number = players.len();
-            let mut next = players[actor].clone();
-            next.table = table(&world, number, limits);
-            begin(&next, &pool);
-            players.push(next);
+            let number = actors.len();
+            let mut successor = actors[actor_id].clone();
+            successor.table = open_table(&world, number, limits);
+            spawn(&successor, &pool);
+            actors.push(successor);
         }
         pool.run_until_stalled();
         model.check_step();
         if !world.step() {
             assert_eq!(
-                living.load(Ordering::Relaxed),
+                active_actors.load(Ordering::Relaxed),
                 0,
                 "somebody waits for nothing"
             );
@@ -347,25 +349,25 @@ fn simulate(seed: u64, weather: FaultRates) -> Model {
     panic!("no end after {MAX_STEPS} steps");
 }
 
-fn run_seeds(seeds: std::ops::Range<u64>, weather: FaultRates) {
+fn run_seeds(seeds: std::ops::Range<u64>, rates: FaultRates) {
     let mut commits = 0;
     for seed in seeds {
-        let played = std::panic::AssertUnwindSafe(|| simulate(seed, weather));
-        match std::panic::catch_unwind(played) {
+        let simulation = std::panic::AssertUnwindSafe(|| simulate(seed, rates));
+        match std::panic::catch_unwind(simulation) {
             Ok(model) => commits += model.commits(),
             Err(panic) => {
                 let replay = format!("PDS_SIMULATION_SEED={seed} replays it");
                 let plain = panic.downcast_ref::<&str>().copied();
-                let text = panic.downcast_ref::<String>().map_or(plain, |t| Some(t));
-                let text = text.unwrap_or_default();
-                panic!("seed {seed}, {weather:?}: {text}; {replay}");
+                let message = panic.downcast_ref::<String>().map_or(plain, |t| Some(t));
+                let text = message.unwrap_or_default();
+                panic!("seed {seed}, {rates:?}: {text}; {replay}");
             }
         }
     }
     assert!(commits > 0, "nothing was ever committed");
 }
 
-fn seeds(usual: u64) -> std::ops::Range<u64> {
+fn seeds(default_count: u64) -> std::ops::Range<u64> {
     if let Ok(seeds) = std::env::var("PDS_SIMULATION_SEED") {
         let (first, end) = seeds.split_once("..").unwrap_or((&seeds, ""));
         let first = first.parse().unwrap();
@@ -374,50 +376,50 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
     0..if std::env::var_os("PDS_SOAK").is_some() {
         10_000
     } else {
-        usual
+        default_count
     }
 }
 
 #[test]
-fn in_fair_weather() {
-    let weather = FaultRates {
+fn table_history_without_faults() {
+    let rates = FaultRates {
         failures_per_mille: 0,
         crashes_per_mille: 0,
         late_arrival: LateArrival::AnyTime,
         has_pauses: true,
     };
-    run_seeds(seeds(100), weather);
+    run_seeds(seeds(100), rates);
 }
 
 #[test]
-fn with_lost_answers_and_late_requests() {
-    let weather = FaultRates {
+fn table_history_with_lost_responses_and_late_requests() {
+    let rates = FaultRates {
         failures_per_mille: 60,
         crashes_per_mille: 0,
         late_arrival: LateArrival::AnyTime,
         has_pauses: true,
     };
-    run_seeds(seeds(150), weather);
+    run_seeds(seeds(150), rates);
 }
 
 #[test]
-fn in_a_storm() {
-    let weather = FaultRates {
+fn table_history_with_frequent_faults() {
+    let rates = FaultRates {
         failures_per_mille: 400,
         crashes_per_mille: 3,
         late_arrival: LateArrival::AnyTime,
         has_pauses: true,
     };
-    run_seeds(seeds(60), weather);
+    run_seeds(seeds(60), rates);
 }
 
 #[test]
-fn with_crashes_too() {
-    let weather = FaultRates {
+fn table_history_with_crashes() {
+    let rates = FaultRates {
         failures_per_mille: 30,
         crashes_per_mille: 10,
         late_arrival: LateArrival::AnyTime,
         has_pauses: true,
     };
-    run_seeds(seeds(250), weather);
+    run_seeds(seeds(250), rates);
 }

@@ -28,10 +28,10 @@ use pds::{Error, ErrorKind, Result};
 
 use super::datasets::drive;
 use super::world::{FaultRates, LateArrival, World};
-use super::{SHORT_LISTS, expect, seeds};
+use super::{SHORT_LISTS, expect_kind, seeds};
 
 const ROOT: &str = "lake/rows";
-const TURNS: usize = 3;
+const OPERATIONS_PER_ACTOR: usize = 3;
 /// Keys that upserts and overwrites are about; appends bring larger ones.
 const SHARED_KEYS: u32 = 20;
 
@@ -47,7 +47,7 @@ enum Role {
     Reader,
 }
 
-const CAST: [Role; 10] = [
+const ROLES: [Role; 10] = [
     Role::Appender,
     Role::Upserter,
     Role::Upserter,
@@ -62,23 +62,23 @@ const CAST: [Role; 10] = [
 
 /// Which rows a delete or an overwrite is about.
 #[derive(Debug, Clone)]
-enum Meant {
+enum KeyPredicate {
     Range(RangeInclusive<i64>),
     Modulo(i64, i64),
 }
 
-impl Meant {
-    fn sql(&self) -> String {
+impl KeyPredicate {
+    fn to_sql(&self) -> String {
         match self {
             Self::Range(keys) => format!("id BETWEEN {} AND {}", keys.start(), keys.end()),
-            Self::Modulo(by, rest) => format!("id % {by} = {rest}"),
+            Self::Modulo(by, remainder) => format!("id % {by} = {remainder}"),
         }
     }
 
-    fn holds(&self, id: i64) -> bool {
+    fn matches(&self, id: i64) -> bool {
         match self {
             Self::Range(keys) => keys.contains(&id),
-            Self::Modulo(by, rest) => id % by == *rest,
+            Self::Modulo(by, remainder) => id % by == *remainder,
         }
     }
 }
@@ -86,23 +86,23 @@ impl Meant {
 /// Rows by key: the write that brought them, and the version that write made.
 type Rows = BTreeMap<i64, (i64, u64)>;
 /// What a reader sees: keys and writes.
-type Seen = Vec<(i64, i64)>;
+type ScannedRows = Vec<(i64, i64)>;
 
 /// What the players did and saw.
 #[derive(Default)]
-struct Ledger {
+struct RowLedger {
     writes: i64,
     /// The keys that a write brings, by its number.
     keys: HashMap<i64, Vec<i64>>,
-    meant: HashMap<String, Meant>,
+    predicates: HashMap<String, KeyPredicate>,
     acknowledged: Vec<(i64, u64)>,
     refused: BTreeSet<i64>,
-    seen: Vec<(u64, Seen)>,
+    scans: Vec<(u64, ScannedRows)>,
     /// Manifests as the pointer came to them.
     history: BTreeMap<u64, Manifest>,
 }
 
-type Shared = Arc<Mutex<Ledger>>;
+type SharedLedger = Arc<Mutex<RowLedger>>;
 
 fn schema() -> SchemaRef {
     let field = |name| Field::new(name, DataType::Int64, true);
@@ -118,7 +118,7 @@ fn rows(number: i64, keys: &[i64]) -> Box<dyn RecordBatchReader + Send> {
     Box::new(RecordBatchIterator::new([Ok(batch)], schema()))
 }
 
-fn how(number: i64) -> Upload {
+fn write_options(number: i64) -> Upload {
     Upload {
         options: WriteOptions::new("none", None, Some(3), None, Some(32 << 20)).unwrap(),
         resident: true,
@@ -130,19 +130,19 @@ fn how(number: i64) -> Upload {
 }
 
 /// One actor.
-struct Player {
+struct Actor {
     world: World,
     table: Table,
-    ledger: Shared,
+    ledger: SharedLedger,
 }
 
-impl Player {
+impl Actor {
     fn draw(&self, limit: u32) -> i64 {
         i64::from(self.world.draw(limit))
     }
 
     /// A new write and its keys.
-    fn begin(&self, keys: impl FnOnce(i64) -> Vec<i64>) -> (i64, Vec<i64>) {
+    fn begin_write(&self, keys: impl FnOnce(i64) -> Vec<i64>) -> (i64, Vec<i64>) {
         let mut ledger = self.ledger.lock().unwrap();
         ledger.writes += 1;
         let number = ledger.writes;
@@ -151,21 +151,23 @@ impl Player {
         (number, keys)
     }
 
-    fn some_keys(&self, of: RangeInclusive<i64>) -> Vec<i64> {
+    fn random_keys(&self, range: RangeInclusive<i64>) -> Vec<i64> {
         let keys: BTreeSet<i64> = (0..4)
-            .map(|_| of.start() + self.draw(u32::try_from(of.end() - of.start() + 1).unwrap()))
+            .map(|_| {
+                range.start() + self.draw(u32::try_from(range.end() - range.start() + 1).unwrap())
+            })
             .collect();
         keys.into_iter().collect()
     }
 
     /// Notes how a write ended; who was told that nothing was committed must be right.
-    fn ended(&self, number: i64, done: Result<u64>) -> Result<()> {
+    fn record_outcome(&self, number: i64, result: Result<u64>) -> Result<()> {
         let mut ledger = self.ledger.lock().unwrap();
-        let certain = [ErrorKind::CommitConflict, ErrorKind::TransactionExpired];
-        match done {
+        let definite_errors = [ErrorKind::CommitConflict, ErrorKind::TransactionExpired];
+        match result {
             Ok(version) => ledger.acknowledged.push((number, version)),
             Err(e) => {
-                if certain.contains(&e.kind()) {
+                if definite_errors.contains(&e.kind()) {
                     ledger.refused.insert(number);
                 }
                 return Err(e);
@@ -174,43 +176,60 @@ impl Player {
         Ok(())
     }
 
-    async fn act(&self, role: Role) -> Result<()> {
+    async fn run_operation(&self, role: Role) -> Result<()> {
         let table = &self.table;
         match role {
             Role::Appender => self.append().await,
             Role::Upserter => {
                 let all = 0..=i64::from(SHARED_KEYS) - 1;
-                let (number, keys) = self.begin(|_| self.some_keys(all));
-                let instead = Instead::Of(None);
-                let done = exchange(table, rows(number, &keys), &instead, &how(number)).await;
-                self.ended(number, done.map(|(done, _)| done.version))
+                let (number, keys) = self.begin_write(|_| self.random_keys(all));
+                let replace_target = Instead::Of(None);
+                let result = exchange(
+                    table,
+                    rows(number, &keys),
+                    &replace_target,
+                    &write_options(number),
+                )
+                .await;
+                self.record_outcome(number, result.map(|(committed, _)| committed.version))
             }
             Role::Overwriter => {
                 let first = self.draw(SHARED_KEYS - 5);
-                let meant = Meant::Range(first..=first + 5);
-                let (number, keys) = self.begin(|_| self.some_keys(first..=first + 5));
-                let instead = Instead::Where(self.means(&meant).as_str().into());
-                let done = exchange(table, rows(number, &keys), &instead, &how(number)).await;
-                self.ended(number, done.map(|(done, _)| done.version))
+                let predicate = KeyPredicate::Range(first..=first + 5);
+                let (number, keys) = self.begin_write(|_| self.random_keys(first..=first + 5));
+                let replace_target =
+                    Instead::Where(self.record_predicate(&predicate).as_str().into());
+                let result = exchange(
+                    table,
+                    rows(number, &keys),
+                    &replace_target,
+                    &write_options(number),
+                )
+                .await;
+                self.record_outcome(number, result.map(|(committed, _)| committed.version))
             }
             Role::Deleter => {
-                let meant = match self.draw(3) {
-                    0 => Meant::Modulo(3, self.draw(3)),
-                    1 => Meant::Range(self.draw(20)..=20 + self.draw(3000)),
-                    _ => Meant::Range(self.draw(20)..=self.draw(25)),
+                let predicate = match self.draw(3) {
+                    0 => KeyPredicate::Modulo(3, self.draw(3)),
+                    1 => KeyPredicate::Range(self.draw(20)..=20 + self.draw(3000)),
+                    _ => KeyPredicate::Range(self.draw(20)..=self.draw(25)),
                 };
-                delete(table, &self.means(&meant).as_str().into(), DEFAULT_TIMEOUT)
-                    .await
-                    .map(drop)
+                delete(
+                    table,
+                    &self.record_predicate(&predicate).as_str().into(),
+                    DEFAULT_TIMEOUT,
+                )
+                .await
+                .map(drop)
             }
             Role::Compactor => {
-                let how = Upload {
+                let options = Upload {
                     idempotency_key: None,
-                    ..how(0)
+                    ..write_options(0)
                 };
                 // With the smaller one hardly a file is, but tombstones are merged.
                 let target = [1, 1 << 20][self.world.draw(2) as usize];
-                compact(table, target, None, &how).await.map(drop)
+                compact(table, target, None, &options).await.map(drop)
             }
             Role::Restorer => {
                 let newest = table.newest().await?.manifest.version;
@@ -221,8 +240,8 @@ impl Player {
             }
             Role::Vacuum => {
                 let retention = Duration::from_millis([0, 100, 1000][self.world.draw(3) as usize]);
-                let done = vacuum::vacuum(table, retention, false, DEFAULT_TIMEOUT).await;
-                done.map(drop)
+                let vacuumed = vacuum::vacuum(table, retention, false, DEFAULT_TIMEOUT).await;
+                vacuumed.map(drop)
             }
             Role::Reader => self.read().await,
         }
@@ -232,28 +251,30 @@ impl Player {
         if self.draw(2) == 0 {
             // Without keys they wait for each other, and the last two share a commit.
             let writes: Vec<_> = (0..3).map(|_| self.append_one()).collect();
-            let done = futures::future::join_all(writes).await;
-            return done.into_iter().collect();
+            let results = futures::future::join_all(writes).await;
+            return results.into_iter().collect();
         }
-        let (number, keys) = self.begin(|n| (n * 100..n * 100 + 5).collect());
-        let done = write(&self.table, rows(number, &keys), &how(number)).await;
-        self.ended(number, done.map(|(done, _)| done.version))
+        let (number, keys) = self.begin_write(|n| (n * 100..n * 100 + 5).collect());
+        let result = write(&self.table, rows(number, &keys), &write_options(number)).await;
+        self.record_outcome(number, result.map(|(committed, _)| committed.version))
     }
 
     async fn append_one(&self) -> Result<()> {
-        let (number, keys) = self.begin(|n| (n * 100..n * 100 + 5).collect());
-        let how = Upload {
+        let (number, keys) = self.begin_write(|n| (n * 100..n * 100 + 5).collect());
+        let options = Upload {
             idempotency_key: None,
-            ..how(number)
+            ..write_options(number)
         };
-        let done = write(&self.table, rows(number, &keys), &how).await;
-        self.ended(number, done.map(|(done, _)| done.version))
+        let result = write(&self.table, rows(number, &keys), &options).await;
+        self.record_outcome(number, result.map(|(committed, _)| committed.version))
     }
 
-    fn means(&self, meant: &Meant) -> String {
+    fn record_predicate(&self, predicate: &KeyPredicate) -> String {
         let mut ledger = self.ledger.lock().unwrap();
-        ledger.meant.insert(meant.sql(), meant.clone());
-        meant.sql()
+        ledger
+            .predicates
+            .insert(predicate.to_sql(), predicate.clone());
+        predicate.to_sql()
     }
 
     async fn read(&self) -> Result<()> {
@@ -261,16 +282,16 @@ impl Player {
         let back = u64::from(self.world.draw(3));
         let version = newest.version.saturating_sub(back).max(1);
         let manifest = self.table.at(version).await?;
-        let seen = contents(&self.table, manifest).await?;
-        self.ledger.lock().unwrap().seen.push((version, seen));
+        let scanned = scan_rows(&self.table, manifest).await?;
+        self.ledger.lock().unwrap().scans.push((version, scanned));
         Ok(())
     }
 }
 
-async fn contents(table: &Table, manifest: Arc<Manifest>) -> Result<Seen> {
-    let mut scan = scan(table, manifest, Wanted::default()).await?;
-    let mut seen = Seen::new();
-    while let Some(batch) = scan.next().await {
+async fn scan_rows(table: &Table, manifest: Arc<Manifest>) -> Result<ScannedRows> {
+    let mut stream = scan(table, manifest, Wanted::default()).await?;
+    let mut scanned = ScannedRows::new();
+    while let Some(batch) = stream.next().await {
         let batch = batch?;
         let column = |i: usize| {
             batch
@@ -279,18 +300,18 @@ async fn contents(table: &Table, manifest: Arc<Manifest>) -> Result<Seen> {
                 .values()
                 .to_vec()
         };
-        seen.extend(column(0).into_iter().zip(column(1)));
+        scanned.extend(column(0).into_iter().zip(column(1)));
     }
-    seen.sort_unstable();
-    Ok(seen)
+    scanned.sort_unstable();
+    Ok(scanned)
 }
 
 /// Takes note of the versions that the pointer has come to.
-fn record(world: &World, ledger: &Shared) {
+fn record_version(world: &World, ledger: &SharedLedger) {
     let object = |relative: &str| {
         let path = Path::from(format!("{ROOT}/{relative}"));
-        let found = block_on(world.objects.get(&path)).ok()?;
-        block_on(found.bytes()).ok()
+        let result = block_on(world.objects.get(&path)).ok()?;
+        block_on(result.bytes()).ok()
     };
     let pointer = Pointer::parse(&object("_latest_manifest").unwrap()).unwrap();
     let mut ledger = ledger.lock().unwrap();
@@ -303,11 +324,11 @@ fn record(world: &World, ledger: &Shared) {
 }
 
 /// The rows of every version, by playing the commits again.
-fn replay(ledger: &Ledger) -> BTreeMap<u64, Rows> {
+fn replay(ledger: &RowLedger) -> BTreeMap<u64, Rows> {
     let newest = ledger.history.values().next_back().unwrap();
-    let keyed = newest.transactions.iter();
-    let mut numbers: HashMap<u64, Vec<i64>> = keyed
-        .map(|(key, done)| (done.version, vec![key.parse().unwrap()]))
+    let transactions = newest.transactions.iter();
+    let mut numbers: HashMap<u64, Vec<i64>> = transactions
+        .map(|(key, transaction)| (transaction.version, vec![key.parse().unwrap()]))
         .collect();
     for (version, manifest) in &ledger.history {
         let before = ledger.history.get(&(version - 1));
@@ -320,14 +341,16 @@ fn replay(ledger: &Ledger) -> BTreeMap<u64, Rows> {
     for (version, manifest) in &ledger.history {
         let operation = &manifest.operation;
         let filter = operation.details.get("filter").and_then(|f| f.as_str());
-        let meant = filter.map(|filter| &ledger.meant[filter]);
+        let predicate = filter.map(|filter| &ledger.predicates[filter]);
         match operation.name.as_str() {
             "upsert" => rows.retain(|id, _| !ledger.keys[&numbers[version][0]].contains(id)),
-            "overwrite" => rows.retain(|id, _| !meant.unwrap().holds(*id)),
+            "overwrite" => rows.retain(|id, _| !predicate.unwrap().matches(*id)),
             "delete" => {
                 // Rows that came while it was under way stay.
-                let read = operation.details["read_version"].as_u64().unwrap();
-                rows.retain(|id, (_, since)| !meant.unwrap().holds(*id) || *since > read);
+                let read_version = operation.details["read_version"].as_u64().unwrap();
+                rows.retain(|id, (_, written_version)| {
+                    !predicate.unwrap().matches(*id) || *written_version > read_version
+                });
             }
             "restore" => {
                 let from = operation.details["restored_version"].as_u64().unwrap();
@@ -348,8 +371,8 @@ fn replay(ledger: &Ledger) -> BTreeMap<u64, Rows> {
         states.insert(*version, rows.clone());
     }
     for (number, version) in &ledger.acknowledged {
-        let there = numbers.get(version).is_some_and(|n| n.contains(number));
-        assert!(there, "write {number} is not there");
+        let is_committed = numbers.get(version).is_some_and(|n| n.contains(number));
+        assert!(is_committed, "write {number} is not there");
     }
     let mut all = numbers.values().flatten();
     let refused = all.find(|n| ledger.refused.contains(n));
@@ -359,86 +382,92 @@ fn replay(ledger: &Ledger) -> BTreeMap<u64, Rows> {
 
 /// The writes whose files a version has and the one before it has not, by the bounds of their numbers.
 fn new_writes(manifest: &Manifest, before: &Manifest) -> Vec<i64> {
-    let known: BTreeSet<&str> = before.data_files.iter().map(|f| f.path.as_str()).collect();
-    let new = manifest.data_files.iter();
-    let new = new.filter(|f| !known.contains(f.path.as_str()));
-    let numbers: Vec<i64> = new.map(|f| f.min[&2].as_i64().unwrap()).collect();
-    let told = manifest.operation.details.get("appends");
-    let told = told.map_or(1, |n| n.as_u64().unwrap());
+    let known_paths: BTreeSet<&str> = before.data_files.iter().map(|f| f.path.as_str()).collect();
+    let files = manifest.data_files.iter();
+    let new_files = files.filter(|f| !known_paths.contains(f.path.as_str()));
+    let numbers: Vec<i64> = new_files.map(|f| f.min[&2].as_i64().unwrap()).collect();
+    let appends = manifest.operation.details.get("appends");
+    let append_count = appends.map_or(1, |n| n.as_u64().unwrap());
     assert_eq!(
         numbers.len() as u64,
-        told,
+        append_count,
         "appends of version {}",
         manifest.version
     );
     numbers
 }
 
-async fn simulate(seed: u64, weather: FaultRates) {
-    let world = World::new(seed ^ 0x7ab1e, weather);
-    let new = NewTable::of(&schema(), &["id".to_owned()], &[]).unwrap();
-    let calm = Table::new(world.direct_store(), ROOT).unwrap();
-    create(&calm, new).await.unwrap();
-    let ledger = Shared::default();
-    record(&world, &ledger);
+async fn simulate(seed: u64, rates: FaultRates) {
+    let world = World::new(seed ^ 0x7ab1e, rates);
+    let table_definition = NewTable::of(&schema(), &["id".to_owned()], &[]).unwrap();
+    let direct_table = Table::new(world.direct_store(), ROOT).unwrap();
+    create(&direct_table, table_definition).await.unwrap();
+    let ledger = SharedLedger::default();
+    record_version(&world, &ledger);
     // What a commit of two brings has to be in sight.
     let short = Limits {
         inline: 4,
         ..SHORT_LISTS
     };
     let limits = [Limits::default(), short][world.draw(2) as usize];
-    let living = Arc::new(AtomicUsize::new(0));
-    let mut players = tokio::task::JoinSet::new();
-    for (actor, role) in CAST.into_iter().enumerate() {
-        let mut table = Table::new(world.store(actor), ROOT).unwrap();
+    let active_actors = Arc::new(AtomicUsize::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for (actor_id, role) in ROLES.into_iter().enumerate() {
+        let mut table = Table::new(world.store(actor_id), ROOT).unwrap();
         table.limits = limits;
-        let player = Player {
+        let actor = Actor {
             world: world.clone(),
             table,
             ledger: Arc::clone(&ledger),
         };
-        let living = Arc::clone(&living);
-        living.fetch_add(1, Ordering::SeqCst);
-        players.spawn_local(async move {
-            for _ in 0..TURNS {
-                if let Err(e) = player.act(role).await {
-                    allow(&e);
+        let active_actors = Arc::clone(&active_actors);
+        active_actors.fetch_add(1, Ordering::SeqCst);
+        tasks.spawn_local(async move {
+            for _ in 0..OPERATIONS_PER_ACTOR {
+                if let Err(e) = actor.run_operation(role).await {
+                    expect_allowed(&e);
                 }
             }
-            living.fetch_sub(1, Ordering::SeqCst);
+            active_actors.fetch_sub(1, Ordering::SeqCst);
         });
     }
-    drive(&world, &mut players, &living, || record(&world, &ledger)).await;
+    drive(&world, &mut tasks, &active_actors, || {
+        record_version(&world, &ledger)
+    })
+    .await;
     // What is committed and not pointed at yet is moved on by whoever writes next.
-    let last = write(&calm, rows(0, &[-1]), &how(0)).await.unwrap().0;
-    let newest = calm.newest().await.unwrap().manifest;
-    let known = ledger.lock().unwrap().history.len() as u64;
-    let mut late = Vec::new();
-    for version in known + 1..=newest.version {
-        late.push(calm.at(version).await.unwrap());
+    let last = write(&direct_table, rows(0, &[-1]), &write_options(0))
+        .await
+        .unwrap()
+        .0;
+    let newest = direct_table.newest().await.unwrap().manifest;
+    let recorded_count = ledger.lock().unwrap().history.len() as u64;
+    let mut unrecorded = Vec::new();
+    for version in recorded_count + 1..=newest.version {
+        unrecorded.push(direct_table.at(version).await.unwrap());
     }
-    let end = contents(&calm, newest).await.unwrap();
+    let end = scan_rows(&direct_table, newest).await.unwrap();
     let mut ledger = ledger.lock().unwrap();
-    for manifest in late {
+    for manifest in unrecorded {
         ledger
             .history
             .insert(manifest.version, manifest.as_ref().clone());
     }
     ledger.keys.insert(0, vec![-1]);
     ledger.acknowledged.push((0, last.version));
-    ledger.seen.push((last.version, end));
+    ledger.scans.push((last.version, end));
     let states = replay(&ledger);
-    for (version, seen) in &ledger.seen {
-        let expected: Seen = states[version]
+    for (version, scanned) in &ledger.scans {
+        let expected: ScannedRows = states[version]
             .iter()
             .map(|(id, (write, _))| (*id, *write))
             .collect();
-        assert_eq!(*seen, expected, "version {version}");
+        assert_eq!(*scanned, expected, "version {version}");
     }
 }
 
-fn allow(error: &Error) {
-    expect(
+fn expect_allowed(error: &Error) {
+    expect_kind(
         error,
         &[
             ErrorKind::CommitConflict,
@@ -452,12 +481,12 @@ fn allow(error: &Error) {
 }
 
 #[allow(clippy::future_not_send, reason = "a test's own thread has it")]
-async fn run_seeds(usual: u64, weather: FaultRates) {
+async fn run_seeds(default_count: u64, rates: FaultRates) {
     let run = async {
-        for seed in seeds(usual) {
-            let played = tokio::task::spawn_local(simulate(seed, weather));
-            if let Err(e) = played.await {
-                panic!("seed {seed}, {weather:?}: {e}");
+        for seed in seeds(default_count) {
+            let simulation = tokio::task::spawn_local(simulate(seed, rates));
+            if let Err(e) = simulation.await {
+                panic!("seed {seed}, {rates:?}: {e}");
             }
         }
     };
@@ -465,23 +494,23 @@ async fn run_seeds(usual: u64, weather: FaultRates) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_are_those_of_the_commits() {
-    let weather = FaultRates {
+async fn scans_match_the_replayed_commits() {
+    let rates = FaultRates {
         failures_per_mille: 0,
         crashes_per_mille: 0,
         late_arrival: LateArrival::AnyTime,
         has_pauses: true,
     };
-    run_seeds(60, weather).await;
+    run_seeds(60, rates).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_are_those_of_the_commits_with_lost_answers_and_crashes() {
-    let weather = FaultRates {
+async fn scans_match_the_replayed_commits_with_lost_responses_and_crashes() {
+    let rates = FaultRates {
         failures_per_mille: 30,
         crashes_per_mille: 4,
         late_arrival: LateArrival::AnyTime,
         has_pauses: true,
     };
-    run_seeds(60, weather).await;
+    run_seeds(60, rates).await;
 }

@@ -92,8 +92,8 @@ fn check_seal(bytes: &[u8]) {
 }
 
 fn check_dataset_manifest(bytes: &[u8]) {
-    if let Ok(manifest) = dataset::Manifest::from_json(bytes) {
-        let reparsed = dataset::Manifest::from_json(manifest.to_json().as_bytes());
+    if let Ok(manifest) = dataset::DatasetManifest::from_json(bytes) {
+        let reparsed = dataset::DatasetManifest::from_json(manifest.to_json().as_bytes());
         assert_eq!(reparsed.expect("it is read"), manifest);
         let _ = manifest.check_parts();
     }
