@@ -37,13 +37,13 @@ impl ClaimStatus {
         self.may_land.load(Ordering::SeqCst) || self.was_observed.load(Ordering::SeqCst)
     }
 
-    fn set_may_land(&self, is_open: bool) {
-        self.may_land.store(is_open, Ordering::SeqCst);
+    fn set_may_land(&self, may_land: bool) {
+        self.may_land.store(may_land, Ordering::SeqCst);
     }
 
     /// Takes note of an intent that was found.
-    fn observe(&self, claim: Option<&Intent>, found: &Intent) {
-        if claim.is_some_and(|claim| claim.id == found.id) {
+    fn observe(&self, claim: Option<&Intent>, intent: &Intent) {
+        if claim.is_some_and(|claim| claim.id == intent.id) {
             self.was_observed.store(true, Ordering::SeqCst);
         }
     }
@@ -76,7 +76,7 @@ pub(super) struct LeaseWaiter<'a> {
 
 impl<'a> LeaseWaiter<'a> {
     /// A wait that has not begun.
-    pub(super) fn new(store: &'a Store, key: &'a str, fate: &'a ClaimStatus) -> Self {
+    pub(super) fn new(store: &'a Store, key: &'a str, claim_status: &'a ClaimStatus) -> Self {
         Self {
             store,
             key,
@@ -84,7 +84,7 @@ impl<'a> LeaseWaiter<'a> {
             last_observed: None,
             waiting_for: None,
             backoff: INITIAL_BACKOFF,
-            claim_status: fate,
+            claim_status,
         }
     }
 
@@ -105,10 +105,10 @@ impl<'a> LeaseWaiter<'a> {
                 },
             };
             match Intent::parse(self.key, &stored.bytes) {
-                Ok(found) => {
-                    self.claim_status.observe(claim, &found);
-                    if self.is_abandoned(&stored.bytes, &found)
-                        && let Some(lease) = self.take_over(&stored, found).await?
+                Ok(intent) => {
+                    self.claim_status.observe(claim, &intent);
+                    if self.is_abandoned(&stored.bytes, &intent)
+                        && let Some(lease) = self.take_over(&stored, intent).await?
                     {
                         return Ok(LeaseState::Abandoned(lease));
                     }
@@ -128,47 +128,47 @@ impl<'a> LeaseWaiter<'a> {
         let conditions = self.store.condition_support(self.key).await?;
         // Before it can be seen: nobody in this process may take it for abandoned.
         let activity = Activity::begin(&claim.id, self.store.clock());
-        let mut writing = IntentWriter::new(self.store, self.key, claim);
+        let mut writer = IntentWriter::new(self.store, self.key, claim);
         self.claim_status.set_may_land(true);
         loop {
-            let answer = writing.send(&Condition::Absent).await;
+            let answer = writer.send(&Condition::Absent).await;
             if answer.is_err() {
-                self.claim_status.set_may_land(writing.may_land());
+                self.claim_status.set_may_land(writer.may_land());
             }
             match answer? {
                 IntentPutResult::Written(version) => {
                     self.claim_status.set_may_land(false);
-                    let place = (self.store, self.key);
+                    let location = (self.store, self.key);
                     let mut lease = PublishLease::from_version(
-                        place,
+                        location,
                         claim.clone(),
                         version,
                         conditions,
                         activity,
                     );
-                    lease.was_resent = writing.was_resent();
+                    lease.was_resent = writer.was_resent();
                     return Ok(Ok(lease));
                 }
                 IntentPutResult::Other(stored) => {
-                    self.claim_status.set_may_land(writing.may_land());
+                    self.claim_status.set_may_land(writer.may_land());
                     return Ok(Err(stored));
                 }
-                IntentPutResult::Missing => writing.wait_before_resend().await?,
+                IntentPutResult::Missing => writer.wait_before_resend().await?,
             }
         }
     }
 
     /// Whether nobody carries the intent out any more, and no request of its owner can land.
-    fn is_abandoned(&mut self, bytes: &Bytes, found: &Intent) -> bool {
+    fn is_abandoned(&mut self, bytes: &Bytes, intent: &Intent) -> bool {
         let unchanged = self.unchanged_for(bytes);
         let now = self.store.clock().monotonic();
-        let wait = if found.owner.is_current() {
-            match activity_status(&found.id, now) {
-                ActivityStatus::QuietIn(left) if left.is_zero() => return true,
+        let wait = if intent.owner.is_current() {
+            match activity_status(&intent.id, now) {
+                ActivityStatus::QuietIn(remaining) if remaining.is_zero() => return true,
                 ActivityStatus::QuietIn(_) => self.timing.window(),
                 ActivityStatus::Active | ActivityStatus::Unknown => self.timing.expiry(),
             }
-        } else if found.owner.is_dead() {
+        } else if intent.owner.is_dead() {
             self.timing.window()
         } else {
             self.timing.expiry()
@@ -180,7 +180,7 @@ impl<'a> LeaseWaiter<'a> {
     fn unchanged_for(&mut self, bytes: &Bytes) -> Duration {
         let now = self.store.clock().monotonic();
         let since = match &self.last_observed {
-            Some((seen, since)) if seen == bytes => *since,
+            Some((last_bytes, since)) if last_bytes == bytes => *since,
             _ => now,
         };
         self.last_observed = Some((bytes.clone(), since));
@@ -190,14 +190,14 @@ impl<'a> LeaseWaiter<'a> {
     async fn take_over(
         &self,
         stored: &StoredIntent,
-        found: Intent,
+        abandoned: Intent,
     ) -> Result<Option<PublishLease<'a>>> {
         log::info!(
             "settling the publish at {} that {:?} left behind",
             self.key,
-            found.owner
+            abandoned.owner
         );
-        let mut intent = found;
+        let mut intent = abandoned;
         intent.owner = ProcessId::current();
         self.overwrite_intent(stored, intent).await
     }
@@ -211,8 +211,8 @@ impl<'a> LeaseWaiter<'a> {
         let activity = Activity::begin(&intent.id, self.store.clock());
         let now = self.store.clock().monotonic();
         let version = (stored.e_tag.clone(), now);
-        let place = (self.store, self.key);
-        let lease = PublishLease::from_version(place, intent, version, conditions, activity);
+        let location = (self.store, self.key);
+        let lease = PublishLease::from_version(location, intent, version, conditions, activity);
         match lease.rewrite(|_| ()).await {
             Ok(()) => Ok(Some(lease)),
             Err(e) if e.kind() == ErrorKind::Fenced => Ok(None),
@@ -240,7 +240,7 @@ impl<'a> LeaseWaiter<'a> {
 
     /// Waits a moment; an error when one publish goes on for too long.
     async fn back_off(&mut self, bytes: &Bytes) -> Result<()> {
-        let id = Intent::parse(self.key, bytes).map_or_else(|_| String::new(), |found| found.id);
+        let id = Intent::parse(self.key, bytes).map_or_else(|_| String::new(), |intent| intent.id);
         self.wait_for(id, "another process").await
     }
 
@@ -274,21 +274,21 @@ impl<'a> LeaseWaiter<'a> {
             if claim.is_none() && read_intent(self.store, self.key).await?.is_none() {
                 return Ok(LeaseState::Vacant);
             }
-            let locked = local.lock_file(&key, claim.is_some());
-            let locked = match locked.map_err(|e| self.store.map_error(e, &path)) {
+            let attempt = local.lock_file(&key, claim.is_some());
+            let locked_file = match attempt.map_err(|e| self.store.map_error(e, &path)) {
                 // It has just been removed.
                 Err(e) if e.kind() == ErrorKind::NotFound && claim.is_none() => continue,
-                locked => locked?,
+                result => result?,
             };
-            let Some((lock, bytes)) = locked else {
+            let Some((lock, bytes)) = locked_file else {
                 let (id, owner) = self.lock_holder().await;
                 self.wait_for(id, &owner).await?;
                 continue;
             };
-            let place = (self.store, self.key);
-            let found = match Intent::parse(self.key, &bytes) {
+            let location = (self.store, self.key);
+            let stored_intent = match Intent::parse(self.key, &bytes) {
                 _ if bytes.is_empty() => None,
-                Ok(found) => Some(found),
+                Ok(stored_intent) => Some(stored_intent),
                 Err(error) => {
                     if !claim.is_some_and(|claim| may_replace(claim, &error)) {
                         return Err(error);
@@ -297,11 +297,11 @@ impl<'a> LeaseWaiter<'a> {
                     None
                 }
             };
-            if let Some(found) = &found {
-                self.claim_status.observe(claim, found);
+            if let Some(stored_intent) = &stored_intent {
+                self.claim_status.observe(claim, stored_intent);
             }
-            let (intent, is_ours) = match (found, claim) {
-                (Some(found), _) => (found, false),
+            let (intent, is_ours) = match (stored_intent, claim) {
+                (Some(stored_intent), _) => (stored_intent, false),
                 (None, Some(claim)) => (claim.clone(), true),
                 // Created, and its owner died before it wrote: nothing was begun.
                 (None, None) => {
@@ -311,7 +311,7 @@ impl<'a> LeaseWaiter<'a> {
                 }
             };
             let activity = Activity::begin(&intent.id, self.store.clock());
-            let lease = PublishLease::from_lock(place, intent, lock, activity);
+            let lease = PublishLease::from_lock(location, intent, lock, activity);
             let owner = ProcessId::current();
             self.claim_status.set_may_land(is_ours);
             lease.rewrite(|intent| intent.owner = owner).await?;
@@ -349,8 +349,8 @@ fn may_replace(claim: &Intent, error: &Error) -> bool {
 /// Waits until no intent of this write is there.
 pub(super) async fn wait_until_intent_removed(lease: &PublishLease<'_>) -> Result<()> {
     let clock = lease.store.clock();
-    let began = clock.monotonic();
-    while clock.monotonic().saturating_sub(began) < lease.timing.acquire_timeout() {
+    let started_at = clock.monotonic();
+    while clock.monotonic().saturating_sub(started_at) < lease.timing.acquire_timeout() {
         match read_intent(lease.store, lease.key).await? {
             Some(stored)
                 if Intent::parse(lease.key, &stored.bytes).is_ok_and(|i| i.id == lease.id) =>

@@ -41,7 +41,7 @@ struct Registry {
 impl Registry {
     /// Forgets an intent that nobody works on any more, but for its name.
     fn end(&mut self, id: &str) {
-        if self.entries.remove(id).is_none() || self.ended.iter().any(|known| known == id) {
+        if self.entries.remove(id).is_none() || self.ended.iter().any(|ended_id| ended_id == id) {
             return;
         }
         if self.ended.len() == MAX_REMEMBERED {
@@ -67,12 +67,12 @@ impl Activity {
     /// Counts a call that works on the intent `id`.
     pub(super) fn begin(id: &str, clock: &Arc<dyn Clock>) -> Self {
         let mut registry = registry();
-        let over = registry
+        let ended_entries = registry
             .entries
             .iter()
             .filter(|(_, entry)| entry.has_ended());
-        let over: Vec<String> = over.map(|(id, _)| id.clone()).collect();
-        for id in over {
+        let ended_ids: Vec<String> = ended_entries.map(|(id, _)| id.clone()).collect();
+        for id in ended_ids {
             registry.end(&id);
         }
         let entry = registry
@@ -156,7 +156,7 @@ pub(super) fn activity_status(id: &str, now: Duration) -> ActivityStatus {
     match registry.entries.get(id) {
         Some(entry) if entry.calls > 0 => ActivityStatus::Active,
         Some(entry) => ActivityStatus::QuietIn(entry.quiet_at.saturating_sub(now)),
-        None if registry.ended.iter().any(|known| known == id) => {
+        None if registry.ended.iter().any(|ended_id| ended_id == id) => {
             ActivityStatus::QuietIn(Duration::ZERO)
         }
         None => ActivityStatus::Unknown,
@@ -169,7 +169,7 @@ pub(super) fn record_replaced_manifest(id: &str, manifest: Option<&str>) {
     if registry
         .replaced_manifests
         .iter()
-        .any(|(known, _)| known == id)
+        .any(|(write_id, _)| write_id == id)
     {
         return;
     }
@@ -193,11 +193,11 @@ pub(super) enum ReplacedManifest {
 
 impl ReplacedManifest {
     /// Whether the manifest that is there now, if any, came after what the write replaced.
-    pub(super) fn is_outdated(&self, there: Option<&str>) -> bool {
+    pub(super) fn is_outdated(&self, current: Option<&str>) -> bool {
         match self {
             Self::NotYet => false,
-            Self::Absent => there.is_some(),
-            Self::Version(manifest) => there != Some(manifest),
+            Self::Absent => current.is_some(),
+            Self::Version(manifest) => current != Some(manifest),
         }
     }
 }
@@ -205,8 +205,8 @@ impl ReplacedManifest {
 /// What a write has replaced in this process.
 pub(super) fn replaced_manifest(id: &str) -> ReplacedManifest {
     let registry = registry();
-    let mut known = registry.replaced_manifests.iter();
-    match known.find(|(known, _)| known == id) {
+    let mut replacements = registry.replaced_manifests.iter();
+    match replacements.find(|(write_id, _)| write_id == id) {
         None => ReplacedManifest::NotYet,
         Some((_, None)) => ReplacedManifest::Absent,
         Some((_, Some(manifest))) => ReplacedManifest::Version(manifest.clone()),
@@ -244,11 +244,11 @@ mod tests {
         let call = Activity::begin("given up", &clock);
         drop(call.begin_request(Duration::from_hours(1)));
         drop(call);
-        let left = match activity_status("given up", clock.monotonic()) {
-            ActivityStatus::QuietIn(left) => left,
+        let remaining = match activity_status("given up", clock.monotonic()) {
+            ActivityStatus::QuietIn(remaining) => remaining,
             other => panic!("{other:?}"),
         };
-        assert!(left > Duration::from_mins(59));
+        assert!(remaining > Duration::from_mins(59));
         let call = Activity::begin("answered", &clock);
         call.begin_request(Duration::from_hours(1)).close();
         drop(call);

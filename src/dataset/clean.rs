@@ -19,7 +19,7 @@ use crate::store::{OpenUpload, Store, path};
 
 /// What [`clean`] did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Cleaned {
+pub struct DatasetCleanup {
     /// Files removed.
     pub files: usize,
     /// Uploads aborted.
@@ -29,7 +29,7 @@ pub struct Cleaned {
 /// Settles an interrupted publish and removes what killed writers left: hidden files of processes that
 /// are gone, those and uploads that are older than `older_than` by the store's clock, and parts that the
 /// complete dataset beside them does not list.
-pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Cleaned> {
+pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<DatasetCleanup> {
     check_key(key)?;
     if !store.capabilities().conditional {
         return clean_without_cas(store, key, older_than).await;
@@ -41,9 +41,9 @@ pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Cle
         .files
         .keys()
         .any(|name| name.starts_with(TEMP_PREFIX));
-    let uploads = uploads(store, key).await?;
-    if !hidden && uploads.is_empty() && unlisted_parts(store, key, &folder).await?.is_empty() {
-        return Ok(Cleaned::default());
+    let uploads = list_open_uploads(store, key).await?;
+    if !hidden && uploads.is_empty() && find_unlisted_parts(store, key, &folder).await?.is_empty() {
+        return Ok(DatasetCleanup::default());
     }
     let claim = Intent::claim(store.clock().new_id(), IntentOperation::Heal);
     let fate = ClaimStatus::default();
@@ -52,8 +52,8 @@ pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Cle
     let cleaned = lease.run_with_heartbeat(async {
         let steps = Steps::begin(lease).await?;
         let now = steps.folder.files.get(INTENT).map(|intent| intent.modified);
-        let mut names = stale_files(&steps.folder, now, older_than);
-        names.extend(unlisted_parts(store, key, &steps.folder).await?);
+        let mut names = find_stale_files(&steps.folder, now, older_than);
+        names.extend(find_unlisted_parts(store, key, &steps.folder).await?);
         steps.remove_listed(&names).await?;
         // Under the claim no intent names one, and no other can be placed.
         let uploads = uploads
@@ -63,7 +63,7 @@ pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Cle
         for upload in &uploads {
             store.abort_upload(upload.path.as_ref(), &upload.id).await?;
         }
-        Ok(Cleaned {
+        Ok(DatasetCleanup {
             files: names.len(),
             uploads: uploads.len(),
         })
@@ -74,7 +74,7 @@ pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Cle
 }
 
 /// The uploads that are under way or were left in the folder; none where they cannot be listed.
-async fn uploads(store: &Store, key: &str) -> Result<Vec<OpenUpload>> {
+async fn list_open_uploads(store: &Store, key: &str) -> Result<Vec<OpenUpload>> {
     match store.list_uploads(key).await {
         Err(e)
             if matches!(
@@ -97,7 +97,7 @@ fn is_old(then: DateTime<Utc>, now: Option<DateTime<Utc>>, older_than: Duration)
 
 /// Hidden files whose process is gone, and those that are too old, unless another process of this host
 /// works on them.
-fn stale_files(
+fn find_stale_files(
     folder: &FolderState,
     now: Option<DateTime<Utc>>,
     older_than: Duration,
@@ -115,7 +115,11 @@ fn stale_files(
 
 /// Parts by their names beside a complete dataset that does not list them: an interrupted or late write
 /// of pds left them.
-async fn unlisted_parts(store: &Store, key: &str, folder: &FolderState) -> Result<Vec<String>> {
+async fn find_unlisted_parts(
+    store: &Store,
+    key: &str,
+    folder: &FolderState,
+) -> Result<Vec<String>> {
     if !folder.is_marked() || !folder.files.contains_key(MANIFEST) {
         return Ok(Vec::new());
     }
@@ -135,15 +139,19 @@ async fn unlisted_parts(store: &Store, key: &str, folder: &FolderState) -> Resul
     Ok(unlisted)
 }
 
-async fn clean_without_cas(store: &Store, key: &str, older_than: Duration) -> Result<Cleaned> {
+async fn clean_without_cas(
+    store: &Store,
+    key: &str,
+    older_than: Duration,
+) -> Result<DatasetCleanup> {
     if !store.capabilities().list {
-        return Ok(Cleaned::default());
+        return Ok(DatasetCleanup::default());
     }
     let folder = FolderState::list(store, key).await?;
-    let names = stale_files(&folder, Some(store.clock().now()), older_than);
+    let names = find_stale_files(&folder, Some(store.clock().now()), older_than);
     let paths: Vec<String> = names.iter().map(|name| path::join(key, name)).collect();
     store.delete_all(&paths).await?;
-    Ok(Cleaned {
+    Ok(DatasetCleanup {
         files: names.len(),
         uploads: 0,
     })

@@ -4,7 +4,7 @@ use super::acquire::{ClaimStatus, wait_until_intent_removed};
 use super::intent::{Intent, IntentOperation, Phase};
 use super::lease::PublishLease;
 use super::recover::{acquire, heal};
-use super::removal::{Below, files_below, is_dataset_file, remove_all};
+use super::removal::{NestedPolicy, is_dataset_file, list_files_below, remove_all};
 use super::steps::{StepError, Steps};
 use super::{check_key, without_cas};
 use crate::error::{Error, ErrorKind, Result};
@@ -27,7 +27,7 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
                 return store.remove_empty_folder(key).await;
             }
         }
-        return Err(nothing_there(key));
+        return Err(not_found_error(key));
     }
     if !store.capabilities().conditional {
         without_cas::delete(store, key).await?;
@@ -37,7 +37,8 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
     let fate = ClaimStatus::default();
     let acquired = Box::pin(acquire(store, key, &claim, &fate)).await?;
     let lease = &acquired.lease;
-    let deleted = lease.run_with_heartbeat(Box::pin(delete_under(lease, acquired.after_another)));
+    let deleted =
+        lease.run_with_heartbeat(Box::pin(delete_with_lease(lease, acquired.after_recovery)));
     match deleted.await {
         Ok(()) => {}
         Err(e) if e.kind() == ErrorKind::Fenced => {
@@ -52,7 +53,7 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
     store.remove_empty_folder(key).await
 }
 
-fn nothing_there(key: &str) -> Error {
+fn not_found_error(key: &str) -> Error {
     Error::new(
         ErrorKind::NotFound,
         format!("there is no dataset at {key:?}"),
@@ -60,12 +61,12 @@ fn nothing_there(key: &str) -> Error {
     .with_path(key)
 }
 
-async fn delete_under(lease: &PublishLease<'_>, after_another: bool) -> Result<()> {
+async fn delete_with_lease(lease: &PublishLease<'_>, after_another: bool) -> Result<()> {
     let steps = Steps::begin(lease).await?;
-    let files = files_below(lease).await?;
+    let files = list_files_below(lease).await?;
     if files.is_empty() && !after_another {
         lease.release().await;
-        return Err(nothing_there(lease.key));
+        return Err(not_found_error(lease.key));
     }
     let base = steps.read_base().await?;
     lease
@@ -74,7 +75,7 @@ async fn delete_under(lease: &PublishLease<'_>, after_another: bool) -> Result<(
             intent.base = base;
         })
         .await?;
-    let error = match remove_all(&steps, Below::Goes).await {
+    let error = match remove_all(&steps, NestedPolicy::Delete).await {
         Ok(()) => {
             lease.release().await;
             return Ok(());

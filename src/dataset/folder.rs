@@ -32,8 +32,8 @@ pub(super) struct FolderState {
 impl FolderState {
     /// Lists the folder `key`.
     pub(super) async fn list(store: &Store, key: &str) -> Result<Self> {
-        let listed = store.list_folder(key).await?;
-        let file = |meta: object_store::ObjectMeta| {
+        let listing = store.list_folder(key).await?;
+        let to_named_file = |meta: object_store::ObjectMeta| {
             let file = FolderFile {
                 e_tag: meta.e_tag,
                 bytes: meta.size,
@@ -42,7 +42,11 @@ impl FolderState {
             Some((meta.location.filename()?.to_owned(), file))
         };
         Ok(Self {
-            files: listed.files.into_iter().filter_map(file).collect(),
+            files: listing
+                .files
+                .into_iter()
+                .filter_map(to_named_file)
+                .collect(),
         })
     }
 
@@ -153,7 +157,7 @@ fn is_parquet(name: &str) -> bool {
     !name.starts_with(TEMP_PREFIX)
         && name
             .rsplit_once('.')
-            .is_some_and(|(_, ending)| ending.eq_ignore_ascii_case("parquet"))
+            .is_some_and(|(_, extension)| extension.eq_ignore_ascii_case("parquet"))
 }
 
 /// Whether a name is one that RFC-0008 gives to parts.

@@ -102,28 +102,28 @@ impl Intent {
     /// The bytes of a new writing.
     pub(super) fn to_bytes(&self, nonce: u128) -> (String, Bytes) {
         let nonce = format!("{nonce:032x}");
-        let written = Self {
+        let intent = Self {
             nonce: nonce.clone(),
             ..self.clone()
         };
         // Plain data into memory cannot fail.
         (
             nonce,
-            serde_json::to_vec(&written).unwrap_or_default().into(),
+            serde_json::to_vec(&intent).unwrap_or_default().into(),
         )
     }
 
     /// Reads an intent; it may name only files of its own folder. [`ErrorKind::Locked`] where a newer
     /// version of pds wrote it, [`ErrorKind::DatasetIncomplete`] where nobody can finish it.
     pub(super) fn parse(key: &str, bytes: &[u8]) -> Result<Self> {
-        let unusable = |why: &str| {
+        let unusable_error = |reason: &str| {
             incomplete_error(
                 key,
-                &format!("its {INTENT} {why}; write it again with overwrite=True, or delete it"),
+                &format!("its {INTENT} {reason}; write it again with overwrite=True, or delete it"),
             )
         };
-        let header: Header =
-            serde_json::from_slice(bytes).map_err(|e| unusable("cannot be read").with_source(e))?;
+        let header: Header = serde_json::from_slice(bytes)
+            .map_err(|e| unusable_error("cannot be read").with_source(e))?;
         if header.format > FORMAT {
             let message = format!(
                 "{INTENT} has format {}, this version of pds knows {FORMAT}; upgrade pds",
@@ -132,14 +132,14 @@ impl Intent {
             return Err(Error::new(ErrorKind::Locked, message).with_path(key));
         }
         if header.format < FORMAT {
-            return Err(unusable("was left behind by an older version of pds"));
+            return Err(unusable_error("was left behind by an older version of pds"));
         }
-        let intent: Self =
-            serde_json::from_slice(bytes).map_err(|e| unusable("cannot be read").with_source(e))?;
+        let intent: Self = serde_json::from_slice(bytes)
+            .map_err(|e| unusable_error("cannot be read").with_source(e))?;
         if let IntentOperation::Write { parts, .. } = &intent.operation
             && parts.iter().any(|part| !part.is_inside(key))
         {
-            return Err(unusable("names files outside the dataset"));
+            return Err(unusable_error("names files outside the dataset"));
         }
         Ok(intent)
     }
@@ -154,17 +154,17 @@ struct Header {
 impl IntendedPart {
     /// Whether it names files of the folder `key` only, none of which is the dataset's own.
     fn is_inside(&self, key: &str) -> bool {
-        let inside = |file: &str| {
+        let is_in_folder = |file: &str| {
             file.strip_prefix(key)
                 .and_then(|f| f.strip_prefix('/'))
                 .is_some_and(is_file_name)
         };
-        let staged_inside = match &self.staged {
+        let is_staged_inside = match &self.staged {
             StagedWrite::Inline { .. } => true,
-            StagedWrite::Multipart { target, .. } => inside(target),
-            StagedWrite::Object { path } => inside(path) && path.contains(TEMP_PREFIX),
+            StagedWrite::Multipart { target, .. } => is_in_folder(target),
+            StagedWrite::Object { path } => is_in_folder(path) && path.contains(TEMP_PREFIX),
         };
-        staged_inside && is_file_name(&self.name) && !super::is_reserved(&self.name)
+        is_staged_inside && is_file_name(&self.name) && !super::is_reserved(&self.name)
     }
 
     /// The name its upload was begun for, where that is not its own.

@@ -116,11 +116,11 @@ impl<'a> PublishLease<'a> {
         conditions: ConditionSupport,
         activity: Activity,
     ) -> Self {
-        let hold = Ownership::Version {
+        let ownership = Ownership::Version {
             e_tag,
             confirmed_at,
         };
-        Self::new((store, key), intent, hold, conditions, activity)
+        Self::new((store, key), intent, ownership, conditions, activity)
     }
 
     /// A lease by a lock.
@@ -130,14 +130,20 @@ impl<'a> PublishLease<'a> {
         lock: FileLock,
         activity: Activity,
     ) -> Self {
-        let hold = Ownership::Lock(Arc::new(LockCell::new(lock)));
-        Self::new((store, key), intent, hold, ConditionSupport::ALL, activity)
+        let ownership = Ownership::Lock(Arc::new(LockCell::new(lock)));
+        Self::new(
+            (store, key),
+            intent,
+            ownership,
+            ConditionSupport::ALL,
+            activity,
+        )
     }
 
     fn new(
         (store, key): (&'a Store, &'a str),
         intent: Intent,
-        hold: Ownership,
+        ownership: Ownership,
         conditions: ConditionSupport,
         activity: Activity,
     ) -> Self {
@@ -148,10 +154,7 @@ impl<'a> PublishLease<'a> {
             conditions,
             timing: LeaseTiming::for_store(store),
             was_resent: false,
-            state: Mutex::new(LeaseInner {
-                intent,
-                ownership: hold,
-            }),
+            state: Mutex::new(LeaseInner { intent, ownership }),
             activity,
         }
     }
@@ -199,13 +202,13 @@ impl<'a> PublishLease<'a> {
         let mut state = self.state.lock().await;
         let mut next = state.intent.clone();
         change(&mut next);
-        let hold = std::mem::replace(&mut state.ownership, Ownership::Lost);
-        match hold {
+        let ownership = std::mem::replace(&mut state.ownership, Ownership::Lost);
+        match ownership {
             Ownership::Lost => return Err(self.lease_lost_error()),
             Ownership::Lock(lock) => {
-                let written = self.rewrite_locked(&lock, &next);
+                let result = self.rewrite_locked(&lock, &next);
                 state.ownership = Ownership::Lock(lock);
-                written?;
+                result?;
             }
             Ownership::Version {
                 e_tag,
@@ -216,8 +219,8 @@ impl<'a> PublishLease<'a> {
                     e_tag: e_tag.clone(),
                     confirmed_at,
                 };
-                let replaced = replace_intent(self.store, self.key, &e_tag, &next).await?;
-                let Some((e_tag, confirmed_at)) = replaced else {
+                let new_version = replace_intent(self.store, self.key, &e_tag, &next).await?;
+                let Some((e_tag, confirmed_at)) = new_version else {
                     state.ownership = Ownership::Lost;
                     return Err(self.lease_lost_error());
                 };
@@ -245,23 +248,29 @@ impl<'a> PublishLease<'a> {
 
     /// Puts another intent in the place of this one, which cannot be carried out.
     pub(super) async fn replace(self, claim: &Intent) -> Result<Self> {
-        let hold = self.state.into_inner().ownership;
+        let ownership = self.state.into_inner().ownership;
         let activity = Activity::begin(&claim.id, self.store.clock());
-        let place = (self.store, self.key);
-        let lease = Self::new(place, claim.clone(), hold, self.conditions, activity);
+        let location = (self.store, self.key);
+        let lease = Self::new(
+            location,
+            claim.clone(),
+            ownership,
+            self.conditions,
+            activity,
+        );
         lease.rewrite(|_| ()).await?;
         Ok(lease)
     }
 
     /// Makes sure that the lease was ours at most `age` ago; gives when it was confirmed.
-    pub(super) async fn renew_if_older(&self, age: Duration) -> Result<Duration> {
+    pub(super) async fn renew_if_older(&self, max_age: Duration) -> Result<Duration> {
         loop {
             let now = self.store.clock().monotonic();
             match &self.state.lock().await.ownership {
                 Ownership::Lost => return Err(self.lease_lost_error()),
                 Ownership::Lock(_) => return Ok(now),
                 Ownership::Version { confirmed_at, .. } => {
-                    if now.saturating_sub(*confirmed_at) < age {
+                    if now.saturating_sub(*confirmed_at) < max_age {
                         return Ok(*confirmed_at);
                     }
                 }
@@ -297,24 +306,24 @@ impl<'a> PublishLease<'a> {
                     .map(RequestOutcome::Done);
             }
             let deadline = confirmed_at + self.timing.window();
-            let open = self.activity.begin_request(self.timing.window());
-            let answer = send(self.store.with_send_limit(SendLimit {
+            let open_request = self.activity.begin_request(self.timing.window());
+            let request = send(self.store.with_send_limit(SendLimit {
                 deadline: Some(deadline),
                 once: true,
             }));
-            let answer = answer.await;
-            let late = self.store.clock().monotonic() > deadline;
-            match answer {
-                Err(e) if e.kind() == ErrorKind::Expired => open.close(),
+            let result = request.await;
+            let is_late = self.store.clock().monotonic() > deadline;
+            match result {
+                Err(e) if e.kind() == ErrorKind::Expired => open_request.close(),
                 Err(e) if is_transient(&e) => return Ok(RequestOutcome::Unknown(e)),
                 // The process was stopped between the look at the clock and the answer.
-                _ if late => {
+                _ if is_late => {
                     let message = "the answer came after the deadline of its request";
                     let error = Error::new(ErrorKind::Unavailable, message);
                     return Ok(RequestOutcome::Unknown(error.with_path(self.key)));
                 }
                 answer => {
-                    open.close();
+                    open_request.close();
                     return answer.map(RequestOutcome::Done);
                 }
             }
@@ -385,8 +394,8 @@ impl<'a> PublishLease<'a> {
         let path = path::join(self.key, INTENT);
         if self.is_lock() {
             let mut state = self.state.lock().await;
-            let hold = std::mem::replace(&mut state.ownership, Ownership::Lost);
-            let (Ownership::Lock(cell), Some(local)) = (hold, self.store.local()) else {
+            let ownership = std::mem::replace(&mut state.ownership, Ownership::Lost);
+            let (Ownership::Lock(cell), Some(local)) = (ownership, self.store.local()) else {
                 return Ok(());
             };
             let key = self.store.key(&path)?;
@@ -398,13 +407,13 @@ impl<'a> PublishLease<'a> {
         }
         if !self.conditions.delete {
             // Never repeated: if the first is carried out after all, another's may be there by then.
-            let sent = self.send_bounded(|store| {
+            let request = self.send_bounded(|store| {
                 let path = path.clone();
                 async move { store.delete_if(&path, &Condition::Always).await }
             });
-            let sent = sent.await;
+            let outcome = request.await;
             self.state.lock().await.ownership = Ownership::Lost;
-            return match sent? {
+            return match outcome? {
                 RequestOutcome::Done(_) => Ok(()),
                 RequestOutcome::Unknown(e) => Err(e),
             };

@@ -2,7 +2,7 @@
 
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::open::Parts;
+use super::open::DatasetParts;
 use super::read::with_snapshot;
 use super::{SUCCESS, check_key};
 use crate::error::Result;
@@ -31,7 +31,7 @@ pub async fn list(store: &Store, folder: &str) -> Result<Vec<String>> {
 
 /// What [`verify`] looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Verified {
+pub struct DatasetVerification {
     /// Rows of all parts.
     pub rows: u64,
     /// Bytes of all parts.
@@ -44,24 +44,24 @@ pub struct Verified {
 
 /// Reads every byte of every part: identity, order, row counts, all checksums; decodes all columns, some
 /// of them at a time.
-pub async fn verify(store: &Store, key: &str) -> Result<Verified> {
+pub async fn verify(store: &Store, key: &str) -> Result<DatasetVerification> {
     with_snapshot(store, key, |manifest, parts| async move {
         let checks = (0..parts.len()).map(|index| verify_part(store, &parts, index));
         stream::iter(checks)
             .buffer_unordered(CONCURRENT_PARTS)
             .try_collect::<()>()
             .await?;
-        Ok(Verified {
+        Ok(DatasetVerification {
             rows: manifest.row_count,
             bytes: parts.entries.iter().map(|part| part.bytes).sum(),
             parts: parts.len(),
-            checksummed_parts: parts.sealed(),
+            checksummed_parts: parts.sealed_count(),
         })
     })
     .await
 }
 
-async fn verify_part(store: &Store, parts: &Parts, index: usize) -> Result<()> {
+async fn verify_part(store: &Store, parts: &DatasetParts, index: usize) -> Result<()> {
     let part = parts.get(index).await?;
     part.verify(store).await.map_err(|e| {
         e.context(format!("part {:?}", part.path))

@@ -82,16 +82,16 @@ impl DatasetManifest {
             )
         })?;
         let mut parser = serde_json::Deserializer::from_str(text);
-        let found = parser
+        let object = parser
             .deserialize_any(ObjectVisitor)
-            .and_then(|found| parser.end().map(|()| found))
+            .and_then(|object| parser.end().map(|()| object))
             .map_err(|e| {
                 corrupted_error(
                     "cannot parse the manifest's JSON",
                     format!("invalid JSON: {e}"),
                 )
             })?;
-        let Some(mut fields) = found else {
+        let Some(mut fields) = object else {
             return Err(corrupted_error(
                 "the manifest must be a JSON object",
                 "expected an object",
@@ -128,15 +128,15 @@ impl DatasetManifest {
 
     /// Checks that every part is a file of the dataset's own folder, and listed once.
     pub fn check_parts(&self) -> Result<()> {
-        let mut seen = HashSet::new();
+        let mut names = HashSet::new();
         for part in &self.parts {
-            let ours = [MANIFEST, SUCCESS, INTENT].contains(&part.as_str())
+            let is_own_file = [MANIFEST, SUCCESS, INTENT].contains(&part.as_str())
                 || part.starts_with(TEMP_PREFIX);
-            let fault = if ours {
+            let fault = if is_own_file {
                 "is named like a file of the dataset itself"
             } else if part.contains('/') || crate::store::path::parse(part).is_err() {
                 "is not a plain file name"
-            } else if !seen.insert(part) {
+            } else if !names.insert(part) {
                 "is listed twice"
             } else {
                 continue;
@@ -202,7 +202,7 @@ impl<'de> Visitor<'de> for ObjectVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut found = BTreeMap::new();
+        let mut fields = BTreeMap::new();
         while let Some(key) = map.next_key::<String>()? {
             let Some(name) = FIELDS.iter().copied().find(|f| *f == key) else {
                 map.next_value::<IgnoredAny>()?;
@@ -211,13 +211,13 @@ impl<'de> Visitor<'de> for ObjectVisitor {
             let value = map
                 .next_value::<Value>()
                 .map_err(|e| serde::de::Error::custom(format!("field {name}: {e}")))?;
-            if found.insert(name, value).is_some() {
+            if fields.insert(name, value).is_some() {
                 return Err(serde::de::Error::custom(format!(
                     "field {name} occurs twice"
                 )));
             }
         }
-        Ok(Some(found))
+        Ok(Some(fields))
     }
 
     fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {

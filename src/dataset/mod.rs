@@ -38,14 +38,14 @@ use std::collections::BTreeMap;
 use arrow_array::RecordBatchReader;
 use serde::{Deserialize, Serialize};
 
-pub use self::clean::{Cleaned, clean};
+pub use self::clean::{DatasetCleanup, clean};
 pub use self::delete::delete;
-pub use self::manage::{Verified, exists, list, verify};
+pub use self::manage::{DatasetVerification, exists, list, verify};
 pub use self::manifest::DatasetManifest;
 pub use self::open::{PartEntry, PartIndex};
 pub use self::prepare::{WriteTask, abort, abort_all, prepare};
 pub use self::publish::publish;
-pub use self::read::{Table, read, read_manifest};
+pub use self::read::{DatasetBatches, read, read_manifest};
 pub use self::scan::{OpenDataset, index_parts, open as open_dataset, scan, scan_part};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
@@ -210,10 +210,10 @@ fn already_exists_error(key: &str) -> Error {
     Error::new(ErrorKind::AlreadyExists, message).with_path(key)
 }
 
-fn incomplete_error(key: &str, why: &str) -> Error {
+fn incomplete_error(key: &str, reason: &str) -> Error {
     Error::new(
         ErrorKind::DatasetIncomplete,
-        format!("the dataset at {key:?} is incomplete: {why}"),
+        format!("the dataset at {key:?} is incomplete: {reason}"),
     )
     .with_path(key)
 }
@@ -230,8 +230,8 @@ pub fn check_key(key: &str) -> Result<()> {
         return Err(Error::new(ErrorKind::InvalidPath, message).with_path(key));
     }
     path::parse(key)?;
-    let own = |s: &str| is_reserved(s) || s.starts_with(TEMP_PREFIX);
-    if let Some(name) = key.split('/').find(|s| own(s)) {
+    let is_own_name = |s: &str| is_reserved(s) || s.starts_with(TEMP_PREFIX);
+    if let Some(name) = key.split('/').find(|s| is_own_name(s)) {
         let message = format!("key {key:?} holds {name:?}, a name of a dataset's own files");
         return Err(Error::new(ErrorKind::InvalidPath, message).with_path(key));
     }

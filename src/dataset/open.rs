@@ -15,7 +15,7 @@ use crate::store::{Store, path};
 const CONCURRENT_OPENS: usize = 32;
 /// Footers, dictionaries and ends of files that are kept; parts beyond are opened again when they are
 /// read.
-const MAX_KEPT_BYTES: usize = 64 << 20;
+const MAX_CACHED_BYTES: usize = 64 << 20;
 
 /// What tells a part from all others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,12 +26,12 @@ pub struct PartEntry {
     pub rows: u64,
     footer_hash: u64,
     /// None where the part has no checksums.
-    place: Option<Place>,
+    place: Option<PartPosition>,
 }
 
 /// Where a part stands in its write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Place {
+struct PartPosition {
     write_id: u128,
     task: u64,
     sequence: u64,
@@ -40,7 +40,7 @@ struct Place {
 
 impl PartEntry {
     fn new(part: &OpenPart) -> Self {
-        let place = part.file.seal.as_ref().map(|seal| Place {
+        let position = part.file.seal.as_ref().map(|seal| PartPosition {
             write_id: seal.identity.write_id,
             task: seal.identity.task,
             sequence: seal.identity.sequence,
@@ -50,21 +50,23 @@ impl PartEntry {
             bytes: part.file.length,
             rows: part.file.rows(),
             footer_hash: part.file.footer_hash,
-            place,
+            place: position,
         }
     }
 
     /// Whether the part can only be the one at `index` of `manifest`, whatever the others are.
-    pub(super) fn is_surely_at(&self, index: usize, manifest: &DatasetManifest) -> bool {
+    pub(super) fn is_unambiguously_at(&self, index: usize, manifest: &DatasetManifest) -> bool {
         let parts = manifest.parts.len();
         if parts == 1 && self.rows != manifest.row_count {
             return false;
         }
         match &self.place {
             // No task comes before the first, whose parts are numbered.
-            Some(place) => {
+            Some(position) => {
                 let is_end = index + 1 == parts;
-                place.task == 0 && place.sequence == index as u64 && (place.last || !is_end)
+                position.task == 0
+                    && position.sequence == index as u64
+                    && (position.last || !is_end)
             }
             None => parts == 1,
         }
@@ -80,26 +82,26 @@ pub struct PartIndex {
 
 /// The parts of one dataset, checked to be together what its manifest tells of.
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(super) struct DatasetParts {
     store: Store,
     key: String,
     names: Vec<String>,
     pub(super) entries: Vec<PartEntry>,
-    kept: Vec<Option<Arc<OpenPart>>>,
+    cached: Vec<Option<Arc<OpenPart>>>,
     /// The first part, for the schema.
     pub(super) first: Arc<OpenPart>,
 }
 
-impl Parts {
+impl DatasetParts {
     /// A single part of a dataset.
-    pub(super) fn of_one(store: &Store, key: &str, name: &str, part: OpenPart) -> Self {
+    pub(super) fn from_single_part(store: &Store, key: &str, name: &str, part: OpenPart) -> Self {
         let (entry, part) = (PartEntry::new(&part), Arc::new(part));
         Self {
             store: store.clone(),
             key: key.to_owned(),
             names: vec![name.to_owned()],
             entries: vec![entry],
-            kept: vec![Some(Arc::clone(&part))],
+            cached: vec![Some(Arc::clone(&part))],
             first: part,
         }
     }
@@ -109,8 +111,8 @@ impl Parts {
     }
 
     /// Whether all parts are open.
-    pub(super) fn all_kept(&self) -> bool {
-        self.kept.iter().all(Option::is_some)
+    pub(super) fn is_fully_cached(&self) -> bool {
+        self.cached.iter().all(Option::is_some)
     }
 
     /// Whether every part carries checksums. They were compared with the manifest then, and so is every
@@ -119,19 +121,19 @@ impl Parts {
         self.entries.iter().all(|part| part.place.is_some())
     }
 
-    pub(super) fn sealed(&self) -> usize {
+    pub(super) fn sealed_count(&self) -> usize {
         self.entries.iter().filter(|e| e.place.is_some()).count()
     }
 
     /// One part, opened again where it was not kept.
     pub(super) async fn get(&self, index: usize) -> Result<Arc<OpenPart>> {
-        if let Some(part) = &self.kept[index] {
+        if let Some(part) = &self.cached[index] {
             return Ok(Arc::clone(part));
         }
         let part = open_part(&self.store, &self.key, &self.names[index]).await?;
         if PartEntry::new(&part) != self.entries[index] {
-            let why = "it was replaced while it was read";
-            return Err(incomplete_error(&self.key, why));
+            let reason = "it was replaced while it was read";
+            return Err(incomplete_error(&self.key, reason));
         }
         Ok(Arc::new(part))
     }
@@ -142,63 +144,63 @@ pub(super) async fn open_parts(
     store: &Store,
     key: &str,
     manifest: &DatasetManifest,
-) -> Result<Parts> {
+) -> Result<DatasetParts> {
     let opens = manifest
         .parts
         .iter()
         .map(|name| open_part(store, key, name));
     let mut opened = stream::iter(opens).buffered(CONCURRENT_OPENS);
-    let (mut entries, mut kept, mut kept_bytes) = (Vec::new(), Vec::new(), 0);
+    let (mut entries, mut cached, mut cached_bytes) = (Vec::new(), Vec::new(), 0);
     let mut first: Option<Arc<OpenPart>> = None;
-    let (mut missing, mut damaged) = (Vec::new(), None);
-    let mut number = 0;
+    let (mut missing, mut corruption_error) = (Vec::new(), None);
+    let mut index = 0;
     while let Some(part) = opened.next().await {
-        let name = manifest.parts[number].as_str();
-        number += 1;
+        let name = manifest.parts[index].as_str();
+        index += 1;
         match part.and_then(|part| check_write(key, manifest, part)) {
             Ok(part) => {
                 entries.push(PartEntry::new(&part));
                 let part = Arc::new(part);
-                let first = first.get_or_insert_with(|| Arc::clone(&part));
-                if let Err(e) = check_schema(key, &first.file, &part) {
-                    damaged.get_or_insert(e);
+                let first_part = first.get_or_insert_with(|| Arc::clone(&part));
+                if let Err(e) = check_schema(key, &first_part.file, &part) {
+                    corruption_error.get_or_insert(e);
                 }
-                kept_bytes += part.memory_bytes();
-                kept.push((kept_bytes <= MAX_KEPT_BYTES).then_some(part));
+                cached_bytes += part.memory_bytes();
+                cached.push((cached_bytes <= MAX_CACHED_BYTES).then_some(part));
             }
             Err(e) if e.kind() == ErrorKind::DatasetIncomplete => missing.push((name, e)),
             Err(e) if e.kind() == ErrorKind::PartCorrupted => {
-                damaged.get_or_insert(e);
+                corruption_error.get_or_insert(e);
             }
             Err(e) => return Err(e),
         }
     }
     if !missing.is_empty() {
-        return Err(name_missing(key, missing));
+        return Err(missing_parts_error(key, missing));
     }
-    if let Some(error) = damaged {
+    if let Some(error) = corruption_error {
         return Err(error);
     }
     let first = first.ok_or_else(|| incomplete_error(key, "its manifest lists no parts"))?;
-    check_places(key, manifest, &entries)?;
+    check_positions(key, manifest, &entries)?;
     check_rows(key, manifest, &entries)?;
-    Ok(Parts {
+    Ok(DatasetParts {
         store: store.clone(),
         key: key.to_owned(),
         names: manifest.parts.clone(),
         entries,
-        kept,
+        cached,
         first,
     })
 }
 
-fn name_missing(key: &str, mut missing: Vec<(&str, Error)>) -> Error {
+fn missing_parts_error(key: &str, mut missing: Vec<(&str, Error)>) -> Error {
     if missing.len() == 1 {
         return missing.remove(0).1;
     }
     let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
-    let why = format!("{} parts are missing: {names:?}", names.len());
-    incomplete_error(key, &why).with_source(missing.remove(0).1)
+    let reason = format!("{} parts are missing: {names:?}", names.len());
+    incomplete_error(key, &reason).with_source(missing.remove(0).1)
 }
 
 /// Opens one part of a dataset's folder.
@@ -214,8 +216,8 @@ pub(super) async fn open_part(store: &Store, key: &str, name: &str) -> Result<Op
     })
 }
 
-fn refuse(key: &str, name: &str, why: &str) -> Error {
-    let message = format!("part {:?} {why}", path::join(key, name));
+fn corrupted_part_error(key: &str, name: &str, reason: &str) -> Error {
+    let message = format!("part {:?} {reason}", path::join(key, name));
     Error::new(ErrorKind::PartCorrupted, message).with_path(key)
 }
 
@@ -233,36 +235,39 @@ fn check_write(key: &str, manifest: &DatasetManifest, part: OpenPart) -> Result<
 }
 
 /// Every part stands where it was written.
-fn check_places(key: &str, manifest: &DatasetManifest, entries: &[PartEntry]) -> Result<()> {
-    let mut before: Option<&Place> = None;
+fn check_positions(key: &str, manifest: &DatasetManifest, entries: &[PartEntry]) -> Result<()> {
+    let mut previous: Option<&PartPosition> = None;
     for (index, (name, entry)) in manifest.parts.iter().zip(entries).enumerate() {
-        let Some(place) = &entry.place else {
+        let Some(position) = &entry.place else {
             // All or none: a foreign file among ours has replaced one of them.
-            if before.is_some() {
-                let why = "has no checksums, unlike the parts before it";
-                return Err(refuse(key, name, why));
+            if previous.is_some() {
+                let reason = "has no checksums, unlike the parts before it";
+                return Err(corrupted_part_error(key, name, reason));
             }
             continue;
         };
-        let is_next = match before {
-            None => index == 0 && place.sequence == 0,
-            Some(before) if before.write_id != place.write_id => false,
-            Some(before) if before.last => place.task > before.task && place.sequence == 0,
-            Some(before) => {
-                place.task == before.task && Some(place.sequence) == before.sequence.checked_add(1)
+        let is_next = match previous {
+            None => index == 0 && position.sequence == 0,
+            Some(previous) if previous.write_id != position.write_id => false,
+            Some(previous) if previous.last => {
+                position.task > previous.task && position.sequence == 0
+            }
+            Some(previous) => {
+                position.task == previous.task
+                    && Some(position.sequence) == previous.sequence.checked_add(1)
             }
         };
         if !is_next {
-            return Err(refuse(
+            return Err(corrupted_part_error(
                 key,
                 name,
                 "is not the part that was written here: parts were swapped, repeated or left out",
             ));
         }
-        before = Some(place);
+        previous = Some(position);
     }
-    match (before, manifest.parts.last()) {
-        (Some(place), Some(name)) if !place.last => Err(refuse(
+    match (previous, manifest.parts.last()) {
+        (Some(position), Some(name)) if !position.last => Err(corrupted_part_error(
             key,
             name,
             "is not the last part that was written: parts were left out",
@@ -272,13 +277,13 @@ fn check_places(key: &str, manifest: &DatasetManifest, entries: &[PartEntry]) ->
 }
 
 fn check_rows(key: &str, manifest: &DatasetManifest, entries: &[PartEntry]) -> Result<()> {
-    let found: u128 = entries.iter().map(|entry| u128::from(entry.rows)).sum();
-    if found == u128::from(manifest.row_count) {
+    let actual_rows: u128 = entries.iter().map(|entry| u128::from(entry.rows)).sum();
+    if actual_rows == u128::from(manifest.row_count) {
         return Ok(());
     }
-    let said = manifest.row_count;
-    let why = format!("its parts hold {found} rows, the manifest says {said}");
-    Err(incomplete_error(key, &why))
+    let expected_rows = manifest.row_count;
+    let reason = format!("its parts hold {actual_rows} rows, the manifest says {expected_rows}");
+    Err(incomplete_error(key, &reason))
 }
 
 fn check_schema(key: &str, first: &PartFile, part: &OpenPart) -> Result<()> {
@@ -295,21 +300,21 @@ pub(super) async fn check_part(
     key: &str,
     (manifest, index): (&DatasetManifest, usize),
     part: &OpenPart,
-    known: Option<&PartIndex>,
+    part_index: Option<&PartIndex>,
 ) -> Result<()> {
     let entry = PartEntry::new(part);
-    let is_it = match known {
-        Some(known) => known.entries.get(index) == Some(&entry),
-        None if entry.is_surely_at(index, manifest) => true,
+    let is_expected_part = match part_index {
+        Some(part_index) => part_index.entries.get(index) == Some(&entry),
+        None if entry.is_unambiguously_at(index, manifest) => true,
         None => {
             let parts = open_parts(store, key, manifest).await?;
             parts.entries.get(index) == Some(&entry)
         }
     };
-    if is_it {
+    if is_expected_part {
         return Ok(());
     }
-    Err(refuse(
+    Err(corrupted_part_error(
         key,
         &manifest.parts[index],
         "is not the part that belongs here: parts were swapped, repeated or replaced",

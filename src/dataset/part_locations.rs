@@ -13,7 +13,7 @@ use crate::store::path;
 #[derive(Debug, Default)]
 pub(super) struct PartLocations {
     /// How many stand under their names.
-    pub(super) published: usize,
+    pub(super) published_count: usize,
     /// One that is nowhere.
     pub(super) missing: Option<String>,
 }
@@ -22,7 +22,7 @@ pub(super) struct PartLocations {
 enum PartLocation {
     Published,
     Staged,
-    Nowhere,
+    Missing,
 }
 
 impl PartLocations {
@@ -33,7 +33,7 @@ impl PartLocations {
             } else if is_available(steps, part).await? {
                 PartLocation::Staged
             } else {
-                PartLocation::Nowhere
+                PartLocation::Missing
             };
             Ok::<_, Error>((part, location))
         });
@@ -41,17 +41,17 @@ impl PartLocations {
             .buffered(CONCURRENT_PARTS)
             .try_collect()
             .await?;
-        let count = |wanted| {
+        let count = |expected| {
             locations
                 .iter()
-                .filter(|(_, location)| *location == wanted)
+                .filter(|(_, location)| *location == expected)
                 .count()
         };
         let missing = locations
             .iter()
-            .find(|(_, location)| *location == PartLocation::Nowhere);
+            .find(|(_, location)| *location == PartLocation::Missing);
         Ok(Self {
-            published: count(PartLocation::Published),
+            published_count: count(PartLocation::Published),
             missing: missing.map(|(part, _)| part.name.clone()),
         })
     }
@@ -71,33 +71,35 @@ async fn is_available(steps: &Steps<'_, '_>, part: &IntendedPart) -> Result<bool
         return Ok(true);
     }
     match part.moved_upload_target(steps.lease.key) {
-        Some(begun_for) => part_matches(&steps.store, begun_for, &steps.lease.id, part).await,
+        Some(upload_target) => {
+            part_matches(&steps.store, upload_target, &steps.lease.id, part).await
+        }
         None => Ok(false),
     }
 }
 
 /// Looks at every part of a write of our own; the error names one that is neither staged nor published.
-pub(super) async fn unavailable_part(
+pub(super) async fn find_unavailable_part(
     steps: &Steps<'_, '_>,
     parts: &[IntendedPart],
 ) -> Result<Option<Error>> {
-    let looks = parts
+    let lookups = parts
         .iter()
         .filter(|part| !part.is_inline())
         .map(|part| async move {
-            let there = is_available(steps, part).await? || is_published(steps, part).await?;
-            Ok::<_, Error>((part, there))
+            let is_present = is_available(steps, part).await? || is_published(steps, part).await?;
+            Ok::<_, Error>((part, is_present))
         });
-    let looked: Vec<_> = stream::iter(looks)
+    let results: Vec<_> = stream::iter(lookups)
         .buffered(CONCURRENT_PARTS)
         .try_collect()
         .await?;
-    let missing = looked.iter().find(|(_, there)| !there);
+    let missing = results.iter().find(|(_, is_present)| !is_present);
     Ok(missing.map(|(part, _)| {
-        let why = format!(
+        let reason = format!(
             "part {:?} of the write is neither staged nor published; prepare it again",
             part.name
         );
-        incomplete_error(steps.lease.key, &why)
+        incomplete_error(steps.lease.key, &reason)
     }))
 }

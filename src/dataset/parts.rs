@@ -21,19 +21,19 @@ impl Steps<'_, '_> {
             .iter()
             .partition(|part| part.moved_upload_target(key).is_some());
         for chunk in direct.chunks(CONCURRENT_PARTS) {
-            let published = chunk.iter().map(|part| async move {
+            let requests = chunk.iter().map(|part| async move {
                 let target = self.path(&part.name);
                 self.publish_part(part, &target, all_inline).await
             });
             // Those beside one that fails are not dropped: what is under way could land after a roll back.
-            let ended: Vec<_> = stream::iter(published)
+            let results: Vec<_> = stream::iter(requests)
                 .buffer_unordered(CONCURRENT_PARTS)
                 .collect()
                 .await;
-            ended.into_iter().collect::<Result<(), _>>()?;
+            results.into_iter().collect::<Result<(), _>>()?;
         }
         for part in moved {
-            self.publish_moved(part).await?;
+            self.publish_moved_part(part).await?;
         }
         Ok(())
     }
@@ -50,58 +50,58 @@ impl Steps<'_, '_> {
         let mut failures = 0;
         for _ in 0..MAX_STEP_ATTEMPTS {
             self.lease.check().await?;
-            let sent = self.send_part(part, target, e_tag.as_deref(), all_inline);
-            let error = match sent.await {
+            let request = self.send_part(part, target, e_tag.as_deref(), all_inline);
+            let error = match request.await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            if !is_repeatable(&error) {
+            if !is_retryable(&error) {
                 return Err(error.into());
             }
             if part_matches(&self.store, target, &self.lease.id, part).await? {
                 return Ok(());
             }
-            let intact = part.staged.is_intact(&self.store, part.bytes).await?;
-            if error.kind() == ErrorKind::NotFound && !intact {
-                return Err(self.part_gone(part, error));
+            let is_intact = part.staged.is_intact(&self.store, part.bytes).await?;
+            if error.kind() == ErrorKind::NotFound && !is_intact {
+                return Err(self.part_missing_error(part, error));
             }
-            if is_transient(&error) && !intact {
+            if is_transient(&error) && !is_intact {
                 continue;
             }
             // Something came late: under our intent it is replaced like what was listed.
             let folder = list_dataset_folder(self.lease, &self.store).await?;
-            let there = folder.e_tag(name).map(str::to_owned);
-            failures += u32::from(is_transient(&error) && there == e_tag);
+            let current_e_tag = folder.e_tag(name).map(str::to_owned);
+            failures += u32::from(is_transient(&error) && current_e_tag == e_tag);
             if failures == MAX_REFUSALS {
                 return Err(error.into());
             }
-            e_tag = there;
+            e_tag = current_e_tag;
         }
         Err(self.concurrent_publish_error().into())
     }
 
     /// Publishes an upload that was begun for another name, which it takes first. The copy names its version, and that
     /// is gone when the lease ends, so that a copy that comes late finds nothing.
-    async fn publish_moved(&self, part: &IntendedPart) -> Result<(), StepError> {
-        let Some(begun_for) = part.moved_upload_target(self.lease.key) else {
+    async fn publish_moved_part(&self, part: &IntendedPart) -> Result<(), StepError> {
+        let Some(upload_target) = part.moved_upload_target(self.lease.key) else {
             return Ok(());
         };
         let (target, id) = (self.path(&part.name), &self.lease.id);
         if !part_matches(&self.store, &target, id, part).await? {
-            self.publish_part(part, begun_for, false).await?;
-            self.copy_part(part, begun_for, &target).await?;
+            self.publish_part(part, upload_target, false).await?;
+            self.copy_part(part, upload_target, &target).await?;
         }
-        if !part_matches(&self.store, begun_for, id, part).await? {
+        if !part_matches(&self.store, upload_target, id, part).await? {
             return Ok(());
         }
         if !self.lease.is_lock() && !self.lease.conditions.delete {
-            self.remove_bounded(&[begun_for.to_owned()]).await?;
+            self.remove_bounded(&[upload_target.to_owned()]).await?;
             return Ok(());
         }
         self.lease.check().await?;
-        let e_tag = self.store.head(begun_for).await?.e_tag;
+        let e_tag = self.store.head(upload_target).await?.e_tag;
         let condition = self.lease.unchanged_condition(e_tag.as_deref());
-        Ok(remove_version(&self.store, begun_for, &condition).await?)
+        Ok(remove_version(&self.store, upload_target, &condition).await?)
     }
 
     async fn copy_part(
@@ -110,19 +110,23 @@ impl Steps<'_, '_> {
         from: &str,
         target: &str,
     ) -> Result<(), StepError> {
-        let mut there = self.folder.e_tag(&part.name).map(str::to_owned);
+        let mut target_e_tag = self.folder.e_tag(&part.name).map(str::to_owned);
         let mut failures = 0;
         for _ in 0..MAX_STEP_ATTEMPTS {
             self.lease.check().await?;
-            let source = match self.store.head(from).await {
-                Err(e) if e.kind() == ErrorKind::NotFound => return Err(self.part_gone(part, e)),
-                source => source?.e_tag.unwrap_or_default(),
+            let source_e_tag = match self.store.head(from).await {
+                Err(e) if e.kind() == ErrorKind::NotFound => {
+                    return Err(self.part_missing_error(part, e));
+                }
+                result => result?.e_tag.unwrap_or_default(),
             };
-            let condition = self.lease.unchanged_condition(there.as_deref());
-            let copied = self.store.copy_version(from, &source, target, &condition);
-            let error = match copied.await {
+            let condition = self.lease.unchanged_condition(target_e_tag.as_deref());
+            let copy = self
+                .store
+                .copy_version(from, &source_e_tag, target, &condition);
+            let error = match copy.await {
                 Ok(()) => return Ok(()),
-                Err(error) if is_repeatable(&error) => error,
+                Err(error) if is_retryable(&error) => error,
                 Err(error) => return Err(error.into()),
             };
             if part_matches(&self.store, target, &self.lease.id, part).await? {
@@ -133,14 +137,14 @@ impl Steps<'_, '_> {
                 return Err(error.into());
             }
             let folder = list_dataset_folder(self.lease, &self.store).await?;
-            there = folder.e_tag(&part.name).map(str::to_owned);
+            target_e_tag = folder.e_tag(&part.name).map(str::to_owned);
         }
         Err(self.concurrent_publish_error().into())
     }
 
-    fn part_gone(&self, part: &IntendedPart, cause: Error) -> StepError {
-        let why = format!("part {:?} of the write is gone", part.name);
-        StepError::PartMissing(incomplete_error(self.lease.key, &why).with_source(cause))
+    fn part_missing_error(&self, part: &IntendedPart, cause: Error) -> StepError {
+        let reason = format!("part {:?} of the write is gone", part.name);
+        StepError::PartMissing(incomplete_error(self.lease.key, &reason).with_source(cause))
     }
 
     async fn send_part(
@@ -159,11 +163,11 @@ impl Steps<'_, '_> {
         // A PUT of a name that was not there would hold again after a delete, and one over an old part after the old
         // dataset was put back, which happens where staged parts are missing.
         if part.is_inline() && (condition == Condition::Absent || !all_inline) {
-            let sent = self.lease.send_bounded(|store| {
+            let request = self.lease.send_bounded(|store| {
                 let condition = condition.clone();
                 async move { part.staged.publish_if(&store, target, &condition).await }
             });
-            return match sent.await? {
+            return match request.await? {
                 RequestOutcome::Done(_) => Ok(()),
                 RequestOutcome::Unknown(error) => {
                     self.lease.drain().await?;
@@ -171,12 +175,12 @@ impl Steps<'_, '_> {
                 }
             };
         }
-        let published = part.staged.publish_if(&self.store, target, &condition);
-        published.await.map(drop)
+        let request = part.staged.publish_if(&self.store, target, &condition);
+        request.await.map(drop)
     }
 }
 
 /// Whether a part that was refused so may be published all the same, another time or as another found it.
-fn is_repeatable(error: &Error) -> bool {
+fn is_retryable(error: &Error) -> bool {
     is_transient(error) || is_refused(error) || error.kind() == ErrorKind::NotFound
 }

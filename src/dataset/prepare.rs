@@ -38,12 +38,12 @@ pub async fn prepare(
     let tag = task.shared.then(|| write.shared_tag());
     let staging = Staging::new(store, tag, write.options.memory_limit_bytes);
     let plan = build_write_plan(write, task, &*input, staging.memory_bytes())?;
-    let (named, place) = (write.clone(), store.clone());
-    let targets = Box::new(move |index| target_path(&place, &named, task, index));
+    let (target_write, target_store) = (write.clone(), store.clone());
+    let targets = Box::new(move |index| target_path(&target_store, &target_write, task, index));
     let files = stage(store, staging, plan, input, targets).await?;
     let count = files.len() as u64;
-    let numbered = files.into_iter().zip(0..);
-    let part = |(file, sequence): (StagedFile, u64)| StagedPart {
+    let sequenced_files = files.into_iter().zip(0..);
+    let to_staged_part = |(file, sequence): (StagedFile, u64)| StagedPart {
         staged: file.staged,
         rows: file.stats.rows,
         bytes: file.stats.bytes,
@@ -51,15 +51,15 @@ pub async fn prepare(
         sequence,
         last: sequence + 1 == count,
     };
-    Ok(numbered.map(part).collect())
+    Ok(sequenced_files.map(to_staged_part).collect())
 }
 
 /// The final name where it is known already: an upload can become only what it was begun for.
 fn target_path(store: &Store, write: &DatasetWrite, task: WriteTask, index: usize) -> String {
-    let one_each = write.options.rows_per_file.is_none();
+    let has_one_file_per_task = write.options.rows_per_file.is_none();
     let number = match (write.layout, task.shared) {
         (Layout::Single, _) | (Layout::Numbered, false) => Some(index),
-        (Layout::Numbered, true) if one_each => usize::try_from(task.number).ok(),
+        (Layout::Numbered, true) if has_one_file_per_task => usize::try_from(task.number).ok(),
         (Layout::Numbered, true) if task.number == 0 => Some(index),
         (Layout::Numbered, true) => None,
     };
@@ -73,7 +73,7 @@ fn build_write_plan(
     write: &DatasetWrite,
     task: WriteTask,
     input: &dyn RecordBatchReader,
-    sink_bytes: usize,
+    upload_buffer_bytes: usize,
 ) -> Result<WritePlan> {
     let identity = Identity {
         write_id: write.write_id,
@@ -86,7 +86,7 @@ fn build_write_plan(
     plan.threads = task.threads;
     plan.resident = task.input_in_memory;
     plan.keep_empty = task.keep_empty;
-    plan.sink_bytes = sink_bytes;
+    plan.sink_bytes = upload_buffer_bytes;
     Ok(plan)
 }
 

@@ -17,7 +17,7 @@ use super::activity::{ReplacedManifest, record_replaced_manifest, replaced_manif
 use super::folder::{FolderState, is_part_name, is_sealed, read_listed_parts};
 use super::intent::{IntendedPart, Intent, IntentOperation, Phase};
 use super::lease::PublishLease;
-use super::part_locations::unavailable_part;
+use super::part_locations::find_unavailable_part;
 use super::recover::{acquire, heal, publish_in_order};
 use super::roll_back::{discard_staged, roll_back};
 use super::steps::{Publication, StepError, Steps};
@@ -81,7 +81,7 @@ pub async fn publish(
         },
     );
     let fate = ClaimStatus::default();
-    let staged = StagedParts::new(store, parts, &fate);
+    let staged = StagedPartsGuard::new(store, parts, &fate);
     let lease = match Box::pin(acquire(store, &write.key, &claim, &fate)).await {
         Ok(acquired) => acquired.lease,
         Err(error) => {
@@ -89,41 +89,45 @@ pub async fn publish(
             return Err(error);
         }
     };
-    staged.leave_to_intent();
+    staged.disarm();
     lease
-        .run_with_heartbeat(Box::pin(publish_under(&lease, &publication)))
+        .run_with_heartbeat(Box::pin(publish_with_lease(&lease, &publication)))
         .await?;
     Ok(manifest)
 }
 
 /// Staged parts of a call that has no lease yet: if it is cancelled they are removed, unless an intent that
 /// names them may be there.
-struct StagedParts<'a> {
+struct StagedPartsGuard<'a> {
     store: &'a Store,
     parts: Vec<StagedPart>,
-    fate: &'a ClaimStatus,
+    claim_status: &'a ClaimStatus,
 }
 
-impl<'a> StagedParts<'a> {
+impl<'a> StagedPartsGuard<'a> {
     fn new(store: &'a Store, parts: Vec<StagedPart>, fate: &'a ClaimStatus) -> Self {
-        Self { store, parts, fate }
+        Self {
+            store,
+            parts,
+            claim_status: fate,
+        }
     }
 
     async fn abort_unless_claimed(mut self) {
         let parts = std::mem::take(&mut self.parts);
-        if !self.fate.may_exist() {
+        if !self.claim_status.may_exist() {
             prepare::discard_parts(self.store, &parts).await;
         }
     }
 
-    fn leave_to_intent(mut self) {
+    fn disarm(mut self) {
         self.parts.clear();
     }
 }
 
-impl Drop for StagedParts<'_> {
+impl Drop for StagedPartsGuard<'_> {
     fn drop(&mut self) {
-        if self.parts.is_empty() || self.fate.may_exist() {
+        if self.parts.is_empty() || self.claim_status.may_exist() {
             return;
         }
         let (store, parts) = (self.store.clone(), std::mem::take(&mut self.parts));
@@ -166,26 +170,26 @@ fn check_parts(key: &str, parts: &[StagedPart]) -> Result<()> {
 }
 
 /// How a publish that changed nothing for good ended.
-enum Ended {
+enum PublishOutcome {
     Published,
     /// It may not be, and the old dataset, if any, is as it was.
     Refused(Error),
 }
 
-async fn publish_under(lease: &PublishLease<'_>, publication: &Publication) -> Result<()> {
+async fn publish_with_lease(lease: &PublishLease<'_>, publication: &Publication) -> Result<()> {
     let mut changed = false;
-    match carry_out(lease, publication, &mut changed).await {
-        Ok(Ended::Published) => {
+    match publish_own(lease, publication, &mut changed).await {
+        Ok(PublishOutcome::Published) => {
             lease.release().await;
             Ok(())
         }
-        Ok(Ended::Refused(error)) => {
+        Ok(PublishOutcome::Refused(error)) => {
             discard(lease, &publication.parts).await;
             lease.release().await;
             Err(error)
         }
         Err(error) if error.kind() == ErrorKind::Fenced => {
-            settle_lost(lease, publication, error).await
+            resolve_lost_lease(lease, publication, error).await
         }
         Err(error) if !changed => {
             // Nothing was begun: the claim and what is staged need not wait for the next call.
@@ -206,36 +210,36 @@ async fn discard(lease: &PublishLease<'_>, parts: &[IntendedPart]) {
     }
 }
 
-async fn carry_out(
+async fn publish_own(
     lease: &PublishLease<'_>,
     publication: &Publication,
     changed: &mut bool,
-) -> Result<Ended> {
+) -> Result<PublishOutcome> {
     let mut steps = Steps::begin(lease).await?;
     let is_ours = is_manifest_of(&steps, publication).await?;
     let marked = steps.folder.is_marked();
     if marked && is_ours {
-        return Ok(Ended::Published);
+        return Ok(PublishOutcome::Published);
     }
     if marked && !publication.overwrite {
-        return Ok(Ended::Refused(already_exists_error(lease.key)));
+        return Ok(PublishOutcome::Refused(already_exists_error(lease.key)));
     }
     let there = steps.folder.e_tag(MANIFEST);
     if !is_ours && replaced_manifest(&lease.id).is_outdated(there) {
         let message = "this write was published before, and another dataset has replaced it since";
-        return Ok(Ended::Refused(
+        return Ok(PublishOutcome::Refused(
             Error::new(ErrorKind::Fenced, message).with_path(lease.key),
         ));
     }
-    if let Some(error) = file_of_others(&steps, publication).await? {
-        return Ok(Ended::Refused(error));
+    if let Some(error) = find_foreign_file(&steps, publication).await? {
+        return Ok(PublishOutcome::Refused(error));
     }
-    let is_single = is_single(&steps, publication);
+    let is_single = is_single_file_replacement(&steps, publication);
     if marked
         && !is_single
-        && let Some(error) = unavailable_part(&steps, &publication.parts).await?
+        && let Some(error) = find_unavailable_part(&steps, &publication.parts).await?
     {
-        return Ok(Ended::Refused(error));
+        return Ok(PublishOutcome::Refused(error));
     }
     record_replaced_manifest(&lease.id, there);
     *changed = true;
@@ -254,10 +258,10 @@ async fn carry_out(
             .await?;
     }
     match publish_in_order(&mut steps, publication, is_single).await {
-        Ok(()) => Ok(Ended::Published),
+        Ok(()) => Ok(PublishOutcome::Published),
         Err(StepError::PartMissing(error)) => {
             roll_back(&mut steps, publication).await?;
-            Ok(Ended::Refused(error))
+            Ok(PublishOutcome::Refused(error))
         }
         Err(StepError::MarkerInDoubt(error)) => {
             if let Err(e) = heal(lease.store, lease.key).await {
@@ -285,7 +289,7 @@ async fn is_manifest_of(steps: &Steps<'_, '_>, publication: &Publication) -> Res
 }
 
 /// Whether one file replaces one file of the same name, and there is nothing else to remove.
-fn is_single(steps: &Steps<'_, '_>, publication: &Publication) -> bool {
+fn is_single_file_replacement(steps: &Steps<'_, '_>, publication: &Publication) -> bool {
     let [part] = publication.parts.as_slice() else {
         return false;
     };
@@ -300,7 +304,10 @@ fn is_single(steps: &Steps<'_, '_>, publication: &Publication) -> bool {
 }
 
 /// Without `overwrite`, a file that no dataset of ours left is not replaced.
-async fn file_of_others(steps: &Steps<'_, '_>, publication: &Publication) -> Result<Option<Error>> {
+async fn find_foreign_file(
+    steps: &Steps<'_, '_>,
+    publication: &Publication,
+) -> Result<Option<Error>> {
     let key = steps.lease.key;
     if publication.overwrite {
         return Ok(None);
@@ -329,7 +336,7 @@ async fn file_of_others(steps: &Steps<'_, '_>, publication: &Publication) -> Res
 
 /// After the lease was lost: another settles this publish. It is acknowledged if its dataset is there
 /// once no intent of its is.
-async fn settle_lost(
+async fn resolve_lost_lease(
     lease: &PublishLease<'_>,
     publication: &Publication,
     error: Error,

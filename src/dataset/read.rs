@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::GetOptions;
 
-use super::open::{Parts, open_parts};
+use super::open::{DatasetParts, open_parts};
 use super::recover::recover;
 use super::{DatasetManifest, INTENT, MANIFEST, SUCCESS, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
@@ -20,16 +20,16 @@ use crate::store::{Store, path};
 /// How often a read starts over because the dataset was replaced meanwhile.
 const MAX_RESTARTS: u32 = 20;
 /// Parts whose footers are in memory at once where they are too many or too large to be kept.
-const PARTS_AT_ONCE: usize = 64;
+const MAX_OPEN_PARTS: usize = 64;
 /// Footers read at once.
 const CONCURRENT_OPENS: usize = 32;
-const RESTART_PAUSE: Duration = Duration::from_millis(20);
+const RESTART_DELAY: Duration = Duration::from_millis(20);
 /// A manifest above this is not one.
 pub(super) const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
 /// Columns in memory.
 #[derive(Debug, Clone)]
-pub struct Table {
+pub struct DatasetBatches {
     /// The schema as it was written, projected.
     pub schema: SchemaRef,
     /// One batch for each row group, in order.
@@ -38,7 +38,7 @@ pub struct Table {
 
 /// A manifest and the bytes it was read from, to be compared later.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ObservedManifest {
     pub(super) manifest: DatasetManifest,
     bytes: Bytes,
 }
@@ -46,10 +46,12 @@ pub(super) struct Seen {
 /// Reads `manifest.json`.
 pub async fn read_manifest(store: &Store, key: &str) -> Result<DatasetManifest> {
     super::check_key(key)?;
-    load_manifest(store, key).await.map(|seen| seen.manifest)
+    load_manifest(store, key)
+        .await
+        .map(|observed| observed.manifest)
 }
 
-async fn load_manifest(store: &Store, key: &str) -> Result<Seen> {
+async fn load_manifest(store: &Store, key: &str) -> Result<ObservedManifest> {
     let path = path::join(key, MANIFEST);
     let read = store.get_at_most(&path, GetOptions::default(), MAX_MANIFEST_BYTES);
     let (bytes, _) = read.await.map_err(|e| match e.kind() {
@@ -63,12 +65,12 @@ async fn load_manifest(store: &Store, key: &str) -> Result<Seen> {
     })?;
     let parsed = DatasetManifest::from_json(&bytes).and_then(|m| m.check_parts().map(|()| m));
     let manifest = parsed.map_err(|e| e.with_path(&path).context(format!("dataset {key:?}")))?;
-    Ok(Seen { manifest, bytes })
+    Ok(ObservedManifest { manifest, bytes })
 }
 
 /// The dataset as it is now: marker and manifest. Waits for a publish that is under way, and
 /// finishes one that a crash cut off.
-pub(super) async fn settle(store: &Store, key: &str) -> Result<Seen> {
+pub(super) async fn resolve_current(store: &Store, key: &str) -> Result<ObservedManifest> {
     for _ in 0..MAX_RESTARTS {
         let success = path::join(key, SUCCESS);
         let (marked, loaded) = futures::join!(store.is_file(&success), load_manifest(store, key));
@@ -108,16 +110,24 @@ async fn wait_or_finish(store: &Store, key: &str) -> Result<()> {
 ///
 /// While one file replaces one file the marker stays, and the manifest comes after the file: the old manifest
 /// alone does not tell that the file is its own. So the intent is looked for, and before the manifest.
-pub(super) async fn was_at_rest(store: &Store, key: &str, seen: &Seen) -> Result<bool> {
+pub(super) async fn was_stable(
+    store: &Store,
+    key: &str,
+    observed: &ObservedManifest,
+) -> Result<bool> {
     if store.is_file(&path::join(key, INTENT)).await? {
         wait_or_finish(store, key).await?;
         return Ok(false);
     }
-    unchanged(store, key, seen).await
+    is_unchanged(store, key, observed).await
 }
 
 /// Whether marker and manifest are still those that were seen.
-pub(super) async fn unchanged(store: &Store, key: &str, seen: &Seen) -> Result<bool> {
+pub(super) async fn is_unchanged(
+    store: &Store,
+    key: &str,
+    observed: &ObservedManifest,
+) -> Result<bool> {
     // One after the other: whoever has met a part of a newer write finds its marker only after its
     // manifest was placed. Asked at once, an old manifest and a new marker could be the answers.
     if !store.is_file(&path::join(key, SUCCESS)).await? {
@@ -125,7 +135,7 @@ pub(super) async fn unchanged(store: &Store, key: &str, seen: &Seen) -> Result<b
     }
     let manifest = path::join(key, MANIFEST);
     match store.get(&manifest, GetOptions::default()).await {
-        Ok((bytes, _)) => Ok(bytes == seen.bytes),
+        Ok((bytes, _)) => Ok(bytes == observed.bytes),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
         Err(e) => Err(e),
     }
@@ -135,31 +145,31 @@ pub(super) async fn unchanged(store: &Store, key: &str, seen: &Seen) -> Result<b
 pub(super) async fn with_snapshot<T, F>(
     store: &Store,
     key: &str,
-    mut work: impl FnMut(DatasetManifest, Parts) -> F,
+    mut work: impl FnMut(DatasetManifest, DatasetParts) -> F,
 ) -> Result<T>
 where
     F: Future<Output = Result<T>>,
 {
     super::check_key(key)?;
     for _ in 0..MAX_RESTARTS {
-        let seen = settle(store, key).await?;
-        let mut sealed = false;
-        let done = async {
-            let parts = open_parts(store, key, &seen.manifest).await?;
-            sealed = parts.all_sealed();
-            work(seen.manifest.clone(), parts).await
+        let observed = resolve_current(store, key).await?;
+        let mut is_sealed = false;
+        let attempt = async {
+            let parts = open_parts(store, key, &observed.manifest).await?;
+            is_sealed = parts.all_sealed();
+            work(observed.manifest.clone(), parts).await
         };
-        let done = done.await;
-        let is_true = match &done {
-            Ok(_) if sealed => true,
-            Ok(_) => unchanged(store, key, &seen).await?,
-            Err(_) => was_at_rest(store, key, &seen).await?,
+        let result = attempt.await;
+        let is_consistent = match &result {
+            Ok(_) if is_sealed => true,
+            Ok(_) => is_unchanged(store, key, &observed).await?,
+            Err(_) => was_stable(store, key, &observed).await?,
         };
-        if is_true {
-            return done;
+        if is_consistent {
+            return result;
         }
         log::debug!("the dataset at {key} was replaced while it was read; starting over");
-        store.clock().sleep(RESTART_PAUSE).await;
+        store.clock().sleep(RESTART_DELAY).await;
     }
     Err(incomplete_error(
         key,
@@ -168,44 +178,48 @@ where
 }
 
 /// Reads the dataset; `columns` in the order asked for, fields of structs by dots.
-pub async fn read(store: &Store, key: &str, columns: Option<&[String]>) -> Result<Table> {
+pub async fn read(store: &Store, key: &str, columns: Option<&[String]>) -> Result<DatasetBatches> {
     with_snapshot(store, key, |_, parts| read_parts(store, parts, columns)).await
 }
 
-async fn read_parts(store: &Store, parts: Parts, columns: Option<&[String]>) -> Result<Table> {
+async fn read_parts(
+    store: &Store,
+    parts: DatasetParts,
+    columns: Option<&[String]>,
+) -> Result<DatasetBatches> {
     let projection = Projection::new(&parts.first.file, columns)?;
-    let window = if parts.all_kept() {
+    let window = if parts.is_fully_cached() {
         parts.len()
     } else {
-        PARTS_AT_ONCE
+        MAX_OPEN_PARTS
     };
     let mut batches = Vec::new();
     let mut begin = 0;
     while begin < parts.len() {
         let end = (begin + window).min(parts.len());
         let opens = (begin..end).map(|index| parts.get(index));
-        let open: Vec<Arc<OpenPart>> = stream::iter(opens)
+        let opened: Vec<Arc<OpenPart>> = stream::iter(opens)
             .buffered(CONCURRENT_OPENS)
             .try_collect()
             .await?;
-        let groups: Vec<RowGroupSelection> = open
+        let groups: Vec<RowGroupSelection> = opened
             .into_iter()
-            .flat_map(|part| groups_of(&part, &projection))
+            .flat_map(|part| select_row_groups(&part, &projection))
             .collect();
-        for aligned in read_groups(store.clone(), &groups).await? {
-            for (rows, arrays) in aligned {
+        for row_group in read_groups(store.clone(), &groups).await? {
+            for (rows, arrays) in row_group {
                 batches.push(projection.batch(&arrays, rows)?);
             }
         }
         begin = end;
     }
-    Ok(Table {
+    Ok(DatasetBatches {
         schema: projection.schema,
         batches,
     })
 }
 
-fn groups_of(part: &OpenPart, projection: &Projection) -> Vec<RowGroupSelection> {
+fn select_row_groups(part: &OpenPart, projection: &Projection) -> Vec<RowGroupSelection> {
     let part = Arc::new(part.with_file(projection.select(&part.file)));
     let groups = 0..part.file.metadata().num_row_groups();
     let group = |index| RowGroupSelection {

@@ -21,8 +21,10 @@ use super::intent::{Intent, IntentOperation, Phase};
 use super::lease::PublishLease;
 use super::open::open_parts;
 use super::part_locations::PartLocations;
-use super::removal::settle_delete;
-use super::roll_back::{discard_staged, put_back, remove_published, roll_back, stuck};
+use super::removal::recover_delete;
+use super::roll_back::{
+    discard_staged, remove_published, restore_base, roll_back, unrecoverable_write_error,
+};
 use super::steps::{Publication, StepError, Steps};
 use super::{DatasetManifest, SUCCESS, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
@@ -33,7 +35,7 @@ use crate::store::{Store, is_transient};
 pub(super) struct Acquired<'a> {
     pub(super) lease: PublishLease<'a>,
     /// Whether another's intent was settled first.
-    pub(super) after_another: bool,
+    pub(super) after_recovery: bool,
 }
 
 /// Places the claim, settling first what others left behind. What cannot be settled is replaced by an
@@ -51,21 +53,24 @@ pub(super) async fn acquire<'a>(
             LeaseState::Acquired(lease) => {
                 return Ok(Acquired {
                     lease,
-                    after_another,
+                    after_recovery: after_another,
                 });
             }
             LeaseState::Abandoned(lease) => lease,
             LeaseState::Vacant => continue,
         };
-        let error = match lease.run_with_heartbeat(Box::pin(settle(&lease))).await {
-            Ok(Settled::Stuck(error)) => error,
-            Ok(Settled::Ended) => {
+        let error = match lease
+            .run_with_heartbeat(Box::pin(recover_intent(&lease)))
+            .await
+        {
+            Ok(RecoveryOutcome::Stuck(error)) => error,
+            Ok(RecoveryOutcome::Resolved) => {
                 after_another = true;
                 continue;
             }
             Err(e) if e.kind() == ErrorKind::Fenced => continue,
             Err(e) if is_transient(&e) => return Err(e),
-            Err(e) => unfinished(key, e),
+            Err(e) => unfinished_write_error(key, e),
         };
         let replaces = match &claim.operation {
             IntentOperation::Write { overwrite, .. } => *overwrite,
@@ -78,7 +83,7 @@ pub(super) async fn acquire<'a>(
             return Err(error);
         }
         if lease
-            .run_with_heartbeat(Box::pin(put_back(&lease, &left)))
+            .run_with_heartbeat(Box::pin(restore_base(&lease, &left)))
             .await
         {
             after_another = true;
@@ -92,7 +97,7 @@ pub(super) async fn acquire<'a>(
             Ok(lease) => {
                 return Ok(Acquired {
                     lease,
-                    after_another: true,
+                    after_recovery: true,
                 });
             }
             Err(e) if e.kind() == ErrorKind::Fenced => {}
@@ -114,26 +119,29 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
     let LeaseState::Abandoned(lease) = turn else {
         return Ok(());
     };
-    match lease.run_with_heartbeat(Box::pin(settle(&lease))).await {
-        Ok(Settled::Ended) => Ok(()),
-        Ok(Settled::Stuck(error)) => Err(error),
+    match lease
+        .run_with_heartbeat(Box::pin(recover_intent(&lease)))
+        .await
+    {
+        Ok(RecoveryOutcome::Resolved) => Ok(()),
+        Ok(RecoveryOutcome::Stuck(error)) => Err(error),
         // Another settles it.
         Err(e) if e.kind() == ErrorKind::Fenced => Ok(()),
         Err(e) if is_transient(&e) || e.kind() == ErrorKind::PermissionDenied => Err(e),
         Err(e) => {
             let left = lease.intent().await;
             if lease
-                .run_with_heartbeat(Box::pin(put_back(&lease, &left)))
+                .run_with_heartbeat(Box::pin(restore_base(&lease, &left)))
                 .await
             {
                 return Ok(());
             }
-            Err(unfinished(key, e))
+            Err(unfinished_write_error(key, e))
         }
     }
 }
 
-fn unfinished(key: &str, cause: Error) -> Error {
+fn unfinished_write_error(key: &str, cause: Error) -> Error {
     incomplete_error(
         key,
         &format!("its last write was interrupted and cannot be finished ({cause})"),
@@ -143,22 +151,22 @@ fn unfinished(key: &str, cause: Error) -> Error {
 
 /// How an intent of others was settled.
 #[derive(Debug)]
-pub(super) enum Settled {
+pub(super) enum RecoveryOutcome {
     /// It is gone.
-    Ended,
+    Resolved,
     /// It stays.
     Stuck(Error),
 }
 
 /// Settles the intent that the lease holds.
-pub(super) async fn settle(lease: &PublishLease<'_>) -> Result<Settled> {
+pub(super) async fn recover_intent(lease: &PublishLease<'_>) -> Result<RecoveryOutcome> {
     let intent = lease.intent().await;
     let settled = match intent.operation {
-        IntentOperation::Heal => Settled::Ended,
+        IntentOperation::Heal => RecoveryOutcome::Resolved,
         IntentOperation::Delete => {
-            let deleted = settle_delete(lease, intent.phase, &intent.base).await;
-            after_doubt(lease, deleted).await?;
-            Settled::Ended
+            let deleted = recover_delete(lease, intent.phase, &intent.base).await;
+            heal_if_in_doubt(lease, deleted).await?;
+            RecoveryOutcome::Resolved
         }
         IntentOperation::Write {
             overwrite,
@@ -170,35 +178,35 @@ pub(super) async fn settle(lease: &PublishLease<'_>) -> Result<Settled> {
                 manifest: manifest.clone().into(),
                 parts: parts.clone(),
             };
-            Box::pin(settle_write(lease, &intent, &publication)).await?
+            Box::pin(recover_write(lease, &intent, &publication)).await?
         }
     };
-    if matches!(settled, Settled::Ended) {
+    if matches!(settled, RecoveryOutcome::Resolved) {
         lease.release().await;
     }
     Ok(settled)
 }
 
-async fn settle_write(
+async fn recover_write(
     lease: &PublishLease<'_>,
     intent: &Intent,
     publication: &Publication,
-) -> Result<Settled> {
+) -> Result<RecoveryOutcome> {
     let mut steps = Steps::begin(lease).await?;
     let marked = steps.folder.is_marked();
     let is_ours = publication.has_manifest(lease).await?;
     if marked && is_ours {
-        return Ok(Settled::Ended);
+        return Ok(RecoveryOutcome::Resolved);
     }
     let is_base = steps.read_base().await?.manifest == intent.base.manifest;
     let parts = PartLocations::find(&steps, &publication.parts).await?;
-    let begun = parts.published > 0 || is_ours;
+    let begun = parts.published_count > 0 || is_ours;
     match intent.phase {
         Phase::Claim if marked || !begun => drop_write(lease, publication).await,
         Phase::Claim if parts.missing.is_some() => {
             discard_staged(lease, &publication.parts).await;
             remove_published(&steps, publication).await?;
-            Ok(Settled::Ended)
+            Ok(RecoveryOutcome::Resolved)
         }
         Phase::Active | Phase::Single if !is_ours && !is_base => {
             drop_write(lease, publication).await
@@ -206,32 +214,37 @@ async fn settle_write(
         phase if parts.missing.is_none() => {
             let keeps_marker = phase == Phase::Single && marked;
             match publish_in_order(&mut steps, publication, keeps_marker).await {
-                Ok(()) => Ok(Settled::Ended),
+                Ok(()) => Ok(RecoveryOutcome::Resolved),
                 Err(StepError::PartMissing(error)) => {
                     roll_back(&mut steps, publication).await?;
                     log::warn!("{error}; the dataset is as it was before");
-                    Ok(Settled::Ended)
+                    Ok(RecoveryOutcome::Resolved)
                 }
-                failed => after_doubt(lease, failed).await.map(|()| Settled::Ended),
+                failed => heal_if_in_doubt(lease, failed)
+                    .await
+                    .map(|()| RecoveryOutcome::Resolved),
             }
         }
-        phase if marked && is_base && parts.published == 0 => {
+        phase if marked && is_base && parts.published_count == 0 => {
             if phase == Phase::Active && lease.conditions.marker_versions && !lease.is_lock() {
                 // A deletion of the marker that comes late is of another version then.
                 steps.renew_marker().await?;
             }
             drop_write(lease, publication).await
         }
-        Phase::Active if is_base && parts.published == 0 => {
+        Phase::Active if is_base && parts.published_count == 0 => {
             roll_back(&mut steps, publication).await?;
-            Ok(Settled::Ended)
+            Ok(RecoveryOutcome::Resolved)
         }
-        _ => Ok(Settled::Stuck(stuck(lease.key, parts.missing.as_deref()))),
+        _ => Ok(RecoveryOutcome::Stuck(unrecoverable_write_error(
+            lease.key,
+            parts.missing.as_deref(),
+        ))),
     }
 }
 
 /// The error of a step; a folder that a late request of ours may have hit is looked after first.
-async fn after_doubt(lease: &PublishLease<'_>, step: Result<(), StepError>) -> Result<()> {
+async fn heal_if_in_doubt(lease: &PublishLease<'_>, step: Result<(), StepError>) -> Result<()> {
     match step {
         Ok(()) => Ok(()),
         Err(StepError::MarkerInDoubt(error)) => {
@@ -245,9 +258,12 @@ async fn after_doubt(lease: &PublishLease<'_>, step: Result<(), StepError>) -> R
 }
 
 /// Removes what is staged; the intent is released after that, so that no upload is completed late.
-async fn drop_write(lease: &PublishLease<'_>, publication: &Publication) -> Result<Settled> {
+async fn drop_write(
+    lease: &PublishLease<'_>,
+    publication: &Publication,
+) -> Result<RecoveryOutcome> {
     discard_staged(lease, &publication.parts).await;
-    Ok(Settled::Ended)
+    Ok(RecoveryOutcome::Resolved)
 }
 
 /// Carries a publish out from where the folder is.

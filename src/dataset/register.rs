@@ -50,14 +50,14 @@ pub(super) async fn replace_intent(
     intent: &Intent,
 ) -> Result<Option<(String, Duration)>> {
     let condition = Condition::Matches(e_tag.to_owned());
-    let mut writing = IntentWriter::new(store, key, intent);
+    let mut writer = IntentWriter::new(store, key, intent);
     loop {
-        match writing.send(&condition).await? {
+        match writer.send(&condition).await? {
             IntentPutResult::Written(version) => return Ok(Some(version)),
             IntentPutResult::Other(stored) if stored.e_tag == e_tag => {}
             IntentPutResult::Other(_) | IntentPutResult::Missing => return Ok(None),
         }
-        writing.wait_before_resend().await?;
+        writer.wait_before_resend().await?;
     }
 }
 
@@ -118,19 +118,19 @@ impl<'a> IntentWriter<'a> {
             deadline: None,
             once: true,
         });
-        let was_open = std::mem::replace(&mut self.may_land, true);
+        let could_land = std::mem::replace(&mut self.may_land, true);
         match once.put_if(&path, bytes, condition).await {
             Ok(put) => {
                 if let Some(e_tag) = put.e_tag {
-                    self.may_land = was_open;
+                    self.may_land = could_land;
                     return Ok(IntentPutResult::Written((e_tag, sent_at)));
                 }
             }
             Err(e) if is_transient(&e) => self.error = Some(e),
             Err(e) => {
-                self.may_land = was_open;
+                self.may_land = could_land;
                 let refused = matches!(e.kind(), ErrorKind::Conflict | ErrorKind::AlreadyExists);
-                if !refused && !was_open && e.kind() != ErrorKind::NotFound {
+                if !refused && !could_land && e.kind() != ErrorKind::NotFound {
                     return Err(e);
                 }
                 self.error = Some(e);
@@ -145,14 +145,15 @@ impl<'a> IntentWriter<'a> {
         };
         let ours = Intent::parse(self.key, &stored.bytes)
             .ok()
-            .filter(|found| found.id == self.intent.id && found.owner == self.intent.owner);
-        let sent = self.sends.iter();
-        let writing = ours.and_then(|found| {
-            sent.clone()
-                .find(|(nonce, _)| *nonce == found.nonce)
+            .filter(|intent| intent.id == self.intent.id && intent.owner == self.intent.owner);
+        let sends = self.sends.iter();
+        let own_sent_at = ours.and_then(|intent| {
+            sends
+                .clone()
+                .find(|(nonce, _)| *nonce == intent.nonce)
                 .map(|(_, sent_at)| *sent_at)
         });
-        Ok(match writing {
+        Ok(match own_sent_at {
             Some(sent_at) => IntentPutResult::Written((stored.e_tag, sent_at)),
             None => IntentPutResult::Other(stored),
         })

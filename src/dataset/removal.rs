@@ -16,7 +16,7 @@ use crate::store::path;
 const MAX_ROUNDS: u32 = 20;
 
 /// Settles a delete that was left behind.
-pub(super) async fn settle_delete(
+pub(super) async fn recover_delete(
     lease: &PublishLease<'_>,
     phase: Phase,
     base: &BaseVersions,
@@ -28,11 +28,11 @@ pub(super) async fn settle_delete(
         return Ok(());
     }
     // Datasets below may have come after the deletion was reported as failed.
-    remove_all(&steps, Below::Stays).await
+    remove_all(&steps, NestedPolicy::Keep).await
 }
 
 /// Every file below the folder but the intent, as it was while the lease was ours.
-pub(super) async fn files_below(lease: &PublishLease<'_>) -> Result<Vec<ObjectMeta>> {
+pub(super) async fn list_files_below(lease: &PublishLease<'_>) -> Result<Vec<ObjectMeta>> {
     let intent = path::join(lease.key, INTENT);
     let mut files = lease.store.list(lease.key).await?;
     let is_intent = |meta: &&ObjectMeta| meta.location.as_ref() == intent;
@@ -49,15 +49,18 @@ pub(super) async fn files_below(lease: &PublishLease<'_>) -> Result<Vec<ObjectMe
 
 /// What becomes of datasets in folders below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Below {
-    Goes,
-    Stays,
+pub(super) enum NestedPolicy {
+    Delete,
+    Keep,
 }
 
 /// The marker first, then the manifest, so that a marker that is put late finds none; then the rest, until a listing
 /// shows nothing new. Datasets in folders below are deleted each under a lease of its own: somebody may be writing
 /// them.
-pub(super) async fn remove_all(steps: &Steps<'_, '_>, below: Below) -> Result<(), StepError> {
+pub(super) async fn remove_all(
+    steps: &Steps<'_, '_>,
+    below: NestedPolicy,
+) -> Result<(), StepError> {
     let key = steps.lease.key;
     let marker = path::join(key, SUCCESS);
     if steps.folder.is_marked() {
@@ -65,12 +68,12 @@ pub(super) async fn remove_all(steps: &Steps<'_, '_>, below: Below) -> Result<()
     }
     let mut tried: HashSet<(String, Option<String>)> = HashSet::new();
     for _ in 0..MAX_ROUNDS {
-        let files = files_below(steps.lease).await?;
+        let files = list_files_below(steps.lease).await?;
         if let Some(late) = files.iter().find(|meta| meta.location.as_ref() == marker) {
             steps.remove_marker(late.e_tag.as_deref()).await?;
             continue;
         }
-        let nested = datasets_below(key, &files);
+        let nested = find_nested_datasets(key, &files);
         let (inside, own): (Vec<_>, Vec<_>) = files.into_iter().partition(|meta| {
             let path = meta.location.as_ref();
             nested.iter().any(|nested| is_below(nested, path))
@@ -81,14 +84,14 @@ pub(super) async fn remove_all(steps: &Steps<'_, '_>, below: Below) -> Result<()
         let looked_at = |meta: &ObjectMeta| (meta.location.to_string(), meta.e_tag.clone());
         let before = tried.len();
         tried.extend(first.iter().chain(&rest).map(looked_at));
-        if below == Below::Goes {
+        if below == NestedPolicy::Delete {
             tried.extend(inside.iter().map(looked_at));
         }
         if tried.len() == before {
             return Ok(());
         }
         remove_files(steps, &first).await?;
-        if below == Below::Goes {
+        if below == NestedPolicy::Delete {
             for nested in &nested {
                 match Box::pin(delete(&steps.store, nested)).await {
                     // Another has deleted it, or writes it: the next listing shows.
@@ -104,7 +107,7 @@ pub(super) async fn remove_all(steps: &Steps<'_, '_>, below: Below) -> Result<()
 }
 
 /// The folders below `key` in which there is a dataset, or the begin of one; of those in each other the outermost.
-fn datasets_below(key: &str, files: &[ObjectMeta]) -> Vec<String> {
+fn find_nested_datasets(key: &str, files: &[ObjectMeta]) -> Vec<String> {
     let mut folders: Vec<String> = Vec::new();
     let of_datasets = files.iter().filter_map(|meta| {
         let (folder, name) = meta.location.as_ref().rsplit_once('/')?;

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Puts the old dataset back after a publish that cannot be finished, where that has replaced nothing; false where it
 /// has, or that cannot be done either.
-pub(super) async fn put_back(lease: &PublishLease<'_>, left: &Intent) -> bool {
+pub(super) async fn restore_base(lease: &PublishLease<'_>, left: &Intent) -> bool {
     let IntentOperation::Write {
         overwrite,
         manifest,
@@ -31,8 +31,11 @@ pub(super) async fn put_back(lease: &PublishLease<'_>, left: &Intent) -> bool {
         let mut steps = Steps::begin(lease).await?;
         // Before anything that is staged goes: it may be wanted yet.
         let parts = PartLocations::find(&steps, &publication.parts).await?;
-        if parts.published > 0 || !is_whole(&steps, left).await? {
-            return Err(stuck(lease.key, parts.missing.as_deref()));
+        if parts.published_count > 0 || !is_base_intact(&steps, left).await? {
+            return Err(unrecoverable_write_error(
+                lease.key,
+                parts.missing.as_deref(),
+            ));
         }
         roll_back(&mut steps, &publication).await
     };
@@ -61,11 +64,17 @@ pub(super) async fn roll_back(steps: &mut Steps<'_, '_>, publication: &Publicati
     let parts = PartLocations::find(steps, &publication.parts).await?;
     match intent.phase {
         Phase::Claim => remove_published(steps, publication).await,
-        _ if parts.published > 0 => Err(stuck(lease.key, parts.missing.as_deref())),
+        _ if parts.published_count > 0 => Err(unrecoverable_write_error(
+            lease.key,
+            parts.missing.as_deref(),
+        )),
         _ if steps.folder.is_marked() => Ok(()),
         _ => {
-            if !is_whole(steps, &intent).await? {
-                return Err(stuck(lease.key, parts.missing.as_deref()));
+            if !is_base_intact(steps, &intent).await? {
+                return Err(unrecoverable_write_error(
+                    lease.key,
+                    parts.missing.as_deref(),
+                ));
             }
             steps.put_marker().await
         }
@@ -84,7 +93,7 @@ async fn check_discarded(steps: &Steps<'_, '_>, parts: &[IntendedPart]) -> Resul
 }
 
 /// Whether what the intent replaces is still there, but for its marker.
-async fn is_whole(steps: &Steps<'_, '_>, intent: &Intent) -> Result<bool> {
+async fn is_base_intact(steps: &Steps<'_, '_>, intent: &Intent) -> Result<bool> {
     let (now, base) = (steps.read_base().await?, &intent.base);
     let mut parts = base.parts.iter();
     Ok(now.manifest == base.manifest && parts.all(|(name, tag)| now.parts.get(name) == Some(tag)))
@@ -115,7 +124,7 @@ pub(super) async fn discard_staged(lease: &PublishLease<'_>, parts: &[IntendedPa
     }
 }
 
-pub(super) fn stuck(key: &str, missing: Option<&str>) -> Error {
+pub(super) fn unrecoverable_write_error(key: &str, missing: Option<&str>) -> Error {
     let missing = missing.unwrap_or_default();
     incomplete_error(
         key,

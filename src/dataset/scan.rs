@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 
-use super::open::{PartIndex, Parts, check_part, open_part, open_parts};
-use super::read::{Seen, settle, unchanged, was_at_rest};
+use super::open::{DatasetParts, PartIndex, check_part, open_part, open_parts};
+use super::read::{ObservedManifest, is_unchanged, resolve_current, was_stable};
 use super::{DatasetManifest, check_key, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::Cancel;
@@ -20,15 +20,15 @@ use crate::part::{BatchSender, BatchStream, OpenPart, run_blocking};
 use crate::store::Store;
 
 /// A row group with more than this is fetched only when the one before it has been read.
-const MAX_AHEAD_BYTES: u64 = 64 << 20;
+const MAX_PREFETCH_BYTES: u64 = 64 << 20;
 
 /// A dataset whose parts are open.
 #[derive(Debug)]
 pub struct OpenDataset {
     store: Store,
     key: String,
-    seen: Seen,
-    parts: Parts,
+    observed: ObservedManifest,
+    parts: DatasetParts,
 }
 
 impl OpenDataset {
@@ -39,7 +39,7 @@ impl OpenDataset {
 
     /// Streams the rows; within a runtime.
     pub fn scan(self, columns: Option<&[String]>) -> Result<BatchStream> {
-        start(self, columns)
+        start_scan(self, columns)
     }
 }
 
@@ -47,17 +47,17 @@ impl OpenDataset {
 pub async fn open(store: &Store, key: &str) -> Result<OpenDataset> {
     check_key(key)?;
     for _ in 0..10 {
-        let seen = settle(store, key).await?;
+        let seen = resolve_current(store, key).await?;
         match open_parts(store, key, &seen.manifest).await {
             Ok(parts) => {
                 return Ok(OpenDataset {
                     store: store.clone(),
                     key: key.to_owned(),
-                    seen,
+                    observed: seen,
                     parts,
                 });
             }
-            Err(error) if was_at_rest(store, key, &seen).await? => return Err(error),
+            Err(error) if was_stable(store, key, &seen).await? => return Err(error),
             Err(_) => {}
         }
     }
@@ -84,7 +84,7 @@ pub async fn scan_part(
 ) -> Result<BatchStream> {
     check_key(key)?;
     let replaced = || incomplete_error(key, "it was replaced since its manifest was read");
-    let seen = settle(store, key).await?;
+    let seen = resolve_current(store, key).await?;
     if seen.manifest != *manifest {
         return Err(replaced());
     }
@@ -102,20 +102,20 @@ pub async fn scan_part(
     let checked = check_part(store, key, (manifest, index), &part, known).await;
     if let Err(error) = checked {
         // The dataset's parts may have been replaced meanwhile.
-        return Err(if was_at_rest(store, key, &seen).await? {
+        return Err(if was_stable(store, key, &seen).await? {
             error
         } else {
             replaced()
         });
     }
-    let parts = Parts::of_one(store, key, name, part);
+    let parts = DatasetParts::from_single_part(store, key, name, part);
     let opened = OpenDataset {
         store: store.clone(),
         key: key.to_owned(),
-        seen,
+        observed: seen,
         parts,
     };
-    start(opened, columns)
+    start_scan(opened, columns)
 }
 
 /// What each part of the dataset that `manifest` describes is, so that readers of single parts can tell
@@ -126,7 +126,7 @@ pub async fn index_parts(
     manifest: &DatasetManifest,
 ) -> Result<PartIndex> {
     check_key(key)?;
-    let seen = settle(store, key).await?;
+    let seen = resolve_current(store, key).await?;
     let replaced = || incomplete_error(key, "it was replaced since its manifest was read");
     if seen.manifest != *manifest {
         return Err(replaced());
@@ -135,26 +135,26 @@ pub async fn index_parts(
         Ok(parts) => Ok(PartIndex {
             entries: parts.entries,
         }),
-        Err(error) if was_at_rest(store, key, &seen).await? => Err(error),
+        Err(error) if was_stable(store, key, &seen).await? => Err(error),
         Err(_) => Err(replaced()),
     }
 }
 
-fn start(dataset: OpenDataset, columns: Option<&[String]>) -> Result<BatchStream> {
+fn start_scan(dataset: OpenDataset, columns: Option<&[String]>) -> Result<BatchStream> {
     let projection = Projection::new(&dataset.parts.first.file, columns)?;
     let schema = Arc::clone(&projection.schema);
-    let job = Job {
+    let job = DatasetScan {
         dataset,
         projection: Arc::new(projection),
     };
     let cancel = Cancel::default();
     Ok(BatchStream::spawn(schema, &cancel, |sender| async move {
         let ended = job.run(&sender).await;
-        job.explain(ended).await
+        job.explain_error(ended).await
     }))
 }
 
-struct Job {
+struct DatasetScan {
     dataset: OpenDataset,
     projection: Arc<Projection>,
 }
@@ -164,15 +164,15 @@ type RowGroup = (Arc<OpenPart>, usize);
 
 /// Where a scan is: the part whose row groups are read, the next part, the next row group.
 #[derive(Default)]
-struct Position {
+struct ScanCursor {
     part: Option<Arc<OpenPart>>,
     next_part: usize,
     next_group: usize,
 }
 
-impl Job {
+impl DatasetScan {
     async fn run(&self, sender: &BatchSender) -> Result<()> {
-        let mut position = Position::default();
+        let mut position = ScanCursor::default();
         let mut now = self.next_group(&mut position).await?;
         let mut ahead = None;
         while let Some((part, group)) = now {
@@ -183,7 +183,9 @@ impl Job {
             let next = async {
                 let next = self.next_group(&mut position).await?;
                 let chunks = match &next {
-                    Some((next, group)) if self.fetched_bytes(next, *group) <= MAX_AHEAD_BYTES => {
+                    Some((next, group))
+                        if self.fetched_bytes(next, *group) <= MAX_PREFETCH_BYTES =>
+                    {
                         Some(self.fetch(next, *group).await?)
                     }
                     _ => None,
@@ -198,20 +200,20 @@ impl Job {
         }
         let dataset = &self.dataset;
         if dataset.parts.all_sealed()
-            || unchanged(&dataset.store, &dataset.key, &dataset.seen).await?
+            || is_unchanged(&dataset.store, &dataset.key, &dataset.observed).await?
         {
             return Ok(());
         }
-        Err(self.replaced())
+        Err(self.replaced_error())
     }
 
-    fn replaced(&self) -> Error {
+    fn replaced_error(&self) -> Error {
         let why = "it was replaced while it was read; scan it again";
         incomplete_error(&self.dataset.key, why)
     }
 
     /// The row group after the last one that was given.
-    async fn next_group(&self, position: &mut Position) -> Result<Option<RowGroup>> {
+    async fn next_group(&self, position: &mut ScanCursor) -> Result<Option<RowGroup>> {
         loop {
             if let Some(part) = &position.part
                 && position.next_group < part.file.metadata().num_row_groups()
@@ -242,18 +244,18 @@ impl Job {
     }
 
     /// An error that comes of the dataset having been replaced says so.
-    async fn explain(&self, ended: Result<()>) -> Result<()> {
+    async fn explain_error(&self, ended: Result<()>) -> Result<()> {
         let Err(error) = ended else { return Ok(()) };
         let dataset = &self.dataset;
         let is_replaced = match error.kind() {
             ErrorKind::NotFound | ErrorKind::Conflict => true,
             ErrorKind::PartCorrupted => {
-                !unchanged(&dataset.store, &dataset.key, &dataset.seen).await?
+                !is_unchanged(&dataset.store, &dataset.key, &dataset.observed).await?
             }
             _ => false,
         };
         Err(if is_replaced {
-            self.replaced().with_source(error)
+            self.replaced_error().with_source(error)
         } else {
             error
         })
@@ -268,7 +270,7 @@ impl Job {
         chunks: Chunks,
         sender: &BatchSender,
     ) -> Result<bool> {
-        let mut source = Some(Undecoded {
+        let mut source = Some(FetchedRowGroup {
             part: Arc::clone(part),
             group,
             chunks,
@@ -309,14 +311,14 @@ impl Job {
 }
 
 /// A row group that was fetched.
-struct Undecoded {
+struct FetchedRowGroup {
     part: Arc<OpenPart>,
     group: usize,
     chunks: Chunks,
     projection: Arc<Projection>,
 }
 
-impl Undecoded {
+impl FetchedRowGroup {
     fn open(mut self) -> Result<GroupStream> {
         let roots = &self.projection.roots;
         for root in roots.iter() {

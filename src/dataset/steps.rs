@@ -123,11 +123,11 @@ impl<'l, 'a> Steps<'l, 'a> {
         };
         let mut refusals = 0;
         loop {
-            let sent = self.lease.send_bounded(|store| {
+            let request = self.lease.send_bounded(|store| {
                 let (path, condition) = (path.clone(), condition.clone());
                 async move { store.delete_if(&path, &condition).await }
             });
-            match sent.await {
+            match request.await {
                 Ok(RequestOutcome::Done(_)) => return Ok(()),
                 Ok(RequestOutcome::Unknown(error)) => {
                     log::debug!("{path}: {error}; waiting until it can no longer be removed late");
@@ -148,7 +148,7 @@ impl<'l, 'a> Steps<'l, 'a> {
                     let folder = list_dataset_folder(self.lease, &self.store).await?;
                     match folder.e_tag(SUCCESS) {
                         None => return Ok(()),
-                        same if same == e_tag => {}
+                        current if current == e_tag => {}
                         Some(_) => return Err(self.concurrent_publish_error().into()),
                     }
                     refusals += 1;
@@ -167,11 +167,11 @@ impl<'l, 'a> Steps<'l, 'a> {
         let condition = self.lease.unchanged_condition(None);
         let mut refusals = 0;
         loop {
-            let sent = self.lease.send_bounded(|store| {
+            let request = self.lease.send_bounded(|store| {
                 let (path, condition) = (path.clone(), condition.clone());
                 async move { store.put_if(&path, Bytes::new(), &condition).await }
             });
-            match sent.await {
+            match request.await {
                 Ok(RequestOutcome::Done(_)) => return Ok(()),
                 Ok(RequestOutcome::Unknown(error)) => {
                     log::debug!("{path}: {error}; waiting until it can no longer come late");
@@ -199,11 +199,11 @@ impl<'l, 'a> Steps<'l, 'a> {
     pub(super) async fn renew_marker(&self) -> Result<()> {
         let path = self.path(SUCCESS);
         let condition = self.lease.unchanged_condition(self.folder.e_tag(SUCCESS));
-        let sent = self.lease.send_bounded(|store| {
+        let request = self.lease.send_bounded(|store| {
             let (path, condition) = (path.clone(), condition.clone());
             async move { store.put_if(&path, Bytes::new(), &condition).await }
         });
-        match sent.await {
+        match request.await {
             Ok(RequestOutcome::Done(_)) => Ok(()),
             Ok(RequestOutcome::Unknown(error)) => Err(error),
             Err(e) if is_refused(&e) => Err(self.concurrent_publish_error()),
@@ -230,37 +230,38 @@ impl<'l, 'a> Steps<'l, 'a> {
         overwrite: bool,
     ) -> Result<Vec<String>> {
         let key = self.lease.key;
-        let kept: HashSet<&str> = parts.iter().map(|p| p.name.as_str()).collect();
-        let staged: HashSet<&str> = parts.iter().filter_map(|p| p.staged.path()).collect();
-        let attempts = format!("{TEMP_PREFIX}w{}-", self.lease.id);
+        let new_parts: HashSet<&str> = parts.iter().map(|p| p.name.as_str()).collect();
+        let staged_paths: HashSet<&str> = parts.iter().filter_map(|p| p.staged.path()).collect();
+        let attempt_prefix = format!("{TEMP_PREFIX}w{}-", self.lease.id);
         let is_attempt = |name: &str| {
-            name.starts_with(&attempts) && !staged.contains(path::join(key, name).as_str())
+            name.starts_with(&attempt_prefix)
+                && !staged_paths.contains(path::join(key, name).as_str())
         };
-        let names = || {
+        let other_names = || {
             self.folder
                 .files
                 .keys()
-                .filter(|name| !kept.contains(name.as_str()))
+                .filter(|name| !new_parts.contains(name.as_str()))
         };
-        let mut strays: Vec<String> = names()
+        let mut strays: Vec<String> = other_names()
             .filter(|name| is_attempt(name) || is_abandoned(name))
             .cloned()
             .collect();
-        let has_parts = names().any(|name| is_part_name(name));
-        let ours_to_replace = base_was_marked || overwrite;
-        let listed = if self.folder.has_foreign_parts() || (has_parts && !ours_to_replace) {
+        let has_parts = other_names().any(|name| is_part_name(name));
+        let may_replace = base_was_marked || overwrite;
+        let listed_names = if self.folder.has_foreign_parts() || (has_parts && !may_replace) {
             read_listed_parts(&self.store, key).await?
         } else {
             Vec::new()
         };
-        for name in names() {
-            let is_listed = listed.contains(name);
-            let goes = match is_part_name(name) {
+        for name in other_names() {
+            let is_listed = listed_names.contains(name);
+            let is_stray = match is_part_name(name) {
                 _ if is_listed => true,
-                true => ours_to_replace || is_sealed(&self.store, &self.path(name)).await?,
+                true => may_replace || is_sealed(&self.store, &self.path(name)).await?,
                 false => false,
             };
-            if goes && !super::is_reserved(name) {
+            if is_stray && !super::is_reserved(name) {
                 strays.push(name.clone());
             }
         }
@@ -298,14 +299,14 @@ impl<'l, 'a> Steps<'l, 'a> {
     /// Where a DELETE has no condition: what is asked once is waited for.
     pub(super) async fn remove_bounded(&self, paths: &[String]) -> Result<()> {
         for chunk in paths.chunks(BULK_DELETE_KEYS) {
-            let mut left = chunk.to_vec();
+            let mut remaining = chunk.to_vec();
             let mut failures = 0;
-            while !left.is_empty() {
-                let sent = self.lease.send_bounded(|store| {
-                    let paths = left.clone();
+            while !remaining.is_empty() {
+                let request = self.lease.send_bounded(|store| {
+                    let paths = remaining.clone();
                     async move { store.delete_all(&paths).await }
                 });
-                let error = match sent.await? {
+                let error = match request.await? {
                     RequestOutcome::Done(()) => break,
                     RequestOutcome::Unknown(error) => error,
                 };
@@ -315,22 +316,22 @@ impl<'l, 'a> Steps<'l, 'a> {
                 }
                 log::debug!("{}: {error}", self.lease.key);
                 self.lease.drain().await?;
-                left = self.filter_existing(left).await?;
+                remaining = self.filter_existing(remaining).await?;
             }
         }
         Ok(())
     }
 
     async fn filter_existing(&self, paths: Vec<String>) -> Result<Vec<String>> {
-        let looks = paths.into_iter().map(|path| async move {
-            let is_there = self.store.is_file(&path).await?;
-            Ok::<_, Error>(is_there.then_some(path))
+        let lookups = paths.into_iter().map(|path| async move {
+            let exists = self.store.is_file(&path).await?;
+            Ok::<_, Error>(exists.then_some(path))
         });
-        let looked: Vec<_> = stream::iter(looks)
+        let existing: Vec<_> = stream::iter(lookups)
             .buffered(CONCURRENT_PARTS)
             .try_collect()
             .await?;
-        Ok(looked.into_iter().flatten().collect())
+        Ok(existing.into_iter().flatten().collect())
     }
 
     /// Puts the manifest in the place of the one that was listed. `keeps_marker`: ours stays all the time.
@@ -386,13 +387,13 @@ pub(super) async fn remove_version(store: &Store, path: &str, condition: &Condit
             _ if sends == MAX_REFUSALS => return Err(error),
             ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::AlreadyExists => {
                 // The request may be what was not found, or the store was busy with this name.
-                let there = match store.head(path).await {
+                let current_e_tag = match store.head(path).await {
                     Ok(meta) => meta.e_tag,
                     Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
                     Err(e) => return Err(e),
                 };
-                let same = matches!(condition, Condition::Matches(e_tag) if there.as_deref() == Some(e_tag));
-                if !same && *condition != Condition::Always {
+                let is_same_version = matches!(condition, Condition::Matches(e_tag) if current_e_tag.as_deref() == Some(e_tag));
+                if !is_same_version && *condition != Condition::Always {
                     return Ok(());
                 }
             }

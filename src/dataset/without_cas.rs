@@ -21,17 +21,21 @@ use crate::store::{Store, path};
 
 /// Publishes staged parts: what is staged is looked at, then marker, parts, manifest, marker, strays.
 pub(super) async fn publish(store: &Store, key: &str, publication: &Publication) -> Result<()> {
-    alone(store, key, publish_now(store, key, publication)).await
+    run_exclusively(store, key, publish_locked(store, key, publication)).await
 }
 
 /// Removes marker and manifest, and then what was listed before.
 pub(super) async fn delete(store: &Store, key: &str) -> Result<()> {
-    alone(store, key, delete_now(store, key)).await
+    run_exclusively(store, key, delete_locked(store, key)).await
 }
 
 /// Does `work` when no other work of this process on the folder goes on, be it in threads of a cancelled call.
-async fn alone<T>(store: &Store, key: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
-    let folder = lock_of(store, &store.key(key)?);
+async fn run_exclusively<T>(
+    store: &Store,
+    key: &str,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let folder = folder_lock(store, &store.key(key)?);
     let timeout = LeaseTiming::for_store(store).acquire_timeout();
     let guard = tokio::select! {
         biased;
@@ -45,7 +49,7 @@ async fn alone<T>(store: &Store, key: &str, work: impl Future<Output = Result<T>
 }
 
 /// The lock of a folder. It is there as long as somebody holds it or waits for it.
-fn lock_of(store: &Store, key: &Path) -> Arc<Mutex<()>> {
+fn folder_lock(store: &Store, key: &Path) -> Arc<Mutex<()>> {
     type Locks = HashMap<((u32, usize), Path), Weak<Mutex<()>>>;
     static LOCKS: LazyLock<std::sync::Mutex<Locks>> = LazyLock::new(std::sync::Mutex::default);
     let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,7 +63,7 @@ fn lock_of(store: &Store, key: &Path) -> Arc<Mutex<()>> {
     lock
 }
 
-async fn publish_now(store: &Store, key: &str, publication: &Publication) -> Result<()> {
+async fn publish_locked(store: &Store, key: &str, publication: &Publication) -> Result<()> {
     let success = path::join(key, SUCCESS);
     let marked = store.is_file(&success).await?;
     if marked && !publication.overwrite {
@@ -77,7 +81,7 @@ async fn publish_now(store: &Store, key: &str, publication: &Publication) -> Res
             return Err(incomplete_error(key, &why));
         }
     }
-    let strays = strays(store, key, publication, marked).await?;
+    let strays = find_strays(store, key, publication, marked).await?;
     if marked {
         store.delete(&success).await?;
     }
@@ -98,7 +102,7 @@ async fn publish_now(store: &Store, key: &str, publication: &Publication) -> Res
 }
 
 /// Parts of the dataset before that the new one does not have, as far as the store can list.
-async fn strays(
+async fn find_strays(
     store: &Store,
     key: &str,
     publication: &Publication,
@@ -124,7 +128,7 @@ async fn strays(
         .collect())
 }
 
-async fn delete_now(store: &Store, key: &str) -> Result<()> {
+async fn delete_locked(store: &Store, key: &str) -> Result<()> {
     let listed = store.list(key).await?;
     for name in [SUCCESS, MANIFEST, INTENT] {
         let path = path::join(key, name);
