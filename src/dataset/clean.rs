@@ -37,26 +37,29 @@ pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Dat
     recover(store, key).await?;
     let folder = FolderState::list(store, key).await?;
     // By the caller's clock, for a first look: what is young by it may be old by the store's.
-    let hidden = folder
+    let has_hidden_files = folder
         .files
         .keys()
         .any(|name| name.starts_with(TEMP_PREFIX));
-    let uploads = list_open_uploads(store, key).await?;
-    if !hidden && uploads.is_empty() && find_unlisted_parts(store, key, &folder).await?.is_empty() {
+    let open_uploads = list_open_uploads(store, key).await?;
+    if !has_hidden_files
+        && open_uploads.is_empty()
+        && find_unlisted_parts(store, key, &folder).await?.is_empty()
+    {
         return Ok(DatasetCleanup::default());
     }
     let claim = Intent::claim(store.clock().new_id(), IntentOperation::Heal);
-    let fate = ClaimStatus::default();
-    let acquired = acquire(store, key, &claim, &fate).await?;
+    let claim_status = ClaimStatus::default();
+    let acquired = acquire(store, key, &claim, &claim_status).await?;
     let lease = &acquired.lease;
-    let cleaned = lease.run_with_heartbeat(async {
+    let work = lease.run_with_heartbeat(async {
         let steps = Steps::begin(lease).await?;
         let now = steps.folder.files.get(INTENT).map(|intent| intent.modified);
         let mut names = find_stale_files(&steps.folder, now, older_than);
         names.extend(find_unlisted_parts(store, key, &steps.folder).await?);
         steps.remove_listed(&names).await?;
         // Under the claim no intent names one, and no other can be placed.
-        let uploads = uploads
+        let uploads = open_uploads
             .iter()
             .filter(|upload| is_old(upload.initiated_at, now, older_than));
         let uploads: Vec<_> = uploads.collect();
@@ -68,9 +71,9 @@ pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Dat
             uploads: uploads.len(),
         })
     });
-    let cleaned = cleaned.await;
+    let result = work.await;
     lease.release().await;
-    cleaned
+    result
 }
 
 /// The uploads that are under way or were left in the folder; none where they cannot be listed.
@@ -90,8 +93,8 @@ async fn list_open_uploads(store: &Store, key: &str) -> Result<Vec<OpenUpload>> 
 }
 
 /// Whether something from `then` is too old at `now`, by the store's clock.
-fn is_old(then: DateTime<Utc>, now: Option<DateTime<Utc>>, older_than: Duration) -> bool {
-    let age = now.and_then(|now| (now - then).to_std().ok());
+fn is_old(timestamp: DateTime<Utc>, now: Option<DateTime<Utc>>, older_than: Duration) -> bool {
+    let age = now.and_then(|now| (now - timestamp).to_std().ok());
     older_than.is_zero() || age.is_some_and(|age| age > older_than)
 }
 
@@ -124,12 +127,12 @@ async fn find_unlisted_parts(
         return Ok(Vec::new());
     }
     let mut unlisted = Vec::new();
-    let mut listed: Option<HashSet<String>> = None;
+    let mut listed_names: Option<HashSet<String>> = None;
     for name in folder.files.keys().filter(|name| is_part_name(name)) {
-        if listed.is_none() {
-            listed = Some(read_listed_parts(store, key).await?.into_iter().collect());
+        if listed_names.is_none() {
+            listed_names = Some(read_listed_parts(store, key).await?.into_iter().collect());
         }
-        let is_listed = listed
+        let is_listed = listed_names
             .as_ref()
             .is_none_or(|l| l.is_empty() || l.contains(name));
         if !is_listed && is_sealed(store, &path::join(key, name)).await? {

@@ -34,8 +34,8 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
         return store.remove_empty_folder(key).await;
     }
     let claim = Intent::claim(store.clock().new_id(), IntentOperation::Delete);
-    let fate = ClaimStatus::default();
-    let acquired = Box::pin(acquire(store, key, &claim, &fate)).await?;
+    let claim_status = ClaimStatus::default();
+    let acquired = Box::pin(acquire(store, key, &claim, &claim_status)).await?;
     let lease = &acquired.lease;
     let deleted =
         lease.run_with_heartbeat(Box::pin(delete_with_lease(lease, acquired.after_recovery)));
@@ -43,8 +43,8 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
         Ok(()) => {}
         Err(e) if e.kind() == ErrorKind::Fenced => {
             wait_until_intent_removed(lease).await?;
-            let left = store.list(key).await?;
-            if left.iter().any(|meta| is_dataset_file(key, meta)) {
+            let remaining = store.list(key).await?;
+            if remaining.iter().any(|meta| is_dataset_file(key, meta)) {
                 return Err(e.context("another write came before the deletion was complete"));
             }
         }
@@ -61,10 +61,10 @@ fn not_found_error(key: &str) -> Error {
     .with_path(key)
 }
 
-async fn delete_with_lease(lease: &PublishLease<'_>, after_another: bool) -> Result<()> {
+async fn delete_with_lease(lease: &PublishLease<'_>, after_recovery: bool) -> Result<()> {
     let steps = Steps::begin(lease).await?;
     let files = list_files_below(lease).await?;
-    if files.is_empty() && !after_another {
+    if files.is_empty() && !after_recovery {
         lease.release().await;
         return Err(not_found_error(lease.key));
     }

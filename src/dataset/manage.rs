@@ -19,12 +19,12 @@ pub async fn exists(store: &Store, key: &str) -> Result<bool> {
 
 /// The keys of the complete datasets below a folder.
 pub async fn list(store: &Store, folder: &str) -> Result<Vec<String>> {
-    let found = store.list(folder).await?;
-    let keys = found.iter().filter_map(|meta| {
+    let files = store.list(folder).await?;
+    let marked_keys = files.iter().filter_map(|meta| {
         let (key, name) = meta.location.as_ref().rsplit_once('/')?;
         (name == SUCCESS).then(|| key.to_owned())
     });
-    let mut keys: Vec<String> = keys.collect();
+    let mut keys: Vec<String> = marked_keys.collect();
     keys.sort();
     Ok(keys)
 }

@@ -56,7 +56,7 @@ pub async fn publish(
         run_id: write.run_id.clone(),
         metadata: write.metadata.clone(),
     };
-    let intended = |(name, part): (String, &StagedPart)| IntendedPart {
+    let to_intended_part = |(name, part): (String, &StagedPart)| IntendedPart {
         name,
         bytes: part.bytes,
         task: part.task,
@@ -66,7 +66,11 @@ pub async fn publish(
     let publication = Publication {
         overwrite: write.overwrite,
         manifest: manifest.to_json().into(),
-        parts: names.into_iter().zip(&parts).map(intended).collect(),
+        parts: names
+            .into_iter()
+            .zip(&parts)
+            .map(to_intended_part)
+            .collect(),
     };
     if !store.capabilities().delete || !store.capabilities().conditional {
         without_cas::publish(store, &write.key, &publication).await?;
@@ -80,9 +84,9 @@ pub async fn publish(
             parts: publication.parts.clone(),
         },
     );
-    let fate = ClaimStatus::default();
-    let staged = StagedPartsGuard::new(store, parts, &fate);
-    let lease = match Box::pin(acquire(store, &write.key, &claim, &fate)).await {
+    let claim_status = ClaimStatus::default();
+    let staged = StagedPartsGuard::new(store, parts, &claim_status);
+    let lease = match Box::pin(acquire(store, &write.key, &claim, &claim_status)).await {
         Ok(acquired) => acquired.lease,
         Err(error) => {
             staged.abort_unless_claimed().await;
@@ -105,11 +109,11 @@ struct StagedPartsGuard<'a> {
 }
 
 impl<'a> StagedPartsGuard<'a> {
-    fn new(store: &'a Store, parts: Vec<StagedPart>, fate: &'a ClaimStatus) -> Self {
+    fn new(store: &'a Store, parts: Vec<StagedPart>, claim_status: &'a ClaimStatus) -> Self {
         Self {
             store,
             parts,
-            claim_status: fate,
+            claim_status,
         }
     }
 
@@ -142,15 +146,15 @@ fn check_parts(key: &str, parts: &[StagedPart]) -> Result<()> {
     let mut tasks: BTreeMap<u64, &StagedPart> = BTreeMap::new();
     for part in parts {
         let (task, sequence) = (part.task, part.sequence);
-        let refuse = |why: String| Err(Error::invalid(why).with_path(key));
+        let refuse = |reason: String| Err(Error::invalid(reason).with_path(key));
         match tasks.insert(task, part) {
-            Some(before) if before.sequence == sequence => {
+            Some(previous) if previous.sequence == sequence => {
                 return refuse(format!("part {sequence} of task {task} is given twice"));
             }
-            Some(before) if before.last || before.sequence + 1 != sequence => {
+            Some(previous) if previous.last || previous.sequence + 1 != sequence => {
                 return refuse(format!(
                     "part {sequence} of task {task} does not follow part {}; pass all parts of one attempt",
-                    before.sequence
+                    previous.sequence
                 ));
             }
             None if sequence != 0 => {
@@ -224,8 +228,8 @@ async fn publish_own(
     if marked && !publication.overwrite {
         return Ok(PublishOutcome::Refused(already_exists_error(lease.key)));
     }
-    let there = steps.folder.e_tag(MANIFEST);
-    if !is_ours && replaced_manifest(&lease.id).is_outdated(there) {
+    let manifest_e_tag = steps.folder.e_tag(MANIFEST);
+    if !is_ours && replaced_manifest(&lease.id).is_outdated(manifest_e_tag) {
         let message = "this write was published before, and another dataset has replaced it since";
         return Ok(PublishOutcome::Refused(
             Error::new(ErrorKind::Fenced, message).with_path(lease.key),
@@ -241,7 +245,7 @@ async fn publish_own(
     {
         return Ok(PublishOutcome::Refused(error));
     }
-    record_replaced_manifest(&lease.id, there);
+    record_replaced_manifest(&lease.id, manifest_e_tag);
     *changed = true;
     if marked {
         let base = steps.read_base().await?;
@@ -278,11 +282,13 @@ async fn publish_own(
 async fn is_manifest_of(steps: &Steps<'_, '_>, publication: &Publication) -> Result<bool> {
     let lease = steps.lease;
     let is_staged = publication.parts.iter().any(|part| !part.is_inline());
-    let may_be = (is_staged && !publication.overwrite)
+    let may_match = (is_staged && !publication.overwrite)
         || lease.was_resent
         || replaced_manifest(&lease.id) != ReplacedManifest::NotYet;
-    let listed = steps.folder.files.get(MANIFEST);
-    if !may_be || listed.is_none_or(|file| file.bytes != publication.manifest.len() as u64) {
+    let manifest_file = steps.folder.files.get(MANIFEST);
+    if !may_match
+        || manifest_file.is_none_or(|file| file.bytes != publication.manifest.len() as u64)
+    {
         return Ok(false);
     }
     publication.has_manifest(lease).await
@@ -313,15 +319,18 @@ async fn find_foreign_file(
         return Ok(None);
     }
     let names = publication.parts.iter().map(|part| &part.name);
-    let mut listed = None;
+    let mut listed_names = None;
     for name in names.filter(|name| steps.folder.files.contains_key(*name)) {
         if is_sealed(&steps.store, &path::join(key, name)).await? {
             continue;
         }
-        if listed.is_none() {
-            listed = Some(read_listed_parts(&steps.store, key).await?);
+        if listed_names.is_none() {
+            listed_names = Some(read_listed_parts(&steps.store, key).await?);
         }
-        if listed.as_ref().is_some_and(|listed| listed.contains(name)) {
+        if listed_names
+            .as_ref()
+            .is_some_and(|listed_names| listed_names.contains(name))
+        {
             continue;
         }
         let message = format!(

@@ -44,16 +44,16 @@ pub(super) async fn acquire<'a>(
     store: &'a Store,
     key: &'a str,
     claim: &Intent,
-    fate: &'a ClaimStatus,
+    claim_status: &'a ClaimStatus,
 ) -> Result<Acquired<'a>> {
-    let mut waiter = LeaseWaiter::new(store, key, fate);
-    let mut after_another = false;
+    let mut waiter = LeaseWaiter::new(store, key, claim_status);
+    let mut after_recovery = false;
     loop {
         let lease = match waiter.acquire_lease(Some(claim)).await? {
             LeaseState::Acquired(lease) => {
                 return Ok(Acquired {
                     lease,
-                    after_recovery: after_another,
+                    after_recovery,
                 });
             }
             LeaseState::Abandoned(lease) => lease,
@@ -65,7 +65,7 @@ pub(super) async fn acquire<'a>(
         {
             Ok(RecoveryOutcome::Stuck(error)) => error,
             Ok(RecoveryOutcome::Resolved) => {
-                after_another = true;
+                after_recovery = true;
                 continue;
             }
             Err(e) if e.kind() == ErrorKind::Fenced => continue,
@@ -77,20 +77,20 @@ pub(super) async fn acquire<'a>(
             IntentOperation::Delete => true,
             IntentOperation::Heal => false,
         };
-        let left = lease.intent().await;
+        let abandoned = lease.intent().await;
         // An earlier publish of the same write has come further than a claim.
-        if !replaces || left.id == claim.id {
+        if !replaces || abandoned.id == claim.id {
             return Err(error);
         }
         if lease
-            .run_with_heartbeat(Box::pin(restore_base(&lease, &left)))
+            .run_with_heartbeat(Box::pin(restore_base(&lease, &abandoned)))
             .await
         {
-            after_another = true;
+            after_recovery = true;
             continue;
         }
         log::warn!("{error}; it is replaced");
-        if let IntentOperation::Write { parts, .. } = &left.operation {
+        if let IntentOperation::Write { parts, .. } = &abandoned.operation {
             discard_staged(&lease, parts).await;
         }
         match lease.replace(claim).await {
@@ -112,11 +112,11 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
         let message = "an interrupted publish cannot be finished through this store";
         return Err(Error::new(ErrorKind::CapabilityNotSupported, message).with_path(key));
     }
-    let fate = ClaimStatus::default();
-    let turn = LeaseWaiter::new(store, key, &fate)
+    let claim_status = ClaimStatus::default();
+    let lease_state = LeaseWaiter::new(store, key, &claim_status)
         .acquire_lease(None)
         .await?;
-    let LeaseState::Abandoned(lease) = turn else {
+    let LeaseState::Abandoned(lease) = lease_state else {
         return Ok(());
     };
     match lease
@@ -129,9 +129,9 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
         Err(e) if e.kind() == ErrorKind::Fenced => Ok(()),
         Err(e) if is_transient(&e) || e.kind() == ErrorKind::PermissionDenied => Err(e),
         Err(e) => {
-            let left = lease.intent().await;
+            let abandoned = lease.intent().await;
             if lease
-                .run_with_heartbeat(Box::pin(restore_base(&lease, &left)))
+                .run_with_heartbeat(Box::pin(restore_base(&lease, &abandoned)))
                 .await
             {
                 return Ok(());
@@ -161,11 +161,11 @@ pub(super) enum RecoveryOutcome {
 /// Settles the intent that the lease holds.
 pub(super) async fn recover_intent(lease: &PublishLease<'_>) -> Result<RecoveryOutcome> {
     let intent = lease.intent().await;
-    let settled = match intent.operation {
+    let outcome = match intent.operation {
         IntentOperation::Heal => RecoveryOutcome::Resolved,
         IntentOperation::Delete => {
-            let deleted = recover_delete(lease, intent.phase, &intent.base).await;
-            heal_if_in_doubt(lease, deleted).await?;
+            let result = recover_delete(lease, intent.phase, &intent.base).await;
+            heal_if_in_doubt(lease, result).await?;
             RecoveryOutcome::Resolved
         }
         IntentOperation::Write {
@@ -181,10 +181,10 @@ pub(super) async fn recover_intent(lease: &PublishLease<'_>) -> Result<RecoveryO
             Box::pin(recover_write(lease, &intent, &publication)).await?
         }
     };
-    if matches!(settled, RecoveryOutcome::Resolved) {
+    if matches!(outcome, RecoveryOutcome::Resolved) {
         lease.release().await;
     }
-    Ok(settled)
+    Ok(outcome)
 }
 
 async fn recover_write(
@@ -200,9 +200,9 @@ async fn recover_write(
     }
     let is_base = steps.read_base().await?.manifest == intent.base.manifest;
     let parts = PartLocations::find(&steps, &publication.parts).await?;
-    let begun = parts.published_count > 0 || is_ours;
+    let has_begun = parts.published_count > 0 || is_ours;
     match intent.phase {
-        Phase::Claim if marked || !begun => drop_write(lease, publication).await,
+        Phase::Claim if marked || !has_begun => drop_write(lease, publication).await,
         Phase::Claim if parts.missing.is_some() => {
             discard_staged(lease, &publication.parts).await;
             remove_published(&steps, publication).await?;
@@ -220,7 +220,7 @@ async fn recover_write(
                     log::warn!("{error}; the dataset is as it was before");
                     Ok(RecoveryOutcome::Resolved)
                 }
-                failed => heal_if_in_doubt(lease, failed)
+                result => heal_if_in_doubt(lease, result)
                     .await
                     .map(|()| RecoveryOutcome::Resolved),
             }
@@ -244,8 +244,8 @@ async fn recover_write(
 }
 
 /// The error of a step; a folder that a late request of ours may have hit is looked after first.
-async fn heal_if_in_doubt(lease: &PublishLease<'_>, step: Result<(), StepError>) -> Result<()> {
-    match step {
+async fn heal_if_in_doubt(lease: &PublishLease<'_>, result: Result<(), StepError>) -> Result<()> {
+    match result {
         Ok(()) => Ok(()),
         Err(StepError::MarkerInDoubt(error)) => {
             if let Err(e) = Box::pin(heal(lease.store, lease.key)).await {
@@ -293,10 +293,10 @@ pub(super) async fn publish_in_order(
 /// marker of a whole dataset, and removes one that stands alone.
 pub(super) async fn heal(store: &Store, key: &str) -> Result<()> {
     let claim = Intent::claim(store.clock().new_id(), IntentOperation::Heal);
-    let fate = ClaimStatus::default();
-    let acquired = acquire(store, key, &claim, &fate).await?;
+    let claim_status = ClaimStatus::default();
+    let acquired = acquire(store, key, &claim, &claim_status).await?;
     let lease = &acquired.lease;
-    let healed = lease.run_with_heartbeat(async {
+    let work = lease.run_with_heartbeat(async {
         let steps = Steps::begin(lease).await?;
         let manifest = read_manifest_bytes(store, key).await?;
         match (steps.folder.is_marked(), manifest) {
@@ -318,7 +318,7 @@ pub(super) async fn heal(store: &Store, key: &str) -> Result<()> {
         }
         Ok(())
     });
-    let healed = healed.await;
+    let result = work.await;
     lease.release().await;
-    healed
+    result
 }

@@ -59,39 +59,40 @@ pub(super) enum NestedPolicy {
 /// them.
 pub(super) async fn remove_all(
     steps: &Steps<'_, '_>,
-    below: NestedPolicy,
+    nested_policy: NestedPolicy,
 ) -> Result<(), StepError> {
     let key = steps.lease.key;
     let marker = path::join(key, SUCCESS);
     if steps.folder.is_marked() {
         steps.remove_marker(steps.folder.e_tag(SUCCESS)).await?;
     }
-    let mut tried: HashSet<(String, Option<String>)> = HashSet::new();
+    let mut attempted: HashSet<(String, Option<String>)> = HashSet::new();
     for _ in 0..MAX_ROUNDS {
         let files = list_files_below(steps.lease).await?;
-        if let Some(late) = files.iter().find(|meta| meta.location.as_ref() == marker) {
-            steps.remove_marker(late.e_tag.as_deref()).await?;
+        if let Some(late_marker) = files.iter().find(|meta| meta.location.as_ref() == marker) {
+            steps.remove_marker(late_marker.e_tag.as_deref()).await?;
             continue;
         }
         let nested = find_nested_datasets(key, &files);
-        let (inside, own): (Vec<_>, Vec<_>) = files.into_iter().partition(|meta| {
+        let (nested_files, own_files): (Vec<_>, Vec<_>) = files.into_iter().partition(|meta| {
             let path = meta.location.as_ref();
             nested.iter().any(|nested| is_below(nested, path))
         });
-        let (first, rest): (Vec<_>, Vec<_>) =
-            own.into_iter().partition(|meta| is_dataset_file(key, meta));
+        let (dataset_files, other_files): (Vec<_>, Vec<_>) = own_files
+            .into_iter()
+            .partition(|meta| is_dataset_file(key, meta));
         // What cannot be deleted by the name under which it is listed (a folder's own object) is tried once.
-        let looked_at = |meta: &ObjectMeta| (meta.location.to_string(), meta.e_tag.clone());
-        let before = tried.len();
-        tried.extend(first.iter().chain(&rest).map(looked_at));
-        if below == NestedPolicy::Delete {
-            tried.extend(inside.iter().map(looked_at));
+        let version_key = |meta: &ObjectMeta| (meta.location.to_string(), meta.e_tag.clone());
+        let before = attempted.len();
+        attempted.extend(dataset_files.iter().chain(&other_files).map(version_key));
+        if nested_policy == NestedPolicy::Delete {
+            attempted.extend(nested_files.iter().map(version_key));
         }
-        if tried.len() == before {
+        if attempted.len() == before {
             return Ok(());
         }
-        remove_files(steps, &first).await?;
-        if below == NestedPolicy::Delete {
+        remove_files(steps, &dataset_files).await?;
+        if nested_policy == NestedPolicy::Delete {
             for nested in &nested {
                 match Box::pin(delete(&steps.store, nested)).await {
                     // Another has deleted it, or writes it: the next listing shows.
@@ -100,7 +101,7 @@ pub(super) async fn remove_all(
                 }
             }
         }
-        remove_files(steps, &rest).await?;
+        remove_files(steps, &other_files).await?;
     }
     let message = format!("others go on writing to folders below {key:?}");
     Err(Error::new(ErrorKind::Locked, message).with_path(key).into())
@@ -109,11 +110,11 @@ pub(super) async fn remove_all(
 /// The folders below `key` in which there is a dataset, or the begin of one; of those in each other the outermost.
 fn find_nested_datasets(key: &str, files: &[ObjectMeta]) -> Vec<String> {
     let mut folders: Vec<String> = Vec::new();
-    let of_datasets = files.iter().filter_map(|meta| {
+    let dataset_folders = files.iter().filter_map(|meta| {
         let (folder, name) = meta.location.as_ref().rsplit_once('/')?;
         (folder != key && is_reserved(name)).then_some(folder)
     });
-    for folder in of_datasets.collect::<BTreeSet<_>>() {
+    for folder in dataset_folders.collect::<BTreeSet<_>>() {
         // A folder sorts before what is in it.
         if !folders.iter().any(|outer| is_below(outer, folder)) {
             folders.push(folder.to_owned());

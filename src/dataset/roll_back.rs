@@ -9,17 +9,17 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Puts the old dataset back after a publish that cannot be finished, where that has replaced nothing; false where it
 /// has, or that cannot be done either.
-pub(super) async fn restore_base(lease: &PublishLease<'_>, left: &Intent) -> bool {
+pub(super) async fn restore_base(lease: &PublishLease<'_>, abandoned: &Intent) -> bool {
     let IntentOperation::Write {
         overwrite,
         manifest,
         parts,
-    } = &left.operation
+    } = &abandoned.operation
     else {
         return false;
     };
     // A part that is sent inline could land late over an old part that is still there; an upload that was aborted cannot.
-    if left.phase != Phase::Active || parts.iter().any(IntendedPart::is_inline) {
+    if abandoned.phase != Phase::Active || parts.iter().any(IntendedPart::is_inline) {
         return false;
     }
     let publication = Publication {
@@ -27,11 +27,11 @@ pub(super) async fn restore_base(lease: &PublishLease<'_>, left: &Intent) -> boo
         manifest: manifest.clone().into(),
         parts: parts.clone(),
     };
-    let back = async {
+    let restore = async {
         let mut steps = Steps::begin(lease).await?;
         // Before anything that is staged goes: it may be wanted yet.
         let parts = PartLocations::find(&steps, &publication.parts).await?;
-        if parts.published_count > 0 || !is_base_intact(&steps, left).await? {
+        if parts.published_count > 0 || !is_base_intact(&steps, abandoned).await? {
             return Err(unrecoverable_write_error(
                 lease.key,
                 parts.missing.as_deref(),
@@ -39,7 +39,7 @@ pub(super) async fn restore_base(lease: &PublishLease<'_>, left: &Intent) -> boo
         }
         roll_back(&mut steps, &publication).await
     };
-    match back.await {
+    match restore.await {
         Ok(()) => {
             lease.release().await;
             true
@@ -94,9 +94,10 @@ async fn check_discarded(steps: &Steps<'_, '_>, parts: &[IntendedPart]) -> Resul
 
 /// Whether what the intent replaces is still there, but for its marker.
 async fn is_base_intact(steps: &Steps<'_, '_>, intent: &Intent) -> Result<bool> {
-    let (now, base) = (steps.read_base().await?, &intent.base);
+    let (current, base) = (steps.read_base().await?, &intent.base);
     let mut parts = base.parts.iter();
-    Ok(now.manifest == base.manifest && parts.all(|(name, tag)| now.parts.get(name) == Some(tag)))
+    Ok(current.manifest == base.manifest
+        && parts.all(|(name, tag)| current.parts.get(name) == Some(tag)))
 }
 
 /// Removes what a write published where no dataset was.

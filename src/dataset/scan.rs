@@ -47,17 +47,17 @@ impl OpenDataset {
 pub async fn open(store: &Store, key: &str) -> Result<OpenDataset> {
     check_key(key)?;
     for _ in 0..10 {
-        let seen = resolve_current(store, key).await?;
-        match open_parts(store, key, &seen.manifest).await {
+        let observed = resolve_current(store, key).await?;
+        match open_parts(store, key, &observed.manifest).await {
             Ok(parts) => {
                 return Ok(OpenDataset {
                     store: store.clone(),
                     key: key.to_owned(),
-                    observed: seen,
+                    observed,
                     parts,
                 });
             }
-            Err(error) if was_stable(store, key, &seen).await? => return Err(error),
+            Err(error) if was_stable(store, key, &observed).await? => return Err(error),
             Err(_) => {}
         }
     }
@@ -80,13 +80,13 @@ pub async fn scan_part(
     manifest: &DatasetManifest,
     index: usize,
     columns: Option<&[String]>,
-    known: Option<&PartIndex>,
+    part_index: Option<&PartIndex>,
 ) -> Result<BatchStream> {
     check_key(key)?;
-    let replaced = || incomplete_error(key, "it was replaced since its manifest was read");
-    let seen = resolve_current(store, key).await?;
-    if seen.manifest != *manifest {
-        return Err(replaced());
+    let replaced_error = || incomplete_error(key, "it was replaced since its manifest was read");
+    let observed = resolve_current(store, key).await?;
+    if observed.manifest != *manifest {
+        return Err(replaced_error());
     }
     let name = manifest.parts.get(index).ok_or_else(|| {
         Error::invalid(format!(
@@ -97,22 +97,22 @@ pub async fn scan_part(
     let part = open_part(store, key, name).await?;
     let created_at = part.file.seal.as_ref().map(|s| &s.identity.created_at);
     if created_at.is_some_and(|created_at| *created_at != manifest.created_at_utc) {
-        return Err(replaced());
+        return Err(replaced_error());
     }
-    let checked = check_part(store, key, (manifest, index), &part, known).await;
-    if let Err(error) = checked {
+    let result = check_part(store, key, (manifest, index), &part, part_index).await;
+    if let Err(error) = result {
         // The dataset's parts may have been replaced meanwhile.
-        return Err(if was_stable(store, key, &seen).await? {
+        return Err(if was_stable(store, key, &observed).await? {
             error
         } else {
-            replaced()
+            replaced_error()
         });
     }
     let parts = DatasetParts::from_single_part(store, key, name, part);
     let opened = OpenDataset {
         store: store.clone(),
         key: key.to_owned(),
-        observed: seen,
+        observed,
         parts,
     };
     start_scan(opened, columns)
@@ -126,31 +126,31 @@ pub async fn index_parts(
     manifest: &DatasetManifest,
 ) -> Result<PartIndex> {
     check_key(key)?;
-    let seen = resolve_current(store, key).await?;
-    let replaced = || incomplete_error(key, "it was replaced since its manifest was read");
-    if seen.manifest != *manifest {
-        return Err(replaced());
+    let observed = resolve_current(store, key).await?;
+    let replaced_error = || incomplete_error(key, "it was replaced since its manifest was read");
+    if observed.manifest != *manifest {
+        return Err(replaced_error());
     }
     match open_parts(store, key, manifest).await {
         Ok(parts) => Ok(PartIndex {
             entries: parts.entries,
         }),
-        Err(error) if was_stable(store, key, &seen).await? => Err(error),
-        Err(_) => Err(replaced()),
+        Err(error) if was_stable(store, key, &observed).await? => Err(error),
+        Err(_) => Err(replaced_error()),
     }
 }
 
 fn start_scan(dataset: OpenDataset, columns: Option<&[String]>) -> Result<BatchStream> {
     let projection = Projection::new(&dataset.parts.first.file, columns)?;
     let schema = Arc::clone(&projection.schema);
-    let job = DatasetScan {
+    let dataset_scan = DatasetScan {
         dataset,
         projection: Arc::new(projection),
     };
     let cancel = Cancel::default();
     Ok(BatchStream::spawn(schema, &cancel, |sender| async move {
-        let ended = job.run(&sender).await;
-        job.explain_error(ended).await
+        let result = dataset_scan.run(&sender).await;
+        dataset_scan.explain_error(result).await
     }))
 }
 
@@ -172,16 +172,16 @@ struct ScanCursor {
 
 impl DatasetScan {
     async fn run(&self, sender: &BatchSender) -> Result<()> {
-        let mut position = ScanCursor::default();
-        let mut now = self.next_group(&mut position).await?;
-        let mut ahead = None;
-        while let Some((part, group)) = now {
-            let chunks = match ahead.take() {
+        let mut cursor = ScanCursor::default();
+        let mut current = self.next_group(&mut cursor).await?;
+        let mut prefetched = None;
+        while let Some((part, group)) = current {
+            let chunks = match prefetched.take() {
                 Some(chunks) => chunks,
                 None => self.fetch(&part, group).await?,
             };
-            let next = async {
-                let next = self.next_group(&mut position).await?;
+            let prefetch = async {
+                let next = self.next_group(&mut cursor).await?;
                 let chunks = match &next {
                     Some((next, group))
                         if self.fetched_bytes(next, *group) <= MAX_PREFETCH_BYTES =>
@@ -192,11 +192,12 @@ impl DatasetScan {
                 };
                 Ok::<_, Error>((next, chunks))
             };
-            let (sent, next) = futures::join!(self.send(&part, group, chunks, sender), next);
-            if !sent? {
+            let (has_consumer, next) =
+                futures::join!(self.send(&part, group, chunks, sender), prefetch);
+            if !has_consumer? {
                 return Ok(());
             }
-            (now, ahead) = next?;
+            (current, prefetched) = next?;
         }
         let dataset = &self.dataset;
         if dataset.parts.all_sealed()
@@ -208,27 +209,27 @@ impl DatasetScan {
     }
 
     fn replaced_error(&self) -> Error {
-        let why = "it was replaced while it was read; scan it again";
-        incomplete_error(&self.dataset.key, why)
+        let reason = "it was replaced while it was read; scan it again";
+        incomplete_error(&self.dataset.key, reason)
     }
 
     /// The row group after the last one that was given.
-    async fn next_group(&self, position: &mut ScanCursor) -> Result<Option<RowGroup>> {
+    async fn next_group(&self, cursor: &mut ScanCursor) -> Result<Option<RowGroup>> {
         loop {
-            if let Some(part) = &position.part
-                && position.next_group < part.file.metadata().num_row_groups()
+            if let Some(part) = &cursor.part
+                && cursor.next_group < part.file.metadata().num_row_groups()
             {
-                position.next_group += 1;
-                return Ok(Some((Arc::clone(part), position.next_group - 1)));
+                cursor.next_group += 1;
+                return Ok(Some((Arc::clone(part), cursor.next_group - 1)));
             }
-            if position.next_part == self.dataset.parts.len() {
+            if cursor.next_part == self.dataset.parts.len() {
                 return Ok(None);
             }
-            let part = self.dataset.parts.get(position.next_part).await?;
+            let part = self.dataset.parts.get(cursor.next_part).await?;
             let selected = self.projection.select(&part.file);
-            position.part = Some(Arc::new(part.with_file(selected)));
-            position.next_part += 1;
-            position.next_group = 0;
+            cursor.part = Some(Arc::new(part.with_file(selected)));
+            cursor.next_part += 1;
+            cursor.next_group = 0;
         }
     }
 
@@ -244,8 +245,8 @@ impl DatasetScan {
     }
 
     /// An error that comes of the dataset having been replaced says so.
-    async fn explain_error(&self, ended: Result<()>) -> Result<()> {
-        let Err(error) = ended else { return Ok(()) };
+    async fn explain_error(&self, result: Result<()>) -> Result<()> {
+        let Err(error) = result else { return Ok(()) };
         let dataset = &self.dataset;
         let is_replaced = match error.kind() {
             ErrorKind::NotFound | ErrorKind::Conflict => true,
@@ -270,39 +271,39 @@ impl DatasetScan {
         chunks: Chunks,
         sender: &BatchSender,
     ) -> Result<bool> {
-        let mut source = Some(FetchedRowGroup {
+        let mut undecoded = Some(FetchedRowGroup {
             part: Arc::clone(part),
             group,
             chunks,
             projection: Arc::clone(&self.projection),
         });
-        let mut decoding = None;
+        let mut decoder = None;
         loop {
-            let Ok(room) = sender.reserve().await else {
+            let Ok(permit) = sender.reserve().await else {
                 return Ok(false);
             };
-            let (opening, part) = (source.take(), Arc::clone(part));
+            let (fetched, part) = (undecoded.take(), Arc::clone(part));
             let projection = Arc::clone(&self.projection);
-            let step = run_blocking(move || {
-                let named = |e: Error| {
+            let decode = run_blocking(move || {
+                let with_part_context = |e: Error| {
                     e.context(format!("part {:?}", part.path))
                         .with_path(&part.path)
                 };
-                let mut stream = match (opening, decoding) {
+                let mut stream = match (fetched, decoder) {
                     (_, Some(stream)) => stream,
-                    (Some(opening), None) => opening.open().map_err(named)?,
+                    (Some(fetched), None) => fetched.open().map_err(with_part_context)?,
                     (None, None) => return Ok(None),
                 };
-                let Some(batch) = stream.next_batch().map_err(named)? else {
+                let Some(batch) = stream.next_batch().map_err(with_part_context)? else {
                     return Ok(None);
                 };
                 let batch = projection.batch(batch.columns(), batch.num_rows());
-                Ok(Some((stream, batch.map_err(named)?)))
+                Ok(Some((stream, batch.map_err(with_part_context)?)))
             });
-            match step.await? {
+            match decode.await? {
                 Some((stream, batch)) => {
-                    decoding = Some(stream);
-                    room.send(Ok(batch));
+                    decoder = Some(stream);
+                    permit.send(Ok(batch));
                 }
                 None => return Ok(true),
             }
@@ -320,13 +321,13 @@ struct FetchedRowGroup {
 
 impl FetchedRowGroup {
     fn open(mut self) -> Result<GroupStream> {
-        let roots = &self.projection.roots;
-        for root in roots.iter() {
+        let projection = &self.projection.roots;
+        for root in projection.iter() {
             if let Some(read) = self.part.read_local(self.group, *root) {
                 self.chunks.absorb(read?);
             }
         }
         let file = &self.part.file;
-        GroupStream::open(file, self.group, roots, &self.chunks)
+        GroupStream::open(file, self.group, projection, &self.chunks)
     }
 }

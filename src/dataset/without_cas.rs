@@ -35,11 +35,11 @@ async fn run_exclusively<T>(
     key: &str,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let folder = folder_lock(store, &store.key(key)?);
+    let lock = folder_lock(store, &store.key(key)?);
     let timeout = LeaseTiming::for_store(store).acquire_timeout();
     let guard = tokio::select! {
         biased;
-        guard = folder.lock_owned() => guard,
+        guard = lock.lock_owned() => guard,
         () = store.clock().sleep(timeout) => {
             let message = format!("timed out waiting for an interrupted call that still changes {key:?}");
             return Err(Error::new(ErrorKind::Locked, message).with_path(key));
@@ -54,12 +54,12 @@ fn folder_lock(store: &Store, key: &Path) -> Arc<Mutex<()>> {
     static LOCKS: LazyLock<std::sync::Mutex<Locks>> = LazyLock::new(std::sync::Mutex::default);
     let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
     locks.retain(|_, lock| lock.strong_count() > 0);
-    let place = (store.identity(), key.clone());
-    if let Some(lock) = locks.get(&place).and_then(Weak::upgrade) {
+    let location = (store.identity(), key.clone());
+    if let Some(lock) = locks.get(&location).and_then(Weak::upgrade) {
         return lock;
     }
     let lock = Arc::new(Mutex::new(()));
-    locks.insert(place, Arc::downgrade(&lock));
+    locks.insert(location, Arc::downgrade(&lock));
     lock
 }
 
@@ -74,11 +74,11 @@ async fn publish_locked(store: &Store, key: &str, publication: &Publication) -> 
     }
     for part in &publication.parts {
         if !part.is_inline() && !part.staged.is_intact(store, part.bytes).await? {
-            let why = format!(
+            let reason = format!(
                 "part {:?} of the write is not staged; prepare it again",
                 part.name
             );
-            return Err(incomplete_error(key, &why));
+            return Err(incomplete_error(key, &reason));
         }
     }
     let strays = find_strays(store, key, publication, marked).await?;
@@ -114,36 +114,36 @@ async fn find_strays(
         return Ok(Vec::new());
     }
     let old = super::folder::read_listed_parts(store, key).await?;
-    let goes = |name: &str| {
-        let kept = publication.parts.iter().any(|part| part.name == name);
+    let is_stray = |name: &str| {
+        let is_kept = publication.parts.iter().any(|part| part.name == name);
         let is_old = is_part_name(name) || old.iter().any(|old| old == name);
-        is_old && !kept && !super::is_reserved(name) && !name.starts_with(TEMP_PREFIX)
+        is_old && !is_kept && !super::is_reserved(name) && !name.starts_with(TEMP_PREFIX)
     };
-    let listed = store.list_folder(key).await?;
-    Ok(listed
+    let listing = store.list_folder(key).await?;
+    Ok(listing
         .files
         .iter()
-        .filter(|meta| meta.location.filename().is_some_and(goes))
+        .filter(|meta| meta.location.filename().is_some_and(is_stray))
         .map(|meta| meta.location.to_string())
         .collect())
 }
 
 async fn delete_locked(store: &Store, key: &str) -> Result<()> {
-    let listed = store.list(key).await?;
+    let files = store.list(key).await?;
     for name in [SUCCESS, MANIFEST, INTENT] {
         let path = path::join(key, name);
-        if listed.iter().any(|meta| meta.location.as_ref() == path) {
+        if files.iter().any(|meta| meta.location.as_ref() == path) {
             store.delete(&path).await?;
         }
     }
-    let own = |path: &str| {
+    let is_own_file = |path: &str| {
         let name = path.strip_prefix(key).and_then(|p| p.strip_prefix('/'));
         name.is_some_and(super::is_reserved)
     };
-    let rest: Vec<String> = listed
+    let other_paths: Vec<String> = files
         .iter()
         .map(|meta| meta.location.to_string())
-        .filter(|path| !own(path))
+        .filter(|path| !is_own_file(path))
         .collect();
-    store.delete_all(&rest).await
+    store.delete_all(&other_paths).await
 }
