@@ -1,24 +1,24 @@
-"""The ``pds`` command: look at datasets, check them, clear up, and try out a store.
+"""The ``pds`` command: inspect, verify, clean and delete datasets, and probe a store.
 
-    pds dataset list   URL [PREFIX]    keys of the datasets
-    pds dataset show   URL KEY         the manifest, as it is stored
-    pds dataset verify URL [KEY]       every byte of one dataset, or of all
+    pds dataset list   URL [PREFIX]    print the keys of the datasets
+    pds dataset show   URL KEY         print the manifest
+    pds dataset verify URL [KEY]       verify every byte of one dataset, or of all datasets
     pds dataset clean  URL KEY         finish or remove what a killed writer left
-    pds dataset delete URL KEY         remove the dataset
-    pds odf log        URL             blocks of an Open Data Fabric dataset, newest first
-    pds odf show       URL [BLOCK]     a block as YAML, by its hash; the newest if none is named
-    pds odf schema     URL [BLOCK]     the columns, as they were at a block
-    pds odf verify     URL             links, rules and every byte of the dataset
-    pds odf vacuum     URL             remove what no reference leads to
-    pds doctor         URL             what the store can and cannot do
+    pds dataset delete URL KEY         delete the dataset
+    pds odf log        URL             print the blocks of an Open Data Fabric dataset, newest first
+    pds odf show       URL [BLOCK]     print a block as YAML; defaults to the newest block
+    pds odf schema     URL [BLOCK]     print the columns at a block; defaults to the newest block
+    pds odf verify     URL             verify links, rules and every byte of the dataset
+    pds odf vacuum     URL             remove objects that are not reachable from the head
+    pds doctor         URL             probe the capabilities of the store
 
-The URL of an Open Data Fabric dataset is that of its folder.
+The URL of an Open Data Fabric dataset is the URL of its folder. BLOCK is the hash of a block.
 
-Options of the store are given as ``--option name=value``; credentials are better left to
-the environment, where other users of the machine do not see them.
+Options of the store are passed as ``--option name=value``. Credentials are safer in environment variables, which
+other users of the machine cannot see.
 
-Exit codes: 0 all is well, 1 damage or a failed check, 2 the command line is wrong. An
-error is one line on stderr.
+Exit codes: 0 for success, 1 for corrupted data or a failed operation, 2 for an invalid command line, 130 after an
+interrupt. An error is one line on stderr.
 """
 
 from __future__ import annotations
@@ -49,130 +49,137 @@ _RETENTION_DAYS: Final = 7.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the result is the exit code."""
-    args = _parser().parse_args(argv)
+    """Run the command.
+
+    Args:
+        argv: The arguments without the name of the program. Defaults to those of the process.
+
+    Returns:
+        The exit code.
+    """
+    args = _build_parser().parse_args(argv)
     try:
         code = _run(args)
         sys.stdout.flush()
     except (InvalidInput, InvalidPath) as error:
-        return _complain(error, _USAGE)
+        return _print_error(error, _USAGE)
     except StoreError as error:
-        return _complain(error, _FAILED)
+        return _print_error(error, _FAILED)
     except BrokenPipeError:
-        # The reader (head, say) has had enough: nothing more may be written, at exit neither.
+        # The reader (`head`, for example) closed the pipe: the flush at exit must not write to it either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     except KeyboardInterrupt:
-        return _complain("interrupted", _INTERRUPTED)
+        return _print_error("interrupted", _INTERRUPTED)
     return code
 
 
 def _run(args: argparse.Namespace) -> int:
     if "folder" in args:
-        # A dataset's folder is in its store, and not the store itself.
+        # The URL of the folder is split into the URL of the store and the path of the dataset.
         args.url, _, args.folder = args.url.rstrip("/").rpartition("/")
         if not args.folder or args.url.endswith("/"):
-            msg = "URL must be that of the dataset's folder, such as s3://bucket/weather"
+            msg = "URL must name the folder of a dataset, for example s3://bucket/weather"
             raise InvalidInput(msg)
-    with Store(args.url, storage_options=_options(args.option)) as store:
+    with Store(args.url, storage_options=_parse_options(args.option)) as store:
         command: Callable[[Store, argparse.Namespace], int] = args.run
         return command(store, args)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
         "--option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of the store, as pds.Store takes it; can be repeated",
+        help="an option of the store, as for pds.Store; can be repeated",
     )
     common.add_argument("url", metavar="URL", help="memory://, file:///…, s3://…, az://…, gs://…")
     parser = argparse.ArgumentParser(prog="pds", description="Parquet datasets on object stores.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     dataset = commands.add_parser("dataset", help="list, show, verify, clean or delete datasets")
     verbs = dataset.add_subparsers(required=True, metavar="VERB")
-    for name, run, key, text in (
-        ("list", _list, "?", "print the keys of the datasets, below KEY if it is given"),
-        ("show", _show, None, "print the manifest"),
-        ("verify", _verify, "?", "check every byte; without KEY, of all datasets"),
-        ("clean", _clean, None, "finish or remove what a killed writer left"),
-        ("delete", _delete, None, "remove the dataset"),
+    for name, run, key, description in (
+        ("list", _list_datasets, "?", "print the keys of the datasets; with KEY, of those below that folder"),
+        ("show", _show_manifest, None, "print the manifest"),
+        ("verify", _verify_datasets, "?", "verify every byte; without KEY, of all datasets"),
+        ("clean", _clean_dataset, None, "finish or remove what a killed writer left"),
+        ("delete", _delete_dataset, None, "delete the dataset"),
     ):
-        verb = verbs.add_parser(name, parents=[common], help=text, description=text)
+        verb = verbs.add_parser(name, parents=[common], help=description, description=description)
         verb.add_argument("key", metavar="KEY", nargs=key, help="key of the dataset")
         verb.set_defaults(run=run)
-        if run is _clean:
+        if run is _clean_dataset:
             verb.add_argument(
                 "--older-than",
                 type=float,
                 default=_DAY_SECONDS,
                 metavar="SECONDS",
-                help="age at which the files of a writer that may still live go (default: a day)",
+                help="minimum age of removed files whose writer may still run (default: one day)",
             )
-    odf = commands.add_parser("odf", help="look at a dataset of the Open Data Fabric")
+    odf = commands.add_parser("odf", help="inspect, verify or vacuum a dataset of the Open Data Fabric")
     verbs = odf.add_subparsers(required=True, metavar="VERB")
-    for name, run, text in (
-        ("log", _log, "print the blocks, newest first"),
+    for name, run, description in (
+        ("log", _show_log, "print the blocks, newest first"),
         ("show", _show_block, "print a block as YAML"),
-        ("schema", _schema, "print the columns"),
-        ("verify", _verify_chain, "check links, rules and every byte"),
-        ("vacuum", _vacuum_chain, "remove what no reference leads to"),
+        ("schema", _show_schema, "print the columns"),
+        ("verify", _verify_chain, "verify links, rules and every byte"),
+        ("vacuum", _vacuum_chain, "remove objects that are not reachable from the head"),
     ):
-        verb = verbs.add_parser(name, parents=[common], help=text, description=text)
+        verb = verbs.add_parser(name, parents=[common], help=description, description=description)
         verb.set_defaults(run=run, folder="")
-        if run in {_show_block, _schema}:
-            verb.add_argument("block", metavar="BLOCK", nargs="?", help="the block's hash (default: the newest)")
+        if run in {_show_block, _show_schema}:
+            verb.add_argument("block", metavar="BLOCK", nargs="?", help="hash of the block (default: the newest block)")
         if run is _vacuum_chain:
             verb.add_argument(
                 "--older-than",
                 type=float,
                 default=_RETENTION_DAYS,
                 metavar="DAYS",
-                help="age at which objects go, at least 2 (default: 7)",
+                help="minimum age of removed objects, at least 2 (default: 7)",
             )
-            verb.add_argument("--dry-run", action="store_true", help="only print what would be removed")
-    text = "try out, under a key of its own, what the store can do"
-    doctor = commands.add_parser("doctor", parents=[common], help=text, description=text)
-    doctor.set_defaults(run=_doctor)
+            verb.add_argument("--dry-run", action="store_true", help="print the objects, and do not remove them")
+    description = "probe the capabilities of the store, under a temporary key"
+    doctor = commands.add_parser("doctor", parents=[common], help=description, description=description)
+    doctor.set_defaults(run=_run_doctor)
     return parser
 
 
-def _options(given: Sequence[str]) -> dict[str, str]:
+def _parse_options(items: Sequence[str]) -> dict[str, str]:
     options: dict[str, str] = {}
-    for item in given:
+    for item in items:
         name, equals, value = item.partition("=")
         if not name or not equals:
-            # The text is not repeated: it may be a secret.
-            msg = "--option wants NAME=VALUE"
+            # The message does not contain the item, which may be a secret.
+            msg = "--option must be NAME=VALUE"
             raise InvalidInput(msg)
         if name in options:
-            msg = f"--option {name} is given twice"
+            msg = f"--option {name} is passed twice"
             raise InvalidInput(msg)
         options[name] = value
     return options
 
 
-def _list(store: Store, args: argparse.Namespace) -> int:
+def _list_datasets(store: Store, args: argparse.Namespace) -> int:
     for key in ParquetDatasetStore(store).list_datasets(args.key or ""):
         _print(key)
     return _OK
 
 
-def _show(store: Store, args: argparse.Namespace) -> int:
+def _show_manifest(store: Store, args: argparse.Namespace) -> int:
     _print(ParquetDatasetStore(store).read_manifest(args.key).to_json())
     return _OK
 
 
-def _verify(store: Store, args: argparse.Namespace) -> int:
+def _verify_datasets(store: Store, args: argparse.Namespace) -> int:
     datasets = ParquetDatasetStore(store)
     code = _OK
     for key in [args.key] if args.key else datasets.list_datasets():
         try:
             report = datasets.verify_dataset(key)
-        except (errors.DatasetIncomplete, errors.ManifestCorrupted) as damage:
-            code = _complain(damage, _FAILED)
+        except (errors.DatasetIncomplete, errors.ManifestCorrupted) as error:
+            code = _print_error(error, _FAILED)
             continue
         _print(
             f"{key}: ok, {report.rows} rows, {report.bytes} bytes, {report.parts} parts, "
@@ -181,19 +188,19 @@ def _verify(store: Store, args: argparse.Namespace) -> int:
     return code
 
 
-def _clean(store: Store, args: argparse.Namespace) -> int:
+def _clean_dataset(store: Store, args: argparse.Namespace) -> int:
     removed = ParquetDatasetStore(store).clean_dataset(args.key, older_than=args.older_than)
     _print(f"{args.key}: {removed} leftovers removed")
     return _OK
 
 
-def _delete(store: Store, args: argparse.Namespace) -> int:
+def _delete_dataset(store: Store, args: argparse.Namespace) -> int:
     ParquetDatasetStore(store).delete_dataset(args.key)
     _print(f"{args.key}: deleted")
     return _OK
 
 
-def _log(store: Store, args: argparse.Namespace) -> int:
+def _show_log(store: Store, args: argparse.Namespace) -> int:
     for block in Dataset(store, args.folder).log():
         time = block.system_time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         _print(f"{block.sequence_number:>6}  {time}  {block.event.kind:<20}  {block.hash}")
@@ -206,19 +213,19 @@ def _show_block(store: Store, args: argparse.Namespace) -> int:
     return _OK
 
 
-def _schema(store: Store, args: argparse.Namespace) -> int:
+def _show_schema(store: Store, args: argparse.Namespace) -> int:
     _print(Dataset(store, args.folder).schema(at=args.block).to_string(show_schema_metadata=False))
     return _OK
 
 
 def _verify_chain(store: Store, args: argparse.Namespace) -> int:
     try:
-        found = Dataset(store, args.folder).verify()
-    except VerificationFailed as damage:
-        for path, message in damage.problems:
-            _complain(f"{path}: {message}", _FAILED)
+        result = Dataset(store, args.folder).verify()
+    except VerificationFailed as error:
+        for path, message in error.problems:
+            _print_error(f"{path}: {message}", _FAILED)
         return _FAILED
-    _print(f"{args.folder}: ok, {found.blocks} blocks, {found.slices} slices, {found.rows} rows")
+    _print(f"{args.folder}: ok, {result.blocks} blocks, {result.slices} slices, {result.rows} rows")
     return _OK
 
 
@@ -226,29 +233,29 @@ def _vacuum_chain(store: Store, args: argparse.Namespace) -> int:
     try:
         older_than = timedelta(days=args.older_than)
     except (OverflowError, ValueError) as error:
-        msg = f"--older-than cannot be {args.older_than} days"
+        msg = f"--older-than is out of range: {args.older_than} days"
         raise InvalidInput(msg) from error
-    found = Dataset(store, args.folder).vacuum(older_than, dry_run=args.dry_run)
-    for path in found.files:
+    result = Dataset(store, args.folder).vacuum(older_than, dry_run=args.dry_run)
+    for path in result.files:
         _print(path)
-    done = "would be removed" if args.dry_run else "removed"
-    _print(f"{args.folder}: {len(found.files)} objects, {found.bytes} bytes {done}")
+    action = "would be removed" if args.dry_run else "removed"
+    _print(f"{args.folder}: {len(result.files)} objects, {result.bytes} bytes {action}")
     return _OK
 
 
-def _doctor(store: Store, _args: argparse.Namespace) -> int:
-    failed = False
+def _run_doctor(store: Store, _args: argparse.Namespace) -> int:
+    has_failed = False
     for finding in probe(store):
-        failed = failed or not finding.passed
+        has_failed = has_failed or not finding.passed
         _print(f"{'ok  ' if finding.passed else 'FAIL'}  {finding.name}: {finding.detail}")
-    return _FAILED if failed else _OK
+    return _FAILED if has_failed else _OK
 
 
 def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 
-def _complain(problem: object, code: int) -> int:
+def _print_error(problem: object, code: int) -> int:
     sys.stderr.write(f"pds: {' '.join(str(problem).split())}\n")
     return code
 

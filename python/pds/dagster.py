@@ -1,24 +1,22 @@
 """Dagster IO manager: assets and op outputs as Parquet datasets.
 
-``dagster_io_manager(store)`` keeps every output as one dataset, replaced as a whole.
+``dagster_io_manager(store)`` stores every output as one dataset. A new run replaces the dataset atomically.
 
-Keys: the segments of the asset key, then the partition key as one more segment; an op
-output lies under ``run id/step key/output name``. What a store path cannot hold, and the
-names a dataset keeps for itself, are written as ``%XX``. The partition ``b`` of the asset ``a``
-and the asset ``a/b`` have one place: the manifest says whose dataset it is, and the other's
-writes and reads fail with ``AlreadyExists``; name one of them differently, or give them stores
-of their own.
+Keys: the key of a dataset has the segments of the asset key, and then the partition key as one segment. The output of
+an op has the key ``run id/step key/output name``. Characters that a store path cannot have, and names that datasets
+reserve, are escaped as ``%XX``. The partition ``b`` of the asset ``a`` and the asset ``a/b`` have the same key. The
+manifest has the owner of a dataset, and reads and writes of the other asset fail with ``AlreadyExists``. Rename one of
+the assets, or use separate stores.
 
-Output: anything with ``__arrow_c_stream__`` (pyarrow, polars, pandas, duckdb, a record
-batch reader). A run over several partitions hands over a mapping with one value for each.
-A run that is tried again replaces what its first try wrote.
+Outputs: any object with ``__arrow_c_stream__`` (pyarrow, polars, pandas, duckdb, a record batch reader). A run over
+several partitions returns a mapping with one value for each partition key. A retried run replaces the output of the
+first attempt.
 
-Input: the type annotation says what is loaded: ``pyarrow.Table`` (also without an
-annotation), ``pyarrow.RecordBatchReader`` (a stream), ``polars.DataFrame``,
-``pandas.DataFrame``, or ``dict[str, …]`` of them, by partition key. Several partitions are
-always such a mapping, none at all is ``None``. Input metadata: ``columns`` (a list of
-names), ``allow_missing_partitions`` (as in Dagster's own managers; a partition that is being
-written is waited for).
+Inputs: the type annotation selects the type: ``pyarrow.Table`` (the default), ``pyarrow.RecordBatchReader`` (a
+stream), ``polars.DataFrame``, ``pandas.DataFrame``, or a ``dict[str, …]`` of one of them by partition key. Several
+partitions are always loaded as a mapping, and no partition as ``None``. Input metadata: ``columns`` is a list of
+column names; ``allow_missing_partitions`` skips missing partitions, as in the IO managers of Dagster. A read waits for
+a partition that is being written.
 
 Example:
     ```python
@@ -56,10 +54,10 @@ if TYPE_CHECKING:
 __all__ = ["DatasetIOManager", "dagster_io_manager"]
 
 _SERIALIZER: Final = "parquet-dataset"
-# A folder that holds it has a writer, or had one that was interrupted.
+# A folder with this file has a running writer, or had a writer that was interrupted.
 _INTENT: Final = "_publish.json"
 _RESERVED: Final = frozenset({".", "..", "_SUCCESS", "manifest.json", _INTENT})
-# Names in a manifest that say whose dataset it is.
+# The keys of the manifest metadata that have the owner of a dataset.
 _ASSET_KEY: Final = "dagster/asset_key"
 _PARTITION_KEY: Final = "dagster/partition_key"
 _RESERVED_PREFIX: Final = ".pds-"
@@ -79,20 +77,21 @@ def dagster_io_manager(
     row_group_size: int | None = None,
     max_rows_per_file: int | None = None,
 ) -> DatasetIOManager:
-    """Make an IO manager that keeps outputs as datasets in ``store``.
+    """Return an IO manager that stores outputs as datasets in ``store``.
 
     Args:
-        store: Where the datasets go; it stays open, its owner closes it.
-        serializer: Only ``"parquet-dataset"``.
+        store: The store of the datasets. The IO manager does not close it.
+        serializer: Must be ``"parquet-dataset"``, the default.
         compression: As for ``ParquetDatasetStore``.
         row_group_size: As for ``ParquetDatasetStore``.
         max_rows_per_file: As for ``ParquetDatasetStore``.
 
     Raises:
-        InvalidInput: For another serializer, or an option ``ParquetDatasetStore`` refuses.
+        InvalidInput: The serializer is unknown, or an option has an invalid value.
+        InvalidType: An option has an invalid type.
     """
     if serializer != _SERIALIZER:
-        msg = f"unknown serializer {serializer!r}: there is only {_SERIALIZER!r}"
+        msg = f"unknown serializer {serializer!r}; the only serializer is {_SERIALIZER!r}"
         raise InvalidInput(msg)
     return DatasetIOManager(
         ParquetDatasetStore(
@@ -105,78 +104,94 @@ def dagster_io_manager(
 
 
 class DatasetIOManager(IOManager):
-    """Writes outputs with, and loads inputs from, a ``ParquetDatasetStore``."""
+    """An IO manager that writes outputs to, and reads inputs from, a ``ParquetDatasetStore``.
+
+    Args:
+        datasets: The datasets of the store.
+    """
 
     def __init__(self, datasets: ParquetDatasetStore) -> None:
         self._datasets = datasets
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
-        """Write ``obj`` as the dataset of this output, or one for each partition."""
-        keys = _output_keys(context)
-        values = _by_partition(obj, list(keys))
-        owners = {partition: _owner(context, partition) for partition in values}
+        """Write ``obj`` as the dataset of the output, or as one dataset for each partition.
+
+        Raises:
+            AlreadyExists: The key has the dataset of another asset.
+            InvalidInput: The mapping does not have exactly the partitions of the run.
+            InvalidType: A value has no ``__arrow_c_stream__``.
+        """
+        keys = _get_output_keys(context)
+        values = _map_partitions(obj, list(keys))
+        owners = {partition: _get_owner(context, partition) for partition in values}
         for partition, owner in owners.items():
             self._check_owner(keys[partition], owner)
         written = [
             _write(self._datasets, value, keys[partition], context.run_id, owners[partition])
             for partition, value in values.items()
         ]
-        context.add_output_metadata(_metadata(written))
+        context.add_output_metadata(_make_metadata(written))
 
     def load_input(self, context: InputContext) -> object:
-        """Read the dataset, or the mapping of partitions, that the input asks for."""
-        wanted = _Wanted.of(context.dagster_type.typing_type)
+        """Read the dataset of the input, or a mapping of the datasets of its partitions.
+
+        Raises:
+            AlreadyExists: The key has the dataset of another asset.
+            InvalidType: The type annotation is not supported, or does not fit the partitions.
+            DatasetIncomplete: The dataset does not exist or is incomplete.
+        """
+        target = _InputType.parse(context.dagster_type.typing_type)
         metadata = context.definition_metadata
-        columns = _columns(metadata.get("columns"))
-        path = _upstream_path(context)
+        columns = _check_columns(metadata.get("columns"))
+        path = _get_upstream_path(context)
         if not (context.has_asset_key and context.has_asset_partitions):
-            if wanted.mapping:
-                msg = f"input {context.name!r} wants a mapping, but {path!r} has no partitions"
+            if target.is_mapping:
+                msg = f"input {context.name!r} has a mapping as its type, but {path!r} has no partitions"
                 raise InvalidType(msg)
-            self._check_owner(path, _owner(context, None))
-            return self._read(path, wanted.frame, columns)
-        keys = _partition_keys(path, context.asset_partition_keys)
-        several = wanted.mapping or len(keys) > 1
-        if several and not wanted.fits_mapping:
+            self._check_owner(path, _get_owner(context, None))
+            return self._read(path, target.frame, columns)
+        keys = _make_partition_keys(path, context.asset_partition_keys)
+        as_mapping = target.is_mapping or len(keys) > 1
+        if as_mapping and not target.allows_mapping:
             msg = (
                 f"input {context.name!r} covers {len(keys)} partitions of {path!r}: "
-                f"annotate it as dict[str, {wanted.frame}]"
+                f"annotate it as dict[str, {target.frame}]"
             )
             raise InvalidType(msg)
-        found = {}
+        values = {}
         for partition, key in keys.items():
-            self._check_owner(key, _owner(context, partition))
-            if metadata.get("allow_missing_partitions") and not self._is_there(key):
-                context.log.warning("partition %s has no dataset: left out", partition)
+            self._check_owner(key, _get_owner(context, partition))
+            if metadata.get("allow_missing_partitions") and not self._has_dataset(key):
+                context.log.warning("skipped partition %s: it has no dataset", partition)
                 continue
             try:
-                found[partition] = self._read(key, wanted.frame, columns)
+                values[partition] = self._read(key, target.frame, columns)
             except errors.DatasetIncomplete:
-                # A writer that was waited for may have ended without a dataset.
-                if not metadata.get("allow_missing_partitions") or self._is_there(key):
+                # The read may have waited for a writer that ended without a dataset.
+                if not metadata.get("allow_missing_partitions") or self._has_dataset(key):
                     raise
-                context.log.warning("partition %s has no dataset: left out", partition)
-        return found if several else next(iter(found.values()), None)
+                context.log.warning("skipped partition %s: it has no dataset", partition)
+        return values if as_mapping else next(iter(values.values()), None)
 
-    def _is_there(self, key: str) -> bool:
-        """Whether there is a dataset, or a writer under way, for which a read waits."""
+    def _has_dataset(self, key: str) -> bool:
+        """Return whether a dataset exists, or a writer is running, for which a read waits."""
         datasets = self._datasets
-        # The writer may end between the first two questions.
+        # The writer may end between the first two requests.
         return (
             datasets.dataset_exists(key) or datasets.store.is_file(f"{key}/{_INTENT}") or datasets.dataset_exists(key)
         )
 
     def _check_owner(self, key: str, owner: dict[str, str]) -> None:
-        """Refuse the place of another asset's dataset."""
+        """Raise AlreadyExists if the key has the dataset of another asset."""
         try:
-            there = self._datasets.read_manifest(key).metadata or {}
+            metadata = self._datasets.read_manifest(key).metadata or {}
         except (NotFound, errors.ManifestCorrupted):
             return
-        theirs: dict[str, str] = {name: there[name] for name in (_ASSET_KEY, _PARTITION_KEY) if name in there}
-        if owner and theirs and theirs != owner:
+        existing: dict[str, str] = {name: metadata[name] for name in (_ASSET_KEY, _PARTITION_KEY) if name in metadata}
+        if owner and existing and existing != owner:
             msg = (
-                f"{key!r} holds {_told(theirs)}, so {_told(owner)} cannot be there too: "
-                "name one of them differently, or give them stores of their own"
+                f"key {key!r} has the dataset of {_format_owner(existing)}, and cannot have that of "
+                f"{_format_owner(owner)} too: rename one of them, or use separate stores"
             )
             raise AlreadyExists(msg, path=key)
 
@@ -190,44 +205,44 @@ class DatasetIOManager(IOManager):
 
 
 class _Arrow(Protocol):
-    """Anything Arrow data can be taken from."""
+    """An object that exports Arrow data."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
 
-class _Wanted(NamedTuple):
-    """What an input's annotation asks for."""
+class _InputType(NamedTuple):
+    """The type that the annotation of an input selects."""
 
     frame: str
-    mapping: bool
-    fits_mapping: bool
+    is_mapping: bool
+    allows_mapping: bool
 
     @classmethod
-    def of(cls, annotation: object) -> _Wanted:
+    def parse(cls, annotation: object) -> _InputType:
         if get_origin(annotation) in (Union, types.UnionType):
-            rest = [arg for arg in get_args(annotation) if arg is not type(None)]
-            if len(rest) == 1:
-                return cls.of(rest[0])
+            members = [arg for arg in get_args(annotation) if arg is not type(None)]
+            if len(members) == 1:
+                return cls.parse(members[0])
         if annotation in (Any, object):
-            return cls("pyarrow.Table", mapping=False, fits_mapping=True)
+            return cls("pyarrow.Table", is_mapping=False, allows_mapping=True)
         origin = get_origin(annotation) or annotation
         if origin is list and get_args(annotation):
-            # A fan-in: Dagster asks for one upstream output at a time and makes the list.
-            return cls.of(*get_args(annotation))
+            # For a fan-in, Dagster loads the upstream outputs one by one and makes the list.
+            return cls.parse(*get_args(annotation))
         if origin in (dict, Mapping):
-            inner = cls.of((*get_args(annotation), Any, Any)[1])
-            if not inner.mapping:
-                return cls(inner.frame, mapping=True, fits_mapping=True)
+            item = cls.parse((*get_args(annotation), Any, Any)[1])
+            if not item.is_mapping:
+                return cls(item.frame, is_mapping=True, allows_mapping=True)
         for name, (module, attribute) in _FRAMES.items():
-            # A class named in an annotation has had its module imported.
+            # The module of a class in an annotation is already imported.
             if module in sys.modules and annotation is getattr(sys.modules[module], attribute):
-                return cls(name, mapping=False, fits_mapping=False)
+                return cls(name, is_mapping=False, allows_mapping=False)
         msg = f"cannot load {annotation!r}: use one of {', '.join(_FRAMES)}, or a dict of it"
         raise InvalidType(msg)
 
 
 class _Written(NamedTuple):
-    """One dataset this output wrote."""
+    """A dataset that this output wrote."""
 
     manifest: DatasetManifest
     schema: pa.Schema
@@ -235,7 +250,7 @@ class _Written(NamedTuple):
 
 
 def _escape(segment: str) -> str:
-    """Make ``segment`` one segment of a store path; different segments stay different."""
+    """Escape ``segment`` as one segment of a store path. Different segments have different results."""
     if not segment:
         return "%"
     if segment in _RESERVED or segment.startswith(_RESERVED_PREFIX):
@@ -244,25 +259,25 @@ def _escape(segment: str) -> str:
 
 
 def _escape_characters(text: str) -> str:
-    def escaped(character: str) -> str:
+    def escape(character: str) -> str:
         if character in "/\\%" or unicodedata.category(character) in ("Cc", "Cs"):
             raw = character.encode("utf-8", "surrogatepass")
             return "".join(f"%{byte:02X}" for byte in raw)
         return character
 
-    return "".join(map(escaped, text))
+    return "".join(map(escape, text))
 
 
 def _join(segments: Iterable[str]) -> str:
     return "/".join(map(_escape, segments))
 
 
-def _partition_keys(path: str, partitions: Iterable[str]) -> dict[str, str]:
+def _make_partition_keys(path: str, partitions: Iterable[str]) -> dict[str, str]:
     return {partition: f"{path}/{_escape(partition)}" for partition in partitions}
 
 
-def _output_keys(context: OutputContext) -> dict[str | None, str]:
-    """Dataset keys by partition; ``None`` stands for an output without partitions."""
+def _get_output_keys(context: OutputContext) -> dict[str | None, str]:
+    """Return the keys of the datasets by partition; ``None`` is the partition of an output without partitions."""
     if not context.has_asset_key:
         return {None: _join(context.get_identifier())}
     path = _join(context.asset_key.path)
@@ -272,62 +287,62 @@ def _output_keys(context: OutputContext) -> dict[str | None, str]:
     return {partition: f"{path}/{_escape(str(partition))}" for partition in partitions}
 
 
-def _owner(context: InputContext | OutputContext, partition: str | None) -> dict[str, str]:
-    """Whose dataset it is, for the manifest; nothing for an op's output."""
+def _get_owner(context: InputContext | OutputContext, partition: str | None) -> dict[str, str]:
+    """Return the owner of a dataset, for the metadata of the manifest; empty for the output of an op."""
     if not context.has_asset_key:
         return {}
     asset = {_ASSET_KEY: context.asset_key.to_string()}
     return asset if partition is None else {**asset, _PARTITION_KEY: partition}
 
 
-def _told(owner: Mapping[str, str]) -> str:
+def _format_owner(owner: Mapping[str, str]) -> str:
     partition = f"partition {owner[_PARTITION_KEY]!r} of " if _PARTITION_KEY in owner else ""
     return f"{partition}asset {owner.get(_ASSET_KEY, '')}"
 
 
-def _upstream_path(context: InputContext) -> str:
+def _get_upstream_path(context: InputContext) -> str:
     return _join(context.asset_key.path if context.has_asset_key else context.get_identifier())
 
 
-def _by_partition(obj: object, partitions: Collection[str | None]) -> dict[str | None, _Arrow]:
-    """Pair partitions with values; nothing is written unless all of them can be."""
+def _map_partitions(obj: object, partitions: Collection[str | None]) -> dict[str | None, _Arrow]:
+    """Return the values by partition. All values are checked before the first is written."""
     if isinstance(obj, Mapping) and None not in partitions:
         if obj.keys() != set(partitions):
-            msg = f"this run writes exactly the partitions {partitions}, not {sorted(obj)}"
+            msg = f"the output must be a mapping with exactly the partitions {partitions}, not {sorted(obj)}"
             raise InvalidInput(msg)
         values = {partition: obj[partition] for partition in partitions}
     elif len(partitions) == 1:
         values = dict.fromkeys(partitions, obj)
     else:
-        msg = f"this run writes the partitions {partitions}: hand over a mapping of them"
+        msg = f"the output of a run over the partitions {partitions} must be a mapping with these keys"
         raise InvalidInput(msg)
     for value in values.values():
         if not hasattr(value, "__arrow_c_stream__"):
             msg = (
-                f"cannot write {type(value).__name__} as a dataset: it has no __arrow_c_stream__ "
+                f"cannot write {type(value).__name__} as a dataset: the class has no __arrow_c_stream__ "
                 "(annotate the output as None if there is nothing to store)"
             )
             raise InvalidType(msg)
     return values
 
 
-def _columns(value: object) -> list[str] | None:
+def _check_columns(value: object) -> list[str] | None:
     if value is None:
         return None
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-        msg = f"input metadata 'columns' must be a list of names, not {value!r}"
+        msg = f"input metadata 'columns' must be a list of column names, not {value!r}"
         raise InvalidType(msg)
     return list(value)
 
 
 def _write(datasets: ParquetDatasetStore, obj: _Arrow, key: str, run_id: str, owner: dict[str, str]) -> _Written:
-    """Write in the two steps, which tell the size of what was written."""
+    """Write a dataset by prepare and publish, because the staged parts have the size of the files."""
     stream = pa.RecordBatchReader.from_stream(obj)
     write = datasets.begin_write(key, overwrite=True, run_id=run_id, metadata=owner or None)
     try:
         parts = write.prepare(stream) or write.prepare_empty(stream.schema)
     except BaseException:
-        # What failed is what is told.
+        # The first error is raised, and not an error of the cleanup.
         with contextlib.suppress(RemoteStoreError):
             write.abort_all()
         raise
@@ -335,22 +350,22 @@ def _write(datasets: ParquetDatasetStore, obj: _Arrow, key: str, run_id: str, ow
     return _Written(manifest, stream.schema, sum(part.bytes for part in parts))
 
 
-def _metadata(written: list[_Written]) -> dict[str, Any]:
-    rows = sum(each.manifest.row_count for each in written)
+def _make_metadata(written: list[_Written]) -> dict[str, Any]:
+    rows = sum(output.manifest.row_count for output in written)
     schema = written[-1].schema
     return {
         "rows": rows,
-        "bytes": sum(each.size_bytes for each in written),
+        "bytes": sum(output.size_bytes for output in written),
         "schema": MetadataValue.text(schema.to_string()),
         "version": written[-1].manifest.created_at_utc,
-        "dataset_key": ", ".join(each.manifest.dataset_key for each in written),
-        # These two names are the ones Dagster's own pages draw.
+        "dataset_key": ", ".join(output.manifest.dataset_key for output in written),
+        # The web interface of Dagster displays these two names.
         "dagster/row_count": rows,
-        "dagster/column_schema": TableSchema(columns=[_column(field) for field in schema]),
+        "dagster/column_schema": TableSchema(columns=[_make_column(field) for field in schema]),
     }
 
 
-def _column(field: pa.Field[Any]) -> TableColumn:
+def _make_column(field: pa.Field[Any]) -> TableColumn:
     return TableColumn(
         name=field.name,
         type=str(field.type),

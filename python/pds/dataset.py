@@ -1,4 +1,4 @@
-"""Parquet datasets by the API of RFC-0008: written all or nothing, read whole or not at all."""
+"""Parquet datasets with the API of RFC-0008: a write is atomic, and a read returns one complete dataset."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pds import _pds
 from pds.arguments import (
     ArrowStream,
     arrow_stream,
+    check_column_paths,
     check_filter,
+    check_manifest_fields,
     check_schema,
     check_task,
-    check_text,
     check_where,
-    column_paths,
+    hash_schema,
     is_in_memory,
-    one_key,
-    schema_hash,
+    resolve_key,
 )
 from pds.capability import Capability
 from pds.errors import DirectoryNotEmpty
 from pds.manifest import DatasetManifest
 from pds.options import NewWrite, TaskOptions, WriteOptions
-from pds.paths import folder_path
+from pds.paths import normalize_folder_path
 from pds.predicate import Predicate
-from pds.store import Store, handle_of, require
+from pds.store import Store, native_handle, require_capability
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
     from pds._pds import PartIndex, StagedPart
 
 _DAY_SECONDS = 86_400.0
-# So much data stays in memory until it is published, however badly it compresses.
+# Data of this size stays in memory until it is published, however badly it compresses.
 _SMALL_BYTES = 128 << 10
 
 
 @dataclasses.dataclass(frozen=True)
 class VerifyReport:
-    """What `verify_dataset` looked at.
+    """The result of `verify_dataset`.
 
     Args:
-        rows: Rows of all parts.
-        bytes: Bytes of all parts.
-        parts: Number of parts.
-        checksummed_parts: Parts that carry checksums; the others were written by something else.
+        rows: The number of rows in all parts.
+        bytes: The size of all parts, in bytes.
+        parts: The number of parts.
+        checksummed_parts: The number of parts that have checksums. pds did not write the other parts.
     """
 
     rows: int
@@ -62,22 +62,22 @@ class VerifyReport:
 
 
 class ParquetDatasetStore:
-    """Datasets in a store.
+    """Writes, reads and manages the datasets in a store.
 
-    A dataset is a folder: parts, `manifest.json`, `_SUCCESS`. Construction does no I/O.
+    A dataset is a folder with parts, `manifest.json` and the marker `_SUCCESS`. The constructor sends no request.
 
     Args:
-        store: A `pds.Store`, or a `remote_store.Store`, whose own methods then move the bytes.
-        compression: zstd, snappy, gzip, brotli, lz4 or none.
-        row_group_size: Rows of a row group, at most. None is 1,048,576.
-        max_rows_per_file: Rows of a part, at most; parts are then named `part-00000.parquet` and on.
-            None writes one `data.parquet`.
-        compression_level: The codec's level. None is the codec's default.
-        memory_limit: Bytes that encoders and uploads of one write take together. None is 512 MiB.
+        store: A `pds.Store`, or a `remote_store.Store`, whose methods then read and write the bytes.
+        compression: The codec: zstd, snappy, gzip, brotli, lz4 or none. Defaults to zstd.
+        row_group_size: The maximum number of rows in a row group. Defaults to 1,048,576.
+        max_rows_per_file: The maximum number of rows in a part. Parts are then named `part-00000.parquet` and so
+            on. Defaults to one part with all rows, `data.parquet`.
+        compression_level: The level of the codec. Defaults to the default level of the codec.
+        memory_limit: The memory of encoders and uploads of one write together, in bytes. Defaults to 512 MiB.
 
     Raises:
-        InvalidInput: An option has a value that cannot be used.
-        InvalidType: An option has a type that cannot be used.
+        InvalidInput: An option has an invalid value.
+        InvalidType: An option has an invalid type.
     """
 
     def __init__(
@@ -93,31 +93,31 @@ class ParquetDatasetStore:
         self._store = store
         self._options = WriteOptions(compression, compression_level, row_group_size, max_rows_per_file, memory_limit)
         _pds.check_options(self._options)
-        self._handle = handle_of(store)
+        self._handle = native_handle(store)
 
     @property
     def store(self) -> Store | remote_store.Store:
-        """The store."""
+        """The store of the datasets."""
         return self._store
 
     @property
     def compression(self) -> str:
-        """The codec."""
+        """The codec of new parts."""
         return self._options.compression
 
     @property
     def row_group_size(self) -> int | None:
-        """Rows of a row group, at most."""
+        """The maximum number of rows in a row group."""
         return self._options.row_group_size
 
     @property
     def max_rows_per_file(self) -> int | None:
-        """Rows of a part, at most."""
+        """The maximum number of rows in a part."""
         return self._options.max_rows_per_file
 
     @property
     def options(self) -> WriteOptions:
-        """All options of writes."""
+        """The options of all writes."""
         return self._options
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class ParquetDatasetStore:
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        self._handle = handle_of(self._store)
+        self._handle = native_handle(self._store)
 
     # -- writing ---------------------------------------------------------------
 
@@ -144,34 +144,36 @@ class ParquetDatasetStore:
     ) -> DatasetManifest:
         """Write a table or stream as the dataset `dataset_key`.
 
-        Readers see the old dataset until the new one is whole. An error before that leaves the old
-        one as it was.
+        Readers see the old dataset until the new dataset is complete. After an error before that point, the old
+        dataset is unchanged.
 
         Args:
-            table: A pyarrow Table, or any object with `__arrow_c_stream__`; a stream of any length is
-                written in bounded memory.
-            dataset_key: The folder, relative to the store; `/a//b/` and `./a/b` are `a/b`.
-            overwrite: Replace a dataset that is there.
-            run_id: The run that writes, for the manifest.
-            metadata: Pairs of strings, for the manifest.
-            key: Another name of `dataset_key`.
+            table: A pyarrow Table, or any object with `__arrow_c_stream__`. A stream of any length is written in
+                bounded memory.
+            dataset_key: The folder of the dataset, relative to the store. `/a//b/` and `./a/b` mean `a/b`.
+            overwrite: Whether to replace an existing dataset.
+            run_id: The identifier of the run, for the manifest.
+            metadata: Key-value pairs of strings, for the manifest.
+            key: An alias of `dataset_key`.
 
         Returns:
-            The manifest that was written.
+            The manifest of the new dataset.
 
         Raises:
-            AlreadyExists: The dataset is there and `overwrite` is not set.
-            CapabilityNotSupported: The store cannot write atomically, or for `overwrite` not delete.
-            InvalidPath: The key cannot be used.
-            InvalidInput: The data has a column that Parquet cannot hold, by name, or a value cannot be used.
-            InvalidType: An argument has a type that cannot be used.
+            AlreadyExists: The dataset exists and `overwrite` is not set.
+            CapabilityNotSupported: The store cannot write atomically, or cannot delete and `overwrite` is set.
+            InvalidPath: The key is not valid.
+            InvalidInput: Parquet cannot store a column, which the message names, or an argument is not valid.
+            InvalidType: An argument has an invalid type.
+            ResourceLocked: The write timed out waiting for another process that is publishing to the dataset.
         """
         source = arrow_stream(table)
         check_schema(source.schema)
-        checked = self._check(one_key(dataset_key, key), overwrite, run_id, metadata)
-        write = NewWrite(checked, overwrite, run_id, metadata, self._options)
-        small = isinstance(source, pa.Table) and source.nbytes <= _SMALL_BYTES
-        fields = _pds.write_dataset(self._handle, write, is_in_memory(table), small, source, schema_hash(source.schema))
+        folder = self._check_arguments(resolve_key(dataset_key, key), overwrite, run_id, metadata)
+        write = NewWrite(folder, overwrite, run_id, metadata, self._options)
+        is_small = isinstance(source, pa.Table) and source.nbytes <= _SMALL_BYTES
+        digest = hash_schema(source.schema)
+        fields = _pds.write_dataset(self._handle, write, is_in_memory(table), is_small, source, digest)
         return DatasetManifest(*fields)
 
     def begin_write(
@@ -182,21 +184,27 @@ class ParquetDatasetStore:
         run_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> DatasetWrite:
-        """Begin a write whose parts are prepared by several tasks or processes.
+        """Begin a write whose parts are prepared by several tasks or processes. Nothing is written yet.
 
-        Arguments and errors are those of `write_dataset`. Nothing is written yet.
+        Arguments and errors are those of `write_dataset`.
         """
         pairs = dict(metadata) if isinstance(metadata, Mapping) else metadata
-        checked = self._check(one_key(key, None), overwrite, run_id, pairs)
-        write_id, created_at = _pds.begin_write(self._handle, checked, overwrite, self._options)
-        return DatasetWrite(self, checked, overwrite, run_id, pairs, write_id, created_at)
+        folder = self._check_arguments(resolve_key(key, None), overwrite, run_id, pairs)
+        write_id, created_at = _pds.begin_write(self._handle, folder, overwrite, self._options)
+        return DatasetWrite(self, folder, overwrite, run_id, pairs, write_id, created_at)
 
-    def _check(self, key: str, overwrite: bool, run_id: str | None, metadata: dict[str, str] | None) -> str:  # noqa: FBT001 passed on
-        check_text(overwrite, run_id, metadata)
+    def _check_arguments(
+        self,
+        key: str,
+        overwrite: bool,  # noqa: FBT001 the flag of the caller
+        run_id: str | None,
+        metadata: dict[str, str] | None,
+    ) -> str:
+        check_manifest_fields(overwrite, run_id, metadata)
         _pds.check_key(key)
-        require(self._store, Capability.ATOMIC_WRITE, "write_dataset", key)
+        require_capability(self._store, Capability.ATOMIC_WRITE, "write_dataset", key)
         if overwrite:
-            require(self._store, Capability.DELETE, "write_dataset with overwrite=True", key)
+            require_capability(self._store, Capability.DELETE, "write_dataset with overwrite=True", key)
         return key
 
     # -- reading ---------------------------------------------------------------
@@ -208,22 +216,23 @@ class ParquetDatasetStore:
         columns: Sequence[str] | None = None,
         key: str | None = None,
     ) -> pa.Table:
-        """Read a dataset into memory; only the bytes of `columns` are fetched.
+        """Read a dataset into memory. Only the bytes of `columns` are fetched.
 
         Args:
-            dataset_key: The folder.
-            columns: Names of columns, in the order wanted; a name may be given twice. A field of a struct
-                is named by dots and comes as a column of its own name: `s.x` as `x`. Defaults to all.
-            key: Another name of `dataset_key`.
+            dataset_key: The folder of the dataset, relative to the store.
+            columns: The names of the columns, in the order of the result, with possible duplicates. A field of
+                a struct has a path with dots and becomes a column: `s.x` becomes `x`. Defaults to all columns.
+            key: An alias of `dataset_key`.
 
         Raises:
-            DatasetIncomplete: The marker or a part is missing.
-            PartCorrupted: A part is not what was written.
-            ManifestCorrupted: The manifest cannot be used.
-            NotFound: There is a marker but no manifest.
-            InvalidInput: There is no such column; the error lists those there are.
+            DatasetIncomplete: The marker `_SUCCESS` or a part is missing.
+            PartCorrupted: A part is not the part that was written.
+            ManifestCorrupted: The manifest is not valid.
+            NotFound: The marker exists and the manifest is missing.
+            InvalidInput: A column does not exist. The message lists the existing columns.
         """
-        table: pa.Table = _pds.read_dataset(self._handle, one_key(dataset_key, key), column_paths(columns))
+        paths = check_column_paths(columns)
+        table: pa.Table = _pds.read_dataset(self._handle, resolve_key(dataset_key, key), paths)
         return table
 
     def scan_dataset(
@@ -236,25 +245,25 @@ class ParquetDatasetStore:
     ) -> pa.RecordBatchReader:
         """Read a dataset as a stream of batches, in bounded memory.
 
-        The dataset is the one that was there at the beginning; if it is replaced before the end,
-        the stream raises DatasetIncomplete.
+        The stream reads the dataset that exists at the time of the call. If the dataset is replaced before the
+        end of the stream, the stream raises DatasetIncomplete.
 
         Args:
-            dataset_key: The folder.
+            dataset_key: The folder of the dataset, relative to the store.
             columns: As for `read_dataset`.
-            where: Keep the rows for which this holds; it may use columns that are not in `columns`. Only
-                the columns that are asked for or filtered on are fetched.
-            key: Another name of `dataset_key`.
+            where: A filter for the rows. It may use columns that are not in `columns`. Only the columns of
+                `columns` and of the filter are fetched. Defaults to all rows.
+            key: An alias of `dataset_key`.
 
         Raises:
-            The errors of `read_dataset`; those of the data while the stream is read.
+            The errors of `read_dataset`. The stream raises the errors of the data while it is read.
         """
-        wanted = column_paths(columns)
+        paths = check_column_paths(columns)
         check_where(where)
-        opened = _pds.open_dataset(self._handle, one_key(dataset_key, key))
+        dataset = _pds.open_dataset(self._handle, resolve_key(dataset_key, key))
         if where is None:
-            return _reader(opened.scan(wanted))
-        return _filtered(opened, wanted, where)
+            return _make_reader(dataset.scan(paths))
+        return _make_filtered_reader(dataset, paths, where)
 
     def read_part(
         self,
@@ -265,70 +274,72 @@ class ParquetDatasetStore:
         *,
         part_index: PartIndex | None = None,
     ) -> pa.RecordBatchReader:
-        """Read one part of the dataset that `manifest` describes, as a stream.
+        """Read one part of the dataset that `manifest` describes, as a stream of batches.
 
         Args:
-            key: The folder.
-            manifest: The manifest as it was read; another dataset at the key is refused.
-            index: The part's position in the manifest.
-            columns: Names of columns, fields of structs by dots. Defaults to all.
-            part_index: What `index_parts` gave for the manifest. Without it the footers of all parts are
-                read where the part alone does not show which of them it is; give it where many parts of
-                a dataset are read one by one.
+            key: The folder of the dataset, relative to the store.
+            manifest: The manifest of the dataset. A read of another dataset at the key fails.
+            index: The position of the part in the manifest, from 0.
+            columns: As for `read_dataset`.
+            part_index: The result of `index_parts` for the manifest. Without it, the footers of all parts are
+                read if the part itself does not prove its position. Pass it when you read many parts of a
+                dataset one by one.
 
         Raises:
-            The errors of `read_dataset`; DatasetIncomplete if the dataset was replaced; PartCorrupted if
-                the part is another one than the one written there.
+            The errors of `read_dataset`; DatasetIncomplete if the dataset was replaced; PartCorrupted if the
+                part is not the part that was written at this position.
         """
-        paths = column_paths(columns)
-        scan = _pds.scan_part(self._handle, one_key(key, None), manifest.to_json(), index, paths, part_index)
-        return _reader(scan)
+        paths = check_column_paths(columns)
+        scan = _pds.scan_part(self._handle, resolve_key(key, None), manifest.to_json(), index, paths, part_index)
+        return _make_reader(scan)
 
     def index_parts(self, key: str, manifest: DatasetManifest) -> PartIndex:
-        """Look at all parts of the dataset that `manifest` describes, for `read_part`. Can be pickled.
+        """Index all parts of the dataset that `manifest` describes, for `read_part`. The index can be pickled.
 
         Raises:
             The errors of `read_dataset`; DatasetIncomplete if the dataset was replaced.
         """
-        return _pds.index_parts(self._handle, one_key(key, None), manifest.to_json())
+        return _pds.index_parts(self._handle, resolve_key(key, None), manifest.to_json())
 
     def read_manifest(self, dataset_key: str | None = None, *, key: str | None = None) -> DatasetManifest:
-        """Read a dataset's manifest.
+        """Read the manifest of a dataset.
 
         Raises:
-            NotFound: There is none.
-            ManifestCorrupted: It cannot be used.
+            NotFound: The manifest does not exist.
+            ManifestCorrupted: The manifest is not valid.
         """
-        return DatasetManifest(*_pds.read_manifest(self._handle, one_key(dataset_key, key)))
+        return DatasetManifest(*_pds.read_manifest(self._handle, resolve_key(dataset_key, key)))
 
     def dataset_exists(self, dataset_key: str | None = None, *, key: str | None = None) -> bool:
-        """Whether a complete dataset is there."""
-        return _pds.dataset_exists(self._handle, one_key(dataset_key, key))
+        """Return whether a complete dataset exists: one with the marker `_SUCCESS`."""
+        return _pds.dataset_exists(self._handle, resolve_key(dataset_key, key))
 
-    # -- keeping ---------------------------------------------------------------
+    # -- managing --------------------------------------------------------------
 
     def delete_dataset(self, dataset_key: str | None = None, *, key: str | None = None) -> None:
-        """Delete the whole folder.
+        """Delete the folder of a dataset with all files in it.
 
         Raises:
-            NotFound: There is none.
+            NotFound: The folder does not exist.
+            CapabilityNotSupported: The store cannot delete.
+            ResourceLocked: The call timed out waiting for another process that is publishing to the dataset.
         """
-        folder = one_key(dataset_key, key)
+        folder = resolve_key(dataset_key, key)
         _pds.delete_dataset(self._handle, folder)
         if not isinstance(self._store, Store):
             _remove_empty_folders(self._store, folder)
 
     def verify_dataset(self, dataset_key: str | None = None, *, key: str | None = None) -> VerifyReport:
-        """Read every byte of a dataset and check all there is to check.
+        """Read every byte of a dataset, and check the parts against the manifest and against their checksums.
 
         Raises:
-            The errors of `read_dataset`, for the first damage found.
+            The errors of `read_dataset`, for the first problem.
         """
-        return VerifyReport(*_pds.verify_dataset(self._handle, one_key(dataset_key, key)))
+        return VerifyReport(*_pds.verify_dataset(self._handle, resolve_key(dataset_key, key)))
 
     def list_datasets(self, prefix: str = "") -> list[str]:
-        """The keys of the complete datasets below a folder."""
-        return _pds.list_datasets(self._handle, folder_path(prefix))
+        """Return the sorted keys of the complete datasets below the folder `prefix`. Defaults to the whole store."""
+        return _pds.list_datasets(self._handle, normalize_folder_path(prefix))
 
     def clean_dataset(
         self,
@@ -337,37 +348,40 @@ class ParquetDatasetStore:
         key: str | None = None,
         older_than: float = _DAY_SECONDS,
     ) -> int:
-        """Finish an interrupted publish and remove what killed writers left.
+        """Finish an interrupted publish, and remove the files and uploads that killed writers left.
 
-        Uncompleted multipart uploads are aborted where they can be listed: on S3 this takes the permission
-        ``s3:ListBucketMultipartUploads``, and some compatible servers have no such list. A lifecycle rule of the
-        bucket ends the others.
+        Incomplete multipart uploads are aborted where the store can list them. On S3 this needs the permission
+        ``s3:ListBucketMultipartUploads``, and some compatible servers cannot list uploads. Use a lifecycle rule of
+        the bucket for uploads that cannot be listed.
 
         Args:
-            dataset_key: The folder.
-            key: Another name of `dataset_key`.
-            older_than: Hidden files of unknown processes, and uploads, are removed when they are older than so many
-                seconds by the store's clock. Make it longer than any write takes: an upload that is aborted too
-                early fails its write.
+            dataset_key: The folder of the dataset, relative to the store.
+            key: An alias of `dataset_key`.
+            older_than: The minimum age, in seconds by the clock of the store, of removed uploads and of removed
+                hidden files of unknown processes. It must be longer than any write: a write whose upload is
+                aborted fails. Defaults to one day.
 
         Returns:
-            The number of files and uploads removed.
+            The number of removed files and aborted uploads.
+
+        Raises:
+            ResourceLocked: The call timed out waiting for another process that is publishing to the dataset.
         """
-        return _pds.clean_dataset(self._handle, one_key(dataset_key, key), older_than)
+        return _pds.clean_dataset(self._handle, resolve_key(dataset_key, key), older_than)
 
 
 @dataclasses.dataclass(frozen=True)
 class DatasetWrite:
-    """A write under way: parts are prepared anywhere and published once. Can be pickled.
+    """A write in two steps: any process prepares parts, and one process publishes them. Can be pickled.
 
     Args:
-        datasets: Where it writes.
-        key: The dataset's key.
-        overwrite: Whether a dataset that is there is replaced.
-        run_id: For the manifest.
-        metadata: For the manifest.
-        write_id: Identifies the write.
-        created_at: For the manifest.
+        datasets: The datasets of the store that the write belongs to.
+        key: The key of the dataset.
+        overwrite: Whether to replace an existing dataset.
+        run_id: The identifier of the run, for the manifest.
+        metadata: Key-value pairs of strings, for the manifest.
+        write_id: The random identifier of the write.
+        created_at: The time at which the write began, for the manifest.
     """
 
     datasets: ParquetDatasetStore
@@ -380,19 +394,23 @@ class DatasetWrite:
 
     @property
     def options(self) -> WriteOptions:
-        """How parts are written."""
+        """The options of the write."""
         return self.datasets.options
 
     def prepare(self, data: ArrowStream, task: int = 0, *, threads: int | None = None) -> list[StagedPart]:
-        """Encode and upload parts where no reader sees them.
+        """Encode and upload parts. Readers do not see them before `publish`.
 
         Args:
             data: Any object with `__arrow_c_stream__`.
-            task: Orders the parts of different tasks.
-            threads: Threads that encode. None is one for each processor.
+            task: The number of the task, from 0, which orders the parts of several tasks.
+            threads: The number of threads that encode. Defaults to one for each processor.
 
         Returns:
-            The parts, none for a stream without rows.
+            The parts; an empty list for a stream without rows.
+
+        Raises:
+            InvalidInput: Parquet cannot store a column, or `task` is not valid.
+            InvalidType: The data cannot be read as Arrow data.
         """
         check_task(task)
         options = TaskOptions(number=task, threads=threads, keep_empty=False, shared=True)
@@ -401,44 +419,49 @@ class DatasetWrite:
         return _pds.prepare(self.datasets._handle, self, options, source)  # noqa: SLF001 one module
 
     def prepare_empty(self, schema: pa.Schema) -> list[StagedPart]:
-        """One part without rows."""
+        """Encode and upload one part without rows, for a dataset without rows."""
         options = TaskOptions(keep_empty=True, shared=True)
         return _pds.prepare(self.datasets._handle, self, options, schema.empty_table())  # noqa: SLF001 one module
 
     def publish(self, parts: Iterable[StagedPart], schema: pa.Schema) -> DatasetManifest:
-        """Make the parts the dataset, ordered by task and sequence.
+        """Publish the parts as the dataset, ordered by task and sequence.
 
         Args:
-            parts: Those that `prepare` gave, of one attempt for each task.
+            parts: The parts that `prepare` returned, of one attempt for each task.
             schema: The schema of the data, for the manifest.
 
+        Returns:
+            The manifest of the new dataset.
+
         Raises:
-            AlreadyExists: The dataset is there by now and `overwrite` is not set.
+            AlreadyExists: The dataset exists and `overwrite` is not set.
+            ResourceLocked: The call timed out waiting for another process that is publishing to the dataset.
         """
-        fields = _pds.publish(self.datasets._handle, self, list(parts), schema_hash(schema))  # noqa: SLF001 one module
+        fields = _pds.publish(self.datasets._handle, self, list(parts), hash_schema(schema))  # noqa: SLF001 one module
         return DatasetManifest(*fields)
 
     def abort(self, parts: Iterable[StagedPart]) -> None:
         """Remove parts that will not be published.
 
-        Where a `publish` of this write was interrupted, whoever finishes it may need them: they stay, and go with it.
+        If a `publish` of this write was interrupted, the parts stay, because the recovery of that publish may need
+        them. The recovery removes those that the dataset does not use.
         """
         _pds.abort(self.datasets._handle, self, list(parts))  # noqa: SLF001 one module
 
     def abort_all(self) -> None:
-        """Remove the hidden files of all tasks, as `abort` does. Uploads whose parts are not known go with a clean."""
+        """Remove the hidden files of all tasks, as `abort` does. `clean_dataset` aborts uploads of unknown parts."""
         _pds.abort_all(self.datasets._handle, self)  # noqa: SLF001 one module
 
 
 def _remove_empty_folders(store: remote_store.Store, folder: str) -> None:
-    """Remove the folders that a dataset's files were in, and nothing that was written there meanwhile."""
+    """Remove the empty folders of a deleted dataset, and keep files that were written concurrently."""
     for entry in list(store.list_folders(folder)):
         _remove_empty_folders(store, str(entry.path))
     with contextlib.suppress(DirectoryNotEmpty):
         store.delete_folder(folder, missing_ok=True)
 
 
-def _reader(scan: _pds.Scan) -> pa.RecordBatchReader:
+def _make_reader(scan: _pds.Scan) -> pa.RecordBatchReader:
     def batches() -> Iterator[pa.RecordBatch]:
         try:
             while (batch := scan.next_batch()) is not None:
@@ -449,23 +472,25 @@ def _reader(scan: _pds.Scan) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(scan.schema, batches())
 
 
-def _filtered(opened: _pds.OpenDataset, columns: list[str] | None, where: pc.Expression) -> pa.RecordBatchReader:
-    schema = opened.schema
+def _make_filtered_reader(
+    dataset: _pds.OpenDataset, columns: list[str] | None, where: pc.Expression
+) -> pa.RecordBatchReader:
+    schema = dataset.schema
     check_filter(schema, where)
-    wanted = schema.names if columns is None else columns
+    paths = schema.names if columns is None else columns
     predicate = Predicate(where, schema)
-    # What is asked for comes first, then what is filtered on.
-    scan = opened.scan([*wanted, *predicate.columns])
-    outputs = pa.schema(list(scan.schema)[: len(wanted)]).with_metadata(scan.schema.metadata)
+    # The columns of the result come first, and then the columns of the filter.
+    scan = dataset.scan([*paths, *predicate.columns])
+    result_schema = pa.schema(list(scan.schema)[: len(paths)]).with_metadata(scan.schema.metadata)
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
             while (batch := scan.next_batch()) is not None:
-                filtered_on = pa.RecordBatch.from_arrays(batch.columns[len(wanted) :], predicate.columns)
-                kept = batch.filter(predicate.holds([filtered_on], batch.num_rows))
-                if kept.num_rows:
-                    yield kept.select(list(range(len(wanted))))
+                filter_columns = pa.RecordBatch.from_arrays(batch.columns[len(paths) :], predicate.columns)
+                matching = batch.filter(predicate.holds([filter_columns], batch.num_rows))
+                if matching.num_rows:
+                    yield matching.select(list(range(len(paths))))
         finally:
             scan.close()
 
-    return pa.RecordBatchReader.from_batches(outputs, batches())
+    return pa.RecordBatchReader.from_batches(result_schema, batches())

@@ -1,4 +1,4 @@
-"""The engine's log records in Python's `logging`, under the logger `pds`."""
+"""Log records of the engine, handed to the `logging` module of Python under the logger `pds`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pds import _pds
 
 
 def enable_logging(level: int = logging.INFO) -> None:
-    """Send the engine's records from `level` up to the logger `pds` and those below it.
+    """Send log records of the engine with at least this level to the logger `pds` and its child loggers.
 
-    Without a call those from `logging.INFO` up go there.
+    Without a call of this function, records with at least the level `logging.INFO` are sent.
 
     Args:
-        level: One of the levels of `logging`.
+        level: A level of the `logging` module. Defaults to `logging.INFO`.
     """
     _pds.enable_logging(max(0, min(level, 50)))

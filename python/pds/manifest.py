@@ -1,4 +1,4 @@
-"""`manifest.json` of a dataset (PDS-004)."""
+"""The manifest of a dataset, `manifest.json` (PDS-004)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pds import _pds, errors
 
 @dataclasses.dataclass(frozen=True)
 class DatasetManifest:
-    """What a written dataset is.
+    """The description of a dataset that was written.
 
     Args:
         dataset_key: The folder of the dataset, relative to the store.
-        parts: File names of the parts, in order.
-        row_count: Rows of all parts together.
-        schema_hash: The first 16 hex characters of the SHA-256 of `schema.to_string()`.
-        compression: The codec's name.
-        created_at_utc: When the write began, ISO 8601.
-        run_id: The run that wrote it.
-        metadata: The caller's own pairs.
+        parts: The file names of the parts, in order.
+        row_count: The number of rows in all parts.
+        schema_hash: The first 16 hexadecimal characters of the SHA-256 of `schema.to_string()`.
+        compression: The name of the codec.
+        created_at_utc: The time at which the write began, in ISO 8601.
+        run_id: The identifier of the run that wrote the dataset.
+        metadata: Key-value pairs of the caller.
     """
 
     dataset_key: str
@@ -32,24 +32,25 @@ class DatasetManifest:
     metadata: dict[str, str] | None = None
 
     def to_json(self) -> str:
-        """The manifest as JSON: sorted keys, indented by two, without fields that are None."""
+        """Return the manifest as JSON, with sorted keys, indented by two spaces, without fields that are None."""
         return _pds.manifest_to_json(tuple(getattr(self, field.name) for field in dataclasses.fields(self)))
 
     @classmethod
     def from_json(cls, text: str) -> DatasetManifest:
-        """Read a manifest; keys it does not know are ignored.
+        """Parse the JSON of a manifest. Unknown keys are ignored.
 
         Args:
-            text: The JSON.
+            text: The JSON, as text or as UTF-8 bytes.
 
         Raises:
-            ManifestCorrupted: If it is no JSON object, or a field is missing or mistyped; `reason` says which.
+            ManifestCorrupted: The text is not a JSON object, or a field is missing or has an invalid type. The
+                attribute `reason` names the field.
         """
         if isinstance(text, str):
             data = text.encode("utf-8", "surrogatepass")
         elif isinstance(text, (bytes, bytearray)):
             data = bytes(text)
         else:
-            reason = f"expected text, got {type(text).__name__}"
+            reason = f"expected a string or bytes, found {type(text).__name__}"
             raise errors.ManifestCorrupted("cannot parse the manifest's JSON", reason=reason)
         return cls(*_pds.parse_manifest(data))

@@ -1,4 +1,4 @@
-"""Options as plain values that can be sent to other processes."""
+"""Options of writes, as plain values that can be pickled."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How parts are written.
+    """The options of Parquet files and of the write that creates them.
 
     Args:
-        compression: zstd, snappy, gzip, brotli, lz4 or none.
-        compression_level: The codec's level; higher is smaller and slower. None is the codec's default.
-        row_group_size: Rows of a row group, at most. Larger groups compress better and cost fewer
-            requests to read; smaller ones can be skipped more finely. None is 1,048,576.
-        max_rows_per_file: Rows of a part, at most. None writes one part.
-        memory_limit: Bytes of encoders and uploads together. A limit that is small for wide rows
-            makes smaller row groups. None is 512 MiB.
+        compression: The codec: zstd, snappy, gzip, brotli, lz4 or none. Defaults to zstd.
+        compression_level: The level of the codec. A higher level makes smaller files and is slower. Defaults to
+            the default level of the codec.
+        row_group_size: The maximum number of rows in a row group. Larger row groups compress better and need
+            fewer requests to read; smaller row groups let a filter skip more rows. Defaults to 1,048,576.
+        max_rows_per_file: The maximum number of rows in a part. Defaults to one part with all rows.
+        memory_limit: The memory of encoders and uploads together, in bytes. A limit that is small for the width
+            of the rows makes smaller row groups. Defaults to 512 MiB.
+
+    Raises:
+        InvalidType: An option has an invalid type.
     """
 
     compression: str = "zstd"
@@ -32,7 +36,7 @@ class WriteOptions:
     memory_limit: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse types that the engine would have to guess about."""
+        """Raise `InvalidType` for an option of another type: the engine does not convert values."""
         if not isinstance(self.compression, str):
             raise InvalidType(f"compression must be a string, not {type(self.compression).__name__}")
         for name in ("compression_level", "row_group_size", "max_rows_per_file", "memory_limit"):
@@ -43,7 +47,7 @@ class WriteOptions:
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """How one task of a write differs from the others."""
+    """The options of one task of a write. The engine reads the fields by name."""
 
     number: int = 0
     threads: int | None = None
@@ -54,7 +58,7 @@ class TaskOptions:
 
 @dataclass(frozen=True)
 class NewWrite:
-    """A write of one process that has not begun."""
+    """A write by a single process, before it begins. The engine reads the fields by name."""
 
     key: str
     overwrite: bool

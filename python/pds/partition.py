@@ -19,7 +19,7 @@ def partition_path(filename: str, /, **partitions: str | int) -> str:
         InvalidInput: A segment is empty or contains `/`, or a name or value contains `=`.
     """
     if not filename:
-        raise InvalidInput("filename must not be empty")
+        raise InvalidInput("filename must be non-empty")
     if "/" in filename:
         raise InvalidInput(f"filename must not contain '/': {filename!r}")
     segments = []
@@ -27,7 +27,7 @@ def partition_path(filename: str, /, **partitions: str | int) -> str:
         text = str(value)
         for label, part in (("partition key", name), (f"partition value of {name!r}", text)):
             if not part:
-                raise InvalidInput(f"the {label} must not be empty")
+                raise InvalidInput(f"the {label} must be non-empty")
             for character in "=/":
                 if character in part:
                     raise InvalidInput(f"the {label} must not contain {character!r}: {part!r}")

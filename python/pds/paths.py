@@ -1,4 +1,4 @@
-"""Normalization of paths by the rules of remote-store: `/a//b/`, `./a/b` and `a\\b` become `a/b`."""
+"""Normalization of paths by the rules of remote-store: `/a//b/` and `./a/b` become `a/b`, backslashes slashes."""
 
 from __future__ import annotations
 

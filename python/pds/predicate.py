@@ -1,4 +1,4 @@
-"""Filters: SQL for the engine, and pyarrow expressions that the engine asks about."""
+"""Filters: SQL, which the engine evaluates, and pyarrow expressions, which pyarrow evaluates for the engine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from pds.errors import InvalidInput, InvalidType
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_KEPT = "kept"
+_MASK = "mask"
 
 
-def predicate_of(where: object, schema: pa.Schema) -> str | Predicate:
-    """What the engine takes for a filter of rows with these columns."""
+def to_predicate(where: object, schema: pa.Schema) -> str | Predicate:
+    """Return the filter in the form that the engine takes, for rows with the columns of `schema`.
+
+    Raises:
+        InvalidInput: The expression cannot be evaluated on these columns, or the SQL text cannot be encoded.
+        InvalidType: The filter is neither SQL text nor a `pyarrow.compute.Expression`.
+    """
     if isinstance(where, pc.Expression):
         return Predicate(where, schema)
     if not isinstance(where, str):
@@ -26,131 +31,150 @@ def predicate_of(where: object, schema: pa.Schema) -> str | Predicate:
     return require_text("where", where)
 
 
-def _shown(expression: pc.Expression) -> str:
+def _format_expression(expression: pc.Expression) -> str:
     try:
         return str(expression)
     except UnicodeDecodeError:
-        # A literal of bytes.
+        # The expression has a binary literal that is not UTF-8.
         return "<an expression>"
 
 
-def _evaluated(expression: pc.Expression, batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    import pyarrow.dataset as ds  # noqa: PLC0415 only who filters so needs it
+def _evaluate(expression: pc.Expression, batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    import pyarrow.dataset as ds  # noqa: PLC0415 imported only for pyarrow expressions
 
     rows = max((batch.num_rows for batch in batches), default=1)
     scanner = ds.Scanner.from_batches(
-        iter(batches), schema=schema, columns={_KEPT: expression}, batch_size=max(rows, 1), use_threads=False
+        iter(batches), schema=schema, columns={_MASK: expression}, batch_size=max(rows, 1), use_threads=False
     )
-    found: pa.Table = scanner.to_table()
-    return found
+    result: pa.Table = scanner.to_table()
+    return result
 
 
-def columns_of(expression: pc.Expression, schema: pa.Schema) -> list[str]:
-    """The columns of an expression, which pyarrow does not tell, by leaving out one after the other.
+def find_columns(expression: pc.Expression, schema: pa.Schema) -> list[str]:
+    """Return the names of the columns that an expression uses.
 
-    Raises what pyarrow raises where it does not fit the schema.
+    pyarrow has no such function. So columns are left out one by one, and those that the expression can be bound
+    without are unused. Errors are those of pyarrow for an expression that cannot be bound to the schema.
     """
 
-    def binds(names: Iterable[str]) -> bool:
+    def can_bind(names: Iterable[str]) -> bool:
         try:
-            _evaluated(expression, [], pa.schema([schema.field(name) for name in names]))
+            _evaluate(expression, [], pa.schema([schema.field(name) for name in names]))
         except (pa.ArrowException, TypeError, ValueError):
             return False
         return True
 
-    _evaluated(expression, [], schema)
-    shown = _shown(expression)
-    # Where fields are meant by their place, all places have to be there.
-    if "FieldPath" in shown:
+    _evaluate(expression, [], schema)
+    text = _format_expression(expression)
+    # A FieldPath addresses a column by its position, so the positions of all columns must stay.
+    if "FieldPath" in text:
         return list(schema.names)
-    needed = [name for name in schema.names if name in shown]
-    if not binds(needed):
-        needed = list(schema.names)
-    for name in list(needed):
-        rest = [other for other in needed if other != name]
-        if binds(rest):
-            needed = rest
-    return needed
+    columns = [name for name in schema.names if name in text]
+    if not can_bind(columns):
+        columns = list(schema.names)
+    for name in list(columns):
+        others = [other for other in columns if other != name]
+        if can_bind(others):
+            columns = others
+    return columns
 
 
 class Predicate:
-    """A pyarrow expression, evaluated by pyarrow; the engine calls `holds` and `may_hold`.
+    """A pyarrow expression that pyarrow evaluates. The engine calls `holds` and `may_hold`.
 
     Args:
-        expression: Over the columns of `schema`.
-        schema: The table's columns.
+        expression: A boolean expression over the columns of `schema`.
+        schema: The columns of the table.
+
+    Raises:
+        InvalidInput: The expression cannot be evaluated on these columns, or is not boolean.
     """
 
     def __init__(self, expression: pc.Expression, schema: pa.Schema) -> None:
         self._expression = expression
-        self.text = _shown(expression)
+        self.text = _format_expression(expression)
         try:
-            kind = _evaluated(expression, [], schema).schema.field(0).type
-            self.columns = columns_of(expression, schema)
+            data_type = _evaluate(expression, [], schema).schema.field(0).type
+            self.columns = find_columns(expression, schema)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise InvalidInput(f"the filter {self.text} cannot be used: {error}") from error
-        if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
-            raise InvalidInput(f"the filter {self.text} is {kind}, and must be true or false")
+        if not (pa.types.is_boolean(data_type) or pa.types.is_null(data_type)):
+            raise InvalidInput(f"the filter {self.text} has type {data_type}; a filter must be true or false")
 
     def holds(self, batches: list[pa.RecordBatch], rows: int) -> pa.Array[Any]:
-        """For which rows it holds."""
+        """Return a boolean mask of the rows that match the expression.
+
+        Args:
+            batches: One batch, which has the columns of the expression.
+            rows: The number of rows in the batch, which may have no columns.
+        """
         (batch,) = batches
-        # The table's columns may stand in another order by now.
+        # The columns of the table may have been reordered since the expression was made.
         batch = batch.select(self.columns)
         if not batch.num_columns:
             batch = pa.RecordBatch.from_arrays([pa.nulls(rows)], ["rows"])
         try:
-            kept = _evaluated(self._expression, [batch], batch.schema).column(_KEPT).combine_chunks()
+            mask = _evaluate(self._expression, [batch], batch.schema).column(_MASK).combine_chunks()
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise InvalidInput(f"the filter {self.text} cannot be evaluated: {error}") from error
-        return kept.cast(pa.bool_())
+        return mask.cast(pa.bool_())
 
     def may_hold(self, bounds: list[pa.RecordBatch], rows: int) -> pa.Array[Any]:
-        """Which containers may hold rows for which it holds, by the bounds and nulls of their columns.
+        """Return a boolean mask of the files or row groups that may have rows that match the expression.
 
-        pyarrow decides, as it does for the files of a dataset whose partition expressions are the bounds.
+        pyarrow prunes them by their statistics, as it prunes the files of a dataset by partition expressions.
+
+        Args:
+            bounds: Minima, maxima, null counts and row counts: four batches with a row for each file or row group.
+            rows: The number of files or row groups.
         """
-        import pyarrow.dataset as ds  # noqa: PLC0415 only who filters so needs it
+        import pyarrow.dataset as ds  # noqa: PLC0415 imported only for pyarrow expressions
         from pyarrow import fs  # noqa: PLC0415
 
-        low, high, nulls = (part.select(self.columns) for part in bounds[:3])
-        counts = bounds[3]
-        every = pa.array([True] * rows, pa.bool_())
+        minima, maxima, null_counts = (batch.select(self.columns) for batch in bounds[:3])
+        row_counts = bounds[3].column(0)
+        all_true = pa.array([True] * rows, pa.bool_())
         # pyarrow simplifies `not (x < nan)` to `x >= nan`, which holds for no row instead of for all.
-        if not low.num_columns or re.search(r"\bnan\b", self.text):
-            return every
+        if not minima.num_columns or re.search(r"\bnan\b", self.text):
+            return all_true
         local, file_format = fs.LocalFileSystem(), ds.ParquetFileFormat()
-        known: list[tuple[Any, ...]] = [
-            (name, *(part.column(name) for part in (low, high, nulls))) for name in low.schema.names
+        statistics: list[tuple[Any, ...]] = [
+            (name, *(batch.column(name) for batch in (minima, maxima, null_counts))) for name in minima.schema.names
         ]
         try:
             fragments = []
             for row in range(rows):
-                facts = [
-                    fact
-                    for name, lows, highs, empty in known
-                    for fact in _facts(name, lows[row], highs[row], empty[row], counts.column(0)[row])
+                guarantees = [
+                    guarantee
+                    for name, low, high, nulls in statistics
+                    for guarantee in _build_guarantees(name, low[row], high[row], nulls[row], row_counts[row])
                 ]
-                fact = facts[0] if facts else pc.scalar(value=True)
-                for other in facts[1:]:
-                    fact &= other
-                fragments.append(file_format.make_fragment(str(row), local, partition_expression=fact))
-            dataset = ds.FileSystemDataset(fragments, low.schema, file_format, local)
-            left = {int(fragment.path) for fragment in dataset.get_fragments(self._expression)}
+                combined = guarantees[0] if guarantees else pc.scalar(value=True)
+                for guarantee in guarantees[1:]:
+                    combined &= guarantee
+                fragments.append(file_format.make_fragment(str(row), local, partition_expression=combined))
+            dataset = ds.FileSystemDataset(fragments, minima.schema, file_format, local)
+            matching = {int(fragment.path) for fragment in dataset.get_fragments(self._expression)}
         except (pa.ArrowException, TypeError, ValueError):
-            # Slower, and no error.
-            return every
-        return pa.array([row in left for row in range(rows)], pa.bool_())
+            # Without pruning the result is the same; the read is slower.
+            return all_true
+        return pa.array([row in matching for row in range(rows)], pa.bool_())
 
 
-def _facts(name: str, low: Any, high: Any, nulls: Any, rows: Any) -> list[pc.Expression]:  # noqa: ANN401 any scalars
-    """What bounds say of a column, as pyarrow says it of Parquet's statistics."""
+def _build_guarantees(
+    name: str,
+    low: Any,  # noqa: ANN401 a scalar of any type
+    high: Any,  # noqa: ANN401
+    nulls: Any,  # noqa: ANN401
+    rows: Any,  # noqa: ANN401
+) -> list[pc.Expression]:
+    """Return what the statistics of a column guarantee, as pyarrow does for the statistics of Parquet files."""
     field = pc.field(name)
     if nulls.is_valid and rows.is_valid and nulls.as_py() == rows.as_py():
         return [field.is_null()]
     if not (low.is_valid and high.is_valid):
         return []
-    facts = [field >= pc.scalar(low), field <= pc.scalar(high)]
+    guarantees = [field >= pc.scalar(low), field <= pc.scalar(high)]
     if not nulls.is_valid or nulls.as_py():
-        facts = [fact | field.is_null() for fact in facts]
-    return facts
+        guarantees = [guarantee | field.is_null() for guarantee in guarantees]
+    return guarantees

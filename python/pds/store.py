@@ -1,4 +1,4 @@
-"""The one way to bytes: memory, local files, S3, Azure Blob and Google Cloud Storage."""
+"""Stores: memory, local files, S3, Azure Blob Storage and Google Cloud Storage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pds.errors import (
     NotFound,
     RemoteStoreError,
 )
-from pds.paths import file_path, folder_path
+from pds.paths import normalize_file_path, normalize_folder_path
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -45,8 +45,8 @@ _CAPABILITIES = frozenset(
         Capability.LAZY_READ,
     }
 )
-# Files whose names begin so are being written; listings leave them out.
-_HIDDEN = ".pds-"
+# The names of files that are being written begin with this prefix; listings omit them.
+_HIDDEN_PREFIX = ".pds-"
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class FileInfo:
 
     Args:
         path: The path, relative to the store.
-        name: Its last piece.
-        size: Bytes.
-        modified_at: When it was last written, by the store's clock.
-        etag: The store's name of this version.
+        name: The last segment of the path.
+        size: The size in bytes.
+        modified_at: The time of the last write, by the clock of the store, in UTC.
+        etag: The ETag of this version of the file, if the store has ETags.
     """
 
     path: str
@@ -69,7 +69,7 @@ class FileInfo:
 
 
 class FolderEntry(str):
-    """A folder of a store: its name, with the path as an attribute.
+    """A folder of a store: a string with its name, and the path as an attribute.
 
     Args:
         path: The path, relative to the store.
@@ -79,7 +79,7 @@ class FolderEntry(str):
     path: str
 
     def __new__(cls, path: str) -> Self:
-        """The entry of a path."""
+        """Return the entry for a path."""
         entry = super().__new__(cls, path.rsplit("/", 1)[-1])
         entry.path = path
         return entry
@@ -89,31 +89,34 @@ class FolderEntry(str):
 
     @property
     def name(self) -> str:
-        """The last piece of the path."""
+        """The last segment of the path."""
         return str(self)
 
 
 class Store:
-    """Objects below a URL.
+    """The objects below a URL.
 
-    Nothing is opened or asked before the first call. A store pickles as its URL and options; in a
-    forked child it opens its own connections.
+    The constructor sends no request. A store pickles as its URL and options. A forked child process opens its own
+    connections. Methods that send requests also raise PermissionDenied if the store denies access, and
+    BackendUnavailable if the store cannot be reached.
 
     Args:
         url: `memory://[name]`, `file:///folder`, `s3://bucket/prefix`, `az://container/prefix` or
             `gs://bucket/prefix`.
         storage_options: Options of the object_store crate, such as `aws_endpoint`, `aws_region`,
             `aws_access_key_id`, `aws_secret_access_key`; and `aws_profile`, `stall_timeout`,
-            `retry_timeout` (seconds), `max_retries`. For local files `durability`: "full" (the default) has
-            everything on the disk before a write is reported, "none" leaves it to the system, which a loss
-            of power may forget or leave in part.
-        credential_provider: Called for credentials of S3, one call at a time; returns a mapping with
-            `access_key_id`, `secret_access_key`, and where there are any `session_token` and
-            `expires_at` (a datetime). Called again shortly before they expire.
+            `retry_timeout` (both in seconds), `max_retries`. For local files `durability`: with "full" (the
+            default), a write returns after the data is on the disk; with "none", the operating system decides
+            when, and a power failure may lose or truncate files.
+        credential_provider: A function that returns a mapping with the credentials: `access_key_id`,
+            `secret_access_key` and optionally `session_token` for S3; `bearer_token`, `sas_token` or `account_key`
+            for Azure; `bearer_token` for Google Cloud. With `expires_at` (a datetime, in UTC without a time zone),
+            the function is called again 5 minutes before that time. Calls do not overlap.
         **options: More options, as in `storage_options`.
 
     Raises:
-        InvalidInput: The URL or an option cannot be used; the option is named.
+        InvalidInput: The URL or an option is not valid. The message names the option.
+        InvalidType: An argument has an invalid type.
     """
 
     def __init__(
@@ -125,75 +128,75 @@ class Store:
         **options: object,
     ) -> None:
         if not isinstance(url, str):
-            raise InvalidType(f"a store's URL must be a string, not {type(url).__name__}")
+            raise InvalidType(f"the URL of a store must be a string, not {type(url).__name__}")
         if storage_options is not None and not isinstance(storage_options, Mapping):
-            raise InvalidType("storage_options must be a mapping")
-        given = {**(storage_options or {}), **options}
+            raise InvalidType(f"storage_options must be a mapping, not {type(storage_options).__name__}")
+        merged = {**(storage_options or {}), **options}
         for name in options.keys() & (storage_options or {}).keys():
             if options[name] != (storage_options or {})[name]:
-                raise InvalidInput(f"option {name} is given twice, with different values")
+                raise InvalidInput(f"option {name} is passed twice, with different values")
         self._url = url
-        self._options = {name: _option(name, value) for name, value in given.items()}
+        self._options = {name: _format_option(name, value) for name, value in merged.items()}
         self._credential_provider = credential_provider
         self._folder = ""
-        opened = url
+        self._native_url = url
         if url.rstrip("/") == "memory:":
-            # Named, so that copies and forked children find the same memory.
-            opened = f"memory://anonymous-{uuid.uuid4().hex}"
-        self._opened = opened
-        self._handle = _pds.StoreHandle(opened, self._options, credential_provider)
+            # With a name, copies and forked children find the same memory.
+            self._native_url = f"memory://anonymous-{uuid.uuid4().hex}"
+        self._handle = _pds.StoreHandle(self._native_url, self._options, credential_provider)
 
     # -- identity --------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        """The URL as it was given, with the folder of a child."""
+        """The URL of the constructor, with the folder of a child store appended."""
         return f"{self._url.rstrip('/')}/{self._folder}" if self._folder else self._url
 
     def __repr__(self) -> str:
-        shown = "".join(f", {name}={_pds.mask_option(name, value)!r}" for name, value in sorted(self._options.items()))
-        return f"Store({self.url!r}{shown})"
+        masked = ((name, _pds.mask_option(name, value)) for name, value in sorted(self._options.items()))
+        return f"Store({', '.join([repr(self.url), *(f'{name}={value!r}' for name, value in masked)])})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Store):
             return NotImplemented
-        return self._identity() == other._identity()
+        return self._get_identity() == other._get_identity()
 
     def __hash__(self) -> int:
-        return hash((self._opened, self._folder))
+        return hash((self._native_url, self._folder))
 
-    def _identity(self) -> tuple[object, ...]:
-        return (self._opened, self._folder, self._options, self._credential_provider)
+    def _get_identity(self) -> tuple[object, ...]:
+        return (self._native_url, self._folder, self._options, self._credential_provider)
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "_handle"}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        self._handle = _pds.StoreHandle(self._opened, self._options, self._credential_provider).child(self._folder)
+        handle = _pds.StoreHandle(self._native_url, self._options, self._credential_provider)
+        self._handle = handle.child(self._folder)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
     def close(self) -> None:
-        """Close the connections. A later call opens them again."""
+        """Close the connections. A later request opens them again."""
         self._handle.close()
 
     def child(self, subpath: str) -> Store:
-        """The store of a folder; it shares connections and counters.
+        """Return a store for a folder of this store. Both share connections and counters.
 
         Raises:
-            InvalidPath: The path cannot be used.
+            InvalidPath: The path is not valid.
         """
-        folder = file_path(subpath)
+        folder = normalize_file_path(subpath)
         child = object.__new__(Store)
         child.__dict__.update(self.__dict__)
         child._handle = self._handle.child(folder)
@@ -201,16 +204,16 @@ class Store:
         return child
 
     def supports(self, capability: Capability) -> bool:
-        """Whether the store can do it. remote-store's capabilities are understood too."""
+        """Return whether the store supports a capability: one of pds or one of remote-store."""
         return getattr(capability, "value", None) in {c.value for c in _CAPABILITIES}
 
     def metrics(self) -> dict[str, int]:
-        """Requests and bytes so far, kept over `close`.
+        """Return the counters of requests and bytes. A `close` does not reset them.
 
         Returns:
-            `requests` and its kinds `get`, `put`, `head`, `list`, `delete`, `copy` and `post`;
-            `bytes_read` and `bytes_written`, and of both together by kind `get_bytes`, `put_bytes`
-            and so on; `retries`.
+            `requests`, and the requests of each kind: `get`, `put`, `head`, `list`, `delete`, `copy`, `post`;
+            `bytes_read`, `bytes_written`, and the bytes of each kind in both directions: `get_bytes`,
+            `put_bytes` and so on; `retries`.
         """
         return self._handle.metrics()
 
@@ -221,27 +224,27 @@ class Store:
     # -- reading ---------------------------------------------------------------
 
     def read_bytes(self, path: str) -> bytes:
-        """The content of a file.
+        """Return the content of a file.
 
         Raises:
-            NotFound: There is no such file.
-            InvalidPath: The path cannot be used, or is that of a folder.
+            NotFound: The file does not exist.
+            InvalidPath: The path is not valid, or is the path of a folder.
         """
-        path = file_path(path)
-        with self._file_expected(path):
+        path = normalize_file_path(path)
+        with self._explain_missing_file(path):
             return self._handle.read(path)
 
     def read(self, path: str) -> BinaryIO:
-        """A file to read from, seekable; bytes are fetched as they are asked for.
+        """Open a file for reading. The file object is seekable and fetches ranges of the file on demand.
 
-        All bytes are of the version that is there now: FileChanged is raised by a read after the file
-        was replaced.
+        All bytes are of the version that exists at the time of the call. A read raises FileChanged after the
+        file was replaced.
 
         Raises:
-            NotFound: There is no such file.
-            InvalidPath: The path cannot be used, or is that of a folder.
+            NotFound: The file does not exist.
+            InvalidPath: The path is not valid, or is the path of a folder.
         """
-        path = file_path(path)
+        path = normalize_file_path(path)
         info = self.get_file_info(path)
         raw = _RangedFile(self._handle, path, info)
         return cast("BinaryIO", io.BufferedReader(raw, buffer_size=1 << 20))
@@ -249,54 +252,56 @@ class Store:
     read_seekable = read
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or folder."""
+        """Return whether a file or folder exists. An invalid path raises InvalidPath."""
         return self.is_file(path) or self.is_folder(path)
 
     def is_file(self, path: str) -> bool:
-        """Whether there is a file."""
-        path = folder_path(path)
+        """Return whether a file exists. An invalid path raises InvalidPath."""
+        path = normalize_folder_path(path)
         return bool(path) and self._handle.head(path) is not None
 
     def is_folder(self, path: str) -> bool:
-        """Whether there is a folder. Where folders do not exist of their own: whether it has files."""
-        path = folder_path(path)
+        """Return whether a folder exists. In stores without real folders, a folder exists if it has files."""
+        path = normalize_folder_path(path)
         if not path or self._handle.is_local_folder(path):
             return True
         files, folders = self._handle.list(path, recursive=False)
         return bool(files or folders)
 
     def get_file_info(self, path: str) -> FileInfo:
-        """Size, time and version of a file.
+        """Return the size, time and ETag of a file.
 
         Raises:
-            NotFound: There is no such file.
-            InvalidPath: The path cannot be used, or is that of a folder.
+            NotFound: The file does not exist.
+            InvalidPath: The path is not valid, or is the path of a folder.
         """
-        path = file_path(path)
-        found = self._handle.head(path)
-        if found is not None:
-            return _info(found)
-        with self._file_expected(path):
-            raise NotFound(f"there is no file {path!r}", path=path)
+        path = normalize_file_path(path)
+        entry = self._handle.head(path)
+        if entry is not None:
+            return _to_file_info(entry)
+        with self._explain_missing_file(path):
+            raise NotFound(f"file {path!r} does not exist", path=path)
 
     def list_files(self, path: str = "", *, recursive: bool = False, pattern: str | None = None) -> Iterator[FileInfo]:
-        """The files of a folder, with `recursive` of all folders below it; `pattern` filters names."""
-        files, _ = self._handle.list(folder_path(path), recursive=recursive)
-        infos = (_info(file) for file in files)
-        return (
-            info
-            for info in infos
-            if not info.name.startswith(_HIDDEN) and (pattern is None or fnmatch.fnmatchcase(info.name, pattern))
-        )
+        """Return the files of a folder; with `recursive`, those of all folders below it too.
+
+        Args:
+            path: The folder. Defaults to the root of the store.
+            recursive: Whether to descend into the folders below.
+            pattern: A pattern of `fnmatch` for the names of the files. Defaults to all files.
+        """
+        files, _ = self._handle.list(normalize_folder_path(path), recursive=recursive)
+        infos = (info for info in map(_to_file_info, files) if not info.name.startswith(_HIDDEN_PREFIX))
+        return (info for info in infos if pattern is None or fnmatch.fnmatchcase(info.name, pattern))
 
     def list_folders(self, path: str = "") -> Iterator[FolderEntry]:
-        """The folders in a folder: names, with their paths as attributes."""
-        _, folders = self._handle.list(folder_path(path), recursive=False)
+        """Return the folders directly in a folder, which defaults to the root of the store."""
+        _, folders = self._handle.list(normalize_folder_path(path), recursive=False)
         return map(FolderEntry, folders)
 
     @contextlib.contextmanager
-    def _file_expected(self, path: str) -> Iterator[None]:
-        """Where no file is found: tells whether a folder is there."""
+    def _explain_missing_file(self, path: str) -> Iterator[None]:
+        """Replace NotFound by InvalidPath if the path is the path of a folder."""
         try:
             yield
         except NotFound:
@@ -305,15 +310,15 @@ class Store:
             raise
 
     @contextlib.contextmanager
-    def _target(self, path: str) -> Iterator[None]:
-        """Tells what is in the way of a file that is written, where folders exist of their own."""
+    def _explain_failed_write(self, path: str) -> Iterator[None]:
+        """Replace an error by InvalidPath if a local folder has the path, or a file has the path of a parent."""
         try:
             yield
         except RemoteStoreError as error:
             if self._handle.is_local_folder(path):
                 raise InvalidPath(f"not a file but a directory: {path}", path=path) from error
             if isinstance(error, NotFound) and self._handle.is_local_folder(""):
-                for folder in _folders_of(path):
+                for folder in _list_parents(path):
                     if self.is_file(folder):
                         raise InvalidPath(f"not a directory but a file: {folder}", path=path) from error
             raise
@@ -321,17 +326,18 @@ class Store:
     # -- writing ---------------------------------------------------------------
 
     def write(self, path: str, content: bytes | BinaryIO, *, overwrite: bool = False) -> None:
-        """Write a file whole: readers see the old content or the new.
+        """Write a file atomically: readers see the old content or the new content.
 
         Raises:
             AlreadyExists: The file exists and `overwrite` is not set.
-            InvalidPath: The path cannot be used, or a folder is there.
+            InvalidPath: The path is not valid, or is the path of a folder.
+            InvalidType: The content is neither bytes nor a binary file.
         """
-        path = file_path(path)
-        data = content if isinstance(content, bytes | bytearray | memoryview) else content.read()
+        path = normalize_file_path(path)
+        data = content.read() if hasattr(content, "read") else content
         if not isinstance(data, bytes | bytearray | memoryview):
-            raise InvalidType("content must be bytes or a binary file")
-        with self._target(path):
+            raise InvalidType(f"content must be bytes or a binary file, not {type(content).__name__}")
+        with self._explain_failed_write(path):
             self._handle.write(path, bytes(data), overwrite)
 
     write_atomic = write
@@ -340,10 +346,10 @@ class Store:
         """Delete a file.
 
         Raises:
-            NotFound: There is none and `missing_ok` is not set.
-            InvalidPath: The path cannot be used, or is that of a folder.
+            NotFound: The file does not exist and `missing_ok` is not set.
+            InvalidPath: The path is not valid, or is the path of a folder.
         """
-        path = file_path(path)
+        path = normalize_file_path(path)
         try:
             self.get_file_info(path)
         except NotFound:
@@ -356,61 +362,61 @@ class Store:
         """Delete a folder.
 
         Raises:
-            NotFound: There is none and `missing_ok` is not set.
-            DirectoryNotEmpty: It has content and `recursive` is not set.
-            InvalidPath: The path cannot be used, is the store's root, or is that of a file.
+            NotFound: The folder does not exist and `missing_ok` is not set.
+            DirectoryNotEmpty: The folder is not empty and `recursive` is not set.
+            InvalidPath: The path is not valid, is the root of the store, or is the path of a file.
         """
-        path = folder_path(path)
+        path = normalize_folder_path(path)
         if not path:
-            raise InvalidPath("the store's root cannot be deleted", path=path)
+            raise InvalidPath("the root of the store cannot be deleted", path=path)
         files, _ = self._handle.list(path, recursive=True)
         if not files and not self._handle.is_local_folder(path):
             if self.is_file(path):
                 raise InvalidPath(f"not a directory but a file: {path}", path=path)
             if missing_ok:
                 return
-            raise NotFound(f"there is no folder {path!r}", path=path)
+            raise NotFound(f"folder {path!r} does not exist", path=path)
         if not recursive and (files or any(True for _ in self.list_folders(path))):
-            raise DirectoryNotEmpty(f"the folder {path!r} has content", path=path)
+            raise DirectoryNotEmpty(f"folder {path!r} is not empty; recursive=True deletes its content", path=path)
         self._handle.delete([file[0] for file in files])
         self._handle.remove_empty_folder(path)
 
     def move(self, src: str, dst: str, *, overwrite: bool = False) -> None:
-        """Move a file; onto itself nothing happens.
+        """Move a file. A move of a file to its own path does nothing.
 
         Raises:
-            NotFound: There is no `src`.
+            NotFound: `src` does not exist.
             AlreadyExists: `dst` exists and `overwrite` is not set.
-            InvalidPath: A path cannot be used, or is that of a folder.
+            InvalidPath: A path is not valid, or is the path of a folder.
         """
         self._copy(src, dst, overwrite=overwrite, remove=True)
 
     def copy(self, src: str, dst: str, *, overwrite: bool = False) -> None:
-        """Copy a file inside the store; onto itself nothing happens.
+        """Copy a file within the store. A copy of a file to its own path does nothing.
 
         Raises:
-            NotFound: There is no `src`.
+            NotFound: `src` does not exist.
             AlreadyExists: `dst` exists and `overwrite` is not set.
-            InvalidPath: A path cannot be used, or is that of a folder.
+            InvalidPath: A path is not valid, or is the path of a folder.
         """
         self._copy(src, dst, overwrite=overwrite, remove=False)
 
     def _copy(self, src: str, dst: str, *, overwrite: bool, remove: bool) -> None:
-        source, target = file_path(src), file_path(dst)
+        source, target = normalize_file_path(src), normalize_file_path(dst)
         try:
-            with self._target(target):
+            with self._explain_failed_write(target):
                 self._handle.copy(source, target, overwrite, remove)
         except (NotFound, InvalidPath):
-            # What is wrong with the source comes first.
+            # An error of the source comes before an error of the target.
             self.get_file_info(source)
             raise
 
 
 class _RangedFile(io.RawIOBase):
-    """One version of a file, of which the bytes are asked for that are read."""
+    """One version of a file, read by ranges."""
 
     def __init__(self, handle: _pds.StoreHandle, path: str, info: FileInfo) -> None:
-        self._handle, self._path, self._at = handle, path, 0
+        self._handle, self._path, self._position = handle, path, 0
         self._size, self._etag = info.size, info.etag
 
     def readable(self) -> bool:
@@ -420,75 +426,71 @@ class _RangedFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         if base + offset < 0:
-            raise InvalidInput(f"cannot seek to {base + offset}")
-        self._at = base + offset
-        return self._at
+            raise InvalidInput(f"cannot seek to the negative position {base + offset}")
+        self._position = base + offset
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        wanted = min(len(buffer), self._size - self._at)
-        if wanted <= 0:
+        length = min(len(buffer), self._size - self._position)
+        if length <= 0:
             return 0
-        data = self._handle.read(self._path, self._at, wanted, self._etag)
+        data = self._handle.read(self._path, self._position, length, self._etag)
         buffer[: len(data)] = data
-        self._at += len(data)
+        self._position += len(data)
         return len(data)
 
 
-def _option(name: str, value: object) -> str:
+def _format_option(name: str, value: object) -> str:
     if not isinstance(name, str):
-        raise InvalidType("option names must be strings")
+        raise InvalidType(f"the name of an option must be a string, not {type(name).__name__}")
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):
         return str(value)
-    raise InvalidType(f"option {name} must be text, a number or a boolean, not {type(value).__name__}")
+    raise InvalidType(f"option {name} must be a string, a number or a boolean, not {type(value).__name__}")
 
 
-def _folders_of(path: str) -> Iterator[str]:
-    """The folders that a file lies in, outermost first."""
-    pieces = path.split("/")
-    return ("/".join(pieces[:end]) for end in range(1, len(pieces)))
+def _list_parents(path: str) -> Iterator[str]:
+    """Return the folders that contain a file, outermost first."""
+    segments = path.split("/")
+    return ("/".join(segments[:end]) for end in range(1, len(segments)))
 
 
-def _info(found: tuple[str, int, float, str | None]) -> FileInfo:
-    path, size, seconds, etag = found
+def _to_file_info(entry: tuple[str, int, float, str | None]) -> FileInfo:
+    path, size, seconds, etag = entry
     return FileInfo(path, path.rsplit("/", 1)[-1], size, datetime.fromtimestamp(seconds, UTC), etag)
 
 
-def require(store: object, capability: Capability, what: str, path: str) -> None:
-    """Check that a store, ours or remote-store's, has a capability.
-
-    Raises:
-        CapabilityNotSupported: If not.
-    """
-    wanted: object = capability
+def require_capability(store: object, capability: Capability, operation: str, path: str) -> None:
+    """Raise CapabilityNotSupported if a store, of pds or of remote-store, does not support a capability."""
+    own_capability: object = capability
     if not isinstance(store, Store):
-        import remote_store  # noqa: PLC0415 only where such a store was given
+        import remote_store  # noqa: PLC0415 imported only for a store of remote-store
 
-        wanted = remote_store.Capability(capability.value)
-    if not store.supports(wanted):  # type: ignore[attr-defined]
+        own_capability = remote_store.Capability(capability.value)
+    if not store.supports(own_capability):  # type: ignore[attr-defined]
         raise CapabilityNotSupported(
-            f"{what} requires the {capability.name} capability ({capability.value}) for {path!r}",
+            f"{operation} requires the {capability.name} capability ({capability.value}) for {path!r}",
             path=path,
             capability=capability.value,
         )
 
 
-def handle_of(store: object) -> _pds.StoreHandle:
-    """The native half of a `pds.Store`, or one over a `remote_store.Store`'s own methods."""
+def native_handle(store: object) -> _pds.StoreHandle:
+    """Return the native handle of a `pds.Store`, or a native handle that calls a `remote_store.Store`."""
     if isinstance(store, Store):
-        return store._handle  # noqa: SLF001 the facade's own
-    if is_foreign(store):
+        return store._handle  # noqa: SLF001 the class is in this module
+    if is_remote_store(store):
         return _pds.StoreHandle.foreign(store)
     raise InvalidType(f"store must be a pds.Store or a remote_store.Store, not {type(store).__name__}")
 
 
-def is_foreign(store: object) -> bool:
-    """Whether it has the methods of a `remote_store.Store`."""
+def is_remote_store(store: object) -> bool:
+    """Return whether the object has the methods of a `remote_store.Store`."""
     module = type(store).__module__.partition(".")[0]
     return module == "remote_store" or all(hasattr(store, name) for name in ("write_atomic", "read_bytes", "supports"))

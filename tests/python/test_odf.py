@@ -538,7 +538,7 @@ def test_what_is_missing_is_told(dataset: odf.Dataset) -> None:
     with pytest.raises(pds.NotFound, match="no schema"):
         dataset.scan()
     result = dataset.ingest(weather(0, 3), event_time="at")
-    with pytest.raises(pds.InvalidInput, match="no column"):
+    with pytest.raises(pds.InvalidInput, match="unknown column"):
         dataset.scan(["nothing"])
     dataset.store.delete(f"lake/weather/data/{result.physical_hash}")
     with pytest.raises(pds.VerificationFailed, match="missing") as caught:
@@ -831,3 +831,9 @@ def test_a_ledger_has_the_columns_that_are_asked_for(dataset: odf.Dataset) -> No
         ledger = dataset.scan(columns).to_ledger().to_pyarrow()
         assert ledger.column_names == columns
         assert ledger.num_rows == 3
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "soon"])
+def test_a_timeout_that_is_none_is_named(memory_store: pds.Store, timeout: object) -> None:
+    with pytest.raises((pds.InvalidInput, pds.errors.InvalidType), match=r"^timeout"):
+        pds.odf.Dataset.create(memory_store, "d", timeout=timeout)  # type: ignore[arg-type]

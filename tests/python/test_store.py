@@ -158,3 +158,10 @@ def test_counters_outlive_the_connections(store: pds.Store) -> None:
     assert min(counted["get_bytes"], counted["put_bytes"]) >= 1000
     store.reset_metrics()
     assert set(store.metrics().values()) == {0}
+
+
+@pytest.mark.parametrize("content", [7, "text", None, io.StringIO("text")])
+def test_content_that_is_not_bytes_is_refused(store: pds.Store, content: object) -> None:
+    with pytest.raises(pds.InvalidType, match="content must be bytes or a binary file"):
+        store.write("a", content)  # type: ignore[arg-type]
+    assert not store.exists("a")

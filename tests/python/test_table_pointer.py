@@ -215,11 +215,11 @@ def test_threads_that_share_a_table_never_see_it_go_back(memory_store: pds.Store
 
 def test_the_answer_that_comes_last_does_not_bring_an_older_snapshot(memory_store: pds.Store) -> None:
     table = pds.Table.create(memory_store, "t", SCHEMA)
-    began = table._handle
+    base_handle = table._handle
     first = _handle_after(table, 1)
     table.append(_rows(2))
     newest = table.version
-    table._show(first, began)
+    table._update_snapshot(first, base_handle)
     assert table.version == newest
 
 

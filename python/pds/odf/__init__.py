@@ -1,7 +1,7 @@
-"""Open Data Fabric: a dataset's history as a chain of metadata blocks that carries its schema.
+"""Open Data Fabric: datasets whose history and schema are in a chain of metadata blocks.
 
-Blocks and data are named by their hashes and never change; one reference, moved by a conditional write,
-names the newest block. What is written is byte for byte what the specification lays down.
+Blocks and data files are named by their hashes and never change. One reference, `refs/head`, names the newest block,
+and conditional writes move it. The bytes of blocks are those that the specification defines.
 
     ds = pds.odf.Dataset.create(store, "weather")
     ds.ingest(table, event_time="at")

@@ -1,4 +1,4 @@
-"""Chains beside tables and datasets: the history of their columns, readable without opening a file."""
+"""Metadata chains for tables and datasets: the history of their schemas, readable without their data files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pds.store import Store
 
 _FOLDER = "_odf"
-# Each of them means that somebody else noted a change first.
+# An attempt fails if another writer appends to the chain first.
 _ATTEMPTS = 20
 
 
@@ -31,21 +31,23 @@ def attach(target: ParquetDatasetStore, key: str) -> Dataset: ...
 
 
 def attach(target: Table | ParquetDatasetStore, key: str | None = None) -> Dataset:
-    """The chain that notes the columns of a table or a dataset, with all changes until now.
+    """Record the schema history of a table or a dataset in a metadata chain, and return the chain.
 
-    The first call begins the chain, in `_odf` in the table's folder or under `_odf/<key>` beside datasets;
-    every call notes the changes since the last. A change has the time of the table's version or of the
-    dataset's manifest, so `attach(table).schema(at=moment)` is the schema of that time. Columns are noted
-    in Arrow's own form (RFC-010), which can tell every change that a table can make, and every type. Rows
-    stay where they are; the chain has none.
+    The first call creates the chain, in the folder `_odf` of the table or in `_odf/<key>` of the store of datasets.
+    Every call records the changes of the schema since the last call. A change has the time of the table's version or
+    of the dataset's manifest, so `attach(table).schema(at=time)` is the schema at that time. Schemas are recorded as
+    Arrow flatbuffers (RFC-010), which can describe every type and every change that a table allows. The chain has no
+    rows.
 
     Args:
         target: A table, or a store of datasets.
-        key: Which dataset.
+        key: The key of the dataset, if `target` is a store of datasets.
 
     Raises:
-        NotFound: There is no such dataset.
-        UnsafeStore: The store does not keep conditional writes.
+        NotFound: The dataset does not exist.
+        UnsafeStore: The store does not honor conditional writes.
+        InvalidType: The arguments are neither a table nor a store of datasets and a key.
+        CommitConflict: Other writers appended to the chain first in all attempts.
     """
     store: Any
     if isinstance(target, Table) and key is None:
@@ -53,52 +55,57 @@ def attach(target: Table | ParquetDatasetStore, key: str | None = None) -> Datas
     elif isinstance(target, ParquetDatasetStore) and key is not None:
         store, path = target.store, f"{_FOLDER}/{key}"
     else:
-        raise InvalidType("give a pds.Table, or a pds.ParquetDatasetStore and a dataset's key")
+        raise InvalidType("pass a pds.Table, or a pds.ParquetDatasetStore and the key of a dataset")
     for _ in range(_ATTEMPTS):
         try:
             chain = Dataset(store, path) if Dataset.exists(store, path) else None
-            changes = _of_table(target, chain) if isinstance(target, Table) else _of_dataset(target, key or "")
-            return _noted(store, path, chain, changes)
+            if isinstance(target, Table):
+                schemas = _read_table_schemas(target, chain)
+            else:
+                schemas = _read_dataset_schema(target, key or "")
+            return _record_schemas(store, path, chain, schemas)
         except (AlreadyExists, CommitConflict):
             continue
-    raise CommitConflict("others noted changes in every attempt; try again", path=path)
+    raise CommitConflict(
+        f"gave up after {_ATTEMPTS} attempts: concurrent writers appended to the chain first; try again", path=path
+    )
 
 
-def _of_table(table: Table, chain: Dataset | None) -> Iterator[tuple[dt.datetime, pa.Schema]]:
-    """Versions that are not noted yet, oldest first."""
+def _read_table_schemas(table: Table, chain: Dataset | None) -> Iterator[tuple[dt.datetime, pa.Schema]]:
+    """Return the times and schemas of the versions that the chain does not have yet, oldest first."""
     newest = Table(table.store, table.path)
-    last = None if chain is None else _last_noted(chain)
-    entries = [entry for entry in newest.history() if last is None or entry["created_at"] > last]
+    last_time = None if chain is None else _find_last_schema_time(chain)
+    entries = [entry for entry in newest.history() if last_time is None or entry["created_at"] > last_time]
     for entry in reversed(entries):
         yield entry["created_at"], newest.as_of(entry["version"]).schema
 
 
-def _of_dataset(datasets: ParquetDatasetStore, key: str) -> Iterator[tuple[dt.datetime, pa.Schema]]:
+def _read_dataset_schema(datasets: ParquetDatasetStore, key: str) -> Iterator[tuple[dt.datetime, pa.Schema]]:
     manifest = datasets.read_manifest(key)
     yield dt.datetime.fromisoformat(manifest.created_at_utc), datasets.scan_dataset(key).schema
 
 
-def _last_noted(chain: Dataset) -> dt.datetime | None:
-    noted = [block for block in chain.log() if isinstance(block.event, SetDataSchema)]
-    return noted[0].system_time if noted else None
+def _find_last_schema_time(chain: Dataset) -> dt.datetime | None:
+    blocks = [block for block in chain.log() if isinstance(block.event, SetDataSchema)]
+    return blocks[0].system_time if blocks else None
 
 
-def _noted(
-    store: Store, path: str, chain: Dataset | None, versions: Iterator[tuple[dt.datetime, pa.Schema]]
+def _record_schemas(
+    store: Store, path: str, chain: Dataset | None, schemas: Iterator[tuple[dt.datetime, pa.Schema]]
 ) -> Dataset:
-    known = chain.schema() if chain is not None and _last_noted(chain) else None
-    newest = None if chain is None else chain.log(1)[0]
-    for moment, schema in versions:
-        if known is not None and schema.equals(known, check_metadata=True):
+    recorded = chain.schema() if chain is not None and _find_last_schema_time(chain) else None
+    head = None if chain is None else chain.log(1)[0]
+    for time, schema in schemas:
+        if recorded is not None and schema.equals(recorded, check_metadata=True):
             continue
-        if chain is None or newest is None:
-            # A chain's times do not go back, so it is as old as what it tells of.
-            chain = Dataset.create(store, path, system_time=moment)
-            newest = chain.log(1)[0]
+        if chain is None or head is None:
+            # The times of a chain never go back, so the first block has the time of the first schema.
+            chain = Dataset.create(store, path, system_time=time)
+            head = chain.log(1)[0]
         event = SetDataSchema.of_arrow(schema, raw_arrow=True)
-        # Clocks of those who write datasets may differ.
-        newest = chain.append(Block(max(moment, newest.system_time), newest.hash, newest.sequence_number + 1, event))
-        known = schema
+        # The clocks of the writers of a dataset may differ.
+        head = chain.append(Block(max(time, head.system_time), head.hash, head.sequence_number + 1, event))
+        recorded = schema
     if chain is None:
-        raise NotFound("there is nothing to tell of", path=path)
+        raise NotFound("no schema to record: the history of the table is empty", path=path)
     return chain

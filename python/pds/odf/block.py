@@ -1,4 +1,4 @@
-"""Blocks of a chain."""
+"""Metadata blocks."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from typing import TYPE_CHECKING, Any, Self
 from pds import _pds
 from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType
-from pds.odf.events import Event, rfc3339
+from pds.odf.events import Event, format_rfc3339
 
 if TYPE_CHECKING:
     from pds.odf.identity import Multihash
 
 
-def _check_number(number: object) -> None:
+def _check_sequence_number(number: object) -> None:
     if isinstance(number, bool) or not isinstance(number, int):
-        raise InvalidType(f"sequence_number must be a whole number, not {number!r}")
+        raise InvalidType(f"sequence_number must be an integer, not {number!r}")
     if not 0 <= number < 2**64:
-        raise InvalidInput(f"sequence_number has 64 bits and no sign, and is {number}")
+        raise InvalidInput(f"sequence_number must be from 0 to 2**64 - 1, not {number}")
 
 
 class Block:
-    """One block of a chain: when, after which block, and the event.
+    """A block of a metadata chain: a time, the hash of the previous block, and an event.
 
     Args:
-        system_time: When it is appended; with a time zone, or RFC 3339 text, to the nanosecond.
-        prev_block_hash: The hash of the block before; None of the first.
-        sequence_number: Its place in the chain, from 0.
-        event: What happened.
+        system_time: The time at which the block is appended: a datetime with a time zone, or RFC 3339 text with up to
+            nanoseconds.
+        prev_block_hash: The hash of the previous block; None for the first block.
+        sequence_number: The position of the block in the chain, from 0.
+        event: The event, or a dict in the spelling of the specification.
 
     Raises:
-        InvalidInput: A field cannot be encoded; the error names it.
-        InvalidType: A field has a type that cannot be used.
+        InvalidInput: A field cannot be encoded. The message names the field.
+        InvalidType: A field has an invalid type.
     """
 
     def __init__(
@@ -42,74 +43,76 @@ class Block:
         sequence_number: int,
         event: Event | dict[str, Any],
     ) -> None:
-        _check_number(sequence_number)
+        _check_sequence_number(sequence_number)
         fields = event.to_dict() if isinstance(event, Event) else event
         previous = None if prev_block_hash is None else str(prev_block_hash)
-        self._handle = _pds.BlockHandle.create(rfc3339(system_time), previous, sequence_number, fields)
+        self._handle = _pds.BlockHandle.create(format_rfc3339(system_time), previous, sequence_number, fields)
 
     @classmethod
-    def _of(cls, handle: _pds.BlockHandle) -> Self:
+    def _from_handle(cls, handle: _pds.BlockHandle) -> Self:
         block = cls.__new__(cls)
-        block._handle = handle  # noqa: SLF001 one's own
+        block._handle = handle  # noqa: SLF001 an instance of this class
         return block
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """Read a block as it is stored.
+        """Decode the bytes of a stored block.
 
         Raises:
-            BlockCorrupted: The bytes are no block.
-            FormatNotSupported: They are of a release that cannot be read, such as 0.33.
+            BlockCorrupted: The bytes are not a block.
+            FormatNotSupported: The block has the layout of an unsupported release of the specification, such as 0.33.
+            InvalidType: `raw` is not bytes.
         """
         if not isinstance(raw, bytes | bytearray | memoryview):
-            raise InvalidType(f"a block is bytes, not {type(raw).__name__}")
-        return cls._of(_pds.BlockHandle.from_bytes(bytes(raw)))
+            raise InvalidType(f"raw must be bytes, not {type(raw).__name__}")
+        return cls._from_handle(_pds.BlockHandle.from_bytes(bytes(raw)))
 
     @classmethod
     def from_yaml(cls, yaml: str) -> Self:
-        """Read the YAML of a block in the specification's spelling, and encode it.
+        """Parse the YAML of a block in the spelling of the specification, and encode the block.
 
         Raises:
-            InvalidInput: It is no YAML, or no block; the error names the field.
+            InvalidInput: The text is not YAML, or not a block. The message names the field.
+            InvalidType: `yaml` is not a string.
         """
-        return cls._of(_pds.BlockHandle.from_yaml(require_text("YAML", yaml)))
+        return cls._from_handle(_pds.BlockHandle.from_yaml(require_text("yaml", yaml)))
 
     @property
     def hash(self) -> str:
-        """The SHA3-256 of the bytes as a multihash in base 16; the block's name."""
+        """The hash that names the block: the SHA3-256 of its bytes, as a multihash in base 16."""
         return self._handle.hash
 
     @property
     def system_time(self) -> datetime:
-        """When it was appended, in UTC, to the microsecond."""
+        """The time at which the block was appended, in UTC, in microseconds."""
         return datetime.fromisoformat(self._handle.system_time)
 
     @property
     def prev_block_hash(self) -> str | None:
-        """The hash of the block before; None of the first."""
+        """The hash of the previous block; None for the first block."""
         return self._handle.prev_block_hash
 
     @property
     def sequence_number(self) -> int:
-        """Its place in the chain, from 0."""
+        """The position of the block in the chain, from 0."""
         return self._handle.sequence_number
 
     @property
     def manifest_version(self) -> int:
-        """The version of the layout: 2 or 3."""
+        """The version of the block layout: 2 or 3."""
         return self._handle.manifest_version
 
     @property
     def event(self) -> Event:
-        """What happened."""
+        """The event of the block."""
         return Event.of(self._handle.event)
 
     def to_bytes(self) -> bytes:
-        """The bytes as they were received; those that the hash is of."""
+        """Return the bytes of the block as they were received. The hash is the hash of these bytes."""
         return self._handle.to_bytes()
 
     def encode(self) -> bytes:
-        """The bytes that the fields give anew, in the canonical order.
+        """Encode the fields of the block again, in the canonical order, and return the bytes.
 
         Raises:
             FormatNotSupported: The block has fields of a later release, which would be lost.
@@ -117,7 +120,7 @@ class Block:
         return self._handle.encode()
 
     def to_yaml(self) -> str:
-        """The block as YAML in the specification's spelling; `from_yaml` reads it."""
+        """Return the block as YAML in the spelling of the specification, which `from_yaml` parses."""
         return self._handle.to_yaml()
 
     def __eq__(self, other: object) -> bool:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from pds import _pds
-from pds.arguments import ArrowStream, arrow_stream, check_schema, column_names, require_text
+from pds.arguments import ArrowStream, arrow_stream, check_column_names, check_schema, require_text
 from pds.errors import InvalidInput, InvalidType, NotFound, VerificationFailed
 from pds.odf.block import Block
-from pds.odf.events import Event, SetDataSchema, plain, rfc3339
+from pds.odf.events import Event, SetDataSchema, format_rfc3339, to_plain
 from pds.odf.identity import Identity, Multihash
 from pds.odf.results import CompactResult, IngestResult, VacuumResult, VerifyResult
 from pds.odf.scan import Scan
-from pds.predicate import predicate_of
+from pds.predicate import to_predicate
 from pds.table.checks import check_limit
 from pds.table.location import TableLocation
 
@@ -35,10 +35,12 @@ _MICROSECOND = timedelta(microseconds=1)
 _TIMEOUT_SECONDS = 120.0
 _TARGET_BYTES = 512 * 2**20
 _RETENTION = timedelta(days=7)
+# The message of a failed verification has at most this many problems.
+_MAX_PROBLEMS = 3
 
 
-def _place_of(at: At | None) -> tuple[str | None, int | None]:
-    """A hash, or microseconds since 1970."""
+def _resolve_position(at: At | None) -> tuple[str | None, int | None]:
+    """Return a position in the chain as the hash of a block, or as microseconds since 1970; both None for the head."""
     if isinstance(at, datetime):
         if at.tzinfo is None:
             raise InvalidInput(f"{at!r} has no time zone; datetime.now(UTC) has one")
@@ -51,16 +53,20 @@ def _place_of(at: At | None) -> tuple[str | None, int | None]:
 class Dataset:
     """A dataset whose history is a chain of metadata blocks.
 
-    It is read anew with every call; several writers may use it at once, and one of them comes first.
+    Every call reads the current state of the chain. Several writers can use a dataset at the same time; their commits
+    are applied one after the other.
 
     Args:
-        store: Where the dataset is. It must keep conditional writes.
-        path: The dataset's folder, relative to the store.
-        options: How data is written. None is zstd and row groups of 1,048,576 rows.
-        timeout: Seconds that a write is tried while other writers come first.
+        store: The store of the dataset. It must honor conditional writes.
+        path: The folder of the dataset, relative to the store.
+        options: The options of data files. Defaults to zstd and row groups of 1,048,576 rows.
+        timeout: The time in seconds in which a write is attempted again after conflicts with other writers.
 
     Raises:
-        NotFound: There is no dataset.
+        NotFound: The dataset does not exist.
+        InvalidInput: An argument has an invalid value.
+        InvalidType: An argument has an invalid type.
+        UnsafeStore: The store is a `remote_store.Store`.
     """
 
     def __init__(
@@ -71,10 +77,10 @@ class Dataset:
         options: WriteOptions | None = None,
         timeout: float = _TIMEOUT_SECONDS,
     ) -> None:
-        self._location = TableLocation.of(store, path, options, timeout)
+        self._location = TableLocation.from_arguments(store, path, options, timeout=timeout)
         self._handle = _pds.ChainHandle.open(self._location.handle, path)
         if self._handle.head() is None:
-            raise NotFound("there is no dataset: it has no refs/head", path=path)
+            raise NotFound("the dataset does not exist: refs/head is missing", path=path)
 
     @classmethod
     def create(
@@ -88,149 +94,169 @@ class Dataset:
         options: WriteOptions | None = None,
         timeout: float = _TIMEOUT_SECONDS,
     ) -> Self:
-        """Begin a dataset: its first block is a `Seed`.
+        """Create a dataset. Its first block is a `Seed`.
 
         Args:
-            store: Where the dataset shall be.
-            path: The dataset's folder, relative to the store.
-            kind: `"root"`, whose data comes from outside, or `"derivative"`, made of other datasets.
-            identity: Which dataset it is. None is a new ed25519 key, whose private half is not kept;
-                `Identity.generate()` gives both.
-            system_time: The time of the first block, for a history that is told later. None is now.
+            store: The store of the dataset.
+            path: The folder of the dataset, relative to the store.
+            kind: `"root"` for data from outside, or `"derivative"` for data that is computed from other datasets.
+            identity: The identity of the dataset. Defaults to a new ed25519 key, whose private key is discarded;
+                `Identity.generate()` returns both keys.
+            system_time: The time of the first block, for a history that is recorded later. Defaults to now.
             options: As for `Dataset`.
             timeout: As for `Dataset`.
 
         Raises:
-            AlreadyExists: There is a dataset.
-            UnsafeStore: The store does not keep conditions, so writers would undo one another.
+            AlreadyExists: The dataset exists.
+            UnsafeStore: The store does not honor conditional writes, so writers would overwrite each other.
+            InvalidInput: An argument has an invalid value.
+            InvalidType: An argument has an invalid type.
         """
-        location = TableLocation.of(store, path, options, timeout)
+        location = TableLocation.from_arguments(store, path, options, timeout=timeout)
         handle = _pds.ChainHandle.open(location.handle, path)
         identity = Identity.generate() if identity is None else identity
-        moment = None if system_time is None else rfc3339(system_time)
-        handle.create(str(identity), require_text("kind", kind), moment)
-        # As it was opened: it is there, and looking once more could only fail.
-        created = cls.__new__(cls)
-        created._location, created._handle = location, handle  # noqa: SLF001 an instance of this class
-        return created
+        seed_time = None if system_time is None else format_rfc3339(system_time)
+        handle.create(str(identity), require_text("kind", kind), seed_time)
+        # The constructor would read the head again, which exists, and could only fail.
+        dataset = cls.__new__(cls)
+        dataset._location, dataset._handle = location, handle  # noqa: SLF001 an instance of this class
+        return dataset
 
     @staticmethod
     def exists(store: Store, path: str) -> bool:
-        """Whether there is a dataset."""
-        location = TableLocation.of(store, path, None, _TIMEOUT_SECONDS)
+        """Return whether a dataset exists at `path`."""
+        location = TableLocation.from_arguments(store, path, None, timeout=_TIMEOUT_SECONDS)
         return _pds.ChainHandle.open(location.handle, path).head() is not None
 
     @property
     def store(self) -> Store:
-        """Where the dataset is."""
+        """The store of the dataset."""
         return self._location.store
 
     @property
     def path(self) -> str:
-        """The dataset's folder."""
+        """The folder of the dataset, relative to the store."""
         return self._location.path
 
     @property
     def head(self) -> str:
-        """The newest block's hash, read now."""
-        found = self._handle.head()
-        if found is None:
-            raise NotFound("the dataset has been removed", path=self.path)
-        return found
+        """The hash of the newest block. The reference is read from the store.
+
+        Raises:
+            NotFound: The dataset was removed.
+        """
+        head = self._handle.head()
+        if head is None:
+            raise NotFound("the dataset was removed: refs/head is missing", path=self.path)
+        return head
 
     @property
     def identity(self) -> Identity:
-        """Which dataset it is, from its first block."""
+        """The identity of the dataset, read from its first block."""
         seed: Any = self.log()[-1].event
         return Identity(seed.dataset_id)
 
     @property
     def watermark(self) -> datetime | None:
-        """No rows that happened before it are expected; None if nothing says."""
-        found = self._handle.facts(None, None)[3]
-        return None if found is None else datetime.fromisoformat(found)
+        """The event time before which no more rows are expected; None if the dataset has no watermark."""
+        watermark = self._handle.facts(None, None)[3]
+        return None if watermark is None else datetime.fromisoformat(watermark)
 
     @property
     def last_offset(self) -> int | None:
-        """The number of the last row; None without rows."""
+        """The offset of the last row; None without rows."""
         return self._handle.facts(None, None)[2]
 
     def log(self, limit: int | None = None) -> list[Block]:
-        """The blocks, newest first.
+        """Return the blocks, newest first.
 
         Args:
-            limit: So many at most. None is all.
+            limit: The maximum number of blocks. Defaults to all blocks.
 
         Raises:
-            BlockCorrupted: A block is missing, or not what was written.
+            BlockCorrupted: A block is missing or corrupted.
+            InvalidInput: The limit is negative.
+            InvalidType: The limit is not an integer.
         """
-        return [Block._of(found) for found in self._handle.blocks(check_limit(limit))]  # noqa: SLF001 ours
+        handles = self._handle.blocks(check_limit(limit))
+        return [Block._from_handle(handle) for handle in handles]  # noqa: SLF001 a class of this package
 
     def block(self, block_hash: str | Multihash) -> Block:
-        """A block by its hash.
+        """Return a block by its hash.
 
         Raises:
-            BlockCorrupted: It is missing, or not what was written.
+            BlockCorrupted: The block is missing or corrupted.
+            InvalidInput: The text is not a multihash.
         """
-        return Block._of(self._handle.block(str(block_hash)))  # noqa: SLF001 ours
+        return Block._from_handle(self._handle.block(str(block_hash)))  # noqa: SLF001 a class of this package
 
     def schema(self, at: At | None = None) -> pa.Schema:
-        """The columns, system columns among them, from metadata alone.
+        """Return the schema of the dataset, including the system columns. Only metadata is read.
 
         Args:
-            at: As the chain was at a block (its hash) or at a time. None is now.
+            at: A block, the hash of a block, or a time with a time zone. Defaults to the newest block.
 
         Raises:
-            NotFound: Nothing says what the columns are yet.
+            NotFound: The dataset has no schema at this position, or begins after this time.
+            VersionExpired: A vacuum removed the blocks of this time.
+            InvalidInput: The time has no time zone, or the text is not a multihash.
         """
-        found = self._handle.schema(*_place_of(at))
-        if found is None:
-            raise NotFound("the dataset has no schema yet: no rows and no SetDataSchema", path=self.path)
-        return found
+        schema = self._handle.schema(*_resolve_position(at))
+        if schema is None:
+            raise NotFound("the dataset has no schema yet: it has neither rows nor a SetDataSchema", path=self.path)
+        return schema
 
     def append(self, event: Event | dict[str, Any] | Block | Sequence[Event]) -> Block:
-        """Append an event, or several of which all or none are seen.
+        """Append one event, or several events atomically.
 
-        The event is put on whatever block is the newest by then. A `Block` is appended as it is, and only
-        if it follows the newest.
+        Events are appended to the block that is the newest at that moment. A `Block` is appended as it is, and only
+        if it follows the newest block.
 
         Args:
-            event: An event, a mapping in the specification's spelling, a list of events, or a block.
+            event: An event, a dict in the spelling of the specification, a list of events, or a block.
 
         Returns:
             The last of the new blocks.
 
         Raises:
-            InvalidAppend: A rule of the chain; its `rule` is named as in the specification.
-            CommitConflict: The block does not follow the newest.
-            CommitStateUnknown: The store did not answer; `commit_id` is the block's hash, and the log
-                tells later whether it is there.
+            InvalidAppend: An event violates a rule of the chain. The attribute `rule` has the name of the rule in
+                the specification.
+            InvalidInput: There is no event, or an event has an invalid value.
+            InvalidType: An event has an invalid type.
+            CommitConflict: The block does not follow the newest block, or other writers came first until the timeout.
+            CommitStateUnknown: The store did not confirm the append. The attribute `commit_id` is the hash of the
+                block. Check later whether the log has this block.
         """
         if isinstance(event, Block):
-            self._handle.append_block(event._handle)  # noqa: SLF001 ours
+            self._handle.append_block(event._handle)  # noqa: SLF001 a class of this package
             return event
         events = list(event) if isinstance(event, list | tuple) else [event]
         if not events:
-            raise InvalidInput("there is no event to append")
-        for one in events:
-            if not isinstance(one, Event | dict):
-                raise InvalidType(f"an event must be one of pds.odf, not {type(one).__name__}")
-        given = [one.to_dict() if isinstance(one, Event) else plain(one) for one in events]
-        blocks, _ = self._handle.append(given, self._location.timeout)
-        return Block._of(blocks[-1])  # noqa: SLF001 ours
+            raise InvalidInput("the list of events is empty; append at least one event")
+        for item in events:
+            if not isinstance(item, Event | dict):
+                raise InvalidType(f"an event must be an event of pds.odf or a dict, not {type(item).__name__}")
+        fields = [item.to_dict() if isinstance(item, Event) else to_plain(item) for item in events]
+        blocks, _ = self._handle.append(fields, self._location.timeout)
+        return Block._from_handle(blocks[-1])  # noqa: SLF001 a class of this package
 
     def set_schema(self, schema: pa.Schema, *, raw_arrow: bool = False) -> Block:
-        """Say what the columns of the data that follows are.
+        """Set the schema of the data that follows, with a `SetDataSchema` event.
 
         Args:
-            schema: The columns; system columns that are missing are put in front.
-            raw_arrow: In Arrow's own flatbuffer (RFC-010), for readers that know no other, and not in
-                logical types (RFC-016). It may say anything: nothing is compared with what was before, and
-                what rows are there may not be readable with it.
+            schema: The schema. Missing system columns are added before the others.
+            raw_arrow: Whether to store an Arrow flatbuffer (RFC-010), for readers that need it, instead of logical
+                types (RFC-016). Such a schema is not compared with the schema before, so existing rows may not be
+                readable with it.
+
+        Returns:
+            The new block.
 
         Raises:
-            InvalidAppend: It removes, renames or retypes a column, or adds one that may not be null.
-            InvalidInput: A column has a type that there is no logical type for.
+            InvalidAppend: The schema removes, renames or retypes a column, or adds a column that is not nullable.
+            InvalidInput: A column has a type without a logical type.
+            InvalidType: The schema is not a `pyarrow.Schema`.
+            CommitConflict, CommitStateUnknown: As for `append`.
         """
         if not isinstance(schema, pa.Schema):
             raise InvalidType(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
@@ -247,42 +273,48 @@ class Dataset:
         watermark: datetime | str | None = None,
         source_state: dict[str, str] | None = None,
     ) -> IngestResult:
-        """Append rows: one slice of data and the block that tells of it.
+        """Append rows: one slice of data, and the block that references it.
 
-        The first rows say what the columns are: a `SetDataSchema` is appended just before, and the head is
-        moved once. The system columns come in front: the row's number, its operation, when it was written
-        and when it happened. Rows that retract (1) or correct (2, then 3) have a column that is called as
-        the operation is, `op`; all others append. If another writer comes first, rows are numbered anew.
+        The first rows define the schema: a `SetDataSchema` is appended before the block of the rows, in the same
+        commit. The system columns come first: offset, operation, system time and event time of the row. A column with
+        the name of the operation column, `op`, marks rows that retract (1) or correct (2, followed by 3) earlier rows;
+        all other rows append. If another writer commits first, the rows get new offsets.
 
         Args:
-            data: A table or a stream of batches.
-            event_time: The column that says when a row happened, a timestamp or a date; it becomes the
-                dataset's event time, to the millisecond in UTC, under the name that the vocabulary has for
-                it. None is the column that is called so; without one, and where it is null, the time of
-                writing.
-            watermark: No rows that happened before it are expected any more. None is the latest event time.
-            source_state: What the source goes on from: `sourceName`, `kind` and `value`.
+            data: Any object with `__arrow_c_stream__`.
+            event_time: The name of a column of timestamps or dates with the event times of the rows. The dataset
+                stores them in milliseconds in UTC, in the event time column of its vocabulary. Defaults to the column
+                with that name. Without such a column, and for nulls, the event time is the time of writing.
+            watermark: The event time before which no more rows are expected: a datetime or RFC 3339 text. Defaults to
+                the latest event time.
+            source_state: The position from which the source continues: `sourceName`, `kind` and `value`.
+
+        Returns:
+            The appended blocks and the slice.
 
         Raises:
-            InvalidInput: A column is not in the schema, has a type whose values could be lost or whose rows
-                cannot be hashed; an operation is none; a correction is not a pair.
-            InvalidAppend: A rule of the chain, such as a watermark that goes back.
-            CommitConflict: Other writers came first until the timeout.
-            CommitStateUnknown: The store did not answer; `commit_id` is the block's hash.
+            InvalidInput: A column is not in the schema, or has a type whose values could be lost or whose rows cannot
+                be hashed; an operation code is unknown; a correction is not a pair of rows.
+            InvalidType: An argument has an invalid type.
+            InvalidAppend: An event violates a rule of the chain, for example with a watermark that goes back.
+            CommitConflict: Other writers came first until the timeout. Nothing was appended.
+            CommitStateUnknown: The store did not confirm the append. The attribute `commit_id` is the hash of the
+                block.
+            TransactionExpired: The write took longer than a day. Nothing was appended.
         """
         stream = arrow_stream(data)
         if event_time is not None:
             require_text("event_time", event_time)
-        given = None if watermark is None else rfc3339(watermark)
+        watermark_text = None if watermark is None else format_rfc3339(watermark)
         location = self._location
-        blocks, attempts, slice_ = self._handle.ingest(
-            stream, event_time, given, source_state, location.options, location.timeout
+        handles, attempts, slice_ = self._handle.ingest(
+            stream, event_time, watermark_text, source_state, location.options, location.timeout
         )
-        appended = [Block._of(found) for found in blocks]  # noqa: SLF001 ours
+        blocks = [Block._from_handle(handle) for handle in handles]  # noqa: SLF001 a class of this package
         if slice_ is None:
-            return IngestResult(appended, 0, None, None, 0, None, None, attempts)
+            return IngestResult(blocks, 0, None, None, 0, None, None, attempts)
         first, last, size, logical, physical = slice_
-        return IngestResult(appended, last - first + 1, first, last, size, logical, physical, attempts)
+        return IngestResult(blocks, last - first + 1, first, last, size, logical, physical, attempts)
 
     def scan(
         self,
@@ -291,94 +323,100 @@ class Dataset:
         where: Where | None = None,
         as_of: At | None = None,
     ) -> Scan:
-        """The rows as they were appended; `.to_ledger()` applies retractions and corrections.
+        """Return a scan of the rows as they were appended; `.to_ledger()` applies retractions and corrections.
 
         Args:
-            columns: Names of columns, in the order wanted. None is all.
-            where: Only rows for which this holds: SQL, or a `pyarrow.compute.Expression`; as for
-                `Table.scan`.
-            as_of: As the chain was at a block (its hash) or at a time. None is now.
+            columns: The names of the columns, in the order of the result. Defaults to all columns.
+            where: A filter: SQL, or a `pyarrow.compute.Expression`, as for `Table.scan`. Defaults to all rows.
+            as_of: A block, the hash of a block, or a time with a time zone. Defaults to the newest block.
 
         Raises:
-            NotFound: There is no schema yet, or the chain began later.
-            InvalidInput: There is no such column, or the filter cannot be used.
+            NotFound: The dataset has no schema at this position, or begins after this time.
+            VersionExpired: A vacuum removed the blocks of this time.
+            InvalidInput: A column does not exist, or an argument is not valid.
+            InvalidType: An argument has an invalid type.
         """
-        # One block for all that is asked later: the head may move on.
-        block = self._handle.facts(*_place_of(as_of))[0]
+        # The scan stays at this block when the head moves.
+        block = self._handle.facts(*_resolve_position(as_of))[0]
         handle = self._handle.snapshot(block, None)
-        names = column_names(columns)
+        names = check_column_names(columns)
         for name in names or []:
             if handle.schema.get_field_index(name) < 0:
-                raise InvalidInput(f"no column {name!r}; there are {handle.schema.names}")
-        meant = None if where is None else predicate_of(where, handle.schema)
-        if meant is not None:
-            handle.check_filter(meant)
-        return Scan(self._handle, block, handle, names, meant)
+                raise InvalidInput(f"unknown column {name!r}; the dataset has the columns {handle.schema.names}")
+        predicate = None if where is None else to_predicate(where, handle.schema)
+        if predicate is not None:
+            handle.check_filter(predicate)
+        return Scan(self._handle, block, handle, names, predicate)
 
     def verify(self, *, data: bool = True, at: str | Multihash | Block | None = None) -> VerifyResult:
-        """Read everything anew and check it.
+        """Read all blocks and slices again, and verify them.
 
-        Links, numbers, times and all rules of the chain; with `data`, the physical hash of every slice and
-        checkpoint and the logical hash of every slice's rows.
+        The verification checks links, numbers, times and all rules of the chain. With `data`, it also checks the
+        physical hashes of all slices and checkpoints, and the logical hashes of the rows of all slices.
 
         Args:
-            data: Read the data too, and not the blocks alone.
-            at: Only what leads to this block. None is the head.
+            data: Whether to read the data too. Defaults to True.
+            at: The block, or its hash, at which the verification begins. Defaults to the head.
 
         Raises:
-            InvalidType: An argument has a type that cannot be used.
-            VerificationFailed: Something is not what was written; its `problems` tell the objects.
+            InvalidType: An argument has an invalid type.
+            VerificationFailed: The chain or its data is corrupted. The attribute `problems` lists the objects.
         """
         if isinstance(at, datetime):
-            raise InvalidType("verify takes a block, not a time")
+            raise InvalidType("at must be a block or the hash of a block, not a time")
         if not isinstance(data, bool):
             raise InvalidType(f"data must be True or False, not {data!r}")
-        blocks, slices, rows, problems = self._handle.verify(_place_of(at)[0], data)
+        blocks, slices, rows, problems = self._handle.verify(_resolve_position(at)[0], data)
         if problems:
-            shown = "; ".join(f"{path}: {message}" for path, message in problems[:3])
-            more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""  # noqa: PLR2004 as shown
-            raise VerificationFailed(f"the dataset is not what was written: {shown}{more}", problems=problems)
+            first = "; ".join(f"{path}: {message}" for path, message in problems[:_MAX_PROBLEMS])
+            rest = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
+            raise VerificationFailed(f"the verification found problems: {first}{rest}", problems=problems)
         return VerifyResult(blocks, slices, rows)
 
     def compact(self, *, target_bytes: int = _TARGET_BYTES) -> CompactResult | None:
-        """Merge small slices of rows that follow each other.
+        """Merge small slices of consecutive rows.
 
-        Rows, their numbers and times stay as they are; the hashes of the old slices are checked while they
-        are read. The blocks from the first merged slice on are made anew, and the head is moved to them.
-        Nothing is removed before a `vacuum`: the chain as it was leads from `before` of the result, which
-        `verify(at=…)` and `scan(as_of=…)` take, and which the merged blocks name.
+        Rows, offsets and times are unchanged. The hashes of the old slices are verified while they are read. The
+        blocks from the first merged slice on are rewritten, and the head is moved to the new blocks. The old blocks
+        and slices stay until a `vacuum`: the old chain is reachable from the hash `before` of the result, which
+        `verify(at=…)` and `scan(as_of=…)` accept, and which the merged blocks record.
 
         Args:
-            target_bytes: About so large is a slice at most.
+            target_bytes: The approximate maximum size of a slice, in bytes. Defaults to 512 MiB.
 
         Returns:
-            What was done; None if there was nothing to merge.
+            The result, or None if there was nothing to merge.
 
         Raises:
-            PartCorrupted: A slice is not what was written.
-            FormatNotSupported: An event of a later release stands behind a slice.
+            InvalidInput: `target_bytes` is not a positive integer.
+            PartCorrupted: A slice is corrupted.
+            FormatNotSupported: An event of a later release of the specification comes after a slice.
             CommitConflict: Other writers came first until the timeout.
-            CommitStateUnknown: The store did not answer; `commit_id` is the new head, if it was moved.
+            CommitStateUnknown: The store did not confirm the commit. The attribute `commit_id` is the new head.
         """
         if type(target_bytes) is not int or target_bytes < 1:
-            raise InvalidInput(f"target_bytes must be a positive whole number, not {target_bytes!r}")
-        done = self._handle.compact(target_bytes, self._location.options, self._location.timeout)
-        return None if done is None else CompactResult(*done)
+            raise InvalidInput(f"target_bytes must be a positive integer, not {target_bytes!r}")
+        result = self._handle.compact(target_bytes, self._location.options, self._location.timeout)
+        return None if result is None else CompactResult(*result)
 
     def vacuum(self, older_than: timedelta = _RETENTION, *, dry_run: bool = False) -> VacuumResult:
-        """Remove blocks, slices and checkpoints that no reference leads to.
+        """Remove blocks, slices and checkpoints that are not reachable from a reference.
 
-        They are of writes that failed or were interrupted, and of the chain as it was before a compaction,
-        as soon as that is older than `older_than` too: `as_of` a time before it then raises VersionExpired.
-        Writes may be under way: one that takes longer than a day raises TransactionExpired and appends nothing.
+        Such objects belong to writes that failed, or to the chain before a compaction that is older than `older_than`
+        too. A scan `as_of` a time before that compaction then raises VersionExpired. Concurrent writes are safe: a
+        write that takes longer than a day raises TransactionExpired and appends nothing.
 
         Args:
-            older_than: By the store's clock; at least 2 days.
-            dry_run: Only say what would be removed.
+            older_than: The minimum age of removed objects, by the clock of the store; at least 2 days. Defaults to 7
+                days.
+            dry_run: Whether to list the objects and remove nothing.
 
         Raises:
-            BlockCorrupted: A block is missing or not what was written; nothing is removed.
-            FormatNotSupported: A block of a later release may name files; nothing is removed.
+            InvalidInput: `older_than` is less than 2 days.
+            InvalidType: `older_than` is not a timedelta.
+            BlockCorrupted: A block is missing or corrupted. Nothing is removed.
+            FormatNotSupported: A block of a later release of the specification may reference files. Nothing is
+                removed.
         """
         if not isinstance(older_than, timedelta):
             raise InvalidType(f"older_than must be a timedelta, not {type(older_than).__name__}")

@@ -1,7 +1,7 @@
-"""The events of a chain.
+"""The events of a metadata chain.
 
-Fields are named as in the specification, in snake case; what is nested in them is a dict in the
-specification's own spelling, such as `{"kind": "Sql", "engine": "datafusion", "queries": […]}`.
+Fields have the names of the specification, in snake case. Nested values are dicts in the spelling of the
+specification, such as `{"kind": "Sql", "engine": "datafusion", "queries": […]}`.
 """
 
 from __future__ import annotations
@@ -21,40 +21,49 @@ if TYPE_CHECKING:
 Fields = dict[str, Any]
 
 
-def rfc3339(moment: datetime | str) -> str:
-    """A moment as text; one without a zone is refused."""
-    if isinstance(moment, str):
-        return moment
-    if not isinstance(moment, datetime):
-        raise InvalidType(f"a time must be a datetime, not {type(moment).__name__}")
-    if moment.tzinfo is None:
-        raise InvalidInput(f"{moment!r} has no time zone; datetime.now(UTC) has one")
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+def format_rfc3339(time: datetime | str) -> str:
+    """Return a time as RFC 3339 text in UTC. Text is returned unchanged.
+
+    Raises:
+        InvalidInput: The datetime has no time zone.
+        InvalidType: The time is neither a datetime nor text.
+    """
+    if isinstance(time, str):
+        return time
+    if not isinstance(time, datetime):
+        raise InvalidType(f"a time must be a datetime or RFC 3339 text, not {type(time).__name__}")
+    if time.tzinfo is None:
+        raise InvalidInput(f"{time!r} has no time zone; datetime.now(UTC) has one")
+    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _camel(name: str) -> str:
+def _to_camel_case(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
 
-def plain(value: Any) -> Any:  # noqa: ANN401 what JSON is of
-    """A value as it can be written down."""
+def to_plain(value: Any) -> Any:  # noqa: ANN401 any JSON value
+    """Return a value of an event as plain JSON values: times, hashes and identities become text.
+
+    Raises:
+        InvalidType: An event cannot contain a value of this type.
+    """
     if isinstance(value, datetime):
-        return rfc3339(value)
+        return format_rfc3339(value)
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_plain(item) for item in value]
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: to_plain(item) for key, item in value.items()}
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, Multihash | Identity):
         return str(value)
-    raise InvalidType(f"{type(value).__name__} cannot be in an event")
+    raise InvalidType(f"an event cannot contain a value of type {type(value).__name__}")
 
 
 @dataclass(frozen=True)
 class Event:
-    """An event of a chain. This is the base of those that the specification names."""
+    """The base class of events. The classes derived from it are the events of the specification."""
 
     kinds: ClassVar[dict[str, type[Event]]] = {}
 
@@ -63,31 +72,40 @@ class Event:
 
     @property
     def kind(self) -> str:
-        """Its name in the specification."""
+        """The name of the event in the specification."""
         return type(self).__name__
 
     def to_dict(self) -> Fields:
-        """The event in the specification's spelling; what is None is left out."""
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        fields = {_camel(name): plain(value) for name, value in given.items() if value is not None}
+        """Return the event in the spelling of the specification, without fields that are None.
+
+        Raises:
+            InvalidInput: A datetime has no time zone.
+            InvalidType: An event cannot contain a value of this type.
+        """
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields = {_to_camel_case(name): to_plain(value) for name, value in values.items() if value is not None}
         return {"kind": self.kind, **fields}
 
     @staticmethod
     def of(fields: Fields) -> Event:
-        """The event that a mapping in the specification's spelling is."""
-        kind = Event.kinds.get(fields.get("kind", ""), UnknownEvent)
-        if kind is UnknownEvent:
+        """Return the event for a dict in the spelling of the specification.
+
+        Raises:
+            InvalidInput: The event has no field of this name.
+        """
+        event_class = Event.kinds.get(fields.get("kind", ""), UnknownEvent)
+        if event_class is UnknownEvent:
             return UnknownEvent(dict(fields))
-        names = {_camel(field.name): field.name for field in dataclasses.fields(kind)}
+        names = {_to_camel_case(field.name): field.name for field in dataclasses.fields(event_class)}
         for key in fields:
             if key != "kind" and key not in names:
-                raise InvalidInput(f"{kind.__name__} has no field {key!r}; there are {sorted(names)}")
-        return kind(**{names[key]: value for key, value in fields.items() if key != "kind"})
+                raise InvalidInput(f"unknown field {key!r}; {event_class.__name__} has the fields {sorted(names)}")
+        return event_class(**{names[key]: value for key, value in fields.items() if key != "kind"})
 
 
 @dataclass(frozen=True)
 class Seed(Event):
-    """The first event: which dataset it is, and whether it is a `Root` or a `Derivative`."""
+    """The first event: the identity of the dataset, and its kind, `Root` or `Derivative`."""
 
     dataset_id: str
     dataset_kind: str = "Root"
@@ -95,37 +113,37 @@ class Seed(Event):
 
 @dataclass(frozen=True)
 class SetDataSchema(Event):
-    """The columns of the data that follows: logical types, or base64 of Arrow's own flatbuffer."""
+    """The schema of the data that follows, as logical types or as an Arrow flatbuffer in base64."""
 
     schema: Fields | None = None
     raw_arrow_schema: str | None = None
 
     @classmethod
     def of_arrow(cls, schema: pa.Schema, *, raw_arrow: bool = False) -> Self:
-        """The event of an Arrow schema, which has the system columns already.
+        """Return the event for an Arrow schema.
 
         Args:
-            schema: All columns.
-            raw_arrow: In Arrow's own flatbuffer (RFC-010) and not in logical types (RFC-016).
+            schema: The schema, including the system columns.
+            raw_arrow: Whether to store an Arrow flatbuffer (RFC-010) instead of logical types (RFC-016).
 
         Raises:
-            InvalidInput: A column has no logical type.
+            InvalidInput: A column has a type without a logical type.
         """
         fields = _pds.schema_event(schema, None, raw_arrow)
         return cls(fields.get("schema"), fields.get("rawArrowSchema"))
 
     def to_arrow(self) -> pa.Schema:
-        """The Arrow schema.
+        """Return the Arrow schema of the event.
 
         Raises:
-            InvalidInput: It cannot be read.
+            InvalidInput: The event has no valid schema.
         """
         return _pds.event_schema(self.to_dict())
 
 
 @dataclass(frozen=True)
 class AddData(Event):
-    """Rows, or progress without rows, of a root dataset."""
+    """New rows of a root dataset, or progress of its source without rows."""
 
     prev_checkpoint: str | None = None
     prev_offset: int | None = None
@@ -138,7 +156,7 @@ class AddData(Event):
 
 @dataclass(frozen=True)
 class ExecuteTransform(Event):
-    """Rows, or progress without rows, of a derivative dataset."""
+    """New rows of a derivative dataset, or progress of its transform without rows."""
 
     query_inputs: list[Fields]
     prev_checkpoint: str | None = None
@@ -150,7 +168,7 @@ class ExecuteTransform(Event):
 
 @dataclass(frozen=True)
 class SetVocab(Event):
-    """Other names of the system columns."""
+    """The names of the system columns."""
 
     offset_column: str | None = None
     operation_type_column: str | None = None
@@ -160,7 +178,7 @@ class SetVocab(Event):
 
 @dataclass(frozen=True)
 class SetInfo(Event):
-    """What the dataset is about."""
+    """A description of the dataset and keywords."""
 
     description: str | None = None
     keywords: list[str] | None = None
@@ -168,7 +186,7 @@ class SetInfo(Event):
 
 @dataclass(frozen=True)
 class SetLicense(Event):
-    """Under what licence the data may be used."""
+    """The license of the data."""
 
     short_name: str
     name: str
@@ -178,14 +196,14 @@ class SetLicense(Event):
 
 @dataclass(frozen=True)
 class SetAttachments(Event):
-    """Texts that belong to the dataset: `{"kind": "Embedded", "items": [{"path": …, "content": …}]}`."""
+    """Text files that are attached to the dataset: `{"kind": "Embedded", "items": [{"path": …, "content": …}]}`."""
 
     attachments: Fields
 
 
 @dataclass(frozen=True)
 class SetTransform(Event):
-    """How a derivative dataset is made of others."""
+    """The transform that computes a derivative dataset from its inputs."""
 
     inputs: list[Fields]
     transform: Fields
@@ -193,7 +211,7 @@ class SetTransform(Event):
 
 @dataclass(frozen=True)
 class SetPollingSource(Event):
-    """Where a root dataset fetches its data."""
+    """The source that a root dataset polls for data."""
 
     fetch: Fields
     read: Fields
@@ -204,7 +222,7 @@ class SetPollingSource(Event):
 
 @dataclass(frozen=True)
 class AddPushSource(Event):
-    """How data that is pushed into a root dataset is read."""
+    """A source that pushes data into a root dataset."""
 
     source_name: str
     read: Fields
@@ -214,27 +232,27 @@ class AddPushSource(Event):
 
 @dataclass(frozen=True)
 class DisablePushSource(Event):
-    """A push source is used no more."""
+    """The end of a push source."""
 
     source_name: str
 
 
 @dataclass(frozen=True)
 class DisablePollingSource(Event):
-    """The polling source is used no more."""
+    """The end of the polling source."""
 
 
 @dataclass(frozen=True)
 class UnknownEvent(Event):
-    """An event of a later release: kept with its block, unchanged."""
+    """An event of a later release of the specification. Its block keeps it unchanged."""
 
     fields: Fields
 
     @property
     def kind(self) -> str:
-        """`Unknown`."""
+        """The text `Unknown`."""
         return "Unknown"
 
     def to_dict(self) -> Fields:
-        """The event's number as `tag`, and the block's bytes in base64 as `manifest`."""
+        """Return the number of the event as `tag`, and the bytes of the block in base64 as `manifest`."""
         return dict(self.fields)

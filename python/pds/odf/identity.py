@@ -1,4 +1,4 @@
-"""Hashes that say how they were made, and identities of datasets."""
+"""Multihashes, and identities of datasets."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from pds.arguments import require_text
 
 @dataclass(frozen=True)
 class Multihash:
-    """A hash with its code, as text in any of the bases that are in use.
+    """A hash with the code of its algorithm.
 
     Args:
-        value: Multibase text: base 16 (`f…`), base 58 of Bitcoin (`z…`) or base 64 for URLs (`u…`). It is
-            kept in base 16.
+        value: The text of the multihash in base 16 (`f…`), base 58 of Bitcoin (`z…`) or base 64 for URLs (`u…`). The
+            attribute has the text in base 16.
 
     Raises:
-        InvalidInput: It is no multihash.
+        InvalidInput: The text is not a multihash.
+        InvalidType: The value is not a string.
     """
 
     value: str
@@ -28,21 +29,21 @@ class Multihash:
 
     @classmethod
     def sha3_256(cls, data: bytes) -> Self:
-        """The SHA3-256 of some bytes."""
+        """Return the SHA3-256 of bytes as a multihash."""
         return cls(_pds.sha3_256(data))
 
     @property
     def code(self) -> int:
-        """The multicodec: 0x16 is SHA3-256, 0x300016 is arrow0-sha3-256."""
+        """The multicodec of the algorithm: 0x16 for SHA3-256, 0x300016 for arrow0-sha3-256."""
         return _pds.parse_multihash(self.value)[0]
 
     @property
     def digest(self) -> bytes:
-        """The hash alone."""
+        """The hash without the code."""
         return _pds.parse_multihash(self.value)[1]
 
     def to_base58(self) -> str:
-        """The text in base 58, as older tools have it."""
+        """Return the text in base 58, which older tools use."""
         return _pds.parse_multihash(self.value)[3]
 
     def __str__(self) -> str:
@@ -51,15 +52,16 @@ class Multihash:
 
 @dataclass(frozen=True)
 class Identity:
-    """Which dataset it is: an ed25519 public key.
+    """The identity of a dataset: an ed25519 public key.
 
     Args:
-        id: `did:odf:…`, in any base; it is kept in base 16.
-        private_key: The key's other half, PKCS#8. Who has it can prove that the dataset is theirs; a chain
-            does not hold it.
+        id: The text `did:odf:…`, in any base. The attribute has the text in base 16.
+        private_key: The private key, in PKCS#8. It proves the ownership of the dataset, and is not stored in the
+            chain. Defaults to an identity without a private key.
 
     Raises:
-        InvalidInput: It is no identity of a dataset.
+        InvalidInput: The text is not the identity of a dataset.
+        InvalidType: `id` is not a string.
     """
 
     id: str
@@ -70,11 +72,11 @@ class Identity:
 
     @classmethod
     def generate(cls) -> Self:
-        """A new key pair."""
+        """Generate a key pair and return its identity with the private key."""
         return cls(*_pds.new_identity())
 
     def to_did_key(self) -> str:
-        """The same key as `did:key:…`."""
+        """Return the public key as `did:key:…`."""
         return _pds.parse_dataset_id(self.id)[1]
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What operations on a chain tell."""
+"""The results of operations on Open Data Fabric datasets."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class IngestResult:
-    """Rows that were added.
+    """The result of an ingest.
 
     Attributes:
-        blocks: The blocks that were appended, oldest first; none where there was nothing to say.
-        rows: How many rows.
-        first_offset: The number of the first; None without rows.
-        last_offset: The number of the last; None without rows.
-        bytes: The size of the slice.
-        logical_hash: The hash of its rows; None without rows.
-        physical_hash: The hash of its bytes, which is its name; None without rows.
-        attempts: How often the head was tried to be moved.
+        blocks: The appended blocks, oldest first; empty if nothing changed.
+        rows: The number of rows in the new slice.
+        first_offset: The offset of the first row; None without rows.
+        last_offset: The offset of the last row; None without rows.
+        bytes: The size of the slice, in bytes.
+        logical_hash: The hash of the rows of the slice; None without rows.
+        physical_hash: The hash of the bytes of the slice, which is its name; None without rows.
+        attempts: The number of attempts to move the head.
     """
 
     blocks: list[Block]
@@ -36,12 +36,12 @@ class IngestResult:
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """A chain that is what was written.
+    """The result of a verification that found no problem.
 
     Attributes:
-        blocks: How many blocks were checked, from the head to the seed.
-        slices: How many slices of data were hashed.
-        rows: Their rows.
+        blocks: The number of verified blocks, from the head to the seed.
+        slices: The number of slices whose data was hashed.
+        rows: The number of rows in these slices.
     """
 
     blocks: int
@@ -51,13 +51,13 @@ class VerifyResult:
 
 @dataclass(frozen=True)
 class CompactResult:
-    """Slices that were merged.
+    """The result of a compaction.
 
     Attributes:
-        before: The head before: the chain as it was leads from there.
-        after: The head after.
-        slices_before: How many slices there were.
-        slices_after: How many there are.
+        before: The hash of the head before the compaction, from which the old chain is reachable.
+        after: The hash of the head after the compaction.
+        slices_before: The number of slices before the compaction.
+        slices_after: The number of slices after the compaction.
     """
 
     before: str
@@ -68,11 +68,11 @@ class CompactResult:
 
 @dataclass(frozen=True)
 class VacuumResult:
-    """What was removed, or would be.
+    """The objects that a vacuum removed, or would remove.
 
     Attributes:
-        files: Paths relative to the dataset.
-        bytes: Their sizes together.
+        files: The paths of the objects, relative to the dataset.
+        bytes: The size of all these objects, in bytes.
     """
 
     files: list[str]

@@ -1,4 +1,4 @@
-"""The rows of a chain."""
+"""Reads of the rows of Open Data Fabric datasets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Scan(TableScan):
-    """The rows of a dataset as they were appended, retractions and corrections among them."""
+    """The rows of a dataset as they were appended, including retractions and corrections."""
 
     def __init__(
         self,
@@ -32,37 +32,36 @@ class Scan(TableScan):
         self._block = block
 
     def to_ledger(self) -> LedgerRows:
-        """The rows that are left when retractions and corrections are applied.
+        """Apply retractions and corrections, and return the remaining rows.
 
-        A retraction and a correct-from take away one row that is equal in event time and in all columns
-        that are not the system's, so what takes it away needs the same event time; a correct-to adds one.
-        Rows keep their order. The operation is left out
-        unless it is asked for. To find the rows, all of the dataset are held in memory.
+        A retraction or a correct-from removes one row that has the same event time and the same values in all columns
+        except the other system columns. A correct-to adds a row. Rows keep their order. The result has the operation
+        column only if it is one of the selected columns. All rows of the dataset are held in memory.
 
         Raises:
-            InvalidInput: Something is retracted that is not there.
+            InvalidInput: A retracted or corrected row does not exist.
         """
         schema, batches = self._chain.ledger(self._block, self._handle, self._columns, self._where)
         return LedgerRows(pa.Table.from_batches(batches, schema))
 
 
 class LedgerRows:
-    """The rows that are left of a dataset, in memory."""
+    """The rows of a dataset after retractions and corrections, in memory."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
 
     def to_pyarrow(self) -> pa.Table:
-        """The rows as a pyarrow Table."""
+        """Return the rows as a pyarrow Table."""
         return self._rows
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas DataFrame."""
+        """Return the rows as a pandas DataFrame."""
         return self._rows.to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
-        """The rows as a polars DataFrame."""
-        import polars as pl  # noqa: PLC0415 only who asks for it needs it
+        """Return the rows as a polars DataFrame."""
+        import polars as pl  # noqa: PLC0415 an optional dependency
 
         return pl.DataFrame(self._rows)
 

@@ -1,23 +1,23 @@
-"""Datasets from and to Spark DataFrames.
+"""Writes and reads of datasets with Spark DataFrames.
 
-``write_dataset`` publishes a DataFrame as one dataset, exactly once whatever happens to tasks
-and executors; ``read_dataset`` is the way back;
-``ingest`` appends a DataFrame to a dataset of the Open Data Fabric. All use the DataFrame API only, so they work in
-classic and in Connect sessions. The wheel must be installed where the executors run.
+``write_dataset`` publishes a DataFrame as one dataset, exactly once, even if tasks or executors fail.
+``read_dataset`` reads a dataset as a DataFrame. ``ingest`` appends a DataFrame to a dataset of the Open Data Fabric.
+All use only the DataFrame API, so they work in classic and in Connect sessions. The wheel must be installed on the
+executors.
 
 Example:
     ```python
     import pds.spark
 
     manifest = pds.spark.write_dataset(df, pds.Store("s3://bucket/silver"), "orders")
-    again = pds.spark.read_dataset(spark, pds.Store("s3://bucket/silver"), "orders")
+    orders = pds.spark.read_dataset(spark, pds.Store("s3://bucket/silver"), "orders")
     ```
 
-A function of your own in ``mapInArrow`` can call ``pds.ParquetDatasetStore`` as well, for
-example to write one dataset for each value of a column.
+A function for ``mapInArrow`` can call ``pds.ParquetDatasetStore`` too, for example to write one dataset for each value
+of a column.
 
-It refuses streaming DataFrames (write each batch of ``foreachBatch``), stores that live in one
-process, and types that Parquet cannot hold.
+Not supported are streaming DataFrames (write each batch of ``foreachBatch``), stores in the memory of one process, and
+types that Parquet cannot store.
 """
 
 from __future__ import annotations

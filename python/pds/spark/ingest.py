@@ -1,7 +1,7 @@
-"""A DataFrame into a dataset of the Open Data Fabric, as one slice.
+"""Appends a DataFrame to a dataset of the Open Data Fabric, as one slice.
 
-The tasks write a dataset of parts, exactly once whatever happens to them; the driver then streams the
-parts, in the order of the partitions, into the slice, numbers and hashes the rows, and moves the head.
+The tasks write a temporary dataset of parts, exactly once even if tasks fail. The driver then streams the parts, in
+the order of the partitions, into the slice, assigns offsets, hashes the rows, and moves the head.
 """
 
 from __future__ import annotations
@@ -32,30 +32,33 @@ def ingest(
     watermark: dt.datetime | str | None = None,
     source_state: dict[str, str] | None = None,
 ) -> IngestResult:
-    """Append a DataFrame's rows to a dataset, as `Dataset.ingest` does with a table.
+    """Append the rows of a DataFrame to a dataset, as `Dataset.ingest` does for a table.
 
-    The plan runs once. Memory of the driver is bounded; rows are written twice, once by the tasks and once,
-    numbered and hashed, by the driver. What the tasks write is removed whatever happens.
+    The plan runs once. The memory of the driver is bounded. Rows are written twice: by the tasks to temporary files,
+    and by the driver, with offsets and hashes, to the slice. The temporary files are removed at the end, also after
+    an error.
 
     Args:
-        df: What to append; a batch DataFrame, of a classic or a Connect session.
-        dataset: Where to; executors must reach its store too.
+        df: A batch DataFrame of a classic or a Connect session.
+        dataset: The dataset. The executors must be able to reach its store.
         event_time: As for `Dataset.ingest`.
         watermark: As for `Dataset.ingest`.
         source_state: As for `Dataset.ingest`.
 
+    Returns:
+        The appended blocks and the slice.
+
     Raises:
-        InvalidInput: As for `write_dataset` and `Dataset.ingest`.
-        InvalidAppend: A rule of the chain.
-        CommitConflict: Other writers came first until the dataset's timeout.
-        pyspark.errors.PySparkException: The job failed. The dataset is as it was.
+        InvalidInput, InvalidType: As for `write_dataset` and `Dataset.ingest`.
+        InvalidAppend, CommitConflict, CommitStateUnknown, TransactionExpired: As for `Dataset.ingest`.
+        pyspark.errors.PySparkException: The job failed. The dataset is unchanged.
     """
-    parts = ParquetDatasetStore(dataset.store)
+    datasets = ParquetDatasetStore(dataset.store)
     key = f"{dataset.path}/_ingest-{uuid.uuid4().hex}"
     try:
         write_dataset(df, dataset.store, key)
-        rows = parts.scan_dataset(key)
+        rows = datasets.scan_dataset(key)
         return dataset.ingest(rows, event_time=event_time, watermark=watermark, source_state=source_state)
     finally:
         with contextlib.suppress(RemoteStoreError):
-            parts.delete_dataset(key)
+            datasets.delete_dataset(key)

@@ -1,8 +1,8 @@
-"""A dataset as a DataFrame: every task opens its own parts.
+"""Reads a dataset as a DataFrame: every task opens its own parts.
 
-The driver reads the manifest and the footers of the parts, no data, and tells the tasks which parts
-they have to find. The DataFrame is of the dataset as it was when this function ran: if it is
-replaced, an action on the DataFrame fails and says so, it never returns a mixture.
+The driver reads the manifest and the footers of the parts, and assigns parts to tasks. The DataFrame has the dataset
+that existed when `read_dataset` ran. If the dataset is replaced, an action on the DataFrame fails and never returns
+rows of two datasets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read_dataset"]
 
-# Enough tasks to spread a dataset over a cluster, none so small that starting it costs more.
+# A dataset has about this many tasks, unless they would be so small that their start costs more than the read.
 _TASKS: Final = 128
 _MIN_TASK_BYTES: Final = 16 << 20
 _MAX_TASK_BYTES: Final = 128 << 20
@@ -39,51 +39,51 @@ def read_dataset(
 ) -> DataFrame:
     """Read the dataset at ``key`` as a DataFrame.
 
-    Rows come in the order of the dataset. What ``pds.spark`` wrote comes back with Spark's own
-    types; other datasets with the types that hold every value of theirs.
+    Rows are in the order of the dataset. A dataset that ``pds.spark`` wrote is read with its Spark types. Any other
+    dataset is read with Spark types that hold all values of its Arrow types.
 
     Args:
         spark: A classic or a Connect session.
-        store: Where from; executors must reach it too. It travels to them with its options,
-            credentials that were passed in among them.
+        store: The store. The executors must be able to reach it. Its options, including credentials that were
+            passed, are sent to the executors.
         key: The key of the dataset.
-        columns: Only these are fetched, in this order. Name them here rather than in a
-            ``select``: Spark does not tell its sources what a query leaves out.
+        columns: The names of the columns to fetch, in the order of the result. Name them here and not in a
+            ``select``, because Spark does not push a ``select`` down to this source. Defaults to all columns.
 
     Returns:
-        A DataFrame that reads the dataset anew with every action.
+        A DataFrame. Every action reads the dataset again.
 
     Raises:
-        NotFound: There is no dataset.
-        DatasetIncomplete: The dataset lacks its marker or a part.
-        ManifestCorrupted: The manifest cannot be used.
-        InvalidInput: No such column, or the store cannot be sent to the executors.
-        InvalidType: Columns of types that Spark does not have, by name.
+        NotFound: The dataset does not exist.
+        DatasetIncomplete: The marker ``_SUCCESS`` or a part is missing.
+        ManifestCorrupted: The manifest is not valid.
+        InvalidInput: A column does not exist, or the store cannot be sent to the executors.
+        InvalidType: Columns have types that Spark does not have. The message names all of them.
     """
     datasets = ParquetDatasetStore(store)
     require_shippable(datasets)
     manifest = datasets.read_manifest(key)
     part_index = datasets.index_parts(key, manifest)
     names = None if columns is None else tuple(columns)
-    first = datasets.read_part(key, manifest, 0, names, part_index=part_index)
-    schema = frame_schema(first.schema)
-    tasks = _tasks(part_index.sizes)
+    first_part = datasets.read_part(key, manifest, 0, names, part_index=part_index)
+    schema = frame_schema(first_part.schema)
+    tasks = _group_parts(part_index.sizes)
     read = ReadParts(datasets, key, manifest, part_index, names, worker_schema(schema), tasks)
     numbers = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
     return numbers.mapInArrow(read, schema)
 
 
-def _tasks(sizes_bytes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Join neighbouring small parts, so that tasks are of about one size."""
-    limit = min(max(sum(sizes_bytes) // _TASKS, _MIN_TASK_BYTES), _MAX_TASK_BYTES)
+def _group_parts(sizes_bytes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Group neighboring parts into tasks of about the same size; a task has the indices of its parts."""
+    limit_bytes = min(max(sum(sizes_bytes) // _TASKS, _MIN_TASK_BYTES), _MAX_TASK_BYTES)
     tasks: list[tuple[int, ...]] = []
-    joined: list[int] = []
-    joined_bytes = 0
-    for part, size in enumerate(sizes_bytes):
-        if joined and joined_bytes + size > limit:
-            tasks.append(tuple(joined))
-            joined, joined_bytes = [], 0
-        joined.append(part)
-        joined_bytes += size
-    tasks.append(tuple(joined))
+    group: list[int] = []
+    group_bytes = 0
+    for part, part_bytes in enumerate(sizes_bytes):
+        if group and group_bytes + part_bytes > limit_bytes:
+            tasks.append(tuple(group))
+            group, group_bytes = [], 0
+        group.append(part)
+        group_bytes += part_bytes
+    tasks.append(tuple(group))
     return tuple(tasks)

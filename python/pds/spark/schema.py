@@ -1,13 +1,12 @@
-"""Between Spark's schemas and Arrow's.
+"""Conversions between the schemas of Spark and Arrow.
 
-Written: Spark's types as pyarrow users expect them (timestamps in UTC whatever the session's
-zone is, ``timestamp_ntz`` without a zone, day-time intervals as durations, times in
-microseconds), and Spark's own description of the columns under the key it has in Spark's
-Parquet files. From that, Spark's reader and ours restore what Parquet cannot say: intervals,
-variants, collations, vectors, comments.
+Writes: Spark types become the Arrow types that pyarrow users expect: timestamps in UTC, whatever the time zone of the
+session; ``timestamp_ntz`` without a time zone; day-time intervals as durations; times in microseconds. The metadata of
+the schema has Spark's own description of the columns, under the key that it has in Parquet files of Spark. From it,
+the readers of Spark and pds restore what Parquet cannot describe: intervals, variants, collations, vectors, comments.
 
-Read: every Arrow type that Spark has a type for, brought to exactly the layout that the JVM
-takes. A type that fits on neither way is refused by the name of its column.
+Reads: every Arrow type that has a Spark type is cast to exactly the layout that the JVM accepts. Errors name the
+columns whose types cannot be converted.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ __all__ = ["conform", "dataset_schema", "frame_schema", "worker_schema"]
 
 _Converted = TypeVar("_Converted")
 
-# Spark's own name for it: ParquetReadSupport.SPARK_METADATA_KEY.
+# The same key as ParquetReadSupport.SPARK_METADATA_KEY of Spark.
 _ROW_METADATA: Final = b"org.apache.spark.sql.parquet.row.metadata"
 _MICROSECOND_DIGITS: Final = 6
 _NANOSECOND_DIGITS: Final = 9
 _MAX_PRECISION: Final = 38
 
-# By name: not every 4.x has every class.
+# By the names of the classes, because not every Spark 4.x has all of them.
 _ARROW_BY_SPARK: Final[dict[str, pa.DataType]] = {
     "BooleanType": pa.bool_(),
     "ByteType": pa.int8(),
@@ -55,13 +54,13 @@ _ARROW_BY_SPARK: Final[dict[str, pa.DataType]] = {
     "VariantType": pa.struct(
         [
             pa.field("value", pa.binary(), nullable=False),
-            # The JVM tells a variant from a struct by this mark.
+            # The JVM recognizes a variant by this metadata.
             pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
         ],
     ),
 }
 
-_HINTS: Final = {
+_SUBSTITUTES: Final = {
     "YearMonthIntervalType": "the number of months",
     "CalendarIntervalType": "months, days and microseconds",
     "GeometryType": "st_asbinary(…)",
@@ -93,74 +92,74 @@ _SPARK_BY_ARROW: Final[tuple[tuple[Callable[[pa.DataType], bool], spark.DataType
     (arrow.is_null, spark.NullType()),
 )
 
-# A description of another class could name any code to be imported or unpickled.
-_USER_TYPES: Final = frozenset(
+# The description of any other class could name code that would be imported or unpickled.
+_TRUSTED_USER_TYPES: Final = frozenset(
     {"pyspark.ml.linalg.MatrixUDT", "pyspark.ml.linalg.VectorUDT"},
 )
 
 
-class _UnfitError(Exception):
-    """A type has no counterpart."""
+class _UnsupportedTypeError(Exception):
+    """A type has no counterpart in the other type system."""
 
 
 def dataset_schema(schema: spark.StructType, *, case_sensitive: bool) -> pa.Schema:
-    """The Arrow schema that a DataFrame of this schema is written with.
+    """Return the Arrow schema with which a DataFrame of this schema is written.
 
     Args:
         schema: The schema of the DataFrame.
-        case_sensitive: Whether two names that differ in case are two columns.
+        case_sensitive: Whether two names that differ only in case are different columns.
 
     Raises:
-        InvalidInput: No columns, or two of the same name.
-        InvalidType: Columns of types that Parquet cannot hold, all of them by name.
+        InvalidInput: The schema has no columns, or two columns with the same name.
+        InvalidType: Columns have types that Parquet cannot store. The message names all of them.
     """
     _check_names(schema.names, case_sensitive=case_sensitive)
-    fields = _each(schema.fields, lambda field: _arrow_field(field, as_written=True))
+    fields = _convert_fields(schema.fields, lambda field: _to_arrow_field(field, for_files=True))
     return pa.schema(fields, metadata={_ROW_METADATA: schema.json().encode()})
 
 
 def frame_schema(schema: pa.Schema) -> spark.StructType:
-    """The schema of the DataFrame that a dataset of this Arrow schema is read as.
+    """Return the schema of the DataFrame for a dataset with this Arrow schema.
 
-    What Spark wrote comes back as it was, where the columns are still those it described.
+    A column that Spark wrote has its original type, if the description in the metadata still fits the column.
 
     Raises:
-        InvalidInput: No columns, or two of the same name.
-        InvalidType: Columns of types that Spark does not have, all of them by name.
+        InvalidInput: The schema has no columns, or two columns with the same name.
+        InvalidType: Columns have types that Spark does not have. The message names all of them.
     """
     _check_names(schema.names, case_sensitive=True)
-    described = _described(schema)
+    described_fields = _read_described_fields(schema)
 
-    def restored(field: pa.Field[Any]) -> spark.StructField:
-        derived = _spark_type(field.type)
-        original = described.get(field.name)
-        if original is None or _as_derived(original.dataType) != derived:
-            return spark.StructField(field.name, derived, field.nullable)
-        # No function returns char(n) or varchar(n): Spark takes strings for them.
-        kind = derived if _has_lengths(original.dataType) else original.dataType
-        return spark.StructField(field.name, kind, field.nullable, original.metadata)
+    def restore_field(field: pa.Field[Any]) -> spark.StructField:
+        derived_type = _to_spark_type(field.type)
+        original = described_fields.get(field.name)
+        if original is None or _derive_from_file(original.dataType) != derived_type:
+            return spark.StructField(field.name, derived_type, field.nullable)
+        # A function cannot return char(n) or varchar(n); Spark uses strings for them.
+        data_type = derived_type if _has_lengths(original.dataType) else original.dataType
+        return spark.StructField(field.name, data_type, field.nullable, original.metadata)
 
-    return spark.StructType(_each(schema, restored))
+    return spark.StructType(_convert_fields(schema, restore_field))
 
 
 def worker_schema(schema: spark.StructType) -> pa.Schema:
-    """The one Arrow layout in which the JVM takes columns of ``schema``."""
-    return pa.schema(_each(schema.fields, lambda field: _arrow_field(field, as_written=False)))
+    """Return the Arrow schema with the layout that the JVM requires for columns of ``schema``."""
+    return pa.schema(_convert_fields(schema.fields, lambda field: _to_arrow_field(field, for_files=False)))
 
 
 def conform(
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
-    """Bring batches to ``schema``, column by column in their order.
+    """Cast batches to ``schema``. Columns are matched by position.
 
-    Buffers are kept where only the description of a column differs.
+    The buffers of a column are not copied if only its description changes.
 
     Raises:
-        InvalidType: By column name, where a value does not fit.
+        InvalidType: A column cannot be cast, or a value is out of range. The message names the column.
     """
     for batch in batches:
-        columns = [_cast(column, to) for column, to in zip(batch.columns, schema, strict=True)]
+        columns = [_cast(column, field) for column, field in zip(batch.columns, schema, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -170,152 +169,152 @@ def _cast(column: pa.Array[Any], field: pa.Field[Any]) -> pa.Array[Any]:
     try:
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        msg = f"column {field.name!r}: {column.type} does not fit {field.type}: {error}"
+        msg = f"column {field.name!r}: cannot cast {column.type} to {field.type}: {error}"
         raise InvalidType(msg) from error
 
 
-def _each(fields: Iterable[Any], convert: Callable[[Any], _Converted]) -> list[_Converted]:
-    """Convert all fields; the error names every one that does not fit."""
-    converted, unfit = [], []
+def _convert_fields(fields: Iterable[Any], convert: Callable[[Any], _Converted]) -> list[_Converted]:
+    """Convert all fields. The error names every field whose type is not supported."""
+    converted, problems = [], []
     for field in fields:
         try:
             converted.append(convert(field))
-        except _UnfitError as error:
-            unfit.append(f"column {field.name!r} {error}")
-    if unfit:
-        raise InvalidType("; ".join(unfit))
+        except _UnsupportedTypeError as error:
+            problems.append(f"column {field.name!r} {error}")
+    if problems:
+        raise InvalidType("; ".join(problems))
     return converted
 
 
 def _check_names(names: Iterable[str], *, case_sensitive: bool) -> None:
-    seen: set[str] = set()
+    unique_names: set[str] = set()
     for name in names:
-        compared = name if case_sensitive else name.lower()
-        if compared in seen:
-            msg = f"column {name!r} is there twice: a dataset needs column names that differ"
+        key = name if case_sensitive else name.lower()
+        if key in unique_names:
+            msg = f"column {name!r} occurs twice; the names of columns must be unique"
             raise InvalidInput(msg)
-        seen.add(compared)
-    if not seen:
-        msg = "there are no columns: a dataset needs at least one"
+        unique_names.add(key)
+    if not unique_names:
+        msg = "the schema has no columns; a dataset needs at least one column"
         raise InvalidInput(msg)
 
 
-def _arrow_field(field: spark.StructField, *, as_written: bool) -> pa.Field[Any]:
-    kind = _arrow_type(field.dataType, as_written=as_written)
-    return pa.field(field.name, kind, nullable=field.nullable)
+def _to_arrow_field(field: spark.StructField, *, for_files: bool) -> pa.Field[Any]:
+    data_type = _to_arrow_type(field.dataType, for_files=for_files)
+    return pa.field(field.name, data_type, nullable=field.nullable)
 
 
-def _arrow_type(kind: spark.DataType, *, as_written: bool) -> pa.DataType:
-    """The counterpart of a Spark type: as it is written, or else as the JVM takes it."""
-    if isinstance(kind, spark.UserDefinedType):
-        return _arrow_type(kind.sqlType(), as_written=as_written)
-    if isinstance(kind, spark.ArrayType):
-        element = _arrow_type(kind.elementType, as_written=as_written)
-        return pa.list_(pa.field("element", element, nullable=kind.containsNull))
-    if isinstance(kind, spark.MapType):
-        key = _arrow_type(kind.keyType, as_written=as_written)
-        item = _arrow_type(kind.valueType, as_written=as_written)
-        value: Any = pa.field("value", item, nullable=kind.valueContainsNull)
+def _to_arrow_type(data_type: spark.DataType, *, for_files: bool) -> pa.DataType:
+    """Return the Arrow type for a Spark type: the type in files, or else the type that the JVM requires."""
+    if isinstance(data_type, spark.UserDefinedType):
+        return _to_arrow_type(data_type.sqlType(), for_files=for_files)
+    if isinstance(data_type, spark.ArrayType):
+        element = _to_arrow_type(data_type.elementType, for_files=for_files)
+        return pa.list_(pa.field("element", element, nullable=data_type.containsNull))
+    if isinstance(data_type, spark.MapType):
+        key = _to_arrow_type(data_type.keyType, for_files=for_files)
+        item = _to_arrow_type(data_type.valueType, for_files=for_files)
+        value: Any = pa.field("value", item, nullable=data_type.valueContainsNull)
         return pa.map_(key, value)
-    if isinstance(kind, spark.StructType):
-        _check_struct(kind)
-        return pa.struct([_arrow_field(field, as_written=as_written) for field in kind])
-    return _arrow_leaf(kind, as_written=as_written)
+    if isinstance(data_type, spark.StructType):
+        _check_struct(data_type)
+        return pa.struct([_to_arrow_field(field, for_files=for_files) for field in data_type])
+    return _to_arrow_leaf(data_type, for_files=for_files)
 
 
-def _arrow_leaf(kind: spark.DataType, *, as_written: bool) -> pa.DataType:
-    if isinstance(kind, spark.DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    name = type(kind).__name__
+def _to_arrow_leaf(data_type: spark.DataType, *, for_files: bool) -> pa.DataType:
+    if isinstance(data_type, spark.DecimalType):
+        return pa.decimal128(data_type.precision, data_type.scale)
+    name = type(data_type).__name__
     if name == "TimeType":
-        # The JVM takes nanoseconds only; in files Spark itself has microseconds.
-        short = as_written and vars(kind)["precision"] <= _MICROSECOND_DIGITS
-        return pa.time64("us") if short else pa.time64("ns")
+        # The JVM requires nanoseconds; files of Spark have microseconds.
+        is_short = for_files and vars(data_type)["precision"] <= _MICROSECOND_DIGITS
+        return pa.time64("us") if is_short else pa.time64("ns")
     if name not in _ARROW_BY_SPARK:
-        hint = f": store {_HINTS[name]} instead" if name in _HINTS else ""
-        msg = f"is or holds {kind.simpleString()}, which cannot be written{hint}"
-        raise _UnfitError(msg)
+        hint = f"; store {_SUBSTITUTES[name]} instead" if name in _SUBSTITUTES else ""
+        msg = f"is or holds {data_type.simpleString()}, which cannot be written{hint}"
+        raise _UnsupportedTypeError(msg)
     return _ARROW_BY_SPARK[name]
 
 
-def _check_struct(kind: spark.StructType) -> None:
+def _check_struct(data_type: spark.StructType) -> None:
     try:
-        _check_names(kind.names, case_sensitive=True)
+        _check_names(data_type.names, case_sensitive=True)
     except InvalidInput as error:
-        msg = f"is or holds {kind.simpleString()}, which cannot be written"
-        raise _UnfitError(msg) from error
+        msg = f"is or holds {data_type.simpleString()}, which cannot be written"
+        raise _UnsupportedTypeError(msg) from error
 
 
-def _spark_type(kind: Any) -> spark.DataType:  # noqa: ANN401 the stubs have no common nested type
-    """The Spark type that holds every value of an Arrow type."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return _spark_type(kind.storage_type)
-    if arrow.is_dictionary(kind):
-        return _spark_type(kind.value_type)
-    if arrow.is_struct(kind):
-        fields = [spark.StructField(f.name, _spark_type(f.type), f.nullable) for f in kind]
+def _to_spark_type(data_type: Any) -> spark.DataType:  # noqa: ANN401 the stubs have no common nested type
+    """Return the Spark type that holds all values of an Arrow type."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _to_spark_type(data_type.storage_type)
+    if arrow.is_dictionary(data_type):
+        return _to_spark_type(data_type.value_type)
+    if arrow.is_struct(data_type):
+        fields = [spark.StructField(field.name, _to_spark_type(field.type), field.nullable) for field in data_type]
         return spark.StructType(fields)
-    if arrow.is_map(kind):
-        value = kind.item_field
-        return spark.MapType(_spark_type(kind.key_type), _spark_type(value.type), value.nullable)
-    # Not list views: pyarrow's cast makes invalid lists of them.
-    if arrow.is_list(kind) or arrow.is_large_list(kind) or arrow.is_fixed_size_list(kind):
-        return spark.ArrayType(_spark_type(kind.value_type), kind.value_field.nullable)
-    return _spark_leaf(kind)
+    if arrow.is_map(data_type):
+        value = data_type.item_field
+        return spark.MapType(_to_spark_type(data_type.key_type), _to_spark_type(value.type), value.nullable)
+    # List views are not supported, because the cast of pyarrow makes invalid lists of them.
+    if arrow.is_list(data_type) or arrow.is_large_list(data_type) or arrow.is_fixed_size_list(data_type):
+        return spark.ArrayType(_to_spark_type(data_type.value_type), data_type.value_field.nullable)
+    return _to_spark_leaf(data_type)
 
 
-def _spark_leaf(kind: Any) -> spark.DataType:  # noqa: ANN401 as above
-    if arrow.is_timestamp(kind):
-        return spark.TimestampNTZType() if kind.tz is None else spark.TimestampType()
-    if arrow.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= _MAX_PRECISION:
-        return spark.DecimalType(kind.precision, kind.scale)
-    if arrow.is_time(kind) and hasattr(spark, "TimeType"):
-        digits = _NANOSECOND_DIGITS if kind.unit == "ns" else _MICROSECOND_DIGITS
+def _to_spark_leaf(data_type: Any) -> spark.DataType:  # noqa: ANN401 as above
+    if arrow.is_timestamp(data_type):
+        return spark.TimestampNTZType() if data_type.tz is None else spark.TimestampType()
+    if arrow.is_decimal(data_type) and 0 <= data_type.scale <= data_type.precision <= _MAX_PRECISION:
+        return spark.DecimalType(data_type.precision, data_type.scale)
+    if arrow.is_time(data_type) and hasattr(spark, "TimeType"):
+        digits = _NANOSECOND_DIGITS if data_type.unit == "ns" else _MICROSECOND_DIGITS
         return spark.TimeType(digits)
-    for is_kind, spark_type in _SPARK_BY_ARROW:
-        if is_kind(kind):
+    for matches, spark_type in _SPARK_BY_ARROW:
+        if matches(data_type):
             return spark_type
-    msg = f"is or holds {kind}, which Spark has no type for"
-    raise _UnfitError(msg)
+    msg = f"is or holds {data_type}, for which Spark has no type"
+    raise _UnsupportedTypeError(msg)
 
 
-def _described(schema: pa.Schema) -> dict[str, spark.StructField]:
-    """Spark's own description of the columns, where the dataset has one."""
+def _read_described_fields(schema: pa.Schema) -> dict[str, spark.StructField]:
+    """Return the columns as the metadata describes them, by name; empty without a valid description."""
     text = (schema.metadata or {}).get(_ROW_METADATA)
     if text is None:
         return {}
     try:
-        described = spark.StructType.fromJson(_harmless(json.loads(text)))
-    except Exception:  # noqa: BLE001 anything may have been written there; types are derived then
+        struct_type = spark.StructType.fromJson(_replace_user_types(json.loads(text)))
+    except Exception:  # noqa: BLE001 other writers may write anything there; the types are then derived
         return {}
-    return {field.name: field for field in described}
+    return {field.name: field for field in struct_type}
 
 
-def _harmless(description: Any) -> Any:  # noqa: ANN401 JSON
-    """Replace user-defined types by what they are stored as: they would bring code with them."""
+def _replace_user_types(description: Any) -> Any:  # noqa: ANN401 JSON
+    """Replace user-defined types by their storage types: they could load code."""
     if isinstance(description, list):
-        return [_harmless(item) for item in description]
+        return [_replace_user_types(item) for item in description]
     if not isinstance(description, dict):
         return description
-    known = description.get("pyClass") in _USER_TYPES and "serializedClass" not in description
-    if description.get("type") == "udt" and not known:
-        return _harmless(description["sqlType"])
-    return {name: _harmless(value) for name, value in description.items()}
+    is_trusted = description.get("pyClass") in _TRUSTED_USER_TYPES and "serializedClass" not in description
+    if description.get("type") == "udt" and not is_trusted:
+        return _replace_user_types(description["sqlType"])
+    return {name: _replace_user_types(value) for name, value in description.items()}
 
 
-def _as_derived(kind: spark.DataType) -> spark.DataType | None:
-    """What ``kind`` is derived as from the Arrow type it is written as; None if it is not."""
+def _derive_from_file(data_type: spark.DataType) -> spark.DataType | None:
+    """Return the Spark type that is derived for a file with ``data_type``; None if no file can have it."""
     try:
-        return _spark_type(_arrow_type(kind, as_written=True))
-    except _UnfitError:
+        return _to_spark_type(_to_arrow_type(data_type, for_files=True))
+    except _UnsupportedTypeError:
         return None
 
 
-def _has_lengths(kind: spark.DataType) -> bool:
-    if isinstance(kind, spark.ArrayType):
-        return _has_lengths(kind.elementType)
-    if isinstance(kind, spark.MapType):
-        return _has_lengths(kind.keyType) or _has_lengths(kind.valueType)
-    if isinstance(kind, spark.StructType):
-        return any(_has_lengths(field.dataType) for field in kind)
-    return isinstance(kind, (spark.CharType, spark.VarcharType))
+def _has_lengths(data_type: spark.DataType) -> bool:
+    if isinstance(data_type, spark.ArrayType):
+        return _has_lengths(data_type.elementType)
+    if isinstance(data_type, spark.MapType):
+        return _has_lengths(data_type.keyType) or _has_lengths(data_type.valueType)
+    if isinstance(data_type, spark.StructType):
+        return any(_has_lengths(field.dataType) for field in data_type)
+    return isinstance(data_type, (spark.CharType, spark.VarcharType))

@@ -1,9 +1,9 @@
-"""The two session settings that decide how rows cross from the JVM to Python.
+"""The two session settings that limit the Arrow batches between the JVM and Python.
 
-With Spark's default limit of bytes the JVM measures every row, which costs several times what
-writing them does. Without it a batch has only its number of rows as a limit, and wide rows can
-end the JVM. So the limit of bytes is lifted only where the width of a row can be estimated, and
-the number of rows follows from the estimate; what a user has set stays a bound.
+With Spark's default limit of bytes, the JVM measures every row, which takes several times longer than writing the
+rows. Without it, only the number of rows limits a batch, and wide rows can exhaust the memory of the JVM. So the limit
+of bytes is removed only if the width of a row can be estimated, and the limit of rows follows from the estimate. The
+limits that a user has set are kept.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _RECORDS_DEFAULT: Final = 10_000
 _BYTES_DEFAULT: Final = 64 << 20
-# The one value with which the JVM does not measure rows.
+# With this value only, the JVM does not measure rows.
 _BYTES_UNLIMITED: Final = (1 << 31) - 1
 
 _BATCH_BYTES: Final = 64 << 20
 _BATCH_MAX_RECORDS: Final = 100_000
-# Nobody knows how long strings are. One column of them may be of documents, all of them are
-# not; batches this small cost next to nothing, and texts of 500 KB still fit into one.
+# The length of strings is unknown. One string column may have long documents, and others are assumed to be short.
+# Batches for this estimate are small enough for strings of 500 KB, and cost little.
 _LONGEST_STRING_BYTES: Final = 16 << 10
 _STRING_BYTES: Final = 1 << 10
 _FIXED_BYTES: Final = {
@@ -56,94 +56,94 @@ _FIXED_BYTES: Final = {
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """What one batch may hold at most."""
+    """The maximum number of rows and bytes in a batch."""
 
     records: int
     bytes: int
 
     def least(self, other: BatchLimits) -> BatchLimits:
-        """The limits that keep both."""
+        """Return the smaller limits of both."""
         return BatchLimits(min(self.records, other.records), min(self.bytes, other.bytes))
 
 
 def batch_limits(schema: spark.StructType) -> BatchLimits:
-    """The limits for rows of ``schema``: Spark's own where their width has no estimate."""
-    width, strings = 0, 0
-    for kind in _leaves(schema):
-        name = type(kind).__name__
+    """Return the limits for rows of ``schema``: the defaults of Spark if the width of a row cannot be estimated."""
+    row_bytes, string_columns = 0, 0
+    for data_type in _iterate_leaves(schema):
+        name = type(data_type).__name__
         if name in _FIXED_BYTES:
-            width += _FIXED_BYTES[name]
-        elif isinstance(kind, (spark.StringType, spark.CharType, spark.VarcharType)):
-            strings += 1
+            row_bytes += _FIXED_BYTES[name]
+        elif isinstance(data_type, (spark.StringType, spark.CharType, spark.VarcharType)):
+            string_columns += 1
         else:
             return BatchLimits(_RECORDS_DEFAULT, _BYTES_DEFAULT)
-    if strings:
-        width += _LONGEST_STRING_BYTES + strings * _STRING_BYTES
-    records = _BATCH_BYTES // max(width, 1)
+    if string_columns:
+        row_bytes += _LONGEST_STRING_BYTES + string_columns * _STRING_BYTES
+    records = _BATCH_BYTES // max(row_bytes, 1)
     return BatchLimits(max(1, min(records, _BATCH_MAX_RECORDS)), _BYTES_UNLIMITED)
 
 
-def _leaves(kind: spark.DataType) -> Iterator[spark.DataType]:
-    if isinstance(kind, spark.StructType):
-        for field in kind:
-            yield from _leaves(field.dataType)
+def _iterate_leaves(data_type: spark.DataType) -> Iterator[spark.DataType]:
+    if isinstance(data_type, spark.StructType):
+        for field in data_type:
+            yield from _iterate_leaves(field.dataType)
     else:
-        yield kind
+        yield data_type
 
 
 @dataclass
-class _Session:
-    """The settings of a session as they were, and the limits of the actions under way."""
+class _SessionState:
+    """The original settings of a session, and the limits of its running actions."""
 
-    before: dict[str, str | None]
-    wanted: list[BatchLimits]
+    original: dict[str, str | None]
+    active: list[BatchLimits]
 
 
 _lock = threading.Lock()
-_sessions: WeakKeyDictionary[SparkSession, _Session] = WeakKeyDictionary()
+_sessions: WeakKeyDictionary[SparkSession, _SessionState] = WeakKeyDictionary()
 
 
 @contextlib.contextmanager
 def batch_limit_settings(session: SparkSession, limits: BatchLimits) -> Iterator[None]:
-    """Set ``limits`` for the actions in this block; afterwards the settings are as before.
+    """Set ``limits`` for the actions in a ``with`` block, and restore the settings after it.
 
-    Actions of several threads on one session share its settings: the least of their limits is
-    set until the last of them ends.
+    Actions of several threads on one session share its settings: the smallest of their limits are set until the last
+    action ends.
     """
     with _lock:
         state = _sessions.get(session)
         if state is None:
-            explicit = session.conf.getAll
-            state = _Session({name: explicit.get(name) for name in (_RECORDS, _BYTES)}, [])
+            settings = session.conf.getAll
+            state = _SessionState({name: settings.get(name) for name in (_RECORDS, _BYTES)}, [])
             _sessions[session] = state
-        state.wanted.append(limits)
+        state.active.append(limits)
         _apply(session, state)
     try:
         yield
     finally:
         with _lock:
-            state.wanted.remove(limits)
-            if state.wanted:
+            state.active.remove(limits)
+            if state.active:
                 _apply(session, state)
             else:
                 del _sessions[session]
                 _restore(session, state)
 
 
-def _apply(session: SparkSession, state: _Session) -> None:
-    limits = state.wanted[0]
-    for other in state.wanted[1:]:
+def _apply(session: SparkSession, state: _SessionState) -> None:
+    limits = state.active[0]
+    for other in state.active[1:]:
         limits = limits.least(other)
-    records, size = state.before[_RECORDS], state.before[_BYTES]
+    records, size = state.original[_RECORDS], state.original[_BYTES]
     if records is not None and int(records) > 0:
         limits = limits.least(BatchLimits(int(records), limits.bytes))
     session.conf.set(_RECORDS, limits.records)
-    # In a session's settings sizes may have units: those are left to Spark.
+    # The size in the settings may have a unit, which only Spark parses.
     session.conf.set(_BYTES, size if size is not None else limits.bytes)
 
 
-def _restore(session: SparkSession, state: _Session) -> None:
-    for name, value in state.before.items():
+def _restore(session: SparkSession, state: _SessionState) -> None:
+    for name, value in state.original.items():
         if value is None:
             session.conf.unset(name)
         else:

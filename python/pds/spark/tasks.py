@@ -1,7 +1,7 @@
-"""What runs on the executors: one partition into parts, parts of a dataset into batches.
+"""The functions that run on the executors: one writes a partition as parts, the other reads parts as batches.
 
-Both are plain picklable values that Spark calls with an iterator of batches; they import no
-session and keep no state between calls.
+Both are picklable objects that Spark calls with an iterator of batches. They do not import a session, and keep no
+state between calls.
 """
 
 from __future__ import annotations
@@ -39,39 +39,39 @@ _MESSAGE: Final = pa.schema(_MESSAGE_TYPES)
 
 @functools.cache
 def freeze_worker_gc() -> None:
-    """Take what was imported out of the collection that PySpark runs after every task."""
+    """Exclude imported objects from the garbage collection that PySpark runs after every task."""
     gc.collect()
     gc.freeze()
 
 
 @dataclass(frozen=True)
 class PrepareParts:
-    """Writes a partition as parts that no reader can see, and yields a message for each."""
+    """Writes a partition as unpublished parts, and yields a batch with a message for each part."""
 
     write: DatasetWrite
     schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run as the function of ``mapInArrow``."""
+        """Write the batches of one partition; a function for ``mapInArrow``."""
         freeze_worker_gc()
         context = TaskContext.get()
         if context is None:
-            msg = "parts are prepared in Spark's tasks only"
+            msg = "PrepareParts must be called in a Spark task"
             raise RuntimeError(msg)
         task = context.partitionId()
         reader = pa.RecordBatchReader.from_batches(self.schema, conform(batches, self.schema))
-        # Spark runs as many tasks as there are processors; together they must not use more.
+        # Spark runs several tasks at once, so each task uses only the processors that Spark assigned to it.
         parts = self.write.prepare(reader, task=task, threads=context.cpus())
         try:
-            yield _messages(parts, task, context.attemptNumber())
+            yield _make_messages(parts, task, context.attemptNumber())
         except BaseException:
-            # The message was not taken, so nobody is going to publish them.
+            # Spark did not take the messages, so the parts will not be published.
             with contextlib.suppress(RemoteStoreError):
                 self.write.abort(parts)
             raise
 
 
-def _messages(parts: list[StagedPart], task: int, attempt: int) -> pa.RecordBatch:
+def _make_messages(parts: list[StagedPart], task: int, attempt: int) -> pa.RecordBatch:
     columns: list[list[Any]] = [
         [task] * len(parts),
         [attempt] * len(parts),
@@ -85,7 +85,7 @@ def _messages(parts: list[StagedPart], task: int, attempt: int) -> pa.RecordBatc
 
 @dataclass(frozen=True)
 class ReadParts:
-    """Reads the parts of one dataset that a task's number stands for."""
+    """Reads the parts of a dataset that belong to a task."""
 
     datasets: ParquetDatasetStore
     key: str
@@ -96,7 +96,7 @@ class ReadParts:
     tasks: tuple[tuple[int, ...], ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run as the function of ``mapInArrow`` over a range of task numbers."""
+        """Read the parts of the tasks whose numbers are in the batches; a function for ``mapInArrow``."""
         freeze_worker_gc()
         for batch in batches:
             numbers: list[Any] = batch.column(0).to_pylist()

@@ -1,10 +1,9 @@
-"""A DataFrame as a dataset: parts are prepared by the tasks, published by the driver.
+"""Writes a DataFrame as a dataset: the tasks prepare parts, and the driver publishes them.
 
-Each task streams its partition into parts that no reader can see and sends back a message for
-each part. Those messages are all that the driver collects; it publishes the parts of one attempt
-per task, in the order of the partitions, as the one visible step. Nothing is renamed or copied,
-and a task that is tried again, runs twice or is lost with its executor leaves no trace in the
-result.
+Each task streams its partition into unpublished parts and returns a message for each part. The driver collects only
+these messages. It publishes the parts of one attempt of each task, in the order of the partitions, in one atomic
+step. Nothing is renamed or copied. A task that is retried, runs twice or is lost with its executor does not change
+the result.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ __all__ = ["message_plan", "publish", "require_shippable", "write_dataset"]
 _CASE_SENSITIVE: Final = "spark.sql.caseSensitive"
 
 
-def write_dataset(  # noqa: PLR0913 the options of the RFC's writer and of its write, all by name
+def write_dataset(  # noqa: PLR0913 keyword options of the writer and of the write
     df: DataFrame,
     store: Store | remote_store.Store,
     key: str,
@@ -49,18 +48,18 @@ def write_dataset(  # noqa: PLR0913 the options of the RFC's writer and of its w
     row_group_size: int | None = None,
     max_rows_per_file: int | None = None,
 ) -> DatasetManifest:
-    """Write ``df`` as one dataset, visible as a whole or not at all.
+    """Write ``df`` as one dataset. Readers see the complete dataset or nothing.
 
-    Every non-empty partition becomes one part, or several of ``max_rows_per_file`` rows; they
-    are numbered in the order of the partitions. A DataFrame without rows becomes one part
-    without rows. The plan runs once.
+    Every non-empty partition becomes one part, or several parts with up to ``max_rows_per_file`` rows. Parts are
+    numbered in the order of the partitions. A DataFrame without rows becomes one part without rows. The plan runs
+    once.
 
     Args:
-        df: What to write; a batch DataFrame, of a classic or a Connect session.
-        store: Where to; executors must reach it too. It travels to them with its options,
-            credentials that were passed in among them.
+        df: A batch DataFrame of a classic or a Connect session.
+        store: The store. The executors must be able to reach it. Its options, including credentials that were
+            passed, are sent to the executors.
         key: The key of the dataset.
-        overwrite: Replace the dataset that is there.
+        overwrite: Whether to replace an existing dataset.
         run_id: As for ``ParquetDatasetStore.write_dataset``.
         metadata: As for ``ParquetDatasetStore.write_dataset``.
         compression: As for ``ParquetDatasetStore``.
@@ -68,14 +67,15 @@ def write_dataset(  # noqa: PLR0913 the options of the RFC's writer and of its w
         max_rows_per_file: As for ``ParquetDatasetStore``, within each partition.
 
     Returns:
-        The manifest that was published.
+        The manifest of the new dataset.
 
     Raises:
-        AlreadyExists: The dataset is there and ``overwrite`` is not set.
-        InvalidInput: An argument, a column name or the store cannot be used; raised, like
-            InvalidPath and CapabilityNotSupported, before the job starts.
-        InvalidType: Columns of types that cannot be written, by name; before the job starts.
-        pyspark.errors.PySparkException: The job failed. The dataset is as it was.
+        AlreadyExists: The dataset exists and ``overwrite`` is not set.
+        InvalidInput: An argument, a column name or the store is not valid. This error, InvalidPath and
+            CapabilityNotSupported are raised before the job starts.
+        InvalidType: Columns have types that cannot be written. The message names all of them. Raised before the job
+            starts.
+        pyspark.errors.PySparkException: The job failed. The dataset is unchanged.
     """
     schema = _check(df)
     datasets = ParquetDatasetStore(
@@ -90,7 +90,7 @@ def write_dataset(  # noqa: PLR0913 the options of the RFC's writer and of its w
         with batch_limit_settings(df.sparkSession, batch_limits(df.schema)):
             messages = message_plan(df, write, schema).collect()
     except BaseException:
-        # The messages of the tasks that did finish are lost with the job.
+        # The messages of the finished tasks are lost, so their parts are removed by their names.
         with contextlib.suppress(RemoteStoreError):
             write.abort_all()
         raise
@@ -98,55 +98,55 @@ def write_dataset(  # noqa: PLR0913 the options of the RFC's writer and of its w
 
 
 def message_plan(df: DataFrame, write: DatasetWrite, schema: pa.Schema) -> DataFrame:
-    """The plan that prepares the parts; its only fit action is ``collect``."""
-    # Under their positions: mapInArrow takes names apart at dots and stumbles over backticks.
+    """Return the plan that prepares the parts. Its only useful action is ``collect``."""
+    # Columns are renamed to their positions, because mapInArrow splits names at dots and fails on backticks.
     renamed = df.toDF(*(f"c{position}" for position in range(len(schema))))
     return renamed.mapInArrow(PrepareParts(write, schema), MESSAGE_DDL)
 
 
 def publish(write: DatasetWrite, messages: Iterable[Row], schema: pa.Schema) -> DatasetManifest:
-    """Publish the parts of one attempt per task; those of other attempts are aborted."""
+    """Publish the parts of one attempt of each task, and remove the parts of the other attempts."""
     attempts: defaultdict[int, defaultdict[int, list[StagedPart]]]
     attempts = defaultdict(lambda: defaultdict(list))
     for message in messages:
         part = StagedPart.from_bytes(bytes(message.part))
         attempts[message.task][message.attempt].append(part)
-    chosen: list[StagedPart] = []
-    lost: list[StagedPart] = []
-    for by_attempt in attempts.values():
-        first = min(by_attempt)
-        for attempt, parts in by_attempt.items():
-            (chosen if attempt == first else lost).extend(parts)
-    if lost:
+    published: list[StagedPart] = []
+    duplicates: list[StagedPart] = []
+    for parts_by_attempt in attempts.values():
+        first = min(parts_by_attempt)
+        for attempt, parts in parts_by_attempt.items():
+            (published if attempt == first else duplicates).extend(parts)
+    if duplicates:
         with contextlib.suppress(RemoteStoreError):
-            write.abort(lost)
-    return write.publish(chosen or write.prepare_empty(schema), schema)
+            write.abort(duplicates)
+    return write.publish(published or write.prepare_empty(schema), schema)
 
 
 def require_shippable(datasets: ParquetDatasetStore) -> None:
-    """Check that ``datasets`` can be sent to the executors and means the same there.
+    """Check that ``datasets`` can be sent to the executors, and is the same store there.
 
     Raises:
-        InvalidInput: If not.
+        InvalidInput: The store cannot be pickled, or is in the memory of this process.
     """
     store = datasets.store
     if isinstance(store, Store) and urlsplit(store.url).scheme == "memory":
-        msg = "Spark's executors cannot reach a store in the memory of this process"
+        msg = "Spark executors cannot reach a memory:// store of this process; use a store that they can reach"
         raise InvalidInput(msg)
     try:
         cloudpickle.dumps(datasets)  # type: ignore[no-untyped-call]
     except Exception as error:
-        msg = f"the store cannot be sent to Spark's executors: {error}"
+        msg = f"the store cannot be pickled for the Spark executors: {error}"
         raise InvalidInput(msg) from error
 
 
 def _check(df: DataFrame) -> pa.Schema:
-    """The Arrow schema of a DataFrame that can be written."""
+    """Check that a DataFrame can be written, and return its Arrow schema."""
     if not isinstance(df, DataFrame):
         msg = f"expected a Spark DataFrame, got {type(df).__module__}.{type(df).__name__}"
         raise InvalidType(msg)
     if df.isStreaming:
-        msg = "a streaming DataFrame has no end: write each batch of foreachBatch as a dataset"
+        msg = "streaming DataFrames are not supported; write each batch of foreachBatch as a dataset"
         raise InvalidInput(msg)
     case_sensitive = str(df.sparkSession.conf.get(_CASE_SENSITIVE)).lower() == "true"
     return dataset_schema(df.schema, case_sensitive=case_sensitive)

@@ -1,10 +1,10 @@
-"""Tables: append, delete, upsert, scan and time travel on a folder of Parquet files, committed by compare-and-swap.
+"""Tables: append, delete, upsert, scan and time travel on a folder of Parquet files, with atomic commits.
 
     table = pds.Table.create(store, "events", schema, key="id")
     table.append(rows)
     table.scan(where="amount > 10", columns=["id"]).to_pyarrow()
 
-What a name needs is imported at its first use.
+A module is imported when one of its names is first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes of a table's columns."""
+"""Schema evolution: changes of the columns of a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pds import _pds
-from pds.arguments import check_schema, column_names, require_text
+from pds.arguments import check_column_names, check_schema, require_text
 from pds.errors import InvalidInput, InvalidType
 
 if TYPE_CHECKING:
@@ -19,65 +19,65 @@ _Commit = Callable[["Callable[[TableHandle, float], tuple[_Outcome, TableHandle]
 
 
 class Alter:
-    """Adds, renames, drops, widens and orders columns; no data file is written again.
+    """Adds, renames, drops, widens and reorders columns. No data file is rewritten.
 
-    Columns have identities that outlive their names: a column that is dropped and added again is
-    another one, and rows that were written before have nulls in it. Older versions keep the columns
-    they had. Writers that began before a change need not begin again.
+    A column has an identifier that does not depend on its name. A column that is dropped and added again is a new
+    column, and existing rows have nulls in it. Older versions keep their columns. Writes that began before a change
+    stay valid.
 
-    Every method commits at once, gives a `CommitResult` and raises `InvalidInput` where the change does not
-    fit the columns there are, and otherwise what `Table.append` raises.
+    Every method is one commit and returns a `CommitResult`. It raises `InvalidInput` if the change does not fit the
+    columns of the table, `InvalidType` if an argument has an invalid type, and the commit errors of `Table.append`.
     """
 
     def __init__(self, commit: _Commit) -> None:
         self._commit = commit
 
     def add_column(self, column: str | pa.Field[pa.DataType], type: pa.DataType | None = None) -> CommitResult:  # noqa: A002 the field's word
-        """Add a column behind the others; the rows there are have nulls in it.
+        """Add a column after the others. Existing rows have nulls in it.
 
         Args:
-            column: Its name, with a type; or a field, which must be nullable.
-            type: Its type.
+            column: The name of the column, or a nullable field.
+            type: The type of the column, if `column` is a name.
         """
-        schema = _one(column, type)
+        schema = _make_schema(column, type)
         return self._commit(lambda handle, timeout: _pds.add_column(handle, schema, timeout))
 
     def rename_column(self, column: str, to: str) -> CommitResult:
-        """Give a column another name."""
+        """Rename the column `column` to `to`."""
         require_text("column", column)
         check_schema(pa.schema([(require_text("to", to), pa.null())]))
         return self._commit(lambda handle, timeout: _pds.rename_column(handle, column, to, timeout))
 
     def drop_column(self, column: str) -> CommitResult:
-        """Drop a column, which may not be of the table's key or sort order."""
+        """Drop a column. A column of the key or of the sort order, or the only column, cannot be dropped."""
         require_text("column", column)
         return self._commit(lambda handle, timeout: _pds.rename_column(handle, column, None, timeout))
 
     def widen(self, column: str, type: pa.DataType) -> CommitResult:  # noqa: A002 the field's word
-        """Give a column a type that holds every value of the one it has.
+        """Change the type of a column to a type that holds all its values.
 
-        A wider integer or float, more digits of a decimal with the same scale, a float that holds the
-        halves, large or view strings and binaries, the values of a dictionary.
+        Allowed are a wider integer or float, a decimal with more digits and the same scale, another type of strings
+        or binaries (large, view), the value type of a dictionary, and lists and structs with such changes.
         """
-        schema = _one(require_text("column", column), type)
+        schema = _make_schema(require_text("column", column), type)
         return self._commit(lambda handle, timeout: _pds.widen(handle, schema, timeout))
 
     def reorder(self, columns: list[str]) -> CommitResult:
-        """Put all columns in another order."""
-        names = column_names(columns)
+        """Reorder the columns. `columns` has the names of all columns in the new order."""
+        names = check_column_names(columns)
         if names is None:
-            raise InvalidType("columns must be a list of names, not None")
+            raise InvalidType("columns must be a list of column names, not None")
         return self._commit(lambda handle, timeout: _pds.reorder(handle, names, timeout))
 
 
-def _one(column: object, kind: object) -> pa.Schema:
-    """The schema of one column."""
+def _make_schema(column: object, data_type: object) -> pa.Schema:
+    """Return a schema with one column, made of a field or of a name and a type."""
     if not isinstance(column, pa.Field):
-        if not isinstance(kind, pa.DataType):
-            raise InvalidType(f"type must be a pyarrow.DataType, not {kind!r}")
-        column = pa.field(require_text("column", column), kind)
-    elif kind is not None:
-        raise InvalidInput("a field has a type of its own; give a name and a type, or a field")
+        if not isinstance(data_type, pa.DataType):
+            raise InvalidType(f"type must be a pyarrow.DataType, not {data_type!r}")
+        column = pa.field(require_text("column", column), data_type)
+    elif data_type is not None:
+        raise InvalidInput(f"field {column.name!r} has its own type; pass a field, or a name and a type")
     schema = pa.schema([column])
     check_schema(schema)
     return schema

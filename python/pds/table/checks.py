@@ -1,4 +1,4 @@
-"""Checks of what users pass to tables."""
+"""Validation of the arguments of tables."""
 
 from __future__ import annotations
 
@@ -7,58 +7,59 @@ from collections.abc import Sequence
 from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType
 
-_LAST = 2**53
-# A century: clocks can be added to it.
-_LONGEST_SECONDS = 100 * 365 * 86400
+# The largest number of a version. Larger limits and sizes are reduced to it.
+_MAX_INTEGER = 2**53
+# A century, which can be added to any clock without overflow.
+_MAX_SECONDS = 100 * 365 * 86400
 
 
 def check_version(version: object) -> int:
-    """A version's number."""
+    """Return `version` if it can be the number of a version."""
     if isinstance(version, bool) or not isinstance(version, int):
-        raise InvalidType(f"a version is a whole number, not {version!r}")
-    if not 1 <= version <= _LAST:
-        raise InvalidInput(f"versions begin at 1; there is no version {version}")
+        raise InvalidType(f"version must be an integer, not {version!r}")
+    if not 1 <= version <= _MAX_INTEGER:
+        raise InvalidInput(f"version {version} does not exist; versions begin at 1")
     return version
 
 
 def check_limit(limit: object) -> int | None:
-    """How many rows or versions are wanted at most."""
+    """Return `limit` if it is None or a valid maximum number of rows or versions."""
     if limit is None:
         return None
     if isinstance(limit, bool) or not isinstance(limit, int):
-        raise InvalidType(f"limit must be a whole number, not {limit!r}")
+        raise InvalidType(f"limit must be an integer, not {limit!r}")
     if limit < 0:
-        raise InvalidInput(f"limit must not be negative, and is {limit}")
-    return min(limit, _LAST)
+        raise InvalidInput(f"limit must not be negative, not {limit}")
+    return min(limit, _MAX_INTEGER)
 
 
-def check_size(what: str, size: object) -> int:
-    """A number of bytes."""
+def check_size(label: str, size: object) -> int:
+    """Return `size` if it is a valid number of bytes; `label` names it in errors."""
     if isinstance(size, bool) or not isinstance(size, int):
-        raise InvalidType(f"{what} must be a whole number of bytes, not {size!r}")
+        raise InvalidType(f"{label} must be an integer (bytes), not {size!r}")
     if size <= 0:
-        raise InvalidInput(f"{what} must be positive, not {size}")
-    return min(size, _LAST)
+        raise InvalidInput(f"{label} must be positive, not {size}")
+    return min(size, _MAX_INTEGER)
 
 
-def check_seconds(what: str, value: object) -> float:
-    """A number of seconds."""
+def check_seconds(label: str, value: object) -> float:
+    """Return `value` if it is a valid number of seconds; `label` names it in errors."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidType(f"{what} must be a number of seconds, not {value!r}")
+        raise InvalidType(f"{label} must be a number (seconds), not {value!r}")
     if not value >= 0:
-        raise InvalidInput(f"{what} must be a number of seconds that is not negative, not {value}")
-    return float(min(value, _LONGEST_SECONDS))
+        raise InvalidInput(f"{label} must be a non-negative number of seconds, not {value}")
+    return float(min(value, _MAX_SECONDS))
 
 
-def check_key(key: object) -> str | None:
-    """An idempotency key."""
+def check_idempotency_key(key: object) -> str | None:
+    """Return `key` if it is None or text."""
     return None if key is None else require_text("idempotency_key", key)
 
 
-def names_of(what: str, names: object) -> list[str]:
-    """Names of columns."""
+def check_names(label: str, names: object) -> list[str]:
+    """Return one string or several strings as a list; `label` names the argument in errors."""
     if isinstance(names, str):
         names = [names]
     if not isinstance(names, Sequence):
-        raise InvalidType(f"{what} must be a column's name or a list of names, not {names!r}")
-    return [require_text(f"a name in {what}", name) for name in names]
+        raise InvalidType(f"{label} must be a string or a list of strings, not {names!r}")
+    return [require_text(f"an item of {label}", name) for name in names]

@@ -1,6 +1,6 @@
-"""A snapshot as a `pyarrow.dataset.Dataset`, so that other engines push columns and filters down."""
+"""A snapshot as a `pyarrow.dataset.Dataset`, for engines that push columns and filters down."""
 
-# The stubs of pyarrow do not know that its datasets are made to be derived from.
+# The stubs of pyarrow do not allow classes that derive from its datasets.
 # mypy: disable-error-code="override, call-overload, arg-type, call-arg, no-any-return"
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-from pds.arguments import column_names
+from pds.arguments import check_column_names
 from pds.errors import CapabilityNotSupported, InvalidInput, InvalidType
-from pds.predicate import columns_of
+from pds.predicate import find_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -23,43 +23,43 @@ if TYPE_CHECKING:
     Columns = Sequence[str] | dict[str, pc.Expression] | None
 
 
-# As a name it is told by pyarrow where it looks for it.
-_NOWHERE = "a snapshot of a pds table is read by its own methods: use scanner() or to_table()"
+# The path of a file that does not exist. The FileNotFoundError of pyarrow has it, and so explains itself.
+_PLACEHOLDER_PATH = "a snapshot of a pds table is read by its own methods: use scanner() or to_table()"
 
 
 class Snapshot(Protocol):
-    """What is asked of a table."""
+    """The members of a table that the dataset uses."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns."""
+        """The schema of the snapshot."""
 
     def scan(self, columns: Sequence[str] | None = None, *, where: pc.Expression | None = None) -> TableScan:
-        """The rows for which a filter holds."""
+        """Return a scan of the rows that match a filter."""
 
 
 class SnapshotDataset(ds.FileSystemDataset):
-    """A snapshot of a table for whoever reads pyarrow datasets: DuckDB, polars, DataFusion, pyarrow.
+    """A snapshot of a table for engines that read pyarrow datasets: DuckDB, polars, DataFusion, pyarrow.
 
-    Columns and filters that they push down are read and pruned as `Table.scan` does. It is one fragment.
-    Methods have the arguments of pyarrow's; those that say how to read and not what are not looked at.
+    Columns and filters that the engine pushes down are read and pruned as by `Table.scan`. The dataset has one
+    fragment. The methods have the arguments of pyarrow; arguments that do not change the result are ignored.
 
     Args:
         table: The snapshot.
-        where: A filter for all that is read.
+        where: A filter for all reads. Defaults to all rows.
     """
 
     def __init__(self, table: Snapshot, where: pc.Expression | None = None) -> None:
-        # What asks pyarrow's own code for the rows, and not the methods here, finds a file that is not there.
-        nowhere, file_format = fs.LocalFileSystem(), ds.ParquetFileFormat()
-        fragment = file_format.make_fragment(_NOWHERE, nowhere)
-        super().__init__([fragment], table.schema, file_format, nowhere)
+        # C++ code of pyarrow does not call the methods of this class. It finds a file that does not exist, and fails.
+        filesystem, file_format = fs.LocalFileSystem(), ds.ParquetFileFormat()
+        fragment = file_format.make_fragment(_PLACEHOLDER_PATH, filesystem)
+        super().__init__([fragment], table.schema, file_format, filesystem)
         self._table = table
         self._where = where
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns."""
+        """The schema of the snapshot."""
         return self._table.schema
 
     def __repr__(self) -> str:
@@ -69,14 +69,18 @@ class SnapshotDataset(ds.FileSystemDataset):
         return type(self), (self._table, self._where)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[SnapshotFragment]:  # noqa: A002 pyarrow's name
-        """The rows for which `filter` may hold, as one fragment."""
+        """Return one fragment with the rows that match `filter`."""
         yield SnapshotFragment(self if filter is None else self.filter(filter))
 
     def filter(self, expression: pc.Expression) -> SnapshotDataset:
-        """The rows for which an expression holds."""
+        """Return a dataset with the rows that match an expression.
+
+        Raises:
+            InvalidType: The expression is not a `pyarrow.compute.Expression`.
+        """
         if not isinstance(expression, pc.Expression):
-            raise InvalidType(f"a filter must be a pyarrow.compute.Expression, not {expression!r}")
-        return type(self)(self._table, _both(self._where, expression))
+            raise InvalidType(f"expression must be a pyarrow.compute.Expression, not {expression!r}")
+        return type(self)(self._table, _combine_filters(self._where, expression))
 
     def scanner(
         self,
@@ -85,25 +89,26 @@ class SnapshotDataset(ds.FileSystemDataset):
         batch_size: int | None = None,
         **_others: object,
     ) -> ds.Scanner:
-        """Read columns of the rows for which `filter` holds, once.
+        """Return a scanner of the rows that match `filter`. The scanner can be read once.
 
         Args:
-            columns: Names of columns, or new columns by name. None is all.
-            filter: An expression over any of the columns.
-            batch_size: Rows a batch at most.
+            columns: The names of columns, or expressions by the names of new columns. Defaults to all columns.
+            filter: An expression over any columns. Defaults to all rows.
+            batch_size: The maximum number of rows in a batch.
 
         Raises:
-            InvalidInput: There is no such column, or the filter cannot be used.
+            InvalidInput: A column does not exist, the filter is not valid, or the batch size is not positive.
+            InvalidType: An argument has an invalid type.
         """
         if batch_size is not None and batch_size <= 0:
             raise InvalidInput(f"batch_size must be positive, not {batch_size}")
-        names = _needed(columns, self.schema) if isinstance(columns, dict) else column_names(columns)
         projection = columns if isinstance(columns, dict) else None
-        found = self._table.scan(names, where=_both(self._where, filter)).to_reader()
+        names = check_column_names(columns) if projection is None else _find_source_columns(projection, self.schema)
+        reader = self._table.scan(names, where=_combine_filters(self._where, filter)).to_reader()
         if batch_size is not None:
-            # pyarrow takes batches of a stream as they come.
-            found = pa.RecordBatchReader.from_batches(found.schema, _cut(found, batch_size))
-        return ds.Scanner.from_batches(found, columns=projection)
+            # The scanner of pyarrow does not split the batches of a stream.
+            reader = pa.RecordBatchReader.from_batches(reader.schema, _split_batches(reader, batch_size))
+        return ds.Scanner.from_batches(reader, columns=projection)
 
     def to_table(
         self,
@@ -112,7 +117,7 @@ class SnapshotDataset(ds.FileSystemDataset):
         batch_size: int | None = None,
         **_others: object,
     ) -> pa.Table:
-        """The rows in memory."""
+        """Return the rows as a pyarrow Table."""
         return self.scanner(columns, filter, batch_size).to_table()
 
     def to_batches(
@@ -122,7 +127,7 @@ class SnapshotDataset(ds.FileSystemDataset):
         batch_size: int | None = None,
         **_others: object,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows as batches, in bounded memory."""
+        """Return the rows as batches, in bounded memory."""
         yield from self.scanner(columns, filter, batch_size).to_batches()
 
     def head(
@@ -132,7 +137,7 @@ class SnapshotDataset(ds.FileSystemDataset):
         filter: pc.Expression | None = None,  # noqa: A002 pyarrow's name
         **_others: object,
     ) -> pa.Table:
-        """The first rows."""
+        """Return the first `num_rows` rows."""
         return self.scanner(columns, filter).head(num_rows)
 
     def take(
@@ -142,45 +147,49 @@ class SnapshotDataset(ds.FileSystemDataset):
         filter: pc.Expression | None = None,  # noqa: A002 pyarrow's name
         **_others: object,
     ) -> pa.Table:
-        """The rows at these places, of those for which `filter` holds."""
+        """Return the rows at the positions `indices` among the rows that match `filter`."""
         return self.scanner(columns, filter).take(indices)
 
     def count_rows(self, filter: pc.Expression | None = None, **_others: object) -> int:  # noqa: A002 pyarrow's name
-        """How many rows there are."""
-        return self._table.scan([], where=_both(self._where, filter)).count()
+        """Return the number of rows that match `filter`."""
+        return self._table.scan([], where=_combine_filters(self._where, filter)).count()
 
     def sort_by(self, sorting: str | list[tuple[str, str]], **_others: object) -> ds.InMemoryDataset:
-        """The rows in memory, sorted."""
+        """Return the rows in memory, sorted."""
         return ds.InMemoryDataset(self.to_table().sort_by(sorting))
 
     def join(self, *_args: object, **_kwargs: object) -> NoReturn:
-        """Not offered; `to_table` and join there."""
-        raise CapabilityNotSupported("a snapshot is not joined; use to_table() and join there")
+        """Raise CapabilityNotSupported: joins of snapshots are not supported. Join the result of `to_table`."""
+        raise CapabilityNotSupported("joins of a snapshot are not supported; join the result of to_table()")
 
     def join_asof(self, *_args: object, **_kwargs: object) -> NoReturn:
-        """Not offered; `to_table` and join there."""
-        raise CapabilityNotSupported("a snapshot is not joined; use to_table() and join there")
+        """Raise CapabilityNotSupported: joins of snapshots are not supported. Join the result of `to_table`."""
+        raise CapabilityNotSupported("joins of a snapshot are not supported; join the result of to_table()")
 
     def replace_schema(self, schema: pa.Schema) -> ds.InMemoryDataset:
-        """The rows in memory: a union of datasets begins so."""
-        _check_same(schema, self.schema)
+        """Return the rows in memory. pyarrow calls this method for a union of datasets.
+
+        Raises:
+            CapabilityNotSupported: The schema is not the schema of the snapshot.
+        """
+        _check_schema(schema, self.schema)
         return ds.InMemoryDataset(self.to_table())
 
 
 class SnapshotFragment:
-    """All of a dataset, for engines that read fragment by fragment."""
+    """The only fragment of a dataset, for engines that read fragment by fragment."""
 
     def __init__(self, dataset: SnapshotDataset) -> None:
         self._dataset = dataset
 
     @property
     def physical_schema(self) -> pa.Schema:
-        """The columns."""
+        """The schema of the snapshot."""
         return self._dataset.schema
 
     @property
     def partition_expression(self) -> pc.Expression:
-        """What all rows have in common: nothing is known."""
+        """An expression that is true for all rows."""
         return self._dataset.partition_expression
 
     def scanner(
@@ -191,13 +200,17 @@ class SnapshotFragment:
         batch_size: int | None = None,
         **_others: object,
     ) -> ds.Scanner:
-        """As `SnapshotDataset.scanner`; the schema has to be the dataset's."""
+        """Return a scanner, as `SnapshotDataset.scanner` does.
+
+        Raises:
+            CapabilityNotSupported: The schema is not the schema of the snapshot.
+        """
         if schema is not None:
-            _check_same(schema, self._dataset.schema)
+            _check_schema(schema, self._dataset.schema)
         return self._dataset.scanner(columns, filter, batch_size)
 
     def to_table(self, schema: pa.Schema | None = None, columns: Columns = None, **others: Any) -> pa.Table:  # noqa: ANN401 passed on
-        """The rows in memory."""
+        """Return the rows as a pyarrow Table."""
         return self.scanner(schema, columns, **others).to_table()
 
     def to_batches(
@@ -206,40 +219,42 @@ class SnapshotFragment:
         columns: Columns = None,
         **others: Any,  # noqa: ANN401 passed on
     ) -> Iterator[pa.RecordBatch]:
-        """The rows as batches."""
+        """Return the rows as batches, in bounded memory."""
         return self.scanner(schema, columns, **others).to_batches()
 
     def count_rows(self, filter: pc.Expression | None = None, **_others: object) -> int:  # noqa: A002 pyarrow's name
-        """How many rows there are."""
+        """Return the number of rows that match `filter`."""
         return self._dataset.count_rows(filter)
 
 
-def _check_same(schema: pa.Schema, own: pa.Schema) -> None:
-    if not schema.equals(own):
-        raise CapabilityNotSupported("a snapshot is read with its own schema; cast what to_table() gives")
+def _check_schema(schema: pa.Schema, snapshot_schema: pa.Schema) -> None:
+    if not schema.equals(snapshot_schema):
+        raise CapabilityNotSupported(
+            "a snapshot cannot be read with another schema than its own; cast the result of to_table()"
+        )
 
 
-def _cut(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+def _split_batches(batches: Iterable[pa.RecordBatch], max_rows: int) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield from (batch.slice(at, rows) for at in range(0, batch.num_rows, rows))
+        yield from (batch.slice(offset, max_rows) for offset in range(0, batch.num_rows, max_rows))
 
 
-def _both(one: pc.Expression | None, other: pc.Expression | None) -> pc.Expression | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
+def _combine_filters(first: pc.Expression | None, second: pc.Expression | None) -> pc.Expression | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second
 
 
-def _needed(projection: dict[str, pc.Expression], schema: pa.Schema) -> list[str]:
-    """The columns that new ones are made of, or more."""
+def _find_source_columns(projection: dict[str, pc.Expression], schema: pa.Schema) -> list[str]:
+    """Return the columns that the expressions of a projection use, or a superset of them."""
     for name, expression in projection.items():
         if not isinstance(expression, pc.Expression):
             raise InvalidType(f"column {name!r} must be a pyarrow.compute.Expression, not {expression!r}")
-    needed: set[str] = set()
+    used: set[str] = set()
     for name, expression in projection.items():
         try:
-            needed.update(columns_of(expression, schema))
+            used.update(find_columns(expression, schema))
         except (pa.ArrowException, TypeError, ValueError) as error:
-            raise InvalidInput(f"column {name!r} cannot be made: {error}") from error
-    # Rows without a column are no rows to a projection.
-    return [name for name in schema.names if name in needed] or list(schema.names[:1])
+            raise InvalidInput(f"the expression of column {name!r} is not valid: {error}") from error
+    # A projection loses the number of rows of a batch without columns, so one column is always read.
+    return [name for name in schema.names if name in used] or list(schema.names[:1])

@@ -1,4 +1,4 @@
-"""A table's place and how it is written."""
+"""The location of a table in a store, and the options of its writes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pds import _pds
 from pds.arguments import require_text
 from pds.errors import InvalidType, UnsafeStore
 from pds.options import WriteOptions
-from pds.store import Store, handle_of, is_foreign
+from pds.store import Store, is_remote_store, native_handle
 from pds.table.checks import check_seconds
 
 
 @dataclass(frozen=True)
 class TableLocation:
-    """A table's place and how it is written."""
+    """The location of a table or an Open Data Fabric dataset in a store, and the options of its writes."""
 
     store: Store
     path: str
@@ -24,16 +24,23 @@ class TableLocation:
     handle: _pds.StoreHandle
 
     @classmethod
-    def of(cls, store: Store, path: str, options: WriteOptions | None, commit_timeout: float) -> Self:
-        """Check what a user gives."""
+    def from_arguments(cls, store: Store, path: str, options: WriteOptions | None, **timeout: float) -> Self:
+        """Return the location for the arguments of a public function; its timeout has that function's name for it.
+
+        Raises:
+            InvalidInput: An argument has an invalid value.
+            InvalidType: An argument has an invalid type.
+            UnsafeStore: The store is a `remote_store.Store`, which has no conditional writes.
+        """
         require_text("path", path)
         if options is None:
             options = WriteOptions()
         if not isinstance(options, WriteOptions):
             raise InvalidType(f"options must be a WriteOptions, not {type(options).__name__}")
         _pds.check_options(options)
-        if not isinstance(store, Store) and is_foreign(store):
+        if not isinstance(store, Store) and is_remote_store(store):
             raise UnsafeStore(
-                "a remote_store.Store has no conditional writes; open the place as a pds.Store", path=path
+                "a remote_store.Store has no conditional writes; open the same location with pds.Store", path=path
             )
-        return cls(store, path, options, check_seconds("commit_timeout", commit_timeout), handle_of(store))
+        ((name, value),) = timeout.items()
+        return cls(store, path, options, check_seconds(name, value), native_handle(store))

@@ -1,4 +1,4 @@
-"""Merge: rows of a source decide which rows of a table are changed, deleted and added."""
+"""Merge: the rows of a source update, delete and insert rows of a table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType
-from pds.table.checks import check_key
+from pds.table.checks import check_idempotency_key
 
 if TYPE_CHECKING:
     from pds.table.results import CommitResult
@@ -17,79 +17,80 @@ if TYPE_CHECKING:
 
 
 class Merge:
-    """A merge that is put together; `execute` does it.
+    """A merge with its clauses. The methods `when_…` add clauses, and `execute` runs the merge.
 
-    Clauses are tried in the order in which they were added, and the first whose predicate holds decides on
-    a row; a row for which none does stays as it is. Predicates and values are SQL over `source.…` and
-    `target.…`, each where there is such a row.
+    For every row, the clauses are tested in the order in which they were added, and the first clause whose
+    predicate is true applies. A row without such a clause is unchanged. Predicates and values are SQL over the
+    columns `source.…` and `target.…`. A clause can use only the rows that it has: `when_not_matched_…` has no
+    `target`, and `when_not_matched_by_source_…` has no `source`.
     """
 
     def __init__(self, execute: _Execute) -> None:
         self._execute = execute
         self._clauses: Clauses = []
 
-    def _add(self, when: str, predicate: str | None, written: list[tuple[str, str]] | None) -> Self:
+    def _add_clause(self, match: str, predicate: str | None, assignments: list[tuple[str, str]] | None) -> Self:
         if predicate is not None:
             require_text("predicate", predicate)
-        self._clauses.append((when, predicate, written))
+        self._clauses.append((match, predicate, assignments))
         return self
 
     def when_matched_update_all(self, predicate: str | None = None) -> Self:
-        """Rows with a counterpart take over the columns of the source, by name."""
-        return self._add("matched", predicate, [])
+        """Update matched rows of the table with all columns of the source, by name."""
+        return self._add_clause("matched", predicate, [])
 
     def when_matched_update(self, updates: Mapping[str, str], predicate: str | None = None) -> Self:
-        """Rows with a counterpart get new values, for instance `{"amount": "target.amount + source.amount"}`."""
-        return self._add("matched", predicate, _assigned(updates))
+        """Update columns of matched rows, for example `{"amount": "target.amount + source.amount"}`."""
+        return self._add_clause("matched", predicate, _check_updates(updates))
 
     def when_matched_delete(self, predicate: str | None = None) -> Self:
-        """Rows with a counterpart go."""
-        return self._add("matched", predicate, None)
+        """Delete matched rows of the table."""
+        return self._add_clause("matched", predicate, None)
 
     def when_not_matched_insert_all(self, predicate: str | None = None) -> Self:
-        """Rows of the source without a counterpart are added, by name; columns it does not have are null."""
-        return self._add("not_matched", predicate, [])
+        """Insert rows of the source that match no row of the table, by column name. Missing columns are null."""
+        return self._add_clause("not_matched", predicate, [])
 
     def when_not_matched_insert(self, updates: Mapping[str, str], predicate: str | None = None) -> Self:
-        """Rows of the source without a counterpart are added with these values; other columns are null."""
-        return self._add("not_matched", predicate, _assigned(updates))
+        """Insert these values for rows of the source that match no row of the table. Other columns are null."""
+        return self._add_clause("not_matched", predicate, _check_updates(updates))
 
     def when_not_matched_by_source_update(self, updates: Mapping[str, str], predicate: str | None = None) -> Self:
-        """Rows of the table that the source does not have get new values; they are held in memory."""
-        return self._add("not_matched_by_source", predicate, _assigned(updates))
+        """Update columns of rows of the table that match no row of the source. These rows are held in memory."""
+        return self._add_clause("not_matched_by_source", predicate, _check_updates(updates))
 
     def when_not_matched_by_source_delete(self, predicate: str | None = None) -> Self:
-        """Rows of the table that the source does not have go."""
-        return self._add("not_matched_by_source", predicate, None)
+        """Delete rows of the table that match no row of the source."""
+        return self._add_clause("not_matched_by_source", predicate, None)
 
     def execute(self, *, idempotency_key: str | None = None) -> CommitResult:
-        """Do it, in one commit.
+        """Run the merge in one commit.
 
-        If others bring rows meanwhile it is made anew from what there is then.
+        After a conflict with a concurrent commit, the merge is computed again from the newest snapshot.
 
         Args:
             idempotency_key: As for `Table.append`.
 
         Returns:
-            `rows` is what was written; the history has `rows_updated`, `rows_inserted` and `rows_deleted`.
-            Where nothing is to be done nothing is committed, and `attempts` is 0.
+            `rows` is the number of written rows. The history has `rows_updated`, `rows_inserted` and
+            `rows_deleted`. If no row changes, nothing is committed and `attempts` is 0.
 
         Raises:
-            InvalidInput: There is no clause; an expression cannot be used, or gives a value that the column
-                cannot hold; two rows of the source have the same key, or one a null in it.
+            InvalidInput: The merge has no clause; an expression is not valid, or returns a value that its column
+                cannot hold; two rows of the source have the same key, or a key has a null.
             CommitConflict, CommitStateUnknown, TransactionExpired: As for `Table.append`.
         """
         if not self._clauses:
-            raise InvalidInput("a merge needs a clause: when_matched_…, when_not_matched_…")
-        return self._execute(list(self._clauses), check_key(idempotency_key))
+            raise InvalidInput("a merge needs a clause; add one with when_matched_…() or when_not_matched_…()")
+        return self._execute(list(self._clauses), check_idempotency_key(idempotency_key))
 
 
-def _assigned(updates: object) -> list[tuple[str, str]]:
+def _check_updates(updates: object) -> list[tuple[str, str]]:
     if not isinstance(updates, Mapping):
-        raise InvalidType(f"updates must be a dict of columns and SQL, not {updates!r}")
+        raise InvalidType(f"updates must be a dict of column names and SQL expressions, not {updates!r}")
     if not updates:
-        raise InvalidInput("updates name no column; use the clause that ends in _all for all of them")
+        raise InvalidInput("updates has no column; the clauses whose names end in _all write all columns")
     return [
-        (require_text("a column in updates", name), require_text(f"updates[{name!r}]", value))
+        (require_text("a column name in updates", name), require_text(f"updates[{name!r}]", value))
         for name, value in updates.items()
     ]

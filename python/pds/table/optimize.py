@@ -1,12 +1,12 @@
-"""Files written anew so that reading costs less; the rows stay the same."""
+"""Rewrites of data files that make reads cheaper. The rows stay the same."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pds.predicate import predicate_of
-from pds.table.checks import check_size, names_of
+from pds.predicate import to_predicate
+from pds.table.checks import check_names, check_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,11 +23,12 @@ _TARGET_BYTES = 128 << 20
 
 
 class Optimize:
-    """Writes files anew; older versions keep theirs until a vacuum.
+    """Rewrites data files. Older versions keep their files until a vacuum.
 
-    Whoever appends or deletes meanwhile is not held up. How far it is, is logged as INFO by `pds.table`.
-    Both methods give what was written, or None where nothing is worth it, and raise `CommitConflict` where
-    others changed the same files until `commit_timeout`, and otherwise what `Table.append` raises.
+    Concurrent appends and deletes are not blocked. The progress is logged at level INFO by loggers below `pds.table`.
+    Both methods return the result of the commit, or None if no file needs a rewrite. They raise `CommitConflict` if
+    concurrent commits changed the same files in all attempts until `commit_timeout`, and the other commit errors of
+    `Table.append`.
     """
 
     def __init__(self, rewrite: _Rewrite, schema: pa.Schema) -> None:
@@ -37,34 +38,41 @@ class Optimize:
     def compact(
         self, target_file_size: int = _TARGET_BYTES, *, where: str | pc.Expression | None = None
     ) -> CommitResult | None:
-        """Write small files as larger ones, and files anew of which most rows are deleted.
+        """Combine small files, and rewrite files in which most rows are deleted.
 
-        Small tombstone files become few. What is written comes last; rows keep their order in it, and are
-        sorted where the table has a sort order.
+        Small tombstone files are combined too. New files come after the others. Their rows keep their order, or are
+        sorted if the table has a sort order.
 
         Args:
-            target_file_size: Bytes. Files of fewer than half as many are joined with their neighbours.
-            where: Only files that may hold rows for which this holds; as for `Table.scan`.
+            target_file_size: The size of new files, in bytes. Files of less than half this size are combined with
+                their neighbors. Defaults to 128 MiB.
+            where: A filter, as for `Table.scan`. Only files that may have matching rows are rewritten. Defaults to
+                all files.
+
+        Raises:
+            InvalidInput: The size is not positive, or the filter is not valid.
+            InvalidType: An argument has an invalid type.
         """
         size = check_size("target_file_size", target_file_size)
-        meant = None if where is None else predicate_of(where, self._schema)
-        return self._rewrite(lambda handle, options, timeout: handle.compact(size, meant, options, timeout))
+        predicate = None if where is None else to_predicate(where, self._schema)
+        return self._rewrite(lambda handle, options, timeout: handle.compact(size, predicate, options, timeout))
 
     def sort(
         self, by: str | Sequence[str] | None = None, *, target_file_size: int = _TARGET_BYTES
     ) -> CommitResult | None:
-        """Write all rows anew, sorted, so that every file has a range of its own.
+        """Rewrite all rows in sorted order, so that every file has its own range of values.
 
-        Filters on these columns then read few files. Memory is bounded; what does not fit is kept in
-        temporary files on the local disk. Rows that are equal keep their order; nulls come last.
+        Filters on the sort columns then read few files. Memory is bounded: rows that do not fit are kept in temporary
+        files on the local disk. The sort is stable, and nulls come last.
 
         Args:
-            by: Names of columns. None is the table's `sort_by`, or else its key.
-            target_file_size: Bytes of a file, about.
+            by: The names of the sort columns. Defaults to the `sort_by` columns of the table, or else to its key.
+            target_file_size: The approximate size of new files, in bytes. Defaults to 128 MiB.
 
         Raises:
-            InvalidInput: There is no such column, it cannot be sorted, or no column is named.
+            InvalidInput: A column does not exist or cannot be sorted, or there is no sort column.
+            InvalidType: An argument has an invalid type.
         """
         size = check_size("target_file_size", target_file_size)
-        names = None if by is None else names_of("by", by)
+        names = None if by is None else check_names("by", by)
         return self._rewrite(lambda handle, options, timeout: handle.sort(names, size, options, timeout))

@@ -1,4 +1,4 @@
-"""What commits and vacuums tell."""
+"""The results of operations on tables."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CommitResult:
-    """What a commit did.
+    """The result of a commit.
 
     Args:
-        version: The version it made.
-        commit_id: Its identity; `Table.was_committed` finds it again.
-        rows: Rows written or deleted; None where a delete did not count them.
-        files: Data files written.
-        bytes: Bytes of what was written beside manifest and pointer.
-        requests: Requests of the store while it ran, those of other threads included.
-        attempts: How often the commit was tried.
-        waited: Seconds it waited for other writers.
-        replayed: It had been committed before, under the same idempotency key.
+        version: The new version of the table.
+        commit_id: The identifier of the commit, for `Table.was_committed`.
+        rows: The number of rows written or deleted. None if a delete did not count them.
+        files: The number of data files written.
+        bytes: The number of bytes written, without the manifest and the pointer.
+        requests: The number of requests to the store during the commit, including those of other threads.
+        attempts: The number of attempts to commit.
+        waited: The time spent waiting for other writers, in seconds.
+        replayed: Whether a commit with the same idempotency key existed already, so that nothing was committed.
     """
 
     version: int
@@ -40,21 +40,21 @@ class CommitResult:
 
     @classmethod
     def of(cls, outcome: _Outcome, requests: int) -> Self:
-        """What the engine tells."""
+        """Return the result for the outcome that the engine reports and the number of requests."""
         version, commit_id, attempts, waited, replayed, rows, files, size = outcome
         return cls(version, commit_id, rows, files, size, requests, attempts, waited, replayed)
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What a check of a table found. Paths are relative to the table.
+    """The result of a check of a table. Paths are relative to the table.
 
     Args:
-        version: The newest version, whose sizes were compared.
-        missing: Objects that a version names and that are not there.
-        mismatched: Objects of the newest version with another length than it says.
-        orphans: Data files, tombstones and lists of files that no version names: of writes that failed
-            or are under way. A vacuum removes them.
+        version: The newest version, whose file sizes were compared.
+        missing: Objects that a version references and that do not exist.
+        mismatched: Objects of the newest version whose size differs from the size in its metadata.
+        orphans: Data files, tombstones and lists of files that no version references. They belong to writes that
+            failed or are running. A vacuum removes them.
     """
 
     version: int
@@ -64,21 +64,21 @@ class CheckResult:
 
     @property
     def ok(self) -> bool:
-        """Whether everything is there; orphans do no harm."""
+        """Whether no object is missing or has a wrong size. Orphans do no harm."""
         return not self.missing and not self.mismatched
 
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """What a scan reads. What it passes over it knows from statistics.
+    """The files and row groups that a scan reads. Statistics prune the others.
 
     Args:
-        files: Data files of the snapshot.
-        files_read: Those that may hold rows.
-        row_groups: Row groups of the files that are read.
-        row_groups_read: Those that may hold rows.
-        rows_read: Rows of these, deleted ones included.
-        tombstones_read: Files that say what is deleted of the files that are read.
+        files: The number of data files in the snapshot.
+        files_read: The number of data files that may have matching rows.
+        row_groups: The number of row groups in the files that are read.
+        row_groups_read: The number of row groups that may have matching rows.
+        rows_read: The number of rows in these row groups, including deleted rows.
+        tombstones_read: The number of tombstone files for the files that are read.
     """
 
     files: int
@@ -91,13 +91,13 @@ class ScanPlan:
 
 @dataclass(frozen=True)
 class VacuumResult:
-    """What a vacuum removed, or would remove.
+    """The objects that a vacuum removed, or would remove. Paths are relative to the table.
 
     Args:
-        oldest_version: The oldest version there is now.
-        files: Data and tombstone files, relative to the table.
-        manifests: Manifests, relative to the table.
-        bytes: Bytes of all of them.
+        oldest_version: The oldest version that remains.
+        files: The paths of data and tombstone files.
+        manifests: The paths of manifests.
+        bytes: The size of all these objects, in bytes.
     """
 
     oldest_version: int
@@ -106,17 +106,18 @@ class VacuumResult:
     bytes: int
 
 
-def files_of(files: list[tuple[str, int, int, int]]) -> pa.Table:
-    """A snapshot's data files."""
+def make_files_table(files: list[tuple[str, int, int, int]]) -> pa.Table:
+    """Return the data files of a snapshot as a pyarrow Table."""
     counts = ("size_bytes", "row_group_count", "total_rows")
     fields: dict[str, pa.DataType] = {"path": pa.string(), **dict.fromkeys(counts, pa.uint64())}
     schema = pa.schema(fields)
     columns = zip(*files, strict=True) if files else [()] * len(schema)
-    return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def entry_of(manifest: dict[str, Any]) -> dict[str, Any]:
-    """A version in a table's history."""
+def make_history_entry(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry of a version in the history of a table."""
     return {
         "version": manifest["version"],
         "created_at": datetime.fromisoformat(manifest["created_at"]),

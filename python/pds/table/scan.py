@@ -1,4 +1,4 @@
-"""The rows of a snapshot."""
+"""Lazy reads of the rows and the changes of a table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pds.table.html import SHOWN_ROWS, rows_html
+from pds.table.html import MAX_ROWS, format_rows
 from pds.table.results import ScanPlan
 
 if TYPE_CHECKING:
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class Rows(ABC):
-    """Rows that are not yet read. They can be read again and again."""
+    """Rows that are read on demand. Every method reads them again."""
 
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """The columns."""
+        """The schema of the rows."""
 
     @abstractmethod
-    def _open(self, *, counted: bool = False) -> _pds.Scan:
-        """Begin to read; `counted` is without columns, where that is enough to count."""
+    def _open_scan(self, *, count_only: bool = False) -> _pds.Scan:
+        """Open a scan; with `count_only`, without columns if the rows can be counted without them."""
 
-    def _batches(self, *, counted: bool = False) -> Iterator[pa.RecordBatch]:
-        scan = self._open(counted=counted)
+    def _read_batches(self, *, count_only: bool = False) -> Iterator[pa.RecordBatch]:
+        scan = self._open_scan(count_only=count_only)
         try:
             while (batch := scan.next_batch()) is not None:
                 yield batch
@@ -41,38 +41,38 @@ class Rows(ABC):
             scan.close()
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows as a stream of batches, in bounded memory.
+        """Return the rows as a stream of batches, in bounded memory.
 
         Raises:
-            VersionExpired: The snapshot was vacuumed while it was read.
-            PartCorrupted: A file is not what was written.
+            VersionExpired: A vacuum removed the snapshot during the read.
+            PartCorrupted: A file is not the file that was written.
         """
-        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+        return pa.RecordBatchReader.from_batches(self.schema, self._read_batches())
 
     def to_pyarrow(self) -> pa.Table:
-        """The rows in memory."""
-        return pa.Table.from_batches(list(self._batches()), self.schema)
+        """Return the rows as a pyarrow Table. Errors are those of `to_reader`."""
+        return pa.Table.from_batches(list(self._read_batches()), self.schema)
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas DataFrame."""
+        """Return the rows as a pandas DataFrame. Errors are those of `to_reader`."""
         return self.to_pyarrow().to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
-        """The rows as a polars DataFrame."""
-        import polars as pl  # noqa: PLC0415 only who asks for it needs it
+        """Return the rows as a polars DataFrame. Errors are those of `to_reader`."""
+        import polars as pl  # noqa: PLC0415 an optional dependency
 
         return pl.DataFrame(self.to_pyarrow())
 
     def count(self) -> int:
-        """How many rows there are."""
-        return sum(batch.num_rows for batch in self._batches(counted=True))
+        """Return the number of rows. Errors are those of `to_reader`."""
+        return sum(batch.num_rows for batch in self._read_batches(count_only=True))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.to_reader().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
 
 
 class TableScan(Rows):
-    """The rows of a snapshot, not yet read. It can be read again and again."""
+    """A scan of a snapshot, which reads the rows on demand. Every method reads them again."""
 
     def __init__(
         self,
@@ -91,37 +91,37 @@ class TableScan(Rows):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns."""
+        """The schema of the selected columns."""
         schema = self._handle.schema
         if self._columns is None:
             return schema
         return pa.schema([schema.field(name) for name in self._columns]).with_metadata(schema.metadata)
 
-    def _open(self, *, counted: bool = False) -> _pds.Scan:
-        return self._handle.scan([] if counted else self._columns, self._where, self._limit, self._use_stats)
+    def _open_scan(self, *, count_only: bool = False) -> _pds.Scan:
+        return self._handle.scan([] if count_only else self._columns, self._where, self._limit, self._use_stats)
 
     def __repr__(self) -> str:
-        parts = [f"columns={self.schema.names}"]
+        arguments = [f"columns={self.schema.names}"]
         if self._where is not None:
-            parts.append(f"where={getattr(self._where, 'text', self._where)!r}")
+            arguments.append(f"where={getattr(self._where, 'text', self._where)!r}")
         if self._limit is not None:
-            parts.append(f"limit={self._limit}")
+            arguments.append(f"limit={self._limit}")
         if not self._use_stats:
-            parts.append("use_stats=False")
-        return f"TableScan({', '.join(parts)})"
+            arguments.append("use_stats=False")
+        return f"TableScan({', '.join(arguments)})"
 
     def _repr_html_(self) -> str:
-        limit = SHOWN_ROWS + 1 if self._limit is None else min(self._limit, SHOWN_ROWS + 1)
+        limit = MAX_ROWS + 1 if self._limit is None else min(self._limit, MAX_ROWS + 1)
         rows = TableScan(self._handle, self._columns, self._where, limit, use_stats=self._use_stats).to_pyarrow()
-        return rows_html(rows.slice(0, SHOWN_ROWS), more=rows.num_rows > SHOWN_ROWS)
+        return format_rows(rows.slice(0, MAX_ROWS), has_more=rows.num_rows > MAX_ROWS)
 
     def explain(self) -> ScanPlan:
-        """What would be read. Footers are read to know it, and no rows; a limit is not considered."""
+        """Return the files and row groups that the scan reads. Only footers are read, and the limit is ignored."""
         return ScanPlan(*self._handle.explain(self._where, self._use_stats))
 
 
 class TableChanges(Rows):
-    """Rows that were inserted and deleted, not yet read. They can be read again and again."""
+    """The inserted and deleted rows between two versions, read on demand. Every method reads them again."""
 
     def __init__(self, handle: _pds.TableHandle, since: int) -> None:
         self._handle = handle
@@ -130,7 +130,7 @@ class TableChanges(Rows):
     @property
     def schema(self) -> pa.Schema:
         """The columns of the table, then `_change_type`, `_commit_version` and `_commit_timestamp`."""
-        return self._open().schema
+        return self._open_scan().schema
 
-    def _open(self, *, counted: bool = False) -> _pds.Scan:  # noqa: ARG002 it reads all columns anyway
+    def _open_scan(self, *, count_only: bool = False) -> _pds.Scan:  # noqa: ARG002 a scan of changes has all columns
         return self._handle.changes(self._since)

@@ -1,16 +1,16 @@
-"""What can be read of a snapshot."""
+"""Reads of a snapshot of a table."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from pds.arguments import column_names
+from pds.arguments import check_column_names
 from pds.errors import InvalidInput
-from pds.predicate import predicate_of
+from pds.predicate import to_predicate
 from pds.table.checks import check_limit, check_version
-from pds.table.html import table_html
-from pds.table.results import files_of
+from pds.table.html import format_snapshot
+from pds.table.results import make_files_table
 from pds.table.scan import TableChanges, TableScan
 
 if TYPE_CHECKING:
@@ -28,56 +28,60 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """One version of a table, and the rows in it."""
+    """One version of a table and its rows."""
 
     _location: TableLocation
     _handle: _pds.TableHandle
 
     @property
     def store(self) -> Store:
-        """Where the table is."""
+        """The store of the table."""
         return self._location.store
 
     @property
     def path(self) -> str:
-        """The table's folder."""
+        """The folder of the table, relative to the store."""
         return self._location.path
 
     @property
     def version(self) -> int:
-        """The snapshot's number, from 1."""
+        """The version of the snapshot, from 1."""
         return self._handle.version
 
     @property
     def schema(self) -> pa.Schema:
-        """The snapshot's columns."""
+        """The schema of the snapshot."""
         return self._handle.schema
 
     def to_pyarrow_dataset(self) -> ds.Dataset:
-        """The snapshot for engines that push columns and filters down: they read no more than `scan` would.
+        """Return the snapshot as a pyarrow Dataset, for engines that push columns and filters down.
 
-        `duckdb.sql("FROM dataset WHERE …")`, `polars.scan_pyarrow_dataset(dataset)`, DataFusion's
-        `SessionContext.register_dataset("name", dataset)`.
+        Such an engine reads what `scan` would read: `duckdb.sql("FROM dataset WHERE …")`,
+        `polars.scan_pyarrow_dataset(dataset)`, `SessionContext.register_dataset("name", dataset)` of DataFusion.
         """
-        from pds.table.dataset import SnapshotDataset  # noqa: PLC0415 pyarrow.dataset takes its time
+        from pds.table.dataset import SnapshotDataset  # noqa: PLC0415 the import of pyarrow.dataset is slow
 
         return SnapshotDataset(self)
 
-    def _manifest(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._handle.manifest())
-        return found
+    def _parse_manifest(self) -> dict[str, Any]:
+        manifest: dict[str, Any] = json.loads(self._handle.manifest())
+        return manifest
 
     @property
     def file_count(self) -> int:
-        """How many data files the snapshot has. Nothing is read to know it."""
+        """The number of data files in the snapshot. No request is sent."""
         return self._handle.file_count
 
     def _repr_html_(self) -> str:
-        return table_html(repr(self), self._manifest(), self.schema)
+        return format_snapshot(repr(self), self._parse_manifest(), self.schema)
 
     def files(self) -> pa.Table:
-        """The snapshot's data files: path, size_bytes, row_group_count, total_rows."""
-        return files_of(self._handle.files())
+        """Return the data files of the snapshot.
+
+        Returns:
+            A table with the columns `path`, `size_bytes`, `row_group_count` and `total_rows`.
+        """
+        return make_files_table(self._handle.files())
 
     def scan(
         self,
@@ -87,55 +91,61 @@ class Snapshot:
         limit: int | None = None,
         use_stats: bool = True,
     ) -> TableScan:
-        r"""The snapshot's rows.
+        r"""Return a scan of the rows of the snapshot. No data is read before a method of the scan asks for rows.
 
         Args:
-            columns: Names of columns, in the order wanted. None is all.
-            where: Only rows for which this holds: an SQL predicate over any of the table's columns, such
-                as `"at >= TIMESTAMP '2026-01-01' AND name LIKE 'a%'"`, or a `pyarrow.compute.Expression`.
-                Names that are no plain words are quoted in SQL: `"\"unit price\" > 3"`. Files and row
-                groups without such rows are not read. SQL is the engine's own and faster. It compares numbers
-                and times exactly, whatever their types; of floats -0.0 equals 0.0, and NaN equals NaN and is
-                the largest, while pyarrow compares it with nothing. Casts cut: `CAST(5.75 AS BIGINT)` is 5.
-                Numbers with a point are decimals in sums and products with integers and decimals; quotients
-                by them and of them are floats. A time, a date or a text without a zone is one of UTC where it is
-                beside a time with a zone.
-            limit: So many rows at most.
-            use_stats: False reads every file and row group and evaluates `where` as it is written, without
-                statistics and rewriting. The rows are the same; it is slower, and there to check that.
+            columns: The names of the columns, in the order of the result. Defaults to all columns.
+            where: A filter over any columns of the table: an SQL predicate such as
+                `"at >= TIMESTAMP '2026-01-01' AND name LIKE 'a%'"`, or a `pyarrow.compute.Expression`. Statistics
+                prune files and row groups without matching rows. SQL is faster, because the engine evaluates it
+                without calling pyarrow. The rules of SQL filters:
+
+                - Names that are not plain words are quoted: `"\"unit price\" > 3"`.
+                - Numbers and times are compared exactly, whatever their types.
+                - Floats: -0.0 equals 0.0. NaN equals NaN and is the largest value; in pyarrow, NaN is neither
+                  equal to, less than nor greater than any value.
+                - Casts truncate: `CAST(5.75 AS BIGINT)` is 5.
+                - Literals with a decimal point are decimals in sums and products with integers and decimals.
+                  Quotients with such a literal are floats.
+                - A time, date or text without a time zone is in UTC if it is used with a time that has one.
+            limit: The maximum number of rows. Defaults to all rows.
+            use_stats: If False, every file and row group is read, and `where` is evaluated as it is written. The
+                rows are the same, and the scan is slower; use it to check the pruning.
 
         Raises:
-            InvalidInput: There is no such column, or the predicate cannot be used.
+            InvalidInput: A column does not exist, or the filter is not valid.
+            InvalidType: An argument has an invalid type.
         """
-        names = column_names(columns)
+        names = check_column_names(columns)
         for name in names or []:
             if self.schema.get_field_index(name) < 0:
-                raise InvalidInput(f"no column {name!r}; there are {self.schema.names}")
-        meant = None if where is None else predicate_of(where, self.schema)
-        if meant is not None:
-            self._handle.check_filter(meant)
-        return TableScan(self._handle, names, meant, check_limit(limit), use_stats=use_stats)
+                raise InvalidInput(f"unknown column {name!r}; the table has the columns {self.schema.names}")
+        predicate = None if where is None else to_predicate(where, self.schema)
+        if predicate is not None:
+            self._handle.check_filter(predicate)
+        return TableScan(self._handle, names, predicate, check_limit(limit), use_stats=use_stats)
 
     def scan_changes(self, since: int, until: int | None = None) -> TableChanges:
-        """What happened to the rows: the inserts and deletes of every commit after `since` up to `until`.
+        """Return the inserted and deleted rows of every commit after the version `since`, up to `until`.
 
-        An update is a delete and an insert. Compactions are passed over, except those that left out a
-        column which `until` has again: their rows lose its values. The rows have the columns of
-        `until` and, named as Delta Lake names them, `_change_type` ("insert" or "delete"),
-        `_commit_version` and `_commit_timestamp`; commits are in order, and within a commit deletes come
+        An update is a delete and an insert. Compactions are skipped, except those that dropped the values of a
+        column which `until` has again: such a compaction deletes rows with these values and inserts rows without
+        them. The rows have the columns of `until` and the columns that Delta Lake adds: `_change_type` ("insert" or
+        "delete"), `_commit_version` and `_commit_timestamp`. Commits are in order; within a commit, deletes come
         first.
 
         Args:
-            since: A version; its own changes are not told.
-            until: A version. None is this snapshot.
+            since: A version. Its own changes are not included.
+            until: A version. Defaults to this snapshot.
 
         Raises:
-            VersionExpired: A version in between has been vacuumed; the error names the oldest there is.
-            InvalidInput: There is no such version, or `until` is before `since`.
+            VersionExpired: A vacuum removed a version in this range. The message names the oldest version.
+            InvalidInput: A version does not exist, or `until` is before `since`.
+            InvalidType: A version is not an integer.
         """
         handle = self._handle if until is None else self._handle.at(check_version(until))
         changes = TableChanges(handle, check_version(since))
-        _ = changes.schema  # so that what cannot be read is said now
+        _ = changes.schema  # raises the errors of this call
         return changes
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:

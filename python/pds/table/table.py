@@ -1,4 +1,4 @@
-"""Tables: append and read snapshots of a folder of Parquet files, committed by compare-and-swap."""
+"""Tables: snapshots of a folder of Parquet files, and commits of new ones."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import pyarrow as pa
 from pds import _pds
 from pds.arguments import ArrowStream, arrow_stream, check_schema, is_in_memory, require_text
 from pds.errors import AlreadyExists, InvalidInput, InvalidType
-from pds.predicate import Predicate, predicate_of
-from pds.store import Store, handle_of
+from pds.predicate import Predicate, to_predicate
+from pds.store import Store, native_handle
 from pds.table.alter import Alter
-from pds.table.checks import check_key, check_limit, check_version, names_of
+from pds.table.checks import check_idempotency_key, check_limit, check_names, check_version
 from pds.table.location import TableLocation
 from pds.table.merge import Merge
 from pds.table.optimize import Optimize
-from pds.table.results import CheckResult, CommitResult, ScanPlan, VacuumResult, entry_of
+from pds.table.results import CheckResult, CommitResult, ScanPlan, VacuumResult, make_history_entry
 from pds.table.scan import TableChanges, TableScan
 from pds.table.snapshot import Snapshot
 from pds.table.tags import Tags
@@ -43,35 +43,38 @@ _MICROSECOND = timedelta(microseconds=1)
 _TIMEOUT_SECONDS = 120.0
 
 
-class _Shown:
-    """Guards which snapshot a table shows; anew in a forked child, which may lack the thread that held it."""
+class _SnapshotGuard:
+    """The lock for changes of `Table._handle`. A forked child gets a new lock, which no thread of the parent holds."""
 
     lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=lambda: setattr(_Shown, "lock", threading.Lock()))
+os.register_at_fork(after_in_child=lambda: setattr(_SnapshotGuard, "lock", threading.Lock()))
 
 
 class Table(Snapshot):
-    """One snapshot of a table; it stays the same until `refresh`, whatever others commit.
+    """A snapshot of a table. It does not change until `refresh` or a write of this object.
 
-    A table is a folder of immutable objects and one pointer that a conditional write moves; there is
-    no catalog and no lock. Writes always go to the newest snapshot, and this object then shows what
-    they made.
+    A table is a folder of immutable objects and one pointer, which conditional writes move. There is no catalog and
+    no lock. A write is always based on the newest snapshot. After a write, this object has the snapshot that the
+    write made.
 
     Args:
-        store: Where the table is. It must keep conditional writes, as S3, Azure Blob, Google Cloud
+        store: The store of the table. It must honor conditional writes, as S3, Azure Blob Storage, Google Cloud
             Storage, local files and memory do.
-        path: The table's folder, relative to the store.
-        version: The snapshot. None is the newest.
-        options: How data files are written. None is zstd and row groups of 1,048,576 rows.
-        commit_timeout: Seconds that a commit is tried while other writers come first.
+        path: The folder of the table, relative to the store.
+        version: The version of the snapshot. Defaults to the newest version.
+        options: The options of data files. Defaults to zstd and row groups of 1,048,576 rows.
+        commit_timeout: The time in seconds in which a commit is attempted again after conflicts with other writers.
 
     Raises:
-        NotFound: There is no table.
-        VersionExpired: The version has been vacuumed.
-        FormatNotSupported: A newer pds wrote the table.
-        ManifestCorrupted: The pointer or the manifest cannot be used.
+        NotFound: The table does not exist.
+        VersionExpired: A vacuum removed the version.
+        FormatNotSupported: A newer version of pds wrote the table.
+        ManifestCorrupted: The pointer or the manifest is not valid.
+        InvalidInput: The version does not exist, or an argument is not valid.
+        InvalidType: An argument has an invalid type.
+        UnsafeStore: The store is a `remote_store.Store`.
     """
 
     def __init__(
@@ -85,11 +88,11 @@ class Table(Snapshot):
     ) -> None:
         if version is not None:
             check_version(version)
-        self._location = TableLocation.of(store, path, options, commit_timeout)
+        self._location = TableLocation.from_arguments(store, path, options, commit_timeout=commit_timeout)
         self._handle = _pds.TableHandle.open(self._location.handle, path, version)
 
     @classmethod
-    def _of(cls, location: TableLocation, handle: _pds.TableHandle) -> Self:
+    def _from_handle(cls, location: TableLocation, handle: _pds.TableHandle) -> Self:
         table = cls.__new__(cls)
         table.__dict__.update(_location=location, _handle=handle)
         return table
@@ -110,50 +113,52 @@ class Table(Snapshot):
         """Create an empty table.
 
         Args:
-            store: Where the table shall be.
-            path: The table's folder, relative to the store.
-            schema: The columns.
-            key: The columns that identify a row. They are not checked to be unique.
-            sort_by: The columns that files are sorted by.
-            exists_ok: Open the table if there is one with the same schema, key and order.
+            store: The store of the table.
+            path: The folder of the table, relative to the store.
+            schema: The schema of the table.
+            key: The names of the columns that identify a row. Uniqueness is not checked. Defaults to no key.
+            sort_by: The names of the columns that files are sorted by. Defaults to no sort order.
+            exists_ok: Whether to open an existing table that has the same schema, key and sort order.
             options: As for `Table`.
             commit_timeout: As for `Table`.
 
         Raises:
-            AlreadyExists: There is a table, or with `exists_ok` one with other columns, another key or order.
-            ManifestCorrupted: There is no table, but manifests of one that was removed in part.
-            UnsafeStore: The store does not keep conditions, so writers would undo one another.
-            InvalidInput: Parquet cannot hold a column, by name; or a key is no column.
+            AlreadyExists: The table exists, or, with `exists_ok`, has another schema, key or sort order.
+            ManifestCorrupted: The folder has manifests of a table that was removed in part.
+            UnsafeStore: The store does not honor conditional writes, so writers would overwrite each other.
+            InvalidInput: Parquet cannot store a column, which the message names, or a column of `key` or
+                `sort_by` does not exist.
+            InvalidType: An argument has an invalid type.
         """
         if not isinstance(schema, pa.Schema):
             raise InvalidType(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
         check_schema(schema)
-        location = TableLocation.of(store, path, options, commit_timeout)
-        names = (names_of("key", key), names_of("sort_by", sort_by))
+        location = TableLocation.from_arguments(store, path, options, commit_timeout=commit_timeout)
+        names = (check_names("key", key), check_names("sort_by", sort_by))
         try:
-            return cls._of(location, _pds.TableHandle.create(location.handle, path, schema, *names))
+            return cls._from_handle(location, _pds.TableHandle.create(location.handle, path, schema, *names))
         except AlreadyExists:
             if not exists_ok:
                 raise
-        found = cls._of(location, _pds.TableHandle.open(location.handle, path, None))
-        if not found.schema.equals(schema):
-            raise AlreadyExists(f"there is a table with other columns: {found.schema.names}", path=path)
-        for name, wanted in zip(("key", "sort_by"), names, strict=True):
-            there = found._columns_of(name)  # noqa: SLF001 ours
-            if there != wanted:
-                raise AlreadyExists(f"there is a table with {name}={there}, not {wanted}", path=path)
-        return found
+        table = cls._from_handle(location, _pds.TableHandle.open(location.handle, path, None))
+        if not table.schema.equals(schema):
+            raise AlreadyExists(f"the table exists with other columns: {table.schema.names}", path=path)
+        for role, expected in zip(("key", "sort_by"), names, strict=True):
+            existing = table._get_column_names(role)  # noqa: SLF001 an instance of this class
+            if existing != expected:
+                raise AlreadyExists(f"the table exists with {role}={existing}, not {role}={expected}", path=path)
+        return table
 
-    def _columns_of(self, role: str) -> list[str]:
-        """The names of the columns of the table's key, or of its order."""
-        manifest = self._manifest()
+    def _get_column_names(self, role: str) -> list[str]:
+        """Return the names of the columns of the key (`key`) or of the sort order (`sort_by`)."""
+        manifest = self._parse_manifest()
         names = {column["id"]: column["name"] for column in manifest["schema"]["columns"]}
-        return [names[column] for column in manifest[role]]
+        return [names[column_id] for column_id in manifest[role]]
 
     @staticmethod
     def exists(store: Store, path: str) -> bool:
-        """Whether there is a table."""
-        return _pds.table_exists(handle_of(store), require_text("path", path))
+        """Return whether a table exists at `path`."""
+        return _pds.table_exists(native_handle(store), require_text("path", path))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.store, self.path, self.version, self._location.options, self._location.timeout)
@@ -161,286 +166,305 @@ class Table(Snapshot):
     def __repr__(self) -> str:
         return f"Table({self.store!r}, {self.path!r}, version={self.version})"
 
-    # -- what there is -----------------------------------------------------------
+    # -- reading -----------------------------------------------------------------
 
     @property
     def tags(self) -> Tags:
-        """Names of versions."""
-        return Tags(self.path, self.version, self._manifest()["tags"], self._tag)
+        """The tags of this snapshot, with methods that create and delete tags."""
+        return Tags(self.path, self.version, self._parse_manifest()["tags"], self._set_tag)
 
     @property
     def alter(self) -> Alter:
-        """Changes of the columns."""
+        """Schema evolution: add, rename, drop, widen and reorder columns."""
         return Alter(self._commit)
 
     @property
     def optimize(self) -> Optimize:
-        """Files written anew: compact, sort."""
+        """Rewrites of data files: compact, sort."""
         return Optimize(self._rewrite, self.schema)
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """What was done, newest first, as far as it has not been vacuumed.
+        """Return the commits up to this snapshot, newest first, without those that a vacuum removed.
 
         Args:
-            limit: So many versions at most.
+            limit: The maximum number of versions. Defaults to all versions.
 
         Returns:
-            For each version: version, created_at, commit_id and operation (name and counts).
+            A dict for each version: `version`, `created_at`, `commit_id` and `operation` (a name and counts).
         """
-        wanted = check_limit(limit)
-        return [
-            entry_of(json.loads(found)) for found in self._handle.history(self.version if wanted is None else wanted)
-        ]
+        checked_limit = check_limit(limit)
+        manifests = self._handle.history(self.version if checked_limit is None else checked_limit)
+        return [make_history_entry(json.loads(manifest)) for manifest in manifests]
 
     def refresh(self) -> Self:
-        """Show the newest snapshot from now on."""
-        began = self._handle
-        self._show(_pds.TableHandle.open(self._location.handle, self.path, None), began)
+        """Change this object to the newest snapshot of the table, and return it."""
+        base_handle = self._handle
+        self._update_snapshot(_pds.TableHandle.open(self._location.handle, self.path, None), base_handle)
         return self
 
     def as_of(self, when: int | datetime | str) -> Self:
-        """The table as it was.
+        """Return an older snapshot of the table (time travel).
 
         Args:
-            when: A version; a time with a zone, for the version that was the newest then; or a tag.
+            when: A version; a time with a time zone, for the newest version at that time; or a tag of this snapshot.
 
         Raises:
-            VersionExpired: It has been vacuumed; the error names the oldest version there is.
-            NotFound: There is no such tag.
+            VersionExpired: A vacuum removed the version. The message names the oldest version.
+            NotFound: The tag does not exist.
+            InvalidInput: The version does not exist, or the time has no time zone.
+            InvalidType: `when` is neither a version, a time nor a tag.
         """
         if isinstance(when, datetime):
             if when.tzinfo is None:
-                raise InvalidInput(f"{when!r} has no time zone; give one, for instance tzinfo=datetime.UTC")
-            return self._of(self._location, self._handle.at_time((when - _EPOCH) // _MICROSECOND))
+                raise InvalidInput(f"{when!r} has no time zone; add one, for example tzinfo=datetime.UTC")
+            return self._from_handle(self._location, self._handle.at_time((when - _EPOCH) // _MICROSECOND))
         if isinstance(when, str):
-            return self._of(self._location, self._handle.at(self.tags[when]))
-        return self._of(self._location, self._handle.at(check_version(when)))
+            return self._from_handle(self._location, self._handle.at(self.tags[when]))
+        return self._from_handle(self._location, self._handle.at(check_version(when)))
 
-    # -- what can be done --------------------------------------------------------
+    # -- writing -----------------------------------------------------------------
 
     def append(self, data: ArrowStream, *, idempotency_key: str | None = None) -> CommitResult:
-        """Add rows. Appends never conflict with one another.
+        """Append rows. Concurrent appends do not conflict.
 
         Args:
-            data: Any object with `__arrow_c_stream__`, streamed in bounded memory. Columns are matched
-                by name; those that are missing are null. A column may have another type if every value
-                has its equal in the table's: fewer bits or digits, a coarser unit of time, another zone or
-                dictionary.
-            idempotency_key: Up to 1024 bytes. A second write with the same key changes nothing and gives
-                the first one's result with `replayed=True`.
+            data: Any object with `__arrow_c_stream__`. A stream is written in bounded memory. Columns are matched
+                by name, and missing columns are null. A column may have another type than in the table if the
+                type of the table holds all its values: a type with fewer bits or digits, a coarser unit of time,
+                another time zone or dictionary.
+            idempotency_key: A text of up to 1024 bytes. A second write with the same key changes nothing, and
+                returns the result of the first write with `replayed=True`.
 
         Raises:
-            InvalidInput: A column is not one of the table's, has a type whose values could be lost, or
-                holds a null it may not.
-            CommitConflict: Other writers came first until `commit_timeout`; nothing was committed.
-            CommitStateUnknown: The store could not be asked whether the commit happened;
-                `was_committed` tells later.
-            TransactionExpired: A vacuum ran meanwhile that removed what had been written, or older columns
-                were restored; write again.
+            InvalidInput: A column does not exist in the table, has a type whose values could be lost, or has a
+                null and is not nullable.
+            InvalidType: An argument has an invalid type.
+            CommitConflict: The commit lost all races against other writers until `commit_timeout`. Nothing was
+                committed.
+            CommitStateUnknown: The store did not confirm the commit. Check later with `was_committed`.
+            TransactionExpired: A vacuum removed the written files, or a restore changed the columns, before the
+                commit. Nothing was committed. Repeat the write.
         """
         return self._write(data, idempotency_key, overwrite=False)
 
     def overwrite(
         self, data: ArrowStream, where: Where | None = None, *, idempotency_key: str | None = None
     ) -> CommitResult:
-        """Put rows in the place of all there are, or of those for which a predicate holds.
+        """Replace all rows, or the rows that match a filter.
 
-        With `where` no data file is written again. Rows that others bring meanwhile and for which it
-        holds are replaced as well. The other arguments and errors are those of `append`.
+        With `where`, no data file is rewritten, and rows that concurrent commits add are replaced too if they match.
 
         Args:
             data: As for `append`.
-            where: As for `scan`; it must hold for every row of `data`. None is all rows.
+            where: A filter, as for `scan`. Every row of `data` must match it. Defaults to all rows.
             idempotency_key: As for `append`.
 
         Raises:
-            InvalidInput: The predicate cannot be used, or does not hold for a new row.
+            InvalidInput: As for `append`; or the filter is not valid, or a new row does not match it.
+            InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
         if where is None:
             return self._write(data, idempotency_key, overwrite=True)
-        return self._exchange(data, predicate_of(where, self.schema), None, idempotency_key)
+        return self._replace_rows(data, to_predicate(where, self.schema), None, idempotency_key)
 
     def upsert(
         self, data: ArrowStream, on: str | Sequence[str] | None = None, *, idempotency_key: str | None = None
     ) -> CommitResult:
-        """Put rows in the place of those with the same key, and add those whose key is not there.
+        """Replace the rows that have the same key as new rows, and insert the other new rows.
 
-        The new rows are written to new files, and no data file again: of the files that may hold a
-        key the columns of the key are read. Memory is bounded but for the keys of `data`. Of two that
-        bring the same key at once one comes after the other.
+        The new rows are written to new files, and no data file is rewritten. The key columns are read from the files
+        that may have a key of `data`. Memory is bounded except for the keys of `data`. Concurrent upserts of the same
+        key are applied one after the other.
 
         Args:
-            data: As for `append`; columns that are missing are null.
-            on: The columns that rows are matched by. None is the table's key.
+            data: As for `append`. Missing columns are null.
+            on: The names of the columns that rows are matched by. Defaults to the key of the table.
             idempotency_key: As for `append`.
 
         Returns:
-            `rows` is what was written; the history has `rows_deleted`.
+            `rows` is the number of written rows. The history has `rows_deleted`.
 
         Raises:
-            InvalidInput: As for `append`; or two rows of `data` have the same key, or one a null in it.
-            CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
+            InvalidInput: As for `append`; or two rows of `data` have the same key, or a key has a null.
+            InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
-        return self._exchange(data, None, None if on is None else names_of("on", on), idempotency_key)
+        return self._replace_rows(data, None, None if on is None else check_names("on", on), idempotency_key)
 
     def merge(self, source: ArrowStream, on: str | Sequence[str] | None = None) -> Merge:
-        """Change, delete and add rows as those of a source say: `when_…` clauses, then `execute`.
+        """Update, delete and insert rows by the rows of a source: add clauses with `when_…`, and then `execute`.
 
             table.merge(changes, on="id").when_matched_update_all().when_not_matched_insert_all().execute()
 
         Args:
-            source: As `data` for `append`; it is held in memory, and may have columns that the table has not.
-            on: The columns that rows are matched by. None is the table's key.
+            source: As `data` for `append`. The source is held in memory, and may have columns that the table does
+                not have.
+            on: The names of the columns that rows are matched by. Defaults to the key of the table.
+
+        Raises:
+            InvalidInput, InvalidType: An argument is not valid. `Merge.execute` raises the other errors.
         """
-        stream, names = arrow_stream(source), None if on is None else names_of("on", on)
-        if isinstance(stream, pa.RecordBatchReader):
-            # For every attempt anew.
-            stream = stream.read_all()
+        data, names = arrow_stream(source), None if on is None else check_names("on", on)
+        if isinstance(data, pa.RecordBatchReader):
+            # Every attempt reads the source from its beginning.
+            data = data.read_all()
 
         def execute(clauses: Clauses, key: str | None) -> CommitResult:
-            before, location, began = self._requests(), self._location, self._handle
-            outcome, handle = began.merge(stream, names, clauses, location.options, key, location.timeout)
+            requests_before, location, base_handle = self._count_requests(), self._location, self._handle
+            outcome, handle = base_handle.merge(data, names, clauses, location.options, key, location.timeout)
             if outcome is not None:
-                return self._done(outcome, handle, before, began)
-            self._show(handle, began)
-            return self._unchanged(before, handle)
+                return self._finish_commit(outcome, handle, requests_before, base_handle)
+            self._update_snapshot(handle, base_handle)
+            return self._make_empty_result(requests_before, handle)
 
         return Merge(execute)
 
-    def _exchange(
+    def _replace_rows(
         self, data: ArrowStream, where: str | Predicate | None, on: list[str] | None, idempotency_key: str | None
     ) -> CommitResult:
-        check_key(idempotency_key)
+        check_idempotency_key(idempotency_key)
         source = arrow_stream(data)
-        before, began = self._requests(), self._handle
-        outcome, handle = began.exchange(
+        requests_before, base_handle = self._count_requests(), self._handle
+        outcome, handle = base_handle.exchange(
             source, self._location.options, is_in_memory(data), where, on, idempotency_key, self._location.timeout
         )
-        return self._done(outcome, handle, before, began)
+        return self._finish_commit(outcome, handle, requests_before, base_handle)
 
     def _write(self, data: ArrowStream, idempotency_key: str | None, *, overwrite: bool) -> CommitResult:
-        check_key(idempotency_key)
+        check_idempotency_key(idempotency_key)
         source = arrow_stream(data)
-        before, began = self._requests(), self._handle
-        outcome, handle = began.write(
+        requests_before, base_handle = self._count_requests(), self._handle
+        outcome, handle = base_handle.write(
             source, self._location.options, is_in_memory(data), overwrite, idempotency_key, self._location.timeout
         )
-        return self._done(outcome, handle, before, began)
+        return self._finish_commit(outcome, handle, requests_before, base_handle)
 
     def delete(self, where: Where) -> CommitResult:
-        """Delete the rows for which a predicate holds. No data file is written again.
+        """Delete the rows that match a filter. No data file is rewritten.
 
-        A range of the key, `"id BETWEEN 5 AND 9"`, is deleted without reading data. For any other predicate
-        its columns are read. Rows that are appended meanwhile stay.
+        A range of the key, such as `"id BETWEEN 5 AND 9"`, is deleted without a read of data. For any other filter,
+        its columns are read. Rows that concurrent commits append are not deleted.
 
         Args:
-            where: As for `scan`; "true" is all rows.
+            where: A filter, as for `scan`. "true" matches all rows.
 
         Returns:
-            `rows` is what was deleted, None where the range of a key was not counted; `bytes` what was
-            written to say so. Where nothing is to be deleted nothing is committed, and `attempts` is 0.
+            `rows` is the number of deleted rows, or None if the rows of a key range were not counted. `bytes` is
+            the size of the new tombstones. If no row matches, nothing is committed and `attempts` is 0.
 
         Raises:
-            InvalidInput: The predicate cannot be used.
-            CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
+            InvalidInput: The filter is not valid.
+            InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
-        before, began = self._requests(), self._handle
-        outcome, rows, size, handle = began.delete(predicate_of(where, self.schema), self._location.timeout)
-        self._show(handle, began)
-        requests = self._requests() - before
+        requests_before, base_handle = self._count_requests(), self._handle
+        outcome, rows, size, handle = base_handle.delete(to_predicate(where, self.schema), self._location.timeout)
+        self._update_snapshot(handle, base_handle)
+        requests = self._count_requests() - requests_before
         if outcome is None:
-            return self._unchanged(before, handle)
+            return self._make_empty_result(requests_before, handle)
         version, commit_id, attempts, waited, replayed, *_ = outcome
         return CommitResult(version, commit_id, rows, 0, size, requests, attempts, waited, replayed)
 
     def add_files(self, paths: str | Sequence[str], *, idempotency_key: str | None = None) -> CommitResult:
-        """Add Parquet files that are there already; their rows are not written again.
+        """Add existing Parquet files to the table. Their rows are not rewritten.
 
-        Files within the table's folder stay where they are, and no vacuum removes them: from then on they
-        must not be changed. Files elsewhere in the store are copied into the table, by the store itself
-        where it can. Columns are matched by the names they have now, also after they are renamed.
+        Files in the folder of the table stay where they are, and a vacuum does not remove them. They must not be
+        changed any more. Files elsewhere in the store are copied into the folder, by the store itself if it can copy.
+        Columns are matched by their current names in the table, and stay matched when a column is renamed later.
 
         Args:
-            paths: Paths relative to the store.
+            paths: The path of a file, or a list of paths, relative to the store.
             idempotency_key: As for `append`.
 
         Raises:
-            NotFound: There is no such file.
-            PartCorrupted: It is no Parquet file.
-            AlreadyExists: It is one of the table's files already.
-            InvalidInput: It has a column that the table does not have, or of a type whose values could be
-                lost, or may have nulls where the table may not; or it is one of the table's own objects.
-            CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
+            NotFound: A file does not exist.
+            PartCorrupted: A file is not a Parquet file.
+            AlreadyExists: A file is a data file of the table already.
+            InvalidInput: A file has a column that the table does not have, a type whose values could be lost, or
+                possible nulls in a column that is not nullable; or a path is that of an internal object of the table.
+            InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
-        check_key(idempotency_key)
-        names = names_of("paths", paths)
+        check_idempotency_key(idempotency_key)
+        names = check_names("paths", paths)
         return self._commit(lambda handle, timeout: handle.add_files(names, idempotency_key, timeout))
 
     def restore(self, when: int | datetime | str) -> CommitResult:
-        """Make the rows and columns of an older snapshot the newest; nothing is copied.
+        """Commit a new version that has the rows and columns of an older snapshot. No data is copied.
 
         Args:
             when: As for `as_of`.
+
+        Raises:
+            The errors of `as_of`, and the commit errors of `append`.
         """
         version = self.as_of(when).version
         return self._commit(lambda handle, timeout: handle.restore(version, timeout))
 
     def vacuum(self, retention: timedelta = timedelta(days=7), *, dry_run: bool = False) -> VacuumResult:
-        """Remove versions that were replaced longer ago than `retention`, and what only they need.
+        """Remove versions that were replaced longer ago than `retention`, and the objects that only they reference.
 
-        Tagged versions stay. A write that began before the oldest version left fails with
-        TransactionExpired, so `retention` should be longer than the longest write.
+        Tagged versions stay. A write that began before the oldest remaining version fails with TransactionExpired, so
+        `retention` should be longer than the longest write.
 
         Args:
-            retention: By the store's clock.
-            dry_run: Only say what would be removed.
+            retention: The minimum age, by the clock of the store. Defaults to 7 days.
+            dry_run: Whether to list the objects and remove nothing.
+
+        Raises:
+            InvalidInput: The retention is negative.
+            InvalidType: The retention is not a timedelta.
+            CommitConflict, CommitStateUnknown: As for `append`.
         """
         if not isinstance(retention, timedelta):
             raise InvalidType(f"retention must be a timedelta, not {type(retention).__name__}")
-        found = VacuumResult(*self._handle.vacuum(retention.total_seconds(), dry_run, self._location.timeout))
+        result = VacuumResult(*self._handle.vacuum(retention.total_seconds(), dry_run, self._location.timeout))
         if not dry_run:
             self.refresh()
-        return found
+        return result
 
     def check(self) -> CheckResult:
-        """Whether everything is there that the newest version and those before it name; sizes are compared.
+        """Check that the objects of the newest version and of the versions before it exist, without reading data.
 
-        No data is read. The table is looked at as it is now, whatever snapshot this object shows.
+        The sizes of the objects of the newest version are compared too. The check is of the current state of the
+        table, and not of the snapshot of this object.
         """
         return CheckResult(*self._handle.check())
 
     def was_committed(self, commit_id: str) -> int | None:
-        """The version that a commit made, None if it made none. For CommitStateUnknown."""
+        """Return the version that a commit made, or None if it was not committed. Use it after CommitStateUnknown."""
         return self._handle.was_committed(require_text("commit_id", commit_id))
 
     def _commit(self, change: Callable[[_pds.TableHandle, float], tuple[_Outcome, _pds.TableHandle]]) -> CommitResult:
-        before, began = self._requests(), self._handle
-        return self._done(*change(began, self._location.timeout), before, began)
+        requests_before, base_handle = self._count_requests(), self._handle
+        return self._finish_commit(*change(base_handle, self._location.timeout), requests_before, base_handle)
 
     def _rewrite(
         self, rewrite: Callable[[_pds.TableHandle, WriteOptions, float], tuple[_Outcome, _pds.TableHandle] | None]
     ) -> CommitResult | None:
-        before, began = self._requests(), self._handle
-        done = rewrite(began, self._location.options, self._location.timeout)
-        return None if done is None else self._done(*done, before, began)
+        requests_before, base_handle = self._count_requests(), self._handle
+        result = rewrite(base_handle, self._location.options, self._location.timeout)
+        return None if result is None else self._finish_commit(*result, requests_before, base_handle)
 
-    def _tag(self, name: str, version: int | None) -> CommitResult:
+    def _set_tag(self, name: str, version: int | None) -> CommitResult:
         return self._commit(lambda handle, timeout: handle.tag(name, version, timeout))
 
-    def _requests(self) -> int:
+    def _count_requests(self) -> int:
         return self.store.metrics()["requests"]
 
-    def _unchanged(self, before: int, handle: _pds.TableHandle) -> CommitResult:
-        return CommitResult(handle.version, "", 0, 0, 0, self._requests() - before, 0, 0.0, replayed=False)
+    def _make_empty_result(self, requests_before: int, handle: _pds.TableHandle) -> CommitResult:
+        """Return the result of an operation that had nothing to commit."""
+        requests = self._count_requests() - requests_before
+        return CommitResult(handle.version, "", 0, 0, 0, requests, 0, 0.0, replayed=False)
 
-    def _done(self, outcome: _Outcome, handle: _pds.TableHandle, before: int, began: _pds.TableHandle) -> CommitResult:
-        self._show(handle, began)
-        return CommitResult.of(outcome, self._requests() - before)
+    def _finish_commit(
+        self, outcome: _Outcome, handle: _pds.TableHandle, requests_before: int, base_handle: _pds.TableHandle
+    ) -> CommitResult:
+        self._update_snapshot(handle, base_handle)
+        return CommitResult.of(outcome, self._count_requests() - requests_before)
 
-    def _show(self, handle: _pds.TableHandle, began: _pds.TableHandle) -> None:
-        """Show what a call gave that began with `began`, unless another thread's call has given a newer one."""
-        with _Shown.lock:
-            if self._handle is began or handle.created_at >= self._handle.created_at:
+    def _update_snapshot(self, handle: _pds.TableHandle, base_handle: _pds.TableHandle) -> None:
+        """Take the snapshot of an operation based on `base_handle`, unless another thread has set a newer one."""
+        with _SnapshotGuard.lock:
+            if self._handle is base_handle or handle.created_at >= self._handle.created_at:
                 self._handle = handle
 
 

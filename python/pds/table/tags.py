@@ -1,4 +1,4 @@
-"""Names of versions."""
+"""The tags of a table."""
 
 from __future__ import annotations
 
@@ -14,54 +14,63 @@ _Commit = Callable[[str, int | None], CommitResult]
 
 
 class Tags(Mapping[str, int]):
-    """Names of versions; vacuum keeps what they name."""
+    """The tags of a table: a mapping of names to versions. A vacuum keeps tagged versions."""
 
-    def __init__(self, path: str, version: int, found: dict[str, int], commit: _Commit) -> None:
+    def __init__(self, path: str, version: int, versions: dict[str, int], commit: _Commit) -> None:
         self._path = path
         self._version = version
-        self._found = found
+        self._versions = versions
         self._commit = commit
 
     def __getitem__(self, name: str) -> int:
-        if name not in self._found:
-            raise NotFound(f"there is no tag {name!r}; there are {sorted(self._found)}", path=self._path)
-        return self._found[name]
+        if name not in self._versions:
+            raise NotFound(
+                f"tag {name!r} does not exist; the table has the tags {sorted(self._versions)}", path=self._path
+            )
+        return self._versions[name]
 
-    # A Mapping's own would wait for a KeyError.
+    # The methods of Mapping expect a KeyError.
     def __contains__(self, name: object) -> bool:
-        return name in self._found
+        return name in self._versions
 
-    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 as a Mapping's
-        """The version of a name, or `default`."""
-        return self._found.get(name, default)
+    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 the signature of Mapping.get
+        """Return the version of a tag, or `default` if the tag does not exist."""
+        return self._versions.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._found))
+        return iter(sorted(self._versions))
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._versions)
 
     def __repr__(self) -> str:
-        return f"Tags({self._found!r})"
+        return f"Tags({self._versions!r})"
 
     def create(self, name: str, version: int | None = None) -> CommitResult:
-        """Give a version a name; None is the table's own.
+        """Create a tag for a version.
+
+        Args:
+            name: The name of the tag, up to 255 bytes.
+            version: The version. Defaults to the version of this snapshot.
 
         Raises:
-            AlreadyExists: The name is another version's.
-            VersionExpired: There is no such version.
+            AlreadyExists: The tag exists and names another version.
+            VersionExpired: The version does not exist or has been vacuumed.
+            InvalidInput: The name or the version is not valid.
+            CommitConflict, CommitStateUnknown: As for `Table.append`.
         """
         version = self._version if version is None else check_version(version)
-        result = self._commit(require_text("a tag's name", name), version)
-        self._found = {**self._found, name: version}
+        result = self._commit(require_text("the name of a tag", name), version)
+        self._versions = {**self._versions, name: version}
         return result
 
     def delete(self, name: str) -> CommitResult:
-        """Take a name away.
+        """Delete a tag. The version stays until a vacuum removes it.
 
         Raises:
-            NotFound: There is no such tag.
+            NotFound: The tag does not exist.
+            CommitConflict, CommitStateUnknown: As for `Table.append`.
         """
-        result = self._commit(require_text("a tag's name", name), None)
-        self._found = {known: version for known, version in self._found.items() if known != name}
+        result = self._commit(require_text("the name of a tag", name), None)
+        self._versions = {other: version for other, version in self._versions.items() if other != name}
         return result

@@ -89,8 +89,8 @@ def test_a_dataset_that_appears_meanwhile_is_kept(spark: SparkSession, target: T
 @pytest.mark.parametrize(
     ("sql", "case_sensitive", "match"),
     [
-        ("SELECT 1 AS a, 2 AS a", "true", "'a' is there twice"),
-        ("SELECT 1 AS a, 2 AS A", "false", "'A' is there twice"),
+        ("SELECT 1 AS a, 2 AS a", "true", "'a' occurs twice"),
+        ("SELECT 1 AS a, 2 AS A", "false", "'A' occurs twice"),
     ],
 )
 def test_columns_of_the_same_name_are_refused(

@@ -118,7 +118,7 @@ def test_many_small_parts_are_read_by_few_tasks(spark: SparkSession, target: Tar
     [([0], 1), ([10 << 30] * 3, 3), ([1 << 20] * 1000, 63), ([200 << 20, 0, 1, 300 << 20], 3)],
 )
 def test_tasks_have_every_part_once_in_order(sizes: list[int], count: int) -> None:
-    tasks = read._tasks(sizes)
+    tasks = read._group_parts(sizes)
 
     assert [part for task in tasks for part in task] == list(range(len(sizes)))
     assert len(tasks) == count

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 import pds.spark
-from pds.spark.settings import BatchLimits, batch_limits, limited
+from pds.spark.settings import BatchLimits, batch_limit_settings, batch_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,7 @@ def test_an_action_runs_under_them(spark: SparkSession, local_target: Target) ->
     numbers = spark.range(0, 300_000, 1, numPartitions=1)
     sizes = numbers.mapInArrow(_sizes, "rows int")
 
-    with limited(spark, batch_limits(numbers.schema)):
+    with batch_limit_settings(spark, batch_limits(numbers.schema)):
         assert [row.rows for row in sizes.collect()] == [100_000] * 3
     assert {row.rows for row in sizes.collect()} == {10_000}
 
@@ -105,7 +105,7 @@ def test_what_the_user_set_stays_a_bound(
         if value is not None:
             spark.conf.set(name, value)
 
-    with limited(spark, BatchLimits(100_000, UNLIMITED)):
+    with batch_limit_settings(spark, BatchLimits(100_000, UNLIMITED)):
         assert _settings(spark) == within
 
 
@@ -113,12 +113,12 @@ def test_actions_of_two_threads_share_the_least(spark: SparkSession) -> None:
     inside, done = threading.Event(), threading.Event()
 
     def narrow() -> None:
-        with limited(spark, DEFAULTS):
+        with batch_limit_settings(spark, DEFAULTS):
             inside.set()
             assert done.wait(30)
 
     with ThreadPoolExecutor(1) as pool:
-        with limited(spark, BatchLimits(100_000, UNLIMITED)):
+        with batch_limit_settings(spark, BatchLimits(100_000, UNLIMITED)):
             thread = pool.submit(narrow)
             assert inside.wait(30)
             assert _settings(spark) == ("10000", str(64 << 20))
