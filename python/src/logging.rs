@@ -53,7 +53,8 @@ fn enable_logging(level: u8) {
         0..=10 => LevelFilter::Debug,
         11..=20 => LevelFilter::Info,
         21..=30 => LevelFilter::Warn,
-        _ => LevelFilter::Error,
+        31..=40 => LevelFilter::Error,
+        _ => LevelFilter::Off,
     });
 }
 
