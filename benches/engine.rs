@@ -18,7 +18,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use pds::dataset::{self, DatasetWrite, Layout, WriteTask};
 use pds::parquet::Cancel;
 use pds::parquet::options::WriteOptions;
-use pds::parquet::seal::{Identity, hash};
+use pds::parquet::seal::{PartIdentity, hash};
 use pds::parquet::writer::{self, FileStats, Files, Sink, WritePlan};
 use pds::store::Store;
 use pds::testing::{faulty_memory, test_store};
@@ -105,7 +105,7 @@ impl Files for Nowhere {
 }
 
 fn encode(batch: &RecordBatch, options: WriteOptions) {
-    let identity = Identity {
+    let identity = PartIdentity {
         write_id: 1,
         created_at: String::new(),
         task: 0,

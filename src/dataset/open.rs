@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{DatasetManifest, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
-use crate::parquet::file::{PartFile, TAIL_BYTES};
+use crate::parquet::file::{ParquetFile, TAIL_BYTES};
 use crate::part::{OpenPart, open};
 use crate::store::{Store, path};
 
@@ -286,7 +286,7 @@ fn check_rows(key: &str, manifest: &DatasetManifest, entries: &[PartEntry]) -> R
     Err(incomplete_error(key, &reason))
 }
 
-fn check_schema(key: &str, first: &PartFile, part: &OpenPart) -> Result<()> {
+fn check_schema(key: &str, first: &ParquetFile, part: &OpenPart) -> Result<()> {
     if part.file.schema.fields() == first.schema.fields() {
         return Ok(());
     }

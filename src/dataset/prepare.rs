@@ -6,7 +6,7 @@ use super::intent::Intent;
 use super::register::read_intent;
 use super::{DatasetWrite, Layout, StagedPart};
 use crate::error::Result;
-use crate::parquet::seal::Identity;
+use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
 use crate::part::{StagedFile, discard, stage};
 use crate::store::local::TEMP_PREFIX;
@@ -75,7 +75,7 @@ fn build_write_plan(
     input: &dyn RecordBatchReader,
     upload_buffer_bytes: usize,
 ) -> Result<WritePlan> {
-    let identity = Identity {
+    let identity = PartIdentity {
         write_id: write.write_id,
         created_at: write.created_at.clone(),
         task: task.number,

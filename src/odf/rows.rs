@@ -17,7 +17,7 @@ use super::multihash::Multihash;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
 use crate::hash::SharedHasher;
-use crate::parquet::types::{batch_of, convert};
+use crate::parquet::types::{batch_with_row_count, convert};
 use crate::table::conform;
 
 /// Rows of a batch that are taken at once.
@@ -228,7 +228,7 @@ fn prepared(
         let columns = target.fields().iter().zip(batch.columns());
         let columns = columns.map(|(field, column)| cast_to(column, field));
         let columns = columns.collect::<Result<Vec<_>>>().map_err(external)?;
-        batch_of(&target, columns, rows).map_err(external)
+        batch_with_row_count(&target, columns, rows).map_err(external)
     });
     Ok(Box::new(RecordBatchIterator::new(batches, schema)))
 }
@@ -319,7 +319,7 @@ fn fill(batch: &RecordBatch, how: &Numbering, tally: &mut Tally) -> Result<Recor
         };
         columns.push(convert(&column, field.data_type(), field.name())?);
     }
-    let made = batch_of(&how.target, columns, rows)?;
+    let made = batch_with_row_count(&how.target, columns, rows)?;
     tally.take(&made)?;
     Ok(made)
 }

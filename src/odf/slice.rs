@@ -13,7 +13,7 @@ use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
 use crate::hash::SharedHasher;
 use crate::parquet::options::WriteOptions;
-use crate::parquet::seal::Identity;
+use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
 use crate::part::{discard, run_blocking, stage_hashed};
 use crate::store::stage::{Staging, temp_path_in};
@@ -104,7 +104,7 @@ pub(super) async fn write_slice(
 ) -> Result<Option<Written>> {
     let store = chain.store();
     let staging = Staging::new(store, None, options.memory_limit_bytes);
-    let identity = Identity {
+    let identity = PartIdentity {
         write_id: store.clock().new_id(),
         created_at: store.clock().now().to_rfc3339(),
         task: 0,

@@ -10,7 +10,7 @@ use parquet::file::reader::{ChunkReader, Length};
 /// The chunks of a row group's columns, at their place in the file.
 #[derive(Debug, Clone, Default)]
 pub struct Chunks {
-    pieces: Vec<(u64, Bytes)>,
+    buffers: Vec<(u64, Bytes)>,
 }
 
 impl Chunks {
@@ -21,21 +21,21 @@ impl Chunks {
 
     /// Adds bytes that begin at `start` of the file.
     pub fn push(&mut self, start: u64, bytes: Bytes) {
-        let at = self.pieces.partition_point(|(s, _)| *s < start);
-        self.pieces.insert(at, (start, bytes));
+        let position = self.buffers.partition_point(|(s, _)| *s < start);
+        self.buffers.insert(position, (start, bytes));
     }
 
     /// Adds another's bytes.
     pub fn absorb(&mut self, other: Self) {
-        for (start, bytes) in other.pieces {
+        for (start, bytes) in other.buffers {
             self.push(start, bytes);
         }
     }
 
     /// The bytes of a range, if one piece holds them all.
     pub fn slice(&self, range: &Range<u64>) -> Option<Bytes> {
-        let after = self.pieces.partition_point(|(s, _)| *s <= range.start);
-        let (start, bytes) = self.pieces.get(after.checked_sub(1)?)?;
+        let after = self.buffers.partition_point(|(s, _)| *s <= range.start);
+        let (start, bytes) = self.buffers.get(after.checked_sub(1)?)?;
         let from = usize::try_from(range.start - start).ok()?;
         let to = usize::try_from(range.end - start).ok()?;
         (to <= bytes.len()).then(|| bytes.slice(from..to))
@@ -44,29 +44,29 @@ impl Chunks {
 
 /// A file of which only some chunks are there.
 #[derive(Debug, Clone)]
-pub(super) struct Window {
+pub(super) struct SparseFile {
     pub(super) chunks: Chunks,
     pub(super) length: u64,
 }
 
-impl Length for Window {
+impl Length for SparseFile {
     fn len(&self) -> u64 {
         self.length
     }
 }
 
-impl ChunkReader for Window {
+impl ChunkReader for SparseFile {
     type T = Box<dyn Read>;
 
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
-        let after = self.chunks.pieces.partition_point(|(s, _)| *s <= start);
-        let found = after.checked_sub(1).and_then(|i| {
-            let (begin, bytes) = &self.chunks.pieces[i];
+        let after = self.chunks.buffers.partition_point(|(s, _)| *s <= start);
+        let slice = after.checked_sub(1).and_then(|i| {
+            let (begin, bytes) = &self.chunks.buffers[i];
             let from = usize::try_from(start - begin).ok()?;
             (from <= bytes.len()).then(|| bytes.slice(from..))
         });
         let bytes =
-            found.ok_or_else(|| ParquetError::EOF(format!("offset {start} was not fetched")))?;
+            slice.ok_or_else(|| ParquetError::EOF(format!("offset {start} was not fetched")))?;
         Ok(Box::new(Cursor::new(bytes)))
     }
 

@@ -8,9 +8,9 @@ use arrow_array::ArrayRef;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
 pub use super::chunks::Chunks;
-use super::chunks::Window;
+use super::chunks::SparseFile;
 use super::dictionary::restore;
-use super::file::PartFile;
+use super::file::ParquetFile;
 use super::flat;
 use super::narrow::convert_all;
 use super::{pages, panic_text};
@@ -28,7 +28,7 @@ const STREAM_BYTES: u64 = 32 << 20;
 /// Decodes the field `root` of a row group, all of it or some rows, after checking its chunks; the arrays
 /// have the type the file's schema gives. Several arrays only where one cannot hold the values.
 pub fn decode_rows(
-    file: &PartFile,
+    file: &ParquetFile,
     group: usize,
     root: usize,
     chunks: &Chunks,
@@ -63,20 +63,20 @@ pub fn decode_rows(
 }
 
 /// A decoded array as what was written.
-fn finish(file: &PartFile, root: usize, array: &ArrayRef) -> Result<Vec<ArrayRef>> {
+fn finish(file: &ParquetFile, root: usize, array: &ArrayRef) -> Result<Vec<ArrayRef>> {
     let field = file.schema.field(root);
     let arrays = convert_all(array, field.data_type(), field.name())?;
     let kept = file.dictionary(root);
     Ok(arrays.into_iter().map(|a| restore(a, kept)).collect())
 }
 
-fn group_rows(file: &PartFile, group: usize) -> usize {
+fn group_rows(file: &ParquetFile, group: usize) -> usize {
     let rows = file.metadata().row_group(group).num_rows();
     usize::try_from(rows).unwrap_or_default()
 }
 
 /// About how many rows of a column have so many bytes.
-fn rows_within(file: &PartFile, group: usize, root: usize, bytes: u64) -> usize {
+fn rows_within(file: &ParquetFile, group: usize, root: usize, bytes: u64) -> usize {
     let rows = group_rows(file, group);
     let largest = file.leaves(root).map(|leaf| {
         let column = file.metadata().row_group(group).column(leaf);
@@ -92,7 +92,7 @@ fn rows_within(file: &PartFile, group: usize, root: usize, bytes: u64) -> usize 
     usize::try_from(share).unwrap_or(rows).max(1)
 }
 
-fn check_chunks(file: &PartFile, group: usize, root: usize, chunks: &Chunks) -> Result<()> {
+fn check_chunks(file: &ParquetFile, group: usize, root: usize, chunks: &Chunks) -> Result<()> {
     for leaf in file.leaves(root) {
         let bytes = chunks
             .slice(&file.chunk_range(group, leaf))
@@ -112,7 +112,7 @@ fn check_chunks(file: &PartFile, group: usize, root: usize, chunks: &Chunks) -> 
 
 /// A column without nesting, where its kind is one that is decoded at once.
 fn decode_flat(
-    file: &PartFile,
+    file: &ParquetFile,
     group: usize,
     root: usize,
     chunks: &Chunks,
@@ -129,8 +129,8 @@ fn decode_flat(
     flat::decode(window(file, chunks), column, rows, wanted, data_type)
 }
 
-fn window(file: &PartFile, chunks: &Chunks) -> Window {
-    Window {
+fn window(file: &ParquetFile, chunks: &Chunks) -> SparseFile {
+    SparseFile {
         chunks: chunks.clone(),
         length: file.length,
     }
@@ -138,7 +138,7 @@ fn window(file: &PartFile, chunks: &Chunks) -> Window {
 
 /// The rows of one column of a row group, in arrays that can hold them. Its chunks have been checked.
 struct ColumnStream {
-    file: PartFile,
+    file: ParquetFile,
     group: usize,
     root: usize,
     chunks: Chunks,
@@ -153,7 +153,13 @@ struct ColumnStream {
 }
 
 impl ColumnStream {
-    fn new(file: &PartFile, group: usize, root: usize, chunks: &Chunks, batch_rows: usize) -> Self {
+    fn new(
+        file: &ParquetFile,
+        group: usize,
+        root: usize,
+        chunks: &Chunks,
+        batch_rows: usize,
+    ) -> Self {
         let rows = group_rows(file, group);
         Self {
             file: file.clone(),
@@ -355,7 +361,7 @@ pub(crate) struct GroupStream {
 impl GroupStream {
     /// Checks the chunks of all columns.
     pub(crate) fn open(
-        file: &PartFile,
+        file: &ParquetFile,
         group: usize,
         roots: &[usize],
         chunks: &Chunks,
@@ -402,7 +408,7 @@ impl GroupStream {
     }
 }
 
-fn undecodable(file: &PartFile, root: usize, group: usize, why: &str) -> Error {
+fn undecodable(file: &ParquetFile, root: usize, group: usize, why: &str) -> Error {
     let field = file.schema.field(root).name();
     Error::new(
         ErrorKind::PartCorrupted,

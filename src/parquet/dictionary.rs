@@ -21,9 +21,9 @@ use arrow_schema::{ArrowError, DataType, Field, Schema, SortOptions};
 use arrow_select::take::take;
 
 /// Larger dictionaries are not kept: every reader of the file fetches them.
-const MAX_KEPT_BYTES: usize = 1 << 20;
+const MAX_DICTIONARY_BYTES: usize = 1 << 20;
 /// Nor those of further columns where all together are larger than this.
-const MAX_ALL_BYTES: usize = 8 << 20;
+const MAX_TOTAL_BYTES: usize = 8 << 20;
 
 /// The dictionaries of some rows by column; None where they differ or are too large.
 #[derive(Debug, Clone, Default)]
@@ -31,10 +31,10 @@ pub(super) struct Dictionaries(BTreeMap<usize, Option<ArrayRef>>);
 
 impl Dictionaries {
     /// Takes note of a batch's dictionaries.
-    pub(super) fn see(&mut self, batch: &RecordBatch) {
+    pub(super) fn observe(&mut self, batch: &RecordBatch) {
         for (index, column) in batch.columns().iter().enumerate() {
             if let Some(array) = column.as_any_dictionary_opt() {
-                self.meet(index, Some(array.values()));
+                self.observe_values(index, Some(array.values()));
             }
         }
     }
@@ -42,21 +42,21 @@ impl Dictionaries {
     /// Takes note of another row group's dictionaries.
     pub(super) fn merge(&mut self, other: &Self) {
         for (index, values) in &other.0 {
-            self.meet(*index, values.as_ref());
+            self.observe_values(*index, values.as_ref());
         }
     }
 
-    fn meet(&mut self, index: usize, values: Option<&ArrayRef>) {
-        let values = values.filter(|v| is_kept(v));
+    fn observe_values(&mut self, index: usize, values: Option<&ArrayRef>) {
+        let values = values.filter(|v| is_storable(v));
         self.0
             .entry(index)
-            .and_modify(|known| {
-                let same = known
+            .and_modify(|existing| {
+                let is_unchanged = existing
                     .as_ref()
                     .zip(values)
                     .is_some_and(|(a, b)| is_same(a, b));
-                if !same {
-                    *known = None;
+                if !is_unchanged {
+                    *existing = None;
                 }
             })
             .or_insert_with(|| values.cloned());
@@ -64,16 +64,18 @@ impl Dictionaries {
 
     /// Those that are kept, each by its column as an IPC stream of one batch.
     pub(super) fn encode(&self) -> Result<Vec<(u32, Vec<u8>)>, ArrowError> {
-        let kept = self.0.iter();
-        let mut room = MAX_ALL_BYTES;
-        kept.filter_map(|(index, values)| Some((*index, values.as_ref()?)))
+        let dictionaries = self.0.iter();
+        let mut remaining_bytes = MAX_TOTAL_BYTES;
+        dictionaries
+            .filter_map(|(index, values)| Some((*index, values.as_ref()?)))
             .filter(|(_, values)| {
                 let bytes = values
                     .to_data()
                     .get_slice_memory_size()
                     .unwrap_or(usize::MAX);
-                room.checked_sub(bytes)
-                    .inspect(|left| room = *left)
+                remaining_bytes
+                    .checked_sub(bytes)
+                    .inspect(|remaining| remaining_bytes = *remaining)
                     .is_some()
             })
             .map(|(index, values)| {
@@ -91,10 +93,10 @@ impl Dictionaries {
     }
 }
 
-fn is_kept(values: &ArrayRef) -> bool {
+fn is_storable(values: &ArrayRef) -> bool {
     values.null_count() == 0 && !values.data_type().is_nested() && {
         let bytes = values.to_data().get_slice_memory_size();
-        bytes.is_ok_and(|bytes| bytes <= MAX_KEPT_BYTES)
+        bytes.is_ok_and(|bytes| bytes <= MAX_DICTIONARY_BYTES)
     }
 }
 
@@ -114,49 +116,50 @@ pub(super) fn decode(bytes: &[u8]) -> Option<ArrayRef> {
 }
 
 /// `array` with `kept` as its dictionary; unchanged where that does not hold its values.
-pub(super) fn restore(array: ArrayRef, kept: Option<&ArrayRef>) -> ArrayRef {
-    kept.and_then(|kept| with_dictionary(&array, kept))
+pub(super) fn restore(array: ArrayRef, dictionary: Option<&ArrayRef>) -> ArrayRef {
+    dictionary
+        .and_then(|dictionary| with_dictionary(&array, dictionary))
         .unwrap_or(array)
 }
 
-fn with_dictionary(array: &ArrayRef, kept: &ArrayRef) -> Option<ArrayRef> {
-    let found = array.as_any_dictionary_opt()?;
+fn with_dictionary(array: &ArrayRef, dictionary: &ArrayRef) -> Option<ArrayRef> {
+    let dictionary_array = array.as_any_dictionary_opt()?;
     let DataType::Dictionary(key, value) = array.data_type() else {
         return None;
     };
-    if kept.data_type() != value.as_ref() {
+    if dictionary.data_type() != value.as_ref() {
         return None;
     }
-    if is_same(found.values(), kept) {
+    if is_same(dictionary_array.values(), dictionary) {
         return Some(Arc::clone(array));
     }
-    let places = cast(&positions(found.values(), kept)?, key).ok()?;
-    let keys = take(&places, found.keys(), None).ok()?;
+    let key_map = cast(&positions(dictionary_array.values(), dictionary)?, key).ok()?;
+    let keys = take(&key_map, dictionary_array.keys(), None).ok()?;
     let data = keys
         .to_data()
         .into_builder()
         .data_type(array.data_type().clone())
-        .child_data(vec![kept.to_data()])
+        .child_data(vec![dictionary.to_data()])
         .build()
         .ok()?;
     Some(make_array(data))
 }
 
 /// Where each of `values` is in `kept`.
-fn positions(values: &ArrayRef, kept: &ArrayRef) -> Option<UInt64Array> {
+fn positions(values: &ArrayRef, dictionary: &ArrayRef) -> Option<UInt64Array> {
     let options = SortOptions::default();
-    let among = make_comparator(kept, kept, options).ok()?;
-    let across = make_comparator(kept, values, options).ok()?;
-    let mut sorted: Vec<usize> = (0..kept.len()).collect();
+    let among = make_comparator(dictionary, dictionary, options).ok()?;
+    let across = make_comparator(dictionary, values, options).ok()?;
+    let mut sorted: Vec<usize> = (0..dictionary.len()).collect();
     // Of equal values the first stands for all.
     sorted.sort_by(|a, b| among(*a, *b).then(a.cmp(b)));
-    let places = (0..values.len()).map(|value| {
+    let matches = (0..values.len()).map(|value| {
         let at = sorted.partition_point(|i| across(*i, value) == Ordering::Less);
-        let place = *sorted.get(at)?;
-        (across(place, value) == Ordering::Equal).then_some(place as u64)
+        let index = *sorted.get(at)?;
+        (across(index, value) == Ordering::Equal).then_some(index as u64)
     });
-    let places: Vec<u64> = places.collect::<Option<_>>()?;
-    Some(places.into())
+    let indices: Vec<u64> = matches.collect::<Option<_>>()?;
+    Some(indices.into())
 }
 
 #[cfg(test)]
@@ -173,28 +176,35 @@ mod tests {
 
     #[test]
     fn keys_are_mapped_to_the_kept_dictionary() {
-        let kept: ArrayRef = Arc::new(StringArray::from(vec!["low", "mid", "high", "never"]));
-        let found = column(vec![Some(0), None, Some(1), Some(0)], &["high", "low"]);
-        let wanted = column(
+        let dictionary: ArrayRef = Arc::new(StringArray::from(vec!["low", "mid", "high", "never"]));
+        let decoded = column(vec![Some(0), None, Some(1), Some(0)], &["high", "low"]);
+        let expected = column(
             vec![Some(2), None, Some(0), Some(2)],
             &["low", "mid", "high", "never"],
         );
-        assert_eq!(&restore(found, Some(&kept)), &wanted);
+        assert_eq!(&restore(decoded, Some(&dictionary)), &expected);
     }
 
     #[test]
     fn a_dictionary_without_the_values_is_not_used() {
-        let kept: ArrayRef = Arc::new(StringArray::from(vec!["low"]));
-        let found = column(vec![Some(0)], &["high"]);
-        assert_eq!(&restore(Arc::clone(&found), Some(&kept)), &found);
+        let dictionary: ArrayRef = Arc::new(StringArray::from(vec!["low"]));
+        let decoded = column(vec![Some(0)], &["high"]);
+        assert_eq!(&restore(Arc::clone(&decoded), Some(&dictionary)), &decoded);
     }
 
     #[test]
     fn all_together_have_a_limit() {
-        let half: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(MAX_KEPT_BYTES / 2)]));
-        let seen = Dictionaries((0..100).map(|i| (i, Some(Arc::clone(&half)))).collect());
-        let bytes: usize = seen.encode().unwrap().iter().map(|(_, b)| b.len()).sum();
-        assert!((MAX_ALL_BYTES / 2..=MAX_ALL_BYTES + 100_000).contains(&bytes));
+        let half: ArrayRef = Arc::new(StringArray::from(vec![
+            "x".repeat(MAX_DICTIONARY_BYTES / 2),
+        ]));
+        let dictionaries = Dictionaries((0..100).map(|i| (i, Some(Arc::clone(&half)))).collect());
+        let bytes: usize = dictionaries
+            .encode()
+            .unwrap()
+            .iter()
+            .map(|(_, b)| b.len())
+            .sum();
+        assert!((MAX_TOTAL_BYTES / 2..=MAX_TOTAL_BYTES + 100_000).contains(&bytes));
     }
 
     #[test]
@@ -206,9 +216,9 @@ mod tests {
             true,
         )]));
         let batch = RecordBatch::try_new(schema, vec![Arc::clone(&array)]).unwrap();
-        let mut seen = Dictionaries::default();
-        seen.see(&batch);
-        let encoded = seen.encode().unwrap();
+        let mut dictionaries = Dictionaries::default();
+        dictionaries.observe(&batch);
+        let encoded = dictionaries.encode().unwrap();
         let decoded = decode(&encoded[0].1).unwrap();
         assert_eq!(&decoded, array.as_any_dictionary().values());
         assert!(decode(&encoded[0].1[..40]).is_none());

@@ -193,7 +193,7 @@ impl<'a> Encoder<'a> {
         state.used_bytes += wanted;
         if let Some(group) = state.groups.back_mut() {
             group.rows += batch.num_rows() as u64;
-            group.dictionaries.see(batch);
+            group.dictionaries.observe(batch);
             for ((column, array), bytes) in group.columns.iter_mut().zip(batch.columns()).zip(sizes)
             {
                 column.queue.push_back(ArrayRef::clone(array));

@@ -24,7 +24,7 @@ pub(crate) const MAGIC: &[u8] = b"PAR1";
 
 /// A file's footer, seal and schemas.
 #[derive(Debug, Clone)]
-pub struct PartFile {
+pub struct ParquetFile {
     /// The file's length.
     pub length: u64,
     /// Checksums and identity, if the file has them.
@@ -32,7 +32,7 @@ pub struct PartFile {
     /// The schema as it was written.
     pub schema: SchemaRef,
     /// Where the seal begins, or the footer where there is none.
-    seal_at: u64,
+    seal_start: u64,
     /// Of the footer with its length and magic.
     pub footer_hash: u64,
     /// The leaf columns that are read; None is all of them.
@@ -45,82 +45,90 @@ pub struct PartFile {
 
 /// What the end of a file told.
 #[derive(Debug)]
-pub enum Opened {
+pub enum FileOpenResult {
     /// All there is to know.
-    Ready(Box<PartFile>),
+    Ready(Box<ParquetFile>),
     /// So many of the file's last bytes are needed.
     NeedTail(u64),
 }
 
-fn damaged(message: impl Into<String>) -> Error {
+fn corruption(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::PartCorrupted, message)
 }
 
-impl PartFile {
+impl ParquetFile {
     /// Opens a file of `length` bytes by its last bytes.
-    pub fn open(tail: &Bytes, length: u64) -> Result<Opened> {
-        let Some(trailer) = tail.len().checked_sub(PARQUET_TRAILER_BYTES) else {
-            return Err(damaged(format!("{length} bytes are no Parquet file")));
+    pub fn open(tail: &Bytes, length: u64) -> Result<FileOpenResult> {
+        let Some(trailer_start) = tail.len().checked_sub(PARQUET_TRAILER_BYTES) else {
+            return Err(corruption(format!("{length} bytes are no Parquet file")));
         };
-        if &tail[trailer + 4..] != MAGIC {
-            return Err(damaged("the file does not end as a Parquet file"));
+        if &tail[trailer_start + 4..] != MAGIC {
+            return Err(corruption("the file does not end as a Parquet file"));
         }
-        let footer = tail[trailer..]
+        let footer_length = tail[trailer_start..]
             .first_chunk()
             .map_or(0, |b| u32::from_le_bytes(*b) as usize);
-        let whole_footer = (footer + PARQUET_TRAILER_BYTES) as u64;
+        let whole_footer = (footer_length + PARQUET_TRAILER_BYTES) as u64;
         if whole_footer > length {
-            return Err(damaged("the footer is longer than the file"));
+            return Err(corruption("the footer is longer than the file"));
         }
         // A seal that is announced is read with the footer; 20 bytes announce it.
-        let Some(footer_at) = (tail.len() as u64).checked_sub(whole_footer) else {
-            return Ok(Opened::NeedTail((whole_footer + TAIL_BYTES).min(length)));
+        let Some(footer_start) = (tail.len() as u64).checked_sub(whole_footer) else {
+            return Ok(FileOpenResult::NeedTail(
+                (whole_footer + TAIL_BYTES).min(length),
+            ));
         };
-        let footer_at = usize::try_from(footer_at).unwrap_or(usize::MAX);
-        let seal_length = Seal::announced(&tail[..footer_at]);
-        if seal_length.is_none() && footer_at < 64 && (tail.len() as u64) < length {
-            return Ok(Opened::NeedTail((whole_footer + TAIL_BYTES).min(length)));
+        let footer_start = usize::try_from(footer_start).unwrap_or(usize::MAX);
+        let seal_length = Seal::declared_length(&tail[..footer_start]);
+        if seal_length.is_none() && footer_start < 64 && (tail.len() as u64) < length {
+            return Ok(FileOpenResult::NeedTail(
+                (whole_footer + TAIL_BYTES).min(length),
+            ));
         }
-        let announced = match seal_length {
-            Some(n) if n > footer_at && (tail.len() as u64) < length => {
-                return Ok(Opened::NeedTail((whole_footer + n as u64).min(length)));
+        let decoded_seal = match seal_length {
+            Some(n) if n > footer_start && (tail.len() as u64) < length => {
+                return Ok(FileOpenResult::NeedTail(
+                    (whole_footer + n as u64).min(length),
+                ));
             }
-            Some(n) if n <= footer_at => Some(Seal::decode(&tail[footer_at - n..footer_at])),
+            Some(n) if n <= footer_start => {
+                Some(Seal::decode(&tail[footer_start - n..footer_start]))
+            }
             _ => None,
         };
-        let footer_hash = hash(&tail[footer_at..]);
+        let footer_hash = hash(&tail[footer_start..]);
         // What was changed is not even decoded.
-        if let Some(Ok(seal)) = &announced
+        if let Some(Ok(seal)) = &decoded_seal
             && seal.footer_hash != footer_hash
         {
-            return Err(damaged("the footer was changed"));
+            return Err(corruption("the footer was changed"));
         }
-        let metadata = decode_footer(&tail[footer_at..trailer])?;
-        let sealed_by_us = metadata
+        let metadata = decode_footer(&tail[footer_start..trailer_start])?;
+        let written_by_pds = metadata
             .file_metadata()
             .created_by()
             .is_some_and(|by| by.starts_with(CREATED_BY));
-        let seal = match announced {
-            Some(seal) if sealed_by_us => Some(seal?),
-            None if sealed_by_us => return Err(damaged("the file's checksums are missing")),
+        let seal = match decoded_seal {
+            Some(seal) if written_by_pds => Some(seal?),
+            None if written_by_pds => return Err(corruption("the file's checksums are missing")),
             _ => None,
         };
         if let Some(seal) = &seal {
             check_seal(seal, &metadata)?;
         }
         let seal_bytes = seal.as_ref().and(seal_length).unwrap_or_default();
-        let seal_at = length - whole_footer - seal_bytes as u64;
-        Self::ready(metadata, seal, length, (seal_at, footer_hash))
+        let seal_start = length - whole_footer - seal_bytes as u64;
+        Self::from_metadata(metadata, seal, length, (seal_start, footer_hash))
     }
 
-    fn ready(
+    fn from_metadata(
         metadata: ParquetMetaData,
         seal: Option<Seal>,
         length: u64,
-        (seal_at, footer_hash): (u64, u64),
-    ) -> Result<Opened> {
+        (seal_start, footer_hash): (u64, u64),
+    ) -> Result<FileOpenResult> {
         check_ranges(&metadata, length)?;
-        let unreadable = |e| damaged(format!("the schema cannot be read: {e}")).with_source(e);
+        let unreadable = |e| corruption(format!("the schema cannot be read: {e}")).with_source(e);
         let metadata = Arc::new(metadata);
         let plain = ArrowReaderMetadata::try_new(
             Arc::clone(&metadata),
@@ -129,16 +137,16 @@ impl PartFile {
         .map_err(unreadable)?;
         let schema =
             written_schema(&metadata, plain.schema()).unwrap_or_else(|| Arc::clone(plain.schema()));
-        let reader = hinted(&metadata, &schema, plain);
-        let dictionaries = seal.as_ref().map_or_else(HashMap::new, kept_dictionaries);
+        let reader = reader_with_schema_hint(&metadata, &schema, plain);
+        let dictionaries = seal.as_ref().map_or_else(HashMap::new, decode_dictionaries);
         let seal = seal.map(|seal| Seal {
             // They are there decoded.
             dictionaries: Vec::new(),
             ..seal
         });
-        Ok(Opened::Ready(Box::new(Self {
+        Ok(FileOpenResult::Ready(Box::new(Self {
             length,
-            seal_at,
+            seal_start,
             footer_hash,
             leaves: None,
             seal: seal.map(Arc::new),
@@ -172,7 +180,7 @@ impl PartFile {
     }
 
     /// The file with only these of its leaf columns, and its fields without the others.
-    pub(super) fn selected(&self, leaves: Vec<usize>, fields: Vec<FieldRef>) -> Self {
+    pub(super) fn with_leaves(&self, leaves: Vec<usize>, fields: Vec<FieldRef>) -> Self {
         let metadata = self.schema.metadata().clone();
         Self {
             leaves: Some(leaves.into()),
@@ -197,7 +205,11 @@ impl PartFile {
         }
         (begin..descriptor.num_columns())
             .take_while(move |leaf| root_of(leaf) == root)
-            .filter(|leaf| self.leaves.as_ref().is_none_or(|read| read.contains(leaf)))
+            .filter(|leaf| {
+                self.leaves
+                    .as_ref()
+                    .is_none_or(|selected| selected.contains(leaf))
+            })
     }
 
     pub(super) fn mask(&self, root: usize) -> ProjectionMask {
@@ -207,8 +219,8 @@ impl PartFile {
 
     /// About how many bytes it takes in memory.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let dictionaries = self.dictionaries.values();
-        let dictionaries: usize = dictionaries.map(|d| d.get_array_memory_size()).sum();
+        let arrays = self.dictionaries.values();
+        let dictionaries: usize = arrays.map(|d| d.get_array_memory_size()).sum();
         let hashes = self.seal.as_ref().map_or(0, |seal| {
             8 * seal.chunks.iter().map(Vec::len).sum::<usize>()
         });
@@ -232,8 +244,8 @@ impl PartFile {
     }
 
     /// The chunks a row group's columns need, in the order of the file.
-    pub fn ranges(&self, group: usize, roots: &[usize]) -> Vec<Range<u64>> {
-        let leaves = roots.iter().flat_map(|root| self.leaves(*root));
+    pub fn ranges(&self, group: usize, projection: &[usize]) -> Vec<Range<u64>> {
+        let leaves = projection.iter().flat_map(|root| self.leaves(*root));
         let mut ranges: Vec<_> = leaves.map(|leaf| self.chunk_range(group, leaf)).collect();
         ranges.sort_by_key(|r| r.start);
         ranges
@@ -253,16 +265,16 @@ impl PartFile {
             .column(leaf)
             .column_path()
             .string();
-        Err(damaged(format!(
+        Err(corruption(format!(
             "checksum of column {path:?} in row group {group} does not match: the bytes were changed"
         )))
     }
 
     /// The bytes that no column chunk has and the footer's checksum does not cover, with their own: the
     /// page indexes. None where the file has no checksums.
-    pub(crate) fn indexes(&self) -> Option<(Range<u64>, u64)> {
+    pub(crate) fn page_index_checksum(&self) -> Option<(Range<u64>, u64)> {
         let seal = self.seal.as_ref()?;
-        Some((self.chunks_end()..self.seal_at, seal.index_hash))
+        Some((self.chunks_end()..self.seal_start, seal.index_hash))
     }
 
     /// Where the last chunk ends.
@@ -285,7 +297,7 @@ fn reader_options() -> ArrowReaderOptions {
 
 /// A reader that decodes straight into what the columns were written as, where that fits; the other
 /// columns are decoded as the file has them and converted.
-fn hinted(
+fn reader_with_schema_hint(
     metadata: &Arc<ParquetMetaData>,
     written: &SchemaRef,
     plain: ArrowReaderMetadata,
@@ -293,20 +305,20 @@ fn hinted(
     let Ok(storage) = storage_schema(written) else {
         return plain;
     };
-    let wanted: Vec<FieldRef> = storage.fields().iter().map(decoded_field).collect();
-    let with = |fields: Vec<FieldRef>| {
+    let decoded_fields: Vec<FieldRef> = storage.fields().iter().map(decoded_field).collect();
+    let reader_with = |fields: Vec<FieldRef>| {
         let schema = Arc::new(Schema::new(fields));
         ArrowReaderMetadata::try_new(Arc::clone(metadata), reader_options().with_schema(schema))
             .ok()
     };
-    if let Some(reader) = with(wanted.clone()) {
+    if let Some(reader) = reader_with(decoded_fields.clone()) {
         return reader;
     }
     let mut fields = plain.schema().fields().to_vec();
     let mut reader = plain;
-    for (i, wanted) in wanted.iter().enumerate() {
-        let inferred = std::mem::replace(&mut fields[i], Arc::clone(wanted));
-        match with(fields.clone()) {
+    for (i, decoded) in decoded_fields.iter().enumerate() {
+        let inferred = std::mem::replace(&mut fields[i], Arc::clone(decoded));
+        match reader_with(fields.clone()) {
             Some(better) => reader = better,
             None => fields[i] = inferred,
         }
@@ -314,14 +326,15 @@ fn hinted(
     reader
 }
 
-fn kept_dictionaries(seal: &Seal) -> HashMap<usize, ArrayRef> {
-    let kept = seal.dictionaries.iter();
-    kept.filter_map(|(field, bytes)| Some((*field as usize, dictionary::decode(bytes)?)))
+fn decode_dictionaries(seal: &Seal) -> HashMap<usize, ArrayRef> {
+    let encoded = seal.dictionaries.iter();
+    encoded
+        .filter_map(|(field, bytes)| Some((*field as usize, dictionary::decode(bytes)?)))
         .collect()
 }
 
 fn decode_footer(footer: &[u8]) -> Result<ParquetMetaData> {
-    let unreadable = |why: &str| damaged(format!("the footer cannot be read: {why}"));
+    let unreadable = |reason: &str| corruption(format!("the footer cannot be read: {reason}"));
     footer::check(footer).map_err(unreadable)?;
     std::panic::catch_unwind(|| ParquetMetaDataReader::decode_metadata(footer))
         .map_err(|panic| unreadable(panic_text(panic.as_ref())))?
@@ -335,7 +348,7 @@ fn check_seal(seal: &Seal, metadata: &ParquetMetaData) -> Result<()> {
     if fits {
         Ok(())
     } else {
-        Err(damaged("the checksums are of another file"))
+        Err(corruption("the checksums are of another file"))
     }
 }
 
@@ -344,11 +357,13 @@ fn check_ranges(metadata: &ParquetMetaData, length: u64) -> Result<()> {
     let mut rows = 0_i64;
     for group in metadata.row_groups() {
         if !(0..=MAX_GROUP_ROWS).contains(&group.num_rows()) {
-            let rows = group.num_rows();
-            return Err(damaged(format!("a row group claims to have {rows} rows")));
+            let group_rows = group.num_rows();
+            return Err(corruption(format!(
+                "a row group claims to have {group_rows} rows"
+            )));
         }
         let sum = rows.checked_add(group.num_rows());
-        rows = sum.ok_or_else(|| damaged("the numbers of rows cannot be added up"))?;
+        rows = sum.ok_or_else(|| corruption("the numbers of rows cannot be added up"))?;
         for column in group.columns() {
             let start = column
                 .dictionary_page_offset()
@@ -358,7 +373,7 @@ fn check_ranges(metadata: &ParquetMetaData, length: u64) -> Result<()> {
                 && column.compressed_size() >= 0
                 && end.is_some_and(|e| e.unsigned_abs() <= length);
             if !inside {
-                return Err(damaged(format!(
+                return Err(corruption(format!(
                     "column {:?} lies outside the file",
                     column.column_path().string()
                 )));
@@ -371,8 +386,8 @@ fn check_ranges(metadata: &ParquetMetaData, length: u64) -> Result<()> {
 /// The Arrow schema the writer kept, where it has the same columns as the file.
 fn written_schema(metadata: &ParquetMetaData, inferred: &SchemaRef) -> Option<SchemaRef> {
     use base64::Engine;
-    let kept = metadata.file_metadata().key_value_metadata()?;
-    let encoded = kept
+    let key_values = metadata.file_metadata().key_value_metadata()?;
+    let encoded = key_values
         .iter()
         .find(|kv| kv.key == parquet::arrow::ARROW_SCHEMA_META_KEY)?
         .value
@@ -384,10 +399,10 @@ fn written_schema(metadata: &ParquetMetaData, inferred: &SchemaRef) -> Option<Sc
         .get(8..)
         .filter(|_| bytes.starts_with(&[0xff; 4]))
         .unwrap_or(&bytes);
-    let schema = arrow_ipc::root_as_message(message)
+    let ipc_schema = arrow_ipc::root_as_message(message)
         .ok()?
         .header_as_schema()?;
-    let schema = std::panic::catch_unwind(|| arrow_ipc::convert::fb_to_schema(schema)).ok()?;
+    let schema = std::panic::catch_unwind(|| arrow_ipc::convert::fb_to_schema(ipc_schema)).ok()?;
     let same_names = schema.fields().len() == inferred.fields().len()
         && schema
             .fields()
@@ -436,15 +451,15 @@ mod tests {
 
     /// The rows of a file, as far as it can be read.
     fn read(bytes: &Bytes) -> Result<usize> {
-        let Opened::Ready(file) = PartFile::open(bytes, bytes.len() as u64)? else {
+        let FileOpenResult::Ready(file) = ParquetFile::open(bytes, bytes.len() as u64)? else {
             return Ok(0);
         };
         let mut chunks = Chunks::new();
         chunks.push(0, bytes.clone());
-        let roots: Vec<usize> = (0..file.schema.fields().len()).collect();
+        let projection: Vec<usize> = (0..file.schema.fields().len()).collect();
         let mut rows = 0;
         for group in 0..file.metadata().num_row_groups() {
-            let mut stream = GroupStream::open(&file, group, &roots, &chunks)?;
+            let mut stream = GroupStream::open(&file, group, &projection, &chunks)?;
             // What a footer claims may be any number of rows.
             while let Some(batch) = stream.next_batch()?
                 && rows < 1 << 20

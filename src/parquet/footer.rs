@@ -4,7 +4,7 @@
 //! deep, and a decoder makes room for what they say; so every list is held against the bytes that
 //! are there, and the schema against a depth.
 
-use super::thrift::{Bytes, Checked, I16, I64, LIST, STRUCT};
+use super::thrift::{I16, I64, LIST, STRUCT, ThriftReader, ThriftResult};
 
 /// Groups of a schema within one another: what is written has a third of it.
 const MAX_SCHEMA_DEPTH: usize = 400;
@@ -15,70 +15,72 @@ const SCHEMA_FIELD: i32 = 2;
 const CHILDREN_FIELD: i32 = 5;
 
 /// Checks lengths, nesting and the schema's shape.
-pub(super) fn check(footer: &[u8]) -> Checked {
-    let mut bytes = Bytes(footer);
-    let mut last = 0;
-    while let Some((field, kind)) = bytes.field(&mut last)? {
-        if field == SCHEMA_FIELD && kind == LIST {
-            bytes.schema()?;
+pub(super) fn check(footer: &[u8]) -> ThriftResult {
+    let mut reader = ThriftReader(footer);
+    let mut last_field_id = 0;
+    while let Some((field, field_type)) = reader.read_field_header(&mut last_field_id)? {
+        if field == SCHEMA_FIELD && field_type == LIST {
+            reader.check_schema()?;
         } else {
-            bytes.skip(kind, 0)?;
+            reader.skip_value(field_type, 0)?;
         }
     }
     Ok(())
 }
 
 /// As [`check`], of the footer of a whole file.
-pub(crate) fn check_file(file: &[u8]) -> Checked {
-    let (rest, magic) = file.split_last_chunk::<4>().ok_or("it ends too early")?;
-    let (rest, length) = rest.split_last_chunk::<4>().ok_or("it ends too early")?;
+pub(crate) fn check_file(file: &[u8]) -> ThriftResult {
+    let (before_magic, magic) = file.split_last_chunk::<4>().ok_or("it ends too early")?;
+    let (before_length, length_bytes) = before_magic
+        .split_last_chunk::<4>()
+        .ok_or("it ends too early")?;
     if magic != b"PAR1" {
         return Err("it does not end as a Parquet file");
     }
-    let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
-    let start = rest.len().checked_sub(length);
-    check(&rest[start.ok_or("the footer is longer than the file")?..])
+    let length = usize::try_from(u32::from_le_bytes(*length_bytes)).unwrap_or(usize::MAX);
+    let start = before_length.len().checked_sub(length);
+    check(&before_length[start.ok_or("the footer is longer than the file")?..])
 }
 
-impl Bytes<'_> {
+impl ThriftReader<'_> {
     /// Schema elements: a tree, each followed by its children.
-    fn schema(&mut self) -> Checked {
-        let (count, kind) = self.list()?;
-        if kind != STRUCT {
+    fn check_schema(&mut self) -> ThriftResult {
+        let (count, element_type) = self.read_list_header()?;
+        if element_type != STRUCT {
             return Err("its schema is no list of structs");
         }
         // How many children the groups that are open still wait for.
-        let mut open: Vec<usize> = Vec::new();
+        let mut open_groups: Vec<usize> = Vec::new();
         for _ in 0..count {
-            let children = self.schema_element()?;
-            if let Some(left) = open.last_mut() {
-                *left -= 1;
+            let children = self.read_child_count()?;
+            if let Some(remaining) = open_groups.last_mut() {
+                *remaining -= 1;
             }
             if children > count {
                 return Err("its schema has more children than elements");
             }
             if children > 0 {
-                open.push(children);
+                open_groups.push(children);
             }
-            while open.last() == Some(&0) {
-                open.pop();
+            while open_groups.last() == Some(&0) {
+                open_groups.pop();
             }
-            if open.len() > MAX_SCHEMA_DEPTH {
+            if open_groups.len() > MAX_SCHEMA_DEPTH {
                 return Err("its schema is nested too deeply");
             }
         }
         Ok(())
     }
 
-    fn schema_element(&mut self) -> Checked<usize> {
-        let (mut last, mut children) = (0, 0);
-        while let Some((field, kind)) = self.field(&mut last)? {
-            if field == CHILDREN_FIELD && (I16..=I64).contains(&kind) {
-                let given = self.signed()?;
-                children = usize::try_from(given)
+    fn read_child_count(&mut self) -> ThriftResult<usize> {
+        let (mut last_field_id, mut children) = (0, 0);
+        while let Some((field, field_type)) = self.read_field_header(&mut last_field_id)? {
+            if field == CHILDREN_FIELD && (I16..=I64).contains(&field_type) {
+                let child_count = self.read_zigzag()?;
+                children = usize::try_from(child_count)
                     .map_err(|_negative| "its schema has a negative length")?;
             } else {
-                self.skip(kind, 1)?;
+                self.skip_value(field_type, 1)?;
             }
         }
         Ok(children)
@@ -90,9 +92,9 @@ mod tests {
     use super::*;
 
     /// A root with no children, and what follows.
-    fn footer(rest: &[u8]) -> Vec<u8> {
+    fn footer(fields: &[u8]) -> Vec<u8> {
         let schema = b"\x15\x02\x19\x1c\x48\x06schema\x15\x00\x00\x16\x00";
-        [schema, rest].concat()
+        [schema, fields].concat()
     }
 
     #[test]

@@ -53,7 +53,7 @@ fn is_narrow(key: &DataType) -> bool {
 }
 
 /// Whether an array of the type may hold fewer rows than one of another.
-fn has_narrow(data_type: &DataType) -> bool {
+fn can_overflow(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(..) | DataType::RunEndEncoded(..) => true,
         DataType::List(field)
@@ -61,8 +61,8 @@ fn has_narrow(data_type: &DataType) -> bool {
         | DataType::ListView(field)
         | DataType::LargeListView(field)
         | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _) => has_narrow(field.data_type()),
-        DataType::Struct(fields) => fields.iter().any(|field| has_narrow(field.data_type())),
+        | DataType::Map(field, _) => can_overflow(field.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| can_overflow(field.data_type())),
         _ => false,
     }
 }
@@ -73,9 +73,9 @@ pub(super) fn convert_all(
     target: &DataType,
     column: &str,
 ) -> Result<Vec<ArrayRef>> {
-    if let (DataType::Dictionary(_, value), DataType::Dictionary(key, wanted)) =
+    if let (DataType::Dictionary(_, value), DataType::Dictionary(key, target_value)) =
         (array.data_type(), target)
-        && value == wanted
+        && value == target_value
         && let Some(wide) = array.as_any().downcast_ref::<DictionaryArray<Int32Type>>()
     {
         match key.as_ref() {
@@ -90,13 +90,13 @@ pub(super) fn convert_all(
         Ok(whole) => return Ok(vec![whole]),
         Err(error) => error,
     };
-    if array.len() < 2 || !has_narrow(target) {
+    if array.len() < 2 || !can_overflow(target) {
         return Err(error);
     }
     let middle = array.len() / 2;
     let mut arrays = convert_all(&copy(array, 0, middle)?, target, column)?;
-    let rest = copy(array, middle, array.len())?;
-    arrays.extend(convert_all(&rest, target, column)?);
+    let second_half = copy(array, middle, array.len())?;
+    arrays.extend(convert_all(&second_half, target, column)?);
     Ok(arrays)
 }
 
@@ -123,7 +123,7 @@ fn narrow_keys<K: ArrowDictionaryKeyType>(
         let array = DictionaryArray::try_new(keys, values).map_err(failed)?;
         Ok(Arc::new(array))
     };
-    let number = |at: usize| {
+    let to_key = |at: usize| {
         K::Native::from_usize(at).ok_or_else(|| Error::other("a key is out of its range"))
     };
     let keys = array.keys();
@@ -133,22 +133,22 @@ fn narrow_keys<K: ArrowDictionaryKeyType>(
             // What a null hides may be anything.
             narrow.push(K::Native::from_usize(key.as_usize()).unwrap_or_default());
         }
-        let narrow = PrimitiveArray::new(narrow.into(), keys.nulls().cloned());
-        return Ok(vec![make(narrow, Arc::clone(array.values()))?]);
+        let key_array = PrimitiveArray::new(narrow.into(), keys.nulls().cloned());
+        return Ok(vec![make(key_array, Arc::clone(array.values()))?]);
     }
     let mut arrays = Vec::new();
     // Where a value is in the dictionary that is being filled, and which one that is.
-    let mut places = vec![(0_u32, usize::MAX); array.values().len()];
+    let mut slots = vec![(0_u32, usize::MAX); array.values().len()];
     let mut chosen: Vec<u32> = Vec::new();
     let mut narrow: Vec<Option<K::Native>> = Vec::new();
-    let mut finish = |chosen: &mut Vec<u32>, narrow: &mut Vec<Option<K::Native>>| {
-        let taken = UInt32Array::from(std::mem::take(chosen));
-        let values = take(array.values(), &taken, None).map_err(failed)?;
+    let mut flush = |chosen: &mut Vec<u32>, narrow: &mut Vec<Option<K::Native>>| {
+        let indices = UInt32Array::from(std::mem::take(chosen));
+        let values = take(array.values(), &indices, None).map_err(failed)?;
         let keys: PrimitiveArray<K> = std::mem::take(narrow).into_iter().collect();
         arrays.push(make(keys, values)?);
         Ok::<_, Error>(arrays.len())
     };
-    let mut filled = 0;
+    let mut dictionary_index = 0;
     for key in keys {
         let Some(key) = key else {
             narrow.push(None);
@@ -156,24 +156,24 @@ fn narrow_keys<K: ArrowDictionaryKeyType>(
         };
         let value =
             u32::try_from(key).map_err(|e| Error::other("a key is negative").with_source(e))?;
-        let place = places
+        let slot = slots
             .get(value as usize)
             .copied()
             .ok_or_else(|| Error::other("a key is not in its dictionary"))?;
-        let at = if place.1 == filled {
-            place.0 as usize
+        let at = if slot.1 == dictionary_index {
+            slot.0 as usize
         } else {
             if chosen.len() == capacity::<K>() {
-                filled = finish(&mut chosen, &mut narrow)?;
+                dictionary_index = flush(&mut chosen, &mut narrow)?;
             }
             let at = chosen.len();
-            places[value as usize] = (u32::try_from(at).unwrap_or(u32::MAX), filled);
+            slots[value as usize] = (u32::try_from(at).unwrap_or(u32::MAX), dictionary_index);
             chosen.push(value);
             at
         };
-        narrow.push(Some(number(at)?));
+        narrow.push(Some(to_key(at)?));
     }
-    finish(&mut chosen, &mut narrow)?;
+    flush(&mut chosen, &mut narrow)?;
     Ok(arrays)
 }
 
@@ -195,18 +195,18 @@ mod tests {
     fn keys_that_do_not_suffice_give_several_arrays() {
         let values: StringArray = (0..1000).map(|i| Some(format!("v{i}"))).collect();
         let keys = (0..5000).map(|i| (i % 7 != 0).then_some((i * 31) % 1000));
-        let wide: DictionaryArray<Int32Type> =
+        let dictionary: DictionaryArray<Int32Type> =
             DictionaryArray::try_new(keys.collect(), Arc::new(values)).unwrap();
-        let wide: ArrayRef = Arc::new(wide);
-        for (key, most) in [(DataType::Int8, 128), (DataType::UInt8, 256)] {
+        let wide: ArrayRef = Arc::new(dictionary);
+        for (key, max_values) in [(DataType::Int8, 128), (DataType::UInt8, 256)] {
             let target = DataType::Dictionary(Box::new(key), Box::new(DataType::Utf8));
             let arrays = convert_all(&wide, &target, "c").unwrap();
-            let found: Vec<_> = arrays.iter().flat_map(texts).collect();
-            assert_eq!(found, texts(&wide));
+            let strings: Vec<_> = arrays.iter().flat_map(texts).collect();
+            assert_eq!(strings, texts(&wide));
             assert!(arrays.len() > 5000 / 1000);
             for array in &arrays {
                 assert_eq!(array.data_type(), &target);
-                assert!(array.as_any_dictionary().values().len() <= most);
+                assert!(array.as_any_dictionary().values().len() <= max_values);
             }
         }
     }
@@ -215,9 +215,9 @@ mod tests {
     fn all_keys_of_a_type_are_used() {
         for (key, all) in [(DataType::Int8, 128), (DataType::UInt8, 256)] {
             let values: StringArray = (0..all).map(|i| Some(format!("v{i}"))).collect();
-            let wide: DictionaryArray<Int32Type> =
+            let dictionary: DictionaryArray<Int32Type> =
                 DictionaryArray::try_new((0..all).collect(), Arc::new(values)).unwrap();
-            let wide: ArrayRef = Arc::new(wide);
+            let wide: ArrayRef = Arc::new(dictionary);
             let target = DataType::Dictionary(Box::new(key), Box::new(DataType::Utf8));
             let arrays = convert_all(&wide, &target, "c").unwrap();
             assert_eq!(arrays.len(), 1);

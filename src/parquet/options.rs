@@ -41,7 +41,7 @@ impl WriteOptions {
         rows_per_file: Option<i64>,
         memory_limit_bytes: Option<i64>,
     ) -> Result<Self> {
-        let memory_limit_bytes = positive("memory_limit", memory_limit_bytes)?
+        let memory_limit_bytes = check_positive("memory_limit", memory_limit_bytes)?
             .map_or(DEFAULT_MEMORY_LIMIT_BYTES, |n| {
                 usize::try_from(n).unwrap_or(usize::MAX)
             });
@@ -52,18 +52,18 @@ impl WriteOptions {
         }
         Ok(Self {
             codec: codec.to_owned(),
-            compression: compression(codec, level)?,
-            row_group_rows: positive("row_group_size", row_group_rows)?
+            compression: parse_compression(codec, level)?,
+            row_group_rows: check_positive("row_group_size", row_group_rows)?
                 .map_or(DEFAULT_ROW_GROUP_ROWS, |n| {
                     usize::try_from(n).unwrap_or(usize::MAX)
                 }),
-            rows_per_file: positive("max_rows_per_file", rows_per_file)?,
+            rows_per_file: check_positive("max_rows_per_file", rows_per_file)?,
             memory_limit_bytes,
         })
     }
 
     /// What parquet's writers take.
-    pub(super) fn properties(&self, metadata: Vec<KeyValue>) -> WriterPropertiesPtr {
+    pub(super) fn writer_properties(&self, metadata: Vec<KeyValue>) -> WriterPropertiesPtr {
         let created_by = concat!(
             "pds version ",
             env!("CARGO_PKG_VERSION"),
@@ -81,7 +81,7 @@ impl WriteOptions {
     }
 }
 
-fn positive(name: &str, value: Option<i64>) -> Result<Option<u64>> {
+fn check_positive(name: &str, value: Option<i64>) -> Result<Option<u64>> {
     match value {
         None => Ok(None),
         Some(n) if n > 0 => Ok(Some(n.unsigned_abs())),
@@ -89,7 +89,7 @@ fn positive(name: &str, value: Option<i64>) -> Result<Option<u64>> {
     }
 }
 
-fn compression(codec: &str, level: Option<i32>) -> Result<Compression> {
+fn parse_compression(codec: &str, level: Option<i32>) -> Result<Compression> {
     let out_of_range = |e: parquet::errors::ParquetError| {
         Error::invalid(format!(
             "compression_level {} does not fit {codec}: {e}",

@@ -18,7 +18,7 @@ use parquet::schema::types::TypePtr;
 use twox_hash::XxHash3_64;
 
 use super::dictionary::Dictionaries;
-use super::seal::{Identity, PARQUET_TRAILER_BYTES, Seal, hash};
+use super::seal::{PARQUET_TRAILER_BYTES, PartIdentity, Seal, hash};
 use crate::error::{Error, Result};
 
 /// Takes the bytes of one file, in order.
@@ -161,7 +161,7 @@ pub(super) struct Output<'a> {
     files: &'a mut dyn Files,
     schema: TypePtr,
     properties: WriterPropertiesPtr,
-    identity: Identity,
+    identity: PartIdentity,
     open: Option<OpenFile>,
 }
 
@@ -169,7 +169,7 @@ impl<'a> Output<'a> {
     pub(super) fn new(
         files: &'a mut dyn Files,
         factory: &SerializedFileWriter<io::Sink>,
-        identity: Identity,
+        identity: PartIdentity,
     ) -> Self {
         Self {
             files,
@@ -259,7 +259,7 @@ impl OpenFile {
     }
 
     /// Writes indexes, seal and footer.
-    fn seal(&mut self, identity: &Identity) -> Result<FileStats, ParquetError> {
+    fn seal(&mut self, identity: &PartIdentity) -> Result<FileStats, ParquetError> {
         self.writer.flush()?;
         self.to.with(|to| to.tail = Some(Vec::new()));
         let metadata = self.writer.finish()?;

@@ -15,27 +15,28 @@ use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields};
 use arrow_select::take::take;
 
 /// `target` with the values of those dictionaries that are none in `source`.
-pub(super) fn unpacked(source: &DataType, target: &DataType) -> DataType {
+pub(super) fn unpack_type(source: &DataType, target: &DataType) -> DataType {
     use DataType::{
         Dictionary, FixedSizeList, LargeList, LargeListView, List, ListView, Map, RunEndEncoded,
         Struct,
     };
-    let item = |field: &FieldRef| with_type(field, unpacked(item_of(source), field.data_type()));
+    let item =
+        |field: &FieldRef| with_type(field, unpack_type(item_type(source), field.data_type()));
     match (source, target) {
         (Dictionary(_, from), Dictionary(key, to)) => {
-            Dictionary(key.clone(), Box::new(unpacked(from, to)))
+            Dictionary(key.clone(), Box::new(unpack_type(from, to)))
         }
-        (from, Dictionary(_, to)) => unpacked(from, to),
+        (from, Dictionary(_, to)) => unpack_type(from, to),
         (RunEndEncoded(_, from), RunEndEncoded(ends, to)) => {
-            let values = unpacked(from.data_type(), to.data_type());
+            let values = unpack_type(from.data_type(), to.data_type());
             RunEndEncoded(Arc::clone(ends), with_type(to, values))
         }
         (from, RunEndEncoded(ends, to)) => {
-            let values = unpacked(from, to.data_type());
+            let values = unpack_type(from, to.data_type());
             RunEndEncoded(Arc::clone(ends), with_type(to, values))
         }
-        (Dictionary(_, from), to) => unpacked(from, to),
-        (RunEndEncoded(_, from), to) => unpacked(from.data_type(), to),
+        (Dictionary(_, from), to) => unpack_type(from, to),
+        (RunEndEncoded(_, from), to) => unpack_type(from.data_type(), to),
         (_, List(field)) => List(item(field)),
         (_, LargeList(field)) => LargeList(item(field)),
         (_, ListView(field)) => ListView(item(field)),
@@ -44,7 +45,7 @@ pub(super) fn unpacked(source: &DataType, target: &DataType) -> DataType {
         (_, Map(field, sorted)) => Map(item(field), *sorted),
         (_, Struct(fields)) => {
             let child = |(at, field): (usize, &FieldRef)| {
-                let data_type = unpacked(child_of(source, at, field), field.data_type());
+                let data_type = unpack_type(child_type(source, at, field), field.data_type());
                 with_type(field, data_type)
             };
             Struct(fields.iter().enumerate().map(child).collect::<Fields>())
@@ -61,7 +62,7 @@ fn with_type(field: &FieldRef, data_type: DataType) -> FieldRef {
 }
 
 /// The type of a list's items; the null type where `list` is not a list.
-fn item_of(list: &DataType) -> &DataType {
+fn item_type(list: &DataType) -> &DataType {
     match list {
         DataType::List(field)
         | DataType::LargeList(field)
@@ -74,24 +75,24 @@ fn item_of(list: &DataType) -> &DataType {
 }
 
 /// What becomes a struct's field: that of its name or, where none has it, of its place.
-fn child_of<'t>(source: &'t DataType, at: usize, field: &Field) -> &'t DataType {
+fn child_type<'t>(source: &'t DataType, at: usize, field: &Field) -> &'t DataType {
     let DataType::Struct(fields) = source else {
         return &DataType::Null;
     };
     let named = fields.iter().find(|f| f.name() == field.name());
-    let found = named.or_else(|| fields.get(at));
-    found.map_or(&DataType::Null, |found| found.data_type())
+    let source_field = named.or_else(|| fields.get(at));
+    source_field.map_or(&DataType::Null, |source_field| source_field.data_type())
 }
 
-/// An array of the type that [`unpacked`] gives, with the dictionaries of `target`.
+/// An array of the type that [`unpack_type`] gives, with the dictionaries of `target`.
 pub(super) fn pack(array: ArrayRef, target: &DataType) -> Result<ArrayRef, ArrowError> {
     if array.data_type() == target {
         return Ok(array);
     }
-    packed(array.to_data(), target).map(make_array)
+    pack_data(array.to_data(), target).map(make_array)
 }
 
-fn packed(data: ArrayData, target: &DataType) -> Result<ArrayData, ArrowError> {
+fn pack_data(data: ArrayData, target: &DataType) -> Result<ArrayData, ArrowError> {
     use DataType::{
         Dictionary, FixedSizeList, LargeList, LargeListView, List, ListView, Map, RunEndEncoded,
         Struct,
@@ -102,8 +103,8 @@ fn packed(data: ArrayData, target: &DataType) -> Result<ArrayData, ArrowError> {
     let types: Vec<&DataType> = match (data.data_type(), target) {
         (Dictionary(..), Dictionary(_, values)) => vec![values],
         (_, Dictionary(key, values)) => {
-            let values = make_array(packed(data, values)?);
-            return dictionary(&values, key, target);
+            let values = make_array(pack_data(data, values)?);
+            return build_dictionary(&values, key, target);
         }
         (_, RunEndEncoded(ends, values)) => vec![ends.data_type(), values.data_type()],
         (
@@ -118,31 +119,32 @@ fn packed(data: ArrayData, target: &DataType) -> Result<ArrayData, ArrowError> {
         (_, Struct(fields)) => fields.iter().map(|field| field.data_type()).collect(),
         _ => Vec::new(),
     };
-    let children = data.child_data().iter().zip(types);
-    let children = children.map(|(child, target)| packed(child.clone(), target));
-    let children = children.collect::<Result<Vec<_>, _>>()?;
+    let children_and_types = data.child_data().iter().zip(types);
+    let packed_children =
+        children_and_types.map(|(child, target)| pack_data(child.clone(), target));
+    let children = packed_children.collect::<Result<Vec<_>, _>>()?;
     let builder = data.into_builder().data_type(target.clone());
     builder.child_data(children).build()
 }
 
 /// The dictionary of the rows that differ, in the order in which they occur.
-fn dictionary(
+fn build_dictionary(
     values: &ArrayRef,
     key: &DataType,
     target: &DataType,
 ) -> Result<ArrayData, ArrowError> {
-    let (keys, chosen) = distinct(values)?;
-    let keys = cast(&keys, key)?;
+    let (row_keys, indices) = find_distinct(values)?;
+    let keys = cast(&row_keys, key)?;
     if keys.null_count() > values.logical_null_count() {
         return Err(ArrowError::DictionaryKeyOverflowError);
     }
-    let chosen = take(values, &chosen, None)?;
+    let distinct_values = take(values, &indices, None)?;
     let builder = keys.to_data().into_builder().data_type(target.clone());
-    builder.child_data(vec![chosen.to_data()]).build()
+    builder.child_data(vec![distinct_values.to_data()]).build()
 }
 
 /// For each row which of the distinct ones it is, none for a null; and where these are.
-fn distinct(values: &ArrayRef) -> Result<(UInt32Array, UInt64Array), ArrowError> {
+fn find_distinct(values: &ArrayRef) -> Result<(UInt32Array, UInt64Array), ArrowError> {
     let nulls = values.logical_nulls();
     let is_null = |row| nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
     let too_many = |_| ArrowError::DictionaryKeyOverflowError;
@@ -153,22 +155,22 @@ fn distinct(values: &ArrayRef) -> Result<(UInt32Array, UInt64Array), ArrowError>
     } else {
         None
     };
-    let mut known: HashMap<&[u8], u32> = HashMap::new();
-    let (mut keys, mut chosen) = (Vec::with_capacity(values.len()), Vec::new());
+    let mut keys_by_row: HashMap<&[u8], u32> = HashMap::new();
+    let (mut keys, mut indices) = (Vec::with_capacity(values.len()), Vec::new());
     for row in 0..values.len() {
         if is_null(row) {
             keys.push(None);
             continue;
         }
-        let next = u32::try_from(chosen.len()).map_err(too_many)?;
-        let number = match &rows {
-            Some(rows) => *known.entry(rows.row(row).data()).or_insert(next),
-            None => next,
+        let next_key = u32::try_from(indices.len()).map_err(too_many)?;
+        let key = match &rows {
+            Some(rows) => *keys_by_row.entry(rows.row(row).data()).or_insert(next_key),
+            None => next_key,
         };
-        if number == next {
-            chosen.push(row as u64);
+        if key == next_key {
+            indices.push(row as u64);
         }
-        keys.push(Some(number));
+        keys.push(Some(key));
     }
-    Ok((keys.into(), chosen.into()))
+    Ok((keys.into(), indices.into()))
 }

@@ -14,7 +14,7 @@ use parquet::file::reader::ChunkReader;
 use parquet::file::serialized_reader::SerializedPageReader;
 use parquet::schema::types::ColumnDescriptor;
 
-use super::thrift::{Bytes, Checked, I16, I64, STRUCT};
+use super::thrift::{I16, I64, STRUCT, ThriftReader, ThriftResult};
 
 /// Of a page header: lengths in bytes, and what the kinds of pages have.
 const UNCOMPRESSED: i32 = 2;
@@ -34,8 +34,8 @@ const SLACK_BYTES: u64 = 1024;
 
 #[derive(Default)]
 struct PageHeader {
-    uncompressed: u64,
-    compressed: u64,
+    uncompressed_bytes: u64,
+    compressed_bytes: u64,
     /// Of a page of data.
     encoding: u64,
     /// Values of a dictionary.
@@ -52,80 +52,90 @@ pub(crate) fn check<R: ChunkReader + 'static>(
     if !check_headers(chunk, column)? {
         return Ok(());
     }
-    let pages = SerializedPageReader::new(Arc::new(file), column, rows, None);
-    let mut pages = pages.map_err(|e| e.to_string())?;
+    let page_reader = SerializedPageReader::new(Arc::new(file), column, rows, None);
+    let mut pages = page_reader.map_err(|e| e.to_string())?;
     // Without lists a value is a row; what the footer says of the column may be as wrong as the page.
     let descriptor = column.column_descr();
-    let most = if descriptor.max_rep_level() == 0 {
+    let max_values = if descriptor.max_rep_level() == 0 {
         rows as u64
     } else {
         column.num_values().unsigned_abs()
     };
     while let Some(page) = pages.get_next_page().map_err(|e| e.to_string())? {
-        check_deltas(&page, descriptor, most)?;
+        check_deltas(&page, descriptor, max_values)?;
     }
     Ok(())
 }
 
 /// Checks the lengths that the headers claim; whether there are texts as deltas.
-fn check_headers(chunk: &[u8], column: &ColumnChunkMetaData) -> Checked<bool> {
-    let mut bytes = Bytes(chunk);
+fn check_headers(chunk: &[u8], column: &ColumnChunkMetaData) -> ThriftResult<bool> {
+    let mut reader = ThriftReader(chunk);
     let mut has_deltas = false;
-    while !bytes.0.is_empty() {
-        let page = PageHeader::read(&mut bytes)?;
-        if let Some(most) = max_decompressed_bytes(column.compression(), page.compressed)
-            && page.uncompressed > most
+    while !reader.0.is_empty() {
+        let header = PageHeader::read(&mut reader)?;
+        if let Some(max_bytes) =
+            max_decompressed_bytes(column.compression(), header.compressed_bytes)
+            && header.uncompressed_bytes > max_bytes
         {
             return Err("a page claims more bytes than its own can be decompressed to");
         }
-        if page.entries.saturating_mul(min_entry_bytes(column)) > page.uncompressed {
+        if header.entries.saturating_mul(min_entry_bytes(column)) > header.uncompressed_bytes {
             return Err("a dictionary claims more values than it has bytes for");
         }
-        has_deltas |= matches!(page.encoding, DELTA_LENGTH_BYTE_ARRAY | DELTA_BYTE_ARRAY);
-        bytes.pass(usize::try_from(page.compressed).unwrap_or(usize::MAX))?;
+        has_deltas |= matches!(header.encoding, DELTA_LENGTH_BYTE_ARRAY | DELTA_BYTE_ARRAY);
+        reader.skip_bytes(usize::try_from(header.compressed_bytes).unwrap_or(usize::MAX))?;
     }
     Ok(has_deltas)
 }
 
 impl PageHeader {
-    fn read(bytes: &mut Bytes<'_>) -> Checked<Self> {
-        let (mut header, mut last) = (Self::default(), 0);
-        while let Some((field, kind)) = bytes.field(&mut last)? {
+    fn read(reader: &mut ThriftReader<'_>) -> ThriftResult<Self> {
+        let (mut header, mut last_field_id) = (Self::default(), 0);
+        while let Some((field, field_type)) = reader.read_field_header(&mut last_field_id)? {
             match field {
-                UNCOMPRESSED if is_number(kind) => header.uncompressed = length(bytes)?,
-                COMPRESSED if is_number(kind) => header.compressed = length(bytes)?,
-                DATA_PAGE if kind == STRUCT => {
-                    header.encoding = values_and_encoding(bytes, DATA_PAGE_ENCODING)?.1;
+                UNCOMPRESSED if is_integer(field_type) => {
+                    header.uncompressed_bytes = read_length(reader)?
                 }
-                DATA_PAGE_V2 if kind == STRUCT => {
-                    header.encoding = values_and_encoding(bytes, DATA_PAGE_V2_ENCODING)?.1;
+                COMPRESSED if is_integer(field_type) => {
+                    header.compressed_bytes = read_length(reader)?
                 }
-                DICTIONARY_PAGE if kind == STRUCT => {
-                    header.entries = values_and_encoding(bytes, DATA_PAGE_ENCODING)?.0;
+                DATA_PAGE if field_type == STRUCT => {
+                    header.encoding = read_values_and_encoding(reader, DATA_PAGE_ENCODING)?.1;
                 }
-                _ => bytes.skip(kind, 0)?,
+                DATA_PAGE_V2 if field_type == STRUCT => {
+                    header.encoding = read_values_and_encoding(reader, DATA_PAGE_V2_ENCODING)?.1;
+                }
+                DICTIONARY_PAGE if field_type == STRUCT => {
+                    header.entries = read_values_and_encoding(reader, DATA_PAGE_ENCODING)?.0;
+                }
+                _ => reader.skip_value(field_type, 0)?,
             }
         }
         Ok(header)
     }
 }
 
-fn is_number(kind: u8) -> bool {
-    (I16..=I64).contains(&kind)
+fn is_integer(thrift_type: u8) -> bool {
+    (I16..=I64).contains(&thrift_type)
 }
 
-fn length(bytes: &mut Bytes<'_>) -> Checked<u64> {
-    u64::try_from(bytes.signed()?).map_err(|_negative| "a page has a negative length")
+fn read_length(reader: &mut ThriftReader<'_>) -> ThriftResult<u64> {
+    u64::try_from(reader.read_zigzag()?).map_err(|_negative| "a page has a negative length")
 }
 
 /// How many values a page of one kind has, and their encoding.
-fn values_and_encoding(bytes: &mut Bytes<'_>, encoding_field: i32) -> Checked<(u64, u64)> {
-    let (mut count, mut encoding, mut last) = (0, 0, 0);
-    while let Some((field, kind)) = bytes.field(&mut last)? {
+fn read_values_and_encoding(
+    reader: &mut ThriftReader<'_>,
+    encoding_field: i32,
+) -> ThriftResult<(u64, u64)> {
+    let (mut count, mut encoding, mut last_field_id) = (0, 0, 0);
+    while let Some((field, field_type)) = reader.read_field_header(&mut last_field_id)? {
         match field {
-            NUM_VALUES if is_number(kind) => count = length(bytes)?,
-            _ if field == encoding_field && is_number(kind) => encoding = length(bytes)?,
-            _ => bytes.skip(kind, 1)?,
+            NUM_VALUES if is_integer(field_type) => count = read_length(reader)?,
+            _ if field == encoding_field && is_integer(field_type) => {
+                encoding = read_length(reader)?
+            }
+            _ => reader.skip_value(field_type, 1)?,
         }
     }
     Ok((count, encoding))
@@ -133,14 +143,14 @@ fn values_and_encoding(bytes: &mut Bytes<'_>, encoding_field: i32) -> Checked<(u
 
 /// The most that so many bytes are decompressed to, of codecs for which the decoder takes that memory at once: Snappy
 /// copies 64 bytes by three, LZ4 255 by one, DEFLATE 258 by two bits.
-fn max_decompressed_bytes(codec: Compression, compressed: u64) -> Option<u64> {
-    let times = match codec {
+fn max_decompressed_bytes(codec: Compression, compressed_bytes: u64) -> Option<u64> {
+    let max_ratio = match codec {
         Compression::SNAPPY => 22,
         Compression::LZ4 | Compression::LZ4_RAW => 255,
         Compression::GZIP(_) => 1032,
         _ => return None,
     };
-    Some(compressed.saturating_mul(times) + SLACK_BYTES)
+    Some(compressed_bytes.saturating_mul(max_ratio) + SLACK_BYTES)
 }
 
 /// What an entry of a dictionary has at least.
@@ -155,24 +165,27 @@ fn min_entry_bytes(column: &ColumnChunkMetaData) -> u64 {
 }
 
 /// Checks how many texts the deltas of a page claim: no more than the page has values, and `most` in all.
-fn check_deltas(page: &Page, column: &ColumnDescriptor, most: u64) -> Checked {
-    let (encoding, values) = (page.encoding(), u64::from(page.num_values()).min(most));
-    let mut bytes = match encoding {
+fn check_deltas(page: &Page, column: &ColumnDescriptor, max_values: u64) -> ThriftResult {
+    let (encoding, values) = (
+        page.encoding(),
+        u64::from(page.num_values()).min(max_values),
+    );
+    let mut reader = match encoding {
         Encoding::DELTA_LENGTH_BYTE_ARRAY | Encoding::DELTA_BYTE_ARRAY => {
-            without_levels(page, column)?
+            skip_levels(page, column)?
         }
         _ => return Ok(()),
     };
     if encoding == Encoding::DELTA_BYTE_ARRAY {
         // How much of each text is that of the one before, and the lengths of the rest.
-        Deltas::read(&mut bytes, values)?.pass(&mut bytes)?;
+        DeltaHeader::read(&mut reader, values)?.skip_blocks(&mut reader)?;
     }
-    Deltas::read(&mut bytes, values).map(drop)
+    DeltaHeader::read(&mut reader, values).map(drop)
 }
 
 /// What follows the levels of a page of data.
-fn without_levels<'a>(page: &'a Page, column: &ColumnDescriptor) -> Checked<Bytes<'a>> {
-    let mut bytes = Bytes(page.buffer());
+fn skip_levels<'a>(page: &'a Page, column: &ColumnDescriptor) -> ThriftResult<ThriftReader<'a>> {
+    let mut reader = ThriftReader(page.buffer());
     match page {
         Page::DataPage {
             num_values,
@@ -184,16 +197,18 @@ fn without_levels<'a>(page: &'a Page, column: &ColumnDescriptor) -> Checked<Byte
                 (column.max_rep_level(), rep_level_encoding),
                 (column.max_def_level(), def_level_encoding),
             ];
-            for (most, encoding) in levels.into_iter().filter(|(most, _)| *most > 0) {
+            for (max_level, encoding) in levels.into_iter().filter(|(max_level, _)| *max_level > 0)
+            {
                 let length = if *encoding == Encoding::RLE {
-                    let (length, rest) = bytes.0.split_first_chunk().ok_or("a page is cut")?;
-                    bytes = Bytes(rest);
-                    u64::from(u32::from_le_bytes(*length))
+                    let (length_bytes, rest) =
+                        reader.0.split_first_chunk().ok_or("a page is cut")?;
+                    reader = ThriftReader(rest);
+                    u64::from(u32::from_le_bytes(*length_bytes))
                 } else {
-                    let bits = u16::BITS - most.unsigned_abs().leading_zeros();
+                    let bits = u16::BITS - max_level.unsigned_abs().leading_zeros();
                     (u64::from(*num_values) * u64::from(bits)).div_ceil(8)
                 };
-                bytes.pass(usize::try_from(length).unwrap_or(usize::MAX))?;
+                reader.skip_bytes(usize::try_from(length).unwrap_or(usize::MAX))?;
             }
         }
         Page::DataPageV2 {
@@ -201,28 +216,28 @@ fn without_levels<'a>(page: &'a Page, column: &ColumnDescriptor) -> Checked<Byte
             rep_levels_byte_len,
             ..
         } => {
-            bytes.pass(*rep_levels_byte_len as usize)?;
-            bytes.pass(*def_levels_byte_len as usize)?;
+            reader.skip_bytes(*rep_levels_byte_len as usize)?;
+            reader.skip_bytes(*def_levels_byte_len as usize)?;
         }
         Page::DictionaryPage { .. } => {}
     }
-    Ok(bytes)
+    Ok(reader)
 }
 
 /// The head of a run of deltas: blocks of so many miniblocks of so many values.
-struct Deltas {
+struct DeltaHeader {
     miniblocks: u64,
     values_each: u64,
     /// Values after the first, which stands in the head.
-    left: u64,
+    remaining_values: u64,
 }
 
-impl Deltas {
-    fn read(bytes: &mut Bytes<'_>, most: u64) -> Checked<Self> {
-        let (block, miniblocks) = (bytes.varint()?, bytes.varint()?);
-        let values = bytes.varint()?;
-        bytes.signed()?;
-        if values > most {
+impl DeltaHeader {
+    fn read(reader: &mut ThriftReader<'_>, max_values: u64) -> ThriftResult<Self> {
+        let (block, miniblocks) = (reader.read_varint()?, reader.read_varint()?);
+        let values = reader.read_varint()?;
+        reader.read_zigzag()?;
+        if values > max_values {
             return Err("a page has more lengths than values");
         }
         let values_each = block.checked_div(miniblocks).unwrap_or_default();
@@ -232,23 +247,23 @@ impl Deltas {
         Ok(Self {
             miniblocks,
             values_each,
-            left: values.saturating_sub(1),
+            remaining_values: values.saturating_sub(1),
         })
     }
 
     /// Passes over the blocks. Of the last one, miniblocks without values have a width and no bytes.
-    fn pass(mut self, bytes: &mut Bytes<'_>) -> Checked {
-        while self.left > 0 {
-            bytes.signed()?;
-            let widths = bytes.0;
-            bytes.pass(usize::try_from(self.miniblocks).unwrap_or(usize::MAX))?;
-            for width in &widths[..widths.len() - bytes.0.len()] {
-                if self.left == 0 {
+    fn skip_blocks(mut self, reader: &mut ThriftReader<'_>) -> ThriftResult {
+        while self.remaining_values > 0 {
+            reader.read_zigzag()?;
+            let widths = reader.0;
+            reader.skip_bytes(usize::try_from(self.miniblocks).unwrap_or(usize::MAX))?;
+            for width in &widths[..widths.len() - reader.0.len()] {
+                if self.remaining_values == 0 {
                     break;
                 }
                 let length = self.values_each.saturating_mul(u64::from(*width)) / 8;
-                bytes.pass(usize::try_from(length).unwrap_or(usize::MAX))?;
-                self.left = self.left.saturating_sub(self.values_each);
+                reader.skip_bytes(usize::try_from(length).unwrap_or(usize::MAX))?;
+                self.remaining_values = self.remaining_values.saturating_sub(self.values_each);
             }
         }
         Ok(())

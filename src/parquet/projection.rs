@@ -9,8 +9,8 @@ use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow_select::take::take;
 
-use super::file::PartFile;
-use super::types::{batch_of, index_of};
+use super::file::ParquetFile;
+use super::types::{batch_with_row_count, index_of};
 use crate::error::{Error, Result};
 
 /// The columns asked for.
@@ -33,7 +33,7 @@ struct Output {
 
 impl Projection {
     /// The columns of `names`, in that order; None is all there are. A name that no column has is a path.
-    pub(crate) fn new(file: &PartFile, names: Option<&[String]>) -> Result<Self> {
+    pub(crate) fn new(file: &ParquetFile, names: Option<&[String]>) -> Result<Self> {
         let schema = &file.schema;
         let (mut roots, mut outputs, mut fields) = (Vec::new(), Vec::new(), Vec::new());
         let all = || schema.fields().iter().map(|f| f.name().clone()).collect();
@@ -57,7 +57,7 @@ impl Projection {
     }
 
     /// The file with no more of its structs than is read.
-    pub(crate) fn select(&self, file: &PartFile) -> PartFile {
+    pub(crate) fn select(&self, file: &ParquetFile) -> ParquetFile {
         if self.outputs.iter().all(|output| output.path.is_empty()) {
             return file.clone();
         }
@@ -75,7 +75,7 @@ impl Projection {
             let mut next = all.iter().copied();
             fields[root] = prune(&fields[root], &paths, &mut next, &mut leaves);
         }
-        file.selected(leaves, fields)
+        file.with_leaves(leaves, fields)
     }
 
     /// What was asked for, of the columns that were read.
@@ -84,7 +84,7 @@ impl Projection {
         let arrays = outputs
             .map(|output| extract(&columns[output.column], &output.path))
             .collect::<Result<Vec<_>>>()?;
-        batch_of(&self.schema, arrays, rows)
+        batch_with_row_count(&self.schema, arrays, rows)
     }
 }
 

@@ -19,7 +19,7 @@ pub const CREATED_BY: &str = "pds version ";
 
 /// Which write a part belongs to, and where in it the part stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct PartIdentity {
     /// Random, the same in all parts of one write.
     pub write_id: u128,
     /// The manifest's `created_at_utc`.
@@ -36,7 +36,7 @@ pub struct Identity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seal {
     /// Which write and where.
-    pub identity: Identity,
+    pub identity: PartIdentity,
     /// One hash for each row group and leaf column.
     pub chunks: Vec<Vec<u64>>,
     /// Of the bytes between the last column chunk and the seal.
@@ -55,16 +55,16 @@ pub fn hash(bytes: &[u8]) -> u64 {
 impl Seal {
     /// The seal's bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let id = &self.identity;
+        let identity = &self.identity;
         let columns = self.chunks.first().map_or(0, Vec::len);
         let mut out = Vec::with_capacity(128 + 8 * columns * self.chunks.len());
         out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&id.write_id.to_le_bytes());
-        out.extend_from_slice(&id.task.to_le_bytes());
-        out.extend_from_slice(&id.sequence.to_le_bytes());
-        out.push(u8::from(id.last));
-        put_count(&mut out, id.created_at.len());
-        out.extend_from_slice(id.created_at.as_bytes());
+        out.extend_from_slice(&identity.write_id.to_le_bytes());
+        out.extend_from_slice(&identity.task.to_le_bytes());
+        out.extend_from_slice(&identity.sequence.to_le_bytes());
+        out.push(u8::from(identity.last));
+        put_count(&mut out, identity.created_at.len());
+        out.extend_from_slice(identity.created_at.as_bytes());
         put_count(&mut out, self.chunks.len());
         put_count(&mut out, columns);
         for hash in self.chunks.iter().flatten() {
@@ -80,17 +80,17 @@ impl Seal {
         }
         let length = out.len() + TRAILER_BYTES;
         put_count(&mut out, length);
-        let own = hash(&out);
-        out.extend_from_slice(&own.to_le_bytes());
+        let checksum = hash(&out);
+        out.extend_from_slice(&checksum.to_le_bytes());
         out.extend_from_slice(MAGIC);
         out
     }
 
     /// The length of the seal that ends where `before_footer` ends, if one is announced there.
-    pub fn announced(before_footer: &[u8]) -> Option<usize> {
+    pub fn declared_length(before_footer: &[u8]) -> Option<usize> {
         let trailer = before_footer.len().checked_sub(TRAILER_BYTES)?;
-        let (length, rest) = before_footer[trailer..].split_first_chunk::<4>()?;
-        let length = u32::from_le_bytes(*length) as usize;
+        let (length_bytes, rest) = before_footer[trailer..].split_first_chunk::<4>()?;
+        let length = u32::from_le_bytes(*length_bytes) as usize;
         (rest.ends_with(MAGIC) && length > TRAILER_BYTES).then_some(length)
     }
 
@@ -98,39 +98,39 @@ impl Seal {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let damaged = || Error::new(ErrorKind::PartCorrupted, "the file's checksums are damaged");
         let body_end = bytes.len().checked_sub(16).ok_or_else(damaged)?;
-        let own = u64::from_le_bytes(*bytes[body_end..].first_chunk().ok_or_else(damaged)?);
-        if own != hash(&bytes[..body_end]) || !bytes.starts_with(MAGIC) {
+        let checksum = u64::from_le_bytes(*bytes[body_end..].first_chunk().ok_or_else(damaged)?);
+        if checksum != hash(&bytes[..body_end]) || !bytes.starts_with(MAGIC) {
             return Err(damaged());
         }
-        let mut rest = Fields(&bytes[MAGIC.len()..body_end - 4]);
+        let mut reader = SealReader(&bytes[MAGIC.len()..body_end - 4]);
         let mut decode = || {
-            let write_id = u128::from_le_bytes(rest.take()?);
-            let (task, sequence) = (rest.u64()?, rest.u64()?);
-            let [last] = rest.take()?;
-            let length = rest.count()?;
-            let created_at = String::from_utf8(rest.slice(length)?.to_vec()).ok()?;
-            let (groups, columns) = (rest.count()?, rest.count()?);
+            let write_id = u128::from_le_bytes(reader.take()?);
+            let (task, sequence) = (reader.u64()?, reader.u64()?);
+            let [last] = reader.take()?;
+            let length = reader.count()?;
+            let created_at = String::from_utf8(reader.slice(length)?.to_vec()).ok()?;
+            let (groups, columns) = (reader.count()?, reader.count()?);
             // A group without a column takes no bytes, so any number of them could be claimed.
             let hashes = groups.checked_mul(columns)?.checked_mul(8)?;
-            if hashes > rest.0.len() || (columns == 0 && groups > 0) {
+            if hashes > reader.0.len() || (columns == 0 && groups > 0) {
                 return None;
             }
             let mut chunks = Vec::with_capacity(groups);
             for _ in 0..groups {
                 chunks.push(
                     (0..columns)
-                        .map(|_| rest.u64())
+                        .map(|_| reader.u64())
                         .collect::<Option<Vec<_>>>()?,
                 );
             }
-            let (index_hash, footer_hash) = (rest.u64()?, rest.u64()?);
+            let (index_hash, footer_hash) = (reader.u64()?, reader.u64()?);
             let mut dictionaries = Vec::new();
-            for _ in 0..rest.count()? {
-                let field = rest.take().map(u32::from_le_bytes)?;
-                let length = rest.count()?;
-                dictionaries.push((field, rest.slice(length)?.to_vec()));
+            for _ in 0..reader.count()? {
+                let field = reader.take().map(u32::from_le_bytes)?;
+                let length = reader.count()?;
+                dictionaries.push((field, reader.slice(length)?.to_vec()));
             }
-            let identity = Identity {
+            let identity = PartIdentity {
                 write_id,
                 created_at,
                 task,
@@ -149,13 +149,13 @@ impl Seal {
     }
 }
 
-struct Fields<'a>(&'a [u8]);
+struct SealReader<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> SealReader<'a> {
     fn slice(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (now, later) = self.0.split_at_checked(length)?;
-        self.0 = later;
-        Some(now)
+        let (bytes, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(bytes)
     }
 
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -182,7 +182,7 @@ mod tests {
 
     fn sample() -> Seal {
         Seal {
-            identity: Identity {
+            identity: PartIdentity {
                 write_id: 7,
                 created_at: "2026-11-21T00:00:00.000001+00:00".to_owned(),
                 task: 3,
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn reads_what_it_wrote() {
         let bytes = sample().encode();
-        assert_eq!(Seal::announced(&bytes), Some(bytes.len()));
+        assert_eq!(Seal::declared_length(&bytes), Some(bytes.len()));
         assert_eq!(Seal::decode(&bytes).unwrap(), sample());
     }
 
@@ -211,8 +211,8 @@ mod tests {
             bytes[at..at + 4].copy_from_slice(&groups.to_le_bytes());
             bytes[at + 4..at + 8].copy_from_slice(&columns.to_le_bytes());
             let end = bytes.len() - 16;
-            let own = hash(&bytes[..end]).to_le_bytes();
-            bytes[end..end + 8].copy_from_slice(&own);
+            let checksum = hash(&bytes[..end]).to_le_bytes();
+            bytes[end..end + 8].copy_from_slice(&checksum);
             assert!(Seal::decode(&bytes).is_err(), "{groups} {columns}");
         }
     }
@@ -223,7 +223,8 @@ mod tests {
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
-            let noticed = Seal::announced(&bad) != Some(good.len()) || Seal::decode(&bad).is_err();
+            let noticed =
+                Seal::declared_length(&bad) != Some(good.len()) || Seal::decode(&bad).is_err();
             assert!(noticed, "byte {at}");
         }
     }

@@ -29,11 +29,11 @@ fn data_bytes(data: &ArrayData) -> usize {
             }
             DataType::Struct(_) => {
                 // Of a slice the children may be slices too.
-                let rows = |child: &ArrayData| {
+                let child_bytes = |child: &ArrayData| {
                     let is_sliced = child.len() == data.len();
                     rows_bytes(child, if is_sliced { 0 } else { data.offset() }, data.len())
                 };
-                children.iter().map(rows).sum()
+                children.iter().map(child_bytes).sum()
             }
             DataType::Dictionary(key, _) => {
                 let width = key.primitive_width().unwrap_or_default();
@@ -69,9 +69,9 @@ fn list_bytes<O: OffsetSizeTrait>(data: &ArrayData) -> usize {
 fn list_view_bytes<O: OffsetSizeTrait>(data: &ArrayData) -> usize {
     let items = &data.child_data()[0];
     let sizes = &data.buffer::<O>(1)[..data.len()];
-    let listed: usize = sizes.iter().map(|size| size.as_usize()).sum();
+    let listed_items: usize = sizes.iter().map(|size| size.as_usize()).sum();
     let average = data_bytes(items).div_ceil(items.len().max(1));
-    2 * size_of::<O>() * data.len() + listed.saturating_mul(average)
+    2 * size_of::<O>() * data.len() + listed_items.saturating_mul(average)
 }
 
 #[cfg(test)]
@@ -85,11 +85,11 @@ mod tests {
 
     #[test]
     fn a_slice_is_charged_for_its_own_rows() {
-        let mut lists = ListBuilder::new(Int64Builder::new());
+        let mut builder = ListBuilder::new(Int64Builder::new());
         for row in 0..1000 {
-            lists.append_value((0..10).map(|i| Some(row + i)));
+            builder.append_value((0..10).map(|i| Some(row + i)));
         }
-        let lists = lists.finish();
+        let lists = builder.finish();
         let numbers = Int64Array::from_iter_values(0..1000);
         let field = Field::new("n", DataType::Int64, true);
         let structs = StructArray::from(vec![(Arc::new(field), Arc::new(numbers) as _)]);
@@ -114,8 +114,8 @@ mod tests {
         let item = Arc::new(Field::new("n", DataType::Int64, true));
         let point = Arc::new(Field::new("p", DataType::Int64, true));
         let points = StructArray::from(vec![(point, Arc::new(numbers.clone()) as _)]);
-        let outer = Arc::new(Field::new("s", points.data_type().clone(), true));
-        let outer = StructArray::from(vec![(outer, Arc::new(points) as _)]);
+        let outer_field = Arc::new(Field::new("s", points.data_type().clone(), true));
+        let outer = StructArray::from(vec![(outer_field, Arc::new(points) as _)]);
         for (begin, rows) in [(0, 3), (100, 10), (990, 10)] {
             assert_eq!(slice_bytes(&outer.slice(begin, rows)), rows * 8);
         }

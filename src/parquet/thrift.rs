@@ -18,27 +18,27 @@ pub(super) const STRUCT: u8 = 12;
 const UUID: u8 = 13;
 
 /// What is read, or why it cannot be.
-pub(super) type Checked<T = ()> = Result<T, &'static str>;
+pub(super) type ThriftResult<T = ()> = Result<T, &'static str>;
 
 /// What is left to be read.
-pub(super) struct Bytes<'a>(pub(super) &'a [u8]);
+pub(super) struct ThriftReader<'a>(pub(super) &'a [u8]);
 
-impl Bytes<'_> {
-    fn byte(&mut self) -> Checked<u8> {
+impl ThriftReader<'_> {
+    fn read_byte(&mut self) -> ThriftResult<u8> {
         let (first, rest) = self.0.split_first().ok_or("it ends too early")?;
         self.0 = rest;
         Ok(*first)
     }
 
-    pub(super) fn pass(&mut self, count: usize) -> Checked {
+    pub(super) fn skip_bytes(&mut self, count: usize) -> ThriftResult {
         self.0 = self.0.get(count..).ok_or("it ends too early")?;
         Ok(())
     }
 
-    pub(super) fn varint(&mut self) -> Checked<u64> {
+    pub(super) fn read_varint(&mut self) -> ThriftResult<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
+            let byte = self.read_byte()?;
             value |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
                 return Ok(value);
@@ -47,74 +47,78 @@ impl Bytes<'_> {
         Err("a number is too long")
     }
 
-    pub(super) fn signed(&mut self) -> Checked<i64> {
-        let value = self.varint()?;
+    pub(super) fn read_zigzag(&mut self) -> ThriftResult<i64> {
+        let value = self.read_varint()?;
         Ok((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
     }
 
     /// The next field's number and type; None at the end of a struct.
-    pub(super) fn field(&mut self, last: &mut i32) -> Checked<Option<(i32, u8)>> {
-        let head = self.byte()?;
-        if head & 0x0f == STOP {
+    pub(super) fn read_field_header(
+        &mut self,
+        last_field_id: &mut i32,
+    ) -> ThriftResult<Option<(i32, u8)>> {
+        let header = self.read_byte()?;
+        if header & 0x0f == STOP {
             return Ok(None);
         }
-        *last = match head >> 4 {
-            0 => i32::try_from(self.signed()?).map_err(|_large| "a field's number is too large")?,
-            step => last
-                .checked_add(i32::from(step))
+        *last_field_id = match header >> 4 {
+            0 => i32::try_from(self.read_zigzag()?)
+                .map_err(|_large| "a field's number is too large")?,
+            delta => last_field_id
+                .checked_add(i32::from(delta))
                 .ok_or("a field's number is too large")?,
         };
-        Ok(Some((*last, head & 0x0f)))
+        Ok(Some((*last_field_id, header & 0x0f)))
     }
 
     /// A list's length and the type of its elements, of which each has a byte at least.
-    pub(super) fn list(&mut self) -> Checked<(usize, u8)> {
-        let head = self.byte()?;
-        let count = match head >> 4 {
-            15 => self.varint()?,
+    pub(super) fn read_list_header(&mut self) -> ThriftResult<(usize, u8)> {
+        let header = self.read_byte()?;
+        let length = match header >> 4 {
+            15 => self.read_varint()?,
             short => u64::from(short),
         };
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let count = usize::try_from(length).unwrap_or(usize::MAX);
         if count > self.0.len() {
             return Err("a list is longer than the footer");
         }
-        Ok((count, head & 0x0f))
+        Ok((count, header & 0x0f))
     }
 
-    pub(super) fn skip(&mut self, kind: u8, depth: usize) -> Checked {
+    pub(super) fn skip_value(&mut self, value_type: u8, depth: usize) -> ThriftResult {
         if depth > MAX_NESTING {
             return Err("it is nested too deeply");
         }
-        match kind {
+        match value_type {
             TRUE | FALSE => Ok(()),
-            BYTE => self.pass(1),
-            I16..=I64 => self.varint().map(drop),
-            DOUBLE => self.pass(8),
-            UUID => self.pass(16),
+            BYTE => self.skip_bytes(1),
+            I16..=I64 => self.read_varint().map(drop),
+            DOUBLE => self.skip_bytes(8),
+            UUID => self.skip_bytes(16),
             BINARY => {
-                let length = self.varint()?;
-                self.pass(usize::try_from(length).unwrap_or(usize::MAX))
+                let length = self.read_varint()?;
+                self.skip_bytes(usize::try_from(length).unwrap_or(usize::MAX))
             }
             LIST | SET => {
-                let (count, kind) = self.list()?;
-                (0..count).try_for_each(|_| self.element(kind, depth + 1))
+                let (count, element_type) = self.read_list_header()?;
+                (0..count).try_for_each(|_| self.skip_element(element_type, depth + 1))
             }
             MAP => {
-                let count = self.varint()?;
+                let count = self.read_varint()?;
                 if count == 0 {
                     return Ok(());
                 }
-                let kinds = self.byte()?;
+                let entry_types = self.read_byte()?;
                 for _ in 0..count {
-                    self.element(kinds >> 4, depth + 1)?;
-                    self.element(kinds & 0x0f, depth + 1)?;
+                    self.skip_element(entry_types >> 4, depth + 1)?;
+                    self.skip_element(entry_types & 0x0f, depth + 1)?;
                 }
                 Ok(())
             }
             STRUCT => {
-                let mut last = 0;
-                while let Some((_, kind)) = self.field(&mut last)? {
-                    self.skip(kind, depth + 1)?;
+                let mut last_field_id = 0;
+                while let Some((_, field_type)) = self.read_field_header(&mut last_field_id)? {
+                    self.skip_value(field_type, depth + 1)?;
                 }
                 Ok(())
             }
@@ -123,10 +127,10 @@ impl Bytes<'_> {
     }
 
     /// In lists a truth value has a byte of its own.
-    fn element(&mut self, kind: u8, depth: usize) -> Checked {
-        match kind {
-            TRUE | FALSE => self.pass(1),
-            other => self.skip(other, depth),
+    fn skip_element(&mut self, element_type: u8, depth: usize) -> ThriftResult {
+        match element_type {
+            TRUE | FALSE => self.skip_bytes(1),
+            other => self.skip_value(other, depth),
         }
     }
 }

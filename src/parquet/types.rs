@@ -16,7 +16,7 @@ use arrow_schema::{
 };
 
 use super::nested::{check_whole_days, with_hidden_keys_null};
-use super::pack::{pack, unpacked};
+use super::pack::{pack, unpack_type};
 use crate::error::{Error, Result};
 
 /// How deep types may be nested; readers of other makers recurse too.
@@ -51,7 +51,7 @@ pub fn storage_schema(schema: &Schema) -> Result<SchemaRef> {
 }
 
 fn storage_field(field: &FieldRef, column: &str, depth: usize) -> Result<FieldRef> {
-    let data_type = storage(field.data_type(), column, depth)?;
+    let data_type = storage_type(field.data_type(), column, depth)?;
     if data_type == *field.data_type() {
         return Ok(Arc::clone(field));
     }
@@ -59,7 +59,7 @@ fn storage_field(field: &FieldRef, column: &str, depth: usize) -> Result<FieldRe
 }
 
 /// Why Parquet cannot hold a type, apart from what is nested in it.
-fn fault(data_type: &DataType) -> Option<&'static str> {
+fn unsupported_reason(data_type: &DataType) -> Option<&'static str> {
     match data_type {
         DataType::Interval(IntervalUnit::MonthDayNano) => {
             Some("convert the interval to a duration or to its three numbers")
@@ -87,13 +87,14 @@ fn fault(data_type: &DataType) -> Option<&'static str> {
     }
 }
 
-fn storage(data_type: &DataType, column: &str, depth: usize) -> Result<DataType> {
+fn storage_type(data_type: &DataType, column: &str, depth: usize) -> Result<DataType> {
     if depth > MAX_DEPTH {
         let message = format!("column {column:?}: nested deeper than {MAX_DEPTH} levels");
         return Err(Error::invalid(message));
     }
-    if let Some(why) = fault(data_type) {
-        let message = format!("column {column:?}: {why} ({data_type} cannot be held by Parquet)");
+    if let Some(reason) = unsupported_reason(data_type) {
+        let message =
+            format!("column {column:?}: {reason} ({data_type} cannot be held by Parquet)");
         return Err(Error::invalid(message));
     }
     let child = |field: &FieldRef| storage_field(field, column, depth + 1);
@@ -106,14 +107,14 @@ fn storage(data_type: &DataType, column: &str, depth: usize) -> Result<DataType>
         // Decimals of one digit are stored in 64 bits, which 32-bit ones do not read.
         DataType::Decimal32(1, scale) => DataType::Decimal64(1, *scale),
         DataType::Dictionary(key, value) => {
-            let stored = storage(value, column, depth + 1)?;
-            if stored == **value && is_bytes(value) {
+            let value_type = storage_type(value, column, depth + 1)?;
+            if value_type == **value && is_bytes(value) {
                 DataType::Dictionary(key.clone(), value.clone())
             } else {
-                stored
+                value_type
             }
         }
-        DataType::RunEndEncoded(_, values) => storage(values.data_type(), column, depth + 1)?,
+        DataType::RunEndEncoded(_, values) => storage_type(values.data_type(), column, depth + 1)?,
         DataType::List(field) | DataType::ListView(field) => DataType::List(child(field)?),
         DataType::LargeList(field) | DataType::LargeListView(field) => {
             DataType::LargeList(child(field)?)
@@ -148,7 +149,7 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
     if array.data_type() == target {
         return Ok(Arc::clone(array));
     }
-    let failed = |e: ArrowError| {
+    let conversion_error = |e: ArrowError| {
         Error::invalid(format!(
             "column {column:?}: {} does not fit {target}: {e}",
             array.data_type()
@@ -160,23 +161,25 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
         safe: false,
         ..CastOptions::default()
     };
-    let array = &with_hidden_keys_null(array).map_err(failed)?;
-    let plain = &unpacked(array.data_type(), target);
-    let done = match cast_with_options(array, plain, &options) {
-        Ok(done) => done,
+    let source = &with_hidden_keys_null(array).map_err(conversion_error)?;
+    let unpacked_type = &unpack_type(source.data_type(), target);
+    let converted = match cast_with_options(source, unpacked_type, &options) {
+        Ok(converted) => converted,
         // Values that do not fit are no reason to call them by another unit.
-        Err(e) if !is_renamed(array.data_type(), plain) => return Err(failed(e)),
-        Err(e) => relabel(array, plain).ok_or_else(|| failed(e))?,
+        Err(e) if !is_renamed(source.data_type(), unpacked_type) => {
+            return Err(conversion_error(e));
+        }
+        Err(e) => relabel(source, unpacked_type).ok_or_else(|| conversion_error(e))?,
     };
-    pack(done, target).map_err(failed)
+    pack(converted, target).map_err(conversion_error)
 }
 
 /// Whether two types differ in nothing but the names of nested fields and whether a map is sorted.
 fn is_renamed(from: &DataType, to: &DataType) -> bool {
     match (from, to) {
-        (DataType::Map(from, _), DataType::Map(to, _)) => {
-            from.data_type().equals_datatype(to.data_type())
-        }
+        (DataType::Map(from_entries, _), DataType::Map(to_entries, _)) => from_entries
+            .data_type()
+            .equals_datatype(to_entries.data_type()),
         _ => from.equals_datatype(to),
     }
 }
@@ -203,11 +206,15 @@ pub fn convert_batch(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBa
         .zip(batch.columns())
         .map(|(field, column)| convert(column, field.data_type(), field.name()))
         .collect::<Result<Vec<_>>>()?;
-    batch_of(schema, columns, batch.num_rows())
+    batch_with_row_count(schema, columns, batch.num_rows())
 }
 
 /// A batch of `rows` rows, also where there are no columns.
-pub fn batch_of(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
+pub fn batch_with_row_count(
+    schema: &SchemaRef,
+    columns: Vec<ArrayRef>,
+    rows: usize,
+) -> Result<RecordBatch> {
     let options = arrow_array::RecordBatchOptions::new().with_row_count(Some(rows));
     RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
         .map_err(|e| Error::other(format!("columns do not fit the schema: {e}")).with_source(e))

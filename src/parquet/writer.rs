@@ -21,7 +21,7 @@ use super::nested::{check_digits, check_required};
 use super::options::WriteOptions;
 pub use super::output::{FileStats, Files, Sink};
 use super::output::{Output, column_factory};
-use super::seal::Identity;
+use super::seal::PartIdentity;
 use super::size::slice_bytes;
 use super::types::storage_schema;
 use super::{Cancel, default_threads, panic_text};
@@ -39,7 +39,7 @@ const MAX_GROUPS: usize = i16::MAX as usize;
 
 /// Checks that Parquet can hold `schema`; an error names the column.
 pub fn check_schema(schema: &SchemaRef) -> Result<()> {
-    let identity = Identity {
+    let identity = PartIdentity {
         write_id: 0,
         created_at: String::new(),
         task: 0,
@@ -59,7 +59,7 @@ pub struct WritePlan {
     /// Codec, row groups, files, memory.
     pub options: WriteOptions,
     /// The first file's identity.
-    pub identity: Identity,
+    pub identity: PartIdentity,
     /// Threads that encode.
     pub threads: usize,
     /// The caller holds the whole input in memory.
@@ -72,7 +72,7 @@ pub struct WritePlan {
 
 impl WritePlan {
     /// Checks that Parquet can hold `schema`; an error names the column.
-    pub fn new(schema: SchemaRef, options: WriteOptions, identity: Identity) -> Result<Self> {
+    pub fn new(schema: SchemaRef, options: WriteOptions, identity: PartIdentity) -> Result<Self> {
         let storage = storage_schema(&schema)?;
         let plan = Self {
             schema,
@@ -118,7 +118,7 @@ impl WritePlan {
             .collect();
         metadata.sort_by(|a, b| a.key.cmp(&b.key));
         metadata.push(arrow_schema);
-        let properties = self.options.properties(metadata);
+        let properties = self.options.writer_properties(metadata);
         SerializedFileWriter::new(io::sink(), described.root_schema_ptr(), properties).map_err(
             |e| Error::invalid(format!("the schema cannot be written: {e}")).with_source(e),
         )

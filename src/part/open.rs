@@ -11,14 +11,14 @@ use super::local::LocalFile;
 use super::run_blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::decode::{Chunks, decode_rows};
-use crate::parquet::file::{Opened, PartFile, TAIL_BYTES};
+use crate::parquet::file::{FileOpenResult, ParquetFile, TAIL_BYTES};
 use crate::store::Store;
 
 /// One version of a part.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenPart {
     pub(crate) path: String,
-    pub(crate) file: PartFile,
+    pub(crate) file: ParquetFile,
     pub(crate) source: PartSource,
 }
 
@@ -41,7 +41,7 @@ pub(crate) async fn open(store: &Store, path: &str, tail_bytes: u64) -> Result<O
 
 impl OpenPart {
     /// The same part, of which other columns are read.
-    pub(crate) fn with_file(&self, file: PartFile) -> Self {
+    pub(crate) fn with_file(&self, file: ParquetFile) -> Self {
         Self {
             path: self.path.clone(),
             file,
@@ -87,15 +87,15 @@ async fn open_local(store: &Store, path: &str) -> Result<OpenPart> {
         let mut tail_bytes = TAIL_BYTES.min(length);
         loop {
             let tail = file.read(&(length - tail_bytes..length))?;
-            match PartFile::open(&tail, length)? {
-                Opened::NeedTail(more) if more > tail_bytes => tail_bytes = more,
-                Opened::NeedTail(_) => {
+            match ParquetFile::open(&tail, length)? {
+                FileOpenResult::NeedTail(more) if more > tail_bytes => tail_bytes = more,
+                FileOpenResult::NeedTail(_) => {
                     return Err(
                         Error::new(ErrorKind::PartCorrupted, "the footer is incomplete")
                             .with_path(&path),
                     );
                 }
-                Opened::Ready(opened) => {
+                FileOpenResult::Ready(opened) => {
                     return Ok(OpenPart {
                         path,
                         file: *opened,
@@ -115,17 +115,17 @@ async fn open_remote(store: &Store, path: &str, tail_bytes: u64) -> Result<OpenP
         let (tail, length, current_e_tag) =
             read_tail(store, path, requested_bytes, e_tag.as_deref()).await?;
         let tail_clone = tail.clone();
-        let opened = run_blocking(move || PartFile::open(&tail_clone, length)).await?;
+        let opened = run_blocking(move || ParquetFile::open(&tail_clone, length)).await?;
         e_tag = current_e_tag;
         match opened {
-            Opened::NeedTail(more) if more > tail.len() as u64 => requested_bytes = more,
-            Opened::NeedTail(_) => {
+            FileOpenResult::NeedTail(more) if more > tail.len() as u64 => requested_bytes = more,
+            FileOpenResult::NeedTail(_) => {
                 return Err(
                     Error::new(ErrorKind::PartCorrupted, "the footer is incomplete")
                         .with_path(path),
                 );
             }
-            Opened::Ready(file) => {
+            FileOpenResult::Ready(file) => {
                 let tail_start = length - tail.len() as u64;
                 let has_chunks = file.chunks_end() > tail_start;
                 let tail = if has_chunks { tail } else { Bytes::new() };

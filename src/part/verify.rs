@@ -24,7 +24,7 @@ impl OpenPart {
     /// Compares all bytes with their checksums and decodes all columns.
     pub(crate) async fn verify(self: &Arc<Self>, store: &Store) -> Result<()> {
         self.verify_magic(store).await?;
-        if let Some((indexes, expected)) = self.file.indexes() {
+        if let Some((indexes, expected)) = self.file.page_index_checksum() {
             self.verify_indexes(store, indexes, expected).await?;
         }
         let projection: Vec<usize> = (0..self.file.schema.fields().len()).collect();

@@ -21,7 +21,7 @@ use super::rows::Rows;
 use super::schema::Columns;
 use crate::error::{Error, Result};
 use crate::parquet::Cancel;
-use crate::parquet::types::batch_of;
+use crate::parquet::types::batch_with_row_count;
 use crate::part::{BatchSender, BatchStream};
 
 /// Manifests read ahead.
@@ -210,7 +210,7 @@ impl Job {
             Arc::new(time.with_timezone("UTC")),
         ];
         let columns = batch.columns().iter().cloned().chain(told).collect();
-        batch_of(&self.schema, columns, rows)
+        batch_with_row_count(&self.schema, columns, rows)
     }
 }
 

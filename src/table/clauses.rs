@@ -19,7 +19,7 @@ use super::sql::{self, Rewrite};
 use super::types::keeps_values;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::parquet::types::{batch_of, convert};
+use crate::parquet::types::{batch_with_row_count, convert};
 
 /// The names that expressions call both sides by.
 const SOURCE: &str = "source";
@@ -149,7 +149,7 @@ impl Clauses {
             ..Made::default()
         };
         // The rows on which no clause has decided, and where they were.
-        let mut open = batch_of(&self.input, columns, rows)?;
+        let mut open = batch_with_row_count(&self.input, columns, rows)?;
         let mut places: Vec<usize> = (0..rows).collect();
         for clause in &self.planned {
             if places.is_empty() {
@@ -222,7 +222,7 @@ impl Planned {
             };
             convert(&found, field.data_type(), field.name())
         });
-        batch_of(output, columns.collect::<Result<_>>()?, rows)
+        batch_with_row_count(output, columns.collect::<Result<_>>()?, rows)
     }
 }
 

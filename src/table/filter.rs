@@ -30,7 +30,7 @@ use super::sql::{self, Rewrite};
 use super::values::to_json;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::parquet::types::batch_of;
+use crate::parquet::types::batch_with_row_count;
 use crate::part::run_blocking;
 
 /// A predicate that was checked against a table's columns.
@@ -179,7 +179,7 @@ impl Filter {
             let key: Vec<ArrayRef> = places.iter().map(|p| Arc::clone(&columns[*p])).collect();
             return keys.contains(&key).map(BooleanArray::from);
         }
-        let batch: RecordBatch = batch_of(&self.input, columns, rows)?;
+        let batch: RecordBatch = batch_with_row_count(&self.input, columns, rows)?;
         if let Some(foreign) = &self.foreign {
             let held = foreign.holds(&batch)?;
             if held.len() != rows {

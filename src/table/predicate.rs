@@ -13,7 +13,7 @@ use super::filter::Filter;
 use super::schema::Columns;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::parquet::types::batch_of;
+use crate::parquet::types::batch_with_row_count;
 
 /// Which rows are meant. It is checked against the columns of every snapshot it is used on.
 #[derive(Debug, Clone)]
@@ -113,7 +113,7 @@ impl Bounds {
                 known.unwrap_or_else(|| arrow_array::new_null_array(field.data_type(), count))
             });
             let columns = columns.collect();
-            batch_of(&schema, columns, count)
+            batch_with_row_count(&schema, columns, count)
         };
         let rows = statistics.row_counts();
         let rows = rows.unwrap_or_else(|| Arc::new(UInt64Array::new_null(count)));

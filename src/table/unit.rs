@@ -13,7 +13,7 @@ use super::ranges::{Overlap, Ranges};
 use super::tombstone::Deletions;
 use crate::error::{Error, Result};
 use crate::parquet::decode::align;
-use crate::parquet::types::batch_of;
+use crate::parquet::types::batch_with_row_count;
 use crate::part::OpenPart;
 
 /// A row group of a file.
@@ -197,7 +197,7 @@ pub(super) fn batches(
     let mut batches = Vec::new();
     let mut at = 0;
     for (rows, arrays) in pieces(read, wanted, rows)? {
-        let batch = batch_of(schema, arrays, rows)?;
+        let batch = batch_with_row_count(schema, arrays, rows)?;
         batches.push(match kept {
             Some(kept) => filter_record_batch(&batch, &kept.slice(at, rows))
                 .map_err(|e| Error::other(e.to_string()).with_source(e))?,

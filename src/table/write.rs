@@ -17,8 +17,8 @@ use super::types::keeps_values;
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
-use crate::parquet::seal::Identity;
-use crate::parquet::types::{batch_of, convert, storage_schema};
+use crate::parquet::seal::PartIdentity;
+use crate::parquet::types::{batch_with_row_count, convert, storage_schema};
 use crate::parquet::writer::WritePlan;
 use crate::part::{StagedFile, discard, stage};
 use crate::sort::sort_batches;
@@ -135,7 +135,7 @@ pub(super) async fn upload(
     let columns = Columns::of(base)?;
     let store = table.store();
     let staging = Staging::new(store, None, how.options.memory_limit_bytes);
-    let identity = Identity {
+    let identity = PartIdentity {
         write_id: store.clock().new_id(),
         created_at: store.clock().now().to_rfc3339(),
         task: 0,
@@ -297,5 +297,5 @@ fn fit(batch: &RecordBatch, places: &[Option<usize>], schema: &SchemaRef) -> Res
         convert(column, field.data_type(), field.name())
     });
     let columns = columns.collect::<Result<Vec<_>>>()?;
-    batch_of(schema, columns, batch.num_rows())
+    batch_with_row_count(schema, columns, batch.num_rows())
 }

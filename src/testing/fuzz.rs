@@ -7,7 +7,7 @@ use crate::dataset;
 use crate::odf::rules::State;
 use crate::odf::{Block, schema};
 use crate::parquet::decode::{Chunks, decode_rows};
-use crate::parquet::file::{Opened, PartFile};
+use crate::parquet::file::{FileOpenResult, ParquetFile};
 use crate::parquet::seal::Seal;
 use crate::table::format::{Manifest, Pointer};
 use crate::table::tombstone;
@@ -69,7 +69,7 @@ fn check_block(block: &Block) {
 fn check_part(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     let length = bytes.len() as u64;
-    let Ok(Opened::Ready(file)) = PartFile::open(&bytes, length) else {
+    let Ok(FileOpenResult::Ready(file)) = ParquetFile::open(&bytes, length) else {
         return;
     };
     let mut chunks = Chunks::new();
