@@ -19,7 +19,7 @@ use pds::dataset::{self, DatasetWrite, Layout, WriteTask};
 use pds::parquet::Cancel;
 use pds::parquet::options::WriteOptions;
 use pds::parquet::seal::{PartIdentity, hash};
-use pds::parquet::writer::{self, FileStats, Files, Sink, WritePlan};
+use pds::parquet::writer::{self, ByteSink, ByteSinkFactory, FileStats, WritePlan};
 use pds::store::Store;
 use pds::testing::{faulty_memory, test_store};
 
@@ -87,7 +87,7 @@ fn options(codec: &str, row_group_rows: Option<i64>) -> WriteOptions {
 /// Takes bytes and drops them.
 struct Nowhere;
 
-impl Sink for Nowhere {
+impl ByteSink for Nowhere {
     fn write(&mut self, bytes: &[u8]) -> pds::Result<()> {
         black_box(bytes);
         Ok(())
@@ -98,8 +98,8 @@ impl Sink for Nowhere {
     }
 }
 
-impl Files for Nowhere {
-    fn open(&mut self) -> pds::Result<Box<dyn Sink>> {
+impl ByteSinkFactory for Nowhere {
+    fn open(&mut self) -> pds::Result<Box<dyn ByteSink>> {
         Ok(Box::new(Self))
     }
 }
@@ -113,7 +113,7 @@ fn encode(batch: &RecordBatch, options: WriteOptions) {
         last: true,
     };
     let mut plan = WritePlan::new(batch.schema(), options, identity).unwrap();
-    plan.resident = true;
+    plan.input_in_memory = true;
     writer::write(&plan, &mut *reader(batch), &mut Nowhere, &Cancel::default()).unwrap();
 }
 

@@ -21,7 +21,7 @@ impl fmt::Display for PyCause {
 
 impl StdError for PyCause {}
 
-fn class_of(kind: ErrorKind) -> &'static str {
+fn exception_name(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::NotFound => "NotFound",
         ErrorKind::AlreadyExists => "AlreadyExists",
@@ -50,7 +50,7 @@ fn class_of(kind: ErrorKind) -> &'static str {
 }
 
 /// Kinds in which the engine says more than the exception that caused them.
-fn is_a_finding(kind: ErrorKind) -> bool {
+fn engine_error_wins(kind: ErrorKind) -> bool {
     matches!(
         kind,
         ErrorKind::DatasetIncomplete
@@ -73,23 +73,23 @@ fn is_a_finding(kind: ErrorKind) -> bool {
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     let mut original = None;
     let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
-    while let Some(found) = cause {
-        if let Some(raised) = found.downcast_ref::<PyCause>() {
+    while let Some(current) = cause {
+        if let Some(raised) = current.downcast_ref::<PyCause>() {
             original = Some(raised.0.clone_ref(py));
         }
-        cause = found.source();
+        cause = current.source();
     }
     match original {
-        Some(original) if !is_a_finding(error.kind()) => original,
+        Some(original) if !engine_error_wins(error.kind()) => original,
         original => {
-            let built = build(py, error).unwrap_or_else(|failure| failure);
-            built.set_cause(py, original);
-            built
+            let exception = build_exception(py, error).unwrap_or_else(|failure| failure);
+            exception.set_cause(py, original);
+            exception
         }
     }
 }
 
-fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+fn build_exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let kwargs = PyDict::new(py);
     if let Some(path) = error.path() {
         kwargs.set_item("path", path)?;
@@ -109,6 +109,8 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         }
     }
     let message = mask_urls(&message);
-    let class = py.import("pds.errors")?.getattr(class_of(error.kind()))?;
+    let class = py
+        .import("pds.errors")?
+        .getattr(exception_name(error.kind()))?;
     Ok(PyErr::from_value(class.call((message,), Some(&kwargs))?))
 }

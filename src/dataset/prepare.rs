@@ -84,9 +84,9 @@ fn build_write_plan(
     };
     let mut plan = WritePlan::new(input.schema(), write.options.clone(), identity)?;
     plan.threads = task.threads;
-    plan.resident = task.input_in_memory;
+    plan.input_in_memory = task.input_in_memory;
     plan.keep_empty = task.keep_empty;
-    plan.sink_bytes = upload_buffer_bytes;
+    plan.upload_buffer_bytes = upload_buffer_bytes;
     Ok(plan)
 }
 

@@ -208,7 +208,7 @@ async fn read_parts(
             .collect();
         for row_group in read_groups(store.clone(), &groups).await? {
             for (rows, arrays) in row_group {
-                batches.push(projection.batch(&arrays, rows)?);
+                batches.push(projection.build_batch(&arrays, rows)?);
             }
         }
         begin = end;
@@ -225,7 +225,7 @@ fn select_row_groups(part: &OpenPart, projection: &Projection) -> Vec<RowGroupSe
     let group = |index| RowGroupSelection {
         part: Arc::clone(&part),
         index,
-        projection: Arc::clone(&projection.roots),
+        projection: Arc::clone(&projection.indices),
         rows: None,
     };
     groups.map(group).collect()

@@ -14,7 +14,7 @@ use super::read::{ObservedManifest, is_unchanged, resolve_current, was_stable};
 use super::{DatasetManifest, check_key, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::Cancel;
-use crate::parquet::decode::{Chunks, GroupStream};
+use crate::parquet::decode::{Chunks, RowGroupStream};
 use crate::parquet::projection::Projection;
 use crate::part::{BatchSender, BatchStream, OpenPart, run_blocking};
 use crate::store::Store;
@@ -235,12 +235,12 @@ impl DatasetScan {
 
     /// How much a row group's columns are; nothing where they are read as they are decoded.
     fn fetched_bytes(&self, part: &OpenPart, group: usize) -> u64 {
-        let ranges = part.file.ranges(group, &self.projection.roots);
+        let ranges = part.file.ranges(group, &self.projection.indices);
         ranges.iter().map(|range| range.end - range.start).sum()
     }
 
     async fn fetch(&self, part: &OpenPart, group: usize) -> Result<Chunks> {
-        part.fetch(&self.dataset.store, group, &self.projection.roots)
+        part.fetch(&self.dataset.store, group, &self.projection.indices)
             .await
     }
 
@@ -297,7 +297,7 @@ impl DatasetScan {
                 let Some(batch) = stream.next_batch().map_err(with_part_context)? else {
                     return Ok(None);
                 };
-                let batch = projection.batch(batch.columns(), batch.num_rows());
+                let batch = projection.build_batch(batch.columns(), batch.num_rows());
                 Ok(Some((stream, batch.map_err(with_part_context)?)))
             });
             match decode.await? {
@@ -320,14 +320,14 @@ struct FetchedRowGroup {
 }
 
 impl FetchedRowGroup {
-    fn open(mut self) -> Result<GroupStream> {
-        let projection = &self.projection.roots;
+    fn open(mut self) -> Result<RowGroupStream> {
+        let projection = &self.projection.indices;
         for root in projection.iter() {
             if let Some(read) = self.part.read_local(self.group, *root) {
                 self.chunks.absorb(read?);
             }
         }
         let file = &self.part.file;
-        GroupStream::open(file, self.group, projection, &self.chunks)
+        RowGroupStream::open(file, self.group, projection, &self.chunks)
     }
 }

@@ -120,7 +120,7 @@ pub(super) async fn write_slice(
     writing.keep_empty = false;
     // The file's bytes are hashed with the columns of the rows that come after.
     let passenger = SharedHasher::new(waiting_bytes);
-    writing.sink_bytes = staging.memory_bytes() + 2 * waiting_bytes;
+    writing.upload_buffer_bytes = staging.memory_bytes() + 2 * waiting_bytes;
     locked(&tally).take_along(passenger.clone());
     let rows = followed_by(rows, {
         let passenger = passenger.clone();

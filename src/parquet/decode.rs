@@ -32,23 +32,25 @@ pub fn decode_rows(
     group: usize,
     root: usize,
     chunks: &Chunks,
-    wanted: Option<&Range<usize>>,
+    row_range: Option<&Range<usize>>,
 ) -> Result<Vec<ArrayRef>> {
     let rows = group_rows(file, group);
     let all = 0..rows;
-    let wanted = wanted.unwrap_or(&all);
+    let row_range = row_range.unwrap_or(&all);
     check_chunks(file, group, root, chunks)?;
     let guarded = AssertUnwindSafe(|| {
-        let array = decode_flat(file, group, root, chunks, rows, wanted);
-        array.map(|array| finish(file, root, &array)).transpose()
+        let array = decode_flat(file, group, root, chunks, rows, row_range);
+        array
+            .map(|array| convert_decoded(file, root, &array))
+            .transpose()
     });
-    let flat = std::panic::catch_unwind(guarded)
+    let flat_arrays = std::panic::catch_unwind(guarded)
         .unwrap_or_else(|panic| Err(Error::other(panic_text(panic.as_ref()).to_owned())))
-        .map_err(|e| undecodable(file, root, group, e.message()).with_source(e))?;
-    if let Some(arrays) = flat {
+        .map_err(|e| decode_error(file, root, group, e.message()).with_source(e))?;
+    if let Some(arrays) = flat_arrays {
         return Ok(arrays);
     }
-    let batch_rows = rows_within(file, group, root, MAX_ARRAY_BYTES).min(MAX_ARRAY_ROWS);
+    let batch_rows = estimate_rows(file, group, root, MAX_ARRAY_BYTES).min(MAX_ARRAY_ROWS);
     let mut column = ColumnStream::new(file, group, root, chunks, batch_rows);
     let mut arrays = Vec::new();
     while let Some(array) = column.next_array()? {
@@ -59,15 +61,15 @@ pub fn decode_rows(
             file.schema.field(root).data_type(),
         ));
     }
-    Ok(slice_arrays(arrays, wanted))
+    Ok(slice_arrays(arrays, row_range))
 }
 
 /// A decoded array as what was written.
-fn finish(file: &ParquetFile, root: usize, array: &ArrayRef) -> Result<Vec<ArrayRef>> {
+fn convert_decoded(file: &ParquetFile, root: usize, array: &ArrayRef) -> Result<Vec<ArrayRef>> {
     let field = file.schema.field(root);
     let arrays = convert_all(array, field.data_type(), field.name())?;
-    let kept = file.dictionary(root);
-    Ok(arrays.into_iter().map(|a| restore(a, kept)).collect())
+    let dictionary = file.dictionary(root);
+    Ok(arrays.into_iter().map(|a| restore(a, dictionary)).collect())
 }
 
 fn group_rows(file: &ParquetFile, group: usize) -> usize {
@@ -76,15 +78,15 @@ fn group_rows(file: &ParquetFile, group: usize) -> usize {
 }
 
 /// About how many rows of a column have so many bytes.
-fn rows_within(file: &ParquetFile, group: usize, root: usize, bytes: u64) -> usize {
+fn estimate_rows(file: &ParquetFile, group: usize, root: usize, bytes: u64) -> usize {
     let rows = group_rows(file, group);
-    let largest = file.leaves(root).map(|leaf| {
+    let leaf_sizes = file.leaves(root).map(|leaf| {
         let column = file.metadata().row_group(group).column(leaf);
         let unencoded = column.unencoded_byte_array_data_bytes().unwrap_or_default();
         let size = column.uncompressed_size().max(unencoded);
         size.unsigned_abs()
     });
-    let largest = largest.max().unwrap_or_default();
+    let largest = leaf_sizes.max().unwrap_or_default();
     if largest <= bytes {
         return rows.max(1);
     }
@@ -100,12 +102,12 @@ fn check_chunks(file: &ParquetFile, group: usize, root: usize, chunks: &Chunks) 
         file.check_chunk(group, leaf, &bytes)?;
         let column = file.metadata().row_group(group).column(leaf);
         pages::check(
-            window(file, chunks),
+            sparse_file(file, chunks),
             &bytes,
             column,
             group_rows(file, group),
         )
-        .map_err(|why| undecodable(file, root, group, &why))?;
+        .map_err(|reason| decode_error(file, root, group, &reason))?;
     }
     Ok(())
 }
@@ -117,19 +119,25 @@ fn decode_flat(
     root: usize,
     chunks: &Chunks,
     rows: usize,
-    wanted: &Range<usize>,
+    row_range: &Range<usize>,
 ) -> Option<ArrayRef> {
     let mut leaves = file.leaves(root);
     let leaf = leaves.next()?;
-    if leaves.next().is_some() || rows_within(file, group, root, MAX_ARRAY_BYTES) < rows {
+    if leaves.next().is_some() || estimate_rows(file, group, root, MAX_ARRAY_BYTES) < rows {
         return None;
     }
     let column = file.metadata().row_group(group).column(leaf);
     let data_type = file.reader.schema().field(root).data_type();
-    flat::decode(window(file, chunks), column, rows, wanted, data_type)
+    flat::decode(
+        sparse_file(file, chunks),
+        column,
+        rows,
+        row_range,
+        data_type,
+    )
 }
 
-fn window(file: &ParquetFile, chunks: &Chunks) -> SparseFile {
+fn sparse_file(file: &ParquetFile, chunks: &Chunks) -> SparseFile {
     SparseFile {
         chunks: chunks.clone(),
         length: file.length,
@@ -193,7 +201,7 @@ impl ColumnStream {
                     self.batch_rows = (self.batch_rows / 8).max(1);
                 }
                 Err(e) => {
-                    let error = undecodable(&self.file, self.root, self.group, e.message());
+                    let error = decode_error(&self.file, self.root, self.group, e.message());
                     return Err(error.with_source(e));
                 }
             }
@@ -201,27 +209,27 @@ impl ColumnStream {
     }
 
     fn decode_next(&mut self) -> Result<()> {
-        let failed = |e: &dyn std::fmt::Display| Error::other(e.to_string());
+        let to_error = |e: &dyn std::fmt::Display| Error::other(e.to_string());
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
-            None => self.open().map_err(|e| failed(&e).with_source(e))?,
+            None => self.open().map_err(|e| to_error(&e).with_source(e))?,
         };
         let batch = match reader.next() {
-            Some(batch) => batch.map_err(|e| failed(&e).with_source(e))?,
-            None => return Err(self.missing()),
+            Some(batch) => batch.map_err(|e| to_error(&e).with_source(e))?,
+            None => return Err(self.row_count_error()),
         };
         let rows = batch.num_rows();
         if rows == 0 || rows > self.rows - self.decoded {
-            return Err(self.missing());
+            return Err(self.row_count_error());
         }
         self.ready
-            .extend(finish(&self.file, self.root, batch.column(0))?);
+            .extend(convert_decoded(&self.file, self.root, batch.column(0))?);
         self.decoded += rows;
         self.reader = Some(reader);
         Ok(())
     }
 
-    fn missing(&self) -> Error {
+    fn row_count_error(&self) -> Error {
         Error::other(format!(
             "its rows are not the {} that the footer says",
             self.rows
@@ -229,9 +237,9 @@ impl ColumnStream {
     }
 
     fn open(&self) -> Result<ParquetRecordBatchReader, parquet::errors::ParquetError> {
-        let window = window(&self.file, &self.chunks);
+        let chunk_reader = sparse_file(&self.file, &self.chunks);
         let reader = self.file.reader.clone();
-        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(window, reader)
+        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(chunk_reader, reader)
             .with_projection(self.file.mask(self.root))
             .with_row_groups(vec![self.group])
             .with_batch_size(self.batch_rows);
@@ -243,22 +251,23 @@ impl ColumnStream {
 
     /// Exactly so many of the next rows.
     fn take_rows(&mut self, rows: usize) -> Result<Vec<ArrayRef>> {
-        let (mut arrays, mut left) = (Vec::new(), rows);
-        while left > 0 {
+        let (mut arrays, mut remaining) = (Vec::new(), rows);
+        while remaining > 0 {
             let Some(array) = self.next_array()? else {
-                return Err(undecodable(
+                return Err(decode_error(
                     &self.file,
                     self.root,
                     self.group,
                     "rows are missing",
                 ));
             };
-            if array.len() > left {
-                self.ready.push_front(array.slice(left, array.len() - left));
-                arrays.push(array.slice(0, left));
+            if array.len() > remaining {
+                self.ready
+                    .push_front(array.slice(remaining, array.len() - remaining));
+                arrays.push(array.slice(0, remaining));
                 return Ok(arrays);
             }
-            left -= array.len();
+            remaining -= array.len();
             arrays.push(array);
         }
         Ok(arrays)
@@ -272,17 +281,17 @@ fn is_overflow(error: &Error) -> bool {
 }
 
 /// Some of the rows that arrays hold one after the other.
-pub fn slice_arrays(arrays: Vec<ArrayRef>, wanted: &Range<usize>) -> Vec<ArrayRef> {
+pub fn slice_arrays(arrays: Vec<ArrayRef>, row_range: &Range<usize>) -> Vec<ArrayRef> {
     let mut begin = 0;
-    let parts = arrays.into_iter().map(|array| {
+    let slices = arrays.into_iter().map(|array| {
         let end = begin + array.len();
-        let from = wanted.start.clamp(begin, end);
-        let to = wanted.end.clamp(from, end);
-        let part = array.slice(from - begin, to - from);
+        let from = row_range.start.clamp(begin, end);
+        let to = row_range.end.clamp(from, end);
+        let slice = array.slice(from - begin, to - from);
         begin = end;
-        part
+        slice
     });
-    parts.filter(|part| !part.is_empty()).collect()
+    slices.filter(|slice| !slice.is_empty()).collect()
 }
 
 /// Cuts columns of differently many arrays at common places.
@@ -313,7 +322,7 @@ pub fn align(columns: &[Vec<ArrayRef>], rows: usize) -> Vec<(usize, Vec<ArrayRef
         if end > start {
             let slices = columns
                 .iter()
-                .map(|arrays| slice_of(arrays, start, end - start))
+                .map(|arrays| slice_at(arrays, start, end - start))
                 .collect();
             batches.push((end - start, slices));
             start = end;
@@ -323,7 +332,7 @@ pub fn align(columns: &[Vec<ArrayRef>], rows: usize) -> Vec<(usize, Vec<ArrayRef
 }
 
 /// Rows that lie within one array, by construction of the cuts.
-fn slice_of(arrays: &[ArrayRef], mut start: usize, length: usize) -> ArrayRef {
+fn slice_at(arrays: &[ArrayRef], mut start: usize, length: usize) -> ArrayRef {
     for array in arrays {
         if start < array.len() {
             return array.slice(start, length);
@@ -335,12 +344,12 @@ fn slice_of(arrays: &[ArrayRef], mut start: usize, length: usize) -> ArrayRef {
 
 /// Columns of some rows.
 #[derive(Debug)]
-pub(crate) struct Columns {
+pub(crate) struct DecodedColumns {
     arrays: Vec<ArrayRef>,
     rows: usize,
 }
 
-impl Columns {
+impl DecodedColumns {
     pub(crate) fn columns(&self) -> &[ArrayRef] {
         &self.arrays
     }
@@ -351,67 +360,67 @@ impl Columns {
 }
 
 /// The fields `roots` of a row group, some rows at a time, each in bounded memory.
-pub(crate) struct GroupStream {
+pub(crate) struct RowGroupStream {
     columns: Vec<ColumnStream>,
     batch_rows: usize,
-    left: usize,
-    ready: VecDeque<Columns>,
+    remaining_rows: usize,
+    ready: VecDeque<DecodedColumns>,
 }
 
-impl GroupStream {
+impl RowGroupStream {
     /// Checks the chunks of all columns.
     pub(crate) fn open(
         file: &ParquetFile,
         group: usize,
-        roots: &[usize],
+        projection: &[usize],
         chunks: &Chunks,
     ) -> Result<Self> {
-        let sizes = roots
+        let sizes = projection
             .iter()
-            .map(|root| rows_within(file, group, *root, STREAM_BYTES));
+            .map(|root| estimate_rows(file, group, *root, STREAM_BYTES));
         let batch_rows = sizes.min().unwrap_or(STREAM_ROWS).min(STREAM_ROWS);
-        let mut columns = Vec::with_capacity(roots.len());
-        for &root in roots {
+        let mut columns = Vec::with_capacity(projection.len());
+        for &root in projection {
             check_chunks(file, group, root, chunks)?;
             columns.push(ColumnStream::new(file, group, root, chunks, batch_rows));
         }
         Ok(Self {
             columns,
             batch_rows,
-            left: group_rows(file, group),
+            remaining_rows: group_rows(file, group),
             ready: VecDeque::new(),
         })
     }
 
     /// The next rows; None at the end.
-    pub(crate) fn next_batch(&mut self) -> Result<Option<Columns>> {
+    pub(crate) fn next_batch(&mut self) -> Result<Option<DecodedColumns>> {
         if let Some(batch) = self.ready.pop_front() {
             return Ok(Some(batch));
         }
-        let rows = self.left.min(self.batch_rows);
+        let rows = self.remaining_rows.min(self.batch_rows);
         if rows == 0 {
             return Ok(None);
         }
-        self.left -= rows;
+        self.remaining_rows -= rows;
         if self.columns.is_empty() {
             let arrays = Vec::new();
-            return Ok(Some(Columns { arrays, rows }));
+            return Ok(Some(DecodedColumns { arrays, rows }));
         }
-        let columns = self.columns.iter_mut();
-        let columns: Vec<_> = columns
+        let streams = self.columns.iter_mut();
+        let columns: Vec<_> = streams
             .map(|column| column.take_rows(rows))
             .collect::<Result<_>>()?;
-        let aligned = align(&columns, rows).into_iter();
+        let batches = align(&columns, rows).into_iter();
         self.ready
-            .extend(aligned.map(|(rows, arrays)| Columns { arrays, rows }));
+            .extend(batches.map(|(rows, arrays)| DecodedColumns { arrays, rows }));
         Ok(self.ready.pop_front())
     }
 }
 
-fn undecodable(file: &ParquetFile, root: usize, group: usize, why: &str) -> Error {
+fn decode_error(file: &ParquetFile, root: usize, group: usize, reason: &str) -> Error {
     let field = file.schema.field(root).name();
     Error::new(
         ErrorKind::PartCorrupted,
-        format!("column {field:?} of row group {group} cannot be decoded: {why}"),
+        format!("column {field:?} of row group {group} cannot be decoded: {reason}"),
     )
 }

@@ -14,23 +14,23 @@ use arrow_schema::{Field, SchemaRef};
 use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowColumnWriter, compute_leaves};
 
 use super::dictionary::Dictionaries;
-use super::output::{Digests, EncodedGroup, Output};
+use super::output::{Digests, EncodedRowGroup, OutputFiles};
 use super::size::slice_bytes;
 use super::types::convert;
 use super::{Cancel, panic_text};
 use crate::error::{Error, Result};
 
 /// Row groups that may be in the works at once.
-const MAX_GROUPS: usize = 3;
+const MAX_PENDING_GROUPS: usize = 3;
 /// Compressor and page buffers of a column writer that `memory_size` does not count.
 const WRITER_OVERHEAD_BYTES: usize = 512 << 10;
 /// The budget divided by this is what the writers of a row group are charged for that at most.
 const MAX_OVERHEAD_SHARE: usize = 4;
 
 /// The columns of one row group.
-struct Group {
+struct PendingRowGroup {
     id: u64,
-    columns: Vec<Column>,
+    columns: Vec<PendingColumn>,
     digests: Digests,
     dictionaries: Dictionaries,
     rows: u64,
@@ -41,34 +41,34 @@ struct Group {
 }
 
 #[derive(Default)]
-struct Column {
+struct PendingColumn {
     queue: VecDeque<ArrayRef>,
     /// The size of the queued slices: the work that waits.
     queued_bytes: usize,
     writers: Vec<ArrowColumnWriter>,
     /// What the writers or the finished chunks hold.
-    held_bytes: usize,
+    memory_bytes: usize,
     busy: bool,
-    done: Option<Vec<ArrowColumnChunk>>,
+    chunks: Option<Vec<ArrowColumnChunk>>,
 }
 
-struct State<'a> {
-    groups: VecDeque<Group>,
+struct EncoderState<'a> {
+    groups: VecDeque<PendingRowGroup>,
     groups_opened: u64,
     /// Taken out while a thread appends a row group.
-    output: Option<Box<Output<'a>>>,
+    output: Option<Box<OutputFiles<'a>>>,
     used_bytes: usize,
-    ended: bool,
+    stopped: bool,
     failure: Option<Error>,
 }
 
 /// The shared work list.
 pub(super) struct Encoder<'a> {
-    state: Mutex<State<'a>>,
-    work: Condvar,
-    room: Condvar,
+    state: Mutex<EncoderState<'a>>,
+    work_available: Condvar,
+    space_available: Condvar,
     schema: SchemaRef,
-    storage: SchemaRef,
+    storage_schema: SchemaRef,
     budget_bytes: usize,
     /// What a column's writer is charged for beside what it says of itself.
     overhead_bytes: usize,
@@ -76,7 +76,7 @@ pub(super) struct Encoder<'a> {
 }
 
 /// A column taken from the list to be worked on.
-struct Task {
+struct EncodeTask {
     group: u64,
     column: usize,
     arrays: VecDeque<ArrayRef>,
@@ -85,15 +85,15 @@ struct Task {
     close: bool,
 }
 
-enum Next<'a> {
-    Encode(Task),
-    Append(Box<Output<'a>>, EncodedGroup, usize),
+enum WorkItem<'a> {
+    Encode(EncodeTask),
+    Append(Box<OutputFiles<'a>>, EncodedRowGroup, usize),
     Stop,
 }
 
 impl<'a> Encoder<'a> {
     pub(super) fn new(
-        output: Output<'a>,
+        output: OutputFiles<'a>,
         schemas: (SchemaRef, SchemaRef),
         budget_bytes: usize,
         leaves: usize,
@@ -102,25 +102,25 @@ impl<'a> Encoder<'a> {
         // However many columns there are, most of the budget is for rows.
         let share = budget_bytes / MAX_OVERHEAD_SHARE / leaves.max(1);
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(EncoderState {
                 groups: VecDeque::new(),
                 groups_opened: 0,
                 output: Some(Box::new(output)),
                 used_bytes: 0,
-                ended: false,
+                stopped: false,
                 failure: None,
             }),
-            work: Condvar::new(),
-            room: Condvar::new(),
+            work_available: Condvar::new(),
+            space_available: Condvar::new(),
             schema: schemas.0,
-            storage: schemas.1,
+            storage_schema: schemas.1,
             budget_bytes,
             overhead_bytes: share.min(WRITER_OVERHEAD_BYTES),
             cancel,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<'a>> {
+    fn lock(&self) -> MutexGuard<'_, EncoderState<'a>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -131,31 +131,31 @@ impl<'a> Encoder<'a> {
         digests: Digests,
         opens_file: bool,
     ) -> Result<()> {
-        let columns: Vec<Column> = writers
+        let columns: Vec<PendingColumn> = writers
             .into_iter()
-            .map(|writers| Column {
-                held_bytes: writers.len() * self.overhead_bytes,
+            .map(|writers| PendingColumn {
+                memory_bytes: writers.len() * self.overhead_bytes,
                 writers,
-                ..Column::default()
+                ..PendingColumn::default()
             })
             .collect();
-        let overhead: usize = columns.iter().map(|c| c.held_bytes).sum();
+        let overhead: usize = columns.iter().map(|c| c.memory_bytes).sum();
         let leaves: usize = columns.iter().map(|c| c.writers.len()).sum();
         let mut state = self.lock();
         // Those before it are closed, so they come to an end.
-        let waits = |state: &State<'_>| {
+        let must_wait = |state: &EncoderState<'_>| {
             let groups = state.groups.len();
-            groups >= MAX_GROUPS
+            groups >= MAX_PENDING_GROUPS
                 || (groups > 0
                     && state.used_bytes + leaves * WRITER_OVERHEAD_BYTES > self.budget_bytes)
         };
-        while waits(&state) && state.failure.is_none() {
-            state = self.wait(&self.room, state)?;
+        while must_wait(&state) && state.failure.is_none() {
+            state = self.wait(&self.space_available, state)?;
         }
         state.used_bytes += overhead;
         state.groups_opened += 1;
         let id = state.groups_opened;
-        state.groups.push_back(Group {
+        state.groups.push_back(PendingRowGroup {
             id,
             unfinished: columns.len(),
             columns,
@@ -173,24 +173,24 @@ impl<'a> Encoder<'a> {
     pub(super) fn push(&self, batch: &RecordBatch) -> Result<bool> {
         // Also of rows that are in memory anyway: about as much is what they are encoded as.
         let sizes: Vec<usize> = batch.columns().iter().map(|c| slice_bytes(c)).collect();
-        let wanted: usize = sizes.iter().sum();
+        let batch_bytes: usize = sizes.iter().sum();
         let mut state = self.lock();
-        while state.used_bytes + wanted > self.budget_bytes && state.failure.is_none() {
-            let quiet = state.groups.len() == 1
+        while state.used_bytes + batch_bytes > self.budget_bytes && state.failure.is_none() {
+            let is_idle = state.groups.len() == 1
                 && state
                     .groups
                     .iter()
                     .flat_map(|g| &g.columns)
                     .all(|c| !c.busy && c.queue.is_empty());
-            if quiet && state.groups.back().is_some_and(|g| g.rows > 0) {
+            if is_idle && state.groups.back().is_some_and(|g| g.rows > 0) {
                 return Ok(false);
             }
-            if quiet {
+            if is_idle {
                 break;
             }
-            state = self.wait(&self.room, state)?;
+            state = self.wait(&self.space_available, state)?;
         }
-        state.used_bytes += wanted;
+        state.used_bytes += batch_bytes;
         if let Some(group) = state.groups.back_mut() {
             group.rows += batch.num_rows() as u64;
             group.dictionaries.observe(batch);
@@ -200,8 +200,8 @@ impl<'a> Encoder<'a> {
                 column.queued_bytes += bytes;
             }
         }
-        self.work.notify_all();
-        self.result(state)?;
+        self.work_available.notify_all();
+        self.check_failure(state)?;
         Ok(true)
     }
 
@@ -211,12 +211,12 @@ impl<'a> Encoder<'a> {
         if let Some(group) = state.groups.back_mut() {
             group.closed = true;
         }
-        self.work.notify_all();
-        self.result(state)
+        self.work_available.notify_all();
+        self.check_failure(state)
     }
 
     /// Waits until everything is appended and gives the output back.
-    pub(super) fn end(&self) -> Result<Box<Output<'a>>> {
+    pub(super) fn finish(&self) -> Result<Box<OutputFiles<'a>>> {
         let mut state = self.lock();
         loop {
             if let Some(error) = state.failure.take() {
@@ -227,17 +227,17 @@ impl<'a> Encoder<'a> {
             {
                 return Ok(output);
             }
-            state = self.wait(&self.room, state)?;
+            state = self.wait(&self.space_available, state)?;
         }
     }
 
     /// Tells the threads to stop.
     pub(super) fn stop(&self) {
-        self.lock().ended = true;
-        self.work.notify_all();
+        self.lock().stopped = true;
+        self.work_available.notify_all();
     }
 
-    fn result(&self, mut state: MutexGuard<'_, State<'a>>) -> Result<()> {
+    fn check_failure(&self, mut state: MutexGuard<'_, EncoderState<'a>>) -> Result<()> {
         self.cancel.check()?;
         state.failure.take().map_or(Ok(()), Err)
     }
@@ -245,8 +245,8 @@ impl<'a> Encoder<'a> {
     fn wait<'g>(
         &self,
         condition: &Condvar,
-        state: MutexGuard<'g, State<'a>>,
-    ) -> Result<MutexGuard<'g, State<'a>>> {
+        state: MutexGuard<'g, EncoderState<'a>>,
+    ) -> Result<MutexGuard<'g, EncoderState<'a>>> {
         self.cancel.check()?;
         let tick = std::time::Duration::from_millis(100);
         let (state, _) = condition
@@ -256,7 +256,7 @@ impl<'a> Encoder<'a> {
     }
 
     /// The life of a worker thread.
-    pub(super) fn work(&self) {
+    pub(super) fn run_worker(&self) {
         loop {
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.step()));
             let failure = match outcome {
@@ -269,116 +269,116 @@ impl<'a> Encoder<'a> {
             };
             let mut state = self.lock();
             state.failure.get_or_insert(failure);
-            state.ended = true;
+            state.stopped = true;
             drop(state);
-            self.work.notify_all();
-            self.room.notify_all();
+            self.work_available.notify_all();
+            self.space_available.notify_all();
             return;
         }
     }
 
     /// Does one piece of work; false when there will be no more.
     fn step(&self) -> Result<bool> {
-        match self.next()? {
-            Next::Stop => return Ok(false),
-            Next::Encode(task) => self.encode(task)?,
-            Next::Append(mut output, group, held) => {
-                let appended = output.append(group);
+        match self.next_item()? {
+            WorkItem::Stop => return Ok(false),
+            WorkItem::Encode(task) => self.encode(task)?,
+            WorkItem::Append(mut output, group, memory_bytes) => {
+                let result = output.append(group);
                 let mut state = self.lock();
                 state.output = Some(output);
-                state.used_bytes -= held;
+                state.used_bytes -= memory_bytes;
                 drop(state);
-                appended?;
+                result?;
             }
         }
-        self.room.notify_all();
-        self.work.notify_all();
+        self.space_available.notify_all();
+        self.work_available.notify_all();
         Ok(true)
     }
 
-    fn next(&self) -> Result<Next<'a>> {
+    fn next_item(&self) -> Result<WorkItem<'a>> {
         let mut state = self.lock();
         loop {
-            if state.ended {
-                return Ok(Next::Stop);
+            if state.stopped {
+                return Ok(WorkItem::Stop);
             }
-            if let Some(next) = next_append(&mut state).or_else(|| next_encode(&mut state)) {
-                return Ok(next);
+            if let Some(item) = next_append(&mut state).or_else(|| next_encode(&mut state)) {
+                return Ok(item);
             }
-            state = self.wait(&self.work, state)?;
+            state = self.wait(&self.work_available, state)?;
         }
     }
 
-    fn encode(&self, mut task: Task) -> Result<()> {
+    fn encode(&self, mut task: EncodeTask) -> Result<()> {
         let field = self.schema.field(task.column);
-        let stored = self.storage.field(task.column);
+        let storage_field = self.storage_schema.field(task.column);
         for array in task.arrays.drain(..) {
             self.cancel.check()?;
-            let array = convert(&array, stored.data_type(), field.name())?;
-            write_leaves(stored, &array, &mut task.writers)?;
+            let converted = convert(&array, storage_field.data_type(), field.name())?;
+            write_leaves(storage_field, &converted, &mut task.writers)?;
         }
-        let writers = std::mem::take(&mut task.writers);
-        let mut held: usize = writers
+        let column_writers = std::mem::take(&mut task.writers);
+        let mut memory_bytes: usize = column_writers
             .iter()
             .map(|w| w.memory_size() + self.overhead_bytes)
             .sum();
-        let (writers, done) = if task.close {
-            let closed = writers.into_iter().map(ArrowColumnWriter::close);
+        let (writers, finished_chunks) = if task.close {
+            let closed = column_writers.into_iter().map(ArrowColumnWriter::close);
             let chunks = closed
                 .collect::<Result<Vec<_>, _>>()
-                .map_err(|e| unwritable(field, &e))?;
-            held = chunks
+                .map_err(|e| write_error(field, &e))?;
+            memory_bytes = chunks
                 .iter()
                 .map(|c| usize::try_from(c.close().bytes_written).unwrap_or(0))
                 .sum();
             (Vec::new(), Some(chunks))
         } else {
-            (writers, None)
+            (column_writers, None)
         };
-        self.put_back(&task, writers, done, held);
+        self.put_back(&task, writers, finished_chunks, memory_bytes);
         Ok(())
     }
 
     fn put_back(
         &self,
-        task: &Task,
+        task: &EncodeTask,
         writers: Vec<ArrowColumnWriter>,
-        done: Option<Vec<ArrowColumnChunk>>,
-        held: usize,
+        finished_chunks: Option<Vec<ArrowColumnChunk>>,
+        memory_bytes: usize,
     ) {
         let mut state = self.lock();
         let Some(group) = state.groups.iter_mut().find(|g| g.id == task.group) else {
             return;
         };
-        if done.is_some() {
+        if finished_chunks.is_some() {
             group.unfinished -= 1;
         }
         let column = &mut group.columns[task.column];
-        let before = column.held_bytes + task.arrays_bytes;
-        column.held_bytes = held;
+        let charged_bytes = column.memory_bytes + task.arrays_bytes;
+        column.memory_bytes = memory_bytes;
         column.writers = writers;
-        column.done = done;
+        column.chunks = finished_chunks;
         column.busy = false;
-        state.used_bytes = state.used_bytes + held - before;
+        state.used_bytes = state.used_bytes + memory_bytes - charged_bytes;
     }
 }
 
 /// The oldest row group, if it is complete and nobody is appending.
-fn next_append<'a>(state: &mut State<'a>) -> Option<Next<'a>> {
-    let ready = state
+fn next_append<'a>(state: &mut EncoderState<'a>) -> Option<WorkItem<'a>> {
+    let is_complete = state
         .groups
         .front()
         .is_some_and(|g| g.closed && g.unfinished == 0);
-    if !ready || state.output.is_none() {
+    if !is_complete || state.output.is_none() {
         return None;
     }
     let (output, group) = (state.output.take()?, state.groups.pop_front()?);
-    let held = group.columns.iter().map(|c| c.held_bytes).sum();
-    let encoded = EncodedGroup {
+    let memory_bytes = group.columns.iter().map(|c| c.memory_bytes).sum();
+    let encoded = EncodedRowGroup {
         chunks: group
             .columns
             .into_iter()
-            .filter_map(|c| c.done)
+            .filter_map(|c| c.chunks)
             .flatten()
             .collect(),
         digests: group.digests,
@@ -386,24 +386,25 @@ fn next_append<'a>(state: &mut State<'a>) -> Option<Next<'a>> {
         rows: group.rows,
         opens_file: group.opens_file,
     };
-    Some(Next::Append(output, encoded, held))
+    Some(WorkItem::Append(output, encoded, memory_bytes))
 }
 
 /// The column of the oldest row group with the most to do.
-fn next_encode<'a>(state: &mut State<'a>) -> Option<Next<'a>> {
+fn next_encode<'a>(state: &mut EncoderState<'a>) -> Option<WorkItem<'a>> {
     for group in &mut state.groups {
         let (closed, id) = (group.closed, group.id);
-        let waits = |c: &Column| !c.busy && c.done.is_none() && (closed || !c.queue.is_empty());
+        let has_work =
+            |c: &PendingColumn| !c.busy && c.chunks.is_none() && (closed || !c.queue.is_empty());
         let candidates = group
             .columns
             .iter_mut()
             .enumerate()
-            .filter(|(_, c)| waits(c));
+            .filter(|(_, c)| has_work(c));
         let Some((index, column)) = candidates.max_by_key(|(_, c)| c.queued_bytes) else {
             continue;
         };
         column.busy = true;
-        let task = Task {
+        let task = EncodeTask {
             group: id,
             column: index,
             arrays: std::mem::take(&mut column.queue),
@@ -411,20 +412,20 @@ fn next_encode<'a>(state: &mut State<'a>) -> Option<Next<'a>> {
             writers: std::mem::take(&mut column.writers),
             close: closed,
         };
-        return Some(Next::Encode(task));
+        return Some(WorkItem::Encode(task));
     }
     None
 }
 
 fn write_leaves(field: &Field, array: &ArrayRef, writers: &mut [ArrowColumnWriter]) -> Result<()> {
-    let leaves = compute_leaves(field, array).map_err(|e| unwritable(field, &e))?;
+    let leaves = compute_leaves(field, array).map_err(|e| write_error(field, &e))?;
     for (writer, leaf) in writers.iter_mut().zip(leaves) {
-        writer.write(&leaf).map_err(|e| unwritable(field, &e))?;
+        writer.write(&leaf).map_err(|e| write_error(field, &e))?;
     }
     Ok(())
 }
 
-fn unwritable(field: &Field, error: &parquet::errors::ParquetError) -> Error {
+fn write_error(field: &Field, error: &parquet::errors::ParquetError) -> Error {
     Error::invalid(format!(
         "column {:?} cannot be written: {error}",
         field.name()

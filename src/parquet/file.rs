@@ -431,7 +431,7 @@ mod tests {
     use parquet::arrow::ArrowWriter;
 
     use super::*;
-    use crate::parquet::decode::{Chunks, GroupStream};
+    use crate::parquet::decode::{Chunks, RowGroupStream};
 
     fn sample() -> Vec<u8> {
         let numbers: ArrayRef = Arc::new((0..50).map(Some).collect::<Int64Array>());
@@ -459,7 +459,7 @@ mod tests {
         let projection: Vec<usize> = (0..file.schema.fields().len()).collect();
         let mut rows = 0;
         for group in 0..file.metadata().num_row_groups() {
-            let mut stream = GroupStream::open(&file, group, &projection, &chunks)?;
+            let mut stream = RowGroupStream::open(&file, group, &projection, &chunks)?;
             // What a footer claims may be any number of rows.
             while let Some(batch) = stream.next_batch()?
                 && rows < 1 << 20

@@ -22,7 +22,7 @@ use super::seal::{PARQUET_TRAILER_BYTES, PartIdentity, Seal, hash};
 use crate::error::{Error, Result};
 
 /// Takes the bytes of one file, in order.
-pub trait Sink: Send {
+pub trait ByteSink: Send {
     /// Takes bytes; blocks while the store is slower than the encoders.
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
     /// All bytes have been written.
@@ -43,9 +43,9 @@ pub struct FileStats {
 }
 
 /// Opens the files of one write, in order.
-pub trait Files: Send {
+pub trait ByteSinkFactory: Send {
     /// Opens the next file.
-    fn open(&mut self) -> Result<Box<dyn Sink>>;
+    fn open(&mut self) -> Result<Box<dyn ByteSink>>;
 }
 
 /// The hashes of one row group's chunks; a chunk's is set when its last page has been taken.
@@ -96,7 +96,7 @@ impl PageStoreFactory for HashedPagesFactory {
 }
 
 /// A row group whose columns are all encoded.
-pub(super) struct EncodedGroup {
+pub(super) struct EncodedRowGroup {
     pub(super) chunks: Vec<ArrowColumnChunk>,
     pub(super) digests: Digests,
     pub(super) dictionaries: Dictionaries,
@@ -108,37 +108,37 @@ pub(super) struct EncodedGroup {
 /// Where the parquet writer's bytes go: to the sink, or at the end into `tail`.
 #[derive(Default)]
 struct Destination {
-    sink: Option<Box<dyn Sink>>,
+    sink: Option<Box<dyn ByteSink>>,
     tail: Option<Vec<u8>>,
-    sent: u64,
+    sent_bytes: u64,
     failure: Option<Error>,
 }
 
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Destination>>);
+struct SharedDestination(Arc<Mutex<Destination>>);
 
-impl Shared {
-    fn with<T>(&self, work: impl FnOnce(&mut Destination) -> T) -> T {
+impl SharedDestination {
+    fn with_lock<T>(&self, work: impl FnOnce(&mut Destination) -> T) -> T {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Write for Shared {
+impl Write for SharedDestination {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.with(|to| {
-            if let Some(tail) = &mut to.tail {
+        self.with_lock(|destination| {
+            if let Some(tail) = &mut destination.tail {
                 tail.extend_from_slice(bytes);
                 return Ok(bytes.len());
             }
-            let sent = match &mut to.sink {
+            let result = match &mut destination.sink {
                 Some(sink) => sink.write(bytes),
                 None => Err(Error::other("the file is closed")),
             };
-            to.sent += bytes.len() as u64;
-            sent.map(|()| bytes.len()).map_err(|e| {
-                let says = io::Error::other(e.to_string());
-                to.failure.get_or_insert(e);
-                says
+            destination.sent_bytes += bytes.len() as u64;
+            result.map(|()| bytes.len()).map_err(|e| {
+                let io_error = io::Error::other(e.to_string());
+                destination.failure.get_or_insert(e);
+                io_error
             })
         })
     }
@@ -149,39 +149,39 @@ impl Write for Shared {
 }
 
 struct OpenFile {
-    writer: SerializedFileWriter<Shared>,
-    to: Shared,
+    writer: SerializedFileWriter<SharedDestination>,
+    destination: SharedDestination,
     rows: u64,
     chunks: Vec<Vec<u64>>,
     dictionaries: Dictionaries,
 }
 
 /// The files of one write, one open at a time.
-pub(super) struct Output<'a> {
-    files: &'a mut dyn Files,
+pub(super) struct OutputFiles<'a> {
+    files: &'a mut dyn ByteSinkFactory,
     schema: TypePtr,
     properties: WriterPropertiesPtr,
     identity: PartIdentity,
     open: Option<OpenFile>,
 }
 
-impl<'a> Output<'a> {
+impl<'a> OutputFiles<'a> {
     pub(super) fn new(
-        files: &'a mut dyn Files,
-        factory: &SerializedFileWriter<io::Sink>,
+        files: &'a mut dyn ByteSinkFactory,
+        template: &SerializedFileWriter<io::Sink>,
         identity: PartIdentity,
     ) -> Self {
         Self {
             files,
-            schema: factory.schema_descr().root_schema_ptr(),
-            properties: Arc::clone(factory.properties()),
+            schema: template.schema_descr().root_schema_ptr(),
+            properties: Arc::clone(template.properties()),
             identity,
             open: None,
         }
     }
 
     /// Appends a row group; a file is finished when the next begins, which shows it was not the last.
-    pub(super) fn append(&mut self, group: EncodedGroup) -> Result<()> {
+    pub(super) fn append(&mut self, group: EncodedRowGroup) -> Result<()> {
         if group.opens_file && self.open.is_some() {
             self.finish_file(false)?;
         }
@@ -189,8 +189,8 @@ impl<'a> Output<'a> {
             Some(file) => file,
             none => none.insert(open_file(self.files, &self.schema, &self.properties)?),
         };
-        let written = file.append(group);
-        written.map_err(|e| file.failure(e))
+        let result = file.append(group);
+        result.map_err(|e| file.write_error(e))
     }
 
     /// Finishes the last file; `keep_empty` makes one where no row came.
@@ -210,10 +210,13 @@ impl<'a> Output<'a> {
             return Ok(());
         };
         self.identity.last = last;
-        let sealed = file.seal(&self.identity);
-        let stats = sealed.map_err(|e| file.failure(e))?;
+        let result = file.seal(&self.identity);
+        let stats = result.map_err(|e| file.write_error(e))?;
         self.identity.sequence += 1;
-        match file.to.with(|to| to.sink.take()) {
+        match file
+            .destination
+            .with_lock(|destination| destination.sink.take())
+        {
             Some(sink) => sink.finish(stats),
             None => Err(Error::other("the file is closed")),
         }
@@ -221,18 +224,22 @@ impl<'a> Output<'a> {
 }
 
 fn open_file(
-    files: &mut dyn Files,
+    files: &mut dyn ByteSinkFactory,
     schema: &TypePtr,
     properties: &WriterPropertiesPtr,
 ) -> Result<OpenFile> {
-    let to = Shared::default();
+    let destination = SharedDestination::default();
     let sink = files.open()?;
-    to.with(|to| to.sink = Some(sink));
-    let writer = SerializedFileWriter::new(to.clone(), Arc::clone(schema), Arc::clone(properties))
-        .map_err(|e| Error::invalid(format!("the schema cannot be written: {e}")).with_source(e))?;
+    destination.with_lock(|destination| destination.sink = Some(sink));
+    let writer = SerializedFileWriter::new(
+        destination.clone(),
+        Arc::clone(schema),
+        Arc::clone(properties),
+    )
+    .map_err(|e| Error::invalid(format!("the schema cannot be written: {e}")).with_source(e))?;
     Ok(OpenFile {
         writer,
-        to,
+        destination,
         rows: 0,
         chunks: Vec::new(),
         dictionaries: Dictionaries::default(),
@@ -240,7 +247,7 @@ fn open_file(
 }
 
 impl OpenFile {
-    fn append(&mut self, group: EncodedGroup) -> Result<(), ParquetError> {
+    fn append(&mut self, group: EncodedRowGroup) -> Result<(), ParquetError> {
         let mut row_group = self.writer.next_row_group()?;
         for chunk in group.chunks {
             chunk.append_to_row_group(&mut row_group)?;
@@ -261,14 +268,18 @@ impl OpenFile {
     /// Writes indexes, seal and footer.
     fn seal(&mut self, identity: &PartIdentity) -> Result<FileStats, ParquetError> {
         self.writer.flush()?;
-        self.to.with(|to| to.tail = Some(Vec::new()));
+        self.destination
+            .with_lock(|destination| destination.tail = Some(Vec::new()));
         let metadata = self.writer.finish()?;
-        let tail = self.to.with(|to| to.tail.take()).unwrap_or_default();
-        let trailer = tail.len().saturating_sub(PARQUET_TRAILER_BYTES);
-        let footer = tail[trailer..]
+        let tail = self
+            .destination
+            .with_lock(|destination| destination.tail.take())
+            .unwrap_or_default();
+        let trailer_start = tail.len().saturating_sub(PARQUET_TRAILER_BYTES);
+        let footer_length = tail[trailer_start..]
             .first_chunk()
             .map_or(0, |b| u32::from_le_bytes(*b) as usize);
-        let (indexes, footer) = tail.split_at(trailer.saturating_sub(footer));
+        let (indexes, footer) = tail.split_at(trailer_start.saturating_sub(footer_length));
         let seal = Seal {
             identity: identity.clone(),
             chunks: std::mem::take(&mut self.chunks),
@@ -276,23 +287,27 @@ impl OpenFile {
             footer_hash: hash(footer),
             dictionaries: self.dictionaries.encode()?,
         };
-        let seal = seal.encode();
-        self.to.write_all(indexes)?;
-        self.to.write_all(&seal)?;
-        self.to.write_all(footer)?;
+        let seal_bytes = seal.encode();
+        self.destination.write_all(indexes)?;
+        self.destination.write_all(&seal_bytes)?;
+        self.destination.write_all(footer)?;
         Ok(FileStats {
             rows: self.rows,
-            bytes: self.to.with(|to| to.sent),
-            tail_bytes: (seal.len() + footer.len()) as u64,
+            bytes: self
+                .destination
+                .with_lock(|destination| destination.sent_bytes),
+            tail_bytes: (seal_bytes.len() + footer.len()) as u64,
             footer: Arc::new(metadata),
         })
     }
 
     /// The sink's own error where there is one: the parquet writer only repeats its text.
-    fn failure(&self, error: ParquetError) -> Error {
-        self.to.with(|to| to.failure.take()).unwrap_or_else(|| {
-            Error::other(format!("Parquet encoding failed: {error}")).with_source(error)
-        })
+    fn write_error(&self, error: ParquetError) -> Error {
+        self.destination
+            .with_lock(|destination| destination.failure.take())
+            .unwrap_or_else(|| {
+                Error::other(format!("Parquet encoding failed: {error}")).with_source(error)
+            })
     }
 }
 

@@ -17,14 +17,14 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone)]
 pub(crate) struct Projection {
     /// Positions of the file's columns that are read, each once.
-    pub(crate) roots: Arc<[usize]>,
+    pub(crate) indices: Arc<[usize]>,
     /// What comes out, in the order asked for.
     pub(crate) schema: SchemaRef,
-    outputs: Vec<Output>,
+    outputs: Vec<ProjectedColumn>,
 }
 
 #[derive(Debug, Clone)]
-struct Output {
+struct ProjectedColumn {
     /// Position among those read.
     column: usize,
     /// The fields that lead to it; none for a whole column.
@@ -35,23 +35,23 @@ impl Projection {
     /// The columns of `names`, in that order; None is all there are. A name that no column has is a path.
     pub(crate) fn new(file: &ParquetFile, names: Option<&[String]>) -> Result<Self> {
         let schema = &file.schema;
-        let (mut roots, mut outputs, mut fields) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut projection, mut outputs, mut fields) = (Vec::new(), Vec::new(), Vec::new());
         let all = || schema.fields().iter().map(|f| f.name().clone()).collect();
-        let names = names.map_or_else(all, <[String]>::to_vec);
-        for name in &names {
-            let (root, path, field) = find(schema, name)?;
-            let known = roots.iter().position(|known| *known == root);
-            let column = known.unwrap_or_else(|| {
-                roots.push(root);
-                roots.len() - 1
+        let column_names = names.map_or_else(all, <[String]>::to_vec);
+        for name in &column_names {
+            let (root, path, field) = find_field(schema, name)?;
+            let position = projection.iter().position(|index| *index == root);
+            let column = position.unwrap_or_else(|| {
+                projection.push(root);
+                projection.len() - 1
             });
-            outputs.push(Output { column, path });
+            outputs.push(ProjectedColumn { column, path });
             fields.push(field);
         }
-        let schema = Schema::new_with_metadata(fields, schema.metadata().clone());
+        let projected_schema = Schema::new_with_metadata(fields, schema.metadata().clone());
         Ok(Self {
-            roots: roots.into(),
-            schema: Arc::new(schema),
+            indices: projection.into(),
+            schema: Arc::new(projected_schema),
             outputs,
         })
     }
@@ -63,7 +63,7 @@ impl Projection {
         }
         let mut leaves = Vec::new();
         let mut fields: Vec<FieldRef> = file.schema.fields().to_vec();
-        for (column, &root) in self.roots.iter().enumerate() {
+        for (column, &root) in self.indices.iter().enumerate() {
             let outputs = self.outputs.iter().filter(|output| output.column == column);
             let paths: Vec<&[String]> = outputs.map(|output| output.path.as_slice()).collect();
             let all: Vec<usize> = file.leaves(root).collect();
@@ -72,14 +72,14 @@ impl Projection {
                 leaves.extend(all);
                 continue;
             }
-            let mut next = all.iter().copied();
-            fields[root] = prune(&fields[root], &paths, &mut next, &mut leaves);
+            let mut leaf_indices = all.iter().copied();
+            fields[root] = prune(&fields[root], &paths, &mut leaf_indices, &mut leaves);
         }
         file.with_leaves(leaves, fields)
     }
 
     /// What was asked for, of the columns that were read.
-    pub(crate) fn batch(&self, columns: &[ArrayRef], rows: usize) -> Result<RecordBatch> {
+    pub(crate) fn build_batch(&self, columns: &[ArrayRef], rows: usize) -> Result<RecordBatch> {
         let outputs = self.outputs.iter();
         let arrays = outputs
             .map(|output| extract(&columns[output.column], &output.path))
@@ -89,25 +89,25 @@ impl Projection {
 }
 
 /// A column's position, the fields that lead to what `name` means, and that as a field.
-fn find(schema: &Schema, name: &str) -> Result<(usize, Vec<String>, FieldRef)> {
+fn find_field(schema: &Schema, name: &str) -> Result<(usize, Vec<String>, FieldRef)> {
     let fields = schema.fields();
     if let Some(root) = fields.iter().position(|field| field.name() == name) {
         return Ok((root, Vec::new(), Arc::clone(&fields[root])));
     }
     for (root, field) in fields.iter().enumerate() {
-        let rest = name.strip_prefix(field.name().as_str());
-        let Some(rest) = rest.and_then(|rest| rest.strip_prefix('.')) else {
+        let suffix = name.strip_prefix(field.name().as_str());
+        let Some(nested_name) = suffix.and_then(|suffix| suffix.strip_prefix('.')) else {
             continue;
         };
         let mut path = Vec::new();
-        if let Some(found) = find_within(field, rest, &mut path) {
-            return Ok((root, path, found));
+        if let Some(nested_field) = find_nested_field(field, nested_name, &mut path) {
+            return Ok((root, path, nested_field));
         }
     }
     index_of(schema, name).map(|root| (root, Vec::new(), Arc::clone(&fields[root])))
 }
 
-fn find_within(parent: &Field, name: &str, path: &mut Vec<String>) -> Option<FieldRef> {
+fn find_nested_field(parent: &Field, name: &str, path: &mut Vec<String>) -> Option<FieldRef> {
     let DataType::Struct(fields) = parent.data_type() else {
         return None;
     };
@@ -120,14 +120,14 @@ fn find_within(parent: &Field, name: &str, path: &mut Vec<String>) -> Option<Fie
             path.push(field.name().clone());
             return Some(as_nullable(field));
         }
-        let rest = name.strip_prefix(field.name().as_str());
-        let Some(rest) = rest.and_then(|rest| rest.strip_prefix('.')) else {
+        let suffix = name.strip_prefix(field.name().as_str());
+        let Some(nested_name) = suffix.and_then(|suffix| suffix.strip_prefix('.')) else {
             continue;
         };
         path.push(field.name().clone());
-        let nullable = as_nullable(field);
-        if let Some(found) = find_within(&nullable, rest, path) {
-            return Some(found);
+        let nullable_field = as_nullable(field);
+        if let Some(nested_field) = find_nested_field(&nullable_field, nested_name, path) {
+            return Some(nested_field);
         }
         path.pop();
     }
@@ -153,41 +153,41 @@ fn prune(
     field: &FieldRef,
     paths: &[&[String]],
     leaves: &mut dyn Iterator<Item = usize>,
-    chosen: &mut Vec<usize>,
+    selected: &mut Vec<usize>,
 ) -> FieldRef {
     let is_whole = paths.iter().any(|path| path.is_empty());
     let DataType::Struct(fields) = field.data_type() else {
-        chosen.extend(leaves.take(count_leaves(field.data_type())));
+        selected.extend(leaves.take(count_leaves(field.data_type())));
         return Arc::clone(field);
     };
     if is_whole {
-        chosen.extend(leaves.take(count_leaves(field.data_type())));
+        selected.extend(leaves.take(count_leaves(field.data_type())));
         return Arc::clone(field);
     }
-    let mut kept = Vec::new();
+    let mut children = Vec::new();
     for child in fields {
-        let below = paths.iter().filter(|path| path[0] == *child.name());
-        let below: Vec<&[String]> = below.map(|path| &path[1..]).collect();
-        if below.is_empty() {
-            let passed = count_leaves(child.data_type());
-            leaves.take(passed).for_each(drop);
+        let matching_paths = paths.iter().filter(|path| path[0] == *child.name());
+        let child_paths: Vec<&[String]> = matching_paths.map(|path| &path[1..]).collect();
+        if child_paths.is_empty() {
+            let leaf_count = count_leaves(child.data_type());
+            leaves.take(leaf_count).for_each(drop);
         } else {
-            kept.push(prune(child, &below, leaves, chosen));
+            children.push(prune(child, &child_paths, leaves, selected));
         }
     }
-    let data_type = DataType::Struct(kept.into());
+    let data_type = DataType::Struct(children.into());
     Arc::new(Field::clone(field).with_data_type(data_type))
 }
 
 /// The field of a struct, null where the struct is.
 fn extract(array: &ArrayRef, path: &[String]) -> Result<ArrayRef> {
-    let Some((name, rest)) = path.split_first() else {
+    let Some((name, nested_path)) = path.split_first() else {
         return Ok(Arc::clone(array));
     };
-    let parent = array.as_struct_opt();
-    let child = parent.and_then(|parent| parent.column_by_name(name));
-    let child = child.ok_or_else(|| Error::other(format!("there is no field {name:?}")))?;
-    extract(&with_nulls(child, array.nulls())?, rest)
+    let struct_array = array.as_struct_opt();
+    let column = struct_array.and_then(|struct_array| struct_array.column_by_name(name));
+    let child = column.ok_or_else(|| Error::other(format!("there is no field {name:?}")))?;
+    extract(&with_nulls(child, array.nulls())?, nested_path)
 }
 
 /// `array` with these nulls beside its own.
@@ -195,18 +195,18 @@ pub(crate) fn with_nulls(array: &ArrayRef, nulls: Option<&NullBuffer>) -> Result
     let Some(nulls) = nulls.filter(|nulls| nulls.null_count() > 0) else {
         return Ok(Arc::clone(array));
     };
-    let failed = |e| Error::other(format!("a field cannot be taken: {e}")).with_source(e);
+    let masking_error = |e| Error::other(format!("a field cannot be taken: {e}")).with_source(e);
     match array.data_type() {
         DataType::Null => Ok(Arc::clone(array)),
         DataType::RunEndEncoded(..) | DataType::Union(..) => {
-            let rows = 0..array.len() as u64;
-            let rows = UInt64Array::new(rows.collect(), Some(nulls.clone()));
-            take(array, &rows, None).map_err(failed)
+            let row_range = 0..array.len() as u64;
+            let rows = UInt64Array::new(row_range.collect(), Some(nulls.clone()));
+            take(array, &rows, None).map_err(masking_error)
         }
         _ => {
-            let both = NullBuffer::union(array.nulls(), Some(nulls));
-            let data = array.to_data().into_builder().nulls(both).build();
-            data.map(make_array).map_err(failed)
+            let combined = NullBuffer::union(array.nulls(), Some(nulls));
+            let data = array.to_data().into_builder().nulls(combined).build();
+            data.map(make_array).map_err(masking_error)
         }
     }
 }

@@ -19,8 +19,8 @@ use parquet::file::writer::SerializedFileWriter;
 use super::encode::Encoder;
 use super::nested::{check_digits, check_required};
 use super::options::WriteOptions;
-pub use super::output::{FileStats, Files, Sink};
-use super::output::{Output, column_factory};
+pub use super::output::{ByteSink, ByteSinkFactory, FileStats};
+use super::output::{OutputFiles, column_factory};
 use super::seal::PartIdentity;
 use super::size::slice_bytes;
 use super::types::storage_schema;
@@ -63,11 +63,11 @@ pub struct WritePlan {
     /// Threads that encode.
     pub threads: usize,
     /// The caller holds the whole input in memory.
-    pub resident: bool,
+    pub input_in_memory: bool,
     /// Write a file also when there are no rows.
     pub keep_empty: bool,
     /// Memory that the sinks need of the limit.
-    pub sink_bytes: usize,
+    pub upload_buffer_bytes: usize,
 }
 
 impl WritePlan {
@@ -80,20 +80,20 @@ impl WritePlan {
             options,
             identity,
             threads: default_threads(),
-            resident: false,
+            input_in_memory: false,
             keep_empty: true,
-            sink_bytes: 0,
+            upload_buffer_bytes: 0,
         };
-        plan.template()?;
+        plan.template_writer()?;
         Ok(plan)
     }
 
     /// A writer into nothing, for its schema and properties.
-    fn template(&self) -> Result<SerializedFileWriter<io::Sink>> {
+    fn template_writer(&self) -> Result<SerializedFileWriter<io::Sink>> {
         let converter = ArrowSchemaConverter::new().with_coerce_types(true);
         for field in self.storage.fields() {
-            let alone = arrow_schema::Schema::new(vec![Arc::clone(field)]);
-            converter.convert(&alone).map_err(|e| {
+            let single_field = arrow_schema::Schema::new(vec![Arc::clone(field)]);
+            converter.convert(&single_field).map_err(|e| {
                 Error::invalid(format!(
                     "column {:?} cannot be held by Parquet: {e}",
                     field.name()
@@ -101,7 +101,7 @@ impl WritePlan {
                 .with_source(e)
             })?;
         }
-        let described = converter.convert(&self.storage).map_err(|e| {
+        let parquet_schema = converter.convert(&self.storage).map_err(|e| {
             Error::invalid(format!("the schema cannot be written: {e}")).with_source(e)
         })?;
         let arrow_schema = KeyValue {
@@ -119,14 +119,16 @@ impl WritePlan {
         metadata.sort_by(|a, b| a.key.cmp(&b.key));
         metadata.push(arrow_schema);
         let properties = self.options.writer_properties(metadata);
-        SerializedFileWriter::new(io::sink(), described.root_schema_ptr(), properties).map_err(
+        SerializedFileWriter::new(io::sink(), parquet_schema.root_schema_ptr(), properties).map_err(
             |e| Error::invalid(format!("the schema cannot be written: {e}")).with_source(e),
         )
     }
 
     fn budget_bytes(&self) -> usize {
         let limit = self.options.memory_limit_bytes;
-        limit.saturating_sub(self.sink_bytes).max(limit / 4)
+        limit
+            .saturating_sub(self.upload_buffer_bytes)
+            .max(limit / 4)
     }
 }
 
@@ -134,11 +136,11 @@ impl WritePlan {
 pub fn write(
     plan: &WritePlan,
     input: &mut (dyn RecordBatchReader + Send),
-    files: &mut dyn Files,
+    files: &mut dyn ByteSinkFactory,
     cancel: &Cancel,
 ) -> Result<()> {
-    let template = plan.template()?;
-    let output = Output::new(files, &template, plan.identity.clone());
+    let template = plan.template_writer()?;
+    let output = OutputFiles::new(files, &template, plan.identity.clone());
     let schemas = (Arc::clone(&plan.schema), Arc::clone(&plan.storage));
     let encoder = Encoder::new(
         output,
@@ -149,29 +151,29 @@ pub fn write(
     );
     std::thread::scope(|scope| {
         // A thread that cannot be started is one fewer; the last of them is this one's to miss.
-        let started = (0..plan.threads.max(1))
+        let started_threads = (0..plan.threads.max(1))
             .filter(|i| {
-                let named = std::thread::Builder::new().name(format!("pds-encode-{i}"));
-                named.spawn_scoped(scope, || encoder.work()).is_ok()
+                let builder = std::thread::Builder::new().name(format!("pds-encode-{i}"));
+                builder.spawn_scoped(scope, || encoder.run_worker()).is_ok()
             })
             .count();
-        let fed = if started == 0 {
+        let result = if started_threads == 0 {
             Err(Error::other("no thread could be started to encode"))
         } else {
-            let mut feeder = Feeder::new(plan, &template, &encoder);
-            let feed = std::panic::AssertUnwindSafe(|| feeder.feed(input));
+            let mut splitter = RowGroupSplitter::new(plan, &template, &encoder);
+            let split = std::panic::AssertUnwindSafe(|| splitter.split_input(input));
             // Unwinding past here would leave the threads waiting for ever.
-            std::panic::catch_unwind(feed)
+            std::panic::catch_unwind(split)
                 .unwrap_or_else(|panic| {
                     Err(Error::invalid(format!(
                         "the input cannot be taken: {}",
                         panic_text(panic.as_ref())
                     )))
                 })
-                .and_then(|()| encoder.end())
+                .and_then(|()| encoder.finish())
         };
         encoder.stop();
-        fed.and_then(|mut output| output.finish(plan.keep_empty))
+        result.and_then(|mut output| output.finish(plan.keep_empty))
     })
 }
 
@@ -197,13 +199,13 @@ pub(crate) fn input_error(error: ArrowError) -> Error {
 }
 
 /// Cuts batches into row groups and files.
-struct Feeder<'p, 'e, 'a> {
+struct RowGroupSplitter<'p, 'e, 'a> {
     plan: &'p WritePlan,
     template: &'p SerializedFileWriter<io::Sink>,
     encoder: &'e Encoder<'a>,
     /// Leaf columns under each field.
     leaves: Vec<usize>,
-    open: bool,
+    is_group_open: bool,
     group_rows: usize,
     /// What the rows of the row group are in memory, about.
     group_bytes: usize,
@@ -211,7 +213,7 @@ struct Feeder<'p, 'e, 'a> {
     file_groups: usize,
 }
 
-impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
+impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
     fn new(
         plan: &'p WritePlan,
         template: &'p SerializedFileWriter<io::Sink>,
@@ -227,7 +229,7 @@ impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
             template,
             encoder,
             leaves,
-            open: false,
+            is_group_open: false,
             group_rows: 0,
             group_bytes: 0,
             file_rows: 0,
@@ -235,7 +237,7 @@ impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
         }
     }
 
-    fn feed(&mut self, input: &mut (dyn RecordBatchReader + Send)) -> Result<()> {
+    fn split_input(&mut self, input: &mut (dyn RecordBatchReader + Send)) -> Result<()> {
         for batch in input {
             let batch = batch.map_err(input_error)?;
             if batch.num_columns() != self.plan.schema.fields().len() {
@@ -252,7 +254,7 @@ impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
             let row_bytes = bytes.div_ceil(batch.num_rows().max(1));
             let mut at = 0;
             while at < batch.num_rows() {
-                at += self.take(&batch, at, row_bytes)?;
+                at += self.push_rows(&batch, at, row_bytes)?;
             }
         }
         self.close_group()
@@ -264,33 +266,33 @@ impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
     /// its buffers for more rows. Such row groups are ended by what they are, not by what they become.
     fn slice_rows(&self, row_bytes: usize) -> usize {
         let budget = self.plan.budget_bytes();
-        let (bytes, most) = if self.plan.resident {
-            let bytes = budget / MAX_GROUP_SHARE;
-            (bytes.saturating_sub(self.group_bytes), usize::MAX)
+        let (bytes, max_rows) = if self.plan.input_in_memory {
+            let group_bytes = budget / MAX_GROUP_SHARE;
+            (group_bytes.saturating_sub(self.group_bytes), usize::MAX)
         } else {
             (budget / MAX_SLICE_SHARE, MAX_SLICE_ROWS)
         };
-        (bytes / row_bytes.max(1)).clamp(1, most)
+        (bytes / row_bytes.max(1)).clamp(1, max_rows)
     }
 
     /// Hands on rows from `at`, as many as fit; gives their number.
-    fn take(&mut self, batch: &RecordBatch, at: usize, row_bytes: usize) -> Result<usize> {
-        let file_room = self
+    fn push_rows(&mut self, batch: &RecordBatch, at: usize, row_bytes: usize) -> Result<usize> {
+        let rows_left_in_file = self
             .plan
             .options
             .rows_per_file
             .map_or(u64::MAX, |n| n - self.file_rows);
-        if file_room == 0 {
+        if rows_left_in_file == 0 {
             self.close_group()?;
             (self.file_rows, self.file_groups) = (0, 0);
             return Ok(0);
         }
-        if !self.open {
+        if !self.is_group_open {
             self.open_group()?;
         }
         let mut rows =
             (batch.num_rows() - at).min(self.plan.options.row_group_rows - self.group_rows);
-        rows = rows.min(usize::try_from(file_room).unwrap_or(usize::MAX));
+        rows = rows.min(usize::try_from(rows_left_in_file).unwrap_or(usize::MAX));
         rows = rows.min(self.slice_rows(row_bytes));
         if !self.encoder.push(&batch.slice(at, rows))? {
             self.close_group()?;
@@ -299,8 +301,8 @@ impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
         self.group_rows += rows;
         self.file_rows += rows as u64;
         self.group_bytes += rows * row_bytes;
-        let room = self.plan.budget_bytes() / MAX_GROUP_SHARE;
-        let is_full = self.plan.resident && self.group_bytes + row_bytes > room;
+        let max_group_bytes = self.plan.budget_bytes() / MAX_GROUP_SHARE;
+        let is_full = self.plan.input_in_memory && self.group_bytes + row_bytes > max_group_bytes;
         if is_full || self.group_rows == self.plan.options.row_group_rows {
             self.close_group()?;
         }
@@ -317,12 +319,12 @@ impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
         let columns = self.template.schema_descr().num_columns();
         let digests = Arc::new((0..columns).map(|_| AtomicU64::new(0)).collect::<Vec<_>>());
         let factory = column_factory(self.template, &self.plan.storage, &digests);
-        let writers = factory
+        let column_writers = factory
             .create_column_writers(self.file_groups)
             .map_err(|e| {
                 Error::invalid(format!("the schema cannot be written: {e}")).with_source(e)
             })?;
-        let mut writers = writers.into_iter();
+        let mut writers = column_writers.into_iter();
         let by_field: Vec<Vec<ArrowColumnWriter>> = self
             .leaves
             .iter()
@@ -330,7 +332,7 @@ impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
             .collect();
         self.encoder
             .open_group(by_field, digests, self.file_groups == 0)?;
-        self.open = true;
+        self.is_group_open = true;
         self.group_rows = 0;
         self.group_bytes = 0;
         self.file_groups += 1;
@@ -338,7 +340,7 @@ impl<'p, 'e, 'a> Feeder<'p, 'e, 'a> {
     }
 
     fn close_group(&mut self) -> Result<()> {
-        if std::mem::take(&mut self.open) {
+        if std::mem::take(&mut self.is_group_open) {
             self.encoder.close_group()?;
         }
         Ok(())

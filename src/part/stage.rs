@@ -11,7 +11,7 @@ use super::run_blocking;
 use crate::error::{Error, Result};
 use crate::hash::SharedHasher;
 use crate::parquet::Cancel;
-use crate::parquet::writer::{self, FileStats, Files, Sink, WritePlan};
+use crate::parquet::writer::{self, ByteSink, ByteSinkFactory, FileStats, WritePlan};
 use crate::store::Store;
 use crate::store::stage::{
     StageOutcome, StageWriter, StagedWrite, Staging, Uploader, discard_in_background,
@@ -190,8 +190,8 @@ struct FileOpener {
     uploaders: mpsc::UnboundedSender<(usize, Uploader)>,
 }
 
-impl Files for FileOpener {
-    fn open(&mut self) -> Result<Box<dyn Sink>> {
+impl ByteSinkFactory for FileOpener {
+    fn open(&mut self) -> Result<Box<dyn ByteSink>> {
         let (writer, uploader) = self.staging.begin(&(self.targets)(self.next));
         let index = self.next;
         self.next += 1;
@@ -216,7 +216,7 @@ struct FileSink {
     files: SharedPendingFiles,
 }
 
-impl Sink for FileSink {
+impl ByteSink for FileSink {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if let Some(hasher) = &self.hasher {
             hasher.update(bytes);

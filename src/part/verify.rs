@@ -11,7 +11,7 @@ use super::fetch::ColumnFetch;
 use super::open::OpenPart;
 use super::run_blocking;
 use crate::error::{Error, ErrorKind, Result};
-use crate::parquet::decode::{Chunks, GroupStream};
+use crate::parquet::decode::{Chunks, RowGroupStream};
 use crate::parquet::file::MAGIC;
 use crate::store::Store;
 
@@ -90,7 +90,7 @@ impl OpenPart {
     fn decode_all(&self, group: usize, root: usize, fetched: &Chunks) -> Result<()> {
         let local = self.read_local(group, root).transpose()?;
         let chunks = local.as_ref().unwrap_or(fetched);
-        let mut rows = GroupStream::open(&self.file, group, &[root], chunks)?;
+        let mut rows = RowGroupStream::open(&self.file, group, &[root], chunks)?;
         while rows.next_batch()?.is_some() {}
         Ok(())
     }

@@ -146,7 +146,7 @@ pub(super) async fn upload(
     let mut plan = WritePlan::new(file_schema, how.options.clone(), identity)?;
     let order = how.order.as_ref().unwrap_or(&base.sort_by);
     let input = if order.is_empty() {
-        plan.resident = how.resident;
+        plan.input_in_memory = how.resident;
         input
     } else {
         let place = |id: &u32| columns.ids.iter().position(|known| known == id);
@@ -154,7 +154,7 @@ pub(super) async fn upload(
         sort_batches(input, &places, how.options.memory_limit_bytes / 2)?
     };
     plan.keep_empty = false;
-    plan.sink_bytes = staging.memory_bytes();
+    plan.upload_buffer_bytes = staging.memory_bytes();
     let named: Arc<Mutex<Vec<String>>> = Arc::default();
     let targets = {
         let (named, table, base) = (Arc::clone(&named), table.clone(), base.version);

@@ -2,89 +2,89 @@
 //!
 //! Source: "Run Length Encoding / Bit-Packing Hybrid" in the Parquet format's `Encodings.md`.
 
-use super::Unsuited;
+use super::Unsupported;
 
 /// Values that are packed together.
-const BLOCK: usize = 32;
+const BLOCK_VALUES: usize = 32;
 /// No index or level is wider.
-const MAX_WIDTH: u32 = 32;
+const MAX_BIT_WIDTH: u32 = 32;
 
 /// Some values of a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Run<'a> {
+pub(super) enum HybridRun<'a> {
     /// One value, again and again.
-    Same { value: u32, count: usize },
+    Rle { value: u32, count: usize },
     /// Values of the stream's width, the lowest bits first.
-    Packed { bytes: &'a [u8], count: usize },
+    BitPacked { bytes: &'a [u8], count: usize },
 }
 
 /// The runs of a stream until `left` values have come.
 #[derive(Debug)]
-pub(super) struct Runs<'a> {
+pub(super) struct HybridRuns<'a> {
     bytes: &'a [u8],
     width: u32,
-    left: usize,
+    remaining: usize,
 }
 
-impl<'a> Runs<'a> {
-    pub(super) fn new(bytes: &'a [u8], width: u32, count: usize) -> Result<Self, Unsuited> {
-        let fits = width <= MAX_WIDTH;
+impl<'a> HybridRuns<'a> {
+    pub(super) fn new(bytes: &'a [u8], width: u32, count: usize) -> Result<Self, Unsupported> {
+        let fits = width <= MAX_BIT_WIDTH;
         fits.then_some(Self {
             bytes,
             width,
-            left: count,
+            remaining: count,
         })
-        .ok_or(Unsuited)
+        .ok_or(Unsupported)
     }
 
-    fn header(&mut self) -> Result<usize, Unsuited> {
+    fn read_header(&mut self) -> Result<usize, Unsupported> {
         let mut value = 0_u64;
         for shift in (0..35).step_by(7) {
-            let (&byte, rest) = self.bytes.split_first().ok_or(Unsuited)?;
+            let (&byte, rest) = self.bytes.split_first().ok_or(Unsupported)?;
             self.bytes = rest;
             value |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
-                return usize::try_from(value).map_err(|_too_large| Unsuited);
+                return usize::try_from(value).map_err(|_too_large| Unsupported);
             }
         }
-        Err(Unsuited)
+        Err(Unsupported)
     }
 
-    fn run(&mut self) -> Result<Run<'a>, Unsuited> {
+    fn read_run(&mut self) -> Result<HybridRun<'a>, Unsupported> {
         let width = self.width as usize;
-        let header = self.header()?;
+        let header = self.read_header()?;
         if header & 1 == 1 {
             let groups = header >> 1;
-            let count = (groups * 8).min(self.left);
+            let count = (groups * 8).min(self.remaining);
             // The last group may be cut off after the values it is needed for.
             let size = (groups * width).min(self.bytes.len());
             if size < (count * width).div_ceil(8) {
-                return Err(Unsuited);
+                return Err(Unsupported);
             }
             let (bytes, rest) = self.bytes.split_at(size);
             self.bytes = rest;
-            self.left -= count;
-            return Ok(Run::Packed { bytes, count });
+            self.remaining -= count;
+            return Ok(HybridRun::BitPacked { bytes, count });
         }
-        let count = (header >> 1).min(self.left);
+        let count = (header >> 1).min(self.remaining);
         let (bytes, rest) = self
             .bytes
             .split_at_checked(width.div_ceil(8))
-            .ok_or(Unsuited)?;
+            .ok_or(Unsupported)?;
         self.bytes = rest;
-        self.left -= count;
+        self.remaining -= count;
         let mut value = [0; 4];
         value[..bytes.len()].copy_from_slice(bytes);
         let value = u32::from_le_bytes(value);
-        Ok(Run::Same { value, count })
+        Ok(HybridRun::Rle { value, count })
     }
 }
 
-impl<'a> Iterator for Runs<'a> {
-    type Item = Result<Run<'a>, Unsuited>;
+impl<'a> Iterator for HybridRuns<'a> {
+    type Item = Result<HybridRun<'a>, Unsupported>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        (self.left > 0).then(|| self.run())
+        (self.remaining > 0).then(|| self.read_run())
     }
 }
 
@@ -94,11 +94,11 @@ pub(super) fn read_all(
     width: u32,
     count: usize,
     out: &mut Vec<u32>,
-) -> Result<(), Unsuited> {
-    for run in Runs::new(bytes, width, count)? {
+) -> Result<(), Unsupported> {
+    for run in HybridRuns::new(bytes, width, count)? {
         match run? {
-            Run::Same { value, count } => out.resize(out.len() + count, value),
-            Run::Packed { bytes, count } => unpack(bytes, width, count, out),
+            HybridRun::Rle { value, count } => out.resize(out.len() + count, value),
+            HybridRun::BitPacked { bytes, count } => unpack(bytes, width, count, out),
         }
     }
     Ok(())
@@ -122,8 +122,8 @@ fn unpack(bytes: &[u8], width: u32, count: usize, out: &mut Vec<u32>) {
 /// With the width known, the loop over a block is a straight line of loads and shifts.
 fn unpack_width<const WIDTH: usize>(mut bytes: &[u8], mut count: usize, out: &mut Vec<u32>) {
     // Every load takes eight bytes, also the last one's.
-    let mut padded = [0_u8; 4 * BLOCK + 8];
-    let mut block = [0_u32; BLOCK];
+    let mut padded = [0_u8; 4 * BLOCK_VALUES + 8];
+    let mut block = [0_u32; BLOCK_VALUES];
     let mask = u64::MAX >> (64 - WIDTH);
     while count > 0 {
         if bytes.len() >= 4 * WIDTH {
@@ -146,9 +146,9 @@ fn unpack_width<const WIDTH: usize>(mut bytes: &[u8], mut count: usize, out: &mu
                 *slot = value as u32;
             }
         }
-        let here = count.min(BLOCK);
-        out.extend_from_slice(&block[..here]);
-        count -= here;
+        let block_count = count.min(BLOCK_VALUES);
+        out.extend_from_slice(&block[..block_count]);
+        count -= block_count;
     }
 }
 
@@ -176,34 +176,34 @@ mod tests {
             let mut stream = vec![u8::try_from(values.len() / 8).unwrap() << 1 | 1];
             stream.extend(pack(&values, width));
             for count in [1, 8, 31, 32, 33, 100, 104] {
-                let mut found = Vec::new();
-                read_all(&stream, width, count, &mut found).unwrap();
-                assert_eq!(found, values[..count], "width {width}, {count} values");
+                let mut decoded = Vec::new();
+                read_all(&stream, width, count, &mut decoded).unwrap();
+                assert_eq!(decoded, values[..count], "width {width}, {count} values");
             }
             // Cut off behind the values that are needed.
             let needed = 1 + (100 * width as usize).div_ceil(8);
-            let mut found = Vec::new();
-            read_all(&stream[..needed], width, 100, &mut found).unwrap();
-            assert_eq!(found, values[..100]);
+            let mut decoded = Vec::new();
+            read_all(&stream[..needed], width, 100, &mut decoded).unwrap();
+            assert_eq!(decoded, values[..100]);
             if width > 0 {
-                let cut = read_all(&stream[..needed - 1], width, 100, &mut found);
-                assert_eq!(cut, Err(Unsuited), "width {width}");
+                let cut = read_all(&stream[..needed - 1], width, 100, &mut decoded);
+                assert_eq!(cut, Err(Unsupported), "width {width}");
             }
         }
     }
 
     #[test]
     fn repeats_and_refuses() {
-        let mut found = Vec::new();
+        let mut decoded = Vec::new();
         // 200 times 300 in two bytes, then eight packed values.
         let stream = [
             0x90, 0x03, 0x2c, 0x01, 0x03, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0, 8, 0,
         ];
-        read_all(&stream, 16, 203, &mut found).unwrap();
-        assert_eq!(found[..200], [300; 200]);
-        assert_eq!(found[200..], [1, 2, 3]);
-        assert_eq!(read_all(&stream, 16, 209, &mut found), Err(Unsuited));
-        assert_eq!(read_all(&[0xff; 6], 1, 1, &mut found), Err(Unsuited));
-        assert_eq!(read_all(&[2, 1], 33, 1, &mut found), Err(Unsuited));
+        read_all(&stream, 16, 203, &mut decoded).unwrap();
+        assert_eq!(decoded[..200], [300; 200]);
+        assert_eq!(decoded[200..], [1, 2, 3]);
+        assert_eq!(read_all(&stream, 16, 209, &mut decoded), Err(Unsupported));
+        assert_eq!(read_all(&[0xff; 6], 1, 1, &mut decoded), Err(Unsupported));
+        assert_eq!(read_all(&[2, 1], 33, 1, &mut decoded), Err(Unsupported));
     }
 }

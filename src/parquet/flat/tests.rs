@@ -56,14 +56,14 @@ fn types() -> Vec<(D, bool)> {
     ];
     let texts = [D::Utf8, D::LargeUtf8, D::Binary, D::LargeBinary];
     let others = [D::Boolean, D::Decimal128(30, 2), D::Utf8View, dictionary];
-    let ours = numbers
+    let supported_types = numbers
         .into_iter()
         .chain(floats)
         .chain(times)
         .chain(decimals)
         .chain(texts);
-    let ours = ours.map(|t| (t, true));
-    ours.chain(others.map(|t| (t, false))).collect()
+    let supported = supported_types.map(|t| (t, true));
+    supported.chain(others.map(|t| (t, false))).collect()
 }
 
 /// A column of so many distinct values at most.
@@ -146,7 +146,7 @@ fn properties(random: &mut StdRng) -> WriterProperties {
     builder.build()
 }
 
-fn written(array: &ArrayRef, nullable: bool, properties: WriterProperties) -> Bytes {
+fn write_file(array: &ArrayRef, nullable: bool, properties: WriterProperties) -> Bytes {
     let field = Field::new("x", array.data_type().clone(), nullable);
     let schema = Arc::new(Schema::new(vec![field]));
     let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::clone(array)]).unwrap();
@@ -158,7 +158,7 @@ fn written(array: &ArrayRef, nullable: bool, properties: WriterProperties) -> By
 }
 
 /// The column by the general decoder and by this one; with shares of its rows, those between.
-fn both(file: &Bytes, between: Option<[f64; 2]>) -> (Option<ArrayRef>, Option<ArrayRef>) {
+fn decode_both(file: &Bytes, between: Option<[f64; 2]>) -> (Option<ArrayRef>, Option<ArrayRef>) {
     let Ok(builder) = ParquetRecordBatchReaderBuilder::try_new(file.clone()) else {
         return (None, None);
     };
@@ -172,12 +172,12 @@ fn both(file: &Bytes, between: Option<[f64; 2]>) -> (Option<ArrayRef>, Option<Ar
         clippy::cast_sign_loss,
         reason = "small numbers"
     )]
-    let wanted = between.map_or(0..rows, |[low, high]| {
-        let place = |share: f64| (share * rows as f64) as usize;
-        place(low.min(high))..place(low.max(high))
+    let row_range = between.map_or(0..rows, |[low, high]| {
+        let row_at = |share: f64| (share * rows as f64) as usize;
+        row_at(low.min(high))..row_at(low.max(high))
     });
     // Outside of what catches the general decoder's panics.
-    let found = super::decode(file.clone(), group.column(0), rows, &wanted, &data_type);
+    let decoded = super::decode(file.clone(), group.column(0), rows, &row_range, &data_type);
     let mask = ProjectionMask::all();
     let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let batches = builder.with_projection(mask).build().ok()?;
@@ -187,36 +187,36 @@ fn both(file: &Bytes, between: Option<[f64; 2]>) -> (Option<ArrayRef>, Option<Ar
         let arrays = arrays.ok()?;
         let parts: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
         let whole = concat(&parts).ok()?;
-        (whole.len() == rows).then(|| whole.slice(wanted.start, wanted.len()))
+        (whole.len() == rows).then(|| whole.slice(row_range.start, row_range.len()))
     }));
-    (read.ok().flatten(), found)
+    (read.ok().flatten(), decoded)
 }
 
 #[test]
 fn gives_what_the_general_decoder_gives() {
     for seed in 0..40 {
         let mut random = StdRng::seed_from_u64(seed);
-        for (data_type, ours) in types() {
+        for (data_type, is_supported) in types() {
             let distinct = [1, 2, 30, 3000][random.random_range(0..4)];
             let mut array = column(&mut random, &data_type, distinct);
             let nullable = random.random_ratio(3, 4);
             if nullable {
                 array = with_nulls(&array, &mut random);
             }
-            let file = written(&array, nullable, properties(&mut random));
-            let (expected, found) = both(&file, None);
+            let file = write_file(&array, nullable, properties(&mut random));
+            let (expected, decoded) = decode_both(&file, None);
             assert_eq!(
                 expected.as_ref(),
                 Some(&array),
                 "seed {seed}, {data_type}: the oracle"
             );
-            if ours {
-                assert_eq!(found, expected, "seed {seed}, {data_type}");
+            if is_supported {
+                assert_eq!(decoded, expected, "seed {seed}, {data_type}");
                 let between = [random.random(), random.random()];
-                let (expected, found) = both(&file, Some(between));
-                assert_eq!(found, expected, "seed {seed}, {data_type}, {between:?}");
+                let (expected, decoded) = decode_both(&file, Some(between));
+                assert_eq!(decoded, expected, "seed {seed}, {data_type}, {between:?}");
             } else {
-                assert!(found.is_none(), "{data_type} is not decoded here");
+                assert!(decoded.is_none(), "{data_type} is not decoded here");
             }
         }
     }
@@ -228,26 +228,29 @@ fn damaged_pages_are_left_to_the_general_decoder() {
     let mut refused = 0;
     for seed in 0..30 {
         let mut random = StdRng::seed_from_u64(seed);
-        for (data_type, _) in types().into_iter().filter(|(_, ours)| *ours) {
+        for (data_type, _) in types()
+            .into_iter()
+            .filter(|(_, is_supported)| *is_supported)
+        {
             let array = column(&mut random, &data_type, 30).slice(0, 500);
             let array = with_nulls(&array, &mut random);
-            let file = written(&array, true, properties(&mut random));
+            let file = write_file(&array, true, properties(&mut random));
             let reader = SerializedFileReader::new(file.clone()).unwrap();
             let (start, length) = reader.metadata().row_group(0).column(0).byte_range();
             let pages = usize::try_from(start + length).unwrap();
             for _ in 0..20 {
-                let mut damaged = file.to_vec();
+                let mut bytes = file.to_vec();
                 let at = random.random_range(4..pages);
-                damaged[at] ^= 1 << random.random_range(0..8);
-                let damaged = damaged.into();
+                bytes[at] ^= 1 << random.random_range(0..8);
+                let damaged = bytes.into();
                 // What is not wanted may be damaged unseen, but for the checksums; and the headers of
                 // pages that are passed over panic, which whoever decodes catches.
                 let between = [random.random(), random.random()];
-                let _ = std::panic::catch_unwind(|| both(&damaged, Some(between)));
-                let (expected, found) = both(&damaged, None);
-                refused += usize::from(found.is_none());
-                if expected.is_some() && found.is_some() {
-                    assert_eq!(found, expected, "seed {seed}, {data_type}, byte {at}");
+                let _ = std::panic::catch_unwind(|| decode_both(&damaged, Some(between)));
+                let (expected, decoded) = decode_both(&damaged, None);
+                refused += usize::from(decoded.is_none());
+                if expected.is_some() && decoded.is_some() {
+                    assert_eq!(decoded, expected, "seed {seed}, {data_type}, byte {at}");
                 }
             }
         }

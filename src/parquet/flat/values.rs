@@ -9,23 +9,23 @@ use arrow_buffer::{ArrowNativeType, Buffer, NullBuffer, OffsetBuffer, ScalarBuff
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
 
-use super::Unsuited;
+use super::Unsupported;
 
 /// Short values are copied in one piece of so many bytes, whatever they need of it.
-const SLACK: usize = 32;
+const SLACK_BYTES: usize = 32;
 
 /// Takes a column's values as its pages come.
-pub(super) trait Sink {
+pub(super) trait ColumnBuilder {
     /// The dictionary: `count` plain values.
-    fn dictionary(&mut self, bytes: &[u8], count: usize) -> Result<(), Unsuited>;
+    fn set_dictionary(&mut self, bytes: &[u8], count: usize) -> Result<(), Unsupported>;
     /// Appends `count` plain values.
-    fn plain(&mut self, bytes: &[u8], count: usize) -> Result<(), Unsuited>;
+    fn append_plain(&mut self, bytes: &[u8], count: usize) -> Result<(), Unsupported>;
     /// Appends the dictionary's values at these places.
-    fn indexed(&mut self, indices: &[u32]) -> Result<(), Unsuited>;
+    fn append_indexed(&mut self, indices: &[u32]) -> Result<(), Unsupported>;
     /// Spreads the last `present` values over `rows` rows, to those for which `is_valid`.
-    fn spread(&mut self, rows: usize, present: usize, is_valid: &dyn Fn(usize) -> bool);
+    fn pad_nulls(&mut self, rows: usize, present: usize, is_valid: &dyn Fn(usize) -> bool);
     /// The column.
-    fn finish(&mut self, nulls: Option<NullBuffer>) -> Result<ArrayRef, Unsuited>;
+    fn finish(&mut self, nulls: Option<NullBuffer>) -> Result<ArrayRef, Unsupported>;
 }
 
 /// A value as Parquet writes it in `N` bytes, as Arrow has it.
@@ -72,18 +72,18 @@ impl Physical<4> for u16 {
 
 /// Values of a fixed width; `V` has the bits of `data_type`'s values.
 #[derive(Debug)]
-pub(super) struct Fixed<const N: usize, V> {
+pub(super) struct FixedWidthBuilder<const N: usize, V> {
     data_type: DataType,
     dictionary: Vec<V>,
     values: Vec<V>,
 }
 
-impl<const N: usize, V: Physical<N>> Fixed<N, V> {
-    pub(super) fn new(data_type: &DataType, rows: usize) -> Result<Self, Unsuited> {
+impl<const N: usize, V: Physical<N>> FixedWidthBuilder<N, V> {
+    pub(super) fn new(data_type: &DataType, rows: usize) -> Result<Self, Unsupported> {
         let mut values = Vec::new();
         values
             .try_reserve_exact(rows)
-            .map_err(|_no_room| Unsuited)?;
+            .map_err(|_no_room| Unsupported)?;
         Ok(Self {
             data_type: data_type.clone(),
             dictionary: Vec::new(),
@@ -95,23 +95,23 @@ impl<const N: usize, V: Physical<N>> Fixed<N, V> {
 fn plain_values<const N: usize, V: Physical<N>>(
     bytes: &[u8],
     count: usize,
-) -> Result<impl Iterator<Item = V>, Unsuited> {
-    let chunks = bytes.as_chunks::<N>().0.get(..count).ok_or(Unsuited)?;
+) -> Result<impl Iterator<Item = V>, Unsupported> {
+    let chunks = bytes.as_chunks::<N>().0.get(..count).ok_or(Unsupported)?;
     Ok(chunks.iter().map(|bytes| V::read(*bytes)))
 }
 
-impl<const N: usize, V: Physical<N>> Sink for Fixed<N, V> {
-    fn dictionary(&mut self, bytes: &[u8], count: usize) -> Result<(), Unsuited> {
+impl<const N: usize, V: Physical<N>> ColumnBuilder for FixedWidthBuilder<N, V> {
+    fn set_dictionary(&mut self, bytes: &[u8], count: usize) -> Result<(), Unsupported> {
         self.dictionary = plain_values::<N, V>(bytes, count)?.collect();
         Ok(())
     }
 
-    fn plain(&mut self, bytes: &[u8], count: usize) -> Result<(), Unsuited> {
+    fn append_plain(&mut self, bytes: &[u8], count: usize) -> Result<(), Unsupported> {
         self.values.extend(plain_values::<N, V>(bytes, count)?);
         Ok(())
     }
 
-    fn indexed(&mut self, indices: &[u32]) -> Result<(), Unsuited> {
+    fn append_indexed(&mut self, indices: &[u32]) -> Result<(), Unsupported> {
         let dictionary = self.dictionary.as_slice();
         check_indices(indices, dictionary.len())?;
         let values = indices.iter().map(|i| dictionary[*i as usize]);
@@ -119,7 +119,7 @@ impl<const N: usize, V: Physical<N>> Sink for Fixed<N, V> {
         Ok(())
     }
 
-    fn spread(&mut self, rows: usize, present: usize, is_valid: &dyn Fn(usize) -> bool) {
+    fn pad_nulls(&mut self, rows: usize, present: usize, is_valid: &dyn Fn(usize) -> bool) {
         let begin = self.values.len() - present;
         self.values.resize(begin + rows, V::default());
         let mut from = present;
@@ -133,106 +133,108 @@ impl<const N: usize, V: Physical<N>> Sink for Fixed<N, V> {
         }
     }
 
-    fn finish(&mut self, nulls: Option<NullBuffer>) -> Result<ArrayRef, Unsuited> {
+    fn finish(&mut self, nulls: Option<NullBuffer>) -> Result<ArrayRef, Unsupported> {
         let values = std::mem::take(&mut self.values);
-        let data = ArrayData::builder(self.data_type.clone())
+        let builder = ArrayData::builder(self.data_type.clone())
             .len(values.len())
             .add_buffer(Buffer::from_vec(values))
             .nulls(nulls);
-        let data = data.build().map_err(|_does_not_fit| Unsuited)?;
+        let data = builder.build().map_err(|_does_not_fit| Unsupported)?;
         Ok(make_array(data))
     }
 }
 
-fn check_indices(indices: &[u32], length: usize) -> Result<(), Unsuited> {
+fn check_indices(indices: &[u32], length: usize) -> Result<(), Unsupported> {
     match indices.iter().max() {
-        Some(&highest) if highest as usize >= length => Err(Unsuited),
+        Some(&highest) if highest as usize >= length => Err(Unsupported),
         _ => Ok(()),
     }
 }
 
 /// Strings or binaries.
 #[derive(Debug)]
-pub(super) struct Bytes<O> {
-    utf8: bool,
+pub(super) struct ByteArrayBuilder<O> {
+    is_utf8: bool,
     /// Where the dictionary's values begin and how long they are.
-    words: Vec<(u32, u32)>,
+    dictionary: Vec<(u32, u32)>,
     /// The dictionary page, and `SLACK` bytes behind it.
-    page: Vec<u8>,
+    dictionary_page: Vec<u8>,
     offsets: Vec<O>,
     values: Vec<u8>,
 }
 
-impl<O: OffsetSizeTrait> Bytes<O> {
+impl<O: OffsetSizeTrait> ByteArrayBuilder<O> {
     /// For `rows` values that may have `bytes` bytes together.
-    pub(super) fn new(utf8: bool, rows: usize, bytes: usize) -> Result<Self, Unsuited> {
+    pub(super) fn new(is_utf8: bool, rows: usize, bytes: usize) -> Result<Self, Unsupported> {
         let (mut offsets, mut values) = (Vec::new(), Vec::new());
-        let rows = offsets.try_reserve_exact(rows + 1);
-        let bytes = values.try_reserve_exact(bytes + SLACK);
-        rows.and(bytes).map_err(|_no_room| Unsuited)?;
+        let reserved_offsets = offsets.try_reserve_exact(rows + 1);
+        let reserved_values = values.try_reserve_exact(bytes + SLACK_BYTES);
+        reserved_offsets
+            .and(reserved_values)
+            .map_err(|_no_room| Unsupported)?;
         offsets.push(O::default());
         Ok(Self {
-            utf8,
-            words: Vec::new(),
-            page: Vec::new(),
+            is_utf8,
+            dictionary: Vec::new(),
+            dictionary_page: Vec::new(),
             offsets,
             values,
         })
     }
 
     /// Room for `more` bytes, as far as offsets reach, and `SLACK` behind them; gives where they begin.
-    fn make_room(&mut self, more: usize) -> Result<usize, Unsuited> {
+    fn make_room(&mut self, additional: usize) -> Result<usize, Unsupported> {
         let begin = self.values.len();
-        O::from_usize(begin + more).ok_or(Unsuited)?;
-        self.values.resize(begin + more + SLACK, 0);
+        O::from_usize(begin + additional).ok_or(Unsupported)?;
+        self.values.resize(begin + additional + SLACK_BYTES, 0);
         Ok(begin)
     }
 }
 
 /// The next value of plain bytes: its length and what follows it.
-fn split_value(bytes: &[u8]) -> Result<(usize, &[u8]), Unsuited> {
-    let (length, rest) = bytes.split_first_chunk().ok_or(Unsuited)?;
-    let length = u32::from_le_bytes(*length) as usize;
+fn split_value(bytes: &[u8]) -> Result<(usize, &[u8]), Unsupported> {
+    let (length_bytes, rest) = bytes.split_first_chunk().ok_or(Unsupported)?;
+    let length = u32::from_le_bytes(*length_bytes) as usize;
     if length > rest.len() {
-        return Err(Unsuited);
+        return Err(Unsupported);
     }
     Ok((length, rest))
 }
 
 /// Copies the first `length` bytes of `from` to `at`; more, where that is quicker.
 fn copy(from: &[u8], length: usize, to: &mut [u8], at: usize) {
-    match from.first_chunk::<SLACK>() {
-        Some(chunk) if length <= SLACK => to[at..at + SLACK].copy_from_slice(chunk),
+    match from.first_chunk::<SLACK_BYTES>() {
+        Some(chunk) if length <= SLACK_BYTES => to[at..at + SLACK_BYTES].copy_from_slice(chunk),
         _ => to[at..at + length].copy_from_slice(&from[..length]),
     }
 }
 
-impl<O: OffsetSizeTrait> Sink for Bytes<O> {
-    fn dictionary(&mut self, bytes: &[u8], count: usize) -> Result<(), Unsuited> {
+impl<O: OffsetSizeTrait> ColumnBuilder for ByteArrayBuilder<O> {
+    fn set_dictionary(&mut self, bytes: &[u8], count: usize) -> Result<(), Unsupported> {
         let mut rest = bytes;
-        self.words.clear();
+        self.dictionary.clear();
         for _ in 0..count {
             let (length, value) = split_value(rest)?;
-            let place = |n: usize| u32::try_from(n).map_err(|_too_large| Unsuited);
-            let start = place(bytes.len() - value.len())?;
-            self.words.push((start, place(length)?));
+            let to_u32 = |n: usize| u32::try_from(n).map_err(|_too_large| Unsupported);
+            let start = to_u32(bytes.len() - value.len())?;
+            self.dictionary.push((start, to_u32(length)?));
             rest = &value[length..];
         }
-        self.page.clear();
-        self.page.extend_from_slice(bytes);
-        self.page.extend([0; SLACK]);
+        self.dictionary_page.clear();
+        self.dictionary_page.extend_from_slice(bytes);
+        self.dictionary_page.extend([0; SLACK_BYTES]);
         Ok(())
     }
 
-    fn plain(&mut self, bytes: &[u8], count: usize) -> Result<(), Unsuited> {
-        let most = bytes.len().checked_sub(4 * count).ok_or(Unsuited)?;
-        let mut at = self.make_room(most)?;
-        let end = at + most;
+    fn append_plain(&mut self, bytes: &[u8], count: usize) -> Result<(), Unsupported> {
+        let max_bytes = bytes.len().checked_sub(4 * count).ok_or(Unsupported)?;
+        let mut at = self.make_room(max_bytes)?;
+        let end = at + max_bytes;
         let mut rest = bytes;
         for _ in 0..count {
             let (length, value) = split_value(rest)?;
             if length > end - at {
-                return Err(Unsuited);
+                return Err(Unsupported);
             }
             copy(value, length, &mut self.values, at);
             at += length;
@@ -243,14 +245,22 @@ impl<O: OffsetSizeTrait> Sink for Bytes<O> {
         Ok(())
     }
 
-    fn indexed(&mut self, indices: &[u32]) -> Result<(), Unsuited> {
-        check_indices(indices, self.words.len())?;
-        let lengths = indices.iter().map(|i| self.words[*i as usize].1 as usize);
+    fn append_indexed(&mut self, indices: &[u32]) -> Result<(), Unsupported> {
+        check_indices(indices, self.dictionary.len())?;
+        let lengths = indices
+            .iter()
+            .map(|i| self.dictionary[*i as usize].1 as usize);
         let mut at = self.make_room(lengths.sum())?;
-        let (words, page, values) = (&self.words, &self.page, &mut self.values);
+        let (dictionary, dictionary_page, values) =
+            (&self.dictionary, &self.dictionary_page, &mut self.values);
         let offsets = indices.iter().map(|i| {
-            let (start, length) = words[*i as usize];
-            copy(&page[start as usize..], length as usize, values, at);
+            let (start, length) = dictionary[*i as usize];
+            copy(
+                &dictionary_page[start as usize..],
+                length as usize,
+                values,
+                at,
+            );
             at += length as usize;
             O::usize_as(at)
         });
@@ -259,7 +269,7 @@ impl<O: OffsetSizeTrait> Sink for Bytes<O> {
         Ok(())
     }
 
-    fn spread(&mut self, rows: usize, present: usize, is_valid: &dyn Fn(usize) -> bool) {
+    fn pad_nulls(&mut self, rows: usize, present: usize, is_valid: &dyn Fn(usize) -> bool) {
         let begin = self.offsets.len() - present;
         let mut end = self.offsets[self.offsets.len() - 1];
         self.offsets.resize(begin + rows, end);
@@ -274,15 +284,15 @@ impl<O: OffsetSizeTrait> Sink for Bytes<O> {
         }
     }
 
-    fn finish(&mut self, nulls: Option<NullBuffer>) -> Result<ArrayRef, Unsuited> {
+    fn finish(&mut self, nulls: Option<NullBuffer>) -> Result<ArrayRef, Unsupported> {
         let offsets = OffsetBuffer::new(ScalarBuffer::from(std::mem::take(&mut self.offsets)));
         let values = Buffer::from_vec(std::mem::take(&mut self.values));
-        let array: Arc<dyn Array> = if self.utf8 {
+        let array: Arc<dyn Array> = if self.is_utf8 {
             let array = GenericStringArray::try_new(offsets, values, nulls);
-            Arc::new(array.map_err(|_not_utf8| Unsuited)?)
+            Arc::new(array.map_err(|_not_utf8| Unsupported)?)
         } else {
             let array = GenericBinaryArray::try_new(offsets, values, nulls);
-            Arc::new(array.map_err(|_does_not_fit| Unsuited)?)
+            Arc::new(array.map_err(|_does_not_fit| Unsupported)?)
         };
         Ok(array)
     }
