@@ -3,9 +3,9 @@
 use pds::table::actions::Alter;
 use pyo3::prelude::*;
 
-use crate::commits::Outcome;
+use crate::commits::OutcomeFields;
 use crate::handle::TableHandle;
-use crate::input::schema_of;
+use crate::input::extract_schema;
 
 /// Adds a column, the only one of `schema`.
 #[pyfunction]
@@ -14,9 +14,9 @@ fn add_column(
     table: &TableHandle,
     schema: &Bound<'_, PyAny>,
     timeout: f64,
-) -> PyResult<(Outcome, TableHandle)> {
-    let field = schema_of(schema)?.field(0).clone();
-    table.committed(py, Alter::Add(field), timeout)
+) -> PyResult<(OutcomeFields, TableHandle)> {
+    let field = extract_schema(schema)?.field(0).clone();
+    table.commit_change(py, Alter::Add(field), timeout)
 }
 
 /// Gives a column the type of the only one of `schema`.
@@ -26,10 +26,10 @@ fn widen(
     table: &TableHandle,
     schema: &Bound<'_, PyAny>,
     timeout: f64,
-) -> PyResult<(Outcome, TableHandle)> {
-    let field = schema_of(schema)?.field(0).clone();
+) -> PyResult<(OutcomeFields, TableHandle)> {
+    let field = extract_schema(schema)?.field(0).clone();
     let (column, to) = (field.name().clone(), field.data_type().clone());
-    table.committed(py, Alter::Widen { column, to }, timeout)
+    table.commit_change(py, Alter::Widen { column, to }, timeout)
 }
 
 /// Gives a column another name, or with None drops it.
@@ -40,12 +40,12 @@ fn rename_column(
     column: String,
     to: Option<String>,
     timeout: f64,
-) -> PyResult<(Outcome, TableHandle)> {
+) -> PyResult<(OutcomeFields, TableHandle)> {
     let change = match to {
         Some(to) => Alter::Rename { column, to },
         None => Alter::Drop { column },
     };
-    table.committed(py, change, timeout)
+    table.commit_change(py, change, timeout)
 }
 
 /// Puts the columns in another order.
@@ -55,8 +55,8 @@ fn reorder(
     table: &TableHandle,
     columns: Vec<String>,
     timeout: f64,
-) -> PyResult<(Outcome, TableHandle)> {
-    table.committed(py, Alter::Reorder { columns }, timeout)
+) -> PyResult<(OutcomeFields, TableHandle)> {
+    table.commit_change(py, Alter::Reorder { columns }, timeout)
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

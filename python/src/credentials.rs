@@ -10,19 +10,19 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::PyCause;
-use crate::runtime::in_python;
+use crate::runtime::spawn_python;
 
 /// Calls a Python function that returns a mapping; `expires_at` in it is a datetime or None.
 #[derive(Debug)]
-pub(crate) struct Callable(pub(crate) Py<PyAny>);
+pub(crate) struct PyCredentialProvider(pub(crate) Py<PyAny>);
 
-type Fetched = (HashMap<String, String>, Option<DateTime<Utc>>);
+type CredentialValues = (HashMap<String, String>, Option<DateTime<Utc>>);
 
 #[async_trait]
-impl CredentialSource for Callable {
-    async fn fetch(&self) -> Result<Fetched> {
+impl CredentialSource for PyCredentialProvider {
+    async fn fetch(&self) -> Result<CredentialValues> {
         let call = Python::attach(|py| self.0.clone_ref(py));
-        in_python(move |py| fetch(call.bind(py)))
+        spawn_python(move |py| fetch(call.bind(py)))
             .await
             .map_err(|e| Error::other("the credential provider stopped").with_source(e))?
             .map_err(|e| {
@@ -35,18 +35,18 @@ impl CredentialSource for Callable {
     }
 }
 
-fn fetch(call: &Bound<'_, PyAny>) -> PyResult<Fetched> {
-    let answer = call.call0()?;
+fn fetch(call: &Bound<'_, PyAny>) -> PyResult<CredentialValues> {
+    let mapping = call.call0()?;
     let mut values = HashMap::new();
     let mut expiry = None;
-    for item in answer.call_method0("items")?.try_iter()? {
+    for item in mapping.call_method0("items")?.try_iter()? {
         let (name, value): (String, Bound<'_, PyAny>) = item?.extract()?;
         if value.is_none() {
             continue;
         }
         if name == "expires_at" {
             // A time without a zone is UTC, as everywhere in credentials.
-            let value = if value.getattr("tzinfo")?.is_none() {
+            let expires_at = if value.getattr("tzinfo")?.is_none() {
                 let utc = call.py().import("datetime")?.getattr("UTC")?;
                 let kwargs = PyDict::new(call.py());
                 kwargs.set_item("tzinfo", utc)?;
@@ -54,7 +54,7 @@ fn fetch(call: &Bound<'_, PyAny>) -> PyResult<Fetched> {
             } else {
                 value
             };
-            let seconds: f64 = value.call_method0("timestamp")?.extract()?;
+            let seconds: f64 = expires_at.call_method0("timestamp")?.extract()?;
             #[expect(clippy::cast_possible_truncation, reason = "milliseconds of a date")]
             let millis = (seconds * 1000.0) as i64;
             expiry = DateTime::from_timestamp_millis(millis);

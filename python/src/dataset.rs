@@ -16,14 +16,14 @@ use pyo3::prelude::*;
 use pyo3_arrow::{PySchema, PyTable};
 
 use crate::error::to_python;
-use crate::input::reader;
+use crate::input::extract_reader;
 use crate::parts::StagedPart;
-use crate::runtime::{checked, run};
+use crate::runtime::{into_py_result, run};
 use crate::store::StoreHandle;
 
 /// `pds.options.WriteOptions`.
 #[derive(Debug, FromPyObject)]
-pub(crate) struct Options {
+pub(crate) struct PyWriteOptions {
     compression: String,
     compression_level: Option<i32>,
     row_group_size: Option<i64>,
@@ -31,8 +31,8 @@ pub(crate) struct Options {
     memory_limit: Option<i64>,
 }
 
-impl Options {
-    pub(crate) fn check(&self) -> pds::Result<WriteOptions> {
+impl PyWriteOptions {
+    pub(crate) fn to_write_options(&self) -> pds::Result<WriteOptions> {
         WriteOptions::new(
             &self.compression,
             self.compression_level,
@@ -52,12 +52,12 @@ struct WriteFields {
     metadata: Option<BTreeMap<String, String>>,
     write_id: u128,
     created_at: String,
-    options: Options,
+    options: PyWriteOptions,
 }
 
 impl WriteFields {
-    fn check(self) -> pds::Result<DatasetWrite> {
-        let options = self.options.check()?;
+    fn into_write(self) -> pds::Result<DatasetWrite> {
+        let options = self.options.to_write_options()?;
         Ok(DatasetWrite {
             key: self.key,
             overwrite: self.overwrite,
@@ -78,7 +78,7 @@ struct NewWrite {
     overwrite: bool,
     run_id: Option<String>,
     metadata: Option<BTreeMap<String, String>>,
-    options: Options,
+    options: PyWriteOptions,
 }
 
 /// `pds.options.TaskOptions`.
@@ -92,7 +92,7 @@ struct TaskFields {
 }
 
 /// The fields of `DatasetManifest`, in its order.
-type Fields = (
+type ManifestFields = (
     String,
     Vec<String>,
     u64,
@@ -103,7 +103,7 @@ type Fields = (
     Option<BTreeMap<String, String>>,
 );
 
-fn fields(manifest: DatasetManifest) -> Fields {
+fn manifest_fields(manifest: DatasetManifest) -> ManifestFields {
     (
         manifest.dataset_key,
         manifest.parts,
@@ -118,14 +118,14 @@ fn fields(manifest: DatasetManifest) -> Fields {
 
 /// Checks options; raises `InvalidInput`.
 #[pyfunction]
-fn check_options(py: Python<'_>, options: Options) -> PyResult<()> {
-    checked(py, options.check()).map(drop)
+fn check_options(py: Python<'_>, options: PyWriteOptions) -> PyResult<()> {
+    into_py_result(py, options.to_write_options()).map(drop)
 }
 
 /// Checks a dataset's key; raises `InvalidPath`.
 #[pyfunction]
 fn check_key(py: Python<'_>, key: &str) -> PyResult<()> {
-    checked(py, dataset::check_key(key))
+    into_py_result(py, dataset::check_key(key))
 }
 
 /// Checks that Parquet can hold a schema; raises `InvalidInput` with the column's name.
@@ -138,18 +138,18 @@ fn check_schema(py: Python<'_>, schema: &Bound<'_, PyAny>) -> PyResult<()> {
         )
     };
     let schema = schema.extract::<PySchema>().map_err(unusable)?;
-    checked(py, pds::parquet::writer::check_schema(&schema.into_inner()))
+    into_py_result(py, pds::parquet::writer::check_schema(&schema.into_inner()))
 }
 
 /// Parses a manifest; raises `ManifestCorrupted`.
 #[pyfunction]
-fn parse_manifest(py: Python<'_>, text: &[u8]) -> PyResult<Fields> {
-    checked(py, DatasetManifest::from_json(text).map(fields))
+fn parse_manifest(py: Python<'_>, text: &[u8]) -> PyResult<ManifestFields> {
+    into_py_result(py, DatasetManifest::from_json(text).map(manifest_fields))
 }
 
 /// The JSON of a manifest's fields.
 #[pyfunction]
-fn manifest_to_json(manifest: Fields) -> String {
+fn manifest_to_json(manifest: ManifestFields) -> String {
     let (dataset_key, parts, row_count, schema_hash, compression, created_at_utc, run_id, metadata) =
         manifest;
     DatasetManifest {
@@ -172,11 +172,11 @@ fn begin_write(
     store: &StoreHandle,
     key: String,
     overwrite: bool,
-    options: Options,
+    options: PyWriteOptions,
 ) -> PyResult<(u128, String)> {
-    let options = checked(py, options.check())?;
-    checked(py, dataset::check_key(&key))?;
-    let store = checked(py, store.store())?;
+    let options = into_py_result(py, options.to_write_options())?;
+    into_py_result(py, dataset::check_key(&key))?;
+    let store = into_py_result(py, store.store())?;
     let write = run(py, move || async move {
         DatasetWrite::begin(&store, &key, overwrite, Layout::Numbered, options).await
     })?;
@@ -193,9 +193,9 @@ fn write_dataset(
     small: bool,
     data: &Bound<'_, PyAny>,
     schema_hash: String,
-) -> PyResult<Fields> {
-    let store = checked(py, store.store())?;
-    let options = checked(py, write.options.check())?;
+) -> PyResult<ManifestFields> {
+    let store = into_py_result(py, store.store())?;
+    let options = into_py_result(py, write.options.to_write_options())?;
     let layout = match options.rows_per_file {
         None => Layout::Single,
         Some(_) => Layout::Numbered,
@@ -204,9 +204,9 @@ fn write_dataset(
     let write = DatasetWrite {
         run_id: write.run_id,
         metadata: write.metadata,
-        ..checked(py, new)?
+        ..into_py_result(py, new)?
     };
-    let input = reader(data)?;
+    let input = extract_reader(data)?;
     let task = WriteTask {
         number: 0,
         threads: default_threads(),
@@ -217,7 +217,7 @@ fn write_dataset(
     run(py, move || async move {
         dataset::write(&store, &write, task, input, small, &schema_hash).await
     })
-    .map(fields)
+    .map(manifest_fields)
 }
 
 /// Encodes a stream into staged parts.
@@ -229,9 +229,9 @@ fn prepare(
     task: TaskFields,
     data: &Bound<'_, PyAny>,
 ) -> PyResult<Vec<StagedPart>> {
-    let store = checked(py, store.store())?;
-    let write = checked(py, write.check())?;
-    let input = reader(data)?;
+    let store = into_py_result(py, store.store())?;
+    let write = into_py_result(py, write.into_write())?;
+    let input = extract_reader(data)?;
     let task = WriteTask {
         number: task.number,
         threads: task.threads.unwrap_or_else(default_threads),
@@ -253,14 +253,14 @@ fn publish(
     write: WriteFields,
     parts: Vec<StagedPart>,
     schema_hash: String,
-) -> PyResult<Fields> {
-    let store = checked(py, store.store())?;
-    let write = checked(py, write.check())?;
+) -> PyResult<ManifestFields> {
+    let store = into_py_result(py, store.store())?;
+    let write = into_py_result(py, write.into_write())?;
     let parts = parts.into_iter().map(|p| p.0).collect();
     run(py, move || async move {
         dataset::publish(&store, &write, parts, &schema_hash).await
     })
-    .map(fields)
+    .map(manifest_fields)
 }
 
 /// Removes staged parts that no interrupted publish needs.
@@ -271,8 +271,8 @@ fn abort(
     write: WriteFields,
     parts: Vec<StagedPart>,
 ) -> PyResult<()> {
-    let store = checked(py, store.store())?;
-    let write = checked(py, write.check())?;
+    let store = into_py_result(py, store.store())?;
+    let write = into_py_result(py, write.into_write())?;
     let parts: Vec<_> = parts.into_iter().map(|p| p.0).collect();
     run(py, move || async move {
         dataset::abort(&store, &write, &parts).await;
@@ -283,8 +283,8 @@ fn abort(
 /// Removes what the tasks of a write left.
 #[pyfunction]
 fn abort_all(py: Python<'_>, store: &StoreHandle, write: WriteFields) -> PyResult<()> {
-    let store = checked(py, store.store())?;
-    let write = checked(py, write.check())?;
+    let store = into_py_result(py, store.store())?;
+    let write = into_py_result(py, write.into_write())?;
     run(py, move || async move {
         dataset::abort_all(&store, &write).await
     })
@@ -298,7 +298,7 @@ fn read_dataset<'py>(
     key: String,
     columns: Option<Vec<String>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let store = checked(py, store.store())?;
+    let store = into_py_result(py, store.store())?;
     let table = run(py, move || async move {
         dataset::read(&store, &key, columns.as_deref()).await
     })?;
@@ -312,18 +312,18 @@ fn read_dataset<'py>(
 
 /// Reads a manifest.
 #[pyfunction]
-fn read_manifest(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<Fields> {
-    let store = checked(py, store.store())?;
+fn read_manifest(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<ManifestFields> {
+    let store = into_py_result(py, store.store())?;
     run(py, move || async move {
         dataset::read_manifest(&store, &key).await
     })
-    .map(fields)
+    .map(manifest_fields)
 }
 
 /// Whether the marker is there.
 #[pyfunction]
 fn dataset_exists(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<bool> {
-    let store = checked(py, store.store())?;
+    let store = into_py_result(py, store.store())?;
     run(
         py,
         move || async move { dataset::exists(&store, &key).await },
@@ -333,7 +333,7 @@ fn dataset_exists(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<
 /// Removes a dataset's folder.
 #[pyfunction]
 fn delete_dataset(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<()> {
-    let store = checked(py, store.store())?;
+    let store = into_py_result(py, store.store())?;
     run(
         py,
         move || async move { dataset::delete(&store, &key).await },
@@ -343,7 +343,7 @@ fn delete_dataset(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<
 /// The keys of complete datasets below a folder.
 #[pyfunction]
 fn list_datasets(py: Python<'_>, store: &StoreHandle, prefix: String) -> PyResult<Vec<String>> {
-    let store = checked(py, store.store())?;
+    let store = into_py_result(py, store.store())?;
     run(
         py,
         move || async move { dataset::list(&store, &prefix).await },
@@ -357,16 +357,16 @@ fn verify_dataset(
     store: &StoreHandle,
     key: String,
 ) -> PyResult<(u64, u64, usize, usize)> {
-    let store = checked(py, store.store())?;
-    let found = run(
+    let store = into_py_result(py, store.store())?;
+    let report = run(
         py,
         move || async move { dataset::verify(&store, &key).await },
     )?;
     Ok((
-        found.rows,
-        found.bytes,
-        found.parts,
-        found.checksummed_parts,
+        report.rows,
+        report.bytes,
+        report.parts,
+        report.checksummed_parts,
     ))
 }
 
@@ -378,12 +378,12 @@ fn clean_dataset(
     key: String,
     older_than_seconds: f64,
 ) -> PyResult<usize> {
-    let store = checked(py, store.store())?;
+    let store = into_py_result(py, store.store())?;
     let age = Duration::try_from_secs_f64(older_than_seconds).unwrap_or(Duration::MAX);
-    let cleaned = run(py, move || async move {
+    let removed = run(py, move || async move {
         dataset::clean(&store, &key, age).await
     })?;
-    Ok(cleaned.files + cleaned.uploads)
+    Ok(removed.files + removed.uploads)
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -21,22 +21,22 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::error::PyCause;
-use crate::foreign_upload::Upload;
-use crate::runtime::in_python;
+use crate::foreign_upload::ForeignUpload;
+use crate::runtime::spawn_python;
 
-pub(crate) const STORE: &str = "remote-store";
+pub(crate) const STORE_NAME: &str = "remote-store";
 
 /// The store and what it can do.
 #[derive(Debug)]
 pub(crate) struct ForeignStore {
     store: Py<PyAny>,
-    moves: bool,
-    describes: bool,
+    supports_move: bool,
+    supports_metadata: bool,
 }
 
 impl std::fmt::Display for ForeignStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(STORE)
+        f.write_str(STORE_NAME)
     }
 }
 
@@ -50,7 +50,7 @@ impl ForeignStore {
                 .call_method1("supports", (capability.getattr(name)?,))?
                 .extract()
         };
-        let abilities = Capabilities {
+        let capabilities = Capabilities {
             delete: supports("DELETE")?,
             list: supports("LIST")?,
             // Its writes look and then write: there is one writer at a time, or the last one wins.
@@ -60,15 +60,15 @@ impl ForeignStore {
         };
         let identity = store.as_ptr().addr();
         let objects = Self {
-            moves: supports("MOVE")?,
-            describes: supports("METADATA")?,
+            supports_move: supports("MOVE")?,
+            supports_metadata: supports("METADATA")?,
             store,
         };
         let metrics = Arc::new(Metrics::default());
         Ok(Store::from_object_store(
-            STORE,
+            STORE_NAME,
             Arc::new(objects),
-            abilities,
+            capabilities,
             metrics,
             Arc::new(SystemClock),
         )
@@ -83,15 +83,18 @@ impl ForeignStore {
     ) -> Result<T> {
         let store = Python::attach(|py| self.store.clone_ref(py));
         let path = path.to_string();
-        in_python(move |py| work(store.bind(py)).map_err(|e| meaning(py, e, path))).await?
+        spawn_python(move |py| {
+            work(store.bind(py)).map_err(|e| map_remote_store_error(py, e, path))
+        })
+        .await?
     }
 
     async fn head(&self, location: &Path) -> Result<ObjectMeta> {
-        let (key, describes) = (location.clone(), self.describes);
+        let (key, supports_metadata) = (location.clone(), self.supports_metadata);
         self.call(location, move |store| {
-            if describes {
+            if supports_metadata {
                 let info = store.call_method1("get_file_info", (key.as_ref(),))?;
-                return meta(&key, &info);
+                return to_object_meta(&key, &info);
             }
             let bytes = store.call_method1("read_bytes", (key.as_ref(),))?;
             Ok(ObjectMeta {
@@ -109,15 +112,15 @@ impl ForeignStore {
         let key = location.clone();
         self.call(location, move |store| {
             let Some(range) = range else {
-                return bytes_of(&store.call_method1("read_bytes", (key.as_ref(),))?);
+                return extract_bytes(&store.call_method1("read_bytes", (key.as_ref(),))?);
             };
             let stream = store.call_method1("read_seekable", (key.as_ref(),))?;
-            let read = stream
+            let result = stream
                 .call_method1("seek", (range.start,))
                 .and_then(|_| stream.call_method1("read", (range.end - range.start,)))
-                .and_then(|found| bytes_of(&found));
+                .and_then(|data| extract_bytes(&data));
             stream.call_method0("close")?;
-            read
+            result
         })
         .await
     }
@@ -137,7 +140,7 @@ impl ForeignStore {
     async fn list_folder(&self, prefix: Option<&Path>, recursive: bool) -> Result<ListResult> {
         let folder = prefix.cloned().unwrap_or_default();
         self.call(&folder.clone(), move |store| {
-            let mut found = ListResult {
+            let mut listing = ListResult {
                 common_prefixes: Vec::new(),
                 objects: Vec::new(),
             };
@@ -146,7 +149,7 @@ impl ForeignStore {
                     .call_method1("is_folder", (folder.as_ref(),))?
                     .extract::<bool>()?
             {
-                return Ok(found);
+                return Ok(listing);
             }
             let kwargs = PyDict::new(store.py());
             kwargs.set_item("recursive", recursive)?;
@@ -155,9 +158,9 @@ impl ForeignStore {
                 .try_iter()?
             {
                 let info = info?;
-                found
+                listing
                     .objects
-                    .push(meta(&key_of(&info.getattr("path")?)?, &info)?);
+                    .push(to_object_meta(&parse_path(&info.getattr("path")?)?, &info)?);
             }
             if !recursive {
                 for entry in store
@@ -166,10 +169,10 @@ impl ForeignStore {
                 {
                     let entry = entry?;
                     let name = entry.getattr("path").unwrap_or(entry);
-                    found.common_prefixes.push(key_of(&name)?);
+                    listing.common_prefixes.push(parse_path(&name)?);
                 }
             }
-            Ok(found)
+            Ok(listing)
         })
         .await
     }
@@ -212,7 +215,7 @@ impl ObjectStore for ForeignStore {
     ) -> Result<Box<dyn MultipartUpload>> {
         let key = location.clone();
         let upload = self
-            .call(location, move |store| Upload::begin(store, key))
+            .call(location, move |store| ForeignUpload::begin(store, key))
             .await?;
         Ok(Box::new(upload))
     }
@@ -236,7 +239,7 @@ impl ObjectStore for ForeignStore {
         let range = match &options.range {
             None => 0..meta.size,
             Some(range) => range.as_range(meta.size).map_err(|e| Error::Generic {
-                store: STORE,
+                store: STORE_NAME,
                 source: e.into(),
             })?,
         };
@@ -260,8 +263,8 @@ impl ObjectStore for ForeignStore {
         let store = Python::attach(|py| self.store.clone_ref(py));
         let this = Arc::new(Self {
             store,
-            moves: self.moves,
-            describes: self.describes,
+            supports_move: self.supports_move,
+            supports_metadata: self.supports_metadata,
         });
         locations
             .then(move |key| {
@@ -283,13 +286,13 @@ impl ObjectStore for ForeignStore {
         let store = Python::attach(|py| self.store.clone_ref(py));
         let this = Self {
             store,
-            moves: self.moves,
-            describes: self.describes,
+            supports_move: self.supports_move,
+            supports_metadata: self.supports_metadata,
         };
         let prefix = prefix.cloned();
         stream::once(async move { this.list_folder(prefix.as_ref(), true).await })
-            .flat_map(|found| match found {
-                Ok(found) => stream::iter(found.objects).map(Ok).boxed(),
+            .flat_map(|listing| match listing {
+                Ok(listing) => stream::iter(listing.objects).map(Ok).boxed(),
                 Err(e) => stream::iter([Err(e)]).boxed(),
             })
             .boxed()
@@ -306,7 +309,7 @@ impl ObjectStore for ForeignStore {
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, _options: RenameOptions) -> Result<()> {
-        if !self.moves {
+        if !self.supports_move {
             self.copy_opts(from, to, CopyOptions::default()).await?;
             let name = from.to_string();
             return self
@@ -327,16 +330,16 @@ impl ObjectStore for ForeignStore {
     }
 }
 
-fn bytes_of(found: &Bound<'_, PyAny>) -> PyResult<Bytes> {
-    Ok(Bytes::copy_from_slice(found.extract::<&[u8]>()?))
+fn extract_bytes(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    Ok(Bytes::copy_from_slice(object.extract::<&[u8]>()?))
 }
 
-fn key_of(path: &Bound<'_, PyAny>) -> PyResult<Path> {
+fn parse_path(path: &Bound<'_, PyAny>) -> PyResult<Path> {
     let text = path.str()?.to_string();
     Path::parse(&text).map_err(|e| pyo3::exceptions::PyValueError::new_err(e.to_string()))
 }
 
-fn meta(location: &Path, info: &Bound<'_, PyAny>) -> PyResult<ObjectMeta> {
+fn to_object_meta(location: &Path, info: &Bound<'_, PyAny>) -> PyResult<ObjectMeta> {
     let modified: DateTime<Utc> = info
         .getattr("modified_at")?
         .call_method0("timestamp")
@@ -356,26 +359,26 @@ fn meta(location: &Path, info: &Bound<'_, PyAny>) -> PyResult<ObjectMeta> {
 }
 
 /// What an exception of remote-store means to the engine; the exception itself is kept.
-pub(crate) fn meaning(py: Python<'_>, error: PyErr, path: String) -> Error {
-    let names: Vec<String> = error
+pub(crate) fn map_remote_store_error(py: Python<'_>, error: PyErr, path: String) -> Error {
+    let class_names: Vec<String> = error
         .get_type(py)
         .mro()
         .iter()
         .filter_map(|class| class.getattr("__name__").and_then(|n| n.extract()).ok())
         .collect();
-    let is = |name: &str| names.iter().any(|n| n == name);
+    let is_subclass_of = |name: &str| class_names.iter().any(|n| n == name);
     let source = Box::new(PyCause(error));
-    if is("NotFound") {
+    if is_subclass_of("NotFound") {
         Error::NotFound { path, source }
-    } else if is("AlreadyExists") {
+    } else if is_subclass_of("AlreadyExists") {
         Error::AlreadyExists { path, source }
-    } else if is("PermissionDenied") {
+    } else if is_subclass_of("PermissionDenied") {
         Error::PermissionDenied { path, source }
-    } else if is("CapabilityNotSupported") {
+    } else if is_subclass_of("CapabilityNotSupported") {
         Error::NotSupported { source }
     } else {
         Error::Generic {
-            store: STORE,
+            store: STORE_NAME,
             source,
         }
     }

@@ -11,10 +11,10 @@ use pds::table::format::{DataFile, Manifest};
 use pds::table::{Columns, Filter, Table};
 use pyo3::prelude::*;
 
-use crate::commits::{Outcome, outcome};
-use crate::input::seconds;
-use crate::predicate::predicate_of;
-use crate::runtime::{checked, run};
+use crate::commits::{OutcomeFields, outcome_fields};
+use crate::input::parse_seconds;
+use crate::predicate::extract_predicate;
+use crate::runtime::{into_py_result, run};
 use crate::store::StoreHandle;
 
 /// One snapshot of a table.
@@ -33,48 +33,52 @@ impl TableHandle {
     }
 
     /// The filter that a predicate is of the snapshot.
-    pub(crate) fn filter(
+    pub(crate) fn build_filter(
         &self,
-        given: Option<&Bound<'_, PyAny>>,
+        py_predicate: Option<&Bound<'_, PyAny>>,
         use_stats: bool,
     ) -> PyResult<Option<Arc<Filter>>> {
-        let Some(given) = given else {
+        let Some(py_predicate) = py_predicate else {
             return Ok(None);
         };
-        let predicate = predicate_of(given)?;
+        let predicate = extract_predicate(py_predicate)?;
         let columns = Columns::of(&self.manifest);
         let filter = columns.and_then(|c| predicate.filter_with(&c, &SystemClock, use_stats));
-        Ok(Some(Arc::new(checked(given.py(), filter)?)))
+        Ok(Some(Arc::new(into_py_result(py_predicate.py(), filter)?)))
     }
 
     /// The same table with another snapshot.
-    pub(crate) fn with(&self, manifest: Arc<Manifest>) -> Self {
+    pub(crate) fn with_manifest(&self, manifest: Arc<Manifest>) -> Self {
         Self {
-            store: self.store.again(),
+            store: self.store.clone_handle(),
             path: self.path.clone(),
             manifest,
         }
     }
 
     /// The outcome of a commit of these files, and the snapshot after it.
-    pub(crate) fn after(&self, done: &Committed, files: &[DataFile]) -> (Outcome, Self) {
-        let after = self.with(Arc::clone(&done.snapshot.manifest));
-        (outcome(done, files), after)
+    pub(crate) fn outcome_and_snapshot(
+        &self,
+        committed: &Committed,
+        files: &[DataFile],
+    ) -> (OutcomeFields, Self) {
+        let snapshot = self.with_manifest(Arc::clone(&committed.snapshot.manifest));
+        (outcome_fields(committed, files), snapshot)
     }
 
     /// Runs a commit; gives its outcome and the snapshot after it.
-    pub(crate) fn committed(
+    pub(crate) fn commit_change(
         &self,
         py: Python<'_>,
         change: impl Change + 'static,
         timeout: f64,
-    ) -> PyResult<(Outcome, Self)> {
-        let table = checked(py, self.table())?;
-        let timeout = checked(py, seconds("commit_timeout", timeout))?;
-        let done = run(
+    ) -> PyResult<(OutcomeFields, Self)> {
+        let table = into_py_result(py, self.table())?;
+        let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
+        let committed = run(
             py,
             move || async move { commit(&table, &change, timeout).await },
         )?;
-        Ok(self.after(&done, &[]))
+        Ok(self.outcome_and_snapshot(&committed, &[]))
     }
 }

@@ -12,32 +12,37 @@ use pyo3_arrow::{PyRecordBatchReader, PySchema};
 use crate::error::{PyCause, to_python};
 
 /// The reader behind an object with `__arrow_c_stream__`.
-pub(crate) fn reader(data: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecordBatchReader + Send>> {
+pub(crate) fn extract_reader(
+    data: &Bound<'_, PyAny>,
+) -> PyResult<Box<dyn RecordBatchReader + Send>> {
     let py = data.py();
     let unusable =
         |e: PyErr| to_python(py, &Error::invalid(format!("the data cannot be used: {e}")));
-    let reader = data.extract::<PyRecordBatchReader>().map_err(unusable)?;
-    let reader = reader.into_reader()?;
+    let py_reader = data.extract::<PyRecordBatchReader>().map_err(unusable)?;
+    let reader = py_reader.into_reader()?;
     let schema = reader.schema();
-    let batches = reader.map(|batch| batch.map_err(with_interrupt));
+    let batches = reader.map(|batch| batch.map_err(restore_interrupt));
     Ok(Box::new(RecordBatchIterator::new(batches, schema)))
 }
 
 /// An exception that ends a program stays what it is; through an Arrow stream only its name comes.
-fn with_interrupt(error: ArrowError) -> ArrowError {
+fn restore_interrupt(error: ArrowError) -> ArrowError {
     let text = error.to_string();
     // Alone, or at the end of its traceback.
-    let last = text.trim_end().lines().next_back().unwrap_or_default();
-    let last = last.rsplit("Python exception: ").next().unwrap_or_default();
-    let raised = |name: &str| {
+    let last_line = text.trim_end().lines().next_back().unwrap_or_default();
+    let exception = last_line
+        .rsplit("Python exception: ")
+        .next()
+        .unwrap_or_default();
+    let is_exception = |name: &str| {
         text.contains("Python exception")
-            && last
+            && exception
                 .strip_prefix(name)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
     };
-    let original = if raised("KeyboardInterrupt") {
+    let original = if is_exception("KeyboardInterrupt") {
         PyKeyboardInterrupt::new_err(())
-    } else if raised("SystemExit") {
+    } else if is_exception("SystemExit") {
         PySystemExit::new_err(())
     } else {
         return error;
@@ -46,7 +51,7 @@ fn with_interrupt(error: ArrowError) -> ArrowError {
 }
 
 /// A number of seconds that is not negative.
-pub(crate) fn seconds(name: &str, value: f64) -> Result<Duration> {
+pub(crate) fn parse_seconds(name: &str, value: f64) -> Result<Duration> {
     Duration::try_from_secs_f64(value).map_err(|_unusable| {
         Error::invalid(format!(
             "{name} must be a number of seconds that is not negative, not {value}"
@@ -55,11 +60,11 @@ pub(crate) fn seconds(name: &str, value: f64) -> Result<Duration> {
 }
 
 /// The schema behind an object with `__arrow_c_schema__`.
-pub(crate) fn schema_of(schema: &Bound<'_, PyAny>) -> PyResult<SchemaRef> {
+pub(crate) fn extract_schema(schema: &Bound<'_, PyAny>) -> PyResult<SchemaRef> {
     let unusable = |e: PyErr| {
         let error = Error::invalid(format!("the schema cannot be used: {e}"));
         to_python(schema.py(), &error)
     };
-    let schema = schema.extract::<PySchema>().map_err(unusable)?;
-    Ok(schema.into_inner())
+    let py_schema = schema.extract::<PySchema>().map_err(unusable)?;
+    Ok(py_schema.into_inner())
 }

@@ -16,12 +16,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3_arrow::{PyRecordBatch, PySchema};
 
-use crate::dataset::Options;
+use crate::dataset::PyWriteOptions;
 use crate::handle::TableHandle;
-use crate::input::{reader, schema_of, seconds};
-use crate::runtime::{checked, run};
+use crate::input::{extract_reader, extract_schema, parse_seconds};
+use crate::runtime::{into_py_result, run};
 use crate::store::StoreHandle;
-use crate::value::{of_object, to_object};
+use crate::value::{from_object, to_object};
 
 /// One block.
 #[pyclass(frozen, module = "pds._pds")]
@@ -39,26 +39,26 @@ impl BlockHandle {
         sequence_number: u64,
         event: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
-        let event = of_object(event)?;
-        let made = || {
+        let event = from_object(event)?;
+        let create_block = || {
             let time = odf::parse_time(system_time)?;
             let previous = prev_block_hash.map(str::parse::<Multihash>).transpose()?;
             Block::new(time, previous.as_ref(), sequence_number, &event)
         };
-        Ok(Self(Arc::new(checked(py, made())?)))
+        Ok(Self(Arc::new(into_py_result(py, create_block())?)))
     }
 
     /// Reads a block as it is stored.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, raw: Vec<u8>) -> PyResult<Self> {
-        let block = checked(py, Block::from_bytes(raw.into()))?;
+        let block = into_py_result(py, Block::from_bytes(raw.into()))?;
         Ok(Self(Arc::new(block)))
     }
 
     /// Reads the YAML of a block.
     #[staticmethod]
     fn from_yaml(py: Python<'_>, text: &str) -> PyResult<Self> {
-        Ok(Self(Arc::new(checked(py, Block::from_yaml(text))?)))
+        Ok(Self(Arc::new(into_py_result(py, Block::from_yaml(text))?)))
     }
 
     /// The hash of the bytes.
@@ -104,7 +104,7 @@ impl BlockHandle {
 
     /// The bytes that the fields give anew.
     fn encode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, &checked(py, self.0.encode())?))
+        Ok(PyBytes::new(py, &into_py_result(py, self.0.encode())?))
     }
 
     /// The YAML of the block.
@@ -114,7 +114,7 @@ impl BlockHandle {
 }
 
 /// First row, last row, bytes, logical hash, physical hash.
-type GivenSlice = (u64, u64, u64, String, String);
+type SliceFields = (u64, u64, u64, String, String);
 /// Path and what is wrong with it.
 type Problems = Vec<(String, String)>;
 
@@ -129,26 +129,26 @@ pub(crate) struct ChainHandle {
 
 impl ChainHandle {
     /// The chain; in a forked process over a client of its own.
-    fn chain(&self) -> Result<Chain> {
+    fn open_chain(&self) -> Result<Chain> {
         self.chain.over(self.store.store()?)
     }
 
     fn view(&self, py: Python<'_>, at: Option<&str>, micros: Option<i64>) -> PyResult<View> {
         let at = match (at, micros) {
-            (Some(hash), _) => At::Hash(checked(py, hash.parse())?),
+            (Some(hash), _) => At::Hash(into_py_result(py, hash.parse())?),
             (None, Some(micros)) => {
                 let time = DateTime::from_timestamp_micros(micros);
                 let outside = || Error::invalid(format!("{micros} microseconds are no moment"));
-                At::Time(checked(py, time.ok_or_else(outside))?)
+                At::Time(into_py_result(py, time.ok_or_else(outside))?)
             }
             (None, None) => At::Head,
         };
-        let chain = checked(py, self.chain())?;
+        let chain = into_py_result(py, self.open_chain())?;
         run(py, move || async move { chain.view(&at).await })
     }
 }
 
-fn handles(blocks: Vec<Arc<Block>>) -> Vec<BlockHandle> {
+fn block_handles(blocks: Vec<Arc<Block>>) -> Vec<BlockHandle> {
     blocks.into_iter().map(BlockHandle).collect()
 }
 
@@ -157,9 +157,9 @@ impl ChainHandle {
     /// A chain that is there already, or may come.
     #[staticmethod]
     fn open(py: Python<'_>, store: &StoreHandle, path: String) -> PyResult<Self> {
-        let chain = checked(py, store.store().and_then(|s| Chain::new(s, &path)))?;
+        let chain = into_py_result(py, store.store().and_then(|s| Chain::new(s, &path)))?;
         Ok(Self {
-            store: store.again(),
+            store: store.clone_handle(),
             path,
             chain,
         })
@@ -173,46 +173,46 @@ impl ChainHandle {
         kind: &str,
         system_time: Option<&str>,
     ) -> PyResult<()> {
-        let time = checked(py, system_time.map(odf::parse_time).transpose())?;
-        let id: DatasetId = checked(py, dataset_id.parse())?;
-        let kind = match kind {
+        let time = into_py_result(py, system_time.map(odf::parse_time).transpose())?;
+        let id: DatasetId = into_py_result(py, dataset_id.parse())?;
+        let dataset_kind = match kind {
             "root" => DatasetKind::Root,
             "derivative" => DatasetKind::Derivative,
             other => {
                 let message = format!("kind is \"root\" or \"derivative\", not {other:?}");
-                return checked(py, Err(Error::invalid(message)));
+                return into_py_result(py, Err(Error::invalid(message)));
             }
         };
-        let chain = checked(py, self.chain())?;
+        let chain = into_py_result(py, self.open_chain())?;
         run(py, move || async move {
-            chain.create(&id, kind, time).await.map(drop)
+            chain.create(&id, dataset_kind, time).await.map(drop)
         })
     }
 
     /// The newest block's hash; None where there is no chain.
     fn head(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        let chain = checked(py, self.chain())?;
+        let chain = into_py_result(py, self.open_chain())?;
         let head = run(py, move || async move { chain.head().await })?;
         Ok(head.map(|head| head.hash.to_string()))
     }
 
     /// A block.
     fn block(&self, py: Python<'_>, block_hash: &str) -> PyResult<BlockHandle> {
-        let hash: Multihash = checked(py, block_hash.parse())?;
-        let chain = checked(py, self.chain())?;
+        let hash: Multihash = into_py_result(py, block_hash.parse())?;
+        let chain = into_py_result(py, self.open_chain())?;
         let block = run(py, move || async move { chain.block(&hash).await })?;
         Ok(BlockHandle(block))
     }
 
     /// The newest blocks, newest first.
     fn blocks(&self, py: Python<'_>, limit: Option<usize>) -> PyResult<Vec<BlockHandle>> {
-        let chain = checked(py, self.chain())?;
+        let chain = into_py_result(py, self.open_chain())?;
         let limit = limit.unwrap_or(usize::MAX);
         let blocks = run(py, move || async move {
             let head = chain.head().await?.ok_or_else(|| chain.missing())?;
             chain.back_from(&head.hash, None, limit).await
         })?;
-        Ok(handles(blocks))
+        Ok(block_handles(blocks))
     }
 
     /// Appends events, all or none.
@@ -222,20 +222,23 @@ impl ChainHandle {
         events: Vec<Bound<'_, PyAny>>,
         timeout: f64,
     ) -> PyResult<(Vec<BlockHandle>, u32)> {
-        let events = events.iter().map(of_object).collect::<PyResult<Vec<_>>>()?;
-        let timeout = checked(py, seconds("timeout", timeout))?;
-        let chain = checked(py, self.chain())?;
-        let done = run(
+        let events = events
+            .iter()
+            .map(from_object)
+            .collect::<PyResult<Vec<_>>>()?;
+        let timeout = into_py_result(py, parse_seconds("timeout", timeout))?;
+        let chain = into_py_result(py, self.open_chain())?;
+        let appended = run(
             py,
             move || async move { chain.append(&events, timeout).await },
         )?;
-        Ok((handles(done.blocks), done.attempts))
+        Ok((block_handles(appended.blocks), appended.attempts))
     }
 
     /// Appends a block as it is.
     fn append_block(&self, py: Python<'_>, block: &BlockHandle) -> PyResult<()> {
         let block = Block::clone(&block.0);
-        let chain = checked(py, self.chain())?;
+        let chain = into_py_result(py, self.open_chain())?;
         run(py, move || async move {
             chain.append_block(block).await.map(drop)
         })
@@ -250,27 +253,30 @@ impl ChainHandle {
         event_time: Option<String>,
         watermark: Option<&str>,
         source_state: Option<&Bound<'_, PyAny>>,
-        options: Options,
+        options: PyWriteOptions,
         timeout: f64,
-    ) -> PyResult<(Vec<BlockHandle>, u32, Option<GivenSlice>)> {
-        let how = Ingest {
+    ) -> PyResult<(Vec<BlockHandle>, u32, Option<SliceFields>)> {
+        let ingest_options = Ingest {
             event_time,
-            watermark: checked(py, watermark.map(odf::parse_time).transpose())?,
-            source_state: source_state.map(of_object).transpose()?,
-            options: checked(py, options.check())?,
-            timeout: checked(py, seconds("timeout", timeout))?,
+            watermark: into_py_result(py, watermark.map(odf::parse_time).transpose())?,
+            source_state: source_state.map(from_object).transpose()?,
+            options: into_py_result(py, options.to_write_options())?,
+            timeout: into_py_result(py, parse_seconds("timeout", timeout))?,
         };
-        let chain = checked(py, self.chain())?;
-        let input = reader(data)?;
-        let done = run(
-            py,
-            move || async move { odf::ingest(&chain, input, &how).await },
-        )?;
-        let slice = done.slice.map(|s| {
+        let chain = into_py_result(py, self.open_chain())?;
+        let input = extract_reader(data)?;
+        let ingested = run(py, move || async move {
+            odf::ingest(&chain, input, &ingest_options).await
+        })?;
+        let slice = ingested.slice.map(|s| {
             let (logical, physical) = (s.logical.to_string(), s.physical.to_string());
             (s.start, s.end, s.size, logical, physical)
         });
-        Ok((handles(done.appended.blocks), done.appended.attempts, slice))
+        Ok((
+            block_handles(ingested.appended.blocks),
+            ingested.appended.attempts,
+            slice,
+        ))
     }
 
     /// The columns, as a `pyarrow.Schema`; None where nothing says yet.
@@ -297,7 +303,7 @@ impl ChainHandle {
         let view = self.view(py, at, micros)?;
         let (_, manifest) = run(py, move || async move { view.snapshot().await })?;
         Ok(TableHandle {
-            store: self.store.again(),
+            store: self.store.clone_handle(),
             path: self.path.clone(),
             manifest: Arc::new(manifest),
         })
@@ -313,12 +319,12 @@ impl ChainHandle {
         predicate: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>)> {
         let view = self.view(py, Some(block_hash), None)?;
-        let wanted = Wanted {
+        let scan_options = Wanted {
             columns,
-            filter: rows.filter(predicate, true)?,
+            filter: rows.build_filter(predicate, true)?,
             limit: None,
         };
-        let (schema, batches) = run(py, move || async move { view.ledger(wanted).await })?;
+        let (schema, batches) = run(py, move || async move { view.ledger(scan_options).await })?;
         let batches = batches.into_iter();
         let batches = batches.map(|batch| PyRecordBatch::new(batch).into_pyarrow(py));
         let batches = batches.collect::<PyResult<Vec<_>>>()?;
@@ -336,7 +342,7 @@ impl ChainHandle {
         let view = self.view(py, at, micros)?;
         let state = &view.state;
         let names = state.vocabulary.names().map(str::to_owned);
-        let watermark = checked(py, state.watermark())?.map(|w| odf::format_time(&w));
+        let watermark = into_py_result(py, state.watermark())?.map(|w| odf::format_time(&w));
         let hash = state.tip.as_ref().map(|tip| tip.hash.to_string());
         Ok((
             hash.unwrap_or_default(),
@@ -353,13 +359,18 @@ impl ChainHandle {
         at: Option<&str>,
         data: bool,
     ) -> PyResult<(u64, u64, u64, Problems)> {
-        let at = checked(py, at.map(str::parse::<Multihash>).transpose())?;
-        let chain = checked(py, self.chain())?;
-        let found = run(py, move || async move {
+        let at = into_py_result(py, at.map(str::parse::<Multihash>).transpose())?;
+        let chain = into_py_result(py, self.open_chain())?;
+        let report = run(py, move || async move {
             odf::verify(&chain, at.as_ref(), data).await
         })?;
-        let problems = found.problems.into_iter().map(|p| (p.path, p.message));
-        Ok((found.blocks, found.slices, found.rows, problems.collect()))
+        let problems = report.problems.into_iter().map(|p| (p.path, p.message));
+        Ok((
+            report.blocks,
+            report.slices,
+            report.rows,
+            problems.collect(),
+        ))
     }
 
     /// Merges slices: blocks and slices before and after, the head before; None if there was nothing to
@@ -368,18 +379,23 @@ impl ChainHandle {
         &self,
         py: Python<'_>,
         target_bytes: u64,
-        options: Options,
+        options: PyWriteOptions,
         timeout: f64,
     ) -> PyResult<Option<(String, String, u64, u64)>> {
-        let options = checked(py, options.check())?;
-        let timeout = checked(py, seconds("timeout", timeout))?;
-        let chain = checked(py, self.chain())?;
-        let done = run(py, move || async move {
+        let options = into_py_result(py, options.to_write_options())?;
+        let timeout = into_py_result(py, parse_seconds("timeout", timeout))?;
+        let chain = into_py_result(py, self.open_chain())?;
+        let compacted = run(py, move || async move {
             odf::compact(&chain, target_bytes, &options, timeout).await
         })?;
-        Ok(done.map(|done| {
-            let (before, after) = (done.before.to_string(), done.after.to_string());
-            (before, after, done.slices_before, done.slices_after)
+        Ok(compacted.map(|compacted| {
+            let (before, after) = (compacted.before.to_string(), compacted.after.to_string());
+            (
+                before,
+                after,
+                compacted.slices_before,
+                compacted.slices_after,
+            )
         }))
     }
 
@@ -390,26 +406,29 @@ impl ChainHandle {
         older_than: f64,
         dry_run: bool,
     ) -> PyResult<(Vec<String>, u64)> {
-        let older_than = checked(py, seconds("older_than", older_than))?;
-        let chain = checked(py, self.chain())?;
-        let done = run(py, move || async move {
+        let older_than = into_py_result(py, parse_seconds("older_than", older_than))?;
+        let chain = into_py_result(py, self.open_chain())?;
+        let report = run(py, move || async move {
             odf::vacuum(&chain, older_than, dry_run).await
         })?;
-        Ok((done.files, done.bytes))
+        Ok((report.files, report.bytes))
     }
 }
 
 /// A new identity and its private key.
 #[pyfunction]
 fn new_identity(py: Python<'_>) -> PyResult<(String, Bound<'_, PyBytes>)> {
-    let made = checked(py, DatasetId::generate())?;
-    Ok((made.id.to_string(), PyBytes::new(py, &made.private_key)))
+    let identity = into_py_result(py, DatasetId::generate())?;
+    Ok((
+        identity.id.to_string(),
+        PyBytes::new(py, &identity.private_key),
+    ))
 }
 
 /// An identity in its canonical spelling, and as `did:key`.
 #[pyfunction]
 fn parse_dataset_id(py: Python<'_>, text: &str) -> PyResult<(String, String)> {
-    let id: DatasetId = checked(py, text.parse())?;
+    let id: DatasetId = into_py_result(py, text.parse())?;
     Ok((id.to_string(), id.to_did_key()))
 }
 
@@ -419,7 +438,7 @@ fn parse_multihash<'py>(
     py: Python<'py>,
     text: &str,
 ) -> PyResult<(u64, Bound<'py, PyBytes>, String, String)> {
-    let hash: Multihash = checked(py, text.parse())?;
+    let hash: Multihash = into_py_result(py, text.parse())?;
     let digest = PyBytes::new(py, hash.digest());
     Ok((hash.code(), digest, hash.to_string(), hash.to_base58()))
 }
@@ -438,7 +457,7 @@ fn schema_event<'py>(
     names: Option<[String; 4]>,
     raw: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let given = schema_of(given)?;
+    let data_schema = extract_schema(given)?;
     let mut fields = Vec::new();
     if let Some([offset, operation, system_time, event_time]) = names {
         let vocabulary = odf::Vocabulary {
@@ -449,28 +468,32 @@ fn schema_event<'py>(
         };
         for field in odf::ingest::system_fields(&vocabulary) {
             let name = field.name().clone();
-            fields.push(given.field_with_name(&name).map_or(field, Clone::clone));
+            fields.push(
+                data_schema
+                    .field_with_name(&name)
+                    .map_or(field, Clone::clone),
+            );
         }
     }
-    let front: Vec<String> = fields.iter().map(|field| field.name().clone()).collect();
-    let rest = given
+    let system_names: Vec<String> = fields.iter().map(|field| field.name().clone()).collect();
+    let other_fields = data_schema
         .fields()
         .iter()
-        .filter(|field| !front.contains(field.name()));
-    fields.extend(rest.map(|field| field.as_ref().clone()));
-    let event = checked(py, schema::event_of(&Schema::new(fields), raw))?;
+        .filter(|field| !system_names.contains(field.name()));
+    fields.extend(other_fields.map(|field| field.as_ref().clone()));
+    let event = into_py_result(py, schema::event_of(&Schema::new(fields), raw))?;
     to_object(py, &event)
 }
 
 /// The `pyarrow.Schema` of a `SetDataSchema` event.
 #[pyfunction]
 fn event_schema<'py>(py: Python<'py>, event: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let event = of_object(event)?;
+    let event = from_object(event)?;
     let wrong = |e: Error| match e.kind() {
         ErrorKind::BlockCorrupted => e.with_kind(ErrorKind::InvalidInput),
         _ => e,
     };
-    let schema = checked(py, schema::arrow_of(&event).map_err(wrong))?;
+    let schema = into_py_result(py, schema::arrow_of(&event).map_err(wrong))?;
     PySchema::new(Arc::new(schema)).into_pyarrow(py)
 }
 

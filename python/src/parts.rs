@@ -7,7 +7,7 @@ use pds::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::runtime::checked;
+use crate::runtime::into_py_result;
 
 /// A part that waits to be published.
 #[pyclass(frozen, from_py_object, module = "pds._pds")]
@@ -44,7 +44,7 @@ impl StagedPart {
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = serde_json::to_vec(&self.0)
             .map_err(|e| Error::other("a part cannot be sent").with_source(e));
-        Ok(PyBytes::new(py, &checked(py, bytes)?))
+        Ok(PyBytes::new(py, &into_py_result(py, bytes)?))
     }
 
     /// The part that `to_bytes` made.
@@ -53,7 +53,7 @@ impl StagedPart {
         let parsed = serde_json::from_slice(data).map(Self).map_err(|e| {
             Error::new(ErrorKind::InvalidInput, "these bytes are no staged part").with_source(e)
         });
-        checked(py, parsed)
+        into_py_result(py, parsed)
     }
 
     fn __reduce__<'py>(
@@ -104,7 +104,7 @@ impl PartIndex {
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = serde_json::to_vec(&*self.0)
             .map_err(|e| Error::other("an index of parts cannot be sent").with_source(e));
-        Ok(PyBytes::new(py, &checked(py, bytes)?))
+        Ok(PyBytes::new(py, &into_py_result(py, bytes)?))
     }
 
     /// The index that `to_bytes` made.
@@ -115,7 +115,7 @@ impl PartIndex {
             let message = "these bytes are no index of parts";
             Error::new(ErrorKind::InvalidInput, message).with_source(e)
         });
-        checked(py, parsed)
+        into_py_result(py, parsed)
     }
 
     fn __reduce__<'py>(

@@ -21,14 +21,14 @@ struct PyPredicate {
 }
 
 /// The predicate that a `str` or a `Predicate` is.
-pub(crate) fn predicate_of(given: &Bound<'_, PyAny>) -> PyResult<Predicate> {
-    if given.is_instance_of::<PyString>() {
-        return Ok(Predicate::Sql(given.extract()?));
+pub(crate) fn extract_predicate(object: &Bound<'_, PyAny>) -> PyResult<Predicate> {
+    if object.is_instance_of::<PyString>() {
+        return Ok(Predicate::Sql(object.extract()?));
     }
     Ok(Predicate::Foreign(Arc::new(PyPredicate {
-        text: given.getattr("text")?.extract()?,
-        columns: given.getattr("columns")?.extract()?,
-        object: given.clone().unbind(),
+        text: object.getattr("text")?.extract()?,
+        columns: object.getattr("columns")?.extract()?,
+        object: object.clone().unbind(),
     })))
 }
 
@@ -36,27 +36,27 @@ impl PyPredicate {
     fn call(&self, method: &str, batches: &[&RecordBatch]) -> Result<BooleanArray> {
         let rows = batches.first().map_or(0, |batch| batch.num_rows());
         let call = |py: Python<'_>| -> PyResult<BooleanArray> {
-            let mut given = Vec::with_capacity(batches.len());
+            let mut py_batches = Vec::with_capacity(batches.len());
             for batch in batches {
-                given.push(PyRecordBatch::new((*batch).clone()).into_pyarrow(py)?);
+                py_batches.push(PyRecordBatch::new((*batch).clone()).into_pyarrow(py)?);
             }
             let object = self.object.bind(py);
-            let answer = object.call_method1(method, (given, rows))?;
+            let answer = object.call_method1(method, (py_batches, rows))?;
             let (array, _) = answer.extract::<PyArray>()?.into_inner();
             let unusable = || pyo3::exceptions::PyTypeError::new_err("a filter is true or false");
             array.as_boolean_opt().cloned().ok_or_else(unusable)
         };
-        let answer = Python::try_attach(call);
-        let answer = answer.ok_or_else(|| Error::other("Python has ended"))?;
-        let answer = answer.map_err(|e| {
+        let attached = Python::try_attach(call);
+        let result = attached.ok_or_else(|| Error::other("Python has ended"))?;
+        let mask = result.map_err(|e| {
             let message = format!("the filter {} cannot be evaluated", self.text);
             Error::invalid(message).with_source(PyCause(e))
         })?;
-        if answer.len() != rows {
-            let message = format!("{} answers of a filter about {rows}", answer.len());
+        if mask.len() != rows {
+            let message = format!("{} answers of a filter about {rows}", mask.len());
             return Err(Error::other(message));
         }
-        Ok(answer)
+        Ok(mask)
     }
 }
 
@@ -74,9 +74,9 @@ impl ForeignPredicate for PyPredicate {
     }
 
     fn may_hold(&self, bounds: &Bounds) -> Result<Vec<bool>> {
-        let given = [&bounds.min, &bounds.max, &bounds.nulls, &bounds.rows];
-        let answer = self.call("may_hold", &given)?;
+        let batches = [&bounds.min, &bounds.max, &bounds.nulls, &bounds.rows];
+        let mask = self.call("may_hold", &batches)?;
         // What is not known may be.
-        Ok(answer.iter().map(|may| may.unwrap_or(true)).collect())
+        Ok(mask.iter().map(|may| may.unwrap_or(true)).collect())
     }
 }

@@ -26,14 +26,14 @@ const MAX_THREADS: usize = 1 << 15;
 const THREAD_STACK_BYTES: usize = 64 << 20;
 
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
-static OWNER: AtomicU32 = AtomicU32::new(0);
+static RUNTIME_PID: AtomicU32 = AtomicU32::new(0);
 
 /// This process's runtime.
 #[expect(unsafe_code, reason = "a leaked runtime lives as long as the process")]
-fn handle() -> Result<&'static Handle> {
+fn runtime_handle() -> Result<&'static Handle> {
     let pid = std::process::id();
     let current = RUNTIME.load(Ordering::Acquire);
-    if !current.is_null() && OWNER.load(Ordering::Acquire) == pid {
+    if !current.is_null() && RUNTIME_PID.load(Ordering::Acquire) == pid {
         // SAFETY: set below from a leaked box and never freed.
         return Ok(unsafe { &*current }.handle());
     }
@@ -49,7 +49,7 @@ fn handle() -> Result<&'static Handle> {
     // Two threads may both get here; each runtime works, and the later one stays.
     let leaked: *mut Runtime = Box::leak(Box::new(runtime));
     RUNTIME.store(leaked, Ordering::Release);
-    OWNER.store(pid, Ordering::Release);
+    RUNTIME_PID.store(pid, Ordering::Release);
     // SAFETY: leaked just now.
     Ok(unsafe { &*leaked }.handle())
 }
@@ -61,7 +61,7 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T>>,
 {
-    let runtime = handle().map_err(|e| to_python(py, &e))?;
+    let runtime = runtime_handle().map_err(|e| to_python(py, &e))?;
     let (sender, receiver) = mpsc::sync_channel(1);
     // Dropped with this call, which ends the future.
     let (_alive, interrupted) = oneshot::channel::<()>();
@@ -98,19 +98,19 @@ where
 }
 
 /// Maps an error of work that needs no waiting.
-pub(crate) fn checked<T>(py: Python<'_>, result: Result<T>) -> PyResult<T> {
+pub(crate) fn into_py_result<T>(py: Python<'_>, result: Result<T>) -> PyResult<T> {
     result.map_err(|e| to_python(py, &e))
 }
 
 /// Runs Python code off the async threads. It goes on when the caller is cancelled, and keeps what the caller holds.
-pub(crate) async fn in_python<T: Send + 'static>(
+pub(crate) async fn spawn_python<T: Send + 'static>(
     work: impl FnOnce(Python<'_>) -> T + Send + 'static,
 ) -> Result<T, tokio::task::JoinError> {
-    let held = current_guard();
+    let guard = current_guard();
     tokio::task::spawn_blocking(move || {
-        let done = Python::attach(work);
-        drop(held);
-        done
+        let result = Python::attach(work);
+        drop(guard);
+        result
     })
     .await
 }

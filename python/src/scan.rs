@@ -10,7 +10,7 @@ use pyo3_arrow::{PyRecordBatch, PySchema};
 use tokio::sync::Mutex;
 
 use crate::parts::PartIndex;
-use crate::runtime::{checked, run};
+use crate::runtime::{into_py_result, run};
 use crate::store::StoreHandle;
 
 /// The rows of a dataset, a part or a table as a stream.
@@ -59,7 +59,7 @@ impl Scan {
     fn next_batch<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         if self.is_inherited() {
             let text = "a scan that was begun before a fork cannot be read in the child: begin it in the child";
-            return checked(py, Err(Error::invalid(text)));
+            return into_py_result(py, Err(Error::invalid(text)));
         }
         let scan = Arc::clone(&self.batches);
         let batch = run(py, move || async move {
@@ -104,10 +104,10 @@ impl OpenDataset {
 
     /// Streams the rows.
     fn scan(&self, py: Python<'_>, columns: Option<Vec<String>>) -> PyResult<Scan> {
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        let opened = { opened }.take();
-        let opened = opened.ok_or_else(|| Error::other("the dataset was read already"));
-        let opened = checked(py, opened)?;
+        let guard = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let unread = { guard }.take();
+        let result = unread.ok_or_else(|| Error::other("the dataset was read already"));
+        let opened = into_py_result(py, result)?;
         let scan = run(py, move || async move { opened.scan(columns.as_deref()) })?;
         Ok(Scan::new(scan))
     }
@@ -116,7 +116,7 @@ impl OpenDataset {
 /// Opens a dataset to stream it.
 #[pyfunction]
 fn open_dataset(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<OpenDataset> {
-    let store = checked(py, store.store())?;
+    let store = into_py_result(py, store.store())?;
     let opened = run(py, move || async move {
         dataset::open_dataset(&store, &key).await
     })?;
@@ -138,11 +138,19 @@ fn scan_part(
     columns: Option<Vec<String>>,
     known: Option<PartIndex>,
 ) -> PyResult<Scan> {
-    let store = checked(py, store.store())?;
-    let manifest = checked(py, DatasetManifest::from_json(manifest.as_bytes()))?;
+    let store = into_py_result(py, store.store())?;
+    let manifest = into_py_result(py, DatasetManifest::from_json(manifest.as_bytes()))?;
     let scan = run(py, move || async move {
-        let known = known.as_ref().map(|known| &*known.0);
-        dataset::scan_part(&store, &key, &manifest, index, columns.as_deref(), known).await
+        let part_index = known.as_ref().map(|py_index| &*py_index.0);
+        dataset::scan_part(
+            &store,
+            &key,
+            &manifest,
+            index,
+            columns.as_deref(),
+            part_index,
+        )
+        .await
     })?;
     Ok(Scan::new(scan))
 }
@@ -155,8 +163,8 @@ fn index_parts(
     key: String,
     manifest: &str,
 ) -> PyResult<PartIndex> {
-    let store = checked(py, store.store())?;
-    let manifest = checked(py, DatasetManifest::from_json(manifest.as_bytes()))?;
+    let store = into_py_result(py, store.store())?;
+    let manifest = into_py_result(py, DatasetManifest::from_json(manifest.as_bytes()))?;
     let index = run(py, move || async move {
         dataset::index_parts(&store, &key, &manifest).await
     })?;

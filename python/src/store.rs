@@ -17,22 +17,22 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
-use crate::credentials::Callable;
+use crate::credentials::PyCredentialProvider;
 use crate::foreign::ForeignStore;
-use crate::runtime::{checked, run};
+use crate::runtime::{into_py_result, run};
 
 /// A file: path, size, seconds since 1970, version.
-type Listed = (String, u64, f64, Option<String>);
+type FileInfo = (String, u64, f64, Option<String>);
 
 #[derive(Debug)]
-enum Recipe {
+enum StoreSource {
     Url(StoreBuilder),
     Foreign(Store),
 }
 
 #[derive(Debug)]
-struct Shared {
-    recipe: Recipe,
+struct SharedStore {
+    source: StoreSource,
     /// The process that opened it, and the store.
     opened: Mutex<Option<(u32, Store)>>,
 }
@@ -41,14 +41,14 @@ struct Shared {
 #[pyclass(frozen, module = "pds._pds")]
 #[derive(Debug)]
 pub(crate) struct StoreHandle {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStore>,
     folder: String,
 }
 
 impl StoreHandle {
-    fn new(recipe: Recipe) -> Self {
-        let shared = Shared {
-            recipe,
+    fn new(source: StoreSource) -> Self {
+        let shared = SharedStore {
+            source,
             opened: Mutex::new(None),
         };
         Self {
@@ -58,7 +58,7 @@ impl StoreHandle {
     }
 
     /// The same store once more.
-    pub(crate) fn again(&self) -> Self {
+    pub(crate) fn clone_handle(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
             folder: self.folder.clone(),
@@ -67,9 +67,9 @@ impl StoreHandle {
 
     /// The store, opened anew in a forked child, whose inherited connections are its parent's.
     pub(crate) fn store(&self) -> Result<Store> {
-        let builder = match &self.shared.recipe {
-            Recipe::Foreign(store) => return store.child(&self.folder),
-            Recipe::Url(builder) => builder,
+        let builder = match &self.shared.source {
+            StoreSource::Foreign(store) => return store.child(&self.folder),
+            StoreSource::Url(builder) => builder,
         };
         let pid = std::process::id();
         let mut opened = self
@@ -103,17 +103,20 @@ impl StoreHandle {
     ) -> PyResult<Self> {
         let parsed =
             StoreBuilder::parse(url, &options).and_then(|builder| match credential_provider {
-                Some(call) => builder.with_credentials(Arc::new(Callable(call))),
+                Some(call) => builder.with_credentials(Arc::new(PyCredentialProvider(call))),
                 None => Ok(builder),
             });
-        checked(py, parsed.map(|builder| Self::new(Recipe::Url(builder))))
+        into_py_result(
+            py,
+            parsed.map(|builder| Self::new(StoreSource::Url(builder))),
+        )
     }
 
     /// A handle on a `remote_store.Store`.
     #[staticmethod]
     fn foreign(py: Python<'_>, store: Py<PyAny>) -> PyResult<Self> {
         let store = ForeignStore::wrap(py, store)?;
-        Ok(Self::new(Recipe::Foreign(store)))
+        Ok(Self::new(StoreSource::Foreign(store)))
     }
 
     /// The handle of a folder.
@@ -123,7 +126,7 @@ impl StoreHandle {
             (parent, "") => parent.to_owned(),
             (parent, folder) => format!("{parent}/{folder}"),
         };
-        checked(py, path::parse_folder(&joined))?;
+        into_py_result(py, path::parse_folder(&joined))?;
         Ok(Self {
             shared: Arc::clone(&self.shared),
             folder: joined,
@@ -132,19 +135,19 @@ impl StoreHandle {
 
     /// Request and byte counters.
     fn metrics(&self, py: Python<'_>) -> PyResult<BTreeMap<&'static str, u64>> {
-        let store = checked(py, self.store())?;
+        let store = into_py_result(py, self.store())?;
         Ok(store.metrics().snapshot().into_iter().collect())
     }
 
     /// Sets the counters to zero.
     fn reset_metrics(&self, py: Python<'_>) -> PyResult<()> {
-        checked(py, self.store())?.metrics().reset();
+        into_py_result(py, self.store())?.metrics().reset();
         Ok(())
     }
 
     /// Closes the connections; the next call opens them again. What is in memory stays there.
     fn close(&self) {
-        if matches!(&self.shared.recipe, Recipe::Url(builder) if builder.is_in_memory()) {
+        if matches!(&self.shared.source, StoreSource::Url(builder) if builder.is_in_memory()) {
             return;
         }
         *self
@@ -164,7 +167,7 @@ impl StoreHandle {
         length: Option<u64>,
         etag: Option<String>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let store = checked(py, self.store())?;
+        let store = into_py_result(py, self.store())?;
         let range = match length {
             Some(length) => Some(GetRange::Bounded(offset..offset.saturating_add(length))),
             None => (offset > 0).then_some(GetRange::Offset(offset)),
@@ -182,7 +185,7 @@ impl StoreHandle {
         content: PyBackedBytes,
         overwrite: bool,
     ) -> PyResult<()> {
-        let store = checked(py, self.store())?;
+        let store = into_py_result(py, self.store())?;
         let content = Bytes::from_owner(content);
         let mode = if overwrite {
             PutMode::Overwrite
@@ -195,11 +198,11 @@ impl StoreHandle {
     }
 
     /// Path, size, time and version of a file; None if there is none.
-    fn head(&self, py: Python<'_>, path: String) -> PyResult<Option<Listed>> {
-        let store = checked(py, self.store())?;
+    fn head(&self, py: Python<'_>, path: String) -> PyResult<Option<FileInfo>> {
+        let store = into_py_result(py, self.store())?;
         run(py, move || async move {
             match store.head(&path).await {
-                Ok(meta) => Ok(Some(listed(&meta))),
+                Ok(meta) => Ok(Some(file_info(&meta))),
                 Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
                 Err(e) => Err(e),
             }
@@ -212,9 +215,9 @@ impl StoreHandle {
         py: Python<'_>,
         folder: String,
         recursive: bool,
-    ) -> PyResult<(Vec<Listed>, Vec<String>)> {
-        let store = checked(py, self.store())?;
-        let found = run(py, move || async move {
+    ) -> PyResult<(Vec<FileInfo>, Vec<String>)> {
+        let store = into_py_result(py, self.store())?;
+        let listing = run(py, move || async move {
             if recursive {
                 let files = store.list(&folder).await?;
                 return Ok(Folder {
@@ -224,18 +227,21 @@ impl StoreHandle {
             }
             store.list_folder(&folder).await
         })?;
-        Ok((found.files.iter().map(listed).collect(), found.folders))
+        Ok((
+            listing.files.iter().map(file_info).collect(),
+            listing.folders,
+        ))
     }
 
     /// Deletes files; says nothing of those that were not there.
     fn delete(&self, py: Python<'_>, paths: Vec<String>) -> PyResult<()> {
-        let store = checked(py, self.store())?;
+        let store = into_py_result(py, self.store())?;
         run(py, move || async move { store.delete_all(&paths).await })
     }
 
     /// Removes a folder's empty shell, where folders exist of their own.
     fn remove_empty_folder(&self, py: Python<'_>, folder: String) -> PyResult<()> {
-        let store = checked(py, self.store())?;
+        let store = into_py_result(py, self.store())?;
         run(py, move || async move {
             store.remove_empty_folder(&folder).await
         })
@@ -243,7 +249,7 @@ impl StoreHandle {
 
     /// Whether a folder exists of its own, as local ones do.
     fn is_local_folder(&self, py: Python<'_>, folder: String) -> PyResult<bool> {
-        let store = checked(py, self.store())?;
+        let store = into_py_result(py, self.store())?;
         run(py, move || async move {
             let Some(local) = store.local() else {
                 return Ok(false);
@@ -259,7 +265,7 @@ impl StoreHandle {
 
     /// Whether a replace of a version that is gone is refused, tried on the file at `path`.
     fn probe_replace(&self, py: Python<'_>, path: String) -> PyResult<bool> {
-        let store = checked(py, self.store())?;
+        let store = into_py_result(py, self.store())?;
         run(py, move || async move {
             let register = Register::new(&store, &path);
             let missing = || {
@@ -286,7 +292,7 @@ impl StoreHandle {
         overwrite: bool,
         remove: bool,
     ) -> PyResult<()> {
-        let store = checked(py, self.store())?;
+        let store = into_py_result(py, self.store())?;
         run(py, move || async move {
             if from == to {
                 return store.head(&from).await.map(drop);
@@ -319,7 +325,7 @@ impl StoreHandle {
 /// The one spelling of a path.
 #[pyfunction]
 fn normalize_path(py: Python<'_>, path: &str) -> PyResult<String> {
-    checked(py, path::normalize(path))
+    into_py_result(py, path::normalize(path))
 }
 
 /// The value of an option as it may be shown.
@@ -336,8 +342,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// Writes an object; the error of a create says what is in the way.
 async fn put(store: &Store, path: &str, content: Bytes, mode: PutMode) -> Result<()> {
-    let written = store.put(path, content, mode).await;
-    written.map(drop).map_err(|e| name_existing(e, path))
+    let result = store.put(path, content, mode).await;
+    result.map(drop).map_err(|e| name_existing(e, path))
 }
 
 /// The error of a create, which names what is in the way.
@@ -350,7 +356,7 @@ fn name_existing(error: Error, path: &str) -> Error {
     }
 }
 
-fn listed(meta: &ObjectMeta) -> Listed {
+fn file_info(meta: &ObjectMeta) -> FileInfo {
     #[expect(clippy::cast_precision_loss, reason = "microseconds since 1970 fit")]
     let seconds = meta.last_modified.timestamp_micros() as f64 / 1e6;
     (

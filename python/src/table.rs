@@ -18,17 +18,17 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3_arrow::PySchema;
 
-use crate::commits::{GivenClause, Outcome, clause, outcome, rewriting};
-use crate::dataset::Options;
+use crate::commits::{ClauseFields, OutcomeFields, outcome_fields, parse_clause, rewrite_options};
+use crate::dataset::PyWriteOptions;
 use crate::handle::TableHandle;
-use crate::input::{reader, schema_of, seconds};
-use crate::predicate::predicate_of;
-use crate::runtime::{checked, run};
+use crate::input::{extract_reader, extract_schema, parse_seconds};
+use crate::predicate::extract_predicate;
+use crate::runtime::{into_py_result, run};
 use crate::scan::Scan;
 use crate::store::StoreHandle;
 
 /// Version; paths that are missing, of another length, named by nobody.
-type Found = (u64, Vec<String>, Vec<String>, Vec<String>);
+type CheckFields = (u64, Vec<String>, Vec<String>, Vec<String>);
 
 #[pymethods]
 impl TableHandle {
@@ -42,11 +42,11 @@ impl TableHandle {
         key: Vec<String>,
         sort_by: Vec<String>,
     ) -> PyResult<Self> {
-        let new = checked(py, NewTable::of(&schema_of(schema)?, &key, &sort_by))?;
-        let table = checked(py, store.store().and_then(|s| Table::new(s, &path)))?;
+        let new = into_py_result(py, NewTable::of(&extract_schema(schema)?, &key, &sort_by))?;
+        let table = into_py_result(py, store.store().and_then(|s| Table::new(s, &path)))?;
         let snapshot = run(py, move || async move { create(&table, new).await })?;
         Ok(Self {
-            store: store.again(),
+            store: store.clone_handle(),
             path,
             manifest: snapshot.manifest,
         })
@@ -60,15 +60,15 @@ impl TableHandle {
         path: String,
         version: Option<u64>,
     ) -> PyResult<Self> {
-        let table = checked(py, store.store().and_then(|s| Table::new(s, &path)))?;
+        let table = into_py_result(py, store.store().and_then(|s| Table::new(s, &path)))?;
         let manifest = run(py, move || async move {
             match version {
-                None => table.newest().await.map(|found| found.manifest),
+                None => table.newest().await.map(|snapshot| snapshot.manifest),
                 Some(version) => table.at(version).await,
             }
         })?;
         Ok(Self {
-            store: store.again(),
+            store: store.clone_handle(),
             path,
             manifest,
         })
@@ -83,13 +83,13 @@ impl TableHandle {
     fn at_time(&self, py: Python<'_>, micros: i64) -> PyResult<Self> {
         let outside = || Error::invalid(format!("{micros} microseconds are no moment"));
         let time = DateTime::from_timestamp_micros(micros).ok_or_else(outside);
-        let time = Moment::new(checked(py, time)?);
-        let table = checked(py, self.table())?;
+        let time = Moment::new(into_py_result(py, time)?);
+        let table = into_py_result(py, self.table())?;
         let manifest = run(py, move || async move {
             let newest = table.newest().await?.manifest;
             table::at_time(&table, &newest, time).await
         })?;
-        Ok(self.with(manifest))
+        Ok(self.with_manifest(manifest))
     }
 
     /// The snapshot's number.
@@ -107,7 +107,7 @@ impl TableHandle {
     /// The columns, as a `pyarrow.Schema`.
     #[getter]
     fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let columns = checked(py, Columns::of(&self.manifest))?;
+        let columns = into_py_result(py, Columns::of(&self.manifest))?;
         PySchema::new(columns.schema).into_pyarrow(py)
     }
 
@@ -118,12 +118,12 @@ impl TableHandle {
 
     /// The JSON of the last versions' manifests, newest first.
     fn history<'py>(&self, py: Python<'py>, limit: u64) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let table = checked(py, self.table())?;
+        let table = into_py_result(py, self.table())?;
         let newest = Arc::clone(&self.manifest);
-        let found = run(py, move || async move {
+        let manifests = run(py, move || async move {
             table::history(&table, &newest, limit).await
         })?;
-        let bytes = found.iter().map(|m| PyBytes::new(py, &m.to_bytes()));
+        let bytes = manifests.iter().map(|m| PyBytes::new(py, &m.to_bytes()));
         Ok(bytes.collect())
     }
 
@@ -135,18 +135,18 @@ impl TableHandle {
 
     /// The data files: path, bytes, row groups, rows.
     fn files(&self, py: Python<'_>) -> PyResult<Vec<(String, u64, u64, u64)>> {
-        let table = checked(py, self.table())?;
+        let table = into_py_result(py, self.table())?;
         let manifest = Arc::clone(&self.manifest);
         let files = run(py, move || async move {
             table::all_files(&table, &manifest).await
         })?;
         let row = |f: DataFile| (f.path, f.size_bytes, f.row_group_count, f.total_rows);
-        Ok(files.into_iter().map(|listed| row(listed.file)).collect())
+        Ok(files.into_iter().map(|entry| row(entry.file)).collect())
     }
 
     /// Checks a filter; raises `InvalidInput`.
     fn check_filter(&self, predicate: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.filter(Some(predicate), true).map(drop)
+        self.build_filter(Some(predicate), true).map(drop)
     }
 
     /// Streams the snapshot's rows.
@@ -158,15 +158,15 @@ impl TableHandle {
         limit: Option<u64>,
         use_stats: bool,
     ) -> PyResult<Scan> {
-        let table = checked(py, self.table())?;
-        let wanted = Wanted {
+        let table = into_py_result(py, self.table())?;
+        let scan_options = Wanted {
             columns,
-            filter: self.filter(predicate, use_stats)?,
+            filter: self.build_filter(predicate, use_stats)?,
             limit,
         };
         let manifest = Arc::clone(&self.manifest);
         let scan = run(py, move || async move {
-            table::scan(&table, manifest, wanted).await
+            table::scan(&table, manifest, scan_options).await
         })?;
         Ok(Scan::new(scan))
     }
@@ -178,14 +178,14 @@ impl TableHandle {
         predicate: Option<&Bound<'_, PyAny>>,
         use_stats: bool,
     ) -> PyResult<(u64, u64, u64, u64, u64, u64)> {
-        let table = checked(py, self.table())?;
-        let wanted = Wanted {
-            filter: self.filter(predicate, use_stats)?,
+        let table = into_py_result(py, self.table())?;
+        let scan_options = Wanted {
+            filter: self.build_filter(predicate, use_stats)?,
             ..Wanted::default()
         };
         let manifest = Arc::clone(&self.manifest);
         let plan = run(py, move || async move {
-            table::explain(&table, manifest, wanted).await
+            table::explain(&table, manifest, scan_options).await
         })?;
         Ok((
             plan.files,
@@ -198,21 +198,21 @@ impl TableHandle {
     }
 
     /// Checks the table: version, what is missing, what has another length, what nobody names.
-    fn check(&self, py: Python<'_>) -> PyResult<Found> {
-        let table = checked(py, self.table())?;
-        let found = run(py, move || async move { table::check(&table).await })?;
+    fn check(&self, py: Python<'_>) -> PyResult<CheckFields> {
+        let table = into_py_result(py, self.table())?;
+        let report = run(py, move || async move { table::check(&table).await })?;
         Ok((
-            found.version,
-            found.missing,
-            found.mismatched,
-            found.orphans,
+            report.version,
+            report.missing,
+            report.mismatched,
+            report.orphans,
         ))
     }
 
     /// Streams the changes after a version up to this snapshot.
     fn changes(&self, py: Python<'_>, since: u64) -> PyResult<Scan> {
         let since = self.at(py, since)?.manifest;
-        let table = checked(py, self.table())?;
+        let table = into_py_result(py, self.table())?;
         let until = Arc::clone(&self.manifest);
         let scan = run(
             py,
@@ -227,16 +227,18 @@ impl TableHandle {
         py: Python<'_>,
         predicate: &Bound<'_, PyAny>,
         timeout: f64,
-    ) -> PyResult<(Option<Outcome>, Option<u64>, u64, Self)> {
-        let timeout = checked(py, seconds("commit_timeout", timeout))?;
-        let predicate = predicate_of(predicate)?;
-        let table = checked(py, self.table())?;
-        let done = run(py, move || async move {
+    ) -> PyResult<(Option<OutcomeFields>, Option<u64>, u64, Self)> {
+        let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
+        let predicate = extract_predicate(predicate)?;
+        let table = into_py_result(py, self.table())?;
+        let deleted = run(py, move || async move {
             table::delete(&table, &predicate, timeout).await
         })?;
-        let after = self.with(done.snapshot.manifest);
-        let outcome = done.committed.map(|done| outcome(&done, &[]));
-        Ok((outcome, done.rows, done.bytes, after))
+        let after = self.with_manifest(deleted.snapshot.manifest);
+        let outcome = deleted
+            .committed
+            .map(|committed| outcome_fields(&committed, &[]));
+        Ok((outcome, deleted.rows, deleted.bytes, after))
     }
 
     /// Appends a stream, or puts it in the place of all there is.
@@ -245,17 +247,17 @@ impl TableHandle {
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        options: Options,
+        options: PyWriteOptions,
         resident: bool,
         overwrite: bool,
         idempotency_key: Option<String>,
         timeout: f64,
-    ) -> PyResult<(Outcome, Self)> {
-        let options = checked(py, options.check())?;
-        let timeout = checked(py, seconds("commit_timeout", timeout))?;
-        let table = checked(py, self.table())?;
-        let input = reader(data)?;
-        let how = Upload {
+    ) -> PyResult<(OutcomeFields, Self)> {
+        let options = into_py_result(py, options.to_write_options())?;
+        let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
+        let table = into_py_result(py, self.table())?;
+        let input = extract_reader(data)?;
+        let write_options = Upload {
             options,
             resident,
             overwrite,
@@ -263,10 +265,10 @@ impl TableHandle {
             timeout,
             order: None,
         };
-        let (done, files) = run(py, move || async move {
-            table::write(&table, input, &how).await
+        let (committed, files) = run(py, move || async move {
+            table::write(&table, input, &write_options).await
         })?;
-        Ok(self.after(&done, &files))
+        Ok(self.outcome_and_snapshot(&committed, &files))
     }
 
     /// Puts a stream in the place of the rows for which a predicate holds, or with None of those with
@@ -276,29 +278,29 @@ impl TableHandle {
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        options: Options,
+        options: PyWriteOptions,
         resident: bool,
         predicate: Option<&Bound<'_, PyAny>>,
         on: Option<Vec<String>>,
         idempotency_key: Option<String>,
         timeout: f64,
-    ) -> PyResult<(Outcome, Self)> {
-        let how = Upload {
-            options: checked(py, options.check())?,
+    ) -> PyResult<(OutcomeFields, Self)> {
+        let write_options = Upload {
+            options: into_py_result(py, options.to_write_options())?,
             resident,
             overwrite: false,
             idempotency_key,
-            timeout: checked(py, seconds("commit_timeout", timeout))?,
+            timeout: into_py_result(py, parse_seconds("commit_timeout", timeout))?,
             order: None,
         };
-        let predicate = predicate.map(predicate_of).transpose()?;
-        let instead = predicate.map_or(Instead::Of(on), Instead::Where);
-        let table = checked(py, self.table())?;
-        let input = reader(data)?;
-        let (done, files) = run(py, move || async move {
-            table::exchange(&table, input, &instead, &how).await
+        let predicate = predicate.map(extract_predicate).transpose()?;
+        let target = predicate.map_or(Instead::Of(on), Instead::Where);
+        let table = into_py_result(py, self.table())?;
+        let input = extract_reader(data)?;
+        let (committed, files) = run(py, move || async move {
+            table::exchange(&table, input, &target, &write_options).await
         })?;
-        Ok(self.after(&done, &files))
+        Ok(self.outcome_and_snapshot(&committed, &files))
     }
 
     /// Merges a stream by clauses: the outcome, or None where there was nothing to do.
@@ -308,24 +310,26 @@ impl TableHandle {
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         on: Option<Vec<String>>,
-        clauses: Vec<GivenClause>,
-        options: Options,
+        clauses: Vec<ClauseFields>,
+        options: PyWriteOptions,
         idempotency_key: Option<String>,
         timeout: f64,
-    ) -> PyResult<(Option<Outcome>, Self)> {
-        let clauses = clauses.into_iter().map(|given| clause(py, given));
-        let clauses = clauses.collect::<PyResult<Vec<_>>>()?;
-        let how = Upload {
+    ) -> PyResult<(Option<OutcomeFields>, Self)> {
+        let parsed_clauses = clauses.into_iter().map(|fields| parse_clause(py, fields));
+        let clauses = parsed_clauses.collect::<PyResult<Vec<_>>>()?;
+        let write_options = Upload {
             idempotency_key,
-            ..rewriting(py, &options, timeout)?
+            ..rewrite_options(py, &options, timeout)?
         };
-        let table = checked(py, self.table())?;
-        let input = reader(data)?;
-        let done = run(py, move || async move {
-            table::merge(&table, input, on.as_deref(), &clauses, &how).await
+        let table = into_py_result(py, self.table())?;
+        let input = extract_reader(data)?;
+        let merged = run(py, move || async move {
+            table::merge(&table, input, on.as_deref(), &clauses, &write_options).await
         })?;
-        let outcome = done.committed.map(|made| outcome(&made, &done.added));
-        Ok((outcome, self.with(done.snapshot.manifest)))
+        let outcome = merged
+            .committed
+            .map(|committed| outcome_fields(&committed, &merged.added));
+        Ok((outcome, self.with_manifest(merged.snapshot.manifest)))
     }
 
     /// Adds Parquet files that are there already.
@@ -335,13 +339,13 @@ impl TableHandle {
         paths: Vec<String>,
         idempotency_key: Option<String>,
         timeout: f64,
-    ) -> PyResult<(Outcome, Self)> {
-        let timeout = checked(py, seconds("commit_timeout", timeout))?;
-        let table = checked(py, self.table())?;
-        let (done, files) = run(py, move || async move {
+    ) -> PyResult<(OutcomeFields, Self)> {
+        let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
+        let table = into_py_result(py, self.table())?;
+        let (committed, files) = run(py, move || async move {
             table::add_files(&table, &paths, idempotency_key.as_deref(), timeout).await
         })?;
-        Ok(self.after(&done, &files))
+        Ok(self.outcome_and_snapshot(&committed, &files))
     }
 
     /// Writes small files as larger ones: the outcome, or None.
@@ -350,18 +354,19 @@ impl TableHandle {
         py: Python<'_>,
         target_bytes: u64,
         predicate: Option<&Bound<'_, PyAny>>,
-        options: Options,
+        options: PyWriteOptions,
         timeout: f64,
-    ) -> PyResult<Option<(Outcome, Self)>> {
-        let meant = predicate.map(predicate_of).transpose()?;
-        let (table, how) = (
-            checked(py, self.table())?,
-            rewriting(py, &options, timeout)?,
+    ) -> PyResult<Option<(OutcomeFields, Self)>> {
+        let row_predicate = predicate.map(extract_predicate).transpose()?;
+        let (table, write_options) = (
+            into_py_result(py, self.table())?,
+            rewrite_options(py, &options, timeout)?,
         );
-        let done = run(py, move || async move {
-            table::compact(&table, target_bytes, meant.as_ref(), &how).await
+        let compacted = run(py, move || async move {
+            table::compact(&table, target_bytes, row_predicate.as_ref(), &write_options).await
         });
-        Ok(done?.map(|done| self.after(&done.committed, &done.added)))
+        Ok(compacted?
+            .map(|compacted| self.outcome_and_snapshot(&compacted.committed, &compacted.added)))
     }
 
     /// Writes all rows anew, sorted: the outcome, or None.
@@ -370,23 +375,28 @@ impl TableHandle {
         py: Python<'_>,
         by: Option<Vec<String>>,
         target_bytes: u64,
-        options: Options,
+        options: PyWriteOptions,
         timeout: f64,
-    ) -> PyResult<Option<(Outcome, Self)>> {
-        let (table, how) = (
-            checked(py, self.table())?,
-            rewriting(py, &options, timeout)?,
+    ) -> PyResult<Option<(OutcomeFields, Self)>> {
+        let (table, write_options) = (
+            into_py_result(py, self.table())?,
+            rewrite_options(py, &options, timeout)?,
         );
-        let done = run(py, move || async move {
-            table::sort(&table, by.as_deref(), target_bytes, &how).await
+        let sorted = run(py, move || async move {
+            table::sort(&table, by.as_deref(), target_bytes, &write_options).await
         })?;
-        Ok(done.map(|done| self.after(&done.committed, &done.added)))
+        Ok(sorted.map(|sorted| self.outcome_and_snapshot(&sorted.committed, &sorted.added)))
     }
 
     /// Makes a version's content the newest.
-    fn restore(&self, py: Python<'_>, version: u64, timeout: f64) -> PyResult<(Outcome, Self)> {
+    fn restore(
+        &self,
+        py: Python<'_>,
+        version: u64,
+        timeout: f64,
+    ) -> PyResult<(OutcomeFields, Self)> {
         let from = self.at(py, version)?.manifest;
-        self.committed(py, Restore { from }, timeout)
+        self.commit_change(py, Restore { from }, timeout)
     }
 
     /// Gives a version a name, or takes the name away.
@@ -396,8 +406,8 @@ impl TableHandle {
         name: String,
         version: Option<u64>,
         timeout: f64,
-    ) -> PyResult<(Outcome, Self)> {
-        self.committed(py, Tag { name, version }, timeout)
+    ) -> PyResult<(OutcomeFields, Self)> {
+        self.commit_change(py, Tag { name, version }, timeout)
     }
 
     /// Removes what no kept version needs: oldest version, files, manifests, bytes.
@@ -408,19 +418,24 @@ impl TableHandle {
         dry_run: bool,
         timeout: f64,
     ) -> PyResult<(u64, Vec<String>, Vec<String>, u64)> {
-        let retention = checked(py, seconds("retention", retention))?;
-        let timeout = checked(py, seconds("commit_timeout", timeout))?;
-        let table = checked(py, self.table())?;
-        let done = run(py, move || async move {
+        let retention = into_py_result(py, parse_seconds("retention", retention))?;
+        let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
+        let table = into_py_result(py, self.table())?;
+        let report = run(py, move || async move {
             vacuum::vacuum(&table, retention, dry_run, timeout).await
         })?;
-        Ok((done.oldest_version, done.files, done.manifests, done.bytes))
+        Ok((
+            report.oldest_version,
+            report.files,
+            report.manifests,
+            report.bytes,
+        ))
     }
 
     /// The version that a commit made; None if it made none.
     fn was_committed(&self, py: Python<'_>, commit_id: &str) -> PyResult<Option<u64>> {
-        let commit_id = checked(py, CommitId::parse(commit_id))?;
-        let table = checked(py, self.table())?;
+        let commit_id = into_py_result(py, CommitId::parse(commit_id))?;
+        let table = into_py_result(py, self.table())?;
         run(py, move || async move {
             was_committed(&table, &commit_id).await
         })
@@ -430,8 +445,8 @@ impl TableHandle {
 /// Whether there is a table.
 #[pyfunction]
 fn table_exists(py: Python<'_>, store: &StoreHandle, path: String) -> PyResult<bool> {
-    let store: Store = checked(py, store.store())?;
-    let table = checked(py, Table::new(store, &path))?;
+    let store: Store = into_py_result(py, store.store())?;
+    let table = into_py_result(py, Table::new(store, &path))?;
     run(py, move || async move {
         match table.newest().await {
             Ok(_) => Ok(true),

@@ -23,70 +23,70 @@ pub(crate) fn to_object<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'
             (None, None) => PyFloat::new(py, number.as_f64().unwrap_or(f64::NAN)).into_any(),
         },
         Value::Array(items) => {
-            let items = items.iter().map(|item| to_object(py, item));
-            PyList::new(py, items.collect::<PyResult<Vec<_>>>()?)?.into_any()
+            let objects = items.iter().map(|item| to_object(py, item));
+            PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?)?.into_any()
         }
         Value::Object(fields) => {
-            let made = PyDict::new(py);
+            let dict = PyDict::new(py);
             for (key, value) in fields {
-                made.set_item(key, to_object(py, value)?)?;
+                dict.set_item(key, to_object(py, value)?)?;
             }
-            made.into_any()
+            dict.into_any()
         }
     })
 }
 
 /// The JSON value of such objects.
-pub(crate) fn of_object(given: &Bound<'_, PyAny>) -> PyResult<Value> {
-    of_nested(given, 0)
+pub(crate) fn from_object(object: &Bound<'_, PyAny>) -> PyResult<Value> {
+    from_nested(object, 0)
 }
 
-fn of_nested(given: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
-    let py = given.py();
+fn from_nested(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
+    let py = object.py();
     if depth > MAX_DEPTH {
         let error = Error::invalid(format!("more than {MAX_DEPTH} objects in objects"));
         return Err(to_python(py, &error));
     }
-    if given.is_none() {
+    if object.is_none() {
         return Ok(Value::Null);
     }
-    if let Ok(value) = given.cast::<PyBool>() {
+    if let Ok(value) = object.cast::<PyBool>() {
         return Ok(Value::Bool(value.is_true()));
     }
-    if let Ok(text) = given.cast::<PyString>() {
+    if let Ok(text) = object.cast::<PyString>() {
         return Ok(Value::String(text.to_str()?.to_owned()));
     }
-    if given.is_instance_of::<PyInt>() {
-        return number(given).map_err(|e| to_python(py, &e));
+    if object.is_instance_of::<PyInt>() {
+        return from_integer(object).map_err(|e| to_python(py, &e));
     }
-    if given.is_instance_of::<PyFloat>() {
-        let found = Number::from_f64(given.extract()?);
-        let found = found.ok_or_else(|| Error::invalid(format!("{given} is no number of JSON")));
-        return found.map(Value::Number).map_err(|e| to_python(py, &e));
+    if object.is_instance_of::<PyFloat>() {
+        let parsed = Number::from_f64(object.extract()?);
+        let number = parsed.ok_or_else(|| Error::invalid(format!("{object} is no number of JSON")));
+        return number.map(Value::Number).map_err(|e| to_python(py, &e));
     }
-    if given.is_instance_of::<PyList>() || given.is_instance_of::<PyTuple>() {
-        let items = given.try_iter()?;
-        let items = items.map(|item| of_nested(&item?, depth + 1));
+    if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
+        let elements = object.try_iter()?;
+        let items = elements.map(|item| from_nested(&item?, depth + 1));
         return Ok(Value::Array(items.collect::<PyResult<_>>()?));
     }
-    if let Ok(fields) = given.cast::<PyDict>() {
-        let mut made = Map::new();
+    if let Ok(fields) = object.cast::<PyDict>() {
+        let mut map = Map::new();
         for (key, value) in fields {
             let key = key.cast::<PyString>()?.to_str()?.to_owned();
-            made.insert(key, of_nested(&value, depth + 1)?);
+            map.insert(key, from_nested(&value, depth + 1)?);
         }
-        return Ok(Value::Object(made));
+        return Ok(Value::Object(map));
     }
-    let kind = given.get_type().qualname()?;
+    let type_name = object.get_type().qualname()?;
     Err(PyTypeError::new_err(format!(
-        "{kind} cannot be written as JSON"
+        "{type_name} cannot be written as JSON"
     )))
 }
 
-fn number(given: &Bound<'_, PyAny>) -> Result<Value> {
-    let unsigned = given.extract::<u64>().map(Value::from);
-    let signed = || given.extract::<i64>().map(Value::from);
+fn from_integer(object: &Bound<'_, PyAny>) -> Result<Value> {
+    let unsigned = object.extract::<u64>().map(Value::from);
+    let signed = || object.extract::<i64>().map(Value::from);
     unsigned.or_else(|_| signed()).map_err(|_too_large| {
-        Error::invalid(format!("{given} is outside the whole numbers of 64 bits"))
+        Error::invalid(format!("{object} is outside the whole numbers of 64 bits"))
     })
 }
