@@ -481,7 +481,7 @@ fn schema_event<'py>(
         .iter()
         .filter(|field| !system_names.contains(field.name()));
     fields.extend(other_fields.map(|field| field.as_ref().clone()));
-    let event = into_py_result(py, schema::event_of(&Schema::new(fields), raw))?;
+    let event = into_py_result(py, schema::event_from_arrow(&Schema::new(fields), raw))?;
     to_object(py, &event)
 }
 
@@ -493,7 +493,7 @@ fn event_schema<'py>(py: Python<'py>, event: &Bound<'_, PyAny>) -> PyResult<Boun
         ErrorKind::BlockCorrupted => e.with_kind(ErrorKind::InvalidInput),
         _ => e,
     };
-    let schema = into_py_result(py, schema::arrow_of(&event).map_err(wrong))?;
+    let schema = into_py_result(py, schema::arrow_from_event(&event).map_err(wrong))?;
     PySchema::new(Arc::new(schema)).into_pyarrow(py)
 }
 

@@ -8,11 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::decode::{Buffer, View, damaged};
-use super::encode::Writer;
+use super::decode::{FlatBufferReader, FlatBufferTable, block_corrupted};
+use super::encode::FlatBufferWriter;
 use super::layout::EVENT;
 use super::multihash::Multihash;
-use super::time::{self, Moment};
+use super::time::{self, UtcDateTime};
 use super::yaml;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -24,7 +24,7 @@ const OLDEST_VERSION: i32 = 2;
 /// A longer block is none.
 pub(super) const MAX_BLOCK_BYTES: usize = 16 << 20;
 /// The name of events that this release does not know.
-pub const UNKNOWN: &str = "Unknown";
+pub const UNKNOWN_EVENT: &str = "Unknown";
 
 /// One block of a chain.
 #[derive(Debug, Clone)]
@@ -33,26 +33,26 @@ pub struct Block {
     hash: Multihash,
     version: i32,
     /// When it was appended.
-    pub system_time: Moment,
+    pub system_time: UtcDateTime,
     /// The hash of the block before; none of the first.
     pub prev_block_hash: Option<Multihash>,
     /// Its place in the chain, from 0.
     pub sequence_number: u64,
     event: Value,
     /// Whether all of the event is in `event`.
-    is_whole: bool,
+    is_fully_decoded: bool,
 }
 
 impl Block {
     /// Encodes a block. The event is a mapping in the specification's spelling, with its name as `kind`.
     pub fn new(
-        system_time: Moment,
+        system_time: UtcDateTime,
         prev_block_hash: Option<&Multihash>,
         sequence_number: u64,
         event: &Value,
     ) -> Result<Self> {
         let version = MANIFEST_VERSION;
-        Self::of_version(
+        Self::with_version(
             version,
             system_time,
             prev_block_hash,
@@ -61,15 +61,15 @@ impl Block {
         )
     }
 
-    fn of_version(
+    fn with_version(
         version: i32,
-        system_time: Moment,
+        system_time: UtcDateTime,
         prev_block_hash: Option<&Multihash>,
         sequence_number: u64,
         event: &Value,
     ) -> Result<Self> {
         if !(OLDEST_VERSION..=MANIFEST_VERSION).contains(&version) {
-            return Err(unsupported(version));
+            return Err(unsupported_version(version));
         }
         let bytes = encode(
             version,
@@ -91,41 +91,43 @@ impl Block {
     /// Reads a block as it is stored.
     pub fn from_bytes(bytes: Bytes) -> Result<Self> {
         let hash = Multihash::sha3_256(&bytes);
-        let inside = |e: Error| e.context(format!("block {hash}"));
-        Self::read(bytes, hash.clone()).map_err(inside)
+        let with_context = |e: Error| e.context(format!("block {hash}"));
+        Self::read(bytes, hash.clone()).map_err(with_context)
     }
 
     fn read(bytes: Bytes, hash: Multihash) -> Result<Self> {
-        let buffer = Buffer::new(&bytes);
+        let buffer = FlatBufferReader::new(&bytes);
         let manifest = buffer.root()?;
-        let kind = manifest.number(0)?.map_or(0, i64::from_le_bytes);
+        let kind = manifest.scalar_bytes(0)?.map_or(0, i64::from_le_bytes);
         if kind != MANIFEST_KIND {
-            return Err(damaged(format!(
+            return Err(block_corrupted(format!(
                 "its kind is {kind:#x}, not {MANIFEST_KIND:#x}"
             )));
         }
-        let version = manifest.number(1)?.map_or(0, i32::from_le_bytes);
+        let version = manifest.scalar_bytes(1)?.map_or(0, i32::from_le_bytes);
         if !(OLDEST_VERSION..=MANIFEST_VERSION).contains(&version) {
-            return Err(unsupported(version));
+            return Err(unsupported_version(version));
         }
-        let content = manifest.byte_vector(2)?;
-        let content = Buffer::new(content.ok_or_else(|| damaged("it has no content"))?);
+        let content_bytes = manifest.byte_vector(2)?;
+        let content = FlatBufferReader::new(
+            content_bytes.ok_or_else(|| block_corrupted("it has no content"))?,
+        );
         let block = content.root()?;
         refuse_old_layout(&block)?;
         let system_time = block.timestamp(0)?;
-        let previous = block.byte_vector(1)?.map(Multihash::from_bytes).transpose();
-        let previous = previous.map_err(|e| e.with_kind(ErrorKind::BlockCorrupted))?;
-        let sequence_number = block.number(2)?.map_or(0, u64::from_le_bytes);
-        let (event, is_known) = event_of(&block, &bytes)?;
-        let is_whole = is_known && !content.has_unknown_slots();
+        let parsed_hash = block.byte_vector(1)?.map(Multihash::from_bytes).transpose();
+        let previous = parsed_hash.map_err(|e| e.with_kind(ErrorKind::BlockCorrupted))?;
+        let sequence_number = block.scalar_bytes(2)?.map_or(0, u64::from_le_bytes);
+        let (event, is_known) = decode_event(&block, &bytes)?;
+        let is_fully_decoded = is_known && !content.has_unknown_slots();
         Ok(Self {
             hash,
             version,
-            system_time: system_time.ok_or_else(|| damaged("it has no system time"))?,
+            system_time: system_time.ok_or_else(|| block_corrupted("it has no system time"))?,
             prev_block_hash: previous,
             sequence_number,
             event,
-            is_whole,
+            is_fully_decoded,
             bytes,
         })
     }
@@ -133,31 +135,31 @@ impl Block {
     /// Reads the YAML of a block and encodes it.
     pub fn from_yaml(text: &str) -> Result<Self> {
         let parsed = yaml::parse(text)?;
-        if parsed.event.get("kind").and_then(Value::as_str) == Some(UNKNOWN) {
-            let manifest = parsed.event.get("manifest").and_then(Value::as_str);
-            let manifest = manifest.and_then(|text| STANDARD.decode(text).ok());
-            let manifest = manifest
+        if parsed.event.get("kind").and_then(Value::as_str) == Some(UNKNOWN_EVENT) {
+            let manifest_base64 = parsed.event.get("manifest").and_then(Value::as_str);
+            let decoded = manifest_base64.and_then(|text| STANDARD.decode(text).ok());
+            let manifest = decoded
                 .ok_or_else(|| Error::invalid("an unknown event needs its manifest, in base64"))?;
             return Self::from_bytes(manifest.into());
         }
-        let previous = parsed.prev_block_hash.map(|text| text.parse::<Multihash>());
-        let previous = previous.transpose()?;
+        let parsed_hash = parsed.prev_block_hash.map(|text| text.parse::<Multihash>());
+        let previous = parsed_hash.transpose()?;
         let time = time::from_text(&parsed.system_time)?;
         let (version, number) = (parsed.version, parsed.sequence_number);
-        Self::of_version(version, time, previous.as_ref(), number, &parsed.event)
+        Self::with_version(version, time, previous.as_ref(), number, &parsed.event)
     }
 
     /// The YAML of the block, in the specification's spelling.
     pub fn to_yaml(&self) -> String {
         let previous = self.prev_block_hash.as_ref().map(Multihash::to_string);
-        let text = yaml::print(
+        let text = yaml::format_block(
             self.version,
             &time::to_text(&self.system_time),
             previous.as_deref(),
             self.sequence_number,
             &self.event,
         );
-        if self.is_whole || self.kind() == UNKNOWN {
+        if self.is_fully_decoded || self.kind() == UNKNOWN_EVENT {
             text
         } else {
             format!("# Some fields are of a later release and not shown.\n{text}")
@@ -189,17 +191,17 @@ impl Block {
         self.event
             .get("kind")
             .and_then(Value::as_str)
-            .unwrap_or(UNKNOWN)
+            .unwrap_or(UNKNOWN_EVENT)
     }
 
     /// Whether all of the event is known to this release.
-    pub fn is_whole(&self) -> bool {
-        self.is_whole
+    pub fn is_fully_decoded(&self) -> bool {
+        self.is_fully_decoded
     }
 
     /// Encodes the fields anew, canonically.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        if !self.is_whole {
+        if !self.is_fully_decoded {
             let message = format!(
                 "block {} has fields of a later release, which encoding it anew would lose; its \
                  bytes as received are whole",
@@ -219,7 +221,7 @@ impl Block {
     }
 }
 
-fn unsupported(version: i32) -> Error {
+fn unsupported_version(version: i32) -> Error {
     let message = format!(
         "manifest version {version} is not supported: versions {OLDEST_VERSION} to {MANIFEST_VERSION} are"
     );
@@ -227,7 +229,7 @@ fn unsupported(version: i32) -> Error {
 }
 
 /// In the layout of release 0.33 the sequence number has 4 bytes, so 8 are too many for it.
-fn refuse_old_layout(block: &View<'_>) -> Result<()> {
+fn refuse_old_layout(block: &FlatBufferTable<'_>) -> Result<()> {
     if block.overlaps(2, 8)? {
         let message = "it has the layout of ODF 0.33 (a sequence number of 4 bytes, SetDataSchema as \
                        event 11), which later releases cannot read";
@@ -237,14 +239,14 @@ fn refuse_old_layout(block: &View<'_>) -> Result<()> {
 }
 
 /// The event and whether this release knows it.
-fn event_of(block: &View<'_>, manifest: &Bytes) -> Result<(Value, bool)> {
+fn decode_event(block: &FlatBufferTable<'_>, manifest: &Bytes) -> Result<(Value, bool)> {
     match block.union(3, &EVENT) {
         Ok(Some(event)) => Ok((event, true)),
-        Ok(None) => Err(damaged("it has no event")),
+        Ok(None) => Err(block_corrupted("it has no event")),
         Err(e) if e.kind() == ErrorKind::FormatNotSupported => {
-            let tag = block.number(3)?.map_or(0, |[tag]| tag);
+            let tag = block.scalar_bytes(3)?.map_or(0, |[tag]| tag);
             let event = json!({
-                "kind": UNKNOWN,
+                "kind": UNKNOWN_EVENT,
                 "tag": tag,
                 "manifest": STANDARD.encode(manifest),
             });
@@ -256,17 +258,17 @@ fn event_of(block: &View<'_>, manifest: &Bytes) -> Result<(Value, bool)> {
 
 fn encode(
     version: i32,
-    system_time: &Moment,
+    system_time: &UtcDateTime,
     prev_block_hash: Option<&Multihash>,
     sequence_number: u64,
     event: &Value,
 ) -> Result<Vec<u8>> {
-    let mut writer = Writer::new(version >= MANIFEST_VERSION);
-    let previous = prev_block_hash.map(|hash| writer.bytes(hash.as_bytes()));
-    let (tag, offset) = writer.union(&EVENT, event)?;
-    check(event)?;
-    let block = writer.slots(|writer| {
-        writer.push_stamp(0, system_time);
+    let mut block_writer = FlatBufferWriter::new(version >= MANIFEST_VERSION);
+    let previous = prev_block_hash.map(|hash| block_writer.write_bytes(hash.as_bytes()));
+    let (tag, offset) = block_writer.write_union(&EVENT, event)?;
+    check_event(event)?;
+    let block = block_writer.write_slots(|writer| {
+        writer.push_timestamp(0, system_time);
         if let Some(previous) = previous {
             writer.push_offset(1, previous);
         }
@@ -274,20 +276,20 @@ fn encode(
         writer.push_u8(3, tag);
         writer.push_offset(4, offset);
     });
-    let content = writer.finish(block);
+    let block_bytes = block_writer.finish(block);
 
-    let mut writer = Writer::new(true);
-    let content = writer.bytes(&content);
-    let manifest = writer.slots(|writer| {
+    let mut manifest_writer = FlatBufferWriter::new(true);
+    let content = manifest_writer.write_bytes(&block_bytes);
+    let manifest = manifest_writer.write_slots(|writer| {
         writer.push_i64(0, MANIFEST_KIND);
         writer.push_i32(1, version);
         writer.push_offset(2, content);
     });
-    Ok(writer.finish(manifest))
+    Ok(manifest_writer.finish(manifest))
 }
 
 /// What the tables alone do not say.
-fn check(event: &Value) -> Result<()> {
+fn check_event(event: &Value) -> Result<()> {
     let has = |name: &str| event.get(name).is_some_and(|value| !value.is_null());
     let kind = event.get("kind").and_then(Value::as_str);
     if kind == Some("SetDataSchema") && has("rawArrowSchema") == has("schema") {
@@ -298,13 +300,16 @@ fn check(event: &Value) -> Result<()> {
 }
 
 /// An event without fields that are none.
-pub fn event(kind: &str, fields: impl IntoIterator<Item = (&'static str, Option<Value>)>) -> Value {
-    let mut found = Map::new();
-    found.insert("kind".to_owned(), kind.into());
+pub fn build_event(
+    kind: &str,
+    fields: impl IntoIterator<Item = (&'static str, Option<Value>)>,
+) -> Value {
+    let mut object = Map::new();
+    object.insert("kind".to_owned(), kind.into());
     for (name, value) in fields {
         if let Some(value) = value {
-            found.insert(name.to_owned(), value);
+            object.insert(name.to_owned(), value);
         }
     }
-    Value::Object(found)
+    Value::Object(object)
 }

@@ -16,11 +16,11 @@ use futures::{StreamExt, stream};
 use object_store::GetOptions;
 use serde_json::Value;
 
-use super::block::{Block, MAX_BLOCK_BYTES, event};
+use super::block::{Block, MAX_BLOCK_BYTES, build_event};
 use super::head::{named_by, unless_certain};
 use super::multihash::{DatasetId, Multihash};
 use super::rules::State;
-use super::time::Moment;
+use super::time::UtcDateTime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::store::cas::{CasResult, Register, VersionedValue, probe_conditional_writes};
@@ -141,14 +141,14 @@ impl Chain {
         &self,
         id: &DatasetId,
         kind: DatasetKind,
-        time: Option<Moment>,
+        time: Option<UtcDateTime>,
     ) -> Result<Arc<Block>> {
         let fields = [
             ("datasetId", Some(id.to_string().into())),
             ("datasetKind", Some(kind.name().into())),
         ];
         let time = time.unwrap_or_else(|| self.store.clock().now().to_utc());
-        let seed = Block::new(time, None, 0, &event("Seed", fields))?;
+        let seed = Block::new(time, None, 0, &build_event("Seed", fields))?;
         let path = self.path("refs/head");
         let exists = || {
             let message = "there is a dataset already";
@@ -349,7 +349,7 @@ impl Chain {
     }
 
     /// Now, or the newest block's time where that is later.
-    pub(super) fn time_after(&self, state: &State) -> Moment {
+    pub(super) fn time_after(&self, state: &State) -> UtcDateTime {
         let now = self.store.clock().now().to_utc();
         state
             .tip
@@ -362,7 +362,7 @@ impl Chain {
         &self,
         head: &Head,
         state: &State,
-        time: Moment,
+        time: UtcDateTime,
         events: &[Value],
     ) -> Result<Attempt> {
         let mut state = state.clone();

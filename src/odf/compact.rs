@@ -19,7 +19,7 @@ use super::rows::Tally;
 use super::rules::{State, is_data};
 use super::schema;
 use super::slice::{Slice, remove, rows_of, write_slice};
-use super::time::Moment;
+use super::time::UtcDateTime;
 use super::vacuum::Lease;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
@@ -107,7 +107,7 @@ pub async fn compact(
 
 /// A block of the new chain: an old one as it is, or several with their slices.
 struct Step {
-    time: Moment,
+    time: UtcDateTime,
     event: Value,
     /// The block it was, if it is one.
     block: Option<Arc<Block>>,
@@ -133,7 +133,7 @@ fn plan(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
     for block in newest_first.iter().rev() {
         let event = block.event();
         let slice = match block.kind() {
-            "AddData" if block.is_whole() => Slice::of(event)?,
+            "AddData" if block.is_fully_decoded() => Slice::of(event)?,
             _ => None,
         };
         let size = slice.as_ref().map_or(0, |slice| slice.size);
@@ -152,7 +152,11 @@ fn plan(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
                 open = Some(steps.len() - 1);
             }
             (_, slice) => {
-                let of = state.schema.as_ref().map(schema::arrow_of).transpose()?;
+                let of = state
+                    .schema
+                    .as_ref()
+                    .map(schema::arrow_from_event)
+                    .transpose()?;
                 let is_slice = slice.is_some();
                 steps.push(Step {
                     time: block.system_time,
@@ -164,7 +168,7 @@ fn plan(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
                 });
                 let breaks = is_data(block.kind())
                     || matches!(block.kind(), "SetDataSchema" | "SetVocab")
-                    || !block.is_whole();
+                    || !block.is_fully_decoded();
                 if is_slice {
                     open = Some(steps.len() - 1);
                 } else if breaks {
@@ -215,7 +219,7 @@ async fn remade(
             state.apply(block);
             continue;
         }
-        if same.is_some_and(|block| !block.is_whole()) {
+        if same.is_some_and(|block| !block.is_fully_decoded()) {
             let message = "an event of a later release stands behind slices that would be merged, and \
                            cannot be written anew";
             return Err(Error::new(ErrorKind::FormatNotSupported, message).with_path(chain.root()));

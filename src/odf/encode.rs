@@ -11,7 +11,9 @@ use flatbuffers::{FlatBufferBuilder, Push, PushAlignment, UnionWIPOffset, WIPOff
 use serde_json::{Map, Value};
 
 use super::decode::MAX_DEPTH;
-use super::layout::{Enum, Field, Kind, Table, Union, Width, is_spelling};
+use super::layout::{
+    EnumLayout, EnumWidth, FieldLayout, FieldType, TableLayout, UnionLayout, is_spelling,
+};
 use super::multihash::{DatasetId, Multihash};
 use super::time;
 use super::transforms::canonical;
@@ -21,15 +23,15 @@ type Offset = WIPOffset<UnionWIPOffset>;
 
 /// A timestamp of a manifest's version: those of version 2 are aligned to a byte.
 #[derive(Clone, Copy)]
-pub(super) struct Stamp {
+pub(super) struct PackedTimestamp {
     bytes: [u8; 16],
 }
 
 /// The same, aligned to four bytes.
 #[derive(Clone, Copy)]
-struct AlignedStamp(Stamp);
+struct AlignedTimestamp(PackedTimestamp);
 
-impl Push for Stamp {
+impl Push for PackedTimestamp {
     type Output = Self;
 
     #[expect(
@@ -49,7 +51,7 @@ impl Push for Stamp {
     }
 }
 
-impl Push for AlignedStamp {
+impl Push for AlignedTimestamp {
     type Output = Self;
 
     #[expect(
@@ -70,13 +72,13 @@ impl Push for AlignedStamp {
 }
 
 /// A buffer under way.
-pub(super) struct Writer<'f> {
+pub(super) struct FlatBufferWriter<'f> {
     builder: FlatBufferBuilder<'f>,
-    aligned_stamps: bool,
+    aligned_timestamps: bool,
     depth: usize,
 }
 
-impl fmt::Debug for Writer<'_> {
+impl fmt::Debug for FlatBufferWriter<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Writer")
             .field("depth", &self.depth)
@@ -85,7 +87,7 @@ impl fmt::Debug for Writer<'_> {
 }
 
 /// What a slot gets.
-enum Slot {
+enum SlotValue {
     Offset(Offset),
     Union(u8, Offset),
     U64(u64),
@@ -93,14 +95,14 @@ enum Slot {
     I32(i32),
     I16(i16),
     Bool(bool),
-    Stamp([u8; 16]),
+    Timestamp([u8; 16]),
 }
 
-impl Writer<'_> {
-    pub(super) fn new(aligned_stamps: bool) -> Self {
+impl FlatBufferWriter<'_> {
+    pub(super) fn new(aligned_timestamps: bool) -> Self {
         Self {
             builder: FlatBufferBuilder::with_capacity(1024),
-            aligned_stamps,
+            aligned_timestamps,
             depth: 0,
         }
     }
@@ -110,12 +112,12 @@ impl Writer<'_> {
         self.builder.finished_data().to_vec()
     }
 
-    pub(super) fn bytes(&mut self, bytes: &[u8]) -> Offset {
+    pub(super) fn write_bytes(&mut self, bytes: &[u8]) -> Offset {
         self.builder.create_vector(bytes).as_union_value()
     }
 
     /// A table of slots that are there already.
-    pub(super) fn slots(&mut self, fill: impl FnOnce(&mut Self)) -> Offset {
+    pub(super) fn write_slots(&mut self, fill: impl FnOnce(&mut Self)) -> Offset {
         let start = self.builder.start_table();
         fill(self);
         WIPOffset::new(self.builder.end_table(start).value())
@@ -141,49 +143,49 @@ impl Writer<'_> {
         self.builder.push_slot(voffset(slot), value, 0);
     }
 
-    pub(super) fn push_stamp(&mut self, slot: u16, moment: &time::Moment) {
-        self.push(slot, &Slot::Stamp(time::to_bytes(moment)), true);
+    pub(super) fn push_timestamp(&mut self, slot: u16, moment: &time::UtcDateTime) {
+        self.push(slot, &SlotValue::Timestamp(time::to_bytes(moment)), true);
     }
 
-    fn push(&mut self, slot: u16, value: &Slot, always: bool) {
+    fn push(&mut self, slot: u16, value: &SlotValue, always: bool) {
         let at = voffset(slot);
         let builder = &mut self.builder;
         match *value {
-            Slot::Offset(offset) => builder.push_slot_always(at, offset),
-            Slot::Union(tag, offset) => {
+            SlotValue::Offset(offset) => builder.push_slot_always(at, offset),
+            SlotValue::Union(tag, offset) => {
                 builder.push_slot(at, tag, 0);
                 builder.push_slot_always(at + 2, offset);
             }
-            Slot::Stamp(bytes) if self.aligned_stamps => {
-                builder.push_slot_always(at, AlignedStamp(Stamp { bytes }));
+            SlotValue::Timestamp(bytes) if self.aligned_timestamps => {
+                builder.push_slot_always(at, AlignedTimestamp(PackedTimestamp { bytes }));
             }
-            Slot::Stamp(bytes) => builder.push_slot_always(at, Stamp { bytes }),
-            Slot::U64(value) if always => builder.push_slot_always(at, value),
-            Slot::U64(value) => builder.push_slot(at, value, 0),
-            Slot::U32(value) if always => builder.push_slot_always(at, value),
-            Slot::U32(value) => builder.push_slot(at, value, 0),
-            Slot::I32(value) if always => builder.push_slot_always(at, value),
-            Slot::I32(value) => builder.push_slot(at, value, 0),
-            Slot::I16(value) if always => builder.push_slot_always(at, value),
-            Slot::I16(value) => builder.push_slot(at, value, 0),
-            Slot::Bool(value) if always => builder.push_slot_always(at, value),
-            Slot::Bool(value) => builder.push_slot(at, value, false),
+            SlotValue::Timestamp(bytes) => builder.push_slot_always(at, PackedTimestamp { bytes }),
+            SlotValue::U64(value) if always => builder.push_slot_always(at, value),
+            SlotValue::U64(value) => builder.push_slot(at, value, 0),
+            SlotValue::U32(value) if always => builder.push_slot_always(at, value),
+            SlotValue::U32(value) => builder.push_slot(at, value, 0),
+            SlotValue::I32(value) if always => builder.push_slot_always(at, value),
+            SlotValue::I32(value) => builder.push_slot(at, value, 0),
+            SlotValue::I16(value) if always => builder.push_slot_always(at, value),
+            SlotValue::I16(value) => builder.push_slot(at, value, 0),
+            SlotValue::Bool(value) if always => builder.push_slot_always(at, value),
+            SlotValue::Bool(value) => builder.push_slot(at, value, false),
         }
     }
 
     /// A table with all its fields.
-    pub(super) fn table(
+    pub(super) fn write_table(
         &mut self,
-        layout: &'static Table,
+        layout: &'static TableLayout,
         fields: &Map<String, Value>,
     ) -> Result<Offset> {
-        check_names(layout, fields.keys())?;
-        self.known_fields(layout, fields)
+        check_field_names(layout, fields.keys())?;
+        self.write_known_fields(layout, fields)
     }
 
-    fn known_fields(
+    fn write_known_fields(
         &mut self,
-        layout: &'static Table,
+        layout: &'static TableLayout,
         fields: &Map<String, Value>,
     ) -> Result<Offset> {
         self.depth += 1;
@@ -191,131 +193,154 @@ impl Writer<'_> {
             let message = format!("more than {MAX_DEPTH} tables in tables");
             return Err(Error::invalid(message));
         }
-        let mut made = Vec::with_capacity(layout.fields.len());
+        let mut slot_values = Vec::with_capacity(layout.fields.len());
         for (slot, field) in layout.slots() {
-            let given = fields.get(field.name).filter(|value| !value.is_null());
-            match given {
+            let field_value = fields.get(field.name).filter(|value| !value.is_null());
+            match field_value {
                 Some(value) => {
-                    let inside = |e: Error| e.context(field.name);
-                    let value = self.value(&field.kind, value).map_err(inside)?;
-                    made.push((slot, value, field.optional));
+                    let with_context = |e: Error| e.context(field.name);
+                    let slot_value = self
+                        .write_slot_value(&field.field_type, value)
+                        .map_err(with_context)?;
+                    slot_values.push((slot, slot_value, field.optional));
                 }
                 None if field.optional => {}
-                None => return Err(missing(layout, field)),
+                None => return Err(missing_field(layout, field)),
             }
         }
         self.depth -= 1;
-        Ok(self.slots(|writer| {
-            for (slot, value, always) in &made {
+        Ok(self.write_slots(|writer| {
+            for (slot, value, always) in &slot_values {
                 writer.push(*slot, value, *always);
             }
         }))
     }
 
     /// A union's tag and table; which one it is, `kind` says.
-    pub(super) fn union(&mut self, union: &'static Union, value: &Value) -> Result<(u8, Offset)> {
-        let fields = object(value)?;
+    pub(super) fn write_union(
+        &mut self,
+        union: &'static UnionLayout,
+        value: &Value,
+    ) -> Result<(u8, Offset)> {
+        let fields = as_object(value)?;
         let Some(kind) = fields.get("kind").and_then(Value::as_str) else {
-            let message = format!("{} has no kind: {}", union.name, names_of(union));
+            let message = format!("{} has no kind: {}", union.name, describe_variants(union));
             return Err(Error::invalid(message));
         };
-        let found = union.named(kind);
-        let (tag, layout) = found.ok_or_else(|| {
-            let message = format!("{kind:?} is no {}: {}", union.name, names_of(union));
+        let variant = union.variant_by_name(kind);
+        let (tag, layout) = variant.ok_or_else(|| {
+            let message = format!(
+                "{kind:?} is no {}: {}",
+                union.name,
+                describe_variants(union)
+            );
             Error::invalid(message)
         })?;
-        let inside = |e: Error| e.context(kind);
-        check_names(layout, fields.keys().filter(|key| *key != "kind")).map_err(inside)?;
-        let offset = self.known_fields(layout, fields).map_err(inside)?;
+        let with_context = |e: Error| e.context(kind);
+        check_field_names(layout, fields.keys().filter(|key| *key != "kind"))
+            .map_err(with_context)?;
+        let offset = self
+            .write_known_fields(layout, fields)
+            .map_err(with_context)?;
         Ok((tag, offset))
     }
 
-    fn value(&mut self, kind: &'static Kind, value: &Value) -> Result<Slot> {
-        Ok(match kind {
-            Kind::U64 => Slot::U64(number(value)?),
-            Kind::U32 => Slot::U32(number(value)?),
-            Kind::I32 => Slot::I32(number(value)?),
-            Kind::Bool => {
-                let found = value.as_bool();
-                Slot::Bool(found.ok_or_else(|| expected("true or false", value))?)
+    fn write_slot_value(
+        &mut self,
+        field_type: &'static FieldType,
+        value: &Value,
+    ) -> Result<SlotValue> {
+        Ok(match field_type {
+            FieldType::U64 => SlotValue::U64(as_number(value)?),
+            FieldType::U32 => SlotValue::U32(as_number(value)?),
+            FieldType::I32 => SlotValue::I32(as_number(value)?),
+            FieldType::Bool => {
+                let boolean = value.as_bool();
+                SlotValue::Bool(boolean.ok_or_else(|| unexpected_value("true or false", value))?)
             }
-            Kind::Time => Slot::Stamp(time::to_bytes(&time::from_text(text(value)?)?)),
-            Kind::Enum(named) => number_of(named, value)?,
-            Kind::Union(union) => {
-                let (tag, offset) = self.union(union, value)?;
-                Slot::Union(tag, offset)
+            FieldType::Time => {
+                SlotValue::Timestamp(time::to_bytes(&time::from_text(as_text(value)?)?))
             }
-            _ => Slot::Offset(self.object(kind, value)?),
+            FieldType::Enum(enum_layout) => enum_slot_value(enum_layout, value)?,
+            FieldType::Union(union) => {
+                let (tag, offset) = self.write_union(union, value)?;
+                SlotValue::Union(tag, offset)
+            }
+            _ => SlotValue::Offset(self.write_offset_value(field_type, value)?),
         })
     }
 
-    fn object(&mut self, kind: &'static Kind, value: &Value) -> Result<Offset> {
-        Ok(match kind {
-            Kind::Hash => {
-                let hash: Multihash = text(value)?.parse()?;
-                self.bytes(hash.as_bytes())
+    fn write_offset_value(
+        &mut self,
+        field_type: &'static FieldType,
+        value: &Value,
+    ) -> Result<Offset> {
+        Ok(match field_type {
+            FieldType::Hash => {
+                let hash: Multihash = as_text(value)?.parse()?;
+                self.write_bytes(hash.as_bytes())
             }
-            Kind::DatasetId => {
-                let id: DatasetId = text(value)?.parse()?;
-                self.bytes(&id.to_bytes())
+            FieldType::DatasetId => {
+                let id: DatasetId = as_text(value)?.parse()?;
+                self.write_bytes(&id.to_bytes())
             }
-            Kind::Bytes => {
-                let bytes = STANDARD.decode(text(value)?);
-                let bytes = bytes.map_err(|e| Error::invalid("not base64").with_source(e))?;
-                self.bytes(&bytes)
+            FieldType::Bytes => {
+                let decoded = STANDARD.decode(as_text(value)?);
+                let bytes = decoded.map_err(|e| Error::invalid("not base64").with_source(e))?;
+                self.write_bytes(&bytes)
             }
-            Kind::DatasetRef => {
-                let text = canonical(text(value)?);
+            FieldType::DatasetRef => {
+                let text = canonical(as_text(value)?);
                 self.builder.create_string(&text).as_union_value()
             }
-            Kind::Texts => {
-                let texts = array(value)?.iter().map(|item| {
-                    let text = text(item)?;
+            FieldType::Texts => {
+                let strings = as_array(value)?.iter().map(|item| {
+                    let text = as_text(item)?;
                     Ok(self.builder.create_string(text).as_union_value())
                 });
-                let texts: Vec<Offset> = texts.collect::<Result<_>>()?;
-                self.builder.create_vector(&texts).as_union_value()
+                let offsets: Vec<Offset> = strings.collect::<Result<_>>()?;
+                self.builder.create_vector(&offsets).as_union_value()
             }
-            Kind::Table(layout) => self.table(layout, object(value)?)?,
-            Kind::Tables(layout) => {
-                let tables = array(value)?
+            FieldType::Table(layout) => self.write_table(layout, as_object(value)?)?,
+            FieldType::Tables(layout) => {
+                let tables = as_array(value)?
                     .iter()
-                    .map(|item| self.table(layout, object(item)?));
-                let tables: Vec<Offset> = tables.collect::<Result<_>>()?;
-                self.builder.create_vector(&tables).as_union_value()
+                    .map(|item| self.write_table(layout, as_object(item)?));
+                let offsets: Vec<Offset> = tables.collect::<Result<_>>()?;
+                self.builder.create_vector(&offsets).as_union_value()
             }
-            Kind::Unions(union) => {
-                let wrapped = array(value)?.iter().map(|item| {
-                    let (tag, offset) = self.union(union, item)?;
-                    let value = Slot::Union(tag, offset);
-                    Ok(self.slots(|writer| writer.push(0, &value, true)))
+            FieldType::Unions(union) => {
+                let wrapped = as_array(value)?.iter().map(|item| {
+                    let (tag, offset) = self.write_union(union, item)?;
+                    let slot_value = SlotValue::Union(tag, offset);
+                    Ok(self.write_slots(|writer| writer.push(0, &slot_value, true)))
                 });
-                let wrapped: Vec<Offset> = wrapped.collect::<Result<_>>()?;
-                self.builder.create_vector(&wrapped).as_union_value()
+                let offsets: Vec<Offset> = wrapped.collect::<Result<_>>()?;
+                self.builder.create_vector(&offsets).as_union_value()
             }
-            Kind::Attributes => {
-                let entries =
-                    serde_json::to_string(&sorted(&Value::Object(object(value)?.clone())))
+            FieldType::Attributes => {
+                let json =
+                    serde_json::to_string(&sort_keys(&Value::Object(as_object(value)?.clone())))
                         .map_err(|e| Error::other("attributes cannot be written").with_source(e))?;
-                let entries = self.builder.create_string(&entries).as_union_value();
-                self.slots(|writer| writer.push_offset(0, entries))
+                let entries = self.builder.create_string(&json).as_union_value();
+                self.write_slots(|writer| writer.push_offset(0, entries))
             }
-            _ => self.builder.create_string(text(value)?).as_union_value(),
+            _ => self.builder.create_string(as_text(value)?).as_union_value(),
         })
     }
 }
 
 /// Keys in order at every level, whatever map the JSON library has been built with.
-fn sorted(value: &Value) -> Value {
+fn sort_keys(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
-            let fields: BTreeMap<_, _> = fields.iter().collect();
-            let fields = fields
+            let ordered_fields: BTreeMap<_, _> = fields.iter().collect();
+            let sorted_fields = ordered_fields
                 .into_iter()
-                .map(|(key, value)| (key.clone(), sorted(value)));
-            Value::Object(fields.collect())
+                .map(|(key, value)| (key.clone(), sort_keys(value)));
+            Value::Object(sorted_fields.collect())
         }
-        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+        Value::Array(items) => Value::Array(items.iter().map(sort_keys).collect()),
         other => other.clone(),
     }
 }
@@ -324,66 +349,79 @@ fn voffset(slot: u16) -> u16 {
     4 + 2 * slot
 }
 
-fn check_names<'k>(layout: &Table, mut keys: impl Iterator<Item = &'k String>) -> Result<()> {
+fn check_field_names<'k>(
+    layout: &TableLayout,
+    mut keys: impl Iterator<Item = &'k String>,
+) -> Result<()> {
     let is_known = |key: &str| layout.fields.iter().any(|field| field.name == key);
     let Some(key) = keys.find(|key| !is_known(key)) else {
         return Ok(());
     };
     let names: Vec<_> = layout.fields.iter().map(|field| field.name).collect();
-    let names = if names.is_empty() {
+    let name_list = if names.is_empty() {
         "none".to_owned()
     } else {
         names.join(", ")
     };
-    let message = format!("there is no field {key:?}; there are: {names}");
+    let message = format!("there is no field {key:?}; there are: {name_list}");
     Err(Error::invalid(message))
 }
 
-fn missing(layout: &Table, field: &Field) -> Error {
+fn missing_field(layout: &TableLayout, field: &FieldLayout) -> Error {
     let message = format!("{} needs {}", layout.name, field.name);
     Error::invalid(message)
 }
 
-fn names_of(union: &Union) -> String {
+fn describe_variants(union: &UnionLayout) -> String {
     let names: Vec<_> = union.variants.iter().map(|(name, _)| *name).collect();
     format!("it is one of {}", names.join(", "))
 }
 
-fn expected(what: &str, value: &Value) -> Error {
-    Error::invalid(format!("{value} is not {what}"))
+fn unexpected_value(expected_type: &str, value: &Value) -> Error {
+    Error::invalid(format!("{value} is not {expected_type}"))
 }
 
-fn text(value: &Value) -> Result<&str> {
-    value.as_str().ok_or_else(|| expected("text", value))
+fn as_text(value: &Value) -> Result<&str> {
+    value
+        .as_str()
+        .ok_or_else(|| unexpected_value("text", value))
 }
 
-fn array(value: &Value) -> Result<&Vec<Value>> {
-    value.as_array().ok_or_else(|| expected("a list", value))
+fn as_array(value: &Value) -> Result<&Vec<Value>> {
+    value
+        .as_array()
+        .ok_or_else(|| unexpected_value("a list", value))
 }
 
-fn object(value: &Value) -> Result<&Map<String, Value>> {
+fn as_object(value: &Value) -> Result<&Map<String, Value>> {
     value
         .as_object()
-        .ok_or_else(|| expected("a mapping", value))
+        .ok_or_else(|| unexpected_value("a mapping", value))
 }
 
-fn number<T: TryFrom<i128>>(value: &Value) -> Result<T> {
-    let found = value.as_i64().map(i128::from);
-    let found = found.or_else(|| value.as_u64().map(i128::from));
-    let found = found.and_then(|n| T::try_from(n).ok());
-    found.ok_or_else(|| expected("a whole number in range", value))
+fn as_number<T: TryFrom<i128>>(value: &Value) -> Result<T> {
+    let signed = value.as_i64().map(i128::from);
+    let integer = signed.or_else(|| value.as_u64().map(i128::from));
+    let converted = integer.and_then(|n| T::try_from(n).ok());
+    converted.ok_or_else(|| unexpected_value("a whole number in range", value))
 }
 
-fn number_of(named: &Enum, value: &Value) -> Result<Slot> {
-    let given = text(value)?;
-    let found = named.names.iter().position(|name| is_spelling(name, given));
-    let found = found.and_then(|index| i16::try_from(index).ok());
-    let found = found.ok_or_else(|| {
-        let message = format!("{given:?} is none of {}", named.names.join(", "));
+fn enum_slot_value(enum_layout: &EnumLayout, value: &Value) -> Result<SlotValue> {
+    let variant_name = as_text(value)?;
+    let position = enum_layout
+        .names
+        .iter()
+        .position(|name| is_spelling(name, variant_name));
+    let checked_number = position.and_then(|index| i16::try_from(index).ok());
+    let number = checked_number.ok_or_else(|| {
+        let message = format!(
+            "{variant_name:?} is none of {}",
+            enum_layout.names.join(", ")
+        );
         Error::invalid(message)
     })?;
-    Ok(match named.width {
-        Width::I16 => Slot::I16(found),
-        Width::I32 => Slot::I32(found.into()),
+    Ok(match enum_layout.width {
+        EnumWidth::I16 => SlotValue::I16(number),
+        EnumWidth::I32 => SlotValue::I32(number.into()),
     })
 }

@@ -2,40 +2,40 @@
 
 use serde_json::Value;
 
-use super::time::{self, Moment};
+use super::time::{self, UtcDateTime};
 use crate::error::{Error, ErrorKind, Result};
 
 /// An event that a rule does not allow.
-pub(super) fn refused(rule: &str, message: impl Into<String>) -> Error {
+pub(super) fn invalid_append(rule: &str, message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidAppend, message).with_detail(rule)
 }
 
-pub(super) fn invalid(message: impl Into<String>) -> Error {
-    refused("InvalidEvent", message)
+pub(super) fn invalid_event(message: impl Into<String>) -> Error {
+    invalid_append("InvalidEvent", message)
 }
 
-pub(super) fn no_op(message: &str) -> Error {
-    refused("NoOpEvent", message)
+pub(super) fn no_op_event(message: &str) -> Error {
+    invalid_append("NoOpEvent", message)
 }
 
 /// A field that is there.
 pub(super) fn get<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
-    value.get(name).filter(|found| !found.is_null())
+    value.get(name).filter(|field| !field.is_null())
 }
 
-pub(super) fn text<'v>(value: &'v Value, name: &str) -> Option<&'v str> {
+pub(super) fn get_text<'v>(value: &'v Value, name: &str) -> Option<&'v str> {
     get(value, name).and_then(Value::as_str)
 }
 
-pub(super) fn number(value: &Value, name: &str) -> Option<u64> {
+pub(super) fn get_number(value: &Value, name: &str) -> Option<u64> {
     get(value, name).and_then(Value::as_u64)
 }
 
-pub(super) fn moment(value: &Value, name: &str) -> Result<Option<Moment>> {
-    text(value, name).map(time::from_text).transpose()
+pub(super) fn get_time(value: &Value, name: &str) -> Result<Option<UtcDateTime>> {
+    get_text(value, name).map(time::from_text).transpose()
 }
 
-pub(super) fn inputs_of(event: &Value, name: &str) -> Vec<Value> {
-    let inputs = get(event, name).and_then(Value::as_array);
-    inputs.cloned().unwrap_or_default()
+pub(super) fn get_list(event: &Value, name: &str) -> Vec<Value> {
+    let items = get(event, name).and_then(Value::as_array);
+    items.cloned().unwrap_or_default()
 }

@@ -20,13 +20,13 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use chrono::Datelike;
 use serde_json::Value;
 
-use super::block::event;
+use super::block::build_event;
 use super::chain::{Appended, Attempt, Chain};
 use super::rows::{Numbering, Tally, numbered};
 use super::rules::State;
 use super::schema;
 use super::slice::{Slice, Written, remove, rows_of, write_slice};
-use super::time::{self, Moment};
+use super::time::{self, UtcDateTime};
 use super::vacuum::Lease;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
@@ -39,7 +39,7 @@ pub struct Ingest {
     /// The column that says when a row happened; None is the one that is called so in the chain.
     pub event_time: Option<String>,
     /// No older rows are expected after it; None is the latest event time.
-    pub watermark: Option<Moment>,
+    pub watermark: Option<UtcDateTime>,
     /// What the source is to go on from, as the specification's `SourceState`.
     pub source_state: Option<Value>,
     /// Codec, row groups, memory.
@@ -221,11 +221,11 @@ impl Plan {
     fn new(state: &State, given: &Schema, how: &Ingest) -> Result<Self> {
         let vocabulary = state.vocabulary.clone();
         let (target, new_schema) = if let Some(event) = &state.schema {
-            (schema::arrow_of(event)?, None)
+            (schema::arrow_from_event(event)?, None)
         } else {
             let inferred = inferred(given, &vocabulary, how.event_time.as_deref());
-            let event = schema::event_of(&inferred, false)?;
-            (schema::arrow_of(&event)?, Some(event))
+            let event = schema::event_from_arrow(&inferred, false)?;
+            (schema::arrow_from_event(&event)?, Some(event))
         };
         Self::of(state, vocabulary, target, new_schema)
     }
@@ -298,13 +298,13 @@ impl Plan {
             ("newWatermark", watermark.map(|w| time::to_text(&w).into())),
             ("newSourceState", how.source_state.clone()),
         ];
-        events.push(event("AddData", fields));
+        events.push(build_event("AddData", fields));
         Ok(events)
     }
 }
 
 /// A time in milliseconds, of the years that a block can name.
-fn moment_of(milliseconds: i64) -> Result<Moment> {
+fn moment_of(milliseconds: i64) -> Result<UtcDateTime> {
     let moment = chrono::DateTime::from_timestamp_millis(milliseconds);
     moment
         .filter(|moment| (0..=9999).contains(&moment.year()))
@@ -359,7 +359,7 @@ async fn write(
     plan: &Plan,
     input: Box<dyn RecordBatchReader + Send>,
     how: &Ingest,
-    time: Moment,
+    time: UtcDateTime,
 ) -> Result<Option<Written>> {
     let tally: Arc<Mutex<Tally>> = Arc::new(Mutex::new(Tally::new(&plan.target)?));
     let numbering = Numbering {

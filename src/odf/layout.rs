@@ -6,7 +6,7 @@
 
 /// What a field holds.
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum FieldType {
     /// Bytes of a multihash.
     Hash,
     /// Bytes of a dataset's identity.
@@ -21,55 +21,55 @@ pub(super) enum Kind {
     I32,
     Bool,
     Time,
-    Enum(&'static Enum),
-    Table(&'static Table),
-    Union(&'static Union),
+    Enum(&'static EnumLayout),
+    Table(&'static TableLayout),
+    Union(&'static UnionLayout),
     Texts,
-    Tables(&'static Table),
+    Tables(&'static TableLayout),
     /// A vector of tables that hold a union each.
-    Unions(&'static Union),
+    Unions(&'static UnionLayout),
     /// A table with one string: a JSON object.
     Attributes,
 }
 
 /// A named number.
 #[derive(Debug)]
-pub(super) struct Enum {
+pub(super) struct EnumLayout {
     pub names: &'static [&'static str],
-    pub width: Width,
+    pub width: EnumWidth,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Width {
+pub(super) enum EnumWidth {
     I16,
     I32,
 }
 
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct TableLayout {
     pub name: &'static str,
-    pub fields: &'static [Field],
+    pub fields: &'static [FieldLayout],
 }
 
 #[derive(Debug)]
-pub(super) struct Field {
+pub(super) struct FieldLayout {
     pub name: &'static str,
-    pub kind: Kind,
+    pub field_type: FieldType,
     /// Of numbers: none is another thing than zero, so zero is written.
     pub optional: bool,
 }
 
 /// One of several tables; the first has tag 1.
 #[derive(Debug)]
-pub(super) struct Union {
+pub(super) struct UnionLayout {
     pub name: &'static str,
-    pub variants: &'static [(&'static str, &'static Table)],
+    pub variants: &'static [(&'static str, &'static TableLayout)],
 }
 
-impl Field {
+impl FieldLayout {
     /// The slots it takes.
-    pub(super) fn slots(&self) -> u16 {
-        if matches!(self.kind, Kind::Union(_)) {
+    pub(super) fn slot_count(&self) -> u16 {
+        if matches!(self.field_type, FieldType::Union(_)) {
             2
         } else {
             1
@@ -77,105 +77,105 @@ impl Field {
     }
 }
 
-impl Table {
+impl TableLayout {
     /// The fields with their first slots.
-    pub(super) fn slots(&self) -> impl Iterator<Item = (u16, &'static Field)> {
+    pub(super) fn slots(&self) -> impl Iterator<Item = (u16, &'static FieldLayout)> {
         self.fields.iter().scan(0, |next, field| {
             let slot = *next;
-            *next += field.slots();
+            *next += field.slot_count();
             Some((slot, field))
         })
     }
 
     /// The number of slots.
-    pub(super) fn width(&self) -> u16 {
-        self.fields.iter().map(Field::slots).sum()
+    pub(super) fn slot_count(&self) -> u16 {
+        self.fields.iter().map(FieldLayout::slot_count).sum()
     }
 }
 
-impl Union {
+impl UnionLayout {
     /// The tag and table of a variant; older tools write its name in camel or lower case.
-    pub(super) fn named(&self, name: &str) -> Option<(u8, &'static Table)> {
-        let found = self
+    pub(super) fn variant_by_name(&self, name: &str) -> Option<(u8, &'static TableLayout)> {
+        let index = self
             .variants
             .iter()
             .position(|(n, _)| is_spelling(n, name))?;
-        Some((u8::try_from(found + 1).ok()?, self.variants[found].1))
+        Some((u8::try_from(index + 1).ok()?, self.variants[index].1))
     }
 
     /// The name and table of a tag.
-    pub(super) fn tagged(&self, tag: u8) -> Option<(&'static str, &'static Table)> {
+    pub(super) fn variant_by_tag(&self, tag: u8) -> Option<(&'static str, &'static TableLayout)> {
         let index = usize::from(tag).checked_sub(1)?;
         self.variants.get(index).copied()
     }
 }
 
 /// Whether a name is given as the specification spells it, in camel case or in lower case.
-pub(super) fn is_spelling(name: &str, given: &str) -> bool {
+pub(super) fn is_spelling(name: &str, spelling: &str) -> bool {
     let camel = || {
         let mut letters = name.chars();
         let first = letters.next().map(|c| c.to_ascii_lowercase());
-        first.into_iter().chain(letters).eq(given.chars())
+        first.into_iter().chain(letters).eq(spelling.chars())
     };
-    name == given || camel() || name.to_ascii_lowercase() == given
+    name == spelling || camel() || name.to_ascii_lowercase() == spelling
 }
 
-const fn required(name: &'static str, kind: Kind) -> Field {
+const fn required(name: &'static str, field_type: FieldType) -> FieldLayout {
     let optional = false;
-    Field {
+    FieldLayout {
         name,
-        kind,
+        field_type,
         optional,
     }
 }
 
-const fn optional(name: &'static str, kind: Kind) -> Field {
+const fn optional(name: &'static str, field_type: FieldType) -> FieldLayout {
     let optional = true;
-    Field {
+    FieldLayout {
         name,
-        kind,
+        field_type,
         optional,
     }
 }
 
 macro_rules! tables {
     ($($constant:ident = $name:literal [$($field:expr),* $(,)?];)*) => {
-        $(pub(super) static $constant: Table = Table { name: $name, fields: &[$($field),*] };)*
+        $(pub(super) static $constant: TableLayout = TableLayout { name: $name, fields: &[$($field),*] };)*
     };
 }
 
 macro_rules! unions {
     ($($constant:ident = $name:literal [$($variant:literal => $table:ident),* $(,)?];)*) => {
-        $(pub(super) static $constant: Union = Union {
+        $(pub(super) static $constant: UnionLayout = UnionLayout {
             name: $name,
             variants: &[$(($variant, &$table)),*],
         };)*
     };
 }
 
-use Kind::{
+use FieldType::{
     Attributes, Bool, Bytes, DatasetId, DatasetRef, Hash, I32, Tables, Text, Texts, Time, U32, U64,
 };
 
-static DATASET_KIND: Enum = Enum {
+static DATASET_KIND: EnumLayout = EnumLayout {
     names: &["Root", "Derivative"],
-    width: Width::I32,
+    width: EnumWidth::I32,
 };
-static TIME_UNIT: Enum = Enum {
+static TIME_UNIT: EnumLayout = EnumLayout {
     names: &["Second", "Millisecond", "Microsecond", "Nanosecond"],
-    width: Width::I16,
+    width: EnumWidth::I16,
 };
-static SOURCE_ORDERING: Enum = Enum {
+static SOURCE_ORDERING: EnumLayout = EnumLayout {
     names: &["ByEventTime", "ByName"],
-    width: Width::I32,
+    width: EnumWidth::I32,
 };
-static COMPRESSION_FORMAT: Enum = Enum {
+static COMPRESSION_FORMAT: EnumLayout = EnumLayout {
     names: &["Gzip", "Zip"],
-    width: Width::I32,
+    width: EnumWidth::I32,
 };
-static MQTT_QOS: Enum = Enum {
+static MQTT_QOS: EnumLayout = EnumLayout {
     names: &["AtMostOnce", "AtLeastOnce", "ExactlyOnce"],
-    width: Width::I32,
+    width: EnumWidth::I32,
 };
 
 unions! {
@@ -221,21 +221,21 @@ unions! {
 tables! {
     NOTHING = "" [];
     SEED = "Seed" [
-        required("datasetId", DatasetId), required("datasetKind", Kind::Enum(&DATASET_KIND)),
+        required("datasetId", DatasetId), required("datasetKind", FieldType::Enum(&DATASET_KIND)),
     ];
     SET_DATA_SCHEMA = "SetDataSchema" [
-        optional("rawArrowSchema", Bytes), optional("schema", Kind::Table(&DATA_SCHEMA)),
+        optional("rawArrowSchema", Bytes), optional("schema", FieldType::Table(&DATA_SCHEMA)),
     ];
     ADD_DATA = "AddData" [
         optional("prevCheckpoint", Hash), optional("prevOffset", U64),
-        optional("newData", Kind::Table(&DATA_SLICE)),
-        optional("newCheckpoint", Kind::Table(&CHECKPOINT)), optional("newWatermark", Time),
-        optional("newSourceState", Kind::Table(&SOURCE_STATE)), optional("extra", Attributes),
+        optional("newData", FieldType::Table(&DATA_SLICE)),
+        optional("newCheckpoint", FieldType::Table(&CHECKPOINT)), optional("newWatermark", Time),
+        optional("newSourceState", FieldType::Table(&SOURCE_STATE)), optional("extra", Attributes),
     ];
     EXECUTE_TRANSFORM = "ExecuteTransform" [
         required("queryInputs", Tables(&TRANSFORM_QUERY_INPUT)), optional("prevCheckpoint", Hash),
-        optional("prevOffset", U64), optional("newData", Kind::Table(&DATA_SLICE)),
-        optional("newCheckpoint", Kind::Table(&CHECKPOINT)), optional("newWatermark", Time),
+        optional("prevOffset", U64), optional("newData", FieldType::Table(&DATA_SLICE)),
+        optional("newCheckpoint", FieldType::Table(&CHECKPOINT)), optional("newWatermark", Time),
     ];
     TRANSFORM_QUERY_INPUT = "ExecuteTransformInput" [
         required("datasetId", DatasetId), optional("prevBlockHash", Hash),
@@ -243,7 +243,7 @@ tables! {
     ];
     DATA_SLICE = "DataSlice" [
         required("logicalHash", Hash), required("physicalHash", Hash),
-        required("offsetInterval", Kind::Table(&OFFSET_INTERVAL)), required("size", U64),
+        required("offsetInterval", FieldType::Table(&OFFSET_INTERVAL)), required("size", U64),
     ];
     OFFSET_INTERVAL = "OffsetInterval" [required("start", U64), required("end", U64)];
     CHECKPOINT = "Checkpoint" [required("physicalHash", Hash), required("size", U64)];
@@ -259,11 +259,11 @@ tables! {
         required("shortName", Text), required("name", Text), optional("spdxId", Text),
         required("websiteUrl", Text),
     ];
-    SET_ATTACHMENTS = "SetAttachments" [required("attachments", Kind::Union(&ATTACHMENTS))];
+    SET_ATTACHMENTS = "SetAttachments" [required("attachments", FieldType::Union(&ATTACHMENTS))];
     EMBEDDED = "AttachmentsEmbedded" [required("items", Tables(&ATTACHMENT))];
     ATTACHMENT = "AttachmentEmbedded" [required("path", Text), required("content", Text)];
     SET_TRANSFORM = "SetTransform" [
-        required("inputs", Tables(&TRANSFORM_INPUT)), required("transform", Kind::Union(&TRANSFORM)),
+        required("inputs", Tables(&TRANSFORM_INPUT)), required("transform", FieldType::Union(&TRANSFORM)),
     ];
     TRANSFORM_INPUT = "TransformInput" [required("datasetRef", DatasetRef), optional("alias", Text)];
     SQL = "TransformSql" [
@@ -273,27 +273,27 @@ tables! {
     SQL_QUERY = "SqlQueryStep" [optional("alias", Text), required("query", Text)];
     TEMPORAL_TABLE = "TemporalTable" [required("name", Text), required("primaryKey", Texts)];
     SET_POLLING_SOURCE = "SetPollingSource" [
-        required("fetch", Kind::Union(&FETCH_STEP)), optional("prepare", Kind::Unions(&PREP_STEP)),
-        required("read", Kind::Union(&READ_STEP)), optional("preprocess", Kind::Union(&TRANSFORM)),
-        required("merge", Kind::Union(&MERGE_STRATEGY)),
+        required("fetch", FieldType::Union(&FETCH_STEP)), optional("prepare", FieldType::Unions(&PREP_STEP)),
+        required("read", FieldType::Union(&READ_STEP)), optional("preprocess", FieldType::Union(&TRANSFORM)),
+        required("merge", FieldType::Union(&MERGE_STRATEGY)),
     ];
     ADD_PUSH_SOURCE = "AddPushSource" [
-        required("sourceName", Text), required("read", Kind::Union(&READ_STEP)),
-        optional("preprocess", Kind::Union(&TRANSFORM)),
-        required("merge", Kind::Union(&MERGE_STRATEGY)),
+        required("sourceName", Text), required("read", FieldType::Union(&READ_STEP)),
+        optional("preprocess", FieldType::Union(&TRANSFORM)),
+        required("merge", FieldType::Union(&MERGE_STRATEGY)),
     ];
     DISABLE_PUSH_SOURCE = "DisablePushSource" [required("sourceName", Text)];
     DISABLE_POLLING_SOURCE = "DisablePollingSource" [];
     FETCH_URL = "FetchStepUrl" [
-        required("url", Text), optional("eventTime", Kind::Union(&EVENT_TIME_SOURCE)),
-        optional("cache", Kind::Union(&SOURCE_CACHING)),
+        required("url", Text), optional("eventTime", FieldType::Union(&EVENT_TIME_SOURCE)),
+        optional("cache", FieldType::Union(&SOURCE_CACHING)),
         optional("headers", Tables(&REQUEST_HEADER)),
     ];
     REQUEST_HEADER = "RequestHeader" [required("name", Text), required("value", Text)];
     FETCH_FILES = "FetchStepFilesGlob" [
-        required("path", Text), optional("eventTime", Kind::Union(&EVENT_TIME_SOURCE)),
-        optional("cache", Kind::Union(&SOURCE_CACHING)),
-        optional("order", Kind::Enum(&SOURCE_ORDERING)),
+        required("path", Text), optional("eventTime", FieldType::Union(&EVENT_TIME_SOURCE)),
+        optional("cache", FieldType::Union(&SOURCE_CACHING)),
+        optional("order", FieldType::Enum(&SOURCE_ORDERING)),
     ];
     FETCH_CONTAINER = "FetchStepContainer" [
         required("image", Text), optional("command", Texts), optional("args", Texts),
@@ -305,7 +305,7 @@ tables! {
         optional("password", Text), required("topics", Tables(&MQTT_TOPIC)),
     ];
     MQTT_TOPIC = "MqttTopicSubscription" [
-        required("path", Text), optional("qos", Kind::Enum(&MQTT_QOS)),
+        required("path", Text), optional("qos", FieldType::Enum(&MQTT_QOS)),
     ];
     FETCH_ETHEREUM = "FetchStepEthereumLogs" [
         optional("chainId", U64), optional("nodeUrl", Text), optional("filter", Text),
@@ -315,30 +315,30 @@ tables! {
         required("pattern", Text), optional("timestampFormat", Text),
     ];
     DECOMPRESS = "PrepStepDecompress" [
-        required("format", Kind::Enum(&COMPRESSION_FORMAT)), optional("subPath", Text),
+        required("format", FieldType::Enum(&COMPRESSION_FORMAT)), optional("subPath", Text),
     ];
     PIPE = "PrepStepPipe" [required("command", Texts)];
     READ_PLAIN = "ReadStep" [
-        optional("ddlSchema", Texts), optional("schema", Kind::Table(&DATA_SCHEMA)),
+        optional("ddlSchema", Texts), optional("schema", FieldType::Table(&DATA_SCHEMA)),
     ];
     READ_SHAPEFILE = "ReadStepEsriShapefile" [
         optional("ddlSchema", Texts), optional("subPath", Text),
-        optional("schema", Kind::Table(&DATA_SCHEMA)),
+        optional("schema", FieldType::Table(&DATA_SCHEMA)),
     ];
     READ_CSV = "ReadStepCsv" [
         optional("ddlSchema", Texts), optional("separator", Text), optional("encoding", Text),
         optional("quote", Text), optional("escape", Text), optional("header", Bool),
         optional("inferSchema", Bool), optional("nullValue", Text), optional("dateFormat", Text),
-        optional("timestampFormat", Text), optional("schema", Kind::Table(&DATA_SCHEMA)),
+        optional("timestampFormat", Text), optional("schema", FieldType::Table(&DATA_SCHEMA)),
     ];
     READ_JSON = "ReadStepJson" [
         optional("subPath", Text), optional("ddlSchema", Texts), optional("dateFormat", Text),
         optional("encoding", Text), optional("timestampFormat", Text),
-        optional("schema", Kind::Table(&DATA_SCHEMA)),
+        optional("schema", FieldType::Table(&DATA_SCHEMA)),
     ];
     READ_ND_JSON = "ReadStepNdJson" [
         optional("ddlSchema", Texts), optional("dateFormat", Text), optional("encoding", Text),
-        optional("timestampFormat", Text), optional("schema", Kind::Table(&DATA_SCHEMA)),
+        optional("timestampFormat", Text), optional("schema", FieldType::Table(&DATA_SCHEMA)),
     ];
     MERGE_BY_KEY = "MergeStrategy" [required("primaryKey", Texts)];
     MERGE_SNAPSHOT = "MergeStrategySnapshot" [
@@ -348,22 +348,22 @@ tables! {
         required("fields", Tables(&DATA_FIELD)), optional("extra", Attributes),
     ];
     DATA_FIELD = "DataField" [
-        required("name", Text), required("type", Kind::Union(&DATA_TYPE)),
+        required("name", Text), required("type", FieldType::Union(&DATA_TYPE)),
         optional("extra", Attributes),
     ];
     TYPE_BINARY = "Binary" [optional("fixedLength", U64)];
     TYPE_DECIMAL = "Decimal" [required("precision", U32), required("scale", I32)];
-    TYPE_UNIT = "Time" [optional("unit", Kind::Enum(&TIME_UNIT))];
+    TYPE_UNIT = "Time" [optional("unit", FieldType::Enum(&TIME_UNIT))];
     TYPE_LIST = "List" [
-        required("itemType", Kind::Union(&DATA_TYPE)), optional("fixedLength", U64),
+        required("itemType", FieldType::Union(&DATA_TYPE)), optional("fixedLength", U64),
     ];
     TYPE_MAP = "Map" [
-        required("keyType", Kind::Union(&DATA_TYPE)), required("valueType", Kind::Union(&DATA_TYPE)),
+        required("keyType", FieldType::Union(&DATA_TYPE)), required("valueType", FieldType::Union(&DATA_TYPE)),
         optional("keysSorted", Bool),
     ];
-    TYPE_OPTION = "Option" [required("inner", Kind::Union(&DATA_TYPE))];
+    TYPE_OPTION = "Option" [required("inner", FieldType::Union(&DATA_TYPE))];
     TYPE_STRUCT = "Struct" [required("fields", Tables(&DATA_FIELD))];
     TYPE_TIMESTAMP = "Timestamp" [
-        optional("unit", Kind::Enum(&TIME_UNIT)), optional("timezone", Text),
+        optional("unit", FieldType::Enum(&TIME_UNIT)), optional("timezone", Text),
     ];
 }

@@ -45,7 +45,7 @@ pub use self::compact::{Compacted, compact};
 pub use self::ingest::{Ingest, Ingested, ingest};
 pub use self::multihash::{DatasetId, Multihash};
 pub use self::slice::Slice;
-pub use self::time::{Moment, from_text as parse_time, to_text as format_time};
+pub use self::time::{UtcDateTime, from_text as parse_time, to_text as format_time};
 pub use self::vacuum::{Removed, vacuum};
 pub use self::verify::{Problem, Verified, verify};
 pub use self::view::{At, View};

@@ -19,7 +19,7 @@ pub const ARROW0_SHA3_256: u64 = 0x30_0016;
 const DIGEST_BYTES: usize = 32;
 const ED25519_PUBLIC: [u8; 2] = [0xed, 0x01];
 /// Longer text is no hash of ours, and base 58 takes quadratic time.
-const MAX_TEXT_CHARS: usize = 512;
+const MAX_TEXT_BYTES: usize = 512;
 
 /// A hash that says how it was made.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -97,8 +97,8 @@ impl FromStr for Multihash {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let named = |e: Error| e.context(format!("{text:?}"));
-        Self::from_bytes(&bytes_of(text)?).map_err(named)
+        let with_context = |e: Error| e.context(format!("{text:?}"));
+        Self::from_bytes(&decode_multibase(text)?).map_err(with_context)
     }
 }
 
@@ -135,8 +135,8 @@ impl DatasetId {
 
     /// Reads the binary form: `ed 01` and the key.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let key = bytes.strip_prefix(&ED25519_PUBLIC);
-        let key = key.and_then(|key| key.try_into().ok());
+        let key_bytes = bytes.strip_prefix(&ED25519_PUBLIC);
+        let key = key_bytes.and_then(|key| key.try_into().ok());
         key.map(Self).ok_or_else(|| {
             let message = format!(
                 "{} bytes are no dataset identity: it is ed01 and 32 bytes of an ed25519 key",
@@ -181,21 +181,21 @@ impl FromStr for DatasetId {
             let message = format!("{text:?} is no dataset identity: those begin with did:odf:");
             return Err(Error::invalid(message));
         };
-        let named = |e: Error| e.context(format!("{text:?}"));
-        Self::from_bytes(&bytes_of(key)?).map_err(named)
+        let with_context = |e: Error| e.context(format!("{text:?}"));
+        Self::from_bytes(&decode_multibase(key)?).map_err(with_context)
     }
 }
 
 /// The bytes of multibase text: base 16, base 58 (bitcoin) or base 64 (url).
-fn bytes_of(text: &str) -> Result<Vec<u8>> {
-    if text.len() > MAX_TEXT_CHARS {
+fn decode_multibase(text: &str) -> Result<Vec<u8>> {
+    if text.len() > MAX_TEXT_BYTES {
         let message = format!("text of {} bytes is no multihash", text.len());
         return Err(Error::invalid(message));
     }
-    let wrong = |why: String| Error::invalid(format!("{text:?} is no multibase text: {why}"));
+    let wrong = |reason: String| Error::invalid(format!("{text:?} is no multibase text: {reason}"));
     let (base, bytes) = multibase::decode(text).map_err(|e| wrong(e.to_string()))?;
-    let known = matches!(base, Base::Base16Lower | Base::Base58Btc | Base::Base64Url);
-    if !known {
+    let is_supported = matches!(base, Base::Base16Lower | Base::Base58Btc | Base::Base64Url);
+    if !is_supported {
         return Err(wrong(
             "it begins with f (base 16), z (base 58) or u (base 64)".to_owned(),
         ));
@@ -250,11 +250,14 @@ mod tests {
         assert_eq!(hash.code(), SHA3_256);
         assert_eq!(hash.to_base58().parse::<Multihash>().unwrap(), hash);
         assert_eq!(hash.to_string().parse::<Multihash>().unwrap(), hash);
-        let made = DatasetId::generate().unwrap();
-        assert_eq!(made.id.to_string().parse::<DatasetId>().unwrap(), made.id);
-        let key = made.id.to_did_key();
+        let identity = DatasetId::generate().unwrap();
+        assert_eq!(
+            identity.id.to_string().parse::<DatasetId>().unwrap(),
+            identity.id
+        );
+        let key = identity.id.to_did_key();
         let text = format!("did:odf:{}", key.strip_prefix("did:key:").unwrap());
-        assert_eq!(text.parse::<DatasetId>().unwrap(), made.id);
+        assert_eq!(text.parse::<DatasetId>().unwrap(), identity.id);
     }
 
     #[test]

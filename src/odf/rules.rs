@@ -8,13 +8,15 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::block::{Block, UNKNOWN};
+use super::block::{Block, UNKNOWN_EVENT};
 use super::evolution;
-use super::fields::{get, inputs_of, invalid, moment, no_op, number, refused, text};
+use super::fields::{
+    get, get_list, get_number, get_text, get_time, invalid_append, invalid_event, no_op_event,
+};
 use super::layout::EVENT;
 use super::multihash::Multihash;
 use super::schema;
-use super::time::Moment;
+use super::time::UtcDateTime;
 use super::transforms::{canonical, check_inputs, check_queries, check_query_input};
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
@@ -30,7 +32,7 @@ pub struct Tip {
     /// Its number.
     pub sequence_number: u64,
     /// Its time.
-    pub system_time: Moment,
+    pub system_time: UtcDateTime,
 }
 
 /// What a chain says up to a block.
@@ -58,14 +60,14 @@ pub struct State {
 pub(super) fn last_offset(event: &Value) -> Option<u64> {
     let data = get(event, "newData").and_then(|data| get(data, "offsetInterval"));
     match data {
-        Some(interval) => Some(number(interval, "end").unwrap_or(0)),
-        None => number(event, "prevOffset"),
+        Some(interval) => Some(get_number(interval, "end").unwrap_or(0)),
+        None => get_number(event, "prevOffset"),
     }
 }
 
 /// The hash of the checkpoint that an event leaves.
 fn checkpoint(event: &Value) -> Option<&str> {
-    get(event, "newCheckpoint").and_then(|c| text(c, "physicalHash"))
+    get(event, "newCheckpoint").and_then(|c| get_text(c, "physicalHash"))
 }
 
 /// Whether an event that may carry data carries nothing.
@@ -84,13 +86,13 @@ impl State {
     pub fn apply(&mut self, block: &Block) {
         let event = block.event();
         match block.kind() {
-            "SetVocab" => self.vocabulary = Vocabulary::of(event),
+            "SetVocab" => self.vocabulary = Vocabulary::from_event(event),
             "SetDataSchema" => self.schema = Some(event.clone()),
             // Each undoes the other.
             "DisablePollingSource" => drop(self.settings.remove("SetPollingSource")),
             "SetPollingSource" => drop(self.settings.remove("DisablePollingSource")),
             "DisablePushSource" | "AddPushSource" => {
-                let name = text(event, "sourceName").unwrap_or_default();
+                let name = get_text(event, "sourceName").unwrap_or_default();
                 let disables = block.kind() == "DisablePushSource";
                 let other = if disables {
                     "AddPushSource"
@@ -99,8 +101,8 @@ impl State {
                 };
                 self.settings.remove(&format!("{other} {name}"));
             }
-            UNKNOWN => {
-                let tag = number(event, "tag").unwrap_or(0);
+            UNKNOWN_EVENT => {
+                let tag = get_number(event, "tag").unwrap_or(0);
                 // The rest of those that are known do not say what the data is.
                 if matches!(tag, 0..=2 | 10) || tag > EVENT.variants.len() as u64 {
                     self.unreadable = Some(tag);
@@ -108,7 +110,7 @@ impl State {
             }
             kind if is_data(kind) => {
                 if let Some(state) = get(event, "newSourceState") {
-                    let name = text(state, "sourceName").unwrap_or_default();
+                    let name = get_text(state, "sourceName").unwrap_or_default();
                     self.source_states.insert(name.to_owned(), state.clone());
                 }
                 if kind == "ExecuteTransform" {
@@ -151,10 +153,10 @@ impl State {
     }
 
     /// The watermark.
-    pub fn watermark(&self) -> Result<Option<Moment>> {
+    pub fn watermark(&self) -> Result<Option<UtcDateTime>> {
         self.data
             .as_ref()
-            .map_or(Ok(None), |event| moment(event, "newWatermark"))
+            .map_or(Ok(None), |event| get_time(event, "newWatermark"))
     }
 
     /// The hash of the last checkpoint.
@@ -171,31 +173,31 @@ impl State {
             "SetDataSchema" => self.check_usable(event),
             "AddData" => {
                 let state = get(event, "newSourceState");
-                let name = state.and_then(|state| text(state, "sourceName"));
+                let name = state.and_then(|state| get_text(state, "sourceName"));
                 let known = name.and_then(|name| self.source_states.get(name));
                 if self.stands_still(event) && state.is_some() && state == known {
-                    return Err(no_op(NO_PROGRESS));
+                    return Err(no_op_event(NO_PROGRESS));
                 }
                 Ok(())
             }
-            "ExecuteTransform" if is_empty(event) => Err(no_op("Event is empty")),
+            "ExecuteTransform" if is_empty(event) => Err(no_op_event("Event is empty")),
             _ => self.check_change(event),
         }
     }
 
     /// Whether this release can write and read data of a schema.
     fn check_usable(&self, event: &Value) -> Result<()> {
-        let unusable = |e: Error| invalid(e.message().to_owned()).with_source(e);
-        let columns = schema::arrow_of(event).map_err(unusable)?;
+        let unusable = |e: Error| invalid_event(e.message().to_owned()).with_source(e);
+        let columns = schema::arrow_from_event(event).map_err(unusable)?;
         let mut names: Vec<&String> = columns.fields().iter().map(|f| f.name()).collect();
         names.sort();
         let before = names.len();
         names.dedup();
         if names.len() < before {
             let message = "a schema has two columns of the same name";
-            return Err(invalid(message));
+            return Err(invalid_event(message));
         }
-        let before = self.schema.as_ref().map(schema::logical_of);
+        let before = self.schema.as_ref().map(schema::logical_from_event);
         if let (Some(Ok(before)), Some(new)) = (before, get(event, "schema")) {
             let nested = evolution::compare(&before, new, true).nested;
             if !nested.is_empty() {
@@ -204,7 +206,7 @@ impl State {
                      with; add a column",
                     nested.join(", ")
                 );
-                return Err(invalid(message));
+                return Err(invalid_event(message));
             }
         }
         Ok(())
@@ -239,81 +241,87 @@ impl State {
         let previous = block.prev_block_hash.as_ref();
         if is_seed && (previous.is_some() || self.tip.is_some()) {
             let message = "Attempt to append seed block to a non-empty chain";
-            return Err(refused("AppendingSeedBlockToNonEmptyChain", message));
+            return Err(invalid_append("AppendingSeedBlockToNonEmptyChain", message));
         }
         if !is_seed && previous.is_none() {
             let message =
                 "First block has to be a seed, perhaps new block does not link to the previous";
-            return Err(refused("FirstBlockMustBeSeed", message));
+            return Err(invalid_append("FirstBlockMustBeSeed", message));
         }
         let number = block.sequence_number;
         let Some(tip) = &self.tip else {
             if previous.is_some() {
-                return Err(refused("PrevBlockNotFound", "Invalid previous block"));
+                return Err(invalid_append(
+                    "PrevBlockNotFound",
+                    "Invalid previous block",
+                ));
             }
             if number != 0 {
                 let message = format!("Block sequence has to start with zero, not {number}");
-                return Err(refused("SequenceIntegrity", message));
+                return Err(invalid_append("SequenceIntegrity", message));
             }
             return Ok(());
         };
         if previous != Some(&tip.hash) {
-            return Err(refused("PrevBlockNotFound", "Invalid previous block"));
+            return Err(invalid_append(
+                "PrevBlockNotFound",
+                "Invalid previous block",
+            ));
         }
         if Some(number) != tip.sequence_number.checked_add(1) {
             let message = format!(
                 "Block {} with sequence number {} cannot be followed by block with sequence number {number}",
                 tip.hash, tip.sequence_number
             );
-            return Err(refused("SequenceIntegrity", message));
+            return Err(invalid_append("SequenceIntegrity", message));
         }
         if block.system_time < tip.system_time {
             let message = "System time has to be monotonically non-decreasing";
-            return Err(refused("SystemTimeIsNotMonotonic", message));
+            return Err(invalid_append("SystemTimeIsNotMonotonic", message));
         }
         Ok(())
     }
 
     /// What holds of all data: offsets, watermark, schema, checkpoint.
     fn check_data(&self, event: &Value) -> Result<()> {
-        let carried = number(event, "prevOffset");
+        let carried = get_number(event, "prevOffset");
         let interval = get(event, "newData").and_then(|data| get(data, "offsetInterval"));
         if let Some(interval) = interval {
-            let start = number(interval, "start").unwrap_or(0);
-            let end = number(interval, "end").unwrap_or(0);
+            let start = get_number(interval, "start").unwrap_or(0);
+            let end = get_number(interval, "end").unwrap_or(0);
             let expected = carried.map_or(Some(0), |offset| offset.checked_add(1));
             if Some(start) != expected {
                 let expected = expected.map_or("none".to_owned(), |o| o.to_string());
                 let message = format!("Expected offset {expected} but got {start}");
-                return Err(refused("OffsetsAreNotSequential", message));
+                return Err(invalid_append("OffsetsAreNotSequential", message));
             }
             if end < start {
-                return Err(invalid("Invalid offset interval"));
+                return Err(invalid_event("Invalid offset interval"));
             }
         }
         let has_inputs = get(event, "queryInputs").and_then(Value::as_array);
         let has_inputs = has_inputs.is_some_and(|inputs| !inputs.is_empty());
         if is_empty(event) && !has_inputs {
-            return Err(no_op("Event is empty"));
+            return Err(no_op_event("Event is empty"));
         }
         let before = self.watermark()?;
-        let after = moment(event, "newWatermark")?;
+        let after = get_time(event, "newWatermark")?;
         if before.is_some_and(|before| after.is_none_or(|after| after < before)) {
             let message = "Watermark has to be monotonically increasing";
-            return Err(refused("WatermarkIsNotMonotonic", message));
+            return Err(invalid_append("WatermarkIsNotMonotonic", message));
         }
         if carried != self.last_offset() {
             let message = "Carried prev offset does not correspond to the last offset in the chain";
-            return Err(invalid(message));
+            return Err(invalid_event(message));
         }
         if interval.is_some() && self.schema.is_none() {
             let message = "SetDataSchema event must be present before adding data";
-            return Err(invalid(message));
+            return Err(invalid_event(message));
         }
-        if text(event, "prevCheckpoint") != self.checkpoint() {
+        if get_text(event, "prevCheckpoint") != self.checkpoint() {
             let message =
                 "Input checkpoint does not correspond to the last checkpoint in the chain";
-            return Err(invalid(message));
+            return Err(invalid_event(message));
         }
         Ok(())
     }
@@ -324,7 +332,7 @@ impl State {
         let same = |of: fn(&Value) -> Option<&str>| of(event) == before.and_then(of);
         get(event, "newData").is_none()
             && same(checkpoint)
-            && same(|event| text(event, "newWatermark"))
+            && same(|event| get_text(event, "newWatermark"))
     }
 
     fn check_add_data(&self, event: &Value) -> Result<()> {
@@ -334,34 +342,34 @@ impl State {
             .and_then(|event| get(event, "newSourceState"));
         let state = get(event, "newSourceState");
         if self.stands_still(event) && state == before {
-            return Err(no_op(NO_PROGRESS));
+            return Err(no_op_event(NO_PROGRESS));
         }
         Ok(())
     }
 
     fn check_transform(&self, event: &Value) -> Result<()> {
-        let inputs = inputs_of(event, "queryInputs");
+        let inputs = get_list(event, "queryInputs");
         let ids = |inputs: &[Value], name: &str| -> Vec<String> {
             let ids = inputs
                 .iter()
-                .map(|i| canonical(text(i, name).unwrap_or_default()));
+                .map(|i| canonical(get_text(i, name).unwrap_or_default()));
             ids.collect()
         };
         let declared = match (self.setting("SetTransform"), &self.query) {
-            (Some(transform), _) => ids(&inputs_of(transform, "inputs"), "datasetRef"),
-            (None, Some(query)) => ids(&inputs_of(query, "queryInputs"), "datasetId"),
+            (Some(transform), _) => ids(&get_list(transform, "inputs"), "datasetRef"),
+            (None, Some(query)) => ids(&get_list(query, "queryInputs"), "datasetId"),
             (None, None) => {
                 let message = "ExecuteTransform must be preceded by SetTransform event";
-                return Err(invalid(message));
+                return Err(invalid_event(message));
             }
         };
         if ids(&inputs, "datasetId") != declared {
             let message =
                 "Inputs must be listed in same order as initially declared in SetTransform event";
-            return Err(invalid(message));
+            return Err(invalid_event(message));
         }
         if let Some(query) = &self.query {
-            for (before, now) in inputs_of(query, "queryInputs").iter().zip(&inputs) {
+            for (before, now) in get_list(query, "queryInputs").iter().zip(&inputs) {
                 check_query_input(before, now)?;
             }
         }
@@ -370,7 +378,7 @@ impl State {
             .any(|input| get(input, "newBlockHash").is_some());
         if self.stands_still(event) && !advances {
             let message = "Event neither has data nor it advances inputs, checkpoint, or watermark";
-            return Err(no_op(message));
+            return Err(no_op_event(message));
         }
         Ok(())
     }
@@ -380,18 +388,18 @@ impl State {
             // The older form may say what it likes.
             return Ok(());
         };
-        schema::to_arrow(new).map_err(|e| invalid(e.message().to_owned()).with_source(e))?;
+        schema::to_arrow(new).map_err(|e| invalid_event(e.message().to_owned()).with_source(e))?;
         let Some(before) = &self.schema else {
             return Ok(());
         };
         let was_raw = get(before, "rawArrowSchema").is_some();
         // Of the older form not everything has a logical type.
-        let Ok(before) = schema::logical_of(before) else {
+        let Ok(before) = schema::logical_from_event(before) else {
             return Ok(());
         };
         let difference = evolution::compare(&before, new, was_raw);
         if !difference.any {
-            return Err(no_op("New schema is identical to the current"));
+            return Err(no_op_event("New schema is identical to the current"));
         }
         if difference.forbidden.is_empty() {
             return Ok(());
@@ -400,7 +408,7 @@ impl State {
             "New schema is not compatible with the current schema. {}",
             difference.forbidden.join("; ")
         );
-        Err(invalid(message))
+        Err(invalid_event(message))
     }
 
     fn check_source(&self, kind: &str, event: &Value) -> Result<()> {
@@ -410,11 +418,13 @@ impl State {
         let read = get(event, "read");
         let has = |name: &str| read.and_then(|read| get(read, name)).is_some();
         if has("schema") && has("ddlSchema") {
-            return Err(invalid("Cannot specify both DDL and ODF schemas at once"));
+            return Err(invalid_event(
+                "Cannot specify both DDL and ODF schemas at once",
+            ));
         }
         if kind == "AddPushSource" && self.setting("SetPollingSource").is_some() {
             let message = "Cannot add a push source while polling source is still active";
-            return Err(invalid(message));
+            return Err(invalid_event(message));
         }
         let has_push = self
             .settings
@@ -422,13 +432,13 @@ impl State {
             .any(|key| key.starts_with("AddPushSource "));
         if kind == "SetPollingSource" && has_push {
             let message = "Cannot add a polling source while some push sources are still active";
-            return Err(invalid(message));
+            return Err(invalid_event(message));
         }
         let fetch = get(event, "fetch");
-        let is_ethereum = fetch.and_then(|f| text(f, "kind")) == Some("EthereumLogs");
+        let is_ethereum = fetch.and_then(|f| get_text(f, "kind")) == Some("EthereumLogs");
         let names_chain = |name: &str| fetch.and_then(|f| get(f, name)).is_some();
         if is_ethereum && !names_chain("chainId") && !names_chain("nodeUrl") {
-            return Err(invalid("Eth source must specify chainId or nodeUrl"));
+            return Err(invalid_event("Eth source must specify chainId or nodeUrl"));
         }
         Ok(())
     }
@@ -437,7 +447,7 @@ impl State {
     fn check_change(&self, event: &Value) -> Result<()> {
         let before = setting(event).and_then(|key| self.settings.get(&key));
         if before == Some(event) {
-            return Err(no_op("Event is identical to the current"));
+            return Err(no_op_event("Event is identical to the current"));
         }
         Ok(())
     }
@@ -445,10 +455,10 @@ impl State {
 
 /// Under what the last event of its kind is kept; None for events that all count.
 fn setting(event: &Value) -> Option<String> {
-    let kind = text(event, "kind")?;
+    let kind = get_text(event, "kind")?;
     match kind {
         "AddPushSource" | "DisablePushSource" => {
-            let name = text(event, "sourceName").unwrap_or_default();
+            let name = get_text(event, "sourceName").unwrap_or_default();
             Some(format!("{kind} {name}"))
         }
         "Seed"

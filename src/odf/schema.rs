@@ -15,7 +15,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::decode::damaged;
+use super::decode::block_corrupted;
 use crate::error::{Error, Result};
 use crate::parquet::panic_text;
 
@@ -36,7 +36,7 @@ const UNITS: [(&str, TimeUnit); 4] = [
 const MAX_DECIMAL128_DIGITS: u8 = 38;
 
 /// The `SetDataSchema` event of an Arrow schema: of logical types, or of Arrow's own bytes.
-pub fn event_of(schema: &Schema, raw: bool) -> Result<Value> {
+pub fn event_from_arrow(schema: &Schema, raw: bool) -> Result<Value> {
     if raw {
         let mut dictionaries = DictionaryTracker::new(false);
         let mut encoder = IpcSchemaEncoder::new().with_dictionary_tracker(&mut dictionaries);
@@ -44,31 +44,34 @@ pub fn event_of(schema: &Schema, raw: bool) -> Result<Value> {
         let text = STANDARD.encode(bytes.finished_data());
         return Ok(json!({"kind": "SetDataSchema", "rawArrowSchema": text}));
     }
-    let schema = from_arrow(schema)?;
-    Ok(json!({"kind": "SetDataSchema", "schema": schema}))
+    let logical_schema = from_arrow(schema)?;
+    Ok(json!({"kind": "SetDataSchema", "schema": logical_schema}))
 }
 
 /// The Arrow schema of a `SetDataSchema` event.
-pub fn arrow_of(event: &Value) -> Result<Schema> {
+pub fn arrow_from_event(event: &Value) -> Result<Schema> {
     match event.get("rawArrowSchema").and_then(Value::as_str) {
         Some(text) => {
             let bytes = STANDARD.decode(text);
-            raw_arrow(&bytes.map_err(|e| damaged("rawArrowSchema is not base64").with_source(e))?)
+            decode_raw_arrow(
+                &bytes
+                    .map_err(|e| block_corrupted("rawArrowSchema is not base64").with_source(e))?,
+            )
         }
         None => to_arrow(event.get("schema").unwrap_or(&Value::Null)),
     }
 }
 
 /// The logical schema of a `SetDataSchema` event, whichever form it has.
-pub(super) fn logical_of(event: &Value) -> Result<Value> {
+pub(super) fn logical_from_event(event: &Value) -> Result<Value> {
     match event.get("schema") {
         Some(schema) if !schema.is_null() => Ok(schema.clone()),
-        _ => Ok(without_layouts(from_arrow(&arrow_of(event)?)?)),
+        _ => Ok(strip_layouts(from_arrow(&arrow_from_event(event)?)?)),
     }
 }
 
 /// A schema without the attributes that tell layouts apart, which a raw one has whether meant or not.
-fn without_layouts(mut schema: Value) -> Value {
+fn strip_layouts(mut schema: Value) -> Value {
     match &mut schema {
         Value::Object(fields) => {
             if let Some(Value::Object(extra)) = fields.get_mut("extra") {
@@ -81,13 +84,13 @@ fn without_layouts(mut schema: Value) -> Value {
             }
             let inner = std::mem::take(fields).into_iter();
             *fields = inner
-                .map(|(key, value)| (key, without_layouts(value)))
+                .map(|(key, value)| (key, strip_layouts(value)))
                 .collect();
         }
         Value::Array(items) => {
             *items = std::mem::take(items)
                 .into_iter()
-                .map(without_layouts)
+                .map(strip_layouts)
                 .collect();
         }
         _ => {}
@@ -96,63 +99,67 @@ fn without_layouts(mut schema: Value) -> Value {
 }
 
 /// The schema in Arrow's own flatbuffer.
-fn raw_arrow(bytes: &[u8]) -> Result<Schema> {
-    let unreadable = |why: &str| damaged(format!("rawArrowSchema cannot be read: {why}"));
-    let verified = root_as_schema(bytes).map_err(|e| unreadable(&e.to_string()).with_source(e))?;
+fn decode_raw_arrow(bytes: &[u8]) -> Result<Schema> {
+    let unreadable =
+        |reason: &str| block_corrupted(format!("rawArrowSchema cannot be read: {reason}"));
+    let root = root_as_schema(bytes).map_err(|e| unreadable(&e.to_string()).with_source(e))?;
     // Offsets are sound now; of types that it does not know the conversion panics.
-    let converted = std::panic::catch_unwind(AssertUnwindSafe(|| fb_to_schema(verified)));
+    let converted = std::panic::catch_unwind(AssertUnwindSafe(|| fb_to_schema(root)));
     converted.map_err(|panic| unreadable(panic_text(panic.as_ref())))
 }
 
 /// The logical schema of an Arrow schema.
 pub fn from_arrow(schema: &Schema) -> Result<Value> {
-    let fields = schema.fields().iter().map(|f| field_from(f));
+    let fields = schema.fields().iter().map(|f| field_from_arrow(f));
     Ok(json!({"fields": fields.collect::<Result<Vec<_>>>()?}))
 }
 
-fn field_from(field: &Field) -> Result<Value> {
-    let named = |e: Error| e.context(format!("column {:?}", field.name()));
-    let (kind, attributes) = type_from(field.data_type(), field.is_nullable()).map_err(named)?;
-    let mut made = json!({"name": field.name(), "type": kind});
+fn field_from_arrow(field: &Field) -> Result<Value> {
+    let with_context = |e: Error| e.context(format!("column {:?}", field.name()));
+    let (odf_type, attributes) =
+        type_from_arrow(field.data_type(), field.is_nullable()).map_err(with_context)?;
+    let mut odf_field = json!({"name": field.name(), "type": odf_type});
     if !attributes.is_empty() {
-        made["extra"] = Value::Object(attributes);
+        odf_field["extra"] = Value::Object(attributes);
     }
-    Ok(made)
+    Ok(odf_field)
 }
 
 /// A type, and the attributes of a field that has it.
-fn type_from(kind: &DataType, nullable: bool) -> Result<(Value, Map<String, Value>)> {
-    match kind {
-        DataType::Dictionary(_, value) => return type_from(value, nullable),
-        DataType::RunEndEncoded(_, values) => return type_from(values.data_type(), nullable),
+fn type_from_arrow(data_type: &DataType, nullable: bool) -> Result<(Value, Map<String, Value>)> {
+    match data_type {
+        DataType::Dictionary(_, value) => return type_from_arrow(value, nullable),
+        DataType::RunEndEncoded(_, values) => return type_from_arrow(values.data_type(), nullable),
         _ => {}
     }
-    let found = logical_type(kind)?;
-    let found = if nullable {
-        json!({"kind": "Option", "inner": found})
+    let required_type = logical_type(data_type)?;
+    let odf_type = if nullable {
+        json!({"kind": "Option", "inner": required_type})
     } else {
-        found
+        required_type
     };
-    let attributes = attribute_of(kind).into_iter().chain(item_attributes(kind)?);
-    let attributes = attributes.map(|(key, value)| (key.to_owned(), value));
-    Ok((found, attributes.collect()))
+    let pairs = layout_attribute(data_type)
+        .into_iter()
+        .chain(item_attributes(data_type)?);
+    let attributes = pairs.map(|(key, value)| (key.to_owned(), value));
+    Ok((odf_type, attributes.collect()))
 }
 
 /// The attributes of a list's items, which are no fields that could have their own.
-fn item_attributes(kind: &DataType) -> Result<Option<(&'static str, Value)>> {
+fn item_attributes(data_type: &DataType) -> Result<Option<(&'static str, Value)>> {
     let (DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _)) =
-        kind
+        data_type
     else {
         return Ok(None);
     };
-    let (_, attributes) = type_from(item.data_type(), item.is_nullable())?;
+    let (_, attributes) = type_from_arrow(item.data_type(), item.is_nullable())?;
     Ok((!attributes.is_empty()).then_some((ITEM, Value::Object(attributes))))
 }
 
 /// Which of several layouts it is, where it is not the usual one.
-fn attribute_of(kind: &DataType) -> Option<(&'static str, Value)> {
-    let bits = kind.primitive_width().unwrap_or_default() * 8;
-    Some(match kind {
+fn layout_attribute(data_type: &DataType) -> Option<(&'static str, Value)> {
+    let bits = data_type.primitive_width().unwrap_or_default() * 8;
+    Some(match data_type {
         DataType::LargeUtf8 | DataType::LargeBinary | DataType::LargeList(_) => {
             (BUFFER, json!({"kind": "Contiguous", "offsetBitWidth": 64}))
         }
@@ -169,17 +176,19 @@ fn attribute_of(kind: &DataType) -> Option<(&'static str, Value)> {
     })
 }
 
-fn logical_type(kind: &DataType) -> Result<Value> {
-    Ok(match kind {
+fn logical_type(data_type: &DataType) -> Result<Value> {
+    Ok(match data_type {
         DataType::Null => json!({"kind": "Null"}),
         DataType::Boolean => json!({"kind": "Bool"}),
-        _ if kind.is_integer() || kind.is_floating() => json!({"kind": kind.to_string()}),
+        _ if data_type.is_integer() || data_type.is_floating() => {
+            json!({"kind": data_type.to_string()})
+        }
         DataType::Timestamp(unit, zone) => {
-            let mut made = json!({"kind": "Timestamp", "unit": unit_name(*unit)});
+            let mut odf_type = json!({"kind": "Timestamp", "unit": unit_name(*unit)});
             if let Some(zone) = zone {
-                made["timezone"] = Value::from(&**zone);
+                odf_type["timezone"] = Value::from(&**zone);
             }
-            made
+            odf_type
         }
         DataType::Date32 | DataType::Date64 => json!({"kind": "Date"}),
         DataType::Time32(unit) | DataType::Time64(unit) => {
@@ -191,15 +200,15 @@ fn logical_type(kind: &DataType) -> Result<Value> {
             json!({"kind": "Binary"})
         }
         DataType::FixedSizeBinary(length) => json!({"kind": "Binary", "fixedLength": length}),
-        DataType::List(item) | DataType::LargeList(item) => list_from(item)?,
+        DataType::List(item) | DataType::LargeList(item) => list_type_from_arrow(item)?,
         DataType::FixedSizeList(item, length) => {
-            let mut made = list_from(item)?;
-            made["fixedLength"] = (*length).into();
-            made
+            let mut odf_type = list_type_from_arrow(item)?;
+            odf_type["fixedLength"] = (*length).into();
+            odf_type
         }
         DataType::Struct(fields) => {
-            let fields = fields.iter().map(|f| field_from(f));
-            json!({"kind": "Struct", "fields": fields.collect::<Result<Vec<_>>>()?})
+            let odf_fields = fields.iter().map(|f| field_from_arrow(f));
+            json!({"kind": "Struct", "fields": odf_fields.collect::<Result<Vec<_>>>()?})
         }
         DataType::Decimal32(precision, scale)
         | DataType::Decimal64(precision, scale)
@@ -207,69 +216,72 @@ fn logical_type(kind: &DataType) -> Result<Value> {
         | DataType::Decimal256(precision, scale) => {
             json!({"kind": "Decimal", "precision": precision, "scale": scale})
         }
-        DataType::Map(entries, sorted) => map_from(entries, *sorted)?,
+        DataType::Map(entries, sorted) => map_type_from_arrow(entries, *sorted)?,
         _ => {
-            let message = format!("the schema of ODF has no type for {kind}; cast it first");
+            let message = format!("the schema of ODF has no type for {data_type}; cast it first");
             return Err(Error::invalid(message));
         }
     })
 }
 
-fn list_from(item: &Field) -> Result<Value> {
-    let (kind, _) = type_from(item.data_type(), item.is_nullable())?;
-    Ok(json!({"kind": "List", "itemType": kind}))
+fn list_type_from_arrow(item: &Field) -> Result<Value> {
+    let (item_type, _) = type_from_arrow(item.data_type(), item.is_nullable())?;
+    Ok(json!({"kind": "List", "itemType": item_type}))
 }
 
-fn map_from(entries: &Field, sorted: bool) -> Result<Value> {
+fn map_type_from_arrow(entries: &Field, sorted: bool) -> Result<Value> {
     let DataType::Struct(pair) = entries.data_type() else {
         return Err(Error::invalid("a map without keys and values"));
     };
     let [key, value] = &**pair else {
         return Err(Error::invalid("a map has a key and a value"));
     };
-    let (key, _) = type_from(key.data_type(), key.is_nullable())?;
-    let (value, _) = type_from(value.data_type(), value.is_nullable())?;
+    let (key, _) = type_from_arrow(key.data_type(), key.is_nullable())?;
+    let (value, _) = type_from_arrow(value.data_type(), value.is_nullable())?;
     Ok(json!({"kind": "Map", "keyType": key, "valueType": value, "keysSorted": sorted}))
 }
 
 fn unit_name(unit: TimeUnit) -> &'static str {
-    let found = UNITS.iter().find(|(_, known)| *known == unit);
-    found.map_or("Millisecond", |(name, _)| name)
+    let entry = UNITS.iter().find(|(_, known)| *known == unit);
+    entry.map_or("Millisecond", |(name, _)| name)
 }
 
 /// The Arrow schema of a logical schema.
 pub fn to_arrow(schema: &Value) -> Result<Schema> {
-    Ok(Schema::new(fields_to(schema)?))
+    Ok(Schema::new(fields_to_arrow(schema)?))
 }
 
-fn fields_to(holder: &Value) -> Result<Fields> {
-    let fields = holder.get("fields").and_then(Value::as_array);
-    let fields = fields.ok_or_else(|| damaged("a schema without fields"))?;
-    fields.iter().map(field_to).collect()
+fn fields_to_arrow(holder: &Value) -> Result<Fields> {
+    let field_array = holder.get("fields").and_then(Value::as_array);
+    let fields = field_array.ok_or_else(|| block_corrupted("a schema without fields"))?;
+    fields.iter().map(field_to_arrow).collect()
 }
 
-fn field_to(field: &Value) -> Result<Field> {
+fn field_to_arrow(field: &Value) -> Result<Field> {
     let name = field
         .get("name")
         .and_then(Value::as_str)
         .unwrap_or_default();
-    let named = |e: Error| e.context(format!("column {name:?}"));
+    let with_context = |e: Error| e.context(format!("column {name:?}"));
     let attributes = field.get("extra").unwrap_or(&Value::Null);
-    let (kind, nullable) = type_to(&field["type"], attributes).map_err(named)?;
-    Ok(Field::new(name, kind, nullable))
+    let (data_type, nullable) = type_to_arrow(&field["type"], attributes).map_err(with_context)?;
+    Ok(Field::new(name, data_type, nullable))
 }
 
 /// The Arrow type, and whether it may be null.
-fn type_to(kind: &Value, attributes: &Value) -> Result<(DataType, bool)> {
-    let name = kind.get("kind").and_then(Value::as_str).unwrap_or_default();
+fn type_to_arrow(odf_type: &Value, attributes: &Value) -> Result<(DataType, bool)> {
+    let name = odf_type
+        .get("kind")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if name == "Option" {
-        let (inner, nested) = type_to(&kind["inner"], attributes)?;
+        let (inner, nested) = type_to_arrow(&odf_type["inner"], attributes)?;
         if nested {
-            return Err(damaged("an Option in an Option"));
+            return Err(block_corrupted("an Option in an Option"));
         }
         return Ok((inner, true));
     }
-    let found = match name {
+    let data_type = match name {
         "Null" => DataType::Null,
         "Bool" => DataType::Boolean,
         "Int8" => DataType::Int8,
@@ -287,67 +299,67 @@ fn type_to(kind: &Value, attributes: &Value) -> Result<(DataType, bool)> {
             Some("Millisecond" | "millisecond") => DataType::Date64,
             _ => DataType::Date32,
         },
-        "Time" => match unit_of(kind) {
+        "Time" => match time_unit(odf_type) {
             unit @ (TimeUnit::Second | TimeUnit::Millisecond) => DataType::Time32(unit),
             unit => DataType::Time64(unit),
         },
-        "Duration" => DataType::Duration(unit_of(kind)),
-        "Timestamp" => DataType::Timestamp(unit_of(kind), zone_of(kind, attributes)),
-        "Decimal" => decimal_to(kind, attributes)?,
-        "String" | "Binary" | "List" => buffer_to(name, kind, attributes)?,
-        "Struct" => DataType::Struct(fields_to(kind)?),
+        "Duration" => DataType::Duration(time_unit(odf_type)),
+        "Timestamp" => DataType::Timestamp(time_unit(odf_type), time_zone(odf_type, attributes)),
+        "Decimal" => decimal_to_arrow(odf_type, attributes)?,
+        "String" | "Binary" | "List" => buffer_type_to_arrow(name, odf_type, attributes)?,
+        "Struct" => DataType::Struct(fields_to_arrow(odf_type)?),
         "Map" => {
-            let (key, _) = type_to(&kind["keyType"], &Value::Null)?;
-            let (value, nullable) = type_to(&kind["valueType"], &Value::Null)?;
+            let (key, _) = type_to_arrow(&odf_type["keyType"], &Value::Null)?;
+            let (value, nullable) = type_to_arrow(&odf_type["valueType"], &Value::Null)?;
             let pair = vec![
                 Field::new("key", key, false),
                 Field::new("value", value, nullable),
             ];
             let entries = Field::new("entries", DataType::Struct(pair.into()), false);
-            let sorted = kind.get("keysSorted").and_then(Value::as_bool);
-            DataType::Map(Arc::new(entries), sorted.unwrap_or(false))
+            let keys_sorted = odf_type.get("keysSorted").and_then(Value::as_bool);
+            DataType::Map(Arc::new(entries), keys_sorted.unwrap_or(false))
         }
-        other => return Err(damaged(format!("there is no type {other:?}"))),
+        other => return Err(block_corrupted(format!("there is no type {other:?}"))),
     };
-    Ok((found, false))
+    Ok((data_type, false))
 }
 
-fn unit_of(kind: &Value) -> TimeUnit {
-    let name = kind.get("unit").and_then(Value::as_str);
-    let found = UNITS.iter().find(|(known, _)| name == Some(known));
-    found.map_or(TimeUnit::Millisecond, |(_, unit)| *unit)
+fn time_unit(odf_type: &Value) -> TimeUnit {
+    let name = odf_type.get("unit").and_then(Value::as_str);
+    let entry = UNITS.iter().find(|(known, _)| name == Some(known));
+    entry.map_or(TimeUnit::Millisecond, |(_, unit)| *unit)
 }
 
-fn zone_of(kind: &Value, attributes: &Value) -> Option<Arc<str>> {
-    let is_local = attributes
+fn time_zone(odf_type: &Value, attributes: &Value) -> Option<Arc<str>> {
+    let adjusted_to_utc = attributes
         .get(TIMESTAMP)
         .and_then(|e| e.get("adjustedToUtc"));
-    match kind.get("timezone").and_then(Value::as_str) {
+    match odf_type.get("timezone").and_then(Value::as_str) {
         Some(zone) => Some(zone.into()),
-        None if is_local == Some(&Value::Bool(false)) => None,
+        None if adjusted_to_utc == Some(&Value::Bool(false)) => None,
         None => Some(UTC.into()),
     }
 }
 
-fn decimal_to(kind: &Value, attributes: &Value) -> Result<DataType> {
-    let number = |name: &str| kind.get(name).and_then(Value::as_i64).unwrap_or(0);
-    let wrong = || damaged("a decimal of more digits than there are");
-    let precision = u8::try_from(number("precision"))
+fn decimal_to_arrow(odf_type: &Value, attributes: &Value) -> Result<DataType> {
+    let number = |name: &str| odf_type.get(name).and_then(Value::as_i64).unwrap_or(0);
+    let wrong = || block_corrupted("a decimal of more digits than there are");
+    let checked_precision = u8::try_from(number("precision"))
         .ok()
         .filter(|p| (1..=76).contains(p));
-    let precision = precision.ok_or_else(wrong)?;
+    let precision = checked_precision.ok_or_else(wrong)?;
     let scale = i8::try_from(number("scale")).map_err(|e| wrong().with_source(e))?;
     let bits = attributes.get(DECIMAL).and_then(|e| e.get("bitWidth"));
-    let made = match bits.and_then(Value::as_u64) {
+    let data_type = match bits.and_then(Value::as_u64) {
         Some(32) => DataType::Decimal32(precision, scale),
         Some(64) => DataType::Decimal64(precision, scale),
         Some(128) => DataType::Decimal128(precision, scale),
         Some(256) => DataType::Decimal256(precision, scale),
-        Some(bits) => return Err(damaged(format!("a decimal of {bits} bits"))),
+        Some(bits) => return Err(block_corrupted(format!("a decimal of {bits} bits"))),
         None if precision <= MAX_DECIMAL128_DIGITS => DataType::Decimal128(precision, scale),
         None => DataType::Decimal256(precision, scale),
     };
-    let limit = match made {
+    let limit = match data_type {
         DataType::Decimal32(..) => 9,
         DataType::Decimal64(..) => 18,
         DataType::Decimal128(..) => 38,
@@ -356,35 +368,36 @@ fn decimal_to(kind: &Value, attributes: &Value) -> Result<DataType> {
     if precision > limit {
         return Err(wrong());
     }
-    Ok(made)
+    Ok(data_type)
 }
 
-fn buffer_to(name: &str, kind: &Value, attributes: &Value) -> Result<DataType> {
+fn buffer_type_to_arrow(name: &str, odf_type: &Value, attributes: &Value) -> Result<DataType> {
     let layout = attributes.text_at(BUFFER, "kind").unwrap_or("Contiguous");
     let is_view = layout.eq_ignore_ascii_case("view");
     let bits = attributes.get(BUFFER).and_then(|e| e.get("offsetBitWidth"));
-    let is_wide = bits.and_then(Value::as_u64) == Some(64);
-    let length = match kind.get("fixedLength").and_then(Value::as_u64) {
+    let is_large = bits.and_then(Value::as_u64) == Some(64);
+    let length = match odf_type.get("fixedLength").and_then(Value::as_u64) {
         None => None,
         Some(length) => Some(
-            i32::try_from(length).map_err(|e| damaged(format!("{length} items")).with_source(e))?,
+            i32::try_from(length)
+                .map_err(|e| block_corrupted(format!("{length} items")).with_source(e))?,
         ),
     };
     Ok(match (name, length) {
         ("Binary", Some(length)) => DataType::FixedSizeBinary(length),
         ("Binary", None) if is_view => DataType::BinaryView,
-        ("Binary", None) if is_wide => DataType::LargeBinary,
+        ("Binary", None) if is_large => DataType::LargeBinary,
         ("Binary", None) => DataType::Binary,
         ("String", _) if is_view => DataType::Utf8View,
-        ("String", _) if is_wide => DataType::LargeUtf8,
+        ("String", _) if is_large => DataType::LargeUtf8,
         ("String", _) => DataType::Utf8,
         (_, length) => {
             let inner = attributes.get(ITEM).unwrap_or(&Value::Null);
-            let (item, nullable) = type_to(&kind["itemType"], inner)?;
+            let (item, nullable) = type_to_arrow(&odf_type["itemType"], inner)?;
             let item = Arc::new(Field::new_list_field(item, nullable));
             match length {
                 Some(length) => DataType::FixedSizeList(item, length),
-                None if is_wide => DataType::LargeList(item),
+                None if is_large => DataType::LargeList(item),
                 None => DataType::List(item),
             }
         }
@@ -406,7 +419,7 @@ mod tests {
     use super::*;
 
     fn types() -> Vec<DataType> {
-        let item = |kind, nullable| Arc::new(Field::new_list_field(kind, nullable));
+        let item = |data_type, nullable| Arc::new(Field::new_list_field(data_type, nullable));
         let inner = vec![
             Field::new("a", DataType::LargeUtf8, true),
             Field::new("b", DataType::Decimal256(50, 3), false),
@@ -448,19 +461,16 @@ mod tests {
 
     #[test]
     fn every_type_comes_back_through_both_forms() {
-        let fields = types().into_iter().enumerate();
-        let fields = fields.map(|(i, kind)| Field::new(format!("c{i}"), kind, i % 2 == 0));
+        let numbered_types = types().into_iter().enumerate();
+        let fields =
+            numbered_types.map(|(i, data_type)| Field::new(format!("c{i}"), data_type, i % 2 == 0));
         let schema = Schema::new(fields.collect::<Vec<_>>());
         for raw in [false, true] {
-            let event = event_of(&schema, raw).unwrap();
-            assert_eq!(arrow_of(&event).unwrap(), schema);
+            let event = event_from_arrow(&schema, raw).unwrap();
+            assert_eq!(arrow_from_event(&event).unwrap(), schema);
             let logical = from_arrow(&schema).unwrap();
-            let expected = if raw {
-                without_layouts(logical)
-            } else {
-                logical
-            };
-            assert_eq!(logical_of(&event).unwrap(), expected);
+            let expected = if raw { strip_layouts(logical) } else { logical };
+            assert_eq!(logical_from_event(&event).unwrap(), expected);
         }
     }
 }

@@ -54,7 +54,7 @@ impl Slice {
         // Offsets are Int64 in the data.
         if end < start || i64::try_from(end).is_err() {
             let message = format!("a slice of the rows {start} to {end}");
-            return Err(super::decode::damaged(message));
+            return Err(super::decode::block_corrupted(message));
         }
         Ok(Some(Self {
             logical: hash("logicalHash")?,

@@ -2,14 +2,14 @@
 
 use chrono::{DateTime, Datelike, NaiveDate, NaiveTime, SecondsFormat, Timelike, Utc};
 
-use super::decode::damaged;
+use super::decode::block_corrupted;
 use crate::error::{Error, Result};
 
 /// A moment, to the nanosecond, in UTC.
-pub type Moment = DateTime<Utc>;
+pub type UtcDateTime = DateTime<Utc>;
 
 /// Year `i32`, day of the year `u16` and two zeros, second of the day `u32`, nanosecond `u32`.
-pub(super) fn to_bytes(moment: &Moment) -> [u8; 16] {
+pub(super) fn to_bytes(moment: &UtcDateTime) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[0..4].copy_from_slice(&moment.year().to_le_bytes());
     // A year has 366 days at most.
@@ -20,7 +20,7 @@ pub(super) fn to_bytes(moment: &Moment) -> [u8; 16] {
     bytes
 }
 
-pub(super) fn from_bytes(bytes: &[u8; 16]) -> Result<Moment> {
+pub(super) fn from_bytes(bytes: &[u8; 16]) -> Result<UtcDateTime> {
     let word = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
     let year = i32::from_le_bytes(word(0));
     let day = u16::from_le_bytes([bytes[4], bytes[5]]);
@@ -34,20 +34,20 @@ pub(super) fn from_bytes(bytes: &[u8; 16]) -> Result<Moment> {
         let message = format!(
             "there is no second {seconds} and nanosecond {nanoseconds} of day {day} of year {year}"
         );
-        return Err(damaged(message));
+        return Err(block_corrupted(message));
     };
     Ok(date.and_time(time).and_utc())
 }
 
 /// RFC 3339 with as many digits as are needed.
-pub fn to_text(moment: &Moment) -> String {
+pub fn to_text(moment: &UtcDateTime) -> String {
     moment.to_rfc3339_opts(SecondsFormat::AutoSi, true)
 }
 
 /// Reads RFC 3339.
-pub fn from_text(text: &str) -> Result<Moment> {
-    let parsed = DateTime::parse_from_rfc3339(text);
-    let parsed = parsed.map_err(|e| {
+pub fn from_text(text: &str) -> Result<UtcDateTime> {
+    let parse_result = DateTime::parse_from_rfc3339(text);
+    let parsed = parse_result.map_err(|e| {
         let message = format!("{text:?} is no time: 2020-01-31T12:00:00Z is one");
         Error::invalid(message).with_source(e)
     })?;

@@ -2,28 +2,28 @@
 
 use serde_json::Value;
 
-use super::fields::{get, inputs_of, invalid, text};
+use super::fields::{get, get_list, get_text, invalid_event};
 use super::multihash::DatasetId;
 use crate::error::Result;
 
 pub(super) fn check_inputs(event: &Value) -> Result<()> {
-    let inputs = inputs_of(event, "inputs");
+    let inputs = get_list(event, "inputs");
     if inputs.is_empty() {
-        return Err(invalid("Transform must have at least one input"));
+        return Err(invalid_event("Transform must have at least one input"));
     }
     let mut seen = Vec::new();
     for input in &inputs {
-        let id = text(input, "datasetRef").and_then(|r| r.parse::<DatasetId>().ok());
+        let id = get_text(input, "datasetRef").and_then(|r| r.parse::<DatasetId>().ok());
         if id.is_none() || get(input, "alias").is_none() {
             let message = "Transform inputs must be resolved to dataset IDs and specify aliases";
-            return Err(invalid(message));
+            return Err(invalid_event(message));
         }
         if seen.contains(&id) {
             let message = format!(
                 "Transform contains duplicate inputs: {}",
                 id.map(|id| id.to_string()).unwrap_or_default()
             );
-            return Err(invalid(message));
+            return Err(invalid_event(message));
         }
         seen.push(id);
     }
@@ -35,20 +35,20 @@ pub(super) fn check_queries(transform: Option<&Value>) -> Result<()> {
         return Ok(());
     };
     if get(transform, "query").is_some() {
-        return Err(invalid("Transform queries must be normalized"));
+        return Err(invalid_event("Transform queries must be normalized"));
     }
-    let queries = inputs_of(transform, "queries");
+    let queries = get_list(transform, "queries");
     let Some((last, others)) = queries.split_last() else {
-        return Err(invalid("Transform must have at least one query"));
+        return Err(invalid_event("Transform must have at least one query"));
     };
     if get(last, "alias").is_some() {
         let message =
             "Last query in a transform must have no alias and will be treated as an output";
-        return Err(invalid(message));
+        return Err(invalid_event(message));
     }
     if others.iter().any(|query| get(query, "alias").is_none()) {
         let message = "In a transform all queries except the last one must have aliases";
-        return Err(invalid(message));
+        return Err(invalid_event(message));
     }
     Ok(())
 }
@@ -57,26 +57,26 @@ pub(super) fn check_query_input(before: &Value, now: &Value) -> Result<()> {
     let (block, offset) = (get(now, "newBlockHash"), get(now, "newOffset"));
     let (from_block, from_offset) = (get(now, "prevBlockHash"), get(now, "prevOffset"));
     if block.is_some() && block == from_block {
-        return Err(invalid("Invalid input block interval"));
+        return Err(invalid_event("Invalid input block interval"));
     }
     if offset.is_some() && offset == from_offset {
-        return Err(invalid("Invalid input offset interval"));
+        return Err(invalid_event("Invalid input offset interval"));
     }
     let last = |new: &str, prev: &str| get(before, new).or_else(|| get(before, prev)).cloned();
     if from_block != last("newBlockHash", "prevBlockHash").as_ref() {
         let message = "Input prevBlockHash does not correspond to the last block included in the \
                        previous query";
-        return Err(invalid(message));
+        return Err(invalid_event(message));
     }
     if from_offset != last("newOffset", "prevOffset").as_ref() {
         let message = "Input prevOffset does not correspond to the last offset included in the \
                        previous query";
-        return Err(invalid(message));
+        return Err(invalid_event(message));
     }
     if offset.is_some() && block.is_none() {
         let message =
             "Input specifies a non-empty offset interval, but its block interval is empty";
-        return Err(invalid(message));
+        return Err(invalid_event(message));
     }
     Ok(())
 }

@@ -171,7 +171,7 @@ fn add(block: &Block, found: &mut HashSet<(&'static str, Multihash)>) -> Result<
     if !is_data(block.kind()) {
         return Ok(());
     }
-    if !block.is_whole() {
+    if !block.is_fully_decoded() {
         let message = format!(
             "block {} has fields of a later release, which may name files; upgrade",
             block.hash()

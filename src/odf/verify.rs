@@ -178,7 +178,10 @@ impl Check {
             slice: Some(slice),
             offset: state.vocabulary.offset.clone(),
             // What is wrong with a schema is told of its own block.
-            schema: state.schema.as_ref().and_then(|e| schema::arrow_of(e).ok()),
+            schema: state
+                .schema
+                .as_ref()
+                .and_then(|e| schema::arrow_from_event(e).ok()),
         }))
     }
 

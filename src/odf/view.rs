@@ -18,7 +18,7 @@ use super::multihash::Multihash;
 use super::rules::{State, is_data};
 use super::schema;
 use super::slice::{Slice, rows_of};
-use super::time::Moment;
+use super::time::UtcDateTime;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::file::TAIL_BYTES;
@@ -34,7 +34,7 @@ pub enum At {
     /// By hash.
     Hash(Multihash),
     /// The last that was appended by then, to the microsecond.
-    Time(Moment),
+    Time(UtcDateTime),
 }
 
 /// A chain as it was at a block.
@@ -69,7 +69,7 @@ impl Chain {
         })
     }
 
-    async fn at_time(&self, head: &Multihash, time: Moment) -> Result<Multihash> {
+    async fn at_time(&self, head: &Multihash, time: UtcDateTime) -> Result<Multihash> {
         let mut newest = head.clone();
         loop {
             let blocks = match self.back_from(&newest, None, usize::MAX).await {
@@ -129,7 +129,7 @@ impl View {
     pub async fn schema(&self) -> Result<Option<SchemaRef>> {
         self.state.check_readable()?;
         if let Some(event) = &self.state.schema {
-            return Ok(Some(Arc::new(schema::arrow_of(event)?)));
+            return Ok(Some(Arc::new(schema::arrow_from_event(event)?)));
         }
         let Some(newest) = self.slices()?.pop() else {
             return Ok(None);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::fields::text;
+use super::fields::get_text;
 
 /// The names of the system columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,14 +39,16 @@ impl Vocabulary {
         ]
     }
 
-    pub(super) fn of(event: &Value) -> Self {
-        let usual = Self::default();
-        let name = |key: &str, usual: String| text(event, key).map_or(usual, str::to_owned);
+    pub(super) fn from_event(event: &Value) -> Self {
+        let defaults = Self::default();
+        let name = |key: &str, default_name: String| {
+            get_text(event, key).map_or(default_name, str::to_owned)
+        };
         Self {
-            offset: name("offsetColumn", usual.offset),
-            operation: name("operationTypeColumn", usual.operation),
-            system_time: name("systemTimeColumn", usual.system_time),
-            event_time: name("eventTimeColumn", usual.event_time),
+            offset: name("offsetColumn", defaults.offset),
+            operation: name("operationTypeColumn", defaults.operation),
+            system_time: name("systemTimeColumn", defaults.system_time),
+            event_time: name("eventTimeColumn", defaults.event_time),
         }
     }
 }

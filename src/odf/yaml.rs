@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use super::layout::{EVENT, Kind, Table, Union};
+use super::layout::{EVENT, FieldType, TableLayout, UnionLayout};
 use crate::error::{Error, Result};
 
 /// Longer text is no block.
@@ -15,13 +15,13 @@ const MAX_YAML_BYTES: usize = 64 << 20;
 /// Attributes are JSON of up to 128 levels, and have their place within the block.
 const MAX_YAML_DEPTH: usize = 200;
 /// What some reader or other takes for something that is no text.
-const WORDS: [&str; 11] = [
+const RESERVED_WORDS: [&str; 11] = [
     "null", "true", "false", "yes", "no", "on", "off", "y", "n", "~", "nan",
 ];
 
 /// What a manifest of a block says.
 #[derive(Debug)]
-pub(super) struct Parsed {
+pub(super) struct ParsedBlock {
     pub version: i32,
     pub system_time: String,
     pub prev_block_hash: Option<String>,
@@ -39,65 +39,77 @@ enum Node {
 }
 
 /// Any JSON.
-fn plain(value: &Value) -> Node {
+fn node_from_json(value: &Value) -> Node {
     match value {
-        Value::String(text) => text_node(text),
-        Value::Array(items) => Node::List(items.iter().map(plain).collect()),
+        Value::String(text) => node_from_text(text),
+        Value::Array(items) => Node::List(items.iter().map(node_from_json).collect()),
         Value::Object(fields) => {
             let fields = fields
                 .iter()
-                .map(|(key, value)| (scalar(key), plain(value)));
+                .map(|(key, value)| (format_scalar(key), node_from_json(value)));
             Node::Map(fields.collect())
         }
         other => Node::Scalar(other.to_string()),
     }
 }
 
-fn of_table(layout: &'static Table, kind: Option<&str>, fields: &Map<String, Value>) -> Node {
-    let kind = kind.map(|kind| ("kind".to_owned(), Node::Scalar(scalar(kind))));
-    let given = layout.fields.iter().filter_map(|field| {
+fn node_from_table(
+    layout: &'static TableLayout,
+    kind: Option<&str>,
+    fields: &Map<String, Value>,
+) -> Node {
+    let kind_entry = kind.map(|kind| ("kind".to_owned(), Node::Scalar(format_scalar(kind))));
+    let field_entries = layout.fields.iter().filter_map(|field| {
         let value = fields.get(field.name).filter(|value| !value.is_null())?;
-        Some((field.name.to_owned(), of_kind(&field.kind, value)))
+        Some((
+            field.name.to_owned(),
+            node_from_field(&field.field_type, value),
+        ))
     });
-    Node::Map(kind.into_iter().chain(given).collect())
+    Node::Map(kind_entry.into_iter().chain(field_entries).collect())
 }
 
-fn of_union(union: &'static Union, value: &Value) -> Node {
+fn node_from_union(union: &'static UnionLayout, value: &Value) -> Node {
     let kind = value.get("kind").and_then(Value::as_str);
-    let layout = kind.and_then(|kind| union.named(kind));
+    let layout = kind.and_then(|kind| union.variant_by_name(kind));
     match (layout, value.as_object()) {
-        (Some((_, layout)), Some(fields)) => of_table(layout, kind, fields),
-        _ => plain(value),
+        (Some((_, layout)), Some(fields)) => node_from_table(layout, kind, fields),
+        _ => node_from_json(value),
     }
 }
 
-fn of_kind(kind: &'static Kind, value: &Value) -> Node {
-    match (kind, value) {
-        (Kind::Tables(_) | Kind::Unions(_), Value::Array(items)) => {
-            Node::List(items.iter().map(|item| of_kind(kind, item)).collect())
+fn node_from_field(field_type: &'static FieldType, value: &Value) -> Node {
+    match (field_type, value) {
+        (FieldType::Tables(_) | FieldType::Unions(_), Value::Array(items)) => Node::List(
+            items
+                .iter()
+                .map(|item| node_from_field(field_type, item))
+                .collect(),
+        ),
+        (FieldType::Table(layout) | FieldType::Tables(layout), Value::Object(fields)) => {
+            node_from_table(layout, None, fields)
         }
-        (Kind::Table(layout) | Kind::Tables(layout), Value::Object(fields)) => {
-            of_table(layout, None, fields)
+        (FieldType::Union(union) | FieldType::Unions(union), value) => {
+            node_from_union(union, value)
         }
-        (Kind::Union(union) | Kind::Unions(union), value) => of_union(union, value),
         // A time is text to the specification's readers, however it looks.
-        (Kind::Time, Value::String(text)) => Node::Scalar(text.clone()),
-        (_, value) => plain(value),
+        (FieldType::Time, Value::String(text)) => Node::Scalar(text.clone()),
+        (_, value) => node_from_json(value),
     }
 }
 
-fn text_node(text: &str) -> Node {
-    let has_shape = text.contains('\n')
+fn node_from_text(text: &str) -> Node {
+    let can_be_literal = text.contains('\n')
         && !text.starts_with([' ', '\n', '\t'])
         && !text.ends_with("\n\n")
         && text.chars().all(|c| c == '\n' || is_printable(c))
         && text
             .lines()
             .all(|line| !line.ends_with(' ') && !line.ends_with('\t'));
-    if has_shape {
+    if can_be_literal {
         Node::Lines(text.to_owned())
     } else {
-        Node::Scalar(scalar(text))
+        Node::Scalar(format_scalar(text))
     }
 }
 
@@ -110,32 +122,32 @@ fn is_printable(c: char) -> bool {
 }
 
 /// Text on one line.
-fn scalar(text: &str) -> String {
+fn format_scalar(text: &str) -> String {
     if is_plain(text) {
         return text.to_owned();
     }
-    let mut made = String::from("\"");
+    let mut quoted = String::from("\"");
     for c in text.chars() {
         match c {
-            '"' => made.push_str("\\\""),
-            '\\' => made.push_str("\\\\"),
-            '\n' => made.push_str("\\n"),
-            '\t' => made.push_str("\\t"),
-            '\r' => made.push_str("\\r"),
-            c if is_printable(c) => made.push(c),
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\n' => quoted.push_str("\\n"),
+            '\t' => quoted.push_str("\\t"),
+            '\r' => quoted.push_str("\\r"),
+            c if is_printable(c) => quoted.push(c),
             // Writing to a string does not fail.
-            c => drop(write!(made, "\\U{:08x}", u32::from(c))),
+            c => drop(write!(quoted, "\\U{:08x}", u32::from(c))),
         }
     }
-    made.push('"');
-    made
+    quoted.push('"');
+    quoted
 }
 
 /// Whether every reader takes it for text.
 fn is_plain(text: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || "_./".contains(c);
     let is_inner = |c: char| is_word(c) || " -+=:(),'@*%;!?<>|&$".contains(c);
-    let is_special = WORDS.contains(&text.to_ascii_lowercase().as_str());
+    let is_special = RESERVED_WORDS.contains(&text.to_ascii_lowercase().as_str());
     // Numbers and times in any of the versions of YAML begin so.
     let is_number = text.starts_with(|c: char| c.is_ascii_digit() || c == '.');
     let has_end = text.ends_with([' ', ':']) || text.contains(": ");
@@ -216,7 +228,7 @@ fn write_list(out: &mut String, items: &[Node], indent: usize) {
 }
 
 /// The YAML of a block.
-pub(super) fn print(
+pub(super) fn format_block(
     version: i32,
     system_time: &str,
     prev_block_hash: Option<&str>,
@@ -227,7 +239,7 @@ pub(super) fn print(
     let mut content = vec![node("systemTime", system_time.to_owned())];
     content.extend(prev_block_hash.map(|hash| node("prevBlockHash", hash.to_owned())));
     content.push(node("sequenceNumber", sequence_number.to_string()));
-    content.push(("event".to_owned(), of_union(&EVENT, event)));
+    content.push(("event".to_owned(), node_from_union(&EVENT, event)));
     let manifest = Node::Map(vec![
         node("kind", "MetadataBlock".to_owned()),
         node("version", version.to_string()),
@@ -239,7 +251,7 @@ pub(super) fn print(
 }
 
 /// Reads the YAML of a block.
-pub(super) fn parse(text: &str) -> Result<Parsed> {
+pub(super) fn parse(text: &str) -> Result<ParsedBlock> {
     if text.len() > MAX_YAML_BYTES {
         let message = format!("YAML of {} bytes is no block", text.len());
         return Err(Error::invalid(message));
@@ -251,24 +263,24 @@ pub(super) fn parse(text: &str) -> Result<Parsed> {
         .map_err(|e| Error::invalid(format!("the YAML cannot be read: {e}")))?;
     let kind = manifest.get("kind").and_then(Value::as_str);
     if kind != Some("MetadataBlock") {
-        let shown = kind.unwrap_or("nothing");
-        let message = format!("the YAML is no block: its kind is {shown}, not MetadataBlock");
+        let actual_kind = kind.unwrap_or("nothing");
+        let message = format!("the YAML is no block: its kind is {actual_kind}, not MetadataBlock");
         return Err(Error::invalid(message));
     }
     let missing = |name: &str| Error::invalid(format!("the YAML has no {name} that can be used"));
-    let version = manifest.get("version").and_then(Value::as_i64);
-    let version = version.and_then(|v| i32::try_from(v).ok());
+    let version_number = manifest.get("version").and_then(Value::as_i64);
+    let version = version_number.and_then(|v| i32::try_from(v).ok());
     let content = manifest.get("content").ok_or_else(|| missing("content"))?;
-    let text_of = |name: &str| match content.get(name) {
+    let optional_text = |name: &str| match content.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(_) => Err(missing(name)),
     };
     let sequence_number = content.get("sequenceNumber").and_then(Value::as_u64);
-    Ok(Parsed {
+    Ok(ParsedBlock {
         version: version.ok_or_else(|| missing("version"))?,
-        system_time: text_of("systemTime")?.ok_or_else(|| missing("systemTime"))?,
-        prev_block_hash: text_of("prevBlockHash")?,
+        system_time: optional_text("systemTime")?.ok_or_else(|| missing("systemTime"))?,
+        prev_block_hash: optional_text("prevBlockHash")?,
         sequence_number: sequence_number.ok_or_else(|| missing("sequenceNumber"))?,
         event: content
             .get("event")

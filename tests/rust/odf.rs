@@ -83,7 +83,7 @@ fn yaml_matches_the_specification() {
     let text = vectors["yaml_manifest"]["text"].as_str().unwrap();
     let block = Block::from_yaml(text).unwrap();
     assert_eq!(block.to_yaml(), text);
-    let columns = schema::arrow_of(block.event()).unwrap();
+    let columns = schema::arrow_from_event(block.event()).unwrap();
     assert_eq!(
         columns
             .field_with_name("a")
@@ -92,7 +92,7 @@ fn yaml_matches_the_specification() {
             .to_string(),
         "Int64"
     );
-    let raw = schema::event_of(&columns, true).unwrap();
+    let raw = schema::event_from_arrow(&columns, true).unwrap();
     assert_eq!(raw["rawArrowSchema"], block.event()["rawArrowSchema"]);
 }
 
@@ -437,13 +437,14 @@ fn run_case(case: &str) -> Result<()> {
         }
         c if c.contains("directly after a rawArrowSchema") => {
             let mut raw = MemoryChain::new();
-            let columns = schema::arrow_of(&schema_event(&[("offset", true), ("city", true)]))?;
-            raw.append(&schema::event_of(&columns, true)?);
+            let columns =
+                schema::arrow_from_event(&schema_event(&[("offset", true), ("city", true)]))?;
+            raw.append(&schema::event_from_arrow(&columns, true)?);
             raw.check(&schema_event(&[("offset", false), ("city", true)]))
         }
         c if c.contains("rawArrowSchema only") => {
-            let columns = schema::arrow_of(&schema_event(&[("other", false)]))?;
-            with_schema.check(&schema::event_of(&columns, true)?)
+            let columns = schema::arrow_from_event(&schema_event(&[("other", false)]))?;
+            with_schema.check(&schema::event_from_arrow(&columns, true)?)
         }
         other => Err(Error::other(format!("a case that nothing tests: {other}"))),
     }
