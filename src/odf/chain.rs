@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::block::{Block, MAX_BLOCK_BYTES, build_event};
 use super::head::{named_by, unless_certain};
 use super::multihash::{DatasetId, Multihash};
-use super::rules::State;
+use super::rules::ChainState;
 use super::time::UtcDateTime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
@@ -67,7 +67,7 @@ pub struct Chain {
 struct Known {
     blocks: HashMap<Multihash, Arc<Block>>,
     /// The newest state that was folded.
-    state: Option<Arc<State>>,
+    state: Option<Arc<ChainState>>,
 }
 
 /// The head as it was read: what it names and what identifies its writing.
@@ -287,14 +287,14 @@ impl Chain {
     }
 
     /// What the chain says up to its head.
-    pub async fn state(&self) -> Result<(Head, Arc<State>)> {
+    pub async fn state(&self) -> Result<(Head, Arc<ChainState>)> {
         let head = self.need_head().await?;
         let state = self.state_at(&head.hash).await?;
         Ok((head, state))
     }
 
     /// What the chain says up to a block.
-    pub async fn state_at(&self, hash: &Multihash) -> Result<Arc<State>> {
+    pub async fn state_at(&self, hash: &Multihash) -> Result<Arc<ChainState>> {
         let known = self.locked().state.clone();
         let known_tip = known
             .as_ref()
@@ -349,7 +349,7 @@ impl Chain {
     }
 
     /// Now, or the newest block's time where that is later.
-    pub(super) fn time_after(&self, state: &State) -> UtcDateTime {
+    pub(super) fn time_after(&self, state: &ChainState) -> UtcDateTime {
         let now = self.store.clock().now().to_utc();
         state
             .tip
@@ -361,7 +361,7 @@ impl Chain {
     pub(super) async fn attempt(
         &self,
         head: &Head,
-        state: &State,
+        state: &ChainState,
         time: UtcDateTime,
         events: &[Value],
     ) -> Result<Attempt> {
@@ -384,7 +384,7 @@ impl Chain {
     /// Appends a block as it is.
     pub async fn append_block(&self, block: Block) -> Result<Appended> {
         if self.head().await?.is_none() {
-            State::default()
+            ChainState::default()
                 .check_new(&block)
                 .map_err(|e| e.with_path(&self.root))?;
             let message = "there is no dataset: create it first";
@@ -443,7 +443,7 @@ fn check_link(block: &Block, after: Option<&Arc<Block>>) -> Result<()> {
 }
 
 /// What a chain says after blocks, newest first, that follow a state.
-pub(super) fn folded(base: Option<State>, newest_first: &[Arc<Block>]) -> State {
+pub(super) fn folded(base: Option<ChainState>, newest_first: &[Arc<Block>]) -> ChainState {
     let mut state = base.unwrap_or_default();
     for block in newest_first.iter().rev() {
         state.apply(block);

@@ -11,14 +11,14 @@ use arrow_schema::{DataType, TimeUnit};
 const NULL: u8 = 0;
 
 /// The bytes of a type, which come before those of the values; None of a type without a hash.
-pub(super) fn described(kind: &DataType) -> Option<Vec<u8>> {
+pub(super) fn encode_type(data_type: &DataType) -> Option<Vec<u8>> {
     use DataType as Kind;
-    let int = |signed: u8, bits: u64| described_as(1, &[&[signed], &bits.to_le_bytes()]);
-    let float = |bits: u64| described_as(2, &[&bits.to_le_bytes()]);
+    let int = |signed: u8, bits: u64| encode_type_id(1, &[&[signed], &bits.to_le_bytes()]);
+    let float = |bits: u64| encode_type_id(2, &[&bits.to_le_bytes()]);
     let decimal = |bits: u64, precision: u8, scale: i8| {
         // A negative scale is extended by its sign.
         let numbers = [bits, precision.into(), i64::from(scale).cast_unsigned()];
-        described_as(
+        encode_type_id(
             6,
             &numbers
                 .each_ref()
@@ -28,9 +28,9 @@ pub(super) fn described(kind: &DataType) -> Option<Vec<u8>> {
         )
     };
     let with_unit = |id: u16, bits: u64, unit: u16| {
-        described_as(id, &[&bits.to_le_bytes(), &unit.to_le_bytes()])
+        encode_type_id(id, &[&bits.to_le_bytes(), &unit.to_le_bytes()])
     };
-    Some(match kind {
+    Some(match data_type {
         Kind::Int8 => int(1, 8),
         Kind::Int16 => int(1, 16),
         Kind::Int32 => int(1, 32),
@@ -43,42 +43,42 @@ pub(super) fn described(kind: &DataType) -> Option<Vec<u8>> {
         Kind::Float32 => float(32),
         Kind::Float64 => float(64),
         Kind::Binary | Kind::LargeBinary | Kind::BinaryView | Kind::FixedSizeBinary(_) => {
-            described_as(3, &[])
+            encode_type_id(3, &[])
         }
-        Kind::Utf8 | Kind::LargeUtf8 | Kind::Utf8View => described_as(4, &[]),
-        Kind::Boolean => described_as(5, &[]),
+        Kind::Utf8 | Kind::LargeUtf8 | Kind::Utf8View => encode_type_id(4, &[]),
+        Kind::Boolean => encode_type_id(5, &[]),
         Kind::Decimal32(precision, scale) => decimal(32, *precision, *scale),
         Kind::Decimal64(precision, scale) => decimal(64, *precision, *scale),
         Kind::Decimal128(precision, scale) => decimal(128, *precision, *scale),
         Kind::Decimal256(precision, scale) => decimal(256, *precision, *scale),
         Kind::Date32 => with_unit(7, 32, 0),
         Kind::Date64 => with_unit(7, 64, 1),
-        Kind::Time32(unit) => with_unit(8, 32, number_of(*unit)),
-        Kind::Time64(unit) => with_unit(8, 64, number_of(*unit)),
+        Kind::Time32(unit) => with_unit(8, 32, unit_number(*unit)),
+        Kind::Time64(unit) => with_unit(8, 64, unit_number(*unit)),
         Kind::Timestamp(unit, zone) => {
-            let unit = number_of(*unit).to_le_bytes();
+            let unit = unit_number(*unit).to_le_bytes();
             match zone {
-                None => described_as(9, &[&unit, &[0]]),
+                None => encode_type_id(9, &[&unit, &[0]]),
                 Some(zone) => {
                     let length = (zone.len() as u64).to_le_bytes();
-                    described_as(9, &[&unit, &length, zone.as_bytes()])
+                    encode_type_id(9, &[&unit, &length, zone.as_bytes()])
                 }
             }
         }
         Kind::List(item) | Kind::LargeList(item) | Kind::FixedSizeList(item, _) => {
-            described_as(11, &[&described(item.data_type())?])
+            encode_type_id(11, &[&encode_type(item.data_type())?])
         }
         _ => return None,
     })
 }
 
-fn described_as(id: u16, rest: &[&[u8]]) -> Vec<u8> {
+fn encode_type_id(id: u16, parameters: &[&[u8]]) -> Vec<u8> {
     let mut bytes = id.to_le_bytes().to_vec();
-    bytes.extend(rest.concat());
+    bytes.extend(parameters.concat());
     bytes
 }
 
-fn number_of(unit: TimeUnit) -> u16 {
+fn unit_number(unit: TimeUnit) -> u16 {
     match unit {
         TimeUnit::Second => 0,
         TimeUnit::Millisecond => 1,
@@ -88,27 +88,27 @@ fn number_of(unit: TimeUnit) -> u16 {
 }
 
 /// The bytes of an array's values, of which these are null: as they lie, or else they are made in `made`.
-pub(super) fn values(
+pub(super) fn encode_values(
     array: &dyn Array,
     nulls: Option<&NullBuffer>,
-    made: &mut Vec<u8>,
+    scratch: &mut Vec<u8>,
 ) -> Option<Buffer> {
-    made.clear();
+    scratch.clear();
     if let (Some(width), None) = (array.data_type().primitive_width(), nulls) {
-        return Some(fixed_width(array, width));
+        return Some(fixed_width_values(array, width));
     }
-    append(array, nulls, made);
+    append_values(array, nulls, scratch);
     None
 }
 
 /// The values one after the other, as they lie.
-fn fixed_width(array: &dyn Array, width: usize) -> Buffer {
+fn fixed_width_values(array: &dyn Array, width: usize) -> Buffer {
     let data = array.to_data();
     data.buffers()[0].slice_with_length(data.offset() * width, data.len() * width)
 }
 
-fn append(array: &dyn Array, nulls: Option<&NullBuffer>, bytes: &mut Vec<u8>) {
-    let mut out = Out {
+fn append_values(array: &dyn Array, nulls: Option<&NullBuffer>, bytes: &mut Vec<u8>) {
+    let mut encoder = ValueEncoder {
         rows: array.len(),
         nulls,
         bytes,
@@ -116,108 +116,108 @@ fn append(array: &dyn Array, nulls: Option<&NullBuffer>, bytes: &mut Vec<u8>) {
     match array.data_type() {
         DataType::Boolean => {
             let array = array.as_boolean();
-            out.each(|row, bytes| bytes.push(u8::from(array.value(row)) + 1));
+            encoder.for_each_row(|row, bytes| bytes.push(u8::from(array.value(row)) + 1));
         }
         DataType::Utf8 => {
             let array = array.as_string::<i32>();
-            out.blobs(|row| array.value(row).as_bytes());
+            encoder.append_blobs(|row| array.value(row).as_bytes());
         }
         DataType::LargeUtf8 => {
             let array = array.as_string::<i64>();
-            out.blobs(|row| array.value(row).as_bytes());
+            encoder.append_blobs(|row| array.value(row).as_bytes());
         }
         DataType::Utf8View => {
             let array = array.as_string_view();
-            out.blobs(|row| array.value(row).as_bytes());
+            encoder.append_blobs(|row| array.value(row).as_bytes());
         }
         DataType::Binary => {
             let array = array.as_binary::<i32>();
-            out.blobs(|row| array.value(row));
+            encoder.append_blobs(|row| array.value(row));
         }
         DataType::LargeBinary => {
             let array = array.as_binary::<i64>();
-            out.blobs(|row| array.value(row));
+            encoder.append_blobs(|row| array.value(row));
         }
         DataType::BinaryView => {
             let array = array.as_binary_view();
-            out.blobs(|row| array.value(row));
+            encoder.append_blobs(|row| array.value(row));
         }
         DataType::FixedSizeBinary(_) => {
             let array = array.as_fixed_size_binary();
-            out.blobs(|row| array.value(row));
+            encoder.append_blobs(|row| array.value(row));
         }
         DataType::List(_) => {
             let array = array.as_list::<i32>();
-            out.lists(|row| array.value(row));
+            encoder.append_lists(|row| array.value(row));
         }
         DataType::LargeList(_) => {
             let array = array.as_list::<i64>();
-            out.lists(|row| array.value(row));
+            encoder.append_lists(|row| array.value(row));
         }
         DataType::FixedSizeList(..) => {
             let array = array.as_fixed_size_list();
-            out.lists(|row| array.value(row));
+            encoder.append_lists(|row| array.value(row));
         }
-        _ => out.numbers(array),
+        _ => encoder.append_numbers(array),
     }
 }
 
 /// Where the bytes of rows go.
-struct Out<'a> {
+struct ValueEncoder<'a> {
     rows: usize,
     nulls: Option<&'a NullBuffer>,
     bytes: &'a mut Vec<u8>,
 }
 
-impl Out<'_> {
+impl ValueEncoder<'_> {
     /// Calls `append` for the rows with a value; a null has a byte of its own.
-    fn each(&mut self, append: impl Fn(usize, &mut Vec<u8>)) {
+    fn for_each_row(&mut self, append_value: impl Fn(usize, &mut Vec<u8>)) {
         for row in 0..self.rows {
             if self.nulls.is_none_or(|nulls| nulls.is_valid(row)) {
-                append(row, self.bytes);
+                append_value(row, self.bytes);
             } else {
                 self.bytes.push(NULL);
             }
         }
     }
 
-    fn numbers(&mut self, array: &dyn Array) {
+    fn append_numbers(&mut self, array: &dyn Array) {
         let width = array.data_type().primitive_width().unwrap_or_default();
-        let values = fixed_width(array, width);
+        let values = fixed_width_values(array, width);
         match width {
-            1 => self.fixed::<1>(&values),
-            2 => self.fixed::<2>(&values),
-            4 => self.fixed::<4>(&values),
-            8 => self.fixed::<8>(&values),
-            16 => self.fixed::<16>(&values),
-            _ => self.fixed::<32>(&values),
+            1 => self.append_fixed_width::<1>(&values),
+            2 => self.append_fixed_width::<2>(&values),
+            4 => self.append_fixed_width::<4>(&values),
+            8 => self.append_fixed_width::<8>(&values),
+            16 => self.append_fixed_width::<16>(&values),
+            _ => self.append_fixed_width::<32>(&values),
         }
     }
 
-    fn fixed<const WIDTH: usize>(&mut self, values: &[u8]) {
+    fn append_fixed_width<const WIDTH: usize>(&mut self, values: &[u8]) {
         if self.nulls.is_none() {
             self.bytes.extend_from_slice(values);
             return;
         }
         let (values, _) = values.as_chunks::<WIDTH>();
         self.bytes.reserve(values.len() * WIDTH);
-        self.each(|row, bytes| bytes.extend_from_slice(&values[row]));
+        self.for_each_row(|row, bytes| bytes.extend_from_slice(&values[row]));
     }
 
-    fn blobs<'v>(&mut self, value: impl Fn(usize) -> &'v [u8]) {
-        self.each(|row, bytes| {
+    fn append_blobs<'v>(&mut self, value: impl Fn(usize) -> &'v [u8]) {
+        self.for_each_row(|row, bytes| {
             let value = value(row);
             bytes.extend_from_slice(&(value.len() as u64).to_le_bytes());
             bytes.extend_from_slice(value);
         });
     }
 
-    fn lists(&mut self, items: impl Fn(usize) -> ArrayRef) {
-        self.each(|row, bytes| {
+    fn append_lists(&mut self, items: impl Fn(usize) -> ArrayRef) {
+        self.for_each_row(|row, bytes| {
             let items = items(row);
             bytes.extend_from_slice(&(items.len() as u64).to_le_bytes());
             let nulls = items.nulls().filter(|nulls| nulls.null_count() > 0);
-            append(items.as_ref(), nulls, bytes);
+            append_values(items.as_ref(), nulls, bytes);
         });
     }
 }
@@ -282,14 +282,14 @@ mod tests {
     }
 
     /// Numbers of a type, from 0 on, since not all types have negative ones.
-    fn flat(kind: &DataType, rows: usize, random: &mut StdRng) -> ArrayRef {
+    fn flat(data_type: &DataType, rows: usize, random: &mut StdRng) -> ArrayRef {
         let with_nulls = random.random_bool(0.7);
         let value = |random: &mut StdRng| match random.random_range(0..4) {
             0 if with_nulls => None,
             _ => Some(random.random_range(0..=i8::MAX)),
         };
         let numbers: Int8Array = (0..rows).map(|_| value(random)).collect();
-        match kind {
+        match data_type {
             DataType::FixedSizeBinary(width) => {
                 let values = numbers.iter().map(|n| n.map(|n| [n.cast_unsigned(), 7, 9]));
                 Arc::new(
@@ -298,8 +298,10 @@ mod tests {
             }
             _ => [DataType::Int64, DataType::Int32, DataType::Utf8]
                 .iter()
-                .find_map(|over| cast(&cast(&numbers, over).unwrap(), kind).ok())
-                .unwrap_or_else(|| panic!("no {kind} of numbers")),
+                .find_map(|intermediate| {
+                    cast(&cast(&numbers, intermediate).unwrap(), data_type).ok()
+                })
+                .unwrap_or_else(|| panic!("no {data_type} of numbers")),
         }
     }
 
@@ -315,10 +317,10 @@ mod tests {
             let items = items.slice(0, rows * 3);
             return Arc::new(FixedSizeListArray::new(field, 3, items, nulls));
         }
-        let (mut lengths, mut left) = (Vec::new(), items.len());
-        while left > 0 {
-            lengths.push(random.random_range(0..=left.min(5)));
-            left -= lengths[lengths.len() - 1];
+        let (mut lengths, mut remaining) = (Vec::new(), items.len());
+        while remaining > 0 {
+            lengths.push(random.random_range(0..=remaining.min(5)));
+            remaining -= lengths[lengths.len() - 1];
         }
         let nulls = nulls(lengths.len(), random);
         if form == 1 {
@@ -332,9 +334,9 @@ mod tests {
     #[test]
     fn they_are_what_the_crate_hashes() {
         let mut random = StdRng::seed_from_u64(11);
-        for kind in flat_types() {
+        for data_type in flat_types() {
             for round in 0..20 {
-                let mut array = flat(&kind, random.random_range(0..200), &mut random);
+                let mut array = flat(&data_type, random.random_range(0..200), &mut random);
                 for _ in 0..round % 3 {
                     let form = random.random_range(0..3);
                     array = nested(array, form, &mut random);
@@ -342,11 +344,11 @@ mod tests {
                 let from = random.random_range(0..=array.len());
                 let array = array.slice(from, random.random_range(0..=array.len() - from));
                 let mut ours = Sha3_256::new();
-                ours.update(described(array.data_type()).unwrap());
+                ours.update(encode_type(array.data_type()).unwrap());
                 let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0);
-                let mut made = Vec::new();
-                let lying = values(array.as_ref(), nulls, &mut made);
-                ours.update(lying.as_deref().unwrap_or(&made));
+                let mut scratch = Vec::new();
+                let borrowed = encode_values(array.as_ref(), nulls, &mut scratch);
+                ours.update(borrowed.as_deref().unwrap_or(&scratch));
                 let theirs = ArrayDigestV0::<Sha3_256>::digest(array.as_ref());
                 assert_eq!(ours.finalize(), theirs, "{:?}", array.data_type());
             }
@@ -356,15 +358,19 @@ mod tests {
     #[test]
     fn types_that_the_crate_does_not_know_have_no_hash() {
         let entries = Field::new("entries", DataType::Struct([].into()), false);
-        for kind in [
+        for data_type in [
             DataType::Null,
             DataType::Duration(TimeUnit::Second),
             DataType::Interval(arrow_schema::IntervalUnit::DayTime),
             DataType::Map(Arc::new(entries), false),
             DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)),
         ] {
-            let list = DataType::List(Arc::new(Field::new("item", kind.clone(), true)));
-            assert_eq!((described(&kind), described(&list)), (None, None), "{kind}");
+            let list = DataType::List(Arc::new(Field::new("item", data_type.clone(), true)));
+            assert_eq!(
+                (encode_type(&data_type), encode_type(&list)),
+                (None, None),
+                "{data_type}"
+            );
         }
     }
 }

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use super::block::Block;
 use super::chain::{Attempt, Chain};
 use super::multihash::Multihash;
-use super::rows::Tally;
-use super::rules::{State, is_data};
+use super::rows::SliceStats;
+use super::rules::{ChainState, is_data_event};
 use super::schema;
 use super::slice::{Slice, remove, rows_of, write_slice};
 use super::time::UtcDateTime;
@@ -126,7 +126,7 @@ impl Step {
 
 /// The steps of the new chain, oldest first.
 fn plan(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
-    let mut state = State::default();
+    let mut state = ChainState::default();
     let mut steps: Vec<Step> = Vec::new();
     // The step that slices are merged into.
     let mut open: Option<usize> = None;
@@ -153,7 +153,7 @@ fn plan(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
             }
             (_, slice) => {
                 let of = state
-                    .schema
+                    .schema_event
                     .as_ref()
                     .map(schema::arrow_from_event)
                     .transpose()?;
@@ -166,7 +166,7 @@ fn plan(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
                     bytes: size,
                     schema: of.map(Arc::new),
                 });
-                let breaks = is_data(block.kind())
+                let breaks = is_data_event(block.kind())
                     || matches!(block.kind(), "SetDataSchema" | "SetVocab")
                     || !block.is_fully_decoded();
                 if is_slice {
@@ -209,7 +209,7 @@ async fn remade(
     options: &WriteOptions,
     merged: &mut HashMap<Vec<Multihash>, Slice>,
 ) -> Result<Vec<Block>> {
-    let mut state = State::default();
+    let mut state = ChainState::default();
     let mut made: Vec<Block> = Vec::new();
     for step in plan {
         // As long as nothing before it is another, a block stays the block it is.
@@ -246,7 +246,12 @@ async fn remade(
 }
 
 /// Reads slices, checking their rows, and writes them as one.
-async fn merge(chain: &Chain, step: &Step, state: &State, options: &WriteOptions) -> Result<Slice> {
+async fn merge(
+    chain: &Chain,
+    step: &Step,
+    state: &ChainState,
+    options: &WriteOptions,
+) -> Result<Slice> {
     let (Some(first), Some(last)) = (step.slices.first(), step.slices.last()) else {
         return Err(Error::other("nothing to merge"));
     };
@@ -260,12 +265,12 @@ async fn merge(chain: &Chain, step: &Step, state: &State, options: &WriteOptions
         super::verify::check_rows(chain, slice, offset, Some(&schema)).await?;
     }
     let rows = scan(&table, Arc::new(manifest), Wanted::default()).await?;
-    let tally = Arc::new(Mutex::new(Tally::new(&schema)?));
+    let tally = Arc::new(Mutex::new(SliceStats::new(&schema)?));
     let seen = Arc::clone(&tally);
     let rows = rows.into_reader().map(move |batch| {
         let batch = batch?;
         let mut tally = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = tally.take(&batch);
+        let taken = tally.update(&batch);
         taken.map_err(|e| ArrowError::ExternalError(Box::new(e)))?;
         Ok(batch)
     });

@@ -16,7 +16,7 @@ use super::layout::{
 };
 use super::multihash::{DatasetId, Multihash};
 use super::time;
-use super::transforms::canonical;
+use super::transforms::canonicalize_reference;
 use crate::error::{Error, Result};
 
 type Offset = WIPOffset<UnionWIPOffset>;
@@ -290,7 +290,7 @@ impl FlatBufferWriter<'_> {
                 self.write_bytes(&bytes)
             }
             FieldType::DatasetRef => {
-                let text = canonical(as_text(value)?);
+                let text = canonicalize_reference(as_text(value)?);
                 self.builder.create_string(&text).as_union_value()
             }
             FieldType::Texts => {

@@ -4,23 +4,27 @@ use serde_json::Value;
 
 /// How a schema differs from the one before it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Difference {
+pub(super) struct DataSchemaDifference {
     /// Anything at all, attributes and order too.
-    pub any: bool,
+    pub has_changes: bool,
     /// What a later schema may not do, in words.
-    pub forbidden: Vec<String>,
+    pub forbidden_changes: Vec<String>,
     /// Fields that are added within others: allowed, and not read here.
-    pub nested: Vec<String>,
+    pub nested_additions: Vec<String>,
 }
 
 /// Compares two logical schemas; with `ignore_optional`, what may be null is no difference.
-pub(super) fn compare(before: &Value, after: &Value, ignore_optional: bool) -> Difference {
-    let mut found = Difference {
-        any: before != after,
-        ..Difference::default()
+pub(super) fn compare_schemas(
+    before: &Value,
+    after: &Value,
+    ignore_optional: bool,
+) -> DataSchemaDifference {
+    let mut difference = DataSchemaDifference {
+        has_changes: before != after,
+        ..DataSchemaDifference::default()
     };
-    compare_fields("", before, after, ignore_optional, &mut found);
-    found
+    compare_fields("", before, after, ignore_optional, &mut difference);
+    difference
 }
 
 fn compare_fields(
@@ -28,7 +32,7 @@ fn compare_fields(
     before: &Value,
     after: &Value,
     ignore_optional: bool,
-    found: &mut Difference,
+    difference: &mut DataSchemaDifference,
 ) {
     let none = Vec::new();
     let fields = |holder: &Value| holder.get("fields").and_then(Value::as_array).cloned();
@@ -40,9 +44,17 @@ fn compare_fields(
     for field in &old {
         let name = format!("{within}{}", field["name"].as_str().unwrap_or_default());
         match find(&new, &field["name"]) {
-            None => found.forbidden.push(format!("field {name:?} is removed")),
+            None => difference
+                .forbidden_changes
+                .push(format!("field {name:?} is removed")),
             Some(now) => {
-                compare_types(&name, &field["type"], &now["type"], ignore_optional, found);
+                compare_types(
+                    &name,
+                    &field["type"],
+                    &now["type"],
+                    ignore_optional,
+                    difference,
+                );
             }
         }
     }
@@ -50,11 +62,11 @@ fn compare_fields(
         let is_optional = field["type"]["kind"] == "Option";
         if find(&old, &field["name"]).is_none() && is_optional && !within.is_empty() {
             let name = field["name"].as_str().unwrap_or_default();
-            found.nested.push(format!("{within}{name}"));
+            difference.nested_additions.push(format!("{within}{name}"));
         }
         if find(&old, &field["name"]).is_none() && !is_optional {
             let name = field["name"].as_str().unwrap_or_default();
-            found.forbidden.push(format!(
+            difference.forbidden_changes.push(format!(
                 "field \"{within}{name}\" is added and not optional"
             ));
         }
@@ -66,54 +78,54 @@ fn compare_types(
     before: &Value,
     after: &Value,
     ignore_optional: bool,
-    found: &mut Difference,
+    difference: &mut DataSchemaDifference,
 ) {
-    let is_option = |kind: &Value| kind["kind"] == "Option";
+    let is_option = |odf_type: &Value| odf_type["kind"] == "Option";
     match (is_option(before), is_option(after)) {
         (true, true) => {
             let (before, after) = (&before["inner"], &after["inner"]);
-            compare_types(name, before, after, ignore_optional, found);
+            compare_types(name, before, after, ignore_optional, difference);
         }
         (false, true) => {
             if !ignore_optional {
-                found
-                    .forbidden
+                difference
+                    .forbidden_changes
                     .push(format!("field {name:?} becomes optional"));
             }
-            compare_types(name, before, &after["inner"], ignore_optional, found);
+            compare_types(name, before, &after["inner"], ignore_optional, difference);
         }
         (true, false) => {
             if !ignore_optional {
-                found
-                    .forbidden
+                difference
+                    .forbidden_changes
                     .push(format!("field {name:?} becomes required"));
             }
-            compare_types(name, &before["inner"], after, ignore_optional, found);
+            compare_types(name, &before["inner"], after, ignore_optional, difference);
         }
         (false, false) if before["kind"] != after["kind"] => {
             let kinds = (before["kind"].as_str(), after["kind"].as_str());
             let (before, after) = (kinds.0.unwrap_or_default(), kinds.1.unwrap_or_default());
-            found
-                .forbidden
+            difference
+                .forbidden_changes
                 .push(format!("field {name:?} changes from {before} to {after}"));
         }
         (false, false) if before["kind"] == "Struct" => {
             let within = format!("{name}.");
-            compare_fields(&within, before, after, ignore_optional, found);
+            compare_fields(&within, before, after, ignore_optional, difference);
         }
         (false, false) if before["kind"] == "List" => {
             let item = format!("{name}[]");
             if before.get("fixedLength") != after.get("fixedLength") {
-                found
-                    .forbidden
+                difference
+                    .forbidden_changes
                     .push(format!("the lists of {name:?} change their length"));
             }
             let (before, after) = (&before["itemType"], &after["itemType"]);
-            compare_types(&item, before, after, ignore_optional, found);
+            compare_types(&item, before, after, ignore_optional, difference);
         }
         (false, false) if before != after => {
-            found
-                .forbidden
+            difference
+                .forbidden_changes
                 .push(format!("field {name:?} changes its type"));
         }
         (false, false) => {}
@@ -129,28 +141,44 @@ mod tests {
 
     #[test]
     fn what_a_schema_may_become() {
-        let of = |fields: Vec<Field>| from_arrow(&Schema::new(fields)).unwrap();
+        let schema_of = |fields: Vec<Field>| from_arrow(&Schema::new(fields)).unwrap();
         let int = |name: &str, nullable| Field::new(name, DataType::Int32, nullable);
-        let before = of(vec![int("a", false), int("b", true)]);
+        let before = schema_of(vec![int("a", false), int("b", true)]);
         let allowed = [
-            of(vec![int("b", true), int("a", false)]),
-            of(vec![int("a", false), int("b", true), int("c", true)]),
+            schema_of(vec![int("b", true), int("a", false)]),
+            schema_of(vec![int("a", false), int("b", true), int("c", true)]),
         ];
         for after in &allowed {
-            let found = compare(&before, after, false);
-            assert!(found.any && found.forbidden.is_empty(), "{found:?}");
+            let difference = compare_schemas(&before, after, false);
+            assert!(
+                difference.has_changes && difference.forbidden_changes.is_empty(),
+                "{difference:?}"
+            );
         }
         let forbidden = [
-            of(vec![int("a", false)]),
-            of(vec![int("a", true), int("b", true)]),
-            of(vec![int("a", false), int("b", false)]),
-            of(vec![int("a", false), int("b", true), int("c", false)]),
-            of(vec![Field::new("a", DataType::Utf8, false), int("b", true)]),
+            schema_of(vec![int("a", false)]),
+            schema_of(vec![int("a", true), int("b", true)]),
+            schema_of(vec![int("a", false), int("b", false)]),
+            schema_of(vec![int("a", false), int("b", true), int("c", false)]),
+            schema_of(vec![Field::new("a", DataType::Utf8, false), int("b", true)]),
         ];
         for after in &forbidden {
-            assert_eq!(compare(&before, after, false).forbidden.len(), 1, "{after}");
+            assert_eq!(
+                compare_schemas(&before, after, false)
+                    .forbidden_changes
+                    .len(),
+                1,
+                "{after}"
+            );
         }
-        assert!(compare(&before, &forbidden[1], true).forbidden.is_empty());
-        assert_eq!(compare(&before, &before, false), Difference::default());
+        assert!(
+            compare_schemas(&before, &forbidden[1], true)
+                .forbidden_changes
+                .is_empty()
+        );
+        assert_eq!(
+            compare_schemas(&before, &before, false),
+            DataSchemaDifference::default()
+        );
     }
 }

@@ -22,8 +22,8 @@ use serde_json::Value;
 
 use super::block::build_event;
 use super::chain::{Appended, Attempt, Chain};
-use super::rows::{Numbering, Tally, numbered};
-use super::rules::State;
+use super::rows::{SliceStats, SystemColumns, add_system_columns};
+use super::rules::ChainState;
 use super::schema;
 use super::slice::{Slice, Written, remove, rows_of, write_slice};
 use super::time::{self, UtcDateTime};
@@ -132,7 +132,7 @@ fn is_certain(error: &Error) -> bool {
 async fn again(
     chain: &Chain,
     plan: &mut Plan,
-    state: &State,
+    state: &ChainState,
     written: Option<&Written>,
     how: &Ingest,
 ) -> Result<Option<Written>> {
@@ -218,9 +218,9 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(state: &State, given: &Schema, how: &Ingest) -> Result<Self> {
+    fn new(state: &ChainState, given: &Schema, how: &Ingest) -> Result<Self> {
         let vocabulary = state.vocabulary.clone();
-        let (target, new_schema) = if let Some(event) = &state.schema {
+        let (target, new_schema) = if let Some(event) = &state.schema_event {
             (schema::arrow_from_event(event)?, None)
         } else {
             let inferred = inferred(given, &vocabulary, how.event_time.as_deref());
@@ -231,7 +231,7 @@ impl Plan {
     }
 
     /// For rows that were written by another plan.
-    fn again(state: &State, before: &Self, how: &Ingest) -> Result<Self> {
+    fn again(state: &ChainState, before: &Self, how: &Ingest) -> Result<Self> {
         let generated = [before.vocabulary.names()[0], before.vocabulary.names()[2]];
         let given = before.target.fields().iter();
         let given = given.filter(|field| !generated.contains(&field.name().as_str()));
@@ -245,7 +245,7 @@ impl Plan {
     }
 
     fn of(
-        state: &State,
+        state: &ChainState,
         vocabulary: Vocabulary,
         target: Schema,
         new_schema: Option<Value>,
@@ -268,7 +268,12 @@ impl Plan {
     }
 
     /// What is to be appended.
-    fn events(&self, state: &State, written: Option<&Written>, how: &Ingest) -> Result<Vec<Value>> {
+    fn events(
+        &self,
+        state: &ChainState,
+        written: Option<&Written>,
+        how: &Ingest,
+    ) -> Result<Vec<Value>> {
         let mut events: Vec<Value> = self.new_schema.iter().cloned().collect();
         let before = state.watermark()?;
         let latest = written.and_then(|written| written.latest);
@@ -287,7 +292,7 @@ impl Plan {
             return Ok(events);
         }
         let carried = state
-            .data
+            .last_data_event
             .as_ref()
             .and_then(|event| event.get("newCheckpoint"));
         let fields = [
@@ -317,7 +322,7 @@ fn moment_of(milliseconds: i64) -> Result<UtcDateTime> {
 }
 
 /// The number of the next row.
-fn next_offset(state: &State) -> Result<u64> {
+fn next_offset(state: &ChainState) -> Result<u64> {
     let next = state
         .last_offset()
         .map_or(Some(0), |last| last.checked_add(1));
@@ -361,14 +366,14 @@ async fn write(
     how: &Ingest,
     time: UtcDateTime,
 ) -> Result<Option<Written>> {
-    let tally: Arc<Mutex<Tally>> = Arc::new(Mutex::new(Tally::new(&plan.target)?));
-    let numbering = Numbering {
-        target: Arc::clone(&plan.target),
+    let tally: Arc<Mutex<SliceStats>> = Arc::new(Mutex::new(SliceStats::new(&plan.target)?));
+    let numbering = SystemColumns {
+        slice_schema: Arc::clone(&plan.target),
         vocabulary: plan.vocabulary.clone(),
         event_time: how.event_time.clone(),
         start: plan.start,
         system_time_ms: time.timestamp_millis(),
     };
-    let rows = numbered(input, numbering, Arc::clone(&tally))?;
+    let rows = add_system_columns(input, numbering, Arc::clone(&tally))?;
     write_slice(chain, rows, tally, plan.start, &how.options).await
 }

@@ -21,7 +21,7 @@ use crate::parquet::types::{batch_with_row_count, convert};
 use crate::table::conform;
 
 /// Rows of a batch that are taken at once.
-const PIECE_ROWS: usize = 1 << 16;
+const CHUNK_ROWS: usize = 1 << 16;
 
 const APPEND: i32 = 0;
 const RETRACT: i32 = 1;
@@ -30,15 +30,15 @@ const CORRECT_TO: i32 = 3;
 
 /// What is known of a slice when its last row has passed.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct SliceStats {
     digest: Option<LogicalHash>,
-    latest: Option<i64>,
+    latest_event_time_ms: Option<i64>,
     rows: u64,
     /// The last operation.
-    last: Option<i32>,
+    last_operation: Option<i32>,
 }
 
-impl Tally {
+impl SliceStats {
     pub(super) fn new(schema: &Schema) -> Result<Self> {
         Ok(Self {
             digest: Some(LogicalHash::new(schema)?),
@@ -47,9 +47,9 @@ impl Tally {
     }
 
     /// Lets the bytes of a file be hashed along with the rows.
-    pub(super) fn take_along(&mut self, passenger: SharedHasher) {
+    pub(super) fn share_lanes(&mut self, shared_hasher: SharedHasher) {
         if let Some(digest) = &mut self.digest {
-            digest.passenger = Some(passenger);
+            digest.shared_hasher = Some(shared_hasher);
         }
     }
 
@@ -58,11 +58,11 @@ impl Tally {
         let digest = self
             .digest
             .ok_or_else(|| Error::other("nothing was counted"))?;
-        Ok((digest.finish()?, self.latest))
+        Ok((digest.finish()?, self.latest_event_time_ms))
     }
 
     /// Takes rows as they are.
-    pub(super) fn take(&mut self, rows: &RecordBatch) -> Result<()> {
+    pub(super) fn update(&mut self, rows: &RecordBatch) -> Result<()> {
         if let Some(digest) = &mut self.digest {
             digest.update(rows)?;
         }
@@ -74,7 +74,7 @@ impl Tally {
     fn check_operations(&mut self, operations: &Int32Array) -> Result<()> {
         for (index, operation) in operations.values().iter().enumerate() {
             let row = || self.rows + index as u64;
-            let follows = self.last == Some(CORRECT_FROM);
+            let follows_correct_from = self.last_operation == Some(CORRECT_FROM);
             if !(APPEND..=CORRECT_TO).contains(operation) {
                 let message = format!(
                     "row {}: {operation} is no operation: {APPEND} appends, {RETRACT} retracts, \
@@ -83,20 +83,20 @@ impl Tally {
                 );
                 return Err(Error::invalid(message));
             }
-            if follows != (*operation == CORRECT_TO) {
+            if follows_correct_from != (*operation == CORRECT_TO) {
                 let message = format!(
                     "row {}: a correct-to ({CORRECT_TO}) directly follows its correct-from ({CORRECT_FROM})",
                     row()
                 );
                 return Err(Error::invalid(message));
             }
-            self.last = Some(*operation);
+            self.last_operation = Some(*operation);
         }
         Ok(())
     }
 
     fn check_end(&self) -> Result<()> {
-        if self.last == Some(CORRECT_FROM) {
+        if self.last_operation == Some(CORRECT_FROM) {
             let message = format!(
                 "the last row is a correct-from ({CORRECT_FROM}) without the correct-to ({CORRECT_TO}) after it"
             );
@@ -108,8 +108,8 @@ impl Tally {
 
 /// What the system columns get.
 #[derive(Debug, Clone)]
-pub(super) struct Numbering {
-    pub target: SchemaRef,
+pub(super) struct SystemColumns {
+    pub slice_schema: SchemaRef,
     pub vocabulary: Vocabulary,
     /// The column of the input that says when a row happened.
     pub event_time: Option<String>,
@@ -118,34 +118,34 @@ pub(super) struct Numbering {
 }
 
 /// The rows of `input` as those of a slice.
-pub(super) fn numbered(
+pub(super) fn add_system_columns(
     input: Box<dyn RecordBatchReader + Send>,
-    how: Numbering,
-    tally: Arc<Mutex<Tally>>,
+    system_columns: SystemColumns,
+    stats: Arc<Mutex<SliceStats>>,
 ) -> Result<Box<dyn RecordBatchReader + Send>> {
-    let named = prepared(input, &how)?;
+    let prepared_rows = prepare_input(input, &system_columns)?;
     // What the engine fills in may be missing.
-    let [offset, operation, system_time, event_time] = how.vocabulary.names();
-    let fields = how.target.fields().iter();
-    let fields = fields.filter(|f| f.name() != offset && f.name() != system_time);
-    let fields = fields.map(|field| match field.name() {
+    let [offset, operation, system_time, event_time] = system_columns.vocabulary.names();
+    let slice_fields = system_columns.slice_schema.fields().iter();
+    let provided_fields = slice_fields.filter(|f| f.name() != offset && f.name() != system_time);
+    let input_fields = provided_fields.map(|field| match field.name() {
         name if name == operation => Field::new(name, DataType::Int32, true),
         name if name == event_time => Field::new(name, time_type(), true),
         _ => field.as_ref().clone(),
     });
-    let wanted = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
-    let conformed = conform(named, &wanted)?;
-    let schema = Arc::clone(&how.target);
-    let ending = Arc::clone(&tally);
-    let batches = conformed.flat_map(cut).map(move |batch| {
+    let input_schema = Arc::new(Schema::new(input_fields.collect::<Vec<_>>()));
+    let aligned_rows = conform(prepared_rows, &input_schema)?;
+    let schema = Arc::clone(&system_columns.slice_schema);
+    let end_stats = Arc::clone(&stats);
+    let batches = aligned_rows.flat_map(split_batch).map(move |batch| {
         let batch = batch?;
-        let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
-        fill(&batch, &how, &mut tally).map_err(external)
+        let mut stats = stats.lock().unwrap_or_else(PoisonError::into_inner);
+        fill_system_columns(&batch, &system_columns, &mut stats).map_err(external_error)
     });
     // An error after the last batch, where there is one to tell.
     let end = std::iter::once(()).filter_map(move |()| {
-        let tally = ending.lock().unwrap_or_else(PoisonError::into_inner);
-        tally.check_end().err().map(|e| Err(external(e)))
+        let stats = end_stats.lock().unwrap_or_else(PoisonError::into_inner);
+        stats.check_end().err().map(|e| Err(external_error(e)))
     });
     Ok(Box::new(RecordBatchIterator::new(
         batches.chain(end),
@@ -153,15 +153,15 @@ pub(super) fn numbered(
     )))
 }
 
-fn external(error: Error) -> ArrowError {
+fn external_error(error: Error) -> ArrowError {
     ArrowError::ExternalError(Box::new(error))
 }
 
 /// Refuses columns whose names mean others.
-fn check_names(given: &Schema, how: &Numbering) -> Result<()> {
-    let [offset, _, system_time, event_time] = how.vocabulary.names();
+fn check_column_names(input_schema: &Schema, system_columns: &SystemColumns) -> Result<()> {
+    let [offset, _, system_time, event_time] = system_columns.vocabulary.names();
     for name in [offset, system_time] {
-        if given.index_of(name).is_ok() {
+        if input_schema.index_of(name).is_ok() {
             let message = format!(
                 "column {name:?} has the name of a system column, which is filled in; rename it, or give \
                  the system column another name with SetVocab before the first rows"
@@ -169,17 +169,17 @@ fn check_names(given: &Schema, how: &Numbering) -> Result<()> {
             return Err(Error::invalid(message));
         }
     }
-    let source = how.event_time.as_deref().unwrap_or(event_time);
-    if how.event_time.is_some() {
-        crate::parquet::types::index_of(given, source)?;
-        if source != event_time && how.target.index_of(source).is_ok() {
+    let source = system_columns.event_time.as_deref().unwrap_or(event_time);
+    if system_columns.event_time.is_some() {
+        crate::parquet::types::index_of(input_schema, source)?;
+        if source != event_time && system_columns.slice_schema.index_of(source).is_ok() {
             let message = format!(
                 "column {source:?} is a column of the dataset and cannot be the event time, which is \
                  {event_time:?}; rename it in the data"
             );
             return Err(Error::invalid(message));
         }
-        if source != event_time && given.index_of(event_time).is_ok() {
+        if source != event_time && input_schema.index_of(event_time).is_ok() {
             let message = format!(
                 "column {event_time:?} would be taken by the event time {source:?}; leave one of them out"
             );
@@ -190,19 +190,19 @@ fn check_names(given: &Schema, how: &Numbering) -> Result<()> {
 }
 
 /// The input with operation and event time by the names and types they have in slices.
-fn prepared(
+fn prepare_input(
     input: Box<dyn RecordBatchReader + Send>,
-    how: &Numbering,
+    system_columns: &SystemColumns,
 ) -> Result<Box<dyn RecordBatchReader + Send>> {
-    let given = input.schema();
-    check_names(&given, how)?;
-    let [_, operation, _, event_time] = how.vocabulary.names();
-    let source = how.event_time.as_deref().unwrap_or(event_time);
+    let input_schema = input.schema();
+    check_column_names(&input_schema, system_columns)?;
+    let [_, operation, _, event_time] = system_columns.vocabulary.names();
+    let source = system_columns.event_time.as_deref().unwrap_or(event_time);
     let mut fields = Vec::new();
-    for field in given.fields() {
+    for field in input_schema.fields() {
         let is_time = field.name() == source;
         fields.push(match field.name() {
-            _ if is_time && !is_moment(field.data_type()) => {
+            _ if is_time && !is_timestamp_or_date(field.data_type()) => {
                 let message = format!(
                     "the event time {source:?} is {}: it must be a timestamp or a date",
                     field.data_type()
@@ -225,37 +225,37 @@ fn prepared(
     let batches = input.map(move |batch| {
         let batch = batch?;
         let rows = batch.num_rows();
-        let columns = target.fields().iter().zip(batch.columns());
-        let columns = columns.map(|(field, column)| cast_to(column, field));
-        let columns = columns.collect::<Result<Vec<_>>>().map_err(external)?;
-        batch_with_row_count(&target, columns, rows).map_err(external)
+        let pairs = target.fields().iter().zip(batch.columns());
+        let casts = pairs.map(|(field, column)| cast_column(column, field));
+        let columns = casts.collect::<Result<Vec<_>>>().map_err(external_error)?;
+        batch_with_row_count(&target, columns, rows).map_err(external_error)
     });
     Ok(Box::new(RecordBatchIterator::new(batches, schema)))
 }
 
 /// A batch in pieces, so that the first can be encoded while the next is hashed.
-fn cut(batch: Result<RecordBatch, ArrowError>) -> Vec<Result<RecordBatch, ArrowError>> {
+fn split_batch(batch: Result<RecordBatch, ArrowError>) -> Vec<Result<RecordBatch, ArrowError>> {
     match batch {
         Ok(batch) => {
-            let starts = (0..batch.num_rows()).step_by(PIECE_ROWS);
-            let rows = |from: usize| PIECE_ROWS.min(batch.num_rows() - from);
+            let starts = (0..batch.num_rows()).step_by(CHUNK_ROWS);
+            let rows = |start: usize| CHUNK_ROWS.min(batch.num_rows() - start);
             starts
-                .map(|from| Ok(batch.slice(from, rows(from))))
+                .map(|start| Ok(batch.slice(start, rows(start))))
                 .collect()
         }
         Err(e) => vec![Err(e)],
     }
 }
 
-fn is_moment(kind: &DataType) -> bool {
+fn is_timestamp_or_date(data_type: &DataType) -> bool {
     matches!(
-        kind,
+        data_type,
         DataType::Timestamp(..) | DataType::Date32 | DataType::Date64
     )
 }
 
 /// Times to the millisecond; other columns have their types already.
-fn cast_to(column: &ArrayRef, field: &Field) -> Result<ArrayRef> {
+fn cast_column(column: &ArrayRef, field: &Field) -> Result<ArrayRef> {
     if column.data_type() == field.data_type() {
         return Ok(Arc::clone(column));
     }
@@ -264,16 +264,16 @@ fn cast_to(column: &ArrayRef, field: &Field) -> Result<ArrayRef> {
         ..CastOptions::default()
     };
     // Towards the past, before 1970 too.
-    let finer = match column.data_type() {
+    let units_per_milli = match column.data_type() {
         DataType::Timestamp(TimeUnit::Microsecond, _) => Some(1_000),
         DataType::Timestamp(TimeUnit::Nanosecond, _) => Some(1_000_000),
         _ => None,
     };
-    if let (Some(per_milli), true) = (finer, is_moment(field.data_type())) {
-        let plain = cast_with_options(column, &DataType::Int64, &options);
-        let plain = plain.map_err(|e| Error::other(e.to_string()).with_source(e))?;
-        let floored = plain.as_primitive::<Int64Type>();
-        let floored: Int64Array = floored.unary(|value| value.div_euclid(per_milli));
+    if let (Some(per_milli), true) = (units_per_milli, is_timestamp_or_date(field.data_type())) {
+        let cast_result = cast_with_options(column, &DataType::Int64, &options);
+        let integers = cast_result.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+        let units = integers.as_primitive::<Int64Type>();
+        let floored: Int64Array = units.unary(|value| value.div_euclid(per_milli));
         let times = floored.reinterpret_cast::<TimestampMillisecondType>();
         return Ok(Arc::new(times.with_timezone("UTC")));
     }
@@ -284,61 +284,69 @@ fn cast_to(column: &ArrayRef, field: &Field) -> Result<ArrayRef> {
 }
 
 /// A batch of a slice.
-fn fill(batch: &RecordBatch, how: &Numbering, tally: &mut Tally) -> Result<RecordBatch> {
+fn fill_system_columns(
+    batch: &RecordBatch,
+    system_columns: &SystemColumns,
+    stats: &mut SliceStats,
+) -> Result<RecordBatch> {
     let rows = batch.num_rows();
-    let first = how.start.checked_add(tally.rows);
-    let end = first.and_then(|n| n.checked_add(rows as u64));
+    let start = system_columns.start.checked_add(stats.rows);
+    let stop = start.and_then(|n| n.checked_add(rows as u64));
     let signed = |n: Option<u64>| n.and_then(|n| i64::try_from(n).ok());
-    let (Some(first), Some(end)) = (signed(first), signed(end)) else {
+    let (Some(first), Some(end)) = (signed(start), signed(stop)) else {
         return Err(Error::invalid("there are no more offsets"));
     };
-    let [offset, operation, system_time, event_time] = how.vocabulary.names();
-    let mut columns = Vec::with_capacity(how.target.fields().len());
-    for field in how.target.fields() {
+    let [offset, operation, system_time, event_time] = system_columns.vocabulary.names();
+    let mut columns = Vec::with_capacity(system_columns.slice_schema.fields().len());
+    for field in system_columns.slice_schema.fields() {
         let column: ArrayRef = match field.name() {
             name if name == offset => Arc::new(Int64Array::from_iter_values(first..end)),
             name if name == system_time => {
-                let times = TimestampMillisecondArray::from_value(how.system_time_ms, rows);
+                let times =
+                    TimestampMillisecondArray::from_value(system_columns.system_time_ms, rows);
                 Arc::new(times.with_timezone("UTC"))
             }
             name => {
-                let column = batch.column_by_name(name);
-                let column = column.ok_or_else(|| Error::other("a column has gone"))?;
+                let optional_column = batch.column_by_name(name);
+                let input_column =
+                    optional_column.ok_or_else(|| Error::other("a column has gone"))?;
                 if name == operation {
-                    let operations = filled_operations(column);
-                    tally.check_operations(&operations)?;
+                    let operations = fill_operations(input_column);
+                    stats.check_operations(&operations)?;
                     Arc::new(operations)
                 } else if name == event_time {
-                    let times = filled_times(column, how.system_time_ms);
-                    tally.latest = tally.latest.max(times.values().iter().copied().max());
+                    let times = fill_event_times(input_column, system_columns.system_time_ms);
+                    stats.latest_event_time_ms = stats
+                        .latest_event_time_ms
+                        .max(times.values().iter().copied().max());
                     Arc::new(times.with_timezone("UTC"))
                 } else {
-                    Arc::clone(column)
+                    Arc::clone(input_column)
                 }
             }
         };
         columns.push(convert(&column, field.data_type(), field.name())?);
     }
-    let made = batch_with_row_count(&how.target, columns, rows)?;
-    tally.take(&made)?;
-    Ok(made)
+    let slice_batch = batch_with_row_count(&system_columns.slice_schema, columns, rows)?;
+    stats.update(&slice_batch)?;
+    Ok(slice_batch)
 }
 
-fn filled_operations(column: &ArrayRef) -> Int32Array {
-    let given = column.as_primitive::<Int32Type>();
-    if given.null_count() == 0 {
-        return given.clone();
+fn fill_operations(column: &ArrayRef) -> Int32Array {
+    let operations = column.as_primitive::<Int32Type>();
+    if operations.null_count() == 0 {
+        return operations.clone();
     }
-    given
+    operations
         .iter()
         .map(|operation| Some(operation.unwrap_or(APPEND)))
         .collect()
 }
 
-fn filled_times(column: &ArrayRef, otherwise: i64) -> TimestampMillisecondArray {
-    let given = column.as_primitive::<TimestampMillisecondType>();
-    if given.null_count() == 0 {
-        return given.clone();
+fn fill_event_times(column: &ArrayRef, default_ms: i64) -> TimestampMillisecondArray {
+    let times = column.as_primitive::<TimestampMillisecondType>();
+    if times.null_count() == 0 {
+        return times.clone();
     }
-    TimestampMillisecondArray::from_iter_values(given.iter().map(|t| t.unwrap_or(otherwise)))
+    TimestampMillisecondArray::from_iter_values(times.iter().map(|t| t.unwrap_or(default_ms)))
 }

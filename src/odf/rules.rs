@@ -1,6 +1,6 @@
 //! The rules of a chain: what may follow what.
 //!
-//! [`State`] is what a chain says up to a block. A block is checked against it and then folded into it,
+//! [`ChainState`] is what a chain says up to a block. A block is checked against it and then folded into it,
 //! by who appends and by who verifies alike. The rules, their names and their messages are those of the
 //! Open Data Fabric's own implementation.
 
@@ -17,7 +17,7 @@ use super::layout::EVENT;
 use super::multihash::Multihash;
 use super::schema;
 use super::time::UtcDateTime;
-use super::transforms::{canonical, check_inputs, check_queries, check_query_input};
+use super::transforms::{canonicalize_reference, check_inputs, check_queries, check_query_input};
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -37,23 +37,23 @@ pub struct Tip {
 
 /// What a chain says up to a block.
 #[derive(Debug, Clone, Default)]
-pub struct State {
+pub struct ChainState {
     /// The newest block.
     pub tip: Option<Tip>,
     /// The names of the system columns.
     pub vocabulary: Vocabulary,
     /// The last `SetDataSchema`.
-    pub schema: Option<Value>,
+    pub schema_event: Option<Value>,
     /// The last event that may carry data.
-    pub data: Option<Value>,
+    pub last_data_event: Option<Value>,
     /// The state of each source.
     pub source_states: BTreeMap<String, Value>,
     /// The last of the events of which only the last counts, by kind; push sources by name.
     settings: BTreeMap<String, Value>,
     /// The last `ExecuteTransform`.
-    query: Option<Value>,
+    last_transform: Option<Value>,
     /// An event that this release cannot read and that may have said what the data is.
-    unreadable: Option<u64>,
+    unreadable_tag: Option<u64>,
 }
 
 /// The last offset after an event that may carry data.
@@ -77,17 +77,17 @@ fn is_empty(event: &Value) -> bool {
 }
 
 /// Whether an event may carry data.
-pub(super) fn is_data(kind: &str) -> bool {
+pub(super) fn is_data_event(kind: &str) -> bool {
     matches!(kind, "AddData" | "ExecuteTransform")
 }
 
-impl State {
+impl ChainState {
     /// Folds a block in; who calls has checked it or trusts the chain.
     pub fn apply(&mut self, block: &Block) {
         let event = block.event();
         match block.kind() {
             "SetVocab" => self.vocabulary = Vocabulary::from_event(event),
-            "SetDataSchema" => self.schema = Some(event.clone()),
+            "SetDataSchema" => self.schema_event = Some(event.clone()),
             // Each undoes the other.
             "DisablePollingSource" => drop(self.settings.remove("SetPollingSource")),
             "SetPollingSource" => drop(self.settings.remove("DisablePollingSource")),
@@ -105,22 +105,22 @@ impl State {
                 let tag = get_number(event, "tag").unwrap_or(0);
                 // The rest of those that are known do not say what the data is.
                 if matches!(tag, 0..=2 | 10) || tag > EVENT.variants.len() as u64 {
-                    self.unreadable = Some(tag);
+                    self.unreadable_tag = Some(tag);
                 }
             }
-            kind if is_data(kind) => {
+            kind if is_data_event(kind) => {
                 if let Some(state) = get(event, "newSourceState") {
                     let name = get_text(state, "sourceName").unwrap_or_default();
                     self.source_states.insert(name.to_owned(), state.clone());
                 }
                 if kind == "ExecuteTransform" {
-                    self.query = Some(event.clone());
+                    self.last_transform = Some(event.clone());
                 }
-                self.data = Some(event.clone());
+                self.last_data_event = Some(event.clone());
             }
             _ => {}
         }
-        if let Some(key) = setting(event) {
+        if let Some(key) = setting_key(event) {
             self.settings.insert(key, event.clone());
         }
         self.tip = Some(Tip {
@@ -132,7 +132,7 @@ impl State {
 
     /// An error where an event of a later release may have said what the data is.
     pub fn check_readable(&self) -> Result<()> {
-        let Some(tag) = self.unreadable else {
+        let Some(tag) = self.unreadable_tag else {
             return Ok(());
         };
         let message = format!(
@@ -149,19 +149,19 @@ impl State {
 
     /// The offset of the last row.
     pub fn last_offset(&self) -> Option<u64> {
-        self.data.as_ref().and_then(last_offset)
+        self.last_data_event.as_ref().and_then(last_offset)
     }
 
     /// The watermark.
     pub fn watermark(&self) -> Result<Option<UtcDateTime>> {
-        self.data
+        self.last_data_event
             .as_ref()
             .map_or(Ok(None), |event| get_time(event, "newWatermark"))
     }
 
     /// The hash of the last checkpoint.
     pub fn checkpoint(&self) -> Option<&str> {
-        self.data.as_ref().and_then(checkpoint)
+        self.last_data_event.as_ref().and_then(checkpoint)
     }
 
     /// Whether a block may be appended: it keeps the rules and changes something.
@@ -170,36 +170,36 @@ impl State {
         let event = block.event();
         match block.kind() {
             // Who reads it needs it, though older tools did not look.
-            "SetDataSchema" => self.check_usable(event),
+            "SetDataSchema" => self.check_schema_usable(event),
             "AddData" => {
                 let state = get(event, "newSourceState");
                 let name = state.and_then(|state| get_text(state, "sourceName"));
-                let known = name.and_then(|name| self.source_states.get(name));
-                if self.stands_still(event) && state.is_some() && state == known {
+                let previous_state = name.and_then(|name| self.source_states.get(name));
+                if self.has_no_progress(event) && state.is_some() && state == previous_state {
                     return Err(no_op_event(NO_PROGRESS));
                 }
                 Ok(())
             }
             "ExecuteTransform" if is_empty(event) => Err(no_op_event("Event is empty")),
-            _ => self.check_change(event),
+            _ => self.check_not_identical(event),
         }
     }
 
     /// Whether this release can write and read data of a schema.
-    fn check_usable(&self, event: &Value) -> Result<()> {
-        let unusable = |e: Error| invalid_event(e.message().to_owned()).with_source(e);
-        let columns = schema::arrow_from_event(event).map_err(unusable)?;
+    fn check_schema_usable(&self, event: &Value) -> Result<()> {
+        let as_invalid_event = |e: Error| invalid_event(e.message().to_owned()).with_source(e);
+        let columns = schema::arrow_from_event(event).map_err(as_invalid_event)?;
         let mut names: Vec<&String> = columns.fields().iter().map(|f| f.name()).collect();
         names.sort();
-        let before = names.len();
+        let name_count = names.len();
         names.dedup();
-        if names.len() < before {
+        if names.len() < name_count {
             let message = "a schema has two columns of the same name";
             return Err(invalid_event(message));
         }
-        let before = self.schema.as_ref().map(schema::logical_from_event);
-        if let (Some(Ok(before)), Some(new)) = (before, get(event, "schema")) {
-            let nested = evolution::compare(&before, new, true).nested;
+        let previous_schema = self.schema_event.as_ref().map(schema::logical_from_event);
+        if let (Some(Ok(previous_schema)), Some(new)) = (previous_schema, get(event, "schema")) {
+            let nested = evolution::compare_schemas(&previous_schema, new, true).nested_additions;
             if !nested.is_empty() {
                 let message = format!(
                     "the fields {} are added within another, which rows that are there cannot be read \
@@ -214,7 +214,7 @@ impl State {
 
     /// Whether a block may come next.
     pub fn check(&self, block: &Block) -> Result<()> {
-        self.check_place(block)?;
+        self.check_sequence(block)?;
         let event = block.event();
         match block.kind() {
             "AddData" => {
@@ -236,7 +236,7 @@ impl State {
     }
 
     /// Seed, link, number and time.
-    fn check_place(&self, block: &Block) -> Result<()> {
+    fn check_sequence(&self, block: &Block) -> Result<()> {
         let is_seed = block.kind() == "Seed";
         let previous = block.prev_block_hash.as_ref();
         if is_seed && (previous.is_some() || self.tip.is_some()) {
@@ -284,23 +284,23 @@ impl State {
 
     /// What holds of all data: offsets, watermark, schema, checkpoint.
     fn check_data(&self, event: &Value) -> Result<()> {
-        let carried = get_number(event, "prevOffset");
+        let prev_offset = get_number(event, "prevOffset");
         let interval = get(event, "newData").and_then(|data| get(data, "offsetInterval"));
         if let Some(interval) = interval {
             let start = get_number(interval, "start").unwrap_or(0);
             let end = get_number(interval, "end").unwrap_or(0);
-            let expected = carried.map_or(Some(0), |offset| offset.checked_add(1));
+            let expected = prev_offset.map_or(Some(0), |offset| offset.checked_add(1));
             if Some(start) != expected {
-                let expected = expected.map_or("none".to_owned(), |o| o.to_string());
-                let message = format!("Expected offset {expected} but got {start}");
+                let expected_text = expected.map_or("none".to_owned(), |o| o.to_string());
+                let message = format!("Expected offset {expected_text} but got {start}");
                 return Err(invalid_append("OffsetsAreNotSequential", message));
             }
             if end < start {
                 return Err(invalid_event("Invalid offset interval"));
             }
         }
-        let has_inputs = get(event, "queryInputs").and_then(Value::as_array);
-        let has_inputs = has_inputs.is_some_and(|inputs| !inputs.is_empty());
+        let query_inputs = get(event, "queryInputs").and_then(Value::as_array);
+        let has_inputs = query_inputs.is_some_and(|inputs| !inputs.is_empty());
         if is_empty(event) && !has_inputs {
             return Err(no_op_event("Event is empty"));
         }
@@ -310,11 +310,11 @@ impl State {
             let message = "Watermark has to be monotonically increasing";
             return Err(invalid_append("WatermarkIsNotMonotonic", message));
         }
-        if carried != self.last_offset() {
+        if prev_offset != self.last_offset() {
             let message = "Carried prev offset does not correspond to the last offset in the chain";
             return Err(invalid_event(message));
         }
-        if interval.is_some() && self.schema.is_none() {
+        if interval.is_some() && self.schema_event.is_none() {
             let message = "SetDataSchema event must be present before adding data";
             return Err(invalid_event(message));
         }
@@ -327,21 +327,22 @@ impl State {
     }
 
     /// Whether an event has no data and leaves checkpoint and watermark as they are.
-    fn stands_still(&self, event: &Value) -> bool {
-        let before = self.data.as_ref();
-        let same = |of: fn(&Value) -> Option<&str>| of(event) == before.and_then(of);
+    fn has_no_progress(&self, event: &Value) -> bool {
+        let last_event = self.last_data_event.as_ref();
+        let same =
+            |getter: fn(&Value) -> Option<&str>| getter(event) == last_event.and_then(getter);
         get(event, "newData").is_none()
             && same(checkpoint)
             && same(|event| get_text(event, "newWatermark"))
     }
 
     fn check_add_data(&self, event: &Value) -> Result<()> {
-        let before = self
-            .data
+        let previous_state = self
+            .last_data_event
             .as_ref()
             .and_then(|event| get(event, "newSourceState"));
         let state = get(event, "newSourceState");
-        if self.stands_still(event) && state == before {
+        if self.has_no_progress(event) && state == previous_state {
             return Err(no_op_event(NO_PROGRESS));
         }
         Ok(())
@@ -350,12 +351,12 @@ impl State {
     fn check_transform(&self, event: &Value) -> Result<()> {
         let inputs = get_list(event, "queryInputs");
         let ids = |inputs: &[Value], name: &str| -> Vec<String> {
-            let ids = inputs
+            let canonical_ids = inputs
                 .iter()
-                .map(|i| canonical(get_text(i, name).unwrap_or_default()));
-            ids.collect()
+                .map(|i| canonicalize_reference(get_text(i, name).unwrap_or_default()));
+            canonical_ids.collect()
         };
-        let declared = match (self.setting("SetTransform"), &self.query) {
+        let declared = match (self.setting("SetTransform"), &self.last_transform) {
             (Some(transform), _) => ids(&get_list(transform, "inputs"), "datasetRef"),
             (None, Some(query)) => ids(&get_list(query, "queryInputs"), "datasetId"),
             (None, None) => {
@@ -368,7 +369,7 @@ impl State {
                 "Inputs must be listed in same order as initially declared in SetTransform event";
             return Err(invalid_event(message));
         }
-        if let Some(query) = &self.query {
+        if let Some(query) = &self.last_transform {
             for (before, now) in get_list(query, "queryInputs").iter().zip(&inputs) {
                 check_query_input(before, now)?;
             }
@@ -376,7 +377,7 @@ impl State {
         let advances = inputs
             .iter()
             .any(|input| get(input, "newBlockHash").is_some());
-        if self.stands_still(event) && !advances {
+        if self.has_no_progress(event) && !advances {
             let message = "Event neither has data nor it advances inputs, checkpoint, or watermark";
             return Err(no_op_event(message));
         }
@@ -389,24 +390,24 @@ impl State {
             return Ok(());
         };
         schema::to_arrow(new).map_err(|e| invalid_event(e.message().to_owned()).with_source(e))?;
-        let Some(before) = &self.schema else {
+        let Some(previous_event) = &self.schema_event else {
             return Ok(());
         };
-        let was_raw = get(before, "rawArrowSchema").is_some();
+        let was_raw = get(previous_event, "rawArrowSchema").is_some();
         // Of the older form not everything has a logical type.
-        let Ok(before) = schema::logical_from_event(before) else {
+        let Ok(previous_schema) = schema::logical_from_event(previous_event) else {
             return Ok(());
         };
-        let difference = evolution::compare(&before, new, was_raw);
-        if !difference.any {
+        let difference = evolution::compare_schemas(&previous_schema, new, was_raw);
+        if !difference.has_changes {
             return Err(no_op_event("New schema is identical to the current"));
         }
-        if difference.forbidden.is_empty() {
+        if difference.forbidden_changes.is_empty() {
             return Ok(());
         }
         let message = format!(
             "New schema is not compatible with the current schema. {}",
-            difference.forbidden.join("; ")
+            difference.forbidden_changes.join("; ")
         );
         Err(invalid_event(message))
     }
@@ -416,8 +417,8 @@ impl State {
             check_queries(Some(transform))?;
         }
         let read = get(event, "read");
-        let has = |name: &str| read.and_then(|read| get(read, name)).is_some();
-        if has("schema") && has("ddlSchema") {
+        let has_read_field = |name: &str| read.and_then(|read| get(read, name)).is_some();
+        if has_read_field("schema") && has_read_field("ddlSchema") {
             return Err(invalid_event(
                 "Cannot specify both DDL and ODF schemas at once",
             ));
@@ -436,16 +437,16 @@ impl State {
         }
         let fetch = get(event, "fetch");
         let is_ethereum = fetch.and_then(|f| get_text(f, "kind")) == Some("EthereumLogs");
-        let names_chain = |name: &str| fetch.and_then(|f| get(f, name)).is_some();
-        if is_ethereum && !names_chain("chainId") && !names_chain("nodeUrl") {
+        let has_fetch_field = |name: &str| fetch.and_then(|f| get(f, name)).is_some();
+        if is_ethereum && !has_fetch_field("chainId") && !has_fetch_field("nodeUrl") {
             return Err(invalid_event("Eth source must specify chainId or nodeUrl"));
         }
         Ok(())
     }
 
     /// Refuses an event that says what was said.
-    fn check_change(&self, event: &Value) -> Result<()> {
-        let before = setting(event).and_then(|key| self.settings.get(&key));
+    fn check_not_identical(&self, event: &Value) -> Result<()> {
+        let before = setting_key(event).and_then(|key| self.settings.get(&key));
         if before == Some(event) {
             return Err(no_op_event("Event is identical to the current"));
         }
@@ -454,7 +455,7 @@ impl State {
 }
 
 /// Under what the last event of its kind is kept; None for events that all count.
-fn setting(event: &Value) -> Option<String> {
+fn setting_key(event: &Value) -> Option<String> {
     let kind = get_text(event, "kind")?;
     match kind {
         "AddPushSource" | "DisablePushSource" => {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::chain::Chain;
 use super::multihash::{Multihash, SHA3_256};
-use super::rows::Tally;
+use super::rows::SliceStats;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
 use crate::hash::SharedHasher;
@@ -98,7 +98,7 @@ async fn remove_named(chain: &Chain, physical: &Multihash) {
 pub(super) async fn write_slice(
     chain: &Chain,
     rows: Box<dyn RecordBatchReader + Send>,
-    tally: Arc<Mutex<Tally>>,
+    tally: Arc<Mutex<SliceStats>>,
     start: u64,
     options: &WriteOptions,
 ) -> Result<Option<Written>> {
@@ -121,7 +121,7 @@ pub(super) async fn write_slice(
     // The file's bytes are hashed with the columns of the rows that come after.
     let passenger = SharedHasher::new(waiting_bytes);
     writing.upload_buffer_bytes = staging.memory_bytes() + 2 * waiting_bytes;
-    locked(&tally).take_along(passenger.clone());
+    locked(&tally).share_lanes(passenger.clone());
     let rows = followed_by(rows, {
         let passenger = passenger.clone();
         move || passenger.finish_pending()
@@ -165,7 +165,7 @@ pub(super) async fn write_slice(
     Ok(Some(Written { slice, latest }))
 }
 
-fn locked(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
+fn locked(tally: &Mutex<SliceStats>) -> MutexGuard<'_, SliceStats> {
     tally.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -8,31 +8,32 @@ use std::sync::Arc;
 use arrow_schema::{DataType, Field, FieldRef, Schema, TimeUnit};
 
 /// How the columns of a slice differ from those that the chain says; None where they do not.
-pub(super) fn difference(in_force: &Schema, slice: &Schema) -> Option<String> {
+pub(super) fn describe_difference(chain_schema: &Schema, slice_schema: &Schema) -> Option<String> {
     let names = |schema: &Schema| -> Vec<String> {
         schema.fields().iter().map(|f| f.name().clone()).collect()
     };
-    let (wanted, found) = (names(in_force), names(slice));
-    if wanted != found {
+    let (expected_names, actual_names) = (names(chain_schema), names(slice_schema));
+    if expected_names != actual_names {
         return Some(format!(
-            "it has the columns {found:?}, and the schema before it says {wanted:?}"
+            "it has the columns {actual_names:?}, and the schema before it says {expected_names:?}"
         ));
     }
-    let mut pairs = in_force.fields().iter().zip(slice.fields());
-    let (wanted, found) = pairs.find(|(a, b)| plain(a.data_type()) != plain(b.data_type()))?;
+    let mut pairs = chain_schema.fields().iter().zip(slice_schema.fields());
+    let (expected, actual) =
+        pairs.find(|(a, b)| normalize_type(a.data_type()) != normalize_type(b.data_type()))?;
     Some(format!(
         "its column {:?} is {}, and the schema before it says {}",
-        wanted.name(),
-        found.data_type(),
-        wanted.data_type()
+        expected.name(),
+        actual.data_type(),
+        expected.data_type()
     ))
 }
 
 /// The type of the same values in one layout.
-fn plain(data_type: &DataType) -> DataType {
+fn normalize_type(data_type: &DataType) -> DataType {
     match data_type {
-        DataType::Dictionary(_, values) => plain(values),
-        DataType::RunEndEncoded(_, values) => plain(values.data_type()),
+        DataType::Dictionary(_, values) => normalize_type(values),
+        DataType::RunEndEncoded(_, values) => normalize_type(values.data_type()),
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView => DataType::Binary,
         DataType::Date64 => DataType::Date32,
@@ -52,10 +53,10 @@ fn plain(data_type: &DataType) -> DataType {
         | DataType::LargeList(item)
         | DataType::ListView(item)
         | DataType::LargeListView(item)
-        | DataType::FixedSizeList(item, _) => DataType::List(named("item", item)),
+        | DataType::FixedSizeList(item, _) => DataType::List(normalize_field("item", item)),
         DataType::Map(entries, _) => {
             let inner = match entries.data_type() {
-                DataType::Struct(fields) => fields.iter().map(|f| named("", f)).collect(),
+                DataType::Struct(fields) => fields.iter().map(|f| normalize_field("", f)).collect(),
                 _ => Vec::new(),
             };
             DataType::List(Arc::new(Field::new(
@@ -64,15 +65,18 @@ fn plain(data_type: &DataType) -> DataType {
                 true,
             )))
         }
-        DataType::Struct(fields) => {
-            DataType::Struct(fields.iter().map(|f| named(f.name(), f)).collect())
-        }
+        DataType::Struct(fields) => DataType::Struct(
+            fields
+                .iter()
+                .map(|f| normalize_field(f.name(), f))
+                .collect(),
+        ),
         other => other.clone(),
     }
 }
 
-fn named(name: &str, field: &FieldRef) -> FieldRef {
-    Arc::new(Field::new(name, plain(field.data_type()), true))
+fn normalize_field(name: &str, field: &FieldRef) -> FieldRef {
+    Arc::new(Field::new(name, normalize_type(field.data_type()), true))
 }
 
 #[cfg(test)]
@@ -102,8 +106,9 @@ mod tests {
             ),
         ];
         for (a, b) in same {
-            let found = difference(&schema(&[("x", a.clone())]), &schema(&[("x", b)]));
-            assert_eq!(found, None, "{a}");
+            let difference =
+                describe_difference(&schema(&[("x", a.clone())]), &schema(&[("x", b)]));
+            assert_eq!(difference, None, "{a}");
         }
         let other = [
             (DataType::Int64, DataType::Int32),
@@ -118,11 +123,12 @@ mod tests {
             (DataType::Decimal128(5, 2), DataType::Decimal128(6, 2)),
         ];
         for (a, b) in other {
-            let found = difference(&schema(&[("x", a.clone())]), &schema(&[("x", b)]));
-            assert!(found.is_some_and(|why| why.contains("\"x\"")), "{a}");
+            let difference =
+                describe_difference(&schema(&[("x", a.clone())]), &schema(&[("x", b)]));
+            assert!(difference.is_some_and(|why| why.contains("\"x\"")), "{a}");
         }
         let (a, b) = (("a", DataType::Int8), ("b", DataType::Int8));
-        let swapped = difference(&schema(&[a.clone(), b.clone()]), &schema(&[b, a]));
+        let swapped = describe_difference(&schema(&[a.clone(), b.clone()]), &schema(&[b, a]));
         assert!(swapped.is_some());
     }
 }

@@ -11,21 +11,21 @@ pub(super) fn check_inputs(event: &Value) -> Result<()> {
     if inputs.is_empty() {
         return Err(invalid_event("Transform must have at least one input"));
     }
-    let mut seen = Vec::new();
+    let mut input_ids = Vec::new();
     for input in &inputs {
         let id = get_text(input, "datasetRef").and_then(|r| r.parse::<DatasetId>().ok());
         if id.is_none() || get(input, "alias").is_none() {
             let message = "Transform inputs must be resolved to dataset IDs and specify aliases";
             return Err(invalid_event(message));
         }
-        if seen.contains(&id) {
+        if input_ids.contains(&id) {
             let message = format!(
                 "Transform contains duplicate inputs: {}",
                 id.map(|id| id.to_string()).unwrap_or_default()
             );
             return Err(invalid_event(message));
         }
-        seen.push(id);
+        input_ids.push(id);
     }
     Ok(())
 }
@@ -82,7 +82,7 @@ pub(super) fn check_query_input(before: &Value, now: &Value) -> Result<()> {
 }
 
 /// Identities have one spelling, other references that which they have.
-pub(super) fn canonical(reference: &str) -> String {
+pub(super) fn canonicalize_reference(reference: &str) -> String {
     let id = reference.parse::<DatasetId>().map(|id| id.to_string());
     id.unwrap_or_else(|_| reference.to_owned())
 }

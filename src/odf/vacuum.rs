@@ -25,7 +25,7 @@ use super::chain::{Chain, folded};
 use super::compact::made_from;
 use super::head::named_by;
 use super::multihash::Multihash;
-use super::rules::is_data;
+use super::rules::is_data_event;
 use super::slice::Slice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::Register;
@@ -168,7 +168,7 @@ async fn needed(
 /// A block and what it names.
 fn add(block: &Block, found: &mut HashSet<(&'static str, Multihash)>) -> Result<()> {
     found.insert(("blocks", block.hash().clone()));
-    if !is_data(block.kind()) {
+    if !is_data_event(block.kind()) {
         return Ok(());
     }
     if !block.is_fully_decoded() {

@@ -14,10 +14,10 @@ use super::block::Block;
 use super::chain::Chain;
 use super::digest::LogicalHash;
 use super::multihash::{Multihash, SHA3_256};
-use super::rules::{State, is_data};
+use super::rules::{ChainState, is_data_event};
 use super::schema;
 use super::slice::{Slice, rows_of};
-use super::slice_columns::difference;
+use super::slice_columns::describe_difference;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::Sha3;
 use crate::parquet::default_threads;
@@ -105,7 +105,7 @@ fn is_finding(error: &Error) -> bool {
 }
 
 fn check_rules(chain: &Chain, blocks: &[Arc<Block>], found: &mut Verified) {
-    let mut state = State::default();
+    let mut state = ChainState::default();
     for block in blocks.iter().rev() {
         if let Err(e) = state.check(block) {
             let path = chain.path(&format!("blocks/{}", block.hash()));
@@ -120,7 +120,7 @@ fn check_rules(chain: &Chain, blocks: &[Arc<Block>], found: &mut Verified) {
 
 async fn check_files(chain: &Chain, blocks: &[Arc<Block>], found: &mut Verified) -> Result<()> {
     let mut checks = Vec::new();
-    let mut state = State::default();
+    let mut state = ChainState::default();
     for block in blocks.iter().rev() {
         match Check::slice(chain, block, &state) {
             Ok(check) => checks.push(check),
@@ -166,9 +166,9 @@ struct Check {
 }
 
 impl Check {
-    fn slice(chain: &Chain, block: &Block, state: &State) -> Result<Option<Self>> {
+    fn slice(chain: &Chain, block: &Block, state: &ChainState) -> Result<Option<Self>> {
         let slice = match block.kind() {
-            kind if is_data(kind) => Slice::of(block.event())?,
+            kind if is_data_event(kind) => Slice::of(block.event())?,
             _ => None,
         };
         Ok(slice.map(|slice| Self {
@@ -179,7 +179,7 @@ impl Check {
             offset: state.vocabulary.offset.clone(),
             // What is wrong with a schema is told of its own block.
             schema: state
-                .schema
+                .schema_event
                 .as_ref()
                 .and_then(|e| schema::arrow_from_event(e).ok()),
         }))
@@ -265,7 +265,7 @@ pub(super) async fn check_rows(
     let fields: Vec<_> = part.file.schema.fields().iter().cloned().collect();
     let schema = Arc::new(Schema::new(fields));
     drop(part);
-    if let Some(why) = in_force.and_then(|in_force| difference(in_force, &schema)) {
+    if let Some(why) = in_force.and_then(|in_force| describe_difference(in_force, &schema)) {
         return Err(damaged(why));
     }
     let Ok(column) = schema.index_of(offset) else {

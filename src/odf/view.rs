@@ -15,7 +15,7 @@ use super::block::Block;
 use super::chain::{Chain, folded};
 use super::compact::made_from;
 use super::multihash::Multihash;
-use super::rules::{State, is_data};
+use super::rules::{ChainState, is_data_event};
 use super::schema;
 use super::slice::{Slice, rows_of};
 use super::time::UtcDateTime;
@@ -42,7 +42,7 @@ pub enum At {
 pub struct View {
     chain: Chain,
     /// What it says.
-    pub state: Arc<State>,
+    pub state: Arc<ChainState>,
     blocks: Arc<Vec<Arc<Block>>>,
 }
 
@@ -94,7 +94,7 @@ impl Chain {
             let later = blocks[..at]
                 .iter()
                 .rev()
-                .find(|block| is_data(block.kind()));
+                .find(|block| is_data_event(block.kind()));
             match later.and_then(|block| made_from(block.event())) {
                 Some(before) => newest = before,
                 None => return Ok(blocks[at].hash().clone()),
@@ -115,7 +115,7 @@ impl View {
             .blocks
             .iter()
             .rev()
-            .filter(|block| is_data(block.kind()));
+            .filter(|block| is_data_event(block.kind()));
         let slices = events.map(|block| Slice::of(block.event()));
         Ok(slices
             .collect::<Result<Vec<_>>>()?
@@ -128,7 +128,7 @@ impl View {
     /// where nothing says.
     pub async fn schema(&self) -> Result<Option<SchemaRef>> {
         self.state.check_readable()?;
-        if let Some(event) = &self.state.schema {
+        if let Some(event) = &self.state.schema_event {
             return Ok(Some(Arc::new(schema::arrow_from_event(event)?)));
         }
         let Some(newest) = self.slices()?.pop() else {

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 use crate::dataset;
-use crate::odf::rules::State;
+use crate::odf::rules::ChainState;
 use crate::odf::{Block, schema};
 use crate::parquet::decode::{Chunks, decode_rows};
 use crate::parquet::file::{FileOpenResult, ParquetFile};
@@ -46,7 +46,7 @@ fn check_block_yaml(bytes: &[u8]) {
 /// What must hold of a block, wherever it comes from.
 fn check_block(block: &Block) {
     let yaml = block.to_yaml();
-    if block.is_whole()
+    if block.is_fully_decoded()
         && let Ok(encoded) = block.encode()
     {
         let decoded = Block::from_bytes(encoded.into()).expect("what is encoded is read");
@@ -57,11 +57,11 @@ fn check_block(block: &Block) {
             Err(e) => assert!(yaml.contains("            "), "{yaml}: {e}"),
         }
     }
-    let mut state = State::default();
+    let mut state = ChainState::default();
     let _ = state.check_new(block);
     state.apply(block);
     if block.kind() == "SetDataSchema" && block.event().get("schema").is_some() {
-        let _ = schema::arrow_of(block.event());
+        let _ = schema::arrow_from_event(block.event());
     }
 }
 

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use chrono::{DateTime, Duration, Utc};
 use object_store::{GetOptions, PutMode};
 use pds::odf::{
-    At, Block, Chain, DatasetId, DatasetKind, Ingest, Multihash, compact, ingest, rules::State,
-    schema, verify,
+    At, Block, Chain, DatasetId, DatasetKind, Ingest, Multihash, compact, ingest,
+    rules::ChainState, schema, verify,
 };
 use pds::parquet::options::WriteOptions;
 use pds::store::Store;
@@ -249,14 +249,14 @@ fn violated_rule(result: Result<()>) -> (String, String) {
 
 /// A chain in memory alone.
 struct MemoryChain {
-    state: State,
+    state: ChainState,
     time: DateTime<Utc>,
 }
 
 impl MemoryChain {
     fn new() -> Self {
         let mut chain = Self {
-            state: State::default(),
+            state: ChainState::default(),
             time: DateTime::UNIX_EPOCH,
         };
         let id = DatasetId::generate().unwrap().id.to_string();
@@ -336,7 +336,7 @@ fn run_case(case: &str) -> Result<()> {
     match case {
         c if c.starts_with("non-Seed") => {
             let block = Block::new(new.time, None, 0, &info).unwrap();
-            State::default().check_new(&block)
+            ChainState::default().check_new(&block)
         }
         c if c.starts_with("Seed with") => new
             .state
@@ -345,7 +345,7 @@ fn run_case(case: &str) -> Result<()> {
             .state
             .check_new(&Block::new(new.time, Some(&hash), 1, &info).unwrap()),
         c if c.starts_with("first block") => {
-            State::default().check_new(&Block::new(new.time, None, 3, &seed).unwrap())
+            ChainState::default().check_new(&Block::new(new.time, None, 3, &seed).unwrap())
         }
         c if c.starts_with("sequenceNumber != prev+1") => {
             let tip = new.state.tip.clone().unwrap();
