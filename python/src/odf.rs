@@ -130,7 +130,7 @@ pub(crate) struct ChainHandle {
 impl ChainHandle {
     /// The chain; in a forked process over a client of its own.
     fn open_chain(&self) -> Result<Chain> {
-        self.chain.over(self.store.store()?)
+        self.chain.with_store(self.store.store()?)
     }
 
     fn view(&self, py: Python<'_>, at: Option<&str>, micros: Option<i64>) -> PyResult<View> {
@@ -209,8 +209,8 @@ impl ChainHandle {
         let chain = into_py_result(py, self.open_chain())?;
         let limit = limit.unwrap_or(usize::MAX);
         let blocks = run(py, move || async move {
-            let head = chain.head().await?.ok_or_else(|| chain.missing())?;
-            chain.back_from(&head.hash, None, limit).await
+            let head = chain.head().await?.ok_or_else(|| chain.not_found())?;
+            chain.blocks_back_from(&head.hash, None, limit).await
         })?;
         Ok(block_handles(blocks))
     }
@@ -269,7 +269,7 @@ impl ChainHandle {
             odf::ingest(&chain, input, &ingest_options).await
         })?;
         let slice = ingested.slice.map(|s| {
-            let (logical, physical) = (s.logical.to_string(), s.physical.to_string());
+            let (logical, physical) = (s.logical_hash.to_string(), s.physical_hash.to_string());
             (s.start, s.end, s.size, logical, physical)
         });
         Ok((

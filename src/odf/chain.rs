@@ -32,8 +32,8 @@ pub(super) const CONCURRENT_BLOCKS: usize = 32;
 const STEPS_BEFORE_LISTING: usize = 8;
 /// A hash in any base.
 const MAX_HEAD_BYTES: u64 = 1024;
-const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(5);
+const MAX_RETRY_DELAY: Duration = Duration::from_millis(250);
 
 /// What a dataset's data comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,13 +58,13 @@ impl DatasetKind {
 pub struct Chain {
     store: Store,
     root: String,
-    known: Arc<Mutex<Known>>,
+    cache: Arc<Mutex<ChainCache>>,
     /// The process that `known` is of.
-    owner: u32,
+    process_id: u32,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct ChainCache {
     blocks: HashMap<Multihash, Arc<Block>>,
     /// The newest state that was folded.
     state: Option<Arc<ChainState>>,
@@ -72,7 +72,7 @@ struct Known {
 
 /// The head as it was read: what it names and what identifies its writing.
 #[derive(Debug, Clone)]
-pub struct Head {
+pub struct ChainHead {
     /// The newest block's hash.
     pub hash: Multihash,
     pub(super) version: VersionedValue,
@@ -88,9 +88,9 @@ pub struct Appended {
 }
 
 /// How an append that others came before goes on.
-pub(super) enum Attempt {
+pub(super) enum HeadUpdate {
     Appended(Vec<Arc<Block>>),
-    Lost,
+    Conflict,
 }
 
 impl Chain {
@@ -101,19 +101,19 @@ impl Chain {
         Ok(Self {
             store,
             root: root.to_owned(),
-            known: Arc::default(),
-            owner: std::process::id(),
+            cache: Arc::default(),
+            process_id: std::process::id(),
         })
     }
 
     /// The same chain through another client.
-    pub fn over(&self, store: Store) -> Result<Self> {
-        let mut made = Self::new(store, &self.root)?;
+    pub fn with_store(&self, store: Store) -> Result<Self> {
+        let mut chain = Self::new(store, &self.root)?;
         // In a forked process a thread that is not there may hold the lock.
-        if made.owner == self.owner {
-            made.known = Arc::clone(&self.known);
+        if chain.process_id == self.process_id {
+            chain.cache = Arc::clone(&self.cache);
         }
-        Ok(made)
+        Ok(chain)
     }
 
     /// Where it is.
@@ -159,44 +159,46 @@ impl Chain {
         }
         probe_conditional_writes(&self.store, &self.root).await?;
         self.put(&seed).await?;
-        let head = Register::new(&self.store, &path);
+        let register = Register::new(&self.store, &path);
         let value = Bytes::from(seed.hash().to_string());
-        let created = head.create(value).await;
+        let created = register.create(value).await;
         match created.map_err(|e| unless_certain(&seed, e))? {
-            CasResult::Won(_) => Ok(self.keep(seed)),
+            CasResult::Won(_) => Ok(self.cache_block(seed)),
             // Its answer may have got lost, and others have followed it by now.
-            CasResult::Conflict(now) if self.begins_with(&now, &seed).await? => Ok(self.keep(seed)),
+            CasResult::Conflict(current_head) if self.begins_with(&current_head, &seed).await? => {
+                Ok(self.cache_block(seed))
+            }
             CasResult::Conflict(_) | CasResult::Missing => Err(exists()),
         }
     }
 
     /// The head; None where there is no chain.
-    pub async fn head(&self) -> Result<Option<Head>> {
+    pub async fn head(&self) -> Result<Option<ChainHead>> {
         let path = self.path("refs/head");
-        let head = Register::new(&self.store, &path);
-        let Some(version) = head.read_at_most(MAX_HEAD_BYTES).await? else {
+        let register = Register::new(&self.store, &path);
+        let Some(version) = register.read_at_most(MAX_HEAD_BYTES).await? else {
             return Ok(None);
         };
         let hash = named_by(&version).map_err(|e| e.with_path(&path))?;
-        Ok(Some(Head { hash, version }))
+        Ok(Some(ChainHead { hash, version }))
     }
 
-    async fn need_head(&self) -> Result<Head> {
-        self.head().await?.ok_or_else(|| self.missing())
+    async fn require_head(&self) -> Result<ChainHead> {
+        self.head().await?.ok_or_else(|| self.not_found())
     }
 
     /// The error of a chain that is not there.
-    pub fn missing(&self) -> Error {
+    pub fn not_found(&self) -> Error {
         let message = "there is no dataset: it has no refs/head";
         Error::new(ErrorKind::NotFound, message).with_path(&self.root)
     }
 
     /// A block, checked against its name.
     pub async fn block(&self, hash: &Multihash) -> Result<Arc<Block>> {
-        if let Some(block) = self.locked().blocks.get(hash) {
+        if let Some(block) = self.lock_cache().blocks.get(hash) {
             return Ok(Arc::clone(block));
         }
-        Ok(self.keep(self.fetch(hash).await?))
+        Ok(self.cache_block(self.fetch(hash).await?))
     }
 
     /// A block as it is in the store now, checked against its name.
@@ -212,74 +214,74 @@ impl Chain {
             }
             _ => e,
         })?;
-        let found = Multihash::sha3_256(&bytes);
-        if found != *hash {
+        let actual_hash = Multihash::sha3_256(&bytes);
+        if actual_hash != *hash {
             let message =
-                format!("block {hash} is not what was written: its bytes have hash {found}");
+                format!("block {hash} is not what was written: its bytes have hash {actual_hash}");
             return Err(Error::new(ErrorKind::BlockCorrupted, message).with_path(&path));
         }
         Block::from_bytes(bytes).map_err(|e| e.with_path(&path))
     }
 
-    fn locked(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_cache(&self) -> std::sync::MutexGuard<'_, ChainCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn keep(&self, block: Block) -> Arc<Block> {
+    pub(super) fn cache_block(&self, block: Block) -> Arc<Block> {
         let block = Arc::new(block);
-        let mut known = self.locked();
-        known
+        let mut cache = self.lock_cache();
+        cache
             .blocks
             .insert(block.hash().clone(), Arc::clone(&block));
         block
     }
 
     /// The blocks from `newest` back, at most so many, newest first; ends before `until`.
-    pub async fn back_from(
+    pub async fn blocks_back_from(
         &self,
         newest: &Multihash,
         until: Option<&Multihash>,
         limit: usize,
     ) -> Result<Vec<Arc<Block>>> {
-        let mut found: Vec<Arc<Block>> = Vec::new();
+        let mut blocks: Vec<Arc<Block>> = Vec::new();
         let mut next = Some(newest.clone());
         let mut misses = 0;
         while let Some(hash) = next.clone().filter(|hash| Some(hash) != until) {
-            if found.len() >= limit {
+            if blocks.len() >= limit {
                 break;
             }
-            if !self.locked().blocks.contains_key(&hash) {
+            if !self.lock_cache().blocks.contains_key(&hash) {
                 misses += 1;
-                if misses == STEPS_BEFORE_LISTING && limit - found.len() > STEPS_BEFORE_LISTING {
+                if misses == STEPS_BEFORE_LISTING && limit - blocks.len() > STEPS_BEFORE_LISTING {
                     self.read_all().await?;
                 }
             }
             let block = self.block(&hash).await?;
-            check_link(&block, found.last())?;
+            check_link(&block, blocks.last())?;
             next.clone_from(&block.prev_block_hash);
-            found.push(block);
+            blocks.push(block);
         }
-        Ok(found)
+        Ok(blocks)
     }
 
     /// Reads all blocks there are, many at once; those that cannot be read are left for who needs them.
     async fn read_all(&self) -> Result<()> {
-        let listed = self.store.list(&self.path("blocks")).await?;
-        let hashes = listed.iter().filter_map(|meta| {
+        let objects = self.store.list(&self.path("blocks")).await?;
+        let hashes = objects.iter().filter_map(|meta| {
             let name = meta.location.filename()?;
             name.parse::<Multihash>().ok()
         });
-        let unknown: Vec<Multihash> = {
-            let known = self.locked();
+        let missing_hashes: Vec<Multihash> = {
+            let cache = self.lock_cache();
             hashes
-                .filter(|hash| !known.blocks.contains_key(hash))
+                .filter(|hash| !cache.blocks.contains_key(hash))
                 .collect()
         };
-        let reads: Vec<_> = unknown.iter().map(|hash| self.fetch(hash)).collect();
-        let mut reads = stream::iter(reads).buffer_unordered(CONCURRENT_BLOCKS);
+        let fetches: Vec<_> = missing_hashes.iter().map(|hash| self.fetch(hash)).collect();
+        let mut reads = stream::iter(fetches).buffer_unordered(CONCURRENT_BLOCKS);
         while let Some(read) = reads.next().await {
             match read {
-                Ok(block) => drop(self.keep(block)),
+                Ok(block) => drop(self.cache_block(block)),
                 Err(e) => log::debug!("a block was passed over: {e}"),
             }
         }
@@ -287,29 +289,31 @@ impl Chain {
     }
 
     /// What the chain says up to its head.
-    pub async fn state(&self) -> Result<(Head, Arc<ChainState>)> {
-        let head = self.need_head().await?;
+    pub async fn state(&self) -> Result<(ChainHead, Arc<ChainState>)> {
+        let head = self.require_head().await?;
         let state = self.state_at(&head.hash).await?;
         Ok((head, state))
     }
 
     /// What the chain says up to a block.
     pub async fn state_at(&self, hash: &Multihash) -> Result<Arc<ChainState>> {
-        let known = self.locked().state.clone();
-        let known_tip = known
+        let cached_state = self.lock_cache().state.clone();
+        let cached_tip = cached_state
             .as_ref()
             .and_then(|s| s.tip.as_ref())
             .map(|t| t.hash.clone());
-        if known_tip.as_ref() == Some(hash) {
-            return Ok(known.unwrap_or_default());
+        if cached_tip.as_ref() == Some(hash) {
+            return Ok(cached_state.unwrap_or_default());
         }
-        let blocks = self.back_from(hash, known_tip.as_ref(), usize::MAX).await?;
-        let reaches = blocks
+        let blocks = self
+            .blocks_back_from(hash, cached_tip.as_ref(), usize::MAX)
+            .await?;
+        let reaches_cached_tip = blocks
             .last()
-            .is_none_or(|oldest| oldest.prev_block_hash == known_tip);
-        let base = known.filter(|_| reaches && known_tip.is_some());
-        let state = Arc::new(folded(base.as_deref().cloned(), &blocks));
-        self.locked().state = Some(Arc::clone(&state));
+            .is_none_or(|oldest| oldest.prev_block_hash == cached_tip);
+        let base = cached_state.filter(|_| reaches_cached_tip && cached_tip.is_some());
+        let state = Arc::new(replay(base.as_deref().cloned(), &blocks));
+        self.lock_cache().state = Some(Arc::clone(&state));
         Ok(state)
     }
 
@@ -317,30 +321,32 @@ impl Chain {
     pub async fn append(&self, events: &[Value], timeout: Duration) -> Result<Appended> {
         let clock = self.store.clock();
         let deadline = clock.monotonic() + timeout;
-        let (mut attempts, mut pause) = (0, SHORTEST_PAUSE);
+        let (mut attempts, mut delay) = (0, MIN_RETRY_DELAY);
         loop {
             attempts += 1;
             let (head, state) = self.state().await?;
             let time = self.time_after(&state);
-            if let Attempt::Appended(blocks) = self.attempt(&head, &state, time, events).await? {
+            if let HeadUpdate::Appended(blocks) =
+                self.try_append(&head, &state, time, events).await?
+            {
                 return Ok(Appended { blocks, attempts });
             }
             if clock.monotonic() >= deadline {
-                return Err(self.timed_out(timeout));
+                return Err(self.timeout_error(timeout));
             }
-            pause = self.pause(pause).await;
+            delay = self.back_off(delay).await;
         }
     }
 
     /// Waits a while that differs from others', and gives the next one.
-    pub(super) async fn pause(&self, last: Duration) -> Duration {
+    pub(super) async fn back_off(&self, delay: Duration) -> Duration {
         let clock = self.store.clock();
-        let part = u32::try_from(clock.new_id() % 1024).unwrap_or(0);
-        clock.sleep(last * part / 1024).await;
-        (last * 2).min(LONGEST_PAUSE)
+        let jitter = u32::try_from(clock.new_id() % 1024).unwrap_or(0);
+        clock.sleep(delay * jitter / 1024).await;
+        (delay * 2).min(MAX_RETRY_DELAY)
     }
 
-    pub(super) fn timed_out(&self, timeout: Duration) -> Error {
+    pub(super) fn timeout_error(&self, timeout: Duration) -> Error {
         let message = format!(
             "other writers came first in every attempt within {} s; nothing was appended, try again",
             timeout.as_secs()
@@ -358,13 +364,13 @@ impl Chain {
     }
 
     /// Appends events to a head, once.
-    pub(super) async fn attempt(
+    pub(super) async fn try_append(
         &self,
-        head: &Head,
+        head: &ChainHead,
         state: &ChainState,
         time: UtcDateTime,
         events: &[Value],
-    ) -> Result<Attempt> {
+    ) -> Result<HeadUpdate> {
         let mut state = state.clone();
         let mut blocks = Vec::new();
         for event in events {
@@ -396,8 +402,8 @@ impl Chain {
         let base = match previous {
             Some(hash) if *hash != head.hash => match self.block(hash).await {
                 Ok(_) => {
-                    let blocks = self.back_from(hash, None, usize::MAX).await?;
-                    Arc::new(folded(None, &blocks))
+                    let blocks = self.blocks_back_from(hash, None, usize::MAX).await?;
+                    Arc::new(replay(None, &blocks))
                 }
                 Err(e) if e.kind() == ErrorKind::BlockCorrupted => Arc::clone(&state),
                 Err(e) => return Err(e),
@@ -415,11 +421,11 @@ impl Chain {
             return Err(Error::new(ErrorKind::CommitConflict, message).with_path(&self.root));
         }
         match self.move_head(&head, vec![block]).await? {
-            Attempt::Appended(blocks) => Ok(Appended {
+            HeadUpdate::Appended(blocks) => Ok(Appended {
                 blocks,
                 attempts: 1,
             }),
-            Attempt::Lost => {
+            HeadUpdate::Conflict => {
                 let message = "another block came first; nothing was appended";
                 Err(Error::new(ErrorKind::CommitConflict, message).with_path(&self.root))
             }
@@ -443,7 +449,7 @@ fn check_link(block: &Block, after: Option<&Arc<Block>>) -> Result<()> {
 }
 
 /// What a chain says after blocks, newest first, that follow a state.
-pub(super) fn folded(base: Option<ChainState>, newest_first: &[Arc<Block>]) -> ChainState {
+pub(super) fn replay(base: Option<ChainState>, newest_first: &[Arc<Block>]) -> ChainState {
     let mut state = base.unwrap_or_default();
     for block in newest_first.iter().rev() {
         state.apply(block);

@@ -13,14 +13,14 @@ use arrow_schema::{ArrowError, SchemaRef};
 use serde_json::{Value, json};
 
 use super::block::Block;
-use super::chain::{Attempt, Chain};
+use super::chain::{Chain, HeadUpdate};
 use super::multihash::Multihash;
 use super::rows::SliceStats;
 use super::rules::{ChainState, is_data_event};
 use super::schema;
-use super::slice::{Slice, remove, rows_of, write_slice};
+use super::slice::{Slice, build_slice_snapshot, remove_slice, write_slice};
 use super::time::UtcDateTime;
-use super::vacuum::Lease;
+use super::vacuum::WriteLease;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
 use crate::table::{Wanted, scan};
@@ -55,14 +55,14 @@ pub async fn compact(
 ) -> Result<Option<Compacted>> {
     let clock = chain.store().clock();
     let deadline = clock.monotonic() + timeout;
-    let lease = Lease::new(chain);
+    let lease = WriteLease::new(chain);
     let mut pause = Duration::from_millis(5);
     // What was merged once is merged.
     let mut merged: HashMap<Vec<Multihash>, Slice> = HashMap::new();
     let done = loop {
         let (head, state) = chain.state().await?;
         state.check_readable()?;
-        let blocks = chain.back_from(&head.hash, None, usize::MAX).await?;
+        let blocks = chain.blocks_back_from(&head.hash, None, usize::MAX).await?;
         let plan = plan(&blocks, target_bytes)?;
         if plan.iter().all(|step| step.slices.len() < 2) {
             break Ok(None);
@@ -85,22 +85,22 @@ pub async fn compact(
             break Err(e);
         }
         match chain.move_head(&head, made).await {
-            Ok(Attempt::Appended(_)) => {
+            Ok(HeadUpdate::Appended(_)) => {
                 let used: Vec<Vec<Multihash>> = plan.iter().map(Step::key).collect();
                 merged.retain(|key, _| !used.contains(key));
                 break Ok(Some(done));
             }
-            Ok(Attempt::Lost) => {}
+            Ok(HeadUpdate::Conflict) => {}
             Err(e) if e.kind() == ErrorKind::CommitStateUnknown => return Err(e),
             Err(e) => break Err(e),
         }
         if clock.monotonic() >= deadline {
-            break Err(chain.timed_out(timeout));
+            break Err(chain.timeout_error(timeout));
         }
-        pause = chain.pause(pause).await;
+        pause = chain.back_off(pause).await;
     };
     for slice in merged.values() {
-        remove(chain, slice).await;
+        remove_slice(chain, slice).await;
     }
     done
 }
@@ -120,7 +120,7 @@ struct Step {
 impl Step {
     fn key(&self) -> Vec<Multihash> {
         let slices = self.slices.iter();
-        slices.map(|slice| slice.physical.clone()).collect()
+        slices.map(|slice| slice.physical_hash.clone()).collect()
     }
 }
 
@@ -133,7 +133,7 @@ fn plan(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
     for block in newest_first.iter().rev() {
         let event = block.event();
         let slice = match block.kind() {
-            "AddData" if block.is_fully_decoded() => Slice::of(event)?,
+            "AddData" if block.is_fully_decoded() => Slice::from_event(event)?,
             _ => None,
         };
         let size = slice.as_ref().map_or(0, |slice| slice.size);
@@ -259,7 +259,7 @@ async fn merge(
         let message = "a chain without SetDataSchema cannot be compacted; append one first";
         Error::invalid(message).with_path(chain.root())
     })?;
-    let (table, manifest) = rows_of(chain, &schema, &state.vocabulary, &step.slices)?;
+    let (table, manifest) = build_slice_snapshot(chain, &schema, &state.vocabulary, &step.slices)?;
     for slice in &step.slices {
         let offset = &state.vocabulary.offset;
         super::verify::check_rows(chain, slice, offset, Some(&schema)).await?;

@@ -7,7 +7,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::PutMode;
 
 use super::block::Block;
-use super::chain::{Attempt, CONCURRENT_BLOCKS, Chain, Head};
+use super::chain::{CONCURRENT_BLOCKS, Chain, ChainHead, HeadUpdate};
 use super::compact::made_from;
 use super::multihash::Multihash;
 use crate::error::{Error, ErrorKind, Result};
@@ -15,9 +15,13 @@ use crate::store::cas::{CasResult, Register, VersionedValue};
 
 impl Chain {
     /// Writes blocks and makes the last of them the head, if the head is still the one that was read.
-    pub(super) async fn move_head(&self, head: &Head, blocks: Vec<Block>) -> Result<Attempt> {
+    pub(super) async fn move_head(
+        &self,
+        head: &ChainHead,
+        blocks: Vec<Block>,
+    ) -> Result<HeadUpdate> {
         let Some(last) = blocks.last() else {
-            return Ok(Attempt::Appended(Vec::new()));
+            return Ok(HeadUpdate::Appended(Vec::new()));
         };
         let value = Bytes::from(last.hash().to_string());
         let puts: Vec<_> = blocks.iter().map(|block| self.put(block)).collect();
@@ -40,15 +44,20 @@ impl Chain {
             }
         };
         if !is_there {
-            return Ok(Attempt::Lost);
+            return Ok(HeadUpdate::Conflict);
         }
-        let blocks: Vec<Arc<Block>> = blocks.into_iter().map(|block| self.keep(block)).collect();
-        Ok(Attempt::Appended(blocks))
+        let blocks: Vec<Arc<Block>> = blocks
+            .into_iter()
+            .map(|block| self.cache_block(block))
+            .collect();
+        Ok(HeadUpdate::Appended(blocks))
     }
 
     /// Whether the chain from a head begins with a block.
     pub(super) async fn begins_with(&self, head: &VersionedValue, seed: &Block) -> Result<bool> {
-        let blocks = self.back_from(&named_by(head)?, None, usize::MAX).await?;
+        let blocks = self
+            .blocks_back_from(&named_by(head)?, None, usize::MAX)
+            .await?;
         Ok(blocks
             .last()
             .is_some_and(|first| first.hash() == seed.hash()))
@@ -60,7 +69,7 @@ impl Chain {
         let mut looked = 0;
         while let Some(head) = heads.get(looked).cloned() {
             looked += 1;
-            let branch = match self.back_from(&head, Some(base), usize::MAX).await {
+            let branch = match self.blocks_back_from(&head, Some(base), usize::MAX).await {
                 // Who copied the dataset may have left behind what was compacted.
                 Err(e) if e.kind() == ErrorKind::BlockCorrupted && looked > 1 => continue,
                 branch => branch?,

@@ -21,13 +21,13 @@ use chrono::Datelike;
 use serde_json::Value;
 
 use super::block::build_event;
-use super::chain::{Appended, Attempt, Chain};
+use super::chain::{Appended, Chain, HeadUpdate};
 use super::rows::{SliceStats, SystemColumns, add_system_columns};
 use super::rules::ChainState;
 use super::schema;
-use super::slice::{Slice, Written, remove, rows_of, write_slice};
+use super::slice::{Slice, UncommittedSlice, build_slice_snapshot, remove_slice, write_slice};
 use super::time::{self, UtcDateTime};
-use super::vacuum::Lease;
+use super::vacuum::WriteLease;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
@@ -69,7 +69,7 @@ pub async fn ingest(
     state.check_readable()?;
     let mut plan = Plan::new(&state, &input.schema(), how)?;
     let time = chain.time_after(&state);
-    let mut lease = Lease::new(chain);
+    let mut lease = WriteLease::new(chain);
     let mut written = write(chain, &plan, input, how, time).await?;
     let (mut attempts, mut pause) = (0, Duration::from_millis(5));
     let done = loop {
@@ -82,26 +82,26 @@ pub async fn ingest(
             break Err(e);
         }
         let time = chain.time_after(&state);
-        match chain.attempt(&head, &state, time, &events).await {
-            Ok(Attempt::Appended(blocks)) => break Ok(Appended { blocks, attempts }),
-            Ok(Attempt::Lost) => {}
+        match chain.try_append(&head, &state, time, &events).await {
+            Ok(HeadUpdate::Appended(blocks)) => break Ok(Appended { blocks, attempts }),
+            Ok(HeadUpdate::Conflict) => {}
             Err(e) => break Err(e),
         }
         if clock.monotonic() >= deadline {
-            break Err(chain.timed_out(how.timeout));
+            break Err(chain.timeout_error(how.timeout));
         }
-        pause = chain.pause(pause).await;
+        pause = chain.back_off(pause).await;
         (head, state) = match chain.state().await {
             Ok(now) => now,
             Err(e) => break Err(e),
         };
-        let began = Lease::new(chain);
+        let began = WriteLease::new(chain);
         match again(chain, &mut plan, &state, written.as_ref(), how).await {
             Ok(None) => {}
             Ok(Some(numbered)) => {
                 lease = began;
                 if let Some(before) = written.replace(numbered) {
-                    remove(chain, &before.slice).await;
+                    remove_slice(chain, &before.slice).await;
                 }
             }
             Err(e) => break Err(e),
@@ -115,7 +115,7 @@ pub async fn ingest(
         Err(e) => {
             // With the outcome unknown the file stays: the block may be there.
             if let Some(written) = written.filter(|_| is_certain(&e)) {
-                remove(chain, &written.slice).await;
+                remove_slice(chain, &written.slice).await;
             }
             Err(e)
         }
@@ -133,9 +133,9 @@ async fn again(
     chain: &Chain,
     plan: &mut Plan,
     state: &ChainState,
-    written: Option<&Written>,
+    written: Option<&UncommittedSlice>,
     how: &Ingest,
-) -> Result<Option<Written>> {
+) -> Result<Option<UncommittedSlice>> {
     state.check_readable()?;
     let Some(written) = written else {
         *plan = Plan::again(state, plan, how)?;
@@ -147,7 +147,7 @@ async fn again(
     }
     let slices = [written.slice.clone()];
     let before = std::mem::replace(plan, now);
-    let rows = rows_of(chain, &before.target, &before.vocabulary, &slices)?;
+    let rows = build_slice_snapshot(chain, &before.target, &before.vocabulary, &slices)?;
     let (table, manifest) = rows;
     let keep: Vec<String> = {
         let names = before.vocabulary.names();
@@ -271,12 +271,12 @@ impl Plan {
     fn events(
         &self,
         state: &ChainState,
-        written: Option<&Written>,
+        written: Option<&UncommittedSlice>,
         how: &Ingest,
     ) -> Result<Vec<Value>> {
         let mut events: Vec<Value> = self.new_schema.iter().cloned().collect();
         let before = state.watermark()?;
-        let latest = written.and_then(|written| written.latest);
+        let latest = written.and_then(|written| written.latest_event_time_ms);
         let latest = latest.map(moment_of).transpose()?;
         let watermark = match how.watermark {
             Some(given) => Some(given),
@@ -365,7 +365,7 @@ async fn write(
     input: Box<dyn RecordBatchReader + Send>,
     how: &Ingest,
     time: UtcDateTime,
-) -> Result<Option<Written>> {
+) -> Result<Option<UncommittedSlice>> {
     let tally: Arc<Mutex<SliceStats>> = Arc::new(Mutex::new(SliceStats::new(&plan.target)?));
     let numbering = SystemColumns {
         slice_schema: Arc::clone(&plan.target),

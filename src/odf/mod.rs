@@ -46,7 +46,7 @@ pub use self::ingest::{Ingest, Ingested, ingest};
 pub use self::multihash::{DatasetId, Multihash};
 pub use self::slice::Slice;
 pub use self::time::{UtcDateTime, from_text as parse_time, to_text as format_time};
-pub use self::vacuum::{Removed, vacuum};
+pub use self::vacuum::{RemovedFiles, vacuum};
 pub use self::verify::{Problem, Verified, verify};
 pub use self::view::{At, View};
 pub use self::vocabulary::Vocabulary;

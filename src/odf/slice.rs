@@ -26,9 +26,9 @@ const MAX_WAITING_BYTES: usize = 32 << 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slice {
     /// The hash of its rows.
-    pub logical: Multihash,
+    pub logical_hash: Multihash,
     /// The hash of its bytes, and its name.
-    pub physical: Multihash,
+    pub physical_hash: Multihash,
     /// The number of its first row.
     pub start: u64,
     /// The number of its last row.
@@ -43,7 +43,7 @@ impl Slice {
         self.end - self.start + 1
     }
 
-    pub(super) fn of(event: &Value) -> Result<Option<Self>> {
+    pub(super) fn from_event(event: &Value) -> Result<Option<Self>> {
         let Some(data) = event.get("newData").filter(|data| !data.is_null()) else {
             return Ok(None);
         };
@@ -57,8 +57,8 @@ impl Slice {
             return Err(super::decode::block_corrupted(message));
         }
         Ok(Some(Self {
-            logical: hash("logicalHash")?,
-            physical: hash("physicalHash")?,
+            logical_hash: hash("logicalHash")?,
+            physical_hash: hash("physicalHash")?,
             start,
             end,
             size: number(&data["size"]),
@@ -67,8 +67,8 @@ impl Slice {
 
     pub(super) fn to_value(&self) -> Value {
         json!({
-            "logicalHash": self.logical.to_string(),
-            "physicalHash": self.physical.to_string(),
+            "logicalHash": self.logical_hash.to_string(),
+            "physicalHash": self.physical_hash.to_string(),
             "offsetInterval": {"start": self.start, "end": self.end},
             "size": self.size,
         })
@@ -76,19 +76,19 @@ impl Slice {
 }
 
 /// A slice that is there and in no block yet.
-pub(super) struct Written {
+pub(super) struct UncommittedSlice {
     pub(super) slice: Slice,
     /// The latest event time, in milliseconds.
-    pub(super) latest: Option<i64>,
+    pub(super) latest_event_time_ms: Option<i64>,
 }
 
 /// Removes a slice that is in no block.
-pub(super) async fn remove(chain: &Chain, slice: &Slice) {
-    remove_named(chain, &slice.physical).await;
+pub(super) async fn remove_slice(chain: &Chain, slice: &Slice) {
+    remove_by_hash(chain, &slice.physical_hash).await;
 }
 
-async fn remove_named(chain: &Chain, physical: &Multihash) {
-    let path = chain.data_path(&physical.to_string());
+async fn remove_by_hash(chain: &Chain, physical_hash: &Multihash) {
+    let path = chain.data_path(&physical_hash.to_string());
     if let Err(e) = chain.store().delete(&path).await {
         log::warn!("{path} is in no block and could not be removed: {e}");
     }
@@ -98,10 +98,10 @@ async fn remove_named(chain: &Chain, physical: &Multihash) {
 pub(super) async fn write_slice(
     chain: &Chain,
     rows: Box<dyn RecordBatchReader + Send>,
-    tally: Arc<Mutex<SliceStats>>,
+    stats: Arc<Mutex<SliceStats>>,
     start: u64,
     options: &WriteOptions,
-) -> Result<Option<Written>> {
+) -> Result<Option<UncommittedSlice>> {
     let store = chain.store();
     let staging = Staging::new(store, None, options.memory_limit_bytes);
     let identity = PartIdentity {
@@ -116,69 +116,73 @@ pub(super) async fn write_slice(
         rows_per_file: None,
         ..options.clone()
     };
-    let mut writing = WritePlan::new(rows.schema(), options, identity)?;
-    writing.keep_empty = false;
+    let mut write_plan = WritePlan::new(rows.schema(), options, identity)?;
+    write_plan.keep_empty = false;
     // The file's bytes are hashed with the columns of the rows that come after.
-    let passenger = SharedHasher::new(waiting_bytes);
-    writing.upload_buffer_bytes = staging.memory_bytes() + 2 * waiting_bytes;
-    locked(&tally).share_lanes(passenger.clone());
-    let rows = followed_by(rows, {
-        let passenger = passenger.clone();
-        move || passenger.finish_pending()
+    let file_hasher = SharedHasher::new(waiting_bytes);
+    write_plan.upload_buffer_bytes = staging.memory_bytes() + 2 * waiting_bytes;
+    lock_stats(&stats).share_lanes(file_hasher.clone());
+    let rows = call_at_end(rows, {
+        let file_hasher = file_hasher.clone();
+        move || file_hasher.finish_pending()
     });
     // Its name is known when it is whole.
     let hidden = temp_path_in(store, &chain.path("data"), "slice");
     let targets = Box::new(move |_| hidden.clone());
-    let files = stage_hashed(store, staging, writing, rows, targets, passenger).await?;
+    let files = stage_hashed(store, staging, write_plan, rows, targets, file_hasher).await?;
     let Some(file) = files.first() else {
         return Ok(None);
     };
-    let tally = std::mem::take(&mut *locked(&tally));
-    let named = async {
-        let (logical, latest) = run_blocking(move || tally.finish()).await?;
+    let final_stats = std::mem::take(&mut *lock_stats(&stats));
+    let publication = async {
+        let (logical_hash, latest_event_time_ms) =
+            run_blocking(move || final_stats.finish()).await?;
         let digest = file
             .sha3
             .ok_or_else(|| Error::other("a slice was not hashed"))?;
-        let physical = Multihash::new(SHA3_256, &digest);
-        let target = chain.data_path(&physical.to_string());
+        let physical_hash = Multihash::new(SHA3_256, &digest);
+        let target = chain.data_path(&physical_hash.to_string());
         if let Err(e) = file.staged.publish(store, &target).await {
             // It may have its name all the same.
-            remove_named(chain, &physical).await;
+            remove_by_hash(chain, &physical_hash).await;
             return Err(e);
         }
-        Ok((logical, latest, physical))
+        Ok((logical_hash, latest_event_time_ms, physical_hash))
     };
-    let (logical, latest, physical) = match named.await {
-        Ok(named) => named,
+    let (logical_hash, latest_event_time_ms, physical_hash) = match publication.await {
+        Ok(hashes) => hashes,
         Err(e) => {
             discard(store, std::slice::from_ref(&file.staged)).await;
             return Err(e);
         }
     };
     let slice = Slice {
-        logical,
-        physical,
+        logical_hash,
+        physical_hash,
         start,
         end: start + file.stats.rows - 1,
         size: file.stats.bytes,
     };
-    Ok(Some(Written { slice, latest }))
+    Ok(Some(UncommittedSlice {
+        slice,
+        latest_event_time_ms,
+    }))
 }
 
-fn locked(tally: &Mutex<SliceStats>) -> MutexGuard<'_, SliceStats> {
-    tally.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_stats(stats: &Mutex<SliceStats>) -> MutexGuard<'_, SliceStats> {
+    stats.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Rows, and what is done when the last of them is there.
-fn followed_by(
+fn call_at_end(
     rows: Box<dyn RecordBatchReader + Send>,
-    end: impl FnOnce() + Send + 'static,
+    on_end: impl FnOnce() + Send + 'static,
 ) -> Box<dyn RecordBatchReader + Send> {
     let schema = rows.schema();
-    let mut end = Some(end);
+    let mut on_end = Some(on_end);
     let ending = std::iter::from_fn(move || {
-        if let Some(end) = end.take() {
-            end();
+        if let Some(on_end) = on_end.take() {
+            on_end();
         }
         None
     });
@@ -186,7 +190,7 @@ fn followed_by(
 }
 
 /// Slices as a snapshot to scan.
-pub(super) fn rows_of(
+pub(super) fn build_slice_snapshot(
     chain: &Chain,
     schema: &SchemaRef,
     vocabulary: &Vocabulary,
@@ -194,7 +198,7 @@ pub(super) fn rows_of(
 ) -> Result<(Table, crate::table::format::Manifest)> {
     let table = Table::new(chain.store().clone(), chain.root())?;
     let files = slices.iter().map(|slice| crate::table::GivenFile {
-        path: format!("data/{}", slice.physical),
+        path: format!("data/{}", slice.physical_hash),
         size_bytes: slice.size,
         rows: slice.rows(),
         bounds: Some((vocabulary.offset.clone(), slice.start, slice.end)),

@@ -21,7 +21,7 @@ use object_store::ObjectMeta;
 use serde_json::Value;
 
 use super::block::Block;
-use super::chain::{Chain, folded};
+use super::chain::{Chain, replay};
 use super::compact::made_from;
 use super::head::named_by;
 use super::multihash::Multihash;
@@ -33,19 +33,19 @@ use crate::table::Table;
 use crate::table::vacuum::{horizon, list};
 
 /// How long after it began a write may still move the head.
-pub(super) const LEASE: Duration = Duration::from_hours(24);
+pub(super) const WRITE_LEASE: Duration = Duration::from_hours(24);
 /// Younger objects stay.
 pub const MIN_AGE: Duration = Duration::from_hours(48);
 const FOLDERS: [&str; 3] = ["blocks", "data", "checkpoints"];
 
 /// When a write began.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Lease {
+pub(super) struct WriteLease {
     monotonic: Duration,
     time: DateTime<Utc>,
 }
 
-impl Lease {
+impl WriteLease {
     pub(super) fn new(chain: &Chain) -> Self {
         let clock = chain.store().clock();
         Self {
@@ -59,14 +59,14 @@ impl Lease {
         let clock = chain.store().clock();
         let elapsed = clock.monotonic().saturating_sub(self.monotonic);
         // A machine that was suspended has only noticed by the other clock.
-        let slept = (clock.now() - self.time).to_std().unwrap_or_default();
-        if elapsed.max(slept) <= LEASE {
+        let wall_elapsed = (clock.now() - self.time).to_std().unwrap_or_default();
+        if elapsed.max(wall_elapsed) <= WRITE_LEASE {
             return Ok(());
         }
         let message = format!(
             "the write took longer than {} hours, after which a vacuum may remove what it wrote; nothing was \
              appended, write again",
-            LEASE.as_secs() / 3600
+            WRITE_LEASE.as_secs() / 3600
         );
         Err(Error::new(ErrorKind::TransactionExpired, message).with_path(chain.root()))
     }
@@ -74,7 +74,7 @@ impl Lease {
 
 /// What a vacuum removed, or would remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Removed {
+pub struct RemovedFiles {
     /// Relative to the dataset.
     pub files: Vec<String>,
     /// Their bytes.
@@ -82,7 +82,7 @@ pub struct Removed {
 }
 
 /// Removes what no reference leads to and is older than `older_than` by the store's clock.
-pub async fn vacuum(chain: &Chain, older_than: Duration, dry_run: bool) -> Result<Removed> {
+pub async fn vacuum(chain: &Chain, older_than: Duration, dry_run: bool) -> Result<RemovedFiles> {
     if older_than < MIN_AGE {
         let message = format!(
             "older_than must be at least {} days: what is younger may belong to a write that is under way",
@@ -93,19 +93,19 @@ pub async fn vacuum(chain: &Chain, older_than: Duration, dry_run: bool) -> Resul
     // As it is in the store now, not as it is remembered.
     let chain = &Chain::new(chain.store().clone(), chain.root())?;
     if chain.head().await?.is_none() {
-        return Err(chain.missing());
+        return Err(chain.not_found());
     }
     let table = Table::new(chain.store().clone(), chain.root())?;
-    let horizon = horizon(&table, older_than).await?;
+    let cutoff = horizon(&table, older_than).await?;
     let mut objects = BTreeMap::new();
     for folder in FOLDERS {
         objects.extend(list(&table, folder).await?);
     }
-    let needed = needed(chain, &table, &objects, horizon).await?;
-    let mut removed = Removed::default();
+    let references = collect_references(chain, &table, &objects, cutoff).await?;
+    let mut removed = RemovedFiles::default();
     for (path, meta) in objects {
-        let is_old = meta.last_modified <= horizon;
-        if is_old && named(&path).is_some_and(|name| !needed.contains(&name)) {
+        let is_old = meta.last_modified <= cutoff;
+        if is_old && parse_object_path(&path).is_some_and(|name| !references.contains(&name)) {
             removed.bytes = removed.bytes.saturating_add(meta.size);
             removed.files.push(path);
         }
@@ -118,18 +118,18 @@ pub async fn vacuum(chain: &Chain, older_than: Duration, dry_run: bool) -> Resul
 }
 
 /// The folder and the hash of an object's path; None for what a chain does not name so.
-fn named(path: &str) -> Option<(&'static str, Multihash)> {
+fn parse_object_path(path: &str) -> Option<(&'static str, Multihash)> {
     let (folder, name) = path.split_once('/')?;
     let folder = FOLDERS.into_iter().find(|known| *known == folder)?;
     Some((folder, name.parse().ok()?))
 }
 
 /// What the references lead to.
-async fn needed(
+async fn collect_references(
     chain: &Chain,
     table: &Table,
     objects: &BTreeMap<String, ObjectMeta>,
-    horizon: DateTime<Utc>,
+    cutoff: DateTime<Utc>,
 ) -> Result<HashSet<(&'static str, Multihash)>> {
     let mut heads: Vec<(Multihash, bool)> = Vec::new();
     for path in list(table, "refs").await?.into_keys() {
@@ -139,35 +139,38 @@ async fn needed(
             heads.push((named_by(&value).map_err(|e| e.with_path(&path))?, true));
         }
     }
-    let mut found = HashSet::new();
-    let mut looked = HashSet::new();
+    let mut references = HashSet::new();
+    let mut visited = HashSet::new();
     while let Some((head, is_reference)) = heads.pop() {
-        if !looked.insert(head.clone()) {
+        if !visited.insert(head.clone()) {
             continue;
         }
-        let blocks = match chain.back_from(&head, None, usize::MAX).await {
+        let blocks = match chain.blocks_back_from(&head, None, usize::MAX).await {
             // Of a chain that was merged something may have been left behind, or removed.
             Err(e) if e.kind() == ErrorKind::BlockCorrupted && !is_reference => continue,
             blocks => blocks?,
         };
-        folded(None, &blocks).check_readable()?;
+        replay(None, &blocks).check_readable()?;
         for block in &blocks {
-            add(block, &mut found)?;
+            add_references(block, &mut references)?;
             let path = format!("blocks/{}", block.hash());
             let is_young = objects
                 .get(&path)
-                .is_none_or(|meta| meta.last_modified > horizon);
+                .is_none_or(|meta| meta.last_modified > cutoff);
             if is_young {
-                heads.extend(made_from(block.event()).map(|before| (before, false)));
+                heads.extend(made_from(block.event()).map(|old_head| (old_head, false)));
             }
         }
     }
-    Ok(found)
+    Ok(references)
 }
 
 /// A block and what it names.
-fn add(block: &Block, found: &mut HashSet<(&'static str, Multihash)>) -> Result<()> {
-    found.insert(("blocks", block.hash().clone()));
+fn add_references(
+    block: &Block,
+    references: &mut HashSet<(&'static str, Multihash)>,
+) -> Result<()> {
+    references.insert(("blocks", block.hash().clone()));
     if !is_data_event(block.kind()) {
         return Ok(());
     }
@@ -179,13 +182,16 @@ fn add(block: &Block, found: &mut HashSet<(&'static str, Multihash)>) -> Result<
         return Err(Error::new(ErrorKind::FormatNotSupported, message));
     }
     let event = block.event();
-    found.extend(Slice::of(event)?.map(|slice| ("data", slice.physical)));
-    let new = event
+    references.extend(Slice::from_event(event)?.map(|slice| ("data", slice.physical_hash)));
+    let new_checkpoint = event
         .get("newCheckpoint")
         .and_then(|c| c.get("physicalHash"));
-    for hash in [new, event.get("prevCheckpoint")].into_iter().flatten() {
-        let hash = Value::as_str(hash).map(str::parse::<Multihash>);
-        found.extend(hash.transpose()?.map(|hash| ("checkpoints", hash)));
+    for hash_value in [new_checkpoint, event.get("prevCheckpoint")]
+        .into_iter()
+        .flatten()
+    {
+        let parsed_hash = Value::as_str(hash_value).map(str::parse::<Multihash>);
+        references.extend(parsed_hash.transpose()?.map(|hash| ("checkpoints", hash)));
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use super::digest::LogicalHash;
 use super::multihash::{Multihash, SHA3_256};
 use super::rules::{ChainState, is_data_event};
 use super::schema;
-use super::slice::{Slice, rows_of};
+use super::slice::{Slice, build_slice_snapshot};
 use super::slice_columns::describe_difference;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::Sha3;
@@ -74,7 +74,7 @@ pub async fn verify(chain: &Chain, until: Option<&Multihash>, data: bool) -> Res
         }
         Err(e) => return Err(e),
     };
-    let blocks = match fresh.back_from(&newest, None, usize::MAX).await {
+    let blocks = match fresh.blocks_back_from(&newest, None, usize::MAX).await {
         Ok(blocks) => blocks,
         Err(e) if is_finding(&e) => {
             let path = e.path().map_or_else(|| fresh.path("blocks"), str::to_owned);
@@ -168,12 +168,12 @@ struct Check {
 impl Check {
     fn slice(chain: &Chain, block: &Block, state: &ChainState) -> Result<Option<Self>> {
         let slice = match block.kind() {
-            kind if is_data_event(kind) => Slice::of(block.event())?,
+            kind if is_data_event(kind) => Slice::from_event(block.event())?,
             _ => None,
         };
         Ok(slice.map(|slice| Self {
-            path: chain.data_path(&slice.physical.to_string()),
-            hash: Some(slice.physical.clone()),
+            path: chain.data_path(&slice.physical_hash.to_string()),
+            hash: Some(slice.physical_hash.clone()),
             size: slice.size,
             slice: Some(slice),
             offset: state.vocabulary.offset.clone(),
@@ -259,7 +259,7 @@ pub(super) async fn check_rows(
     offset: &str,
     in_force: Option<&Schema>,
 ) -> Result<()> {
-    let path = chain.data_path(&slice.physical.to_string());
+    let path = chain.data_path(&slice.physical_hash.to_string());
     let damaged = |message: String| Error::new(ErrorKind::PartCorrupted, message).with_path(&path);
     let part = open(chain.store(), &path, TAIL_BYTES).await?;
     let fields: Vec<_> = part.file.schema.fields().iter().cloned().collect();
@@ -272,7 +272,8 @@ pub(super) async fn check_rows(
         return Err(damaged(format!("it has no column {offset:?}")));
     };
     let vocabulary = super::vocabulary::Vocabulary::default();
-    let (table, manifest) = rows_of(chain, &schema, &vocabulary, std::slice::from_ref(slice))?;
+    let (table, manifest) =
+        build_slice_snapshot(chain, &schema, &vocabulary, std::slice::from_ref(slice))?;
     let mut rows = scan(&table, Arc::new(manifest), Wanted::default()).await?;
     let mut digest = LogicalHash::new(&schema)?;
     let mut next = slice.start;
@@ -292,7 +293,7 @@ pub(super) async fn check_rows(
         .await?;
     }
     let found = digest.finish()?;
-    if found != slice.logical {
+    if found != slice.logical_hash {
         return Err(damaged(format!("its rows have the logical hash {found}")));
     }
     Ok(())

@@ -12,12 +12,12 @@ use arrow_select::concat::concat_batches;
 use arrow_select::filter::filter_record_batch;
 
 use super::block::Block;
-use super::chain::{Chain, folded};
+use super::chain::{Chain, replay};
 use super::compact::made_from;
 use super::multihash::Multihash;
 use super::rules::{ChainState, is_data_event};
 use super::schema;
-use super::slice::{Slice, rows_of};
+use super::slice::{Slice, build_slice_snapshot};
 use super::time::UtcDateTime;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
@@ -56,11 +56,11 @@ impl Chain {
             At::Time(time) => self.at_time(&head.hash, *time).await?,
         };
         let is_newest = newest.tip.as_ref().is_some_and(|tip| tip.hash == hash);
-        let blocks = self.back_from(&hash, None, usize::MAX).await?;
+        let blocks = self.blocks_back_from(&hash, None, usize::MAX).await?;
         let state = if is_newest {
             newest
         } else {
-            Arc::new(folded(None, &blocks))
+            Arc::new(replay(None, &blocks))
         };
         Ok(View {
             chain: self.clone(),
@@ -72,7 +72,7 @@ impl Chain {
     async fn at_time(&self, head: &Multihash, time: UtcDateTime) -> Result<Multihash> {
         let mut newest = head.clone();
         loop {
-            let blocks = match self.back_from(&newest, None, usize::MAX).await {
+            let blocks = match self.blocks_back_from(&newest, None, usize::MAX).await {
                 Err(e) if e.kind() == ErrorKind::BlockCorrupted && newest != *head => {
                     let message = format!(
                         "the slices of {time} were merged later, and a vacuum has removed the chain as it \
@@ -116,7 +116,7 @@ impl View {
             .iter()
             .rev()
             .filter(|block| is_data_event(block.kind()));
-        let slices = events.map(|block| Slice::of(block.event()));
+        let slices = events.map(|block| Slice::from_event(block.event()));
         Ok(slices
             .collect::<Result<Vec<_>>>()?
             .into_iter()
@@ -134,7 +134,7 @@ impl View {
         let Some(newest) = self.slices()?.pop() else {
             return Ok(None);
         };
-        let path = self.chain.data_path(&newest.physical.to_string());
+        let path = self.chain.data_path(&newest.physical_hash.to_string());
         let part = open(self.chain.store(), &path, TAIL_BYTES).await?;
         let fields: Vec<_> = part.file.schema.fields().iter().cloned().collect();
         Ok(Some(Arc::new(Schema::new(fields))))
@@ -147,7 +147,7 @@ impl View {
                 "the dataset has no schema yet: nothing was ingested, and no SetDataSchema";
             Error::new(ErrorKind::NotFound, message).with_path(self.chain.root())
         })?;
-        rows_of(
+        build_slice_snapshot(
             &self.chain,
             &schema,
             &self.state.vocabulary,
