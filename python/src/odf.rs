@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use arrow_schema::Schema;
 use chrono::DateTime;
-use pds::odf::{self, At, Block, Chain, DatasetId, DatasetKind, Ingest, Multihash, View, schema};
+use pds::odf::{
+    self, At, Block, Chain, DatasetId, DatasetKind, IngestOptions, Multihash, View, schema,
+};
 use pds::table::Wanted;
 use pds::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
@@ -256,11 +258,11 @@ impl ChainHandle {
         options: PyWriteOptions,
         timeout: f64,
     ) -> PyResult<(Vec<BlockHandle>, u32, Option<SliceFields>)> {
-        let ingest_options = Ingest {
+        let ingest_options = IngestOptions {
             event_time,
             watermark: into_py_result(py, watermark.map(odf::parse_time).transpose())?,
             source_state: source_state.map(from_object).transpose()?,
-            options: into_py_result(py, options.to_write_options())?,
+            write_options: into_py_result(py, options.to_write_options())?,
             timeout: into_py_result(py, parse_seconds("timeout", timeout))?,
         };
         let chain = into_py_result(py, self.open_chain())?;
@@ -389,7 +391,10 @@ impl ChainHandle {
             odf::compact(&chain, target_bytes, &options, timeout).await
         })?;
         Ok(compacted.map(|compacted| {
-            let (before, after) = (compacted.before.to_string(), compacted.after.to_string());
+            let (before, after) = (
+                compacted.head_before.to_string(),
+                compacted.head_after.to_string(),
+            );
             (
                 before,
                 after,

@@ -17,7 +17,7 @@ use object_store::GetOptions;
 use serde_json::Value;
 
 use super::block::{Block, MAX_BLOCK_BYTES, build_event};
-use super::head::{named_by, unless_certain};
+use super::head::{as_unknown_outcome, parse_head};
 use super::multihash::{DatasetId, Multihash};
 use super::rules::ChainState;
 use super::time::UtcDateTime;
@@ -158,11 +158,11 @@ impl Chain {
             return Err(exists());
         }
         probe_conditional_writes(&self.store, &self.root).await?;
-        self.put(&seed).await?;
+        self.put_block(&seed).await?;
         let register = Register::new(&self.store, &path);
         let value = Bytes::from(seed.hash().to_string());
         let created = register.create(value).await;
-        match created.map_err(|e| unless_certain(&seed, e))? {
+        match created.map_err(|e| as_unknown_outcome(&seed, e))? {
             CasResult::Won(_) => Ok(self.cache_block(seed)),
             // Its answer may have got lost, and others have followed it by now.
             CasResult::Conflict(current_head) if self.begins_with(&current_head, &seed).await? => {
@@ -179,7 +179,7 @@ impl Chain {
         let Some(version) = register.read_at_most(MAX_HEAD_BYTES).await? else {
             return Ok(None);
         };
-        let hash = named_by(&version).map_err(|e| e.with_path(&path))?;
+        let hash = parse_head(&version).map_err(|e| e.with_path(&path))?;
         Ok(Some(ChainHead { hash, version }))
     }
 

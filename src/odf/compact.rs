@@ -26,20 +26,25 @@ use crate::parquet::options::WriteOptions;
 use crate::table::{Wanted, scan};
 
 /// Where a merged block says what it was made from.
-const MADE_FROM: &str = "pds/compactedFrom";
+const COMPACTED_FROM: &str = "pds/compactedFrom";
 
 /// The head that a merged block was made from.
-pub(super) fn made_from(event: &Value) -> Option<Multihash> {
-    event.get("extra")?.get(MADE_FROM)?.as_str()?.parse().ok()
+pub(super) fn compacted_from(event: &Value) -> Option<Multihash> {
+    event
+        .get("extra")?
+        .get(COMPACTED_FROM)?
+        .as_str()?
+        .parse()
+        .ok()
 }
 
 /// Slices that were merged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compacted {
     /// The head before.
-    pub before: Multihash,
+    pub head_before: Multihash,
     /// The head after.
-    pub after: Multihash,
+    pub head_after: Multihash,
     /// Slices before.
     pub slices_before: u64,
     /// Slices after.
@@ -56,39 +61,41 @@ pub async fn compact(
     let clock = chain.store().clock();
     let deadline = clock.monotonic() + timeout;
     let lease = WriteLease::new(chain);
-    let mut pause = Duration::from_millis(5);
+    let mut delay = Duration::from_millis(5);
     // What was merged once is merged.
-    let mut merged: HashMap<Vec<Multihash>, Slice> = HashMap::new();
-    let done = loop {
+    let mut merged_slices: HashMap<Vec<Multihash>, Slice> = HashMap::new();
+    let result = loop {
         let (head, state) = chain.state().await?;
         state.check_readable()?;
         let blocks = chain.blocks_back_from(&head.hash, None, usize::MAX).await?;
-        let plan = plan(&blocks, target_bytes)?;
-        if plan.iter().all(|step| step.slices.len() < 2) {
+        let steps = plan_steps(&blocks, target_bytes)?;
+        if steps.iter().all(|step| step.slices.len() < 2) {
             break Ok(None);
         }
-        let made = match remade(chain, &plan, &head.hash, options, &mut merged).await {
-            Ok(made) => made,
-            Err(e) => break Err(e),
-        };
-        let after = made
+        let new_blocks =
+            match rewrite_blocks(chain, &steps, &head.hash, options, &mut merged_slices).await {
+                Ok(new_blocks) => new_blocks,
+                Err(e) => break Err(e),
+            };
+        let head_after = new_blocks
             .last()
             .map_or_else(|| head.hash.clone(), |b| b.hash().clone());
-        let count = |of: fn(&Step) -> usize| plan.iter().map(of).sum::<usize>() as u64;
-        let done = Compacted {
-            before: head.hash.clone(),
-            after,
+        let count =
+            |step_count: fn(&Step) -> usize| steps.iter().map(step_count).sum::<usize>() as u64;
+        let compacted = Compacted {
+            head_before: head.hash.clone(),
+            head_after,
             slices_before: count(|step| step.slices.len()),
             slices_after: count(|step| step.slices.len().min(1)),
         };
         if let Err(e) = lease.check(chain) {
             break Err(e);
         }
-        match chain.move_head(&head, made).await {
+        match chain.move_head(&head, new_blocks).await {
             Ok(HeadUpdate::Appended(_)) => {
-                let used: Vec<Vec<Multihash>> = plan.iter().map(Step::key).collect();
-                merged.retain(|key, _| !used.contains(key));
-                break Ok(Some(done));
+                let used_keys: Vec<Vec<Multihash>> = steps.iter().map(Step::key).collect();
+                merged_slices.retain(|key, _| !used_keys.contains(key));
+                break Ok(Some(compacted));
             }
             Ok(HeadUpdate::Conflict) => {}
             Err(e) if e.kind() == ErrorKind::CommitStateUnknown => return Err(e),
@@ -97,12 +104,12 @@ pub async fn compact(
         if clock.monotonic() >= deadline {
             break Err(chain.timeout_error(timeout));
         }
-        pause = chain.back_off(pause).await;
+        delay = chain.back_off(delay).await;
     };
-    for slice in merged.values() {
+    for slice in merged_slices.values() {
         remove_slice(chain, slice).await;
     }
-    done
+    result
 }
 
 /// A block of the new chain: an old one as it is, or several with their slices.
@@ -110,7 +117,7 @@ struct Step {
     time: UtcDateTime,
     event: Value,
     /// The block it was, if it is one.
-    block: Option<Arc<Block>>,
+    original_block: Option<Arc<Block>>,
     slices: Vec<Slice>,
     bytes: u64,
     /// The columns of the slices.
@@ -125,11 +132,11 @@ impl Step {
 }
 
 /// The steps of the new chain, oldest first.
-fn plan(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
+fn plan_steps(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
     let mut state = ChainState::default();
     let mut steps: Vec<Step> = Vec::new();
     // The step that slices are merged into.
-    let mut open: Option<usize> = None;
+    let mut open_step: Option<usize> = None;
     for block in newest_first.iter().rev() {
         let event = block.event();
         let slice = match block.kind() {
@@ -138,21 +145,21 @@ fn plan(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
         };
         let size = slice.as_ref().map_or(0, |slice| slice.size);
         let fits = |step: &Step| {
-            step.bytes.saturating_add(size) <= target_bytes && may_merge(&step.event, event)
+            step.bytes.saturating_add(size) <= target_bytes && can_merge(&step.event, event)
         };
-        match (open, slice) {
+        match (open_step, slice) {
             (Some(at), Some(slice)) if fits(&steps[at]) => {
                 let mut step = steps.remove(at);
-                step.event = merged_event(&step.event, event);
+                step.event = merge_events(&step.event, event);
                 step.time = block.system_time;
-                step.block = None;
+                step.original_block = None;
                 step.bytes = step.bytes.saturating_add(slice.size);
                 step.slices.push(slice);
                 steps.push(step);
-                open = Some(steps.len() - 1);
+                open_step = Some(steps.len() - 1);
             }
             (_, slice) => {
-                let of = state
+                let slice_schema = state
                     .schema_event
                     .as_ref()
                     .map(schema::arrow_from_event)
@@ -161,18 +168,18 @@ fn plan(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
                 steps.push(Step {
                     time: block.system_time,
                     event: event.clone(),
-                    block: Some(Arc::clone(block)),
+                    original_block: Some(Arc::clone(block)),
                     slices: slice.into_iter().collect(),
                     bytes: size,
-                    schema: of.map(Arc::new),
+                    schema: slice_schema.map(Arc::new),
                 });
-                let breaks = is_data_event(block.kind())
+                let ends_merging = is_data_event(block.kind())
                     || matches!(block.kind(), "SetDataSchema" | "SetVocab")
                     || !block.is_fully_decoded();
                 if is_slice {
-                    open = Some(steps.len() - 1);
-                } else if breaks {
-                    open = None;
+                    open_step = Some(steps.len() - 1);
+                } else if ends_merging {
+                    open_step = None;
                 }
             }
         }
@@ -182,44 +189,46 @@ fn plan(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
 }
 
 /// Whether two events can be one: it has room for the state of one source and one set of attributes.
-fn may_merge(before: &Value, after: &Value) -> bool {
+fn can_merge(before: &Value, after: &Value) -> bool {
     let source = |event: &Value| event.get("newSourceState").map(|s| s["sourceName"].clone());
-    let (was, is) = (source(before), source(after));
-    let plain = |event: &Value| {
+    let (source_before, source_after) = (source(before), source(after));
+    let has_no_other_attributes = |event: &Value| {
         let extra = event.get("extra").and_then(Value::as_object);
-        extra.is_none_or(|extra| extra.keys().all(|key| key == MADE_FROM))
+        extra.is_none_or(|extra| extra.keys().all(|key| key == COMPACTED_FROM))
     };
-    plain(before) && plain(after) && (was.is_none() || was == is)
+    has_no_other_attributes(before)
+        && has_no_other_attributes(after)
+        && (source_before.is_none() || source_before == source_after)
 }
 
 /// From the state before the first to that after the second.
-fn merged_event(before: &Value, after: &Value) -> Value {
-    let mut made = after.clone();
+fn merge_events(before: &Value, after: &Value) -> Value {
+    let mut event = after.clone();
     for name in ["prevCheckpoint", "prevOffset"] {
-        made[name] = before.get(name).cloned().unwrap_or(Value::Null);
+        event[name] = before.get(name).cloned().unwrap_or(Value::Null);
     }
-    made
+    event
 }
 
 /// The blocks of the new chain that are not in the old one.
-async fn remade(
+async fn rewrite_blocks(
     chain: &Chain,
-    plan: &[Step],
+    steps: &[Step],
     head: &Multihash,
     options: &WriteOptions,
-    merged: &mut HashMap<Vec<Multihash>, Slice>,
+    merged_slices: &mut HashMap<Vec<Multihash>, Slice>,
 ) -> Result<Vec<Block>> {
     let mut state = ChainState::default();
-    let mut made: Vec<Block> = Vec::new();
-    for step in plan {
+    let mut new_blocks: Vec<Block> = Vec::new();
+    for step in steps {
         // As long as nothing before it is another, a block stays the block it is.
-        let tip = state.tip.as_ref().map(|tip| &tip.hash);
-        let same = step.block.as_ref();
-        if let Some(block) = same.filter(|block| block.prev_block_hash.as_ref() == tip) {
+        let tip_hash = state.tip.as_ref().map(|tip| &tip.hash);
+        let original = step.original_block.as_ref();
+        if let Some(block) = original.filter(|block| block.prev_block_hash.as_ref() == tip_hash) {
             state.apply(block);
             continue;
         }
-        if same.is_some_and(|block| !block.is_fully_decoded()) {
+        if original.is_some_and(|block| !block.is_fully_decoded()) {
             let message = "an event of a later release stands behind slices that would be merged, and \
                            cannot be written anew";
             return Err(Error::new(ErrorKind::FormatNotSupported, message).with_path(chain.root()));
@@ -227,26 +236,26 @@ async fn remade(
         let mut event = step.event.clone();
         if step.slices.len() > 1 {
             let key = step.key();
-            let slice = match merged.get(&key) {
+            let slice = match merged_slices.get(&key) {
                 Some(slice) => slice.clone(),
-                None => merge(chain, step, &state, options).await?,
+                None => merge_slices(chain, step, &state, options).await?,
             };
             event["newData"] = slice.to_value();
-            event["extra"] = json!({MADE_FROM: head.to_string()});
-            merged.insert(key, slice);
+            event["extra"] = json!({COMPACTED_FROM: head.to_string()});
+            merged_slices.insert(key, slice);
         }
         let tip = state.tip.as_ref();
         let number = tip.map_or(0, |tip| tip.sequence_number + 1);
         let block = Block::new(step.time, tip.map(|tip| &tip.hash), number, &event)?;
         state.check(&block).map_err(|e| e.with_path(chain.root()))?;
         state.apply(&block);
-        made.push(block);
+        new_blocks.push(block);
     }
-    Ok(made)
+    Ok(new_blocks)
 }
 
 /// Reads slices, checking their rows, and writes them as one.
-async fn merge(
+async fn merge_slices(
     chain: &Chain,
     step: &Step,
     state: &ChainState,
@@ -264,20 +273,21 @@ async fn merge(
         let offset = &state.vocabulary.offset;
         super::verify::check_rows(chain, slice, offset, Some(&schema)).await?;
     }
-    let rows = scan(&table, Arc::new(manifest), Wanted::default()).await?;
-    let tally = Arc::new(Mutex::new(SliceStats::new(&schema)?));
-    let seen = Arc::clone(&tally);
-    let rows = rows.into_reader().map(move |batch| {
+    let stream = scan(&table, Arc::new(manifest), Wanted::default()).await?;
+    let stats = Arc::new(Mutex::new(SliceStats::new(&schema)?));
+    let shared_stats = Arc::clone(&stats);
+    let counted_rows = stream.into_reader().map(move |batch| {
         let batch = batch?;
-        let mut tally = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = tally.update(&batch);
-        taken.map_err(|e| ArrowError::ExternalError(Box::new(e)))?;
+        let mut stats = shared_stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = stats.update(&batch);
+        result.map_err(|e| ArrowError::ExternalError(Box::new(e)))?;
         Ok(batch)
     });
-    let rows: Box<dyn RecordBatchReader + Send> = Box::new(RecordBatchIterator::new(rows, schema));
-    let written = write_slice(chain, rows, tally, first.start, options).await?;
-    match written {
-        Some(written) if written.slice.end == last.end => Ok(written.slice),
+    let rows: Box<dyn RecordBatchReader + Send> =
+        Box::new(RecordBatchIterator::new(counted_rows, schema));
+    let new_slice = write_slice(chain, rows, stats, first.start, options).await?;
+    match new_slice {
+        Some(new_slice) if new_slice.slice.end == last.end => Ok(new_slice.slice),
         _ => {
             let message = "slices do not hold the rows that their blocks say";
             Err(Error::new(ErrorKind::PartCorrupted, message).with_path(chain.root()))

@@ -8,7 +8,7 @@ use object_store::PutMode;
 
 use super::block::Block;
 use super::chain::{CONCURRENT_BLOCKS, Chain, ChainHead, HeadUpdate};
-use super::compact::made_from;
+use super::compact::compacted_from;
 use super::multihash::Multihash;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{CasResult, Register, VersionedValue};
@@ -24,26 +24,27 @@ impl Chain {
             return Ok(HeadUpdate::Appended(Vec::new()));
         };
         let value = Bytes::from(last.hash().to_string());
-        let puts: Vec<_> = blocks.iter().map(|block| self.put(block)).collect();
-        let puts = stream::iter(puts).buffer_unordered(CONCURRENT_BLOCKS);
+        let writes: Vec<_> = blocks.iter().map(|block| self.put_block(block)).collect();
+        let puts = stream::iter(writes).buffer_unordered(CONCURRENT_BLOCKS);
         puts.try_collect::<()>().await?;
         let path = self.path("refs/head");
         let register = Register::new(self.store(), &path);
-        let replaced = register.replace(&head.version, value).await;
-        let is_there = match replaced.map_err(|e| unless_certain(last, e))? {
+        let outcome = register.replace(&head.version, value).await;
+        let is_appended = match outcome.map_err(|e| as_unknown_outcome(last, e))? {
             CasResult::Won(_) => true,
-            CasResult::Conflict(now) => {
+            CasResult::Conflict(current_head) => {
                 // Its answer may have got lost, and others have followed it by now.
-                let newest = named_by(&now).map_err(|e| unknown(last, e.with_path(&path)))?;
-                let there = self.holds(&newest, last, &head.hash).await;
-                there.map_err(|e| unknown(last, e))?
+                let newest = parse_head(&current_head)
+                    .map_err(|e| unknown_outcome(last, e.with_path(&path)))?;
+                let contains_result = self.contains_block(&newest, last, &head.hash).await;
+                contains_result.map_err(|e| unknown_outcome(last, e))?
             }
             CasResult::Missing => {
                 let message = "the dataset has been removed";
                 return Err(Error::new(ErrorKind::NotFound, message).with_path(self.root()));
             }
         };
-        if !is_there {
+        if !is_appended {
             return Ok(HeadUpdate::Conflict);
         }
         let blocks: Vec<Arc<Block>> = blocks
@@ -56,7 +57,7 @@ impl Chain {
     /// Whether the chain from a head begins with a block.
     pub(super) async fn begins_with(&self, head: &VersionedValue, seed: &Block) -> Result<bool> {
         let blocks = self
-            .blocks_back_from(&named_by(head)?, None, usize::MAX)
+            .blocks_back_from(&parse_head(head)?, None, usize::MAX)
             .await?;
         Ok(blocks
             .last()
@@ -64,28 +65,33 @@ impl Chain {
     }
 
     /// Whether a block that was to follow `base` is before `newest`, or was before it was compacted.
-    async fn holds(&self, newest: &Multihash, block: &Block, base: &Multihash) -> Result<bool> {
+    async fn contains_block(
+        &self,
+        newest: &Multihash,
+        block: &Block,
+        base: &Multihash,
+    ) -> Result<bool> {
         let mut heads = vec![newest.clone()];
-        let mut looked = 0;
-        while let Some(head) = heads.get(looked).cloned() {
-            looked += 1;
+        let mut visited = 0;
+        while let Some(head) = heads.get(visited).cloned() {
+            visited += 1;
             let branch = match self.blocks_back_from(&head, Some(base), usize::MAX).await {
                 // Who copied the dataset may have left behind what was compacted.
-                Err(e) if e.kind() == ErrorKind::BlockCorrupted && looked > 1 => continue,
+                Err(e) if e.kind() == ErrorKind::BlockCorrupted && visited > 1 => continue,
                 branch => branch?,
             };
-            for found in branch {
-                if found.hash() == block.hash() {
+            for ancestor in branch {
+                if ancestor.hash() == block.hash() {
                     return Ok(true);
                 }
-                let made_from = made_from(found.event()).filter(|from| !heads.contains(from));
-                heads.extend(made_from);
+                let old_head = compacted_from(ancestor.event()).filter(|old| !heads.contains(old));
+                heads.extend(old_head);
             }
         }
         Ok(false)
     }
 
-    pub(super) async fn put(&self, block: &Block) -> Result<()> {
+    pub(super) async fn put_block(&self, block: &Block) -> Result<()> {
         let path = self.path(&format!("blocks/{}", block.hash()));
         // The same bytes whoever writes them.
         self.store()
@@ -96,14 +102,14 @@ impl Chain {
 }
 
 /// Only what the store could not answer leaves the outcome open.
-pub(super) fn unless_certain(block: &Block, error: Error) -> Error {
+pub(super) fn as_unknown_outcome(block: &Block, error: Error) -> Error {
     match error.kind() {
-        ErrorKind::Unavailable => unknown(block, error),
+        ErrorKind::Unavailable => unknown_outcome(block, error),
         _ => error,
     }
 }
 
-fn unknown(block: &Block, cause: Error) -> Error {
+fn unknown_outcome(block: &Block, cause: Error) -> Error {
     let message = format!(
         "it is not known whether block {} was appended; the log tells later",
         block.hash()
@@ -114,7 +120,7 @@ fn unknown(block: &Block, cause: Error) -> Error {
 }
 
 /// The block that a head names.
-pub(super) fn named_by(head: &VersionedValue) -> Result<Multihash> {
+pub(super) fn parse_head(head: &VersionedValue) -> Result<Multihash> {
     let text = std::str::from_utf8(&head.bytes).unwrap_or_default();
     text.trim_end().parse().map_err(|e: Error| {
         let error = e.with_kind(ErrorKind::BlockCorrupted);

@@ -35,7 +35,7 @@ use crate::table::{Wanted, scan};
 
 /// How rows are added.
 #[derive(Debug, Clone)]
-pub struct Ingest {
+pub struct IngestOptions {
     /// The column that says when a row happened; None is the one that is called so in the chain.
     pub event_time: Option<String>,
     /// No older rows are expected after it; None is the latest event time.
@@ -43,7 +43,7 @@ pub struct Ingest {
     /// What the source is to go on from, as the specification's `SourceState`.
     pub source_state: Option<Value>,
     /// Codec, row groups, memory.
-    pub options: WriteOptions,
+    pub write_options: WriteOptions,
     /// How long it is tried while others come first.
     pub timeout: Duration,
 }
@@ -61,20 +61,20 @@ pub struct Ingested {
 pub async fn ingest(
     chain: &Chain,
     input: Box<dyn RecordBatchReader + Send>,
-    how: &Ingest,
+    options: &IngestOptions,
 ) -> Result<Ingested> {
     let clock = chain.store().clock();
-    let deadline = clock.monotonic() + how.timeout;
+    let deadline = clock.monotonic() + options.timeout;
     let (mut head, mut state) = chain.state().await?;
     state.check_readable()?;
-    let mut plan = Plan::new(&state, &input.schema(), how)?;
+    let mut plan = IngestPlan::new(&state, &input.schema(), options)?;
     let time = chain.time_after(&state);
     let mut lease = WriteLease::new(chain);
-    let mut written = write(chain, &plan, input, how, time).await?;
-    let (mut attempts, mut pause) = (0, Duration::from_millis(5));
-    let done = loop {
+    let mut new_slice = write(chain, &plan, input, options, time).await?;
+    let (mut attempts, mut delay) = (0, Duration::from_millis(5));
+    let result = loop {
         attempts += 1;
-        let events = match plan.events(&state, written.as_ref(), how) {
+        let events = match plan.events(&state, new_slice.as_ref(), options) {
             Ok(events) => events,
             Err(e) => break Err(e),
         };
@@ -88,34 +88,34 @@ pub async fn ingest(
             Err(e) => break Err(e),
         }
         if clock.monotonic() >= deadline {
-            break Err(chain.timeout_error(how.timeout));
+            break Err(chain.timeout_error(options.timeout));
         }
-        pause = chain.back_off(pause).await;
+        delay = chain.back_off(delay).await;
         (head, state) = match chain.state().await {
-            Ok(now) => now,
+            Ok(refreshed) => refreshed,
             Err(e) => break Err(e),
         };
-        let began = WriteLease::new(chain);
-        match again(chain, &mut plan, &state, written.as_ref(), how).await {
+        let new_lease = WriteLease::new(chain);
+        match rebase(chain, &mut plan, &state, new_slice.as_ref(), options).await {
             Ok(None) => {}
-            Ok(Some(numbered)) => {
-                lease = began;
-                if let Some(before) = written.replace(numbered) {
-                    remove_slice(chain, &before.slice).await;
+            Ok(Some(rewritten)) => {
+                lease = new_lease;
+                if let Some(old_slice) = new_slice.replace(rewritten) {
+                    remove_slice(chain, &old_slice.slice).await;
                 }
             }
             Err(e) => break Err(e),
         }
     };
-    match done {
+    match result {
         Ok(appended) => Ok(Ingested {
             appended,
-            slice: written.map(|written| written.slice),
+            slice: new_slice.map(|new_slice| new_slice.slice),
         }),
         Err(e) => {
             // With the outcome unknown the file stays: the block may be there.
-            if let Some(written) = written.filter(|_| is_certain(&e)) {
-                remove_slice(chain, &written.slice).await;
+            if let Some(new_slice) = new_slice.filter(|_| is_definite_failure(&e)) {
+                remove_slice(chain, &new_slice.slice).await;
             }
             Err(e)
         }
@@ -124,58 +124,63 @@ pub async fn ingest(
 
 /// Whether an error says that no block names what was written: all but that of a head whose replacement
 /// was not answered.
-fn is_certain(error: &Error) -> bool {
+fn is_definite_failure(error: &Error) -> bool {
     error.kind() != ErrorKind::CommitStateUnknown
 }
 
 /// Writes the rows anew where others brought rows meanwhile, a vocabulary or other columns.
-async fn again(
+async fn rebase(
     chain: &Chain,
-    plan: &mut Plan,
+    plan: &mut IngestPlan,
     state: &ChainState,
-    written: Option<&UncommittedSlice>,
-    how: &Ingest,
+    new_slice: Option<&UncommittedSlice>,
+    options: &IngestOptions,
 ) -> Result<Option<UncommittedSlice>> {
     state.check_readable()?;
-    let Some(written) = written else {
-        *plan = Plan::again(state, plan, how)?;
+    let Some(new_slice) = new_slice else {
+        *plan = IngestPlan::rebased(state, plan, options)?;
         return Ok(None);
     };
-    let now = Plan::again(state, plan, how)?;
-    if now == *plan {
+    let new_plan = IngestPlan::rebased(state, plan, options)?;
+    if new_plan == *plan {
         return Ok(None);
     }
-    let slices = [written.slice.clone()];
-    let before = std::mem::replace(plan, now);
-    let rows = build_slice_snapshot(chain, &before.target, &before.vocabulary, &slices)?;
-    let (table, manifest) = rows;
-    let keep: Vec<String> = {
-        let names = before.vocabulary.names();
-        let fields = before.target.fields().iter().map(|f| f.name().clone());
+    let slices = [new_slice.slice.clone()];
+    let old_plan = std::mem::replace(plan, new_plan);
+    let snapshot =
+        build_slice_snapshot(chain, &old_plan.slice_schema, &old_plan.vocabulary, &slices)?;
+    let (table, manifest) = snapshot;
+    let input_columns: Vec<String> = {
+        let names = old_plan.vocabulary.names();
+        let fields = old_plan
+            .slice_schema
+            .fields()
+            .iter()
+            .map(|f| f.name().clone());
         fields
             .filter(|name| name != names[0] && name != names[2])
             .collect()
     };
-    let wanted = Wanted {
-        columns: Some(keep),
+    let scan_options = Wanted {
+        columns: Some(input_columns),
         ..Wanted::default()
     };
-    let found = scan(&table, Arc::new(manifest), wanted).await?;
-    let renamed = renamed(
-        Box::new(found.into_reader()),
-        &before.vocabulary,
+    let old_rows = scan(&table, Arc::new(manifest), scan_options).await?;
+    let input = rename_system_columns(
+        Box::new(old_rows.into_reader()),
+        &old_plan.vocabulary,
         &plan.vocabulary,
     );
     let time = chain.time_after(state);
-    let how = Ingest {
+    let options = IngestOptions {
         event_time: None,
-        ..how.clone()
+        ..options.clone()
     };
-    write(chain, plan, renamed, &how, time).await
+    write(chain, plan, input, &options, time).await
 }
 
 /// The rows with the system columns' names of another vocabulary.
-fn renamed(
+fn rename_system_columns(
     input: Box<dyn RecordBatchReader + Send>,
     before: &Vocabulary,
     after: &Vocabulary,
@@ -183,9 +188,14 @@ fn renamed(
     if before == after {
         return input;
     }
-    let name = |field: &Arc<Field>| renamed_field(field, before, after);
+    let rename = |field: &Arc<Field>| rename_system_field(field, before, after);
     let schema = Arc::new(Schema::new(
-        input.schema().fields().iter().map(name).collect::<Vec<_>>(),
+        input
+            .schema()
+            .fields()
+            .iter()
+            .map(rename)
+            .collect::<Vec<_>>(),
     ));
     let target = Arc::clone(&schema);
     let batches = input.map(move |batch| {
@@ -196,62 +206,66 @@ fn renamed(
 }
 
 /// A column under the name that another vocabulary has for it.
-fn renamed_field(field: &Field, before: &Vocabulary, after: &Vocabulary) -> Field {
-    let to = match field.name() {
+fn rename_system_field(field: &Field, before: &Vocabulary, after: &Vocabulary) -> Field {
+    let new_name = match field.name() {
         name if *name == before.operation => &after.operation,
         name if *name == before.event_time => &after.event_time,
         name => name,
     };
-    field.clone().with_name(to)
+    field.clone().with_name(new_name)
 }
 
 /// The columns that slices get.
 #[derive(PartialEq)]
-struct Plan {
+struct IngestPlan {
     vocabulary: Vocabulary,
     /// All columns of a slice.
-    target: SchemaRef,
+    slice_schema: SchemaRef,
     /// The event that says so, where the chain does not yet.
-    new_schema: Option<Value>,
+    new_schema_event: Option<Value>,
     /// The number of the first row.
     start: u64,
 }
 
-impl Plan {
-    fn new(state: &ChainState, given: &Schema, how: &Ingest) -> Result<Self> {
+impl IngestPlan {
+    fn new(state: &ChainState, input_schema: &Schema, options: &IngestOptions) -> Result<Self> {
         let vocabulary = state.vocabulary.clone();
-        let (target, new_schema) = if let Some(event) = &state.schema_event {
+        let (target, new_schema_event) = if let Some(event) = &state.schema_event {
             (schema::arrow_from_event(event)?, None)
         } else {
-            let inferred = inferred(given, &vocabulary, how.event_time.as_deref());
+            let inferred = infer_schema(input_schema, &vocabulary, options.event_time.as_deref());
             let event = schema::event_from_arrow(&inferred, false)?;
             (schema::arrow_from_event(&event)?, Some(event))
         };
-        Self::of(state, vocabulary, target, new_schema)
+        Self::with_schema(state, vocabulary, target, new_schema_event)
     }
 
     /// For rows that were written by another plan.
-    fn again(state: &ChainState, before: &Self, how: &Ingest) -> Result<Self> {
-        let generated = [before.vocabulary.names()[0], before.vocabulary.names()[2]];
-        let given = before.target.fields().iter();
-        let given = given.filter(|field| !generated.contains(&field.name().as_str()));
-        let given = given.map(|field| renamed_field(field, &before.vocabulary, &state.vocabulary));
-        let given = Schema::new(given.collect::<Vec<_>>());
-        let how = Ingest {
+    fn rebased(state: &ChainState, old_plan: &Self, options: &IngestOptions) -> Result<Self> {
+        let generated = [
+            old_plan.vocabulary.names()[0],
+            old_plan.vocabulary.names()[2],
+        ];
+        let old_fields = old_plan.slice_schema.fields().iter();
+        let input_fields = old_fields.filter(|field| !generated.contains(&field.name().as_str()));
+        let renamed_fields = input_fields
+            .map(|field| rename_system_field(field, &old_plan.vocabulary, &state.vocabulary));
+        let input_schema = Schema::new(renamed_fields.collect::<Vec<_>>());
+        let options = IngestOptions {
             event_time: None,
-            ..how.clone()
+            ..options.clone()
         };
-        Self::new(state, &given, &how)
+        Self::new(state, &input_schema, &options)
     }
 
-    fn of(
+    fn with_schema(
         state: &ChainState,
         vocabulary: Vocabulary,
-        target: Schema,
-        new_schema: Option<Value>,
+        slice_schema: Schema,
+        new_schema_event: Option<Value>,
     ) -> Result<Self> {
         for name in vocabulary.names() {
-            if target.index_of(name).is_err() {
+            if slice_schema.index_of(name).is_err() {
                 let message = format!(
                     "the schema of the dataset has no column {name:?}, which the vocabulary asks for; append \
                      a SetVocab with the name that it has, or a SetDataSchema with that column"
@@ -261,8 +275,8 @@ impl Plan {
         }
         Ok(Self {
             vocabulary,
-            target: Arc::new(target),
-            new_schema,
+            slice_schema: Arc::new(slice_schema),
+            new_schema_event,
             start: next_offset(state)?,
         })
     }
@@ -271,37 +285,40 @@ impl Plan {
     fn events(
         &self,
         state: &ChainState,
-        written: Option<&UncommittedSlice>,
-        how: &Ingest,
+        new_slice: Option<&UncommittedSlice>,
+        options: &IngestOptions,
     ) -> Result<Vec<Value>> {
-        let mut events: Vec<Value> = self.new_schema.iter().cloned().collect();
-        let before = state.watermark()?;
-        let latest = written.and_then(|written| written.latest_event_time_ms);
-        let latest = latest.map(moment_of).transpose()?;
-        let watermark = match how.watermark {
-            Some(given) => Some(given),
-            None => before.max(latest),
+        let mut events: Vec<Value> = self.new_schema_event.iter().cloned().collect();
+        let previous_watermark = state.watermark()?;
+        let latest_ms = new_slice.and_then(|new_slice| new_slice.latest_event_time_ms);
+        let latest_event_time = latest_ms.map(event_time_from_millis).transpose()?;
+        let watermark = match options.watermark {
+            Some(explicit) => Some(explicit),
+            None => previous_watermark.max(latest_event_time),
         };
-        let source = how.source_state.as_ref();
+        let source = options.source_state.as_ref();
         let name = source
             .and_then(|s| s.get("sourceName"))
             .and_then(Value::as_str);
-        let known = name.and_then(|name| state.source_states.get(name));
-        let advances = watermark != before || source != known;
-        if written.is_none() && !advances {
+        let previous_state = name.and_then(|name| state.source_states.get(name));
+        let advances = watermark != previous_watermark || source != previous_state;
+        if new_slice.is_none() && !advances {
             return Ok(events);
         }
-        let carried = state
+        let checkpoint = state
             .last_data_event
             .as_ref()
             .and_then(|event| event.get("newCheckpoint"));
         let fields = [
             ("prevCheckpoint", state.checkpoint().map(Value::from)),
             ("prevOffset", state.last_offset().map(Value::from)),
-            ("newData", written.map(|written| written.slice.to_value())),
-            ("newCheckpoint", carried.cloned()),
+            (
+                "newData",
+                new_slice.map(|new_slice| new_slice.slice.to_value()),
+            ),
+            ("newCheckpoint", checkpoint.cloned()),
             ("newWatermark", watermark.map(|w| time::to_text(&w).into())),
-            ("newSourceState", how.source_state.clone()),
+            ("newSourceState", options.source_state.clone()),
         ];
         events.push(build_event("AddData", fields));
         Ok(events)
@@ -309,10 +326,10 @@ impl Plan {
 }
 
 /// A time in milliseconds, of the years that a block can name.
-fn moment_of(milliseconds: i64) -> Result<UtcDateTime> {
-    let moment = chrono::DateTime::from_timestamp_millis(milliseconds);
-    moment
-        .filter(|moment| (0..=9999).contains(&moment.year()))
+fn event_time_from_millis(milliseconds: i64) -> Result<UtcDateTime> {
+    let event_time = chrono::DateTime::from_timestamp_millis(milliseconds);
+    event_time
+        .filter(|event_time| (0..=9999).contains(&event_time.year()))
         .ok_or_else(|| {
             let message = format!(
                 "the event time {milliseconds} ms after 1970 is outside the years 0 to 9999"
@@ -335,15 +352,19 @@ pub(super) fn time_type() -> DataType {
 }
 
 /// The columns of a dataset whose first rows have these.
-fn inferred(given: &Schema, vocabulary: &Vocabulary, event_time: Option<&str>) -> Schema {
+fn infer_schema(
+    input_schema: &Schema,
+    vocabulary: &Vocabulary,
+    event_time: Option<&str>,
+) -> Schema {
     let event_time = event_time.unwrap_or(&vocabulary.event_time);
     let mut fields = system_fields(vocabulary);
-    let taken = [event_time, &vocabulary.operation];
-    let rest = given
+    let system_names = [event_time, &vocabulary.operation];
+    let data_fields = input_schema
         .fields()
         .iter()
-        .filter(|f| !taken.contains(&f.name().as_str()));
-    fields.extend(rest.map(|field| field.as_ref().clone().with_metadata([].into())));
+        .filter(|f| !system_names.contains(&f.name().as_str()));
+    fields.extend(data_fields.map(|field| field.as_ref().clone().with_metadata([].into())));
     Schema::new(fields)
 }
 
@@ -361,19 +382,19 @@ pub fn system_fields(vocabulary: &Vocabulary) -> Vec<Field> {
 /// Writes a slice of new rows; None where there are none.
 async fn write(
     chain: &Chain,
-    plan: &Plan,
+    plan: &IngestPlan,
     input: Box<dyn RecordBatchReader + Send>,
-    how: &Ingest,
+    options: &IngestOptions,
     time: UtcDateTime,
 ) -> Result<Option<UncommittedSlice>> {
-    let tally: Arc<Mutex<SliceStats>> = Arc::new(Mutex::new(SliceStats::new(&plan.target)?));
-    let numbering = SystemColumns {
-        slice_schema: Arc::clone(&plan.target),
+    let stats: Arc<Mutex<SliceStats>> = Arc::new(Mutex::new(SliceStats::new(&plan.slice_schema)?));
+    let system_columns = SystemColumns {
+        slice_schema: Arc::clone(&plan.slice_schema),
         vocabulary: plan.vocabulary.clone(),
-        event_time: how.event_time.clone(),
+        event_time: options.event_time.clone(),
         start: plan.start,
         system_time_ms: time.timestamp_millis(),
     };
-    let rows = add_system_columns(input, numbering, Arc::clone(&tally))?;
-    write_slice(chain, rows, tally, plan.start, &how.options).await
+    let rows = add_system_columns(input, system_columns, Arc::clone(&stats))?;
+    write_slice(chain, rows, stats, plan.start, &options.write_options).await
 }

@@ -42,7 +42,7 @@ mod yaml;
 pub use self::block::Block;
 pub use self::chain::{Appended, Chain, DatasetKind};
 pub use self::compact::{Compacted, compact};
-pub use self::ingest::{Ingest, Ingested, ingest};
+pub use self::ingest::{IngestOptions, Ingested, ingest};
 pub use self::multihash::{DatasetId, Multihash};
 pub use self::slice::Slice;
 pub use self::time::{UtcDateTime, from_text as parse_time, to_text as format_time};

@@ -22,8 +22,8 @@ use serde_json::Value;
 
 use super::block::Block;
 use super::chain::{Chain, replay};
-use super::compact::made_from;
-use super::head::named_by;
+use super::compact::compacted_from;
+use super::head::parse_head;
 use super::multihash::Multihash;
 use super::rules::is_data_event;
 use super::slice::Slice;
@@ -136,7 +136,7 @@ async fn collect_references(
         let path = chain.path(&path);
         let register = Register::new(chain.store(), &path);
         if let Some(value) = register.read().await? {
-            heads.push((named_by(&value).map_err(|e| e.with_path(&path))?, true));
+            heads.push((parse_head(&value).map_err(|e| e.with_path(&path))?, true));
         }
     }
     let mut references = HashSet::new();
@@ -158,7 +158,7 @@ async fn collect_references(
                 .get(&path)
                 .is_none_or(|meta| meta.last_modified > cutoff);
             if is_young {
-                heads.extend(made_from(block.event()).map(|old_head| (old_head, false)));
+                heads.extend(compacted_from(block.event()).map(|old_head| (old_head, false)));
             }
         }
     }

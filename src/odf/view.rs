@@ -13,7 +13,7 @@ use arrow_select::filter::filter_record_batch;
 
 use super::block::Block;
 use super::chain::{Chain, replay};
-use super::compact::made_from;
+use super::compact::compacted_from;
 use super::multihash::Multihash;
 use super::rules::{ChainState, is_data_event};
 use super::schema;
@@ -95,7 +95,7 @@ impl Chain {
                 .iter()
                 .rev()
                 .find(|block| is_data_event(block.kind()));
-            match later.and_then(|block| made_from(block.event())) {
+            match later.and_then(|block| compacted_from(block.event())) {
                 Some(before) => newest = before,
                 None => return Ok(blocks[at].hash().clone()),
             }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use chrono::{DateTime, Duration, Utc};
 use object_store::{GetOptions, PutMode};
 use pds::odf::{
-    At, Block, Chain, DatasetId, DatasetKind, Ingest, Multihash, compact, ingest,
+    At, Block, Chain, DatasetId, DatasetKind, IngestOptions, Multihash, compact, ingest,
     rules::ChainState, schema, verify,
 };
 use pds::parquet::options::WriteOptions;
@@ -228,12 +228,12 @@ fn rows(from: i64, count: i64) -> Box<dyn arrow_array::RecordBatchReader + Send>
     Box::new(RecordBatchIterator::new([Ok(batch)], schema))
 }
 
-fn ingest_options() -> Ingest {
-    Ingest {
+fn ingest_options() -> IngestOptions {
+    IngestOptions {
         event_time: None,
         watermark: None,
         source_state: None,
-        options: WriteOptions::new("zstd", None, None, None, None).unwrap(),
+        write_options: WriteOptions::new("zstd", None, None, None, None).unwrap(),
         timeout: DEFAULT_TIMEOUT,
     }
 }
@@ -644,7 +644,7 @@ async fn ingest_with_lost_response(request: usize, kind: FaultKind, compacts: bo
                 .await
                 .unwrap();
             if compacts {
-                let options = ingest_options().options;
+                let options = ingest_options().write_options;
                 compact(&concurrent_chain, u64::MAX, &options, DEFAULT_TIMEOUT)
                     .await
                     .unwrap();
