@@ -10,7 +10,8 @@ use std::sync::Arc;
 use arrow_schema::Schema;
 use chrono::DateTime;
 use pds::odf::{
-    self, At, Block, Chain, DatasetId, DatasetKind, IngestOptions, Multihash, View, schema,
+    self, Block, BlockSelector, Chain, ChainView, DatasetId, DatasetKind, IngestOptions, Multihash,
+    schema,
 };
 use pds::table::Wanted;
 use pds::{Error, ErrorKind, Result};
@@ -135,15 +136,15 @@ impl ChainHandle {
         self.chain.with_store(self.store.store()?)
     }
 
-    fn view(&self, py: Python<'_>, at: Option<&str>, micros: Option<i64>) -> PyResult<View> {
+    fn view(&self, py: Python<'_>, at: Option<&str>, micros: Option<i64>) -> PyResult<ChainView> {
         let at = match (at, micros) {
-            (Some(hash), _) => At::Hash(into_py_result(py, hash.parse())?),
+            (Some(hash), _) => BlockSelector::Hash(into_py_result(py, hash.parse())?),
             (None, Some(micros)) => {
                 let time = DateTime::from_timestamp_micros(micros);
                 let outside = || Error::invalid(format!("{micros} microseconds are no moment"));
-                At::Time(into_py_result(py, time.ok_or_else(outside))?)
+                BlockSelector::Time(into_py_result(py, time.ok_or_else(outside))?)
             }
-            (None, None) => At::Head,
+            (None, None) => BlockSelector::Head,
         };
         let chain = into_py_result(py, self.open_chain())?;
         run(py, move || async move { chain.view(&at).await })

@@ -47,6 +47,6 @@ pub use self::multihash::{DatasetId, Multihash};
 pub use self::slice::Slice;
 pub use self::time::{UtcDateTime, from_text as parse_time, to_text as format_time};
 pub use self::vacuum::{RemovedFiles, vacuum};
-pub use self::verify::{Problem, Verified, verify};
-pub use self::view::{At, View};
+pub use self::verify::{ChainVerification, Problem, verify};
+pub use self::view::{BlockSelector, ChainView};
 pub use self::vocabulary::Vocabulary;

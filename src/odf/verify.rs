@@ -26,7 +26,7 @@ use crate::part::{open, run_blocking};
 use crate::table::{Wanted, scan};
 
 /// Bytes of a file that are hashed at once.
-const PIECE_BYTES: u64 = 8 << 20;
+const READ_CHUNK_BYTES: u64 = 8 << 20;
 
 /// Something that is not as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct Problem {
 
 /// What was looked at, and what is wrong.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Verified {
+pub struct ChainVerification {
     /// Blocks from the head to the seed.
     pub blocks: u64,
     /// Slices whose bytes and rows were hashed.
@@ -50,8 +50,8 @@ pub struct Verified {
     pub problems: Vec<Problem>,
 }
 
-impl Verified {
-    fn note(&mut self, path: String, message: impl Into<String>) {
+impl ChainVerification {
+    fn add_problem(&mut self, path: String, message: impl Into<String>) {
         let message = message.into();
         self.problems.push(Problem { path, message });
     }
@@ -59,8 +59,12 @@ impl Verified {
 
 /// Reads the chain anew, up to its head or to a block, and checks it; with `data`, its files as well.
 /// Errors are of the store alone.
-pub async fn verify(chain: &Chain, until: Option<&Multihash>, data: bool) -> Result<Verified> {
-    let mut found = Verified::default();
+pub async fn verify(
+    chain: &Chain,
+    until: Option<&Multihash>,
+    include_data: bool,
+) -> Result<ChainVerification> {
+    let mut verification = ChainVerification::default();
     let fresh = Chain::new(chain.store().clone(), chain.root())?;
     let newest = match fresh.head().await {
         Ok(Some(head)) => until.cloned().unwrap_or(head.hash),
@@ -69,8 +73,8 @@ pub async fn verify(chain: &Chain, until: Option<&Multihash>, data: bool) -> Res
             return Err(Error::new(ErrorKind::NotFound, message).with_path(chain.root()));
         }
         Err(e) if is_finding(&e) => {
-            found.note(fresh.path("refs/head"), e.message());
-            return Ok(found);
+            verification.add_problem(fresh.path("refs/head"), e.message());
+            return Ok(verification);
         }
         Err(e) => return Err(e),
     };
@@ -78,17 +82,17 @@ pub async fn verify(chain: &Chain, until: Option<&Multihash>, data: bool) -> Res
         Ok(blocks) => blocks,
         Err(e) if is_finding(&e) => {
             let path = e.path().map_or_else(|| fresh.path("blocks"), str::to_owned);
-            found.note(path, e.message());
-            return Ok(found);
+            verification.add_problem(path, e.message());
+            return Ok(verification);
         }
         Err(e) => return Err(e),
     };
-    found.blocks = blocks.len() as u64;
-    check_rules(&fresh, &blocks, &mut found);
-    if data {
-        check_files(&fresh, &blocks, &mut found).await?;
+    verification.blocks = blocks.len() as u64;
+    check_rules(&fresh, &blocks, &mut verification);
+    if include_data {
+        check_files(&fresh, &blocks, &mut verification).await?;
     }
-    Ok(found)
+    Ok(verification)
 }
 
 fn is_finding(error: &Error) -> bool {
@@ -104,12 +108,12 @@ fn is_finding(error: &Error) -> bool {
     )
 }
 
-fn check_rules(chain: &Chain, blocks: &[Arc<Block>], found: &mut Verified) {
+fn check_rules(chain: &Chain, blocks: &[Arc<Block>], verification: &mut ChainVerification) {
     let mut state = ChainState::default();
     for block in blocks.iter().rev() {
         if let Err(e) = state.check(block) {
             let path = chain.path(&format!("blocks/{}", block.hash()));
-            found.note(
+            verification.add_problem(
                 path,
                 format!("block {}: {}", block.sequence_number, e.message()),
             );
@@ -118,34 +122,40 @@ fn check_rules(chain: &Chain, blocks: &[Arc<Block>], found: &mut Verified) {
     }
 }
 
-async fn check_files(chain: &Chain, blocks: &[Arc<Block>], found: &mut Verified) -> Result<()> {
+async fn check_files(
+    chain: &Chain,
+    blocks: &[Arc<Block>],
+    verification: &mut ChainVerification,
+) -> Result<()> {
     let mut checks = Vec::new();
     let mut state = ChainState::default();
     for block in blocks.iter().rev() {
-        match Check::slice(chain, block, &state) {
+        match FileCheck::for_slice(chain, block, &state) {
             Ok(check) => checks.push(check),
             Err(e) => {
                 let path = chain.path(&format!("blocks/{}", block.hash()));
-                found.note(path, e.message());
+                verification.add_problem(path, e.message());
             }
         }
-        checks.push(Check::checkpoint(chain, block));
+        checks.push(FileCheck::for_checkpoint(chain, block));
         state.apply(block);
     }
-    let checks: Vec<Check> = checks.into_iter().flatten().collect();
+    let checks: Vec<FileCheck> = checks.into_iter().flatten().collect();
     let slices = checks.iter().filter(|check| check.slice.is_some());
-    found.slices = slices.clone().count() as u64;
-    found.rows = slices
+    verification.slices = slices.clone().count() as u64;
+    verification.rows = slices
         .filter_map(|check| check.slice.as_ref())
         .map(Slice::rows)
         .fold(0, u64::saturating_add);
-    let looked: Vec<_> = checks.iter().map(|check| check.run(chain)).collect();
-    let mut looked = stream::iter(looked).buffered(default_threads());
+    let runs: Vec<_> = checks.iter().map(|check| check.run(chain)).collect();
+    let mut results = stream::iter(runs).buffered(default_threads());
     let mut at = 0;
-    while let Some(result) = looked.next().await {
+    while let Some(result) = results.next().await {
         match result {
             Ok(()) => {}
-            Err(e) if is_finding(&e) => found.note(checks[at].path.clone(), e.message()),
+            Err(e) if is_finding(&e) => {
+                verification.add_problem(checks[at].path.clone(), e.message())
+            }
             Err(e) => return Err(e),
         }
         at += 1;
@@ -154,7 +164,7 @@ async fn check_files(chain: &Chain, blocks: &[Arc<Block>], found: &mut Verified)
 }
 
 /// A file and what it should be.
-struct Check {
+struct FileCheck {
     path: String,
     hash: Option<Multihash>,
     size: u64,
@@ -165,8 +175,8 @@ struct Check {
     schema: Option<Schema>,
 }
 
-impl Check {
-    fn slice(chain: &Chain, block: &Block, state: &ChainState) -> Result<Option<Self>> {
+impl FileCheck {
+    fn for_slice(chain: &Chain, block: &Block, state: &ChainState) -> Result<Option<Self>> {
         let slice = match block.kind() {
             kind if is_data_event(kind) => Slice::from_event(block.event())?,
             _ => None,
@@ -185,7 +195,7 @@ impl Check {
         }))
     }
 
-    fn checkpoint(chain: &Chain, block: &Block) -> Option<Self> {
+    fn for_checkpoint(chain: &Chain, block: &Block) -> Option<Self> {
         let checkpoint = block
             .event()
             .get("newCheckpoint")
@@ -212,27 +222,30 @@ impl Check {
     async fn check_bytes(&self, chain: &Chain) -> Result<()> {
         let damaged = |message: String| Error::new(ErrorKind::PartCorrupted, message);
         let store = chain.store();
-        let there = store.head(&self.path).await.map_err(|e| match e.kind() {
+        let meta = store.head(&self.path).await.map_err(|e| match e.kind() {
             ErrorKind::NotFound => damaged("it is missing".to_owned()),
             _ => e,
         })?;
-        if there.size != self.size {
-            let message = format!("it has {} bytes, its block says {}", there.size, self.size);
+        if meta.size != self.size {
+            let message = format!("it has {} bytes, its block says {}", meta.size, self.size);
             return Err(damaged(message));
         }
-        let Some(wanted) = &self.hash else {
+        let Some(expected_hash) = &self.hash else {
             return Err(damaged("its block gives no hash of it".to_owned()));
         };
-        if wanted.code() != SHA3_256 {
-            let message = format!("hashes of the code {:#x} cannot be checked", wanted.code());
+        if expected_hash.code() != SHA3_256 {
+            let message = format!(
+                "hashes of the code {:#x} cannot be checked",
+                expected_hash.code()
+            );
             return Err(Error::new(ErrorKind::FormatNotSupported, message));
         }
         let mut hasher = Sha3::new();
         let mut at = 0;
         while at < self.size {
-            let end = (at + PIECE_BYTES).min(self.size);
-            let range = GetOptions::new().with_range(Some(at..end));
-            let (bytes, _) = store.get(&self.path, range).await?;
+            let end = (at + READ_CHUNK_BYTES).min(self.size);
+            let options = GetOptions::new().with_range(Some(at..end));
+            let (bytes, _) = store.get(&self.path, options).await?;
             if bytes.is_empty() {
                 return Err(damaged(format!("it ends after {at} bytes")));
             }
@@ -243,9 +256,11 @@ impl Check {
             })
             .await?;
         }
-        let found = Multihash::new(SHA3_256, &hasher.finish());
-        if found != *wanted {
-            return Err(damaged(format!("its bytes have the physical hash {found}")));
+        let actual_hash = Multihash::new(SHA3_256, &hasher.finish());
+        if actual_hash != *expected_hash {
+            return Err(damaged(format!(
+                "its bytes have the physical hash {actual_hash}"
+            )));
         }
         Ok(())
     }
@@ -257,7 +272,7 @@ pub(super) async fn check_rows(
     chain: &Chain,
     slice: &Slice,
     offset: &str,
-    in_force: Option<&Schema>,
+    chain_schema: Option<&Schema>,
 ) -> Result<()> {
     let path = chain.data_path(&slice.physical_hash.to_string());
     let damaged = |message: String| Error::new(ErrorKind::PartCorrupted, message).with_path(&path);
@@ -265,8 +280,10 @@ pub(super) async fn check_rows(
     let fields: Vec<_> = part.file.schema.fields().iter().cloned().collect();
     let schema = Arc::new(Schema::new(fields));
     drop(part);
-    if let Some(why) = in_force.and_then(|in_force| describe_difference(in_force, &schema)) {
-        return Err(damaged(why));
+    if let Some(reason) =
+        chain_schema.and_then(|chain_schema| describe_difference(chain_schema, &schema))
+    {
+        return Err(damaged(reason));
     }
     let Ok(column) = schema.index_of(offset) else {
         return Err(damaged(format!("it has no column {offset:?}")));
@@ -274,16 +291,16 @@ pub(super) async fn check_rows(
     let vocabulary = super::vocabulary::Vocabulary::default();
     let (table, manifest) =
         build_slice_snapshot(chain, &schema, &vocabulary, std::slice::from_ref(slice))?;
-    let mut rows = scan(&table, Arc::new(manifest), Wanted::default()).await?;
+    let mut batches = scan(&table, Arc::new(manifest), Wanted::default()).await?;
     let mut digest = LogicalHash::new(&schema)?;
     let mut next = slice.start;
-    while let Some(batch) = rows.next().await {
+    while let Some(batch) = batches.next().await {
         let batch = batch?;
         let first = next;
         // So many rows there are not: the footer was checked.
         next = next.saturating_add(batch.num_rows() as u64);
         digest = run_blocking(move || {
-            if !is_numbered(batch.column(column), first..next) {
+            if !is_sequential(batch.column(column), first..next) {
                 let message = format!("its rows are not numbered from {first} on");
                 return Err(Error::new(ErrorKind::PartCorrupted, message));
             }
@@ -292,20 +309,22 @@ pub(super) async fn check_rows(
         })
         .await?;
     }
-    let found = digest.finish()?;
-    if found != slice.logical_hash {
-        return Err(damaged(format!("its rows have the logical hash {found}")));
+    let actual_hash = digest.finish()?;
+    if actual_hash != slice.logical_hash {
+        return Err(damaged(format!(
+            "its rows have the logical hash {actual_hash}"
+        )));
     }
     Ok(())
 }
 
 /// Whether a column counts.
-fn is_numbered(column: &ArrayRef, numbers: Range<u64>) -> bool {
+fn is_sequential(column: &ArrayRef, expected: Range<u64>) -> bool {
     if !column.data_type().is_integer() || column.null_count() > 0 {
         return false;
     }
-    arrow_cast::cast(column, &DataType::UInt64).is_ok_and(|found| {
-        let found = found.as_primitive::<UInt64Type>();
-        found.null_count() == 0 && found.values().iter().copied().eq(numbers)
+    arrow_cast::cast(column, &DataType::UInt64).is_ok_and(|integers| {
+        let offsets = integers.as_primitive::<UInt64Type>();
+        offsets.null_count() == 0 && offsets.values().iter().copied().eq(expected)
     })
 }

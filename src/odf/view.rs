@@ -28,7 +28,7 @@ use crate::table::{Table, Wanted, scan};
 
 /// Which block.
 #[derive(Debug, Clone)]
-pub enum At {
+pub enum BlockSelector {
     /// The newest.
     Head,
     /// By hash.
@@ -39,7 +39,7 @@ pub enum At {
 
 /// A chain as it was at a block.
 #[derive(Debug, Clone)]
-pub struct View {
+pub struct ChainView {
     chain: Chain,
     /// What it says.
     pub state: Arc<ChainState>,
@@ -48,12 +48,12 @@ pub struct View {
 
 impl Chain {
     /// The chain as it was at a block.
-    pub async fn view(&self, at: &At) -> Result<View> {
+    pub async fn view(&self, selector: &BlockSelector) -> Result<ChainView> {
         let (head, newest) = self.state().await?;
-        let hash = match at {
-            At::Head => head.hash,
-            At::Hash(hash) => hash.clone(),
-            At::Time(time) => self.at_time(&head.hash, *time).await?,
+        let hash = match selector {
+            BlockSelector::Head => head.hash,
+            BlockSelector::Hash(hash) => hash.clone(),
+            BlockSelector::Time(time) => self.hash_at_time(&head.hash, *time).await?,
         };
         let is_newest = newest.tip.as_ref().is_some_and(|tip| tip.hash == hash);
         let blocks = self.blocks_back_from(&hash, None, usize::MAX).await?;
@@ -62,14 +62,14 @@ impl Chain {
         } else {
             Arc::new(replay(None, &blocks))
         };
-        Ok(View {
+        Ok(ChainView {
             chain: self.clone(),
             state,
             blocks: Arc::new(blocks),
         })
     }
 
-    async fn at_time(&self, head: &Multihash, time: UtcDateTime) -> Result<Multihash> {
+    async fn hash_at_time(&self, head: &Multihash, time: UtcDateTime) -> Result<Multihash> {
         let mut newest = head.clone();
         loop {
             let blocks = match self.blocks_back_from(&newest, None, usize::MAX).await {
@@ -83,10 +83,10 @@ impl Chain {
                 }
                 blocks => blocks?,
             };
-            let is_then = |block: &Arc<Block>| {
+            let is_not_later = |block: &Arc<Block>| {
                 block.system_time.timestamp_micros() <= time.timestamp_micros()
             };
-            let Some(at) = blocks.iter().position(is_then) else {
+            let Some(at) = blocks.iter().position(is_not_later) else {
                 let message = format!("the dataset begins after {time}");
                 return Err(Error::new(ErrorKind::NotFound, message).with_path(self.root()));
             };
@@ -96,14 +96,14 @@ impl Chain {
                 .rev()
                 .find(|block| is_data_event(block.kind()));
             match later.and_then(|block| compacted_from(block.event())) {
-                Some(before) => newest = before,
+                Some(old_head) => newest = old_head,
                 None => return Ok(blocks[at].hash().clone()),
             }
         }
     }
 }
 
-impl View {
+impl ChainView {
     /// The blocks, newest first.
     pub fn blocks(&self) -> &[Arc<Block>] {
         &self.blocks
@@ -157,104 +157,118 @@ impl View {
 
     /// The rows that are left when retractions and corrections are applied, in order: of those for which
     /// `wanted` holds, its columns. All rows are held in memory.
-    pub async fn ledger(&self, wanted: Wanted) -> Result<(SchemaRef, Vec<RecordBatch>)> {
+    pub async fn ledger(&self, options: Wanted) -> Result<(SchemaRef, Vec<RecordBatch>)> {
         let (table, manifest) = self.snapshot().await?;
         let manifest = Arc::new(manifest);
-        let all = Wanted::default();
-        let (schema, batches) = collected(&table, Arc::clone(&manifest), all).await?;
+        let all_columns = Wanted::default();
+        let (schema, batches) = collect_batches(&table, Arc::clone(&manifest), all_columns).await?;
         let vocabulary = self.state.vocabulary.clone();
-        let left = crate::part::run_blocking(move || {
-            let all = concat_batches(&schema, &batches);
-            let all = all.map_err(|e| Error::other(e.to_string()).with_source(e))?;
-            applied(&all, &vocabulary)
+        let computation = crate::part::run_blocking(move || {
+            let concatenated = concat_batches(&schema, &batches);
+            let rows_in_order =
+                concatenated.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+            apply_operations(&rows_in_order, &vocabulary)
         });
-        let left = left.await?;
+        let live_offsets = computation.await?;
         let offset = self.state.vocabulary.offset.clone();
-        let asked = wanted.columns.unwrap_or_else(|| {
+        let output_columns = options.columns.unwrap_or_else(|| {
             let names = manifest.schema.columns.iter().map(|c| c.name.clone());
             names
                 .filter(|name| *name != self.state.vocabulary.operation)
                 .collect()
         });
-        let mut columns = asked.clone();
+        let mut columns = output_columns.clone();
         columns.push(offset);
         columns.dedup();
-        let is_asked = asked.contains(&self.state.vocabulary.offset);
-        let columns = if is_asked { asked.clone() } else { columns };
-        let wanted = Wanted {
-            columns: Some(columns.clone()),
-            ..wanted
+        let has_offset = output_columns.contains(&self.state.vocabulary.offset);
+        let scan_columns = if has_offset {
+            output_columns.clone()
+        } else {
+            columns
         };
-        let (schema, batches) = collected(&table, manifest, wanted).await?;
-        let place = columns
+        let options = Wanted {
+            columns: Some(scan_columns.clone()),
+            ..options
+        };
+        let (schema, batches) = collect_batches(&table, manifest, options).await?;
+        let offset_index = scan_columns
             .iter()
             .position(|name| *name == self.state.vocabulary.offset);
-        let kept = batches.iter().map(|batch| {
-            let rows =
-                filter_record_batch(batch, &is_left(batch.column(place.unwrap_or(0)), &left)?)
-                    .and_then(|rows| rows.project(&(0..asked.len()).collect::<Vec<_>>()));
+        let filtered = batches.iter().map(|batch| {
+            let rows = filter_record_batch(
+                batch,
+                &live_mask(batch.column(offset_index.unwrap_or(0)), &live_offsets)?,
+            )
+            .and_then(|rows| rows.project(&(0..output_columns.len()).collect::<Vec<_>>()));
             rows.map_err(|e| Error::other(e.to_string()).with_source(e))
         });
-        let kept = kept.collect::<Result<Vec<_>>>()?;
-        let schema = schema.project(&(0..asked.len()).collect::<Vec<_>>());
-        let schema = schema.map_err(|e| Error::other(e.to_string()).with_source(e))?;
-        Ok((Arc::new(schema), kept))
+        let live_batches = filtered.collect::<Result<Vec<_>>>()?;
+        let projected = schema.project(&(0..output_columns.len()).collect::<Vec<_>>());
+        let output_schema = projected.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+        Ok((Arc::new(output_schema), live_batches))
     }
 }
 
-async fn collected(
+async fn collect_batches(
     table: &Table,
     manifest: Arc<Manifest>,
-    wanted: Wanted,
+    options: Wanted,
 ) -> Result<(SchemaRef, Vec<RecordBatch>)> {
-    let mut found = scan(table, manifest, wanted).await?;
-    let schema = Arc::clone(&found.schema);
+    let mut stream = scan(table, manifest, options).await?;
+    let schema = Arc::clone(&stream.schema);
     let mut batches = Vec::new();
-    while let Some(batch) = found.next().await {
+    while let Some(batch) = stream.next().await {
         batches.push(batch?);
     }
     Ok((schema, batches))
 }
 
-fn is_left(offsets: &ArrayRef, left: &[i64]) -> Result<BooleanArray> {
-    let offsets = arrow_cast::cast(offsets, &DataType::Int64);
-    let offsets = offsets.map_err(|e| Error::other(e.to_string()).with_source(e))?;
-    let offsets = offsets.as_primitive::<Int64Type>().values();
+fn live_mask(column: &ArrayRef, live_offsets: &[i64]) -> Result<BooleanArray> {
+    let cast_result = arrow_cast::cast(column, &DataType::Int64);
+    let integers = cast_result.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+    let offsets = integers.as_primitive::<Int64Type>().values();
     Ok(offsets
         .iter()
-        .map(|offset| Some(left.binary_search(offset).is_ok()))
+        .map(|offset| Some(live_offsets.binary_search(offset).is_ok()))
         .collect())
 }
 
 /// The numbers of the rows that operations leave.
-fn applied(rows: &RecordBatch, vocabulary: &Vocabulary) -> Result<Vec<i64>> {
+fn apply_operations(rows: &RecordBatch, vocabulary: &Vocabulary) -> Result<Vec<i64>> {
     let wrong = |e: arrow_schema::ArrowError| Error::other(e.to_string()).with_source(e);
     let [offset, operation, system_time, _] = vocabulary.names();
     let schema = rows.schema();
-    let place = |name: &str| crate::parquet::types::index_of(&schema, name);
-    let told: Vec<usize> = {
-        let generated = [place(offset)?, place(operation)?, place(system_time)?];
+    let column_index = |name: &str| crate::parquet::types::index_of(&schema, name);
+    let data_columns: Vec<usize> = {
+        let generated = [
+            column_index(offset)?,
+            column_index(operation)?,
+            column_index(system_time)?,
+        ];
         (0..schema.fields().len())
             .filter(|i| !generated.contains(i))
             .collect()
     };
-    let fields = told
+    let fields = data_columns
         .iter()
         .map(|i| SortField::new(schema.field(*i).data_type().clone()));
     let converter = RowConverter::new(fields.collect()).map_err(wrong)?;
-    let columns: Vec<_> = told.iter().map(|i| Arc::clone(rows.column(*i))).collect();
+    let columns: Vec<_> = data_columns
+        .iter()
+        .map(|i| Arc::clone(rows.column(*i)))
+        .collect();
     let keys = converter.convert_columns(&columns).map_err(wrong)?;
-    let operations = arrow_cast::cast(rows.column(place(operation)?), &DataType::Int32);
-    let operations = operations.map_err(wrong)?;
-    let operations = operations.as_primitive::<Int32Type>();
-    let mut standing: HashMap<OwnedRow, Vec<u64>> = HashMap::new();
-    let mut kept = vec![false; rows.num_rows()];
+    let cast_operations = arrow_cast::cast(rows.column(column_index(operation)?), &DataType::Int32);
+    let operation_column = cast_operations.map_err(wrong)?;
+    let operations = operation_column.as_primitive::<Int32Type>();
+    let mut live_rows: HashMap<OwnedRow, Vec<u64>> = HashMap::new();
+    let mut is_live = vec![false; rows.num_rows()];
     for (index, operation) in operations.values().iter().enumerate() {
         let key = keys.row(index).owned();
         match operation {
             0 | 3 => {
-                standing.entry(key).or_default().push(index as u64);
-                kept[index] = true;
+                live_rows.entry(key).or_default().push(index as u64);
+                is_live[index] = true;
                 continue;
             }
             1 | 2 => {}
@@ -263,19 +277,19 @@ fn applied(rows: &RecordBatch, vocabulary: &Vocabulary) -> Result<Vec<i64>> {
                 return Err(Error::new(ErrorKind::PartCorrupted, message));
             }
         }
-        let Some(gone) = standing.get_mut(&key).and_then(Vec::pop) else {
+        let Some(retracted) = live_rows.get_mut(&key).and_then(Vec::pop) else {
             let message = format!(
                 "row {index} of the changes retracts a row that is not there; scan the changes themselves"
             );
             return Err(Error::invalid(message));
         };
-        kept[usize::try_from(gone).unwrap_or(usize::MAX)] = false;
+        is_live[usize::try_from(retracted).unwrap_or(usize::MAX)] = false;
     }
-    let offsets = arrow_cast::cast(rows.column(place(offset)?), &DataType::Int64);
-    let offsets = offsets.map_err(wrong)?;
-    let offsets = offsets.as_primitive::<Int64Type>().values().iter();
-    let left = offsets.zip(&kept).filter(|(_, kept)| **kept);
-    let mut left: Vec<i64> = left.map(|(offset, _)| *offset).collect();
-    left.sort_unstable();
-    Ok(left)
+    let cast_offsets = arrow_cast::cast(rows.column(column_index(offset)?), &DataType::Int64);
+    let offset_column = cast_offsets.map_err(wrong)?;
+    let offsets = offset_column.as_primitive::<Int64Type>().values().iter();
+    let live = offsets.zip(&is_live).filter(|(_, is_live)| **is_live);
+    let mut live_offsets: Vec<i64> = live.map(|(offset, _)| *offset).collect();
+    live_offsets.sort_unstable();
+    Ok(live_offsets)
 }

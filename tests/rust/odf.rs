@@ -11,7 +11,7 @@ use bytes::Bytes;
 use chrono::{DateTime, Duration, Utc};
 use object_store::{GetOptions, PutMode};
 use pds::odf::{
-    At, Block, Chain, DatasetId, DatasetKind, IngestOptions, Multihash, compact, ingest,
+    Block, BlockSelector, Chain, DatasetId, DatasetKind, IngestOptions, Multihash, compact, ingest,
     rules::ChainState, schema, verify,
 };
 use pds::parquet::options::WriteOptions;
@@ -600,7 +600,7 @@ async fn concurrent_writers_lose_no_events() {
 
 /// Rows of a chain whose `value` is in a range.
 async fn count_values_in(chain: &Chain, range: std::ops::Range<i64>) -> usize {
-    let view = chain.view(&At::Head).await.unwrap();
+    let view = chain.view(&BlockSelector::Head).await.unwrap();
     let (table, manifest) = view.snapshot().await.unwrap();
     let mut rows = scan(&table, Arc::new(manifest), Wanted::default())
         .await
