@@ -214,10 +214,9 @@ impl TableHandle {
         let since = self.at(py, since)?.manifest;
         let table = into_py_result(py, self.table())?;
         let until = Arc::clone(&self.manifest);
-        let scan = run(
-            py,
-            move || async move { table::changes(&table, since, until) },
-        )?;
+        let scan = run(py, move || async move {
+            table::scan_changes(&table, since, until)
+        })?;
         Ok(Scan::new(scan))
     }
 

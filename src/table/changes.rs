@@ -27,12 +27,12 @@ use crate::part::{BatchSender, BatchStream};
 /// Manifests read ahead.
 const VERSIONS_AHEAD: usize = 16;
 /// Operations after which there are the same rows.
-const SAME_ROWS: [&str; 2] = ["compact", "sort"];
+const REWRITE_OPERATIONS: [&str; 2] = ["compact", "sort"];
 const INSERT: &str = "insert";
 const DELETE: &str = "delete";
 
 /// The columns that tell of a change, with the names that Delta Lake gives them.
-fn told() -> [Field; 3] {
+fn change_columns() -> [Field; 3] {
     let time = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
     [
         Field::new("_change_type", DataType::Utf8, false),
@@ -42,7 +42,11 @@ fn told() -> [Field; 3] {
 }
 
 /// Streams the changes after `since` up to `until`, as rows with the columns of `until`.
-pub fn changes(table: &Table, since: Arc<Manifest>, until: Arc<Manifest>) -> Result<BatchStream> {
+pub fn scan_changes(
+    table: &Table,
+    since: Arc<Manifest>,
+    until: Arc<Manifest>,
+) -> Result<BatchStream> {
     if since.version > until.version {
         let message = format!(
             "changes are from an older version to a newer one, not from {} to {}",
@@ -50,30 +54,36 @@ pub fn changes(table: &Table, since: Arc<Manifest>, until: Arc<Manifest>) -> Res
         );
         return Err(Error::invalid(message));
     }
-    let columns = Columns::of(&until)?;
-    let told = told();
-    if let Some(taken) = told
+    let table_columns = Columns::of(&until)?;
+    let change_fields = change_columns();
+    if let Some(reserved) = change_fields
         .iter()
-        .find(|f| columns.schema.index_of(f.name()).is_ok())
+        .find(|f| table_columns.schema.index_of(f.name()).is_ok())
     {
         let message = format!(
             "the table has a column {:?} of its own; rename it",
-            taken.name()
+            reserved.name()
         );
         return Err(Error::invalid(message));
     }
     // Rows of older versions may have nulls where there may be none now.
-    let fields = columns.schema.fields().iter();
-    let fields = fields.map(|f| Arc::new(f.as_ref().clone().with_nullable(true)));
-    let fields: Vec<FieldRef> = fields.collect();
-    let metadata = columns.schema.metadata().clone();
+    let table_fields = table_columns.schema.fields().iter();
+    let nullable = table_fields.map(|f| Arc::new(f.as_ref().clone().with_nullable(true)));
+    let nullable_fields: Vec<FieldRef> = nullable.collect();
+    let metadata = table_columns.schema.metadata().clone();
     let columns = Columns {
-        schema: Arc::new(Schema::new_with_metadata(fields.clone(), metadata.clone())),
-        ..columns
+        schema: Arc::new(Schema::new_with_metadata(
+            nullable_fields.clone(),
+            metadata.clone(),
+        )),
+        ..table_columns
     };
-    let fields: Vec<FieldRef> = fields.into_iter().chain(told.map(Arc::new)).collect();
+    let fields: Vec<FieldRef> = nullable_fields
+        .into_iter()
+        .chain(change_fields.map(Arc::new))
+        .collect();
     let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
-    let job = Job {
+    let change_scan = ChangeScan {
         table: table.clone(),
         columns,
         schema: Arc::clone(&schema),
@@ -81,34 +91,34 @@ pub fn changes(table: &Table, since: Arc<Manifest>, until: Arc<Manifest>) -> Res
     Ok(BatchStream::spawn(
         schema,
         &Cancel::default(),
-        |sender| async move { job.run(since, until, &sender).await },
+        |sender| async move { change_scan.run(since, until, &sender).await },
     ))
 }
 
-struct Job {
+struct ChangeScan {
     table: Table,
     columns: Columns,
     schema: SchemaRef,
 }
 
 /// Files in which two versions differ.
-struct Difference {
-    gone: Vec<ListedFile>,
-    new: Vec<ListedFile>,
+struct FileChanges {
+    removed: Vec<ListedFile>,
+    added: Vec<ListedFile>,
     /// Files that both have, with other deleted rows.
-    touched: Vec<ListedFile>,
+    with_changed_deletes: Vec<ListedFile>,
 }
 
-impl Job {
+impl ChangeScan {
     async fn run(
         self,
         since: Arc<Manifest>,
         until: Arc<Manifest>,
         sender: &BatchSender,
     ) -> Result<()> {
-        let between: Vec<u64> = (since.version + 1..until.version).collect();
+        let versions: Vec<u64> = (since.version + 1..until.version).collect();
         let table = &self.table;
-        let mut read = stream::iter(between)
+        let mut manifests = stream::iter(versions)
             .map(|version| async move {
                 match table.manifest(version).await {
                     Ok(Some(manifest)) => Ok(Arc::new(manifest)),
@@ -120,15 +130,15 @@ impl Job {
             .boxed();
         let mut before = since;
         while before.version < until.version {
-            let after = match read.next().await {
+            let after = match manifests.next().await {
                 Some(after) => after?,
                 None => Arc::clone(&until),
             };
             // Between a tagged version and the oldest one a late manifest may have taken an empty slot.
             if after.recent_commits.first() != Some(&before.commit_id) {
-                return Err(self.table.broken_chain(&after).await);
+                return Err(self.table.broken_chain_error(&after).await);
             }
-            if !self.has_same_rows(&after) && !self.step(&before, &after, sender).await? {
+            if !self.has_same_rows(&after) && !self.send_changes(&before, &after, sender).await? {
                 return Ok(());
             }
             before = after;
@@ -143,42 +153,59 @@ impl Job {
             let mut columns = after.schema.columns.iter();
             *id <= after.schema.last_id && columns.all(|column| column.id != *id)
         };
-        let is_rewrite = SAME_ROWS.contains(&after.operation.name.as_str());
+        let is_rewrite = REWRITE_OPERATIONS.contains(&after.operation.name.as_str());
         is_rewrite && !self.columns.ids.iter().any(is_dropped)
     }
 
     /// The changes of one commit; false when nobody takes them any more.
-    async fn step(
+    async fn send_changes(
         &self,
         before: &Arc<Manifest>,
         after: &Arc<Manifest>,
         sender: &BatchSender,
     ) -> Result<bool> {
-        let Difference { gone, new, touched } = difference(&self.table, before, after).await?;
-        let both: Vec<ListedFile> = gone.into_iter().chain(touched.iter().cloned()).collect();
-        let old = self.rows(before, both.clone()).await?;
-        let now = self
-            .rows(after, touched.into_iter().chain(new).collect())
+        let FileChanges {
+            removed,
+            added,
+            with_changed_deletes,
+        } = diff_files(&self.table, before, after).await?;
+        let old_files: Vec<ListedFile> = removed
+            .into_iter()
+            .chain(with_changed_deletes.iter().cloned())
+            .collect();
+        let old_reader = self.open_reader(before, old_files.clone()).await?;
+        let new_reader = self
+            .open_reader(
+                after,
+                with_changed_deletes.into_iter().chain(added).collect(),
+            )
             .await?;
-        for (rows, other, change) in [(&old, &now, DELETE), (&now, &old, INSERT)] {
-            let paths = other.files.iter().map(|f| f.file.path.as_str());
-            let places: HashMap<&str, usize> = paths.zip(0..).collect();
-            for file in 0..rows.files.len() {
-                let there = places.get(rows.files[file].file.path.as_str()).copied();
-                let part = rows.part(file).await?;
-                for unit in rows.every_unit(file, &part)? {
-                    let mut kept = rows.alive(&unit).await?;
-                    if let Some(there) = there {
-                        let unit = other.unit(there, &part, unit.group)?;
-                        kept = and_not(&kept, &other.alive(&unit).await?);
+        for (reader, other_reader, change_type) in [
+            (&old_reader, &new_reader, DELETE),
+            (&new_reader, &old_reader, INSERT),
+        ] {
+            let paths = other_reader.files.iter().map(|f| f.file.path.as_str());
+            let positions: HashMap<&str, usize> = paths.zip(0..).collect();
+            for file in 0..reader.files.len() {
+                let other_file = positions
+                    .get(reader.files[file].file.path.as_str())
+                    .copied();
+                let part = reader.part(file).await?;
+                for row_group in reader.every_unit(file, &part)? {
+                    let mut mask = reader.alive(&row_group).await?;
+                    if let Some(other_file) = other_file {
+                        let other_group = other_reader.unit(other_file, &part, row_group.group)?;
+                        mask = and_not(&mask, &other_reader.alive(&other_group).await?);
                     }
-                    if kept.true_count() == 0 {
+                    if mask.true_count() == 0 {
                         continue;
                     }
-                    let batches = rows.read_kept(&unit, kept, &self.columns.schema).await?;
+                    let batches = reader
+                        .read_kept(&row_group, mask, &self.columns.schema)
+                        .await?;
                     for batch in batches.into_iter().filter(|b| b.num_rows() > 0) {
-                        let batch = self.tell(&batch, change, after)?;
-                        if sender.send(Ok(batch)).await.is_err() {
+                        let change_batch = self.with_change_columns(&batch, change_type, after)?;
+                        if sender.send(Ok(change_batch)).await.is_err() {
                             return Ok(false);
                         }
                     }
@@ -188,7 +215,7 @@ impl Job {
         Ok(true)
     }
 
-    async fn rows(&self, manifest: &Arc<Manifest>, files: Vec<ListedFile>) -> Result<Rows> {
+    async fn open_reader(&self, manifest: &Arc<Manifest>, files: Vec<ListedFile>) -> Result<Rows> {
         Rows::of(
             &self.table,
             Arc::clone(manifest),
@@ -198,33 +225,44 @@ impl Job {
         .await
     }
 
-    fn tell(&self, batch: &RecordBatch, change: &str, made: &Manifest) -> Result<RecordBatch> {
+    fn with_change_columns(
+        &self,
+        batch: &RecordBatch,
+        change_type: &str,
+        manifest: &Manifest,
+    ) -> Result<RecordBatch> {
         let rows = batch.num_rows();
-        let version = i64::try_from(made.version).unwrap_or(i64::MAX);
-        let time = TimestampMicrosecondArray::from_value(made.created_at.micros(), rows);
-        let told: [ArrayRef; 3] = [
+        let version = i64::try_from(manifest.version).unwrap_or(i64::MAX);
+        let time = TimestampMicrosecondArray::from_value(manifest.created_at.micros(), rows);
+        let change_values: [ArrayRef; 3] = [
             Arc::new(StringArray::from_iter_values(std::iter::repeat_n(
-                change, rows,
+                change_type,
+                rows,
             ))),
             Arc::new(Int64Array::from_value(version, rows)),
             Arc::new(time.with_timezone("UTC")),
         ];
-        let columns = batch.columns().iter().cloned().chain(told).collect();
+        let columns = batch
+            .columns()
+            .iter()
+            .cloned()
+            .chain(change_values)
+            .collect();
         batch_with_row_count(&self.schema, columns, rows)
     }
 }
 
 impl Table {
     /// Why a manifest was not made from the one before it that was read.
-    async fn broken_chain(&self, manifest: &Manifest) -> Error {
+    async fn broken_chain_error(&self, manifest: &Manifest) -> Error {
         let previous = manifest.previous.unwrap_or_default();
         match self.newest().await {
             Ok(newest) if !newest.manifest.keeps(previous) => {
                 self.expired(previous, &newest.manifest)
             }
             Ok(_) => {
-                let why = "it was not made from the version before it";
-                corrupted(&names::manifest(manifest.version), why).with_path(self.root())
+                let reason = "it was not made from the version before it";
+                corrupted(&names::manifest(manifest.version), reason).with_path(self.root())
             }
             Err(e) => e,
         }
@@ -235,78 +273,79 @@ fn and_not(a: &BooleanArray, b: &BooleanArray) -> BooleanArray {
     BooleanArray::new(a.values() & &!b.values(), None)
 }
 
-async fn difference(table: &Table, before: &Manifest, after: &Manifest) -> Result<Difference> {
-    let old = own_files(table, before, after).await?;
-    let new = own_files(table, after, before).await?;
+async fn diff_files(table: &Table, before: &Manifest, after: &Manifest) -> Result<FileChanges> {
+    let old_files = list_unshared_files(table, before, after).await?;
+    let new_files = list_unshared_files(table, after, before).await?;
     let paths = |files: &[ListedFile]| -> HashSet<String> {
         files.iter().map(|f| f.file.path.clone()).collect()
     };
-    let (had, has) = (paths(&old), paths(&new));
+    let (old_paths, new_paths) = (paths(&old_files), paths(&new_files));
     // A tombstone file says of each of its files by itself: one of them may have left and come back.
     let deletions = |a: &Manifest, b: &Manifest| -> HashSet<String> {
-        let about = |m: &Manifest| -> HashSet<(String, String)> {
-            let pairs = m.tombstones.iter();
-            let pairs = pairs.flat_map(|t| t.files.iter().map(|f| (t.path.clone(), f.clone())));
+        let tombstoned_files = |m: &Manifest| -> HashSet<(String, String)> {
+            let tombstones = m.tombstones.iter();
+            let pairs =
+                tombstones.flat_map(|t| t.files.iter().map(|f| (t.path.clone(), f.clone())));
             pairs.collect()
         };
-        let own = &about(a) - &about(b);
-        own.into_iter().map(|(_, file)| file).collect()
+        let added_pairs = &tombstoned_files(a) - &tombstoned_files(b);
+        added_pairs.into_iter().map(|(_, file)| file).collect()
     };
-    let mut touched: HashSet<String> = deletions(after, before);
-    touched.extend(deletions(before, after));
-    touched.retain(|path| !(had.contains(path) ^ has.contains(path)));
-    let touched = named(table, after, &new, touched).await?;
-    Ok(Difference {
-        gone: old
+    let mut touched_paths: HashSet<String> = deletions(after, before);
+    touched_paths.extend(deletions(before, after));
+    touched_paths.retain(|path| !(old_paths.contains(path) ^ new_paths.contains(path)));
+    let with_changed_deletes = find_by_path(table, after, &new_files, touched_paths).await?;
+    Ok(FileChanges {
+        removed: old_files
             .into_iter()
-            .filter(|f| !has.contains(&f.file.path))
+            .filter(|f| !new_paths.contains(&f.file.path))
             .collect(),
-        new: new
+        added: new_files
             .into_iter()
-            .filter(|f| !had.contains(&f.file.path))
+            .filter(|f| !old_paths.contains(&f.file.path))
             .collect(),
-        touched,
+        with_changed_deletes,
     })
 }
 
 /// The files of a snapshot, without the segments that another has just so.
-async fn own_files(
+async fn list_unshared_files(
     table: &Table,
     manifest: &Manifest,
     other: &Manifest,
 ) -> Result<Vec<ListedFile>> {
-    let known: HashMap<&str, &Segment> = other
+    let other_segments: HashMap<&str, &Segment> = other
         .segments
         .iter()
         .map(|s| (s.path.as_str(), s))
         .collect();
-    let own = |s: &Segment| known.get(s.path.as_str()) != Some(&s);
-    let wanted: Vec<bool> = manifest.segments.iter().map(own).collect();
-    listing::files(table, manifest, &wanted).await
+    let is_unshared = |s: &Segment| other_segments.get(s.path.as_str()) != Some(&s);
+    let selected: Vec<bool> = manifest.segments.iter().map(is_unshared).collect();
+    listing::files(table, manifest, &selected).await
 }
 
 /// Files by their paths, those in segments included.
-async fn named(
+async fn find_by_path(
     table: &Table,
     manifest: &Manifest,
-    known: &[ListedFile],
+    listed: &[ListedFile],
     mut paths: HashSet<String>,
 ) -> Result<Vec<ListedFile>> {
-    let mut found: Vec<ListedFile> = Vec::new();
-    let take = |files: &[ListedFile], paths: &mut HashSet<String>, found: &mut Vec<_>| {
+    let mut matching: Vec<ListedFile> = Vec::new();
+    let take = |files: &[ListedFile], paths: &mut HashSet<String>, matching: &mut Vec<_>| {
         for file in files {
             if paths.remove(&file.file.path) {
-                found.push(file.clone());
+                matching.push(file.clone());
             }
         }
     };
-    take(known, &mut paths, &mut found);
+    take(listed, &mut paths, &mut matching);
     if !paths.is_empty() {
         take(
             &listing::all_files(table, manifest).await?,
             &mut paths,
-            &mut found,
+            &mut matching,
         );
     }
-    Ok(found)
+    Ok(matching)
 }

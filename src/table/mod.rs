@@ -58,7 +58,7 @@ mod widen;
 mod write;
 
 pub use self::add::add_files;
-pub use self::changes::changes;
+pub use self::changes::scan_changes;
 pub use self::check::{Checked, check};
 pub use self::clauses::{Clause, Then, When};
 pub use self::compact::{Compaction, compact, sort};
