@@ -19,21 +19,21 @@ use super::sql;
 /// The expression with sums, products and minuses of whole numbers that fail where they do not fit, and with
 /// comparisons that know one zero and one NaN, and fields that are null where their struct is. `input`
 /// are its columns.
-pub(super) fn checked(
+pub(super) fn apply_sql_semantics(
     expr: Arc<dyn PhysicalExpr>,
     input: &Schema,
 ) -> Result<Arc<dyn PhysicalExpr>> {
-    let done = expr.transform_up(|expr| {
+    let rewritten = expr.transform_up(|expr| {
         if let Some(list) = expr.downcast_ref::<InListExpr>() {
             if !has_floats(&list.expr().data_type(input)?) {
                 return Ok(Transformed::no(expr));
             }
-            let values = list.list().iter();
-            let values = values.map(|value| compared(value, input));
-            let values = values.collect::<Result<_>>()?;
-            let tested = compared(list.expr(), input)?;
+            let elements = list.list().iter();
+            let operands = elements.map(|value| canonicalize_operand(value, input));
+            let values = operands.collect::<Result<_>>()?;
+            let operand = canonicalize_operand(list.expr(), input)?;
             return Ok(Transformed::yes(in_list(
-                tested,
+                operand,
                 values,
                 &list.negated(),
                 input,
@@ -54,21 +54,27 @@ pub(super) fn checked(
                 difference.with_fail_on_overflow(true),
             )));
         }
-        let Some(found) = expr.downcast_ref::<BinaryExpr>() else {
+        let Some(binary) = expr.downcast_ref::<BinaryExpr>() else {
             return Ok(Transformed::no(expr));
         };
-        let (mut left, mut right) = (Arc::clone(found.left()), Arc::clone(found.right()));
-        if sql::is_comparison(*found.op()) {
-            (left, right) = (compared(&left, input)?, compared(&right, input)?);
+        let (mut left, mut right) = (Arc::clone(binary.left()), Arc::clone(binary.right()));
+        if sql::is_comparison(*binary.op()) {
+            (left, right) = (
+                canonicalize_operand(&left, input)?,
+                canonicalize_operand(&right, input)?,
+            );
         }
-        let strict = BinaryExpr::new(left, *found.op(), right).with_fail_on_overflow(true);
+        let strict = BinaryExpr::new(left, *binary.op(), right).with_fail_on_overflow(true);
         Ok(Transformed::yes(Arc::new(strict)))
     });
-    done.map(|done| done.data)
+    rewritten.map(|transformed| transformed.data)
 }
 
 /// One side of a comparison.
-fn compared(expr: &Arc<dyn PhysicalExpr>, input: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
+fn canonicalize_operand(
+    expr: &Arc<dyn PhysicalExpr>,
+    input: &Schema,
+) -> Result<Arc<dyn PhysicalExpr>> {
     if !has_floats(&expr.data_type(input)?) {
         return Ok(Arc::clone(expr));
     }

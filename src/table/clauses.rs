@@ -14,7 +14,7 @@ use datafusion_expr::execution_props::ExecutionProps;
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 
-use super::checked::checked;
+use super::checked::apply_sql_semantics;
 use super::sql::{self, Rewrite};
 use super::types::keeps_values;
 use crate::clock::Clock;
@@ -277,7 +277,7 @@ impl Context<'_> {
             let props = ExecutionProps::new();
             let planned = create_physical_expr(&logical, &self.named, &props, &context);
             let input = self.named.as_arrow();
-            let planned = checked(planned.map_err(refused)?, input).map_err(refused)?;
+            let planned = apply_sql_semantics(planned.map_err(refused)?, input).map_err(refused)?;
             Ok((planned, kind))
         })
     }

@@ -21,7 +21,7 @@ use datafusion_expr::{ExprSchemable, Operator, binary_expr, lit};
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 use datafusion_pruning::{PruningPredicate, PruningPredicateBuilder};
 
-use super::checked::checked;
+use super::checked::apply_sql_semantics;
 use super::keys::KeySet;
 use super::predicate::{Bounds, ForeignPredicate};
 use super::schema::Columns;
@@ -154,7 +154,7 @@ impl Filter {
             let pruning = PruningPredicateBuilder::new().with_file_schema(Arc::clone(&input));
             pruning.try_build(known.ok()?).ok()
         });
-        let physical = checked(physical, &input)?;
+        let physical = apply_sql_semantics(physical, &input)?;
         Ok(Self {
             sql,
             logical,

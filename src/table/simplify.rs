@@ -18,7 +18,7 @@ use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, lit};
 use datafusion_physical_expr::create_physical_expr;
 
-use super::checked::checked;
+use super::checked::apply_sql_semantics;
 use super::embedding::{Embedding, Place, is_utc};
 use super::sql;
 
@@ -57,7 +57,7 @@ fn evaluate(expr: &Expr) -> Result<ScalarValue> {
     let (context, props) = (PhysicalPlanningContext::default(), ExecutionProps::new());
     let nothing = Arc::new(Schema::empty());
     let planned = create_physical_expr(expr, &DFSchema::empty(), &props, &context)?;
-    let planned = checked(planned, &nothing)?;
+    let planned = apply_sql_semantics(planned, &nothing)?;
     let options = RecordBatchOptions::new().with_row_count(Some(1));
     let row = RecordBatch::try_new_with_options(nothing, Vec::new(), &options)?;
     let value = planned.evaluate(&row)?.into_array(1)?;
