@@ -6,7 +6,7 @@ use datafusion_expr::ExprSchemable;
 use datafusion_expr::expr::Expr;
 
 /// A cast that keeps every value and their order: each is multiplied.
-pub(super) struct Embedding<'a> {
+pub(super) struct LosslessCast<'a> {
     pub(super) inner: &'a Expr,
     pub(super) from: DataType,
     to: &'a DataType,
@@ -14,23 +14,23 @@ pub(super) struct Embedding<'a> {
 }
 
 /// Where a value lies among those of the narrower type.
-pub(super) enum Place {
-    At(ScalarValue),
+pub(super) enum ValuePosition {
+    Exact(ScalarValue),
     /// Between this one and the next.
     After(ScalarValue),
     Above,
     Below,
 }
 
-impl<'a> Embedding<'a> {
+impl<'a> LosslessCast<'a> {
     /// Of an expression that is such a cast.
-    pub(super) fn of(cast: &'a Expr, schema: &DFSchema) -> Option<Self> {
+    pub(super) fn from_expr(cast: &'a Expr, schema: &DFSchema) -> Option<Self> {
         let Expr::Cast(cast) = cast else {
             return None;
         };
         let (inner, to) = (cast.expr.as_ref(), cast.field.data_type());
         let from = inner.get_type(schema).ok()?;
-        let factor = factor(&from, to)?;
+        let factor = cast_factor(&from, to)?;
         Some(Self {
             inner,
             from,
@@ -40,15 +40,15 @@ impl<'a> Embedding<'a> {
     }
 
     /// Where a value of the wider type lies; None where that is not known.
-    pub(super) fn place(&self, value: &ScalarValue) -> Option<Place> {
+    pub(super) fn locate(&self, value: &ScalarValue) -> Option<ValuePosition> {
         if value.is_null() || value.data_type() != *self.to {
             return None;
         }
         if self.from.is_string() {
-            return value.cast_to(&self.from).ok().map(Place::At);
+            return value.cast_to(&self.from).ok().map(ValuePosition::Exact);
         }
-        let (low, high) = range(&self.from)?;
-        let (floor, exact) = match float_of(value) {
+        let (low, high) = value_range(&self.from)?;
+        let (floor, exact) = match scalar_to_f64(value) {
             // pyarrow, which evaluates its own expressions, has no order for it.
             Some(value) if value.is_nan() => return None,
             Some(value) => {
@@ -58,14 +58,17 @@ impl<'a> Embedding<'a> {
                 } else {
                     2_f64.powi(24)
                 };
-                let is_narrow = in_f64(low).abs().max(in_f64(high).abs()) <= limit;
+                let is_narrow = to_f64(low).abs().max(to_f64(high).abs()) <= limit;
                 if !is_narrow && value.abs() >= limit {
                     return None;
                 }
-                (saturated(value), value.fract().abs() < f64::MIN_POSITIVE)
+                (
+                    floor_to_i128(value),
+                    value.fract().abs() < f64::MIN_POSITIVE,
+                )
             }
             None => {
-                let value = number_of(value)?;
+                let value = scalar_to_i128(value)?;
                 (
                     value.div_euclid(self.factor),
                     value.rem_euclid(self.factor) == 0,
@@ -73,10 +76,10 @@ impl<'a> Embedding<'a> {
             }
         };
         Some(match (floor < low, floor > high) {
-            (true, _) => Place::Below,
-            (_, true) => Place::Above,
-            _ if exact => Place::At(value_of(floor, &self.from)?),
-            _ => Place::After(value_of(floor, &self.from)?),
+            (true, _) => ValuePosition::Below,
+            (_, true) => ValuePosition::Above,
+            _ if exact => ValuePosition::Exact(scalar_from_i128(floor, &self.from)?),
+            _ => ValuePosition::After(scalar_from_i128(floor, &self.from)?),
         })
     }
 }
@@ -85,7 +88,7 @@ impl<'a> Embedding<'a> {
     clippy::cast_possible_truncation,
     reason = "it ends at the largest and the smallest number"
 )]
-fn saturated(value: f64) -> i128 {
+fn floor_to_i128(value: f64) -> i128 {
     value.floor() as i128
 }
 
@@ -93,11 +96,11 @@ fn saturated(value: f64) -> i128 {
     clippy::cast_precision_loss,
     reason = "the order of magnitude is enough"
 )]
-fn in_f64(value: i128) -> f64 {
+fn to_f64(value: i128) -> f64 {
     value as f64
 }
 
-fn float_of(value: &ScalarValue) -> Option<f64> {
+fn scalar_to_f64(value: &ScalarValue) -> Option<f64> {
     match value {
         ScalarValue::Float32(Some(value)) => Some(f64::from(*value)),
         ScalarValue::Float64(Some(value)) => Some(*value),
@@ -106,42 +109,42 @@ fn float_of(value: &ScalarValue) -> Option<f64> {
 }
 
 /// By what values of `from` are multiplied in `to`; None where the cast does not keep all of them.
-fn factor(from: &DataType, to: &DataType) -> Option<i128> {
+fn cast_factor(from: &DataType, to: &DataType) -> Option<i128> {
     use DataType::{Date32, Date64, Dictionary, Float32, Float64, Time32, Time64, Timestamp};
     let ticks = |from: &TimeUnit, to: &TimeUnit| {
-        let (from, to) = (per_second(*from), per_second(*to));
+        let (from, to) = (ticks_per_second(*from), ticks_per_second(*to));
         (from <= to).then(|| to / from)
     };
     match (from, to) {
         (Dictionary(_, from), to) if from.as_ref() == to => Some(1),
-        (Dictionary(_, from), to) => factor(from, to),
+        (Dictionary(_, from), to) => cast_factor(from, to),
         (from, to) if from.is_string() && to.is_string() => Some(1),
         (from, to) if from.is_integer() && to.is_integer() => {
-            let (inner, outer) = (range(from)?, range(to)?);
+            let (inner, outer) = (value_range(from)?, value_range(to)?);
             (outer.0 <= inner.0 && inner.1 <= outer.1).then_some(1)
         }
         (from, Float32 | Float64) if from.is_integer() => Some(1),
         (from, to) if from.is_integer() => {
-            let (precision, scale) = decimal(to)?;
-            let digits = range(from)?.1.to_string().len();
+            let (precision, scale) = precision_and_scale(to)?;
+            let digits = value_range(from)?.1.to_string().len();
             let fits = usize::from(precision) >= digits + usize::from(scale) || precision == 38;
             10_i128.checked_pow(fits.then(|| u32::from(scale))?)
         }
         (from, to) if from.is_decimal() => {
-            let ((p1, s1), (p2, s2)) = (decimal(from)?, decimal(to)?);
+            let ((p1, s1), (p2, s2)) = (precision_and_scale(from)?, precision_and_scale(to)?);
             let fits = s2 >= s1 && (p2 == 38 || p2 - s2 >= p1.checked_sub(s1)?);
             10_i128.checked_pow(fits.then(|| u32::from(s2 - s1))?)
         }
         (Timestamp(from, a), Timestamp(to, b)) => {
-            let same = match (a, b) {
+            let has_same_clock = match (a, b) {
                 (Some(_), Some(_)) | (None, None) => true,
                 (Some(zone), None) | (None, Some(zone)) => is_utc(zone),
             };
-            same.then(|| ticks(from, to))?
+            has_same_clock.then(|| ticks(from, to))?
         }
         (Date32, Timestamp(to, zone)) => {
-            let plain = zone.as_ref().is_none_or(|zone| is_utc(zone));
-            plain.then(|| 86_400 * per_second(*to))
+            let is_utc_or_naive = zone.as_ref().is_none_or(|zone| is_utc(zone));
+            is_utc_or_naive.then(|| 86_400 * ticks_per_second(*to))
         }
         (Date32, Date64) => Some(86_400_000),
         (Time32(from) | Time64(from), Time32(to) | Time64(to)) => ticks(from, to),
@@ -153,7 +156,7 @@ pub(super) fn is_utc(zone: &str) -> bool {
     matches!(zone, "UTC" | "+00:00" | "Etc/UTC" | "Z")
 }
 
-fn per_second(unit: TimeUnit) -> i128 {
+fn ticks_per_second(unit: TimeUnit) -> i128 {
     match unit {
         TimeUnit::Second => 1,
         TimeUnit::Millisecond => 1_000,
@@ -163,7 +166,7 @@ fn per_second(unit: TimeUnit) -> i128 {
 }
 
 /// Precision and scale of a decimal of up to 128 bits, its scale not negative.
-fn decimal(data_type: &DataType) -> Option<(u8, u8)> {
+fn precision_and_scale(data_type: &DataType) -> Option<(u8, u8)> {
     match data_type {
         DataType::Decimal32(precision, scale)
         | DataType::Decimal64(precision, scale)
@@ -173,7 +176,7 @@ fn decimal(data_type: &DataType) -> Option<(u8, u8)> {
 }
 
 /// The smallest and the largest number that values of a type are.
-fn range(data_type: &DataType) -> Option<(i128, i128)> {
+fn value_range(data_type: &DataType) -> Option<(i128, i128)> {
     use DataType::{
         Date32, Date64, Dictionary, Int8, Int16, Int32, Int64, Time32, Time64, Timestamp, UInt8,
         UInt16, UInt32, UInt64,
@@ -187,16 +190,16 @@ fn range(data_type: &DataType) -> Option<(i128, i128)> {
         UInt16 => (0, u16::MAX.into()),
         UInt32 => (0, u32::MAX.into()),
         UInt64 => (0, u64::MAX.into()),
-        Dictionary(_, values) => range(values)?,
+        Dictionary(_, values) => value_range(values)?,
         other => {
-            let largest = 10_i128.checked_pow(decimal(other)?.0.into())? - 1;
+            let largest = 10_i128.checked_pow(precision_and_scale(other)?.0.into())? - 1;
             (-largest, largest)
         }
     })
 }
 
 /// A literal as the number that it is stored as.
-fn number_of(value: &ScalarValue) -> Option<i128> {
+fn scalar_to_i128(value: &ScalarValue) -> Option<i128> {
     use ScalarValue as S;
     Some(match value {
         S::Int8(v) => (*v)?.into(),
@@ -225,27 +228,27 @@ fn number_of(value: &ScalarValue) -> Option<i128> {
 }
 
 /// A literal of a type, by the number that it is stored as.
-fn value_of(number: i128, data_type: &DataType) -> Option<ScalarValue> {
+fn scalar_from_i128(number: i128, data_type: &DataType) -> Option<ScalarValue> {
     use DataType as D;
-    let small = || i32::try_from(number).ok();
-    let long = || i64::try_from(number).ok();
+    let to_i32 = || i32::try_from(number).ok();
+    let to_i64 = || i64::try_from(number).ok();
     Some(match data_type {
         D::Int8 => ScalarValue::Int8(Some(number.try_into().ok()?)),
         D::Int16 => ScalarValue::Int16(Some(number.try_into().ok()?)),
-        D::Int32 => ScalarValue::Int32(Some(small()?)),
-        D::Int64 => ScalarValue::Int64(Some(long()?)),
+        D::Int32 => ScalarValue::Int32(Some(to_i32()?)),
+        D::Int64 => ScalarValue::Int64(Some(to_i64()?)),
         D::UInt8 => ScalarValue::UInt8(Some(number.try_into().ok()?)),
         D::UInt16 => ScalarValue::UInt16(Some(number.try_into().ok()?)),
         D::UInt32 => ScalarValue::UInt32(Some(number.try_into().ok()?)),
         D::UInt64 => ScalarValue::UInt64(Some(number.try_into().ok()?)),
-        D::Date32 => ScalarValue::Date32(Some(small()?)),
-        D::Date64 => ScalarValue::Date64(Some(long()?)),
-        D::Time32(TimeUnit::Second) => ScalarValue::Time32Second(Some(small()?)),
-        D::Time32(_) => ScalarValue::Time32Millisecond(Some(small()?)),
-        D::Time64(TimeUnit::Microsecond) => ScalarValue::Time64Microsecond(Some(long()?)),
-        D::Time64(_) => ScalarValue::Time64Nanosecond(Some(long()?)),
+        D::Date32 => ScalarValue::Date32(Some(to_i32()?)),
+        D::Date64 => ScalarValue::Date64(Some(to_i64()?)),
+        D::Time32(TimeUnit::Second) => ScalarValue::Time32Second(Some(to_i32()?)),
+        D::Time32(_) => ScalarValue::Time32Millisecond(Some(to_i32()?)),
+        D::Time64(TimeUnit::Microsecond) => ScalarValue::Time64Microsecond(Some(to_i64()?)),
+        D::Time64(_) => ScalarValue::Time64Nanosecond(Some(to_i64()?)),
         D::Timestamp(unit, zone) => {
-            let (value, zone) = (Some(long()?), zone.clone());
+            let (value, zone) = (Some(to_i64()?), zone.clone());
             match unit {
                 TimeUnit::Second => ScalarValue::TimestampSecond(value, zone),
                 TimeUnit::Millisecond => ScalarValue::TimestampMillisecond(value, zone),
@@ -253,11 +256,11 @@ fn value_of(number: i128, data_type: &DataType) -> Option<ScalarValue> {
                 TimeUnit::Nanosecond => ScalarValue::TimestampNanosecond(value, zone),
             }
         }
-        D::Decimal32(p, s) => ScalarValue::Decimal32(Some(small()?), *p, *s),
-        D::Decimal64(p, s) => ScalarValue::Decimal64(Some(long()?), *p, *s),
+        D::Decimal32(p, s) => ScalarValue::Decimal32(Some(to_i32()?), *p, *s),
+        D::Decimal64(p, s) => ScalarValue::Decimal64(Some(to_i64()?), *p, *s),
         D::Decimal128(p, s) => ScalarValue::Decimal128(Some(number), *p, *s),
         D::Dictionary(key, values) => {
-            ScalarValue::Dictionary(key.clone(), Box::new(value_of(number, values)?))
+            ScalarValue::Dictionary(key.clone(), Box::new(scalar_from_i128(number, values)?))
         }
         _ => return None,
     })

@@ -19,7 +19,7 @@ use datafusion_expr::{ExprSchemable, Operator, binary_expr, lit};
 use datafusion_physical_expr::create_physical_expr;
 
 use super::checked::apply_sql_semantics;
-use super::embedding::{Embedding, Place, is_utc};
+use super::embedding::{LosslessCast, ValuePosition, is_utc};
 use super::sql;
 
 /// An IN list of more values is a few ranges for statistics.
@@ -145,25 +145,25 @@ fn unwrap_once(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
 }
 
 fn null_without_cast(cast: &Expr, schema: &DFSchema) -> Option<Box<Expr>> {
-    Embedding::of(cast, schema).map(|embedding| Box::new(embedding.inner.clone()))
+    LosslessCast::from_expr(cast, schema).map(|embedding| Box::new(embedding.inner.clone()))
 }
 
 fn without_cast(cast: &Expr, op: Operator, value: &ScalarValue, schema: &DFSchema) -> Option<Expr> {
-    let embedding = Embedding::of(cast, schema)?;
-    let (inner, place) = (embedding.inner.clone(), embedding.place(value)?);
+    let embedding = LosslessCast::from_expr(cast, schema)?;
+    let (inner, place) = (embedding.inner.clone(), embedding.locate(value)?);
     let always = |holds| Some(constant(embedding.inner, holds));
     match (place, op) {
-        (Place::At(value), _) => Some(binary_expr(inner, op, lit(value))),
+        (ValuePosition::Exact(value), _) => Some(binary_expr(inner, op, lit(value))),
         (_, Operator::NotEq)
-        | (Place::Above, Operator::Lt | Operator::LtEq)
-        | (Place::Below, Operator::Gt | Operator::GtEq) => always(true),
+        | (ValuePosition::Above, Operator::Lt | Operator::LtEq)
+        | (ValuePosition::Below, Operator::Gt | Operator::GtEq) => always(true),
         (_, Operator::Eq)
-        | (Place::Above, Operator::Gt | Operator::GtEq)
-        | (Place::Below, Operator::Lt | Operator::LtEq) => always(false),
-        (Place::After(value), Operator::Lt | Operator::LtEq) => {
+        | (ValuePosition::Above, Operator::Gt | Operator::GtEq)
+        | (ValuePosition::Below, Operator::Lt | Operator::LtEq) => always(false),
+        (ValuePosition::After(value), Operator::Lt | Operator::LtEq) => {
             Some(binary_expr(inner, Operator::LtEq, lit(value)))
         }
-        (Place::After(value), Operator::Gt | Operator::GtEq) => {
+        (ValuePosition::After(value), Operator::Gt | Operator::GtEq) => {
             Some(binary_expr(inner, Operator::Gt, lit(value)))
         }
         _ => None,
@@ -171,7 +171,7 @@ fn without_cast(cast: &Expr, op: Operator, value: &ScalarValue, schema: &DFSchem
 }
 
 fn list_without_cast(list: &InList, schema: &DFSchema) -> Option<Expr> {
-    let embedding = Embedding::of(&list.expr, schema)?;
+    let embedding = LosslessCast::from_expr(&list.expr, schema)?;
     let mut values = Vec::with_capacity(list.list.len());
     for value in &list.list {
         let Expr::Literal(value, _) = value else {
@@ -179,7 +179,7 @@ fn list_without_cast(list: &InList, schema: &DFSchema) -> Option<Expr> {
         };
         if value.is_null() {
             values.push(lit(ScalarValue::try_from(&embedding.from).ok()?));
-        } else if let Place::At(value) = embedding.place(value)? {
+        } else if let ValuePosition::Exact(value) = embedding.locate(value)? {
             values.push(lit(value));
         }
     }
