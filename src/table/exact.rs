@@ -23,49 +23,50 @@ use super::sql;
 const MAX_DIGITS: usize = 38;
 /// The zone of moments without one.
 const UTC: &str = "+00:00";
-const NANOSECOND: DataType = DataType::Time64(TimeUnit::Nanosecond);
+const TIME64_NANOSECOND: DataType = DataType::Time64(TimeUnit::Nanosecond);
 
 /// Functions whose value is one of their arguments.
-const CHOOSING: [&str; 5] = ["coalesce", "nvl", "nvl2", "greatest", "least"];
+const CONDITIONAL_FUNCTIONS: [&str; 5] = ["coalesce", "nvl", "nvl2", "greatest", "least"];
 
 /// The expression, as it was parsed with decimals for numbers with a point, with literals that are
 /// compared and added up exactly. `target` is what its value becomes.
 pub(super) fn keep_exact(expr: Expr, schema: &DFSchema, target: Option<&DataType>) -> Result<Expr> {
-    let exact = expr.transform_up(|node| Ok(Transformed::yes(with_exact(node, schema)?)));
-    let exact = exact?.data;
+    let rewritten = expr.transform_up(|node| Ok(Transformed::yes(rewrite_node(node, schema)?)));
+    let exact = rewritten?.data;
     Ok(match target {
-        Some(target) if target.is_decimal() => whole(exact),
-        _ => float(exact),
+        Some(target) if target.is_decimal() => normalize_scale(exact),
+        _ => decimal_to_float(exact),
     })
 }
 
 /// A node with its literals, those in its operands being done.
-fn with_exact(node: Expr, schema: &DFSchema) -> Result<Expr> {
+fn rewrite_node(node: Expr, schema: &DFSchema) -> Result<Expr> {
     Ok(match node {
-        Expr::BinaryExpr(binary) => binary_of(binary, schema),
-        Expr::Negative(inner) => negative(*inner),
+        Expr::BinaryExpr(binary) => rewrite_binary(binary, schema),
+        Expr::Negative(inner) => negate(*inner),
         Expr::Cast(Cast { expr, field }) if is_exact(field.data_type()) => {
-            let expr = Box::new(whole(*expr));
+            let expr = Box::new(normalize_scale(*expr));
             Expr::Cast(Cast { expr, field })
         }
         Expr::TryCast(TryCast { expr, field }) if is_exact(field.data_type()) => {
-            let expr = Box::new(whole(*expr));
+            let expr = Box::new(normalize_scale(*expr));
             Expr::TryCast(TryCast { expr, field })
         }
-        Expr::Case(case) => Expr::Case(case_of(case, schema)),
-        Expr::ScalarFunction(call) if CHOOSING.contains(&call.func.name()) => {
-            let args = alike(call.args, schema);
+        Expr::Case(case) => Expr::Case(rewrite_case(case, schema)),
+        Expr::ScalarFunction(call) if CONDITIONAL_FUNCTIONS.contains(&call.func.name()) => {
+            let args = unify_values(call.args, schema);
             Expr::ScalarFunction(ScalarFunction { args, ..call })
         }
         Expr::ScalarFunction(_) => {
-            node.map_children(|child| Ok(Transformed::yes(inexact(child, schema))))?
+            node.map_children(|child| Ok(Transformed::yes(coerce_inexact(child, schema))))?
                 .data
         }
         Expr::Between(between) => {
-            let mut all = beside_all(*between.expr, vec![*between.low, *between.high], schema);
-            let (high, low) = (all.pop(), all.pop());
+            let mut operands =
+                coerce_list(*between.expr, vec![*between.low, *between.high], schema);
+            let (high, low) = (operands.pop(), operands.pop());
             let (high, low) = (high.unwrap_or_else(null), low.unwrap_or_else(null));
-            let expr = all.pop().unwrap_or_else(null);
+            let expr = operands.pop().unwrap_or_else(null);
             Expr::Between(Between::new(
                 Box::new(expr),
                 between.negated,
@@ -74,35 +75,39 @@ fn with_exact(node: Expr, schema: &DFSchema) -> Result<Expr> {
             ))
         }
         Expr::InList(list) => {
-            let mut all = beside_all(*list.expr, list.list, schema);
-            let values = all.split_off(1);
-            let expr = all.pop().unwrap_or_else(null);
+            let mut operands = coerce_list(*list.expr, list.list, schema);
+            let values = operands.split_off(1);
+            let expr = operands.pop().unwrap_or_else(null);
             Expr::InList(InList::new(Box::new(expr), values, list.negated))
         }
         other => {
             other
-                .map_children(|child| Ok(Transformed::yes(float(child))))?
+                .map_children(|child| Ok(Transformed::yes(decimal_to_float(child))))?
                 .data
         }
     })
 }
 
-fn binary_of(binary: BinaryExpr, schema: &DFSchema) -> Expr {
+fn rewrite_binary(binary: BinaryExpr, schema: &DFSchema) -> Expr {
     let (left, op, right) = (*binary.left, binary.op, *binary.right);
     let (left, right) = match op {
-        op if sql::is_comparison(op) => pair(left, right, schema),
+        op if sql::is_comparison(op) => coerce_comparison(left, right, schema),
         Operator::Plus | Operator::Minus => {
-            let (left, right) = operands(left, right, schema);
-            let (to_left, to_right) = (resolution(&right), resolution(&left));
+            let (left, right) = coerce_arithmetic(left, right, schema);
+            let (left_unit, right_unit) = (interval_unit(&right), interval_unit(&left));
             (
-                refine(left, to_left, schema),
-                refine(right, to_right, schema),
+                refine_timestamp(left, left_unit, schema),
+                refine_timestamp(right, right_unit, schema),
             )
         }
-        Operator::Multiply if has_product(&left, &right, schema) => operands(left, right, schema),
-        Operator::Modulo => operands(left, right, schema),
-        Operator::Multiply | Operator::Divide => (inexact(left, schema), inexact(right, schema)),
-        _ => (float(left), float(right)),
+        Operator::Multiply if has_decimal_product(&left, &right, schema) => {
+            coerce_arithmetic(left, right, schema)
+        }
+        Operator::Modulo => coerce_arithmetic(left, right, schema),
+        Operator::Multiply | Operator::Divide => {
+            (coerce_inexact(left, schema), coerce_inexact(right, schema))
+        }
+        _ => (decimal_to_float(left), decimal_to_float(right)),
     };
     binary_expr(left, op, right)
 }
@@ -114,31 +119,40 @@ fn is_exact(data_type: &DataType) -> bool {
 
 /// Both sides of a sum: numbers with a point are decimals beside integers and decimals, and floats beside
 /// all else.
-fn operands(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr) {
-    let is_beside = |side: &Expr| data_type(side, schema).is_some_and(|of| is_exact(&of));
-    let (by_left, by_right) = (is_beside(&left), is_beside(&right));
-    let fitted = |side: Expr, exact| if exact { whole(side) } else { float(side) };
-    let (of_left, of_right) = (data_type(&left, schema), data_type(&right, schema));
-    let (left, right) = (fitted(left, by_right), fitted(right, by_left));
-    match (of_left, of_right) {
+fn coerce_arithmetic(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr) {
+    let is_exact_side =
+        |side: &Expr| data_type(side, schema).is_some_and(|side_type| is_exact(&side_type));
+    let (is_left_exact, is_right_exact) = (is_exact_side(&left), is_exact_side(&right));
+    let coerce = |side: Expr, exact| {
+        if exact {
+            normalize_scale(side)
+        } else {
+            decimal_to_float(side)
+        }
+    };
+    let (left_type, right_type) = (data_type(&left, schema), data_type(&right, schema));
+    let (left, right) = (coerce(left, is_right_exact), coerce(right, is_left_exact));
+    match (left_type, right_type) {
         // Of two zones DataFusion would take the clocks' difference.
-        (Some(DataType::Timestamp(one, a)), Some(DataType::Timestamp(other, b))) if a != b => {
+        (Some(DataType::Timestamp(left_unit, a)), Some(DataType::Timestamp(right_unit, b)))
+            if a != b =>
+        {
             let utc = |unit| DataType::Timestamp(unit, Some(UTC.into()));
-            (cast(left, utc(one)), cast(right, utc(other)))
+            (cast(left, utc(left_unit)), cast(right, utc(right_unit)))
         }
         _ => (left, right),
     }
 }
 
 /// Whether a product of decimals has a type.
-fn has_product(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
+fn has_decimal_product(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
     let scale = |side: &Expr| match (side, data_type(side, schema)) {
         // Of 1e30 as a decimal most products would not fit.
         (
             Expr::Literal(..),
             Some(DataType::Decimal128(_, scale) | DataType::Decimal256(_, scale)),
         ) if scale < 0 => None,
-        (_, Some(of)) if of.is_decimal() => Some(decimal_scale(&of)),
+        (_, Some(operand_type)) if operand_type.is_decimal() => Some(decimal_scale(&operand_type)),
         _ => Some(0),
     };
     let scales = scale(left).zip(scale(right));
@@ -157,22 +171,22 @@ fn decimal_scale(data_type: &DataType) -> usize {
 
 /// An operand of what has no exact value, such as a quotient: a float where a number with a point is
 /// in it, whose digits a decimal would cut.
-fn inexact(expr: Expr, schema: &DFSchema) -> Expr {
-    let is_point = |node: &Expr| {
+fn coerce_inexact(expr: Expr, schema: &DFSchema) -> Expr {
+    let is_decimal_literal = |node: &Expr| {
         let is_decimal = |value: &ScalarValue| value.data_type().is_decimal();
         Ok(matches!(node, Expr::Literal(value, _) if is_decimal(value)))
     };
-    let is_decimal = data_type(&expr, schema).is_some_and(|of| of.is_decimal());
+    let is_decimal = data_type(&expr, schema).is_some_and(|operand_type| operand_type.is_decimal());
     if matches!(expr, Expr::Literal(..)) {
-        float(expr)
-    } else if is_decimal && expr.exists(is_point).unwrap_or_default() {
+        decimal_to_float(expr)
+    } else if is_decimal && expr.exists(is_decimal_literal).unwrap_or_default() {
         cast(expr, DataType::Float64)
     } else {
         expr
     }
 }
 
-fn negative(expr: Expr) -> Expr {
+fn negate(expr: Expr) -> Expr {
     match expr {
         Expr::Literal(ScalarValue::Decimal128(Some(value), precision, scale), _) => {
             lit(ScalarValue::Decimal128(Some(-value), precision, scale))
@@ -186,33 +200,35 @@ fn negative(expr: Expr) -> Expr {
 
 /// Values of which one is chosen: numbers with a point are decimals where the others are none but
 /// integers and decimals, and moments are in UTC where one has a zone.
-fn alike(values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
-    let of = |value: &Expr| data_type(value, schema);
-    let is_plain = |of: DataType| of.is_null() || is_exact(&of);
-    let exact = values.iter().all(|value| of(value).is_some_and(is_plain));
-    let is_zoned = |of: &DataType| matches!(of, DataType::Timestamp(_, Some(_)));
-    let zoned = values.iter().filter_map(of).find(is_zoned);
-    let fitted = |value: Expr| match (of(&value), &zoned) {
-        (Some(own), Some(zoned)) => in_utc(value, &own, zoned),
-        _ if exact => whole(value),
-        _ => float(value),
+fn unify_values(values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
+    let type_of = |value: &Expr| data_type(value, schema);
+    let is_plain = |value_type: DataType| value_type.is_null() || is_exact(&value_type);
+    let all_exact = values
+        .iter()
+        .all(|value| type_of(value).is_some_and(is_plain));
+    let is_zoned = |value_type: &DataType| matches!(value_type, DataType::Timestamp(_, Some(_)));
+    let zoned_type = values.iter().filter_map(type_of).find(is_zoned);
+    let coerce = |value: Expr| match (type_of(&value), &zoned_type) {
+        (Some(own_type), Some(zoned_type)) => to_utc(value, &own_type, zoned_type),
+        _ if all_exact => normalize_scale(value),
+        _ => decimal_to_float(value),
     };
-    values.into_iter().map(fitted).collect()
+    values.into_iter().map(coerce).collect()
 }
 
-fn case_of(case: Case, schema: &DFSchema) -> Case {
+fn rewrite_case(case: Case, schema: &DFSchema) -> Case {
     let (whens, thens): (Vec<_>, Vec<_>) = case.when_then_expr.into_iter().unzip();
     let has_else = case.else_expr.is_some();
-    let values = thens.into_iter().chain(case.else_expr);
-    let mut values = alike(values.map(|value| *value).collect(), schema);
-    let otherwise = if has_else { values.pop() } else { None };
+    let results = thens.into_iter().chain(case.else_expr);
+    let mut values = unify_values(results.map(|value| *value).collect(), schema);
+    let else_value = if has_else { values.pop() } else { None };
     let pairs = whens.into_iter().zip(values);
     Case {
-        expr: case.expr.map(|expr| Box::new(float(*expr))),
+        expr: case.expr.map(|expr| Box::new(decimal_to_float(*expr))),
         when_then_expr: pairs
-            .map(|(when, then)| (Box::new(float(*when)), Box::new(then)))
+            .map(|(when, then)| (Box::new(decimal_to_float(*when)), Box::new(then)))
             .collect(),
-        else_expr: otherwise.map(Box::new),
+        else_expr: else_value.map(Box::new),
     }
 }
 
@@ -221,30 +237,34 @@ fn null() -> Expr {
 }
 
 /// Both sides of a comparison.
-fn pair(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr) {
-    let (of_left, of_right) = (data_type(&left, schema), data_type(&right, schema));
+fn coerce_comparison(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr) {
+    let (left_type, right_type) = (data_type(&left, schema), data_type(&right, schema));
     (
-        beside(left, of_left.as_ref(), of_right.as_ref()),
-        beside(right, of_right.as_ref(), of_left.as_ref()),
+        coerce_operand(left, left_type.as_ref(), right_type.as_ref()),
+        coerce_operand(right, right_type.as_ref(), left_type.as_ref()),
     )
 }
 
 /// An expression and the values that it is compared with.
-fn beside_all(expr: Expr, values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
-    let of_expr = data_type(&expr, schema);
-    let of_values: Vec<_> = values.iter().map(|v| data_type(v, schema)).collect();
+fn coerce_list(expr: Expr, values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
+    let expr_type = data_type(&expr, schema);
+    let value_types: Vec<_> = values.iter().map(|v| data_type(v, schema)).collect();
     // The one that says most of how the expression has to be read.
-    let widest = of_values
-        .iter()
-        .flatten()
-        .find(|of| matches!(of, DataType::Time64(_) | DataType::Timestamp(..)) || of.is_floating());
-    let widest = widest
-        .or_else(|| of_values.iter().flatten().next())
+    let decisive = value_types.iter().flatten().find(|value_type| {
+        matches!(value_type, DataType::Time64(_) | DataType::Timestamp(..))
+            || value_type.is_floating()
+    });
+    let widest = decisive
+        .or_else(|| value_types.iter().flatten().next())
         .cloned();
-    let mut all = vec![beside(expr, of_expr.as_ref(), widest.as_ref())];
-    let values = values.into_iter().zip(&of_values);
-    all.extend(values.map(|(value, of)| beside(value, of.as_ref(), of_expr.as_ref())));
-    all
+    let mut coerced = vec![coerce_operand(expr, expr_type.as_ref(), widest.as_ref())];
+    let typed_values = values.into_iter().zip(&value_types);
+    coerced.extend(
+        typed_values.map(|(value, value_type)| {
+            coerce_operand(value, value_type.as_ref(), expr_type.as_ref())
+        }),
+    );
+    coerced
 }
 
 fn data_type(expr: &Expr, schema: &DFSchema) -> Option<DataType> {
@@ -252,64 +272,73 @@ fn data_type(expr: &Expr, schema: &DFSchema) -> Option<DataType> {
 }
 
 /// What is compared with a value of the type `other`.
-fn beside(expr: Expr, own: Option<&DataType>, other: Option<&DataType>) -> Expr {
+fn coerce_operand(expr: Expr, own_type: Option<&DataType>, other_type: Option<&DataType>) -> Expr {
     use DataType::{Date32, Date64, LargeUtf8, Time32, Time64, Timestamp, Utf8, Utf8View};
-    let (Some(own), Some(other)) = (own, other) else {
-        return float(expr);
+    let (Some(own_type), Some(other_type)) = (own_type, other_type) else {
+        return decimal_to_float(expr);
     };
     if let Expr::Literal(ScalarValue::Decimal128(..) | ScalarValue::Decimal256(..), _) = &expr {
-        let is_exact = other.is_integer() || other.is_decimal();
-        return if is_exact { whole(expr) } else { float(expr) };
+        let is_exact = other_type.is_integer() || other_type.is_decimal();
+        return if is_exact {
+            normalize_scale(expr)
+        } else {
+            decimal_to_float(expr)
+        };
     }
-    match (own, other) {
-        (own, other) if own.is_string() => text(expr, other),
-        (Timestamp(..), other) => in_utc(moment(expr), own, other),
+    match (own_type, other_type) {
+        (own_type, other_type) if own_type.is_string() => coerce_string(expr, other_type),
+        (Timestamp(..), other_type) => to_utc(refine_timestamp_literal(expr), own_type, other_type),
         // A string beside it is read in nanoseconds.
         (Time32(_) | Time64(_), Time32(_) | Time64(_) | Utf8 | LargeUtf8 | Utf8View) => {
-            cast(expr, NANOSECOND)
+            cast(expr, TIME64_NANOSECOND)
         }
         (Date32 | Date64, Timestamp(unit, zone))
             if *unit != TimeUnit::Nanosecond || zone.is_some() =>
         {
             let midnight = Timestamp((*unit).max(TimeUnit::Microsecond), None);
-            in_utc(cast(expr, midnight.clone()), &midnight, other)
+            to_utc(cast(expr, midnight.clone()), &midnight, other_type)
         }
         // As a decimal, a NaN would be none.
-        (own, other) if own.is_decimal() && other.is_floating() => cast(expr, DataType::Float64),
+        (own_type, other_type) if own_type.is_decimal() && other_type.is_floating() => {
+            cast(expr, DataType::Float64)
+        }
         _ => expr,
     }
 }
 
 /// A string that is compared with a value of another type.
-fn text(expr: Expr, other: &DataType) -> Expr {
+fn coerce_string(expr: Expr, other_type: &DataType) -> Expr {
     use DataType::{Date32, Date64, Time32, Time64, Timestamp};
-    let Some(given) = string_of(&expr) else {
-        return match other {
+    let Some(literal) = string_literal(&expr) else {
+        return match other_type {
             Timestamp(unit, Some(_)) => cast(expr, Timestamp(*unit, Some(UTC.into()))),
             _ => expr,
         };
     };
-    let read = |to: &DataType| ScalarValue::from(given).cast_to(to).ok();
-    let found = match other {
-        Time32(_) | Time64(_) => read(&NANOSECOND),
+    let parse = |to: &DataType| ScalarValue::from(literal).cast_to(to).ok();
+    let value = match other_type {
+        Time32(_) | Time64(_) => parse(&TIME64_NANOSECOND),
         Date32 | Date64 => {
-            let moment = read(&Timestamp(TimeUnit::Nanosecond, None));
-            let day = read(&Date32).and_then(|day| day.cast_to(&moment.as_ref()?.data_type()).ok());
-            moment.filter(|moment| Some(moment) != day.as_ref())
+            let timestamp = parse(&Timestamp(TimeUnit::Nanosecond, None));
+            let day =
+                parse(&Date32).and_then(|day| day.cast_to(&timestamp.as_ref()?.data_type()).ok());
+            timestamp.filter(|timestamp| Some(timestamp) != day.as_ref())
         }
         Timestamp(_, zone) => {
             let units = [TimeUnit::Nanosecond, TimeUnit::Microsecond];
-            let zone = zone.as_ref().map(|_| Arc::from(UTC));
-            let mut units = units.map(|unit| Timestamp(unit, zone.clone())).into_iter();
-            units.find_map(|to| read(&to))
+            let utc_zone = zone.as_ref().map(|_| Arc::from(UTC));
+            let mut types = units
+                .map(|unit| Timestamp(unit, utc_zone.clone()))
+                .into_iter();
+            types.find_map(|to| parse(&to))
         }
-        other if other.is_decimal() => decimal_of(given),
+        other_type if other_type.is_decimal() => parse_decimal_literal(literal),
         _ => None,
     };
-    found.map_or(expr, lit)
+    value.map_or(expr, lit)
 }
 
-fn string_of(expr: &Expr) -> Option<&str> {
+fn string_literal(expr: &Expr) -> Option<&str> {
     match expr {
         Expr::Literal(
             ScalarValue::Utf8(Some(text))
@@ -322,44 +351,45 @@ fn string_of(expr: &Expr) -> Option<&str> {
 }
 
 /// A number with a point, with all its digits.
-fn decimal_of(text: &str) -> Option<ScalarValue> {
+fn parse_decimal_literal(text: &str) -> Option<ScalarValue> {
     let text = text.trim();
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let (whole, cents) = digits.split_once('.').unwrap_or((digits, ""));
-    let is_plain = format!("{whole}{cents}")
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let is_plain = format!("{whole}{fraction}")
         .bytes()
         .all(|b| b.is_ascii_digit());
-    let count = whole.len() + cents.len();
-    if !is_plain || count == 0 || count > MAX_DIGITS {
+    let digit_count = whole.len() + fraction.len();
+    if !is_plain || digit_count == 0 || digit_count > MAX_DIGITS {
         return None;
     }
-    let scale = i8::try_from(cents.len()).ok()?;
+    let scale = i8::try_from(fraction.len()).ok()?;
     let value = parse_decimal::<Decimal128Type>(text, Decimal128Type::MAX_PRECISION, scale).ok()?;
-    let precision = u8::try_from(count).ok()?;
+    let precision = u8::try_from(digit_count).ok()?;
     Some(ScalarValue::Decimal128(Some(value), precision, scale))
 }
 
 /// `TIMESTAMP '…'` in a unit that holds it: nanoseconds end in 2262.
-fn moment(expr: Expr) -> Expr {
-    let Expr::Cast(found) = &expr else {
+fn refine_timestamp_literal(expr: Expr) -> Expr {
+    let Expr::Cast(timestamp_cast) = &expr else {
         return expr;
     };
-    let (Some(given), DataType::Timestamp(unit, zone)) =
-        (string_of(&found.expr), found.field.data_type())
-    else {
+    let (Some(literal), DataType::Timestamp(unit, zone)) = (
+        string_literal(&timestamp_cast.expr),
+        timestamp_cast.field.data_type(),
+    ) else {
         return expr;
     };
-    let given = ScalarValue::from(given);
-    if *unit != TimeUnit::Nanosecond || given.cast_to(found.field.data_type()).is_ok() {
+    let value = ScalarValue::from(literal);
+    if *unit != TimeUnit::Nanosecond || value.cast_to(timestamp_cast.field.data_type()).is_ok() {
         return expr;
     }
-    let coarser = given.cast_to(&DataType::Timestamp(TimeUnit::Microsecond, zone.clone()));
-    coarser.map_or(expr, lit)
+    let in_microseconds = value.cast_to(&DataType::Timestamp(TimeUnit::Microsecond, zone.clone()));
+    in_microseconds.map_or(expr, lit)
 }
 
 /// A moment without a zone that is beside one with a zone: it is one of UTC, as casts have it.
-fn in_utc(expr: Expr, own: &DataType, other: &DataType) -> Expr {
-    match (own, other) {
+fn to_utc(expr: Expr, own_type: &DataType, other_type: &DataType) -> Expr {
+    match (own_type, other_type) {
         (DataType::Timestamp(unit, None), DataType::Timestamp(_, Some(_))) => {
             // What is too late for nanoseconds is a literal of microseconds.
             let unit = match &expr {
@@ -376,10 +406,12 @@ fn in_utc(expr: Expr, own: &DataType, other: &DataType) -> Expr {
 }
 
 /// Where an interval is added: the unit that the other side needs, so that nothing of it is cut.
-fn resolution(interval: &Expr) -> Option<TimeUnit> {
+fn interval_unit(interval: &Expr) -> Option<TimeUnit> {
     use ScalarValue::{IntervalDayTime, IntervalMonthDayNano, IntervalYearMonth};
     match interval {
-        Expr::Literal(IntervalMonthDayNano(Some(given)), _) if given.nanoseconds % 1_000 != 0 => {
+        Expr::Literal(IntervalMonthDayNano(Some(interval_value)), _)
+            if interval_value.nanoseconds % 1_000 != 0 =>
+        {
             Some(TimeUnit::Nanosecond)
         }
         Expr::Literal(IntervalMonthDayNano(_) | IntervalDayTime(_) | IntervalYearMonth(_), _) => {
@@ -393,11 +425,11 @@ fn resolution(interval: &Expr) -> Option<TimeUnit> {
 }
 
 /// A moment or a day to which an interval is added, as a moment in at least this unit.
-fn refine(expr: Expr, unit: Option<TimeUnit>, schema: &DFSchema) -> Expr {
-    let (Some(unit), Some(own)) = (unit, data_type(&expr, schema)) else {
+fn refine_timestamp(expr: Expr, unit: Option<TimeUnit>, schema: &DFSchema) -> Expr {
+    let (Some(unit), Some(own_type)) = (unit, data_type(&expr, schema)) else {
         return expr;
     };
-    match own {
+    match own_type {
         DataType::Timestamp(coarse, zone) if coarse < unit => {
             cast(expr, DataType::Timestamp(unit, zone))
         }
@@ -407,7 +439,7 @@ fn refine(expr: Expr, unit: Option<TimeUnit>, schema: &DFSchema) -> Expr {
 }
 
 /// A decimal literal without a negative scale, which not every kernel knows.
-fn whole(expr: Expr) -> Expr {
+fn normalize_scale(expr: Expr) -> Expr {
     let Expr::Literal(ScalarValue::Decimal128(Some(value), _, scale), _) = &expr else {
         return expr;
     };
@@ -419,12 +451,12 @@ fn whole(expr: Expr) -> Expr {
     let limit = 10_i128.pow(38);
     match value.filter(|value| (-limit < *value) && (*value < limit)) {
         Some(value) => lit(ScalarValue::Decimal128(Some(value), 38, 0)),
-        None => float(expr),
+        None => decimal_to_float(expr),
     }
 }
 
 /// A decimal literal as the float that is next to it.
-fn float(expr: Expr) -> Expr {
+fn decimal_to_float(expr: Expr) -> Expr {
     let text = match &expr {
         Expr::Literal(ScalarValue::Decimal128(Some(value), _, scale), _) => {
             format!("{value}e{}", -i16::from(*scale))
