@@ -15,7 +15,7 @@ const CONCURRENT_FILES: usize = 16;
 
 /// What of a snapshot a scan would look at. What it passes over it knows from statistics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct ScanPlan {
     /// Files of the snapshot.
     pub files: u64,
     /// Those that may hold rows.
@@ -31,26 +31,29 @@ pub struct Plan {
 }
 
 /// Plans a scan: reads the footers that it would read, and no rows.
-pub async fn explain(table: &Table, manifest: Arc<Manifest>, wanted: Wanted) -> Result<Plan> {
-    let rows = &Rows::new(table, manifest, wanted.filter).await?;
-    let opened = (0..rows.files.len()).map(|file| async move {
-        let units = rows.open(file).await?;
-        let read = units.iter().map(|unit| unit.rows() as u64).sum::<u64>();
-        Ok::<_, Error>((units.len() as u64, read))
+pub async fn explain(table: &Table, manifest: Arc<Manifest>, options: Wanted) -> Result<ScanPlan> {
+    let reader = &Rows::new(table, manifest, options.filter).await?;
+    let plans = (0..reader.files.len()).map(|file| async move {
+        let row_groups = reader.open(file).await?;
+        let row_count = row_groups
+            .iter()
+            .map(|row_group| row_group.rows() as u64)
+            .sum::<u64>();
+        Ok::<_, Error>((row_groups.len() as u64, row_count))
     });
-    let opened: Vec<_> = opened.collect();
-    let counts: Vec<(u64, u64)> = stream::iter(opened)
+    let pending: Vec<_> = plans.collect();
+    let counts: Vec<(u64, u64)> = stream::iter(pending)
         .buffered(CONCURRENT_FILES)
         .try_collect()
         .await?;
-    let paths = rows.files.iter().map(|f| f.file.path.as_str());
-    let paths: std::collections::HashSet<&str> = paths.collect();
+    let file_paths = reader.files.iter().map(|f| f.file.path.as_str());
+    let paths: std::collections::HashSet<&str> = file_paths.collect();
     let touches = |files: &[String]| files.iter().any(|f| paths.contains(f.as_str()));
-    let tombstones = rows.manifest.tombstones.iter();
-    Ok(Plan {
-        files: rows.manifest.file_count(),
-        files_read: rows.files.len() as u64,
-        row_groups: rows.files.iter().map(|f| f.file.row_group_count).sum(),
+    let tombstones = reader.manifest.tombstones.iter();
+    Ok(ScanPlan {
+        files: reader.manifest.file_count(),
+        files_read: reader.files.len() as u64,
+        row_groups: reader.files.iter().map(|f| f.file.row_group_count).sum(),
         row_groups_read: counts.iter().map(|(groups, _)| groups).sum(),
         rows_read: counts.iter().map(|(_, rows)| rows).sum(),
         tombstones_read: tombstones.filter(|t| touches(&t.files)).count() as u64,

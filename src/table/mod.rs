@@ -63,7 +63,7 @@ pub use self::check::{Checked, check};
 pub use self::clauses::{Clause, Then, When};
 pub use self::compact::{Compaction, compact, sort};
 pub use self::delete::{Deletion, delete};
-pub use self::explain::{Plan, explain};
+pub use self::explain::{ScanPlan, explain};
 pub use self::filter::Filter;
 pub use self::history::{at_time, history};
 pub use self::listing::{FileRef, Limits, ListedFile, all_files};
