@@ -12,7 +12,7 @@ use datafusion_physical_expr::expressions::{
     BinaryExpr, InListExpr, Literal, NegativeExpr, in_list, lit as lit_of,
 };
 
-use super::field::FieldOf;
+use super::field::GetFieldExpr;
 use super::floats::{Canonical, canonical, has_floats};
 use super::sql;
 
@@ -39,7 +39,7 @@ pub(super) fn apply_sql_semantics(
                 input,
             )?));
         }
-        if let Some(field) = FieldOf::replacing(&expr, input)? {
+        if let Some(field) = GetFieldExpr::try_replace(&expr, input)? {
             return Ok(Transformed::yes(field));
         }
         if let Some(negative) = expr.downcast_ref::<NegativeExpr>() {

@@ -20,11 +20,11 @@ const GET_FIELD: &str = "get_field";
 
 /// A call of `get_field` that goes one step down.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(super) struct FieldOf(ScalarFunctionExpr);
+pub(super) struct GetFieldExpr(ScalarFunctionExpr);
 
-impl FieldOf {
+impl GetFieldExpr {
     /// The expression in place of a call of `get_field`, with all its steps; None for other expressions.
-    pub(super) fn replacing(
+    pub(super) fn try_replace(
         expr: &Arc<dyn PhysicalExpr>,
         input: &Schema,
     ) -> Result<Option<Arc<dyn PhysicalExpr>>> {
@@ -38,7 +38,7 @@ impl FieldOf {
         for name in names {
             let args = vec![inner, Arc::clone(name)];
             let function = Arc::new(call.fun().clone());
-            let step = ScalarFunctionExpr::try_new(function, args, input, options())?;
+            let step = ScalarFunctionExpr::try_new(function, args, input, default_config())?;
             inner = Arc::new(Self(step.with_nullable(true)));
         }
         Ok(Some(inner))
@@ -46,11 +46,11 @@ impl FieldOf {
 }
 
 /// It has no options.
-fn options() -> Arc<ConfigOptions> {
+fn default_config() -> Arc<ConfigOptions> {
     Arc::new(ConfigOptions::default())
 }
 
-impl PhysicalExpr for FieldOf {
+impl PhysicalExpr for GetFieldExpr {
     fn data_type(&self, input: &Schema) -> Result<DataType> {
         self.0.data_type(input)
     }
@@ -64,12 +64,12 @@ impl PhysicalExpr for FieldOf {
     }
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
-        let args = self.0.args().iter();
-        let args = args.map(|arg| arg.evaluate(batch));
-        let args = args.collect::<Result<Vec<_>>>()?;
+        let arg_exprs = self.0.args().iter();
+        let values = arg_exprs.map(|arg| arg.evaluate(batch));
+        let args = values.collect::<Result<Vec<_>>>()?;
         let parent = args.first().cloned();
-        let fields = self.0.args().iter();
-        let fields = fields.map(|arg| arg.return_field(batch.schema_ref()));
+        let field_exprs = self.0.args().iter();
+        let arg_fields = field_exprs.map(|arg| arg.return_field(batch.schema_ref()));
         let return_field = self.return_field(batch.schema_ref())?;
         if let Some(ColumnarValue::Scalar(parent)) = &parent
             && parent.is_null()
@@ -79,10 +79,10 @@ impl PhysicalExpr for FieldOf {
         }
         let child = self.0.fun().invoke_with_args(ScalarFunctionArgs {
             args,
-            arg_fields: fields.collect::<Result<_>>()?,
+            arg_fields: arg_fields.collect::<Result<_>>()?,
             number_rows: batch.num_rows(),
             return_field,
-            config_options: options(),
+            config_options: default_config(),
         })?;
         match (child, parent) {
             (ColumnarValue::Array(child), Some(ColumnarValue::Array(parent))) => {
@@ -110,8 +110,13 @@ impl PhysicalExpr for FieldOf {
     ) -> Result<Arc<dyn PhysicalExpr>> {
         let call = &self.0;
         let (function, field) = (call.fun().clone(), call.return_field(&Schema::empty())?);
-        let step =
-            ScalarFunctionExpr::new(call.name(), Arc::new(function), children, field, options());
+        let step = ScalarFunctionExpr::new(
+            call.name(),
+            Arc::new(function),
+            children,
+            field,
+            default_config(),
+        );
         Ok(Arc::new(Self(step)))
     }
 
@@ -120,7 +125,7 @@ impl PhysicalExpr for FieldOf {
     }
 }
 
-impl Display for FieldOf {
+impl Display for GetFieldExpr {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         Display::fmt(&self.0, f)
     }
