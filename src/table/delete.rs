@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::actions::Delete;
 use super::commit::{Committed, commit_onto, plans_again};
-use super::filter::Range;
+use super::filter::ClosedRange;
 use super::format::{DataFile, Tombstones};
 use super::listing::FileRef;
 use super::predicate::Predicate;
@@ -130,7 +130,7 @@ async fn find(table: &Table, newest: &Snapshot, filter: &Predicate) -> Result<Fo
     let rows = Rows::new(table, Arc::clone(manifest), Some(Arc::clone(&filter))).await?;
     let by_key = rows.key_id().and_then(|id| {
         let place = columns.ids.iter().position(|known| *known == id)?;
-        let range = filter.range_of(columns.schema.field(place).name())?;
+        let range = filter.to_closed_range(columns.schema.field(place).name())?;
         by_key(&rows, id, &range)
     });
     match by_key {
@@ -141,7 +141,7 @@ async fn find(table: &Table, newest: &Snapshot, filter: &Predicate) -> Result<Fo
 
 /// A range of the key, without reading a row; None where a file's own bounds would be needed to say
 /// it and are not known.
-fn by_key(rows: &Rows, id: u32, range: &Range) -> Option<Found> {
+fn by_key(rows: &Rows, id: u32, range: &ClosedRange) -> Option<Found> {
     let mut found = Found::default();
     if matches!((number(range.min.as_ref()), number(range.max.as_ref())), (Some(a), Some(b)) if a > b)
     {

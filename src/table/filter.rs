@@ -64,7 +64,7 @@ impl Filter {
     }
 
     /// Parses a predicate that is evaluated as it is written, on every row: no statistics.
-    pub fn parse_plain(sql: &str, table: &Columns, clock: &dyn Clock) -> Result<Self> {
+    pub fn parse_verbatim(sql: &str, table: &Columns, clock: &dyn Clock) -> Result<Self> {
         let filter = Self::parse_with(sql, table, clock, Rewrite::Nothing);
         filter.map(Self::without_statistics)
     }
@@ -76,62 +76,66 @@ impl Filter {
     }
 
     fn parse_with(sql: &str, table: &Columns, clock: &dyn Clock, rewrite: Rewrite) -> Result<Self> {
-        let what = format!("the filter {}", sql::shown(sql));
-        let refused = |e: DataFusionError| sql::refused(&what, e);
-        sql::check_length(&what, sql)?;
-        sql::with_stack(&what, || {
-            let whole = DFSchema::try_from(table.schema.as_ref().clone()).map_err(refused)?;
-            let whole = Arc::new(whole);
-            let logical = sql::plan(sql, &whole, clock, rewrite, None).map_err(refused)?;
-            let kind = logical.get_type(&whole).map_err(refused)?;
-            if !matches!(kind, DataType::Boolean | DataType::Null) {
-                let message = format!("{what} is {kind}, and must be true or false");
+        let context = format!("the filter {}", sql::shown(sql));
+        let to_error = |e: DataFusionError| sql::refused(&context, e);
+        sql::check_length(&context, sql)?;
+        sql::with_stack(&context, || {
+            let df_schema = DFSchema::try_from(table.schema.as_ref().clone()).map_err(to_error)?;
+            let schema = Arc::new(df_schema);
+            let logical = sql::plan(sql, &schema, clock, rewrite, None).map_err(to_error)?;
+            let data_type = logical.get_type(&schema).map_err(to_error)?;
+            if !matches!(data_type, DataType::Boolean | DataType::Null) {
+                let message = format!("{context} is {data_type}, and must be true or false");
                 return Err(Error::invalid(message));
             }
-            Self::of(sql.to_owned(), logical, &[], table).map_err(refused)
+            Self::new(sql.to_owned(), logical, &[], table).map_err(to_error)
         })
     }
 
     /// The rows with one of these keys. The columns must have the types they had.
-    pub(super) fn keys(keys: Arc<KeySet>, table: &Columns) -> Result<Self> {
-        let refused = |e: DataFusionError| Error::other(e.to_string()).with_source(e);
-        let mut places = Vec::new();
+    pub(super) fn from_keys(keys: Arc<KeySet>, table: &Columns) -> Result<Self> {
+        let to_error = |e: DataFusionError| Error::other(e.to_string()).with_source(e);
+        let mut positions = Vec::new();
         let mut terms = Vec::new();
-        for (column, (id, kind)) in keys.ids.iter().zip(keys.kinds()).enumerate() {
-            let place = table.ids.iter().position(|known| known == id);
-            let place = place.filter(|p| table.schema.field(*p).data_type() == kind);
-            let Some(place) = place else {
+        for (column, (id, data_type)) in keys.ids.iter().zip(keys.kinds()).enumerate() {
+            let position = table.ids.iter().position(|table_id| table_id == id);
+            let position = position.filter(|p| table.schema.field(*p).data_type() == data_type);
+            let Some(position) = position else {
                 let message =
                     "a column that rows are matched by was changed by another commit; write again";
                 return Err(Error::invalid(message));
             };
-            places.push(place);
+            positions.push(position);
             if let Some((min, max)) = keys.ends(column) {
-                let name = table.schema.field(place).name();
-                let column = || Expr::Column(datafusion_common::Column::from_name(name));
-                terms.push(binary_expr(column(), Operator::GtEq, lit(min.clone())));
-                terms.push(binary_expr(column(), Operator::LtEq, lit(max.clone())));
+                let name = table.schema.field(position).name();
+                let column_expr = || Expr::Column(datafusion_common::Column::from_name(name));
+                terms.push(binary_expr(column_expr(), Operator::GtEq, lit(min.clone())));
+                terms.push(binary_expr(column_expr(), Operator::LtEq, lit(max.clone())));
             }
         }
-        let within = sql::tree(terms, Operator::And);
-        let mut filter = Self::of("a key".to_owned(), within, &places, table).map_err(refused)?;
-        let at = |place| filter.columns.binary_search(place).unwrap_or_default();
-        filter.keys = Some((places.iter().map(at).collect(), keys));
+        let bounds_expr = sql::tree(terms, Operator::And);
+        let mut filter =
+            Self::new("a key".to_owned(), bounds_expr, &positions, table).map_err(to_error)?;
+        let input_index = |position| filter.columns.binary_search(position).unwrap_or_default();
+        filter.keys = Some((positions.iter().map(input_index).collect(), keys));
         Ok(filter)
     }
 
     /// The rows for which somebody else says that it holds.
-    pub(super) fn foreign(predicate: Arc<dyn ForeignPredicate>, table: &Columns) -> Result<Self> {
-        let places = table.project(Some(predicate.columns()))?;
-        let refused = |e: DataFusionError| Error::other(e.to_string()).with_source(e);
+    pub(super) fn from_foreign(
+        predicate: Arc<dyn ForeignPredicate>,
+        table: &Columns,
+    ) -> Result<Self> {
+        let positions = table.project(Some(predicate.columns()))?;
+        let to_error = |e: DataFusionError| Error::other(e.to_string()).with_source(e);
         let text = predicate.text().to_owned();
-        let mut filter = Self::of(text, lit(true), &places, table).map_err(refused)?;
+        let mut filter = Self::new(text, lit(true), &positions, table).map_err(to_error)?;
         filter.foreign = Some(predicate);
         Ok(filter)
     }
 
     /// `needed` are columns that it needs besides those of the expression.
-    fn of(
+    fn new(
         sql: String,
         logical: Expr,
         needed: &[usize],
@@ -146,15 +150,15 @@ impl Filter {
         let input = Arc::new(table.schema.project(&columns)?);
         let projected = DFSchema::try_from(input.as_ref().clone())?;
         let context = PhysicalPlanningContext::default();
-        let physical =
-            create_physical_expr(&logical, &projected, &ExecutionProps::new(), &context)?;
+        let planned = create_physical_expr(&logical, &projected, &ExecutionProps::new(), &context)?;
         // Without it nothing is pruned, which is slower and no error.
-        let pruning = prunable(&logical, &projected).and_then(|known| {
-            let known = create_physical_expr(&known, &projected, &ExecutionProps::new(), &context);
-            let pruning = PruningPredicateBuilder::new().with_file_schema(Arc::clone(&input));
-            pruning.try_build(known.ok()?).ok()
+        let pruning = prunable(&logical, &projected).and_then(|predicate| {
+            let physical_predicate =
+                create_physical_expr(&predicate, &projected, &ExecutionProps::new(), &context);
+            let builder = PruningPredicateBuilder::new().with_file_schema(Arc::clone(&input));
+            builder.try_build(physical_predicate.ok()?).ok()
         });
-        let physical = apply_sql_semantics(physical, &input)?;
+        let physical = apply_sql_semantics(planned, &input)?;
         Ok(Self {
             sql,
             logical,
@@ -174,34 +178,34 @@ impl Filter {
     }
 
     /// For which of `rows` rows it holds, by the columns it needs.
-    pub(super) fn holds(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<BooleanArray> {
-        if let Some((places, keys)) = &self.keys {
-            let key: Vec<ArrayRef> = places.iter().map(|p| Arc::clone(&columns[*p])).collect();
+    pub(super) fn evaluate(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<BooleanArray> {
+        if let Some((positions, keys)) = &self.keys {
+            let key: Vec<ArrayRef> = positions.iter().map(|p| Arc::clone(&columns[*p])).collect();
             return keys.contains(&key).map(BooleanArray::from);
         }
         let batch: RecordBatch = batch_with_row_count(&self.input, columns, rows)?;
         if let Some(foreign) = &self.foreign {
-            let held = foreign.holds(&batch)?;
-            if held.len() != rows {
-                let message = format!("{} of {rows} rows were looked at", held.len());
+            let mask = foreign.holds(&batch)?;
+            if mask.len() != rows {
+                let message = format!("{} of {rows} rows were looked at", mask.len());
                 return Err(Error::other(message));
             }
-            return Ok(without_nulls(&held));
+            return Ok(nulls_to_false(&mask));
         }
-        let failed = |e: DataFusionError| {
-            let why = e.strip_backtrace();
+        let to_error = |e: DataFusionError| {
+            let reason = e.strip_backtrace();
             let message = format!(
-                "the filter {} cannot be evaluated: {why}",
+                "the filter {} cannot be evaluated: {reason}",
                 sql::shown(&self.sql)
             );
             Error::invalid(message).with_source(e)
         };
-        let found = self.physical.evaluate(&batch).map_err(failed)?;
-        let found = found.into_array(rows).map_err(failed)?;
-        let Some(found) = found.as_boolean_opt() else {
+        let value = self.physical.evaluate(&batch).map_err(to_error)?;
+        let array = value.into_array(rows).map_err(to_error)?;
+        let Some(mask) = array.as_boolean_opt() else {
             return Ok(BooleanArray::from(vec![false; rows]));
         };
-        Ok(without_nulls(found))
+        Ok(nulls_to_false(mask))
     }
 
     /// Which of some containers may hold rows for which it holds.
@@ -213,7 +217,7 @@ impl Filter {
             return Ok(vec![true; statistics.num_containers()]);
         }
         let Some(foreign) = &self.foreign else {
-            return Ok(self.prune_own(&statistics));
+            return Ok(self.prune_by_statistics(&statistics));
         };
         let bounds = Bounds::of(&statistics, &self.input)?;
         drop(statistics);
@@ -221,7 +225,7 @@ impl Filter {
         run_blocking(move || foreign.may_hold(&bounds)).await
     }
 
-    fn prune_own(&self, statistics: &dyn PruningStatistics) -> Vec<bool> {
+    fn prune_by_statistics(&self, statistics: &dyn PruningStatistics) -> Vec<bool> {
         let all = || vec![true; statistics.num_containers()];
         let Some(pruning) = &self.pruning else {
             return all();
@@ -234,66 +238,68 @@ impl Filter {
 
     /// The closed range that it is of one column, where it is nothing else. An end that is open is
     /// None.
-    pub(super) fn range_of(&self, column: &str) -> Option<Range> {
-        let mut range = Range::default();
+    pub(super) fn to_closed_range(&self, column: &str) -> Option<ClosedRange> {
+        let mut range = ClosedRange::default();
         let data_type = self.input.field_with_name(column).ok()?.data_type();
-        for part in split_conjunction(&self.logical) {
-            range.narrow(part, column, data_type)?;
+        for conjunct in split_conjunction(&self.logical) {
+            range.narrow(conjunct, column, data_type)?;
         }
         Some(range)
     }
 }
 
 /// A null is no.
-fn without_nulls(held: &BooleanArray) -> BooleanArray {
-    match held.null_count() {
-        0 => held.clone(),
-        _ => prep_null_mask_filter(held),
+fn nulls_to_false(mask: &BooleanArray) -> BooleanArray {
+    match mask.null_count() {
+        0 => mask.clone(),
+        _ => prep_null_mask_filter(mask),
     }
 }
 
 /// From a value to a value, both included.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Range {
+pub(super) struct ClosedRange {
     pub(super) min: Option<serde_json::Value>,
     pub(super) max: Option<serde_json::Value>,
 }
 
-impl Range {
+impl ClosedRange {
     /// Takes one comparison into account; None where it is none that a closed range can say, or the
     /// end is said twice.
-    fn narrow(&mut self, part: &Expr, column: &str, data_type: &DataType) -> Option<()> {
-        let Expr::BinaryExpr(compared) = part else {
+    fn narrow(&mut self, conjunct: &Expr, column: &str, data_type: &DataType) -> Option<()> {
+        let Expr::BinaryExpr(comparison) = conjunct else {
             return None;
         };
-        let (op, value) = match (&*compared.left, &*compared.right) {
-            (Expr::Column(c), Expr::Literal(value, _)) if c.name == column => (compared.op, value),
+        let (op, value) = match (&*comparison.left, &*comparison.right) {
+            (Expr::Column(c), Expr::Literal(value, _)) if c.name == column => {
+                (comparison.op, value)
+            }
             (Expr::Literal(value, _), Expr::Column(c)) if c.name == column => {
-                (compared.op.swap()?, value)
+                (comparison.op.swap()?, value)
             }
             _ => return None,
         };
-        let value = value.to_array().ok()?;
+        let array = value.to_array().ok()?;
         // A tombstone says a value of the key, and no other one.
-        if value.is_null(0) || value.data_type() != data_type || data_type.is_floating() {
+        if array.is_null(0) || array.data_type() != data_type || data_type.is_floating() {
             return None;
         }
         let step = |by: i64| {
             // Between whole numbers there is nothing.
-            let whole = value.data_type().is_integer();
-            let number = to_json(&value).filter(|_| whole)?.as_i64()?;
+            let is_integer = array.data_type().is_integer();
+            let number = to_json(&array).filter(|_| is_integer)?.as_i64()?;
             Some(serde_json::Value::from(number.checked_add(by)?))
         };
         let (min, max) = match op {
-            Operator::GtEq => (Some(to_json(&value)?), None),
+            Operator::GtEq => (Some(to_json(&array)?), None),
             Operator::Gt => (Some(step(1)?), None),
-            Operator::LtEq => (None, Some(to_json(&value)?)),
+            Operator::LtEq => (None, Some(to_json(&array)?)),
             Operator::Lt => (None, Some(step(-1)?)),
-            Operator::Eq => (Some(to_json(&value)?), Some(to_json(&value)?)),
+            Operator::Eq => (Some(to_json(&array)?), Some(to_json(&array)?)),
             _ => return None,
         };
-        for (end, found) in [(&mut self.min, min), (&mut self.max, max)] {
-            if found.is_some() && std::mem::replace(end, found).is_some() {
+        for (end, bound) in [(&mut self.min, min), (&mut self.max, max)] {
+            if bound.is_some() && std::mem::replace(end, bound).is_some() {
                 return None;
             }
         }

@@ -246,7 +246,7 @@ impl Merging {
         let not_matched_by_source = plan(When::NotMatchedBySource)?;
         let keys = Arc::new(keys);
         let by_key = not_matched_by_source.is_empty();
-        let by_key = by_key.then(|| Filter::keys(Arc::clone(&keys), &columns));
+        let by_key = by_key.then(|| Filter::from_keys(Arc::clone(&keys), &columns));
         Ok(Self {
             rows_of: by_key.transpose()?.map(Arc::new),
             keys,

@@ -73,7 +73,7 @@ impl Predicate {
     pub fn filter(&self, columns: &Columns, clock: &dyn Clock) -> Result<Filter> {
         match self {
             Self::Sql(sql) => Filter::parse(sql, columns, clock),
-            Self::Foreign(predicate) => Filter::foreign(Arc::clone(predicate), columns),
+            Self::Foreign(predicate) => Filter::from_foreign(Arc::clone(predicate), columns),
         }
     }
 
@@ -86,9 +86,9 @@ impl Predicate {
     ) -> Result<Filter> {
         match self {
             _ if use_stats => self.filter(columns, clock),
-            Self::Sql(sql) => Filter::parse_plain(sql, columns, clock),
+            Self::Sql(sql) => Filter::parse_verbatim(sql, columns, clock),
             Self::Foreign(predicate) => {
-                Filter::foreign(Arc::clone(predicate), columns).map(Filter::without_statistics)
+                Filter::from_foreign(Arc::clone(predicate), columns).map(Filter::without_statistics)
             }
         }
     }

@@ -167,7 +167,7 @@ fn holds_for(
     kept: Option<&BooleanArray>,
 ) -> Result<BooleanArray> {
     let Some(kept) = kept.filter(|kept| kept.true_count() < rows) else {
-        return filter.holds(arrays, rows);
+        return filter.evaluate(arrays, rows);
     };
     let left = kept.true_count();
     if left == 0 {
@@ -177,7 +177,7 @@ fn holds_for(
     let arrays = arrays.iter().map(|array| chosen.filter(array.as_ref()));
     let arrays = arrays.collect::<std::result::Result<Vec<_>, _>>();
     let arrays = arrays.map_err(|e| Error::other(e.to_string()).with_source(e))?;
-    let held = filter.holds(arrays, left)?;
+    let held = filter.evaluate(arrays, left)?;
     let mut holds = BooleanBufferBuilder::new(rows);
     holds.append_n(rows, false);
     for (row, held) in kept.values().set_indices().zip(held.values()) {

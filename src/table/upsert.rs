@@ -143,7 +143,7 @@ fn checked(input: Batches, filter: Filter) -> Batches {
             .columns()
             .iter()
             .map(|p| Arc::clone(batch.column(*p)));
-        let holds = filter.holds(columns.collect(), batch.num_rows())?;
+        let holds = filter.evaluate(columns.collect(), batch.num_rows())?;
         if holds.true_count() == batch.num_rows() {
             return Ok(());
         }
@@ -188,7 +188,7 @@ async fn carry_out(
         let filter = match (going, &keys) {
             (Going::Where(meant), _) => Some(meant.filter(&columns, &**clock)?),
             (Going::Keys(_), Some(keys)) if !keys.is_empty() => {
-                Some(Filter::keys(Arc::clone(keys), &columns)?)
+                Some(Filter::from_keys(Arc::clone(keys), &columns)?)
             }
             _ => None,
         };
