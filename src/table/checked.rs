@@ -13,7 +13,7 @@ use datafusion_physical_expr::expressions::{
 };
 
 use super::field::GetFieldExpr;
-use super::floats::{Canonical, canonical, has_floats};
+use super::floats::{CanonicalFloatsExpr, canonicalize, has_floats};
 use super::sql;
 
 /// The expression with sums, products and minuses of whole numbers that fail where they do not fit, and with
@@ -79,8 +79,8 @@ fn canonicalize_operand(
         return Ok(Arc::clone(expr));
     }
     if let Some(literal) = expr.downcast_ref::<Literal>() {
-        let value = canonical(&literal.value().to_array()?);
+        let value = canonicalize(&literal.value().to_array()?);
         return Ok(lit_of(ScalarValue::try_from_array(&value, 0)?));
     }
-    Ok(Arc::new(Canonical(Arc::clone(expr))))
+    Ok(Arc::new(CanonicalFloatsExpr(Arc::clone(expr))))
 }

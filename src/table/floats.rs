@@ -15,42 +15,46 @@ use datafusion_physical_expr::PhysicalExpr;
 type Half = <Float16Type as ArrowPrimitiveType>::Native;
 
 /// The values with 0.0 for -0.0, and the one NaN without a sign for every NaN.
-pub(super) fn canonical(values: &ArrayRef) -> ArrayRef {
+pub(super) fn canonicalize(values: &ArrayRef) -> ArrayRef {
     match values.data_type() {
-        DataType::Float16 => fold::<Float16Type>(values, |v| match v.is_nan() {
+        DataType::Float16 => map_floats::<Float16Type>(values, |v| match v.is_nan() {
             true => Half::NAN,
             false if v == Half::default() => Half::default(),
             false => v,
         }),
         DataType::Float32 => {
-            fold::<Float32Type>(values, |v| if v.is_nan() { f32::NAN } else { v + 0.0 })
+            map_floats::<Float32Type>(values, |v| if v.is_nan() { f32::NAN } else { v + 0.0 })
         }
         DataType::Float64 => {
-            fold::<Float64Type>(values, |v| if v.is_nan() { f64::NAN } else { v + 0.0 })
+            map_floats::<Float64Type>(values, |v| if v.is_nan() { f64::NAN } else { v + 0.0 })
         }
         DataType::Dictionary(_, value) if has_floats(value) => {
             let dictionary = values.as_any_dictionary();
-            dictionary.with_values(canonical(dictionary.values()))
+            dictionary.with_values(canonicalize(dictionary.values()))
         }
-        nested if has_floats(nested) => within(values),
+        nested if has_floats(nested) => canonicalize_children(values),
         _ => Arc::clone(values),
     }
 }
 
 /// Lists, structs and maps with such values in them.
-fn within(values: &ArrayRef) -> ArrayRef {
+fn canonicalize_children(values: &ArrayRef) -> ArrayRef {
     let data = values.to_data();
-    let children = data.child_data().iter();
-    let children = children.map(|child| canonical(&make_array(child.clone())).to_data());
-    let children = children.collect();
+    let child_data = data.child_data().iter();
+    let canonical_children =
+        child_data.map(|child| canonicalize(&make_array(child.clone())).to_data());
+    let children = canonical_children.collect();
     // Of the same types and lengths: it cannot fail.
     let built = data.into_builder().child_data(children).build();
     built.map_or_else(|_never| Arc::clone(values), make_array)
 }
 
-fn fold<T: ArrowPrimitiveType>(values: &ArrayRef, of: impl Fn(T::Native) -> T::Native) -> ArrayRef {
-    let folded: PrimitiveArray<T> = values.as_primitive::<T>().unary(of);
-    Arc::new(folded)
+fn map_floats<T: ArrowPrimitiveType>(
+    values: &ArrayRef,
+    op: impl Fn(T::Native) -> T::Native,
+) -> ArrayRef {
+    let mapped: PrimitiveArray<T> = values.as_primitive::<T>().unary(op);
+    Arc::new(mapped)
 }
 
 /// Whether values of a type have more than one zero, also within them.
@@ -71,29 +75,29 @@ pub(super) fn has_floats(data_type: &DataType) -> bool {
 
 /// The values of an expression as they are compared.
 #[derive(Debug)]
-pub(super) struct Canonical(pub(super) Arc<dyn PhysicalExpr>);
+pub(super) struct CanonicalFloatsExpr(pub(super) Arc<dyn PhysicalExpr>);
 
-impl PartialEq for Canonical {
+impl PartialEq for CanonicalFloatsExpr {
     fn eq(&self, other: &Self) -> bool {
         self.0.as_ref() == other.0.as_ref()
     }
 }
 
-impl Eq for Canonical {}
+impl Eq for CanonicalFloatsExpr {}
 
-impl Hash for Canonical {
+impl Hash for CanonicalFloatsExpr {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.hash(state);
     }
 }
 
-impl Display for Canonical {
+impl Display for CanonicalFloatsExpr {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         Display::fmt(&self.0, f)
     }
 }
 
-impl PhysicalExpr for Canonical {
+impl PhysicalExpr for CanonicalFloatsExpr {
     fn data_type(&self, input: &Schema) -> Result<DataType> {
         self.0.data_type(input)
     }
@@ -104,9 +108,9 @@ impl PhysicalExpr for Canonical {
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
         Ok(match self.0.evaluate(batch)? {
-            ColumnarValue::Array(values) => ColumnarValue::Array(canonical(&values)),
+            ColumnarValue::Array(values) => ColumnarValue::Array(canonicalize(&values)),
             ColumnarValue::Scalar(value) => {
-                let value = canonical(&value.to_array()?);
+                let value = canonicalize(&value.to_array()?);
                 ColumnarValue::Scalar(datafusion_common::ScalarValue::try_from_array(&value, 0)?)
             }
         })

@@ -9,7 +9,7 @@ use arrow_row::{RowConverter, SortField};
 use arrow_schema::{DataType, Schema};
 use datafusion_common::ScalarValue;
 
-use super::floats::canonical;
+use super::floats::canonicalize;
 use super::format::Manifest;
 use super::schema::Columns;
 use super::statistics::{extreme_of, has_bounds};
@@ -107,7 +107,7 @@ impl KeySet {
     }
 
     fn rows_of(&self, keys: &[ArrayRef]) -> Result<arrow_row::Rows> {
-        let keys: Vec<ArrayRef> = keys.iter().map(canonical).collect();
+        let keys: Vec<ArrayRef> = keys.iter().map(canonicalize).collect();
         let converted = self.converter.convert_columns(&keys);
         converted.map_err(|e| Error::other(e.to_string()).with_source(e))
     }
