@@ -97,7 +97,7 @@ impl Filter {
         let to_error = |e: DataFusionError| Error::other(e.to_string()).with_source(e);
         let mut positions = Vec::new();
         let mut terms = Vec::new();
-        for (column, (id, data_type)) in keys.ids.iter().zip(keys.kinds()).enumerate() {
+        for (column, (id, data_type)) in keys.ids.iter().zip(keys.data_types()).enumerate() {
             let position = table.ids.iter().position(|table_id| table_id == id);
             let position = position.filter(|p| table.schema.field(*p).data_type() == data_type);
             let Some(position) = position else {
@@ -106,7 +106,7 @@ impl Filter {
                 return Err(Error::invalid(message));
             };
             positions.push(position);
-            if let Some((min, max)) = keys.ends(column) {
+            if let Some((min, max)) = keys.bounds(column) {
                 let name = table.schema.field(position).name();
                 let column_expr = || Expr::Column(datafusion_common::Column::from_name(name));
                 terms.push(binary_expr(column_expr(), Operator::GtEq, lit(min.clone())));

@@ -22,31 +22,36 @@ pub(super) struct KeySet {
     /// The identities of the columns.
     pub(super) ids: Vec<u32>,
     names: Vec<String>,
-    kinds: Vec<DataType>,
+    data_types: Vec<DataType>,
     converter: RowConverter,
     /// Their numbers, in the order in which they were added.
-    rows: HashMap<Box<[u8]>, u32>,
+    numbers: HashMap<Box<[u8]>, u32>,
     /// By column, the smallest and the largest value. They hold nothing of the batches.
-    ends: Vec<Option<(ScalarValue, ScalarValue)>>,
+    bounds: Vec<Option<(ScalarValue, ScalarValue)>>,
 }
 
 impl KeySet {
     /// No key yet; `places` are the columns of the key, by position among the table's.
-    pub(super) fn new(columns: &Columns, places: &[usize]) -> Result<Self> {
-        let fields = places.iter().map(|place| columns.schema.field(*place));
-        let kinds: Vec<DataType> = fields.clone().map(|f| f.data_type().clone()).collect();
-        let sort = kinds.iter().cloned().map(SortField::new).collect();
-        let converter = RowConverter::new(sort).map_err(|e| {
-            let message = format!("columns of the types {kinds:?} cannot be compared: {e}");
+    pub(super) fn new(columns: &Columns, positions: &[usize]) -> Result<Self> {
+        let fields = positions
+            .iter()
+            .map(|position| columns.schema.field(*position));
+        let data_types: Vec<DataType> = fields.clone().map(|f| f.data_type().clone()).collect();
+        let sort_fields = data_types.iter().cloned().map(SortField::new).collect();
+        let converter = RowConverter::new(sort_fields).map_err(|e| {
+            let message = format!("columns of the types {data_types:?} cannot be compared: {e}");
             Error::invalid(message).with_source(e)
         })?;
         Ok(Self {
-            ids: places.iter().map(|place| columns.ids[*place]).collect(),
+            ids: positions
+                .iter()
+                .map(|position| columns.ids[*position])
+                .collect(),
             names: fields.map(|f| f.name().clone()).collect(),
-            ends: vec![None; kinds.len()],
-            kinds,
+            bounds: vec![None; data_types.len()],
+            data_types,
             converter,
-            rows: HashMap::new(),
+            numbers: HashMap::new(),
         })
     }
 
@@ -58,27 +63,27 @@ impl KeySet {
                 return Err(Error::invalid(message));
             }
         }
-        for (row, bytes) in self.rows_of(keys)?.iter().enumerate() {
-            let number = self.rows.len();
-            let number = u32::try_from(number)
+        for (row, bytes) in self.encode_keys(keys)?.iter().enumerate() {
+            let count = self.numbers.len();
+            let number = u32::try_from(count)
                 .map_err(|e| Error::invalid("more than 4,294,967,295 keys").with_source(e))?;
-            match self.rows.entry(bytes.as_ref().into()) {
-                Entry::Vacant(place) => drop(place.insert(number)),
+            match self.numbers.entry(bytes.as_ref().into()) {
+                Entry::Vacant(entry) => drop(entry.insert(number)),
                 Entry::Occupied(_) => {
                     let message = format!(
                         "two rows have the same {}: {}; keep one of them",
                         self.names.join(", "),
-                        shown(keys, row)
+                        format_key(keys, row)
                     );
                     return Err(Error::invalid(message));
                 }
             }
         }
-        for (ends, column) in self.ends.iter_mut().zip(keys) {
-            let Some((min, max)) = ends_of(column) else {
+        for (bounds, column) in self.bounds.iter_mut().zip(keys) {
+            let Some((min, max)) = min_and_max(column) else {
                 continue;
             };
-            *ends = Some(match ends.take() {
+            *bounds = Some(match bounds.take() {
                 Some((low, high)) => (
                     if min < low { min } else { low },
                     if max > high { max } else { high },
@@ -91,52 +96,53 @@ impl KeySet {
 
     /// For each row whether its key is one of these.
     pub(super) fn contains(&self, keys: &[ArrayRef]) -> Result<Vec<bool>> {
-        let found = self.find(keys)?.into_iter();
-        Ok(found.map(|found| found.is_some()).collect())
+        let numbers = self.find(keys)?.into_iter();
+        Ok(numbers.map(|number| number.is_some()).collect())
     }
 
     /// For each row the number of its key.
     pub(super) fn find(&self, keys: &[ArrayRef]) -> Result<Vec<Option<u32>>> {
-        let fitted = keys.iter().zip(&self.kinds).zip(&self.names);
-        let fitted = fitted.map(|((column, kind), name)| convert(column, kind, name));
-        let rows = self.rows_of(&fitted.collect::<Result<Vec<_>>>()?)?;
+        let typed_columns = keys.iter().zip(&self.data_types).zip(&self.names);
+        let converted =
+            typed_columns.map(|((column, data_type), name)| convert(column, data_type, name));
+        let rows = self.encode_keys(&converted.collect::<Result<Vec<_>>>()?)?;
         Ok(rows
             .iter()
-            .map(|row| self.rows.get(row.as_ref()).copied())
+            .map(|row| self.numbers.get(row.as_ref()).copied())
             .collect())
     }
 
-    fn rows_of(&self, keys: &[ArrayRef]) -> Result<arrow_row::Rows> {
-        let keys: Vec<ArrayRef> = keys.iter().map(canonicalize).collect();
-        let converted = self.converter.convert_columns(&keys);
+    fn encode_keys(&self, keys: &[ArrayRef]) -> Result<arrow_row::Rows> {
+        let canonical_keys: Vec<ArrayRef> = keys.iter().map(canonicalize).collect();
+        let converted = self.converter.convert_columns(&canonical_keys);
         converted.map_err(|e| Error::other(e.to_string()).with_source(e))
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.numbers.is_empty()
     }
 
     /// The columns' types.
-    pub(super) fn kinds(&self) -> &[DataType] {
-        &self.kinds
+    pub(super) fn data_types(&self) -> &[DataType] {
+        &self.data_types
     }
 
     /// The smallest and the largest value of a column.
-    pub(super) fn ends(&self, column: usize) -> Option<&(ScalarValue, ScalarValue)> {
-        self.ends[column].as_ref()
+    pub(super) fn bounds(&self, column: usize) -> Option<&(ScalarValue, ScalarValue)> {
+        self.bounds[column].as_ref()
     }
 }
 
-fn ends_of(column: &ArrayRef) -> Option<(ScalarValue, ScalarValue)> {
+fn min_and_max(column: &ArrayRef) -> Option<(ScalarValue, ScalarValue)> {
     if !has_bounds(column.data_type()) || column.is_empty() {
         return None;
     }
-    let end = |largest| ScalarValue::try_from_array(&extreme_of(column, largest)?, 0).ok();
-    Some((end(false)?, end(true)?))
+    let bound = |largest| ScalarValue::try_from_array(&extreme_of(column, largest)?, 0).ok();
+    Some((bound(false)?, bound(true)?))
 }
 
 /// A key, for a message.
-fn shown(keys: &[ArrayRef], row: usize) -> String {
+fn format_key(keys: &[ArrayRef], row: usize) -> String {
     let values = keys.iter().map(|column| {
         arrow_cast::display::array_value_to_string(column, row).unwrap_or_else(|_| "?".to_owned())
     });
@@ -144,35 +150,35 @@ fn shown(keys: &[ArrayRef], row: usize) -> String {
 }
 
 /// The positions of columns by name, in the order of the table; refuses none and one that is there twice.
-fn places(schema: &Schema, on: &[String]) -> Result<Vec<usize>> {
-    let mut places = Vec::new();
+fn resolve_columns(schema: &Schema, on: &[String]) -> Result<Vec<usize>> {
+    let mut positions = Vec::new();
     for name in on {
-        let place = crate::parquet::types::index_of(schema, name)?;
-        if places.contains(&place) {
+        let position = crate::parquet::types::index_of(schema, name)?;
+        if positions.contains(&position) {
             return Err(Error::invalid(format!("column {name:?} is named twice")));
         }
-        places.push(place);
+        positions.push(position);
     }
-    if places.is_empty() {
+    if positions.is_empty() {
         let message =
             "rows are matched by no column: the table has no key, name the columns with on=";
         return Err(Error::invalid(message));
     }
-    places.sort_unstable();
-    Ok(places)
+    positions.sort_unstable();
+    Ok(positions)
 }
 
 /// The columns that rows are matched by.
-pub(super) fn matched_by(
+pub(super) fn resolve_match_columns(
     on: Option<&[String]>,
     base: &Manifest,
     columns: &Columns,
 ) -> Result<Vec<usize>> {
     if let Some(on) = on {
-        return places(&columns.schema, on);
+        return resolve_columns(&columns.schema, on);
     }
-    let named = columns.schema.fields().iter().zip(columns.ids.iter());
-    let key = named.filter(|(_, id)| base.key.contains(id));
-    let key: Vec<String> = key.map(|(field, _)| field.name().clone()).collect();
-    places(&columns.schema, &key)
+    let fields = columns.schema.fields().iter().zip(columns.ids.iter());
+    let key_fields = fields.filter(|(_, id)| base.key.contains(id));
+    let key: Vec<String> = key_fields.map(|(field, _)| field.name().clone()).collect();
+    resolve_columns(&columns.schema, &key)
 }

@@ -21,7 +21,7 @@ use super::commit::{Committed, commit_onto, plans_again};
 use super::delete::{CONCURRENT_FILES, CONCURRENT_GROUPS, Found, Hit, found_in, write_tombstones};
 use super::filter::Filter;
 use super::format::{DataFile, Manifest};
-use super::keys::{KeySet, matched_by};
+use super::keys::{KeySet, resolve_match_columns};
 use super::rows::Rows;
 use super::schema::Columns;
 use super::snapshot::{Snapshot, Table};
@@ -218,7 +218,7 @@ impl Merging {
         clauses: &[Clause],
     ) -> Result<Self> {
         let columns = Columns::of(manifest)?;
-        let places = matched_by(on, manifest, &columns)?;
+        let places = resolve_match_columns(on, manifest, &columns)?;
         let mut keys = KeySet::new(&columns, &places)?;
         let given = places.iter().map(|place| {
             let field = columns.schema.field(*place);

@@ -14,7 +14,7 @@ use super::commit::{Committed, commit_onto, plans_again};
 use super::delete::{Found, by_row, write_tombstones};
 use super::filter::Filter;
 use super::format::{DataFile, Manifest};
-use super::keys::{KeySet, matched_by};
+use super::keys::{KeySet, resolve_match_columns};
 use super::predicate::Predicate;
 use super::rows::Rows;
 use super::schema::Columns;
@@ -54,7 +54,7 @@ pub async fn exchange(
     let input = conform(input, &columns.file_schema())?;
     let (input, going) = match instead {
         Instead::Of(on) => {
-            let places = matched_by(on.as_deref(), &base, &columns)?;
+            let places = resolve_match_columns(on.as_deref(), &base, &columns)?;
             check_given(&given, &columns, &places)?;
             watched(input, &columns, &places)?
         }
