@@ -166,7 +166,7 @@ async fn check_new(table: &Table, base: &Manifest, paths: &[String]) -> Result<(
         let folder = path.split('/').next();
         folder == Some(names::POINTER)
             || folder == Some(names::MANIFESTS)
-            || names::base_of(path).is_some()
+            || names::base_version(path).is_some()
     };
     if let Some(path) = here.iter().copied().find(own) {
         let message = format!("{path:?} is one of the table's own objects");

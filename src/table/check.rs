@@ -59,7 +59,9 @@ pub async fn check(table: &Table) -> Result<Checked> {
             let found: Option<&ObjectMeta> = objects.get(path.as_str());
             found.is_some_and(|meta| meta.size != **size)
         };
-        let named_so = objects.keys().filter(|path| names::base_of(path).is_some());
+        let named_so = objects
+            .keys()
+            .filter(|path| names::base_version(path).is_some());
         let mut found = Checked {
             version: newest.version,
             mismatched: sizes

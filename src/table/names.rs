@@ -31,17 +31,17 @@ pub(super) fn manifest_version(path: &str) -> Option<u64> {
         .strip_prefix(MANIFESTS)?
         .strip_prefix("/v")?
         .strip_suffix(".json")?;
-    number(digits)
+    parse_version(digits)
 }
 
 /// A new data file of a writer that began at version `base`.
-pub fn data_file(at: DateTime<Utc>, base: u64, id: u128) -> String {
-    object(DATA, at, base, id, "parquet")
+pub fn data_file(created_at: DateTime<Utc>, base: u64, id: u128) -> String {
+    object(DATA, created_at, base, id, "parquet")
 }
 
 /// A new tombstone file.
-pub fn tombstones(at: DateTime<Utc>, base: u64, id: u128) -> String {
-    object(TOMBSTONES, at, base, id, "del")
+pub fn tombstones(created_at: DateTime<Utc>, base: u64, id: u128) -> String {
+    object(TOMBSTONES, created_at, base, id, "del")
 }
 
 /// A new list of data files.
@@ -49,15 +49,15 @@ pub(super) fn segment(base: u64, id: u128) -> String {
     format!("{SEGMENTS}b{base:0DIGITS$}-{id:032x}.parquet")
 }
 
-fn object(folder: &str, at: DateTime<Utc>, base: u64, id: u128, extension: &str) -> String {
-    let hour = at.format("%Y/%m/%d/%H");
+fn object(folder: &str, created_at: DateTime<Utc>, base: u64, id: u128, extension: &str) -> String {
+    let hour = created_at.format("%Y/%m/%d/%H");
     format!("{folder}/{hour}/b{base:0DIGITS$}-{id:032x}.{extension}")
 }
 
 /// The version at which the writer of an object began; None for what no version of pds names so.
-pub(super) fn base_of(path: &str) -> Option<u64> {
+pub(super) fn base_version(path: &str) -> Option<u64> {
     if let Some(name) = path.strip_prefix(SEGMENTS) {
-        return base_in(name.strip_suffix(".parquet")?);
+        return parse_base_version(name.strip_suffix(".parquet")?);
     }
     let mut parts = path.split('/');
     let folder = parts.next()?;
@@ -76,17 +76,17 @@ pub(super) fn base_of(path: &str) -> Option<u64> {
     if parts.next().is_some() {
         return None;
     }
-    base_in(name)
+    parse_base_version(name)
 }
 
 /// The version in a name without its extension.
-fn base_in(name: &str) -> Option<u64> {
+fn parse_base_version(name: &str) -> Option<u64> {
     let (base, id) = name.strip_prefix('b')?.split_once('-')?;
     let is_id = id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit());
-    is_id.then(|| number(base))?
+    is_id.then(|| parse_version(base))?
 }
 
-fn number(digits: &str) -> Option<u64> {
+fn parse_version(digits: &str) -> Option<u64> {
     let plain = digits.len() >= DIGITS && digits.bytes().all(|b| b.is_ascii_digit());
     // Only as it would be written: `v000000012` is another name than `v00000012`.
     let number: u64 = plain.then(|| digits.parse().ok())??;
@@ -106,9 +106,9 @@ mod tests {
     fn what_is_named_is_recognised() {
         let at = DateTime::from_timestamp(1_795_000_000, 0).unwrap();
         for base in [0, 7, 99_999_999, 123_456_789_012] {
-            assert_eq!(base_of(&data_file(at, base, 5)), Some(base));
-            assert_eq!(base_of(&tombstones(at, base, u128::MAX)), Some(base));
-            assert_eq!(base_of(&segment(base, 3)), Some(base));
+            assert_eq!(base_version(&data_file(at, base, 5)), Some(base));
+            assert_eq!(base_version(&tombstones(at, base, u128::MAX)), Some(base));
+            assert_eq!(base_version(&segment(base, 3)), Some(base));
             assert_eq!(manifest_version(&segment(base, 3)), None);
             assert_eq!(manifest_version(&manifest(base)), Some(base));
         }
@@ -127,7 +127,7 @@ mod tests {
             "data/2026/11/21/08/b00000001-x.parquet".to_owned(),
             "data/mine.parquet".to_owned(),
         ] {
-            assert_eq!(base_of(&path), None, "{path}");
+            assert_eq!(base_version(&path), None, "{path}");
         }
         assert_eq!(manifest_version("manifest/v000000012.json"), None);
         assert_eq!(manifest_version("manifest/v00000012.json.bak"), None);

@@ -156,7 +156,7 @@ async fn garbage(table: &Table, manifest: &Manifest, horizon: DateTime<Utc>) -> 
     }
     for (relative, meta) in objects {
         let is_old = meta.last_modified <= horizon;
-        if let Some(base) = names::base_of(&relative) {
+        if let Some(base) = names::base_version(&relative) {
             if base < manifest.gc_floor && is_old && !needed.contains(&relative) {
                 found.files.push(relative);
                 found.bytes = found.bytes.saturating_add(meta.size);
