@@ -17,7 +17,7 @@ use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
 use crate::part::{discard, run_blocking, stage_hashed};
 use crate::store::stage::{Staging, temp_path_in};
-use crate::table::{Table, over};
+use crate::table::{Table, external_snapshot};
 
 /// Of a file, what waits to be hashed.
 const MAX_WAITING_BYTES: usize = 32 << 20;
@@ -197,12 +197,12 @@ pub(super) fn build_slice_snapshot(
     slices: &[Slice],
 ) -> Result<(Table, crate::table::format::Manifest)> {
     let table = Table::new(chain.store().clone(), chain.root())?;
-    let files = slices.iter().map(|slice| crate::table::GivenFile {
+    let files = slices.iter().map(|slice| crate::table::ExternalFile {
         path: format!("data/{}", slice.physical_hash),
         size_bytes: slice.size,
         rows: slice.rows(),
         bounds: Some((vocabulary.offset.clone(), slice.start, slice.end)),
     });
-    let manifest = over(schema, files.collect())?;
+    let manifest = external_snapshot(schema, files.collect())?;
     Ok((table, manifest))
 }

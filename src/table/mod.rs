@@ -69,7 +69,7 @@ pub use self::history::{at_time, history};
 pub use self::listing::{FileRef, Limits, ListedFile, all_files};
 pub use self::merge::{Merged, merge};
 pub use self::names::{data_file as data_file_name, tombstones as tombstones_name};
-pub use self::over::{GivenFile, over};
+pub use self::over::{ExternalFile, external_snapshot};
 pub use self::predicate::{Bounds, ForeignPredicate, Predicate};
 pub use self::scan::{Wanted, scan};
 pub use self::schema::Columns;

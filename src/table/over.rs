@@ -11,7 +11,7 @@ use crate::error::Result;
 
 /// A file of such a snapshot.
 #[derive(Debug, Clone)]
-pub struct GivenFile {
+pub struct ExternalFile {
     /// Relative to the table.
     pub path: String,
     /// Its length.
@@ -24,10 +24,10 @@ pub struct GivenFile {
 
 /// A snapshot of files that have the columns of `schema` by name; columns that a file does not have
 /// are null in it.
-pub fn over(schema: &SchemaRef, files: Vec<GivenFile>) -> Result<Manifest> {
-    let new = NewTable::of(schema, &[], &[])?;
+pub fn external_snapshot(schema: &SchemaRef, files: Vec<ExternalFile>) -> Result<Manifest> {
+    let new_table = NewTable::of(schema, &[], &[])?;
     let names: BTreeMap<u32, String> = {
-        let columns = new.schema.columns.iter();
+        let columns = new_table.schema.columns.iter();
         columns
             .map(|column| (column.id, column.name.clone()))
             .collect()
@@ -35,15 +35,15 @@ pub fn over(schema: &SchemaRef, files: Vec<GivenFile>) -> Result<Manifest> {
     let id_of = |name: &str| {
         names
             .iter()
-            .find(|(_, known)| *known == name)
+            .find(|(_, column_name)| *column_name == name)
             .map(|(id, _)| *id)
     };
-    let described = files.into_iter().map(|file| {
-        let bounds = file.bounds.as_ref();
-        let bounds = bounds.and_then(|(name, low, high)| Some((id_of(name)?, *low, *high)));
-        let of = |value: fn((u32, u64, u64)) -> (u32, u64)| {
-            let found = bounds.map(value);
-            found
+    let data_files = files.into_iter().map(|file| {
+        let named_bounds = file.bounds.as_ref();
+        let bounds = named_bounds.and_then(|(name, low, high)| Some((id_of(name)?, *low, *high)));
+        let to_map = |value: fn((u32, u64, u64)) -> (u32, u64)| {
+            let bound = bounds.map(value);
+            bound
                 .into_iter()
                 .map(|(id, value)| (id, Value::from(value)))
                 .collect()
@@ -54,13 +54,13 @@ pub fn over(schema: &SchemaRef, files: Vec<GivenFile>) -> Result<Manifest> {
             footer_size: 0,
             row_group_count: 0,
             total_rows: file.rows,
-            min: of(|(id, low, _)| (id, low)),
-            max: of(|(id, _, high)| (id, high)),
+            min: to_map(|(id, low, _)| (id, low)),
+            max: to_map(|(id, _, high)| (id, high)),
             null_counts: BTreeMap::new(),
             columns: Some(names.clone()),
         }
     });
-    let mut manifest = new.manifest(0, chrono::DateTime::UNIX_EPOCH);
-    manifest.data_files = described.collect();
+    let mut manifest = new_table.manifest(0, chrono::DateTime::UNIX_EPOCH);
+    manifest.data_files = data_files.collect();
     Ok(manifest)
 }
