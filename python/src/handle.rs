@@ -43,7 +43,7 @@ impl TableHandle {
         };
         let predicate = extract_predicate(py_predicate)?;
         let columns = Columns::of(&self.manifest);
-        let filter = columns.and_then(|c| predicate.filter_with(&c, &SystemClock, use_stats));
+        let filter = columns.and_then(|c| predicate.bind_with(&c, &SystemClock, use_stats));
         Ok(Some(Arc::new(into_py_result(py_predicate.py(), filter)?)))
     }
 

@@ -74,7 +74,12 @@ impl ForeignPredicate for PyPredicate {
     }
 
     fn may_hold(&self, bounds: &Bounds) -> Result<Vec<bool>> {
-        let batches = [&bounds.min, &bounds.max, &bounds.nulls, &bounds.rows];
+        let batches = [
+            &bounds.min,
+            &bounds.max,
+            &bounds.null_counts,
+            &bounds.row_counts,
+        ];
         let mask = self.call("may_hold", &batches)?;
         // What is not known may be.
         Ok(mask.iter().map(|may| may.unwrap_or(true)).collect())

@@ -149,7 +149,7 @@ impl Task<'_> {
     ) -> Result<Option<(Replace, Vec<String>)>> {
         let meant = match self.meant {
             Some(meant) => {
-                let filter = meant.filter(&rows.columns, &**table.store().clock())?;
+                let filter = meant.bind(&rows.columns, &**table.store().clock())?;
                 rows.files_for(&filter).await?
             }
             None => vec![true; rows.files.len()],

@@ -126,7 +126,7 @@ impl Found {
 async fn find(table: &Table, newest: &Snapshot, filter: &Predicate) -> Result<Found> {
     let manifest = &newest.manifest;
     let columns = Columns::of(manifest)?;
-    let filter = Arc::new(filter.filter(&columns, &**table.store().clock())?);
+    let filter = Arc::new(filter.bind(&columns, &**table.store().clock())?);
     let rows = Rows::new(table, Arc::clone(manifest), Some(Arc::clone(&filter))).await?;
     let by_key = rows.key_id().and_then(|id| {
         let place = columns.ids.iter().position(|known| *known == id)?;

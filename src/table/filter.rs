@@ -219,7 +219,7 @@ impl Filter {
         let Some(foreign) = &self.foreign else {
             return Ok(self.prune_by_statistics(&statistics));
         };
-        let bounds = Bounds::of(&statistics, &self.input)?;
+        let bounds = Bounds::from_statistics(&statistics, &self.input)?;
         drop(statistics);
         let foreign = Arc::clone(foreign);
         run_blocking(move || foreign.may_hold(&bounds)).await

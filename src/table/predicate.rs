@@ -48,9 +48,9 @@ pub struct Bounds {
     /// The largest.
     pub max: RecordBatch,
     /// How many nulls there are.
-    pub nulls: RecordBatch,
+    pub null_counts: RecordBatch,
     /// How many rows, as a column `rows`.
-    pub rows: RecordBatch,
+    pub row_counts: RecordBatch,
 }
 
 impl From<&str> for Predicate {
@@ -70,7 +70,7 @@ impl fmt::Display for Predicate {
 
 impl Predicate {
     /// The filter that it is of a snapshot's columns; `clock` says what `now()` is.
-    pub fn filter(&self, columns: &Columns, clock: &dyn Clock) -> Result<Filter> {
+    pub fn bind(&self, columns: &Columns, clock: &dyn Clock) -> Result<Filter> {
         match self {
             Self::Sql(sql) => Filter::parse(sql, columns, clock),
             Self::Foreign(predicate) => Filter::from_foreign(Arc::clone(predicate), columns),
@@ -78,14 +78,14 @@ impl Predicate {
     }
 
     /// The same, or without statistics and rewriting: evaluated as it is written on every row there is.
-    pub fn filter_with(
+    pub fn bind_with(
         &self,
         columns: &Columns,
         clock: &dyn Clock,
         use_stats: bool,
     ) -> Result<Filter> {
         match self {
-            _ if use_stats => self.filter(columns, clock),
+            _ if use_stats => self.bind(columns, clock),
             Self::Sql(sql) => Filter::parse_verbatim(sql, columns, clock),
             Self::Foreign(predicate) => {
                 Filter::from_foreign(Arc::clone(predicate), columns).map(Filter::without_statistics)
@@ -96,35 +96,38 @@ impl Predicate {
 
 impl Bounds {
     /// What statistics say of the columns `input`.
-    pub(super) fn of(statistics: &dyn PruningStatistics, input: &SchemaRef) -> Result<Self> {
+    pub(super) fn from_statistics(
+        statistics: &dyn PruningStatistics,
+        input: &SchemaRef,
+    ) -> Result<Self> {
         let count = statistics.num_containers();
-        let nullable = |kind: Option<&DataType>| {
-            let fields = input.fields().iter();
-            let fields = fields.map(|f| {
-                let kind = kind.unwrap_or_else(|| f.data_type());
-                Field::new(f.name(), kind.clone(), true)
+        let nullable = |data_type: Option<&DataType>| {
+            let input_fields = input.fields().iter();
+            let fields = input_fields.map(|f| {
+                let field_type = data_type.unwrap_or_else(|| f.data_type());
+                Field::new(f.name(), field_type.clone(), true)
             });
             Arc::new(Schema::new(fields.collect::<Vec<_>>()))
         };
-        let batch = |schema: SchemaRef, of: &dyn Fn(&Column) -> Option<ArrayRef>| {
-            let columns = schema.fields().iter().map(|field| {
-                let known = of(&Column::from_name(field.name()));
-                let known = known.and_then(|values| cast(&values, field.data_type()).ok());
-                known.unwrap_or_else(|| arrow_array::new_null_array(field.data_type(), count))
+        let batch = |schema: SchemaRef, statistic: &dyn Fn(&Column) -> Option<ArrayRef>| {
+            let arrays = schema.fields().iter().map(|field| {
+                let array = statistic(&Column::from_name(field.name()));
+                let converted = array.and_then(|values| cast(&values, field.data_type()).ok());
+                converted.unwrap_or_else(|| arrow_array::new_null_array(field.data_type(), count))
             });
-            let columns = columns.collect();
+            let columns = arrays.collect();
             batch_with_row_count(&schema, columns, count)
         };
-        let rows = statistics.row_counts();
-        let rows = rows.unwrap_or_else(|| Arc::new(UInt64Array::new_null(count)));
+        let known_counts = statistics.row_counts();
+        let row_counts = known_counts.unwrap_or_else(|| Arc::new(UInt64Array::new_null(count)));
         let schema = Schema::new(vec![Field::new("rows", DataType::UInt64, true)]);
         Ok(Self {
             min: batch(nullable(None), &|c| statistics.min_values(c))?,
             max: batch(nullable(None), &|c| statistics.max_values(c))?,
-            nulls: batch(nullable(Some(&DataType::UInt64)), &|c| {
+            null_counts: batch(nullable(Some(&DataType::UInt64)), &|c| {
                 statistics.null_counts(c)
             })?,
-            rows: RecordBatch::try_new(Arc::new(schema), vec![rows])
+            row_counts: RecordBatch::try_new(Arc::new(schema), vec![row_counts])
                 .map_err(|e| Error::other(e.to_string()).with_source(e))?,
         })
     }

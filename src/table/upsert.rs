@@ -59,7 +59,7 @@ pub async fn exchange(
             watched(input, &columns, &places)?
         }
         Instead::Where(meant) => {
-            let filter = meant.filter(&columns, &**table.store().clock())?;
+            let filter = meant.bind(&columns, &**table.store().clock())?;
             (checked(input, filter), Going::Where(meant.clone()))
         }
     };
@@ -186,7 +186,7 @@ async fn carry_out(
         let manifest = Arc::clone(&newest.manifest);
         let columns = Columns::of(&manifest)?;
         let filter = match (going, &keys) {
-            (Going::Where(meant), _) => Some(meant.filter(&columns, &**clock)?),
+            (Going::Where(meant), _) => Some(meant.bind(&columns, &**clock)?),
             (Going::Keys(_), Some(keys)) if !keys.is_empty() => {
                 Some(Filter::from_keys(Arc::clone(keys), &columns)?)
             }
