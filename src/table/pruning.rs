@@ -22,49 +22,49 @@ use crate::parquet::types::convert;
 use crate::part::OpenPart;
 
 /// The manifest's statistics of data files.
-pub(super) struct OfFiles<'a> {
+pub(super) struct FileStatistics<'a> {
     pub(super) files: &'a [DataFile],
     pub(super) columns: &'a Columns,
 }
 
-impl OfFiles<'_> {
-    fn place(&self, column: &Column) -> Option<(usize, u32)> {
-        let (place, _) = self.columns.schema.column_with_name(&column.name)?;
-        Some((place, self.columns.ids[place]))
+impl FileStatistics<'_> {
+    fn position_and_id(&self, column: &Column) -> Option<(usize, u32)> {
+        let (position, _) = self.columns.schema.column_with_name(&column.name)?;
+        Some((position, self.columns.ids[position]))
     }
 
     /// Values of the files for the column at a place, with its type; what is not known is null.
     pub(super) fn bounds(
         &self,
-        place: usize,
-        of: impl Fn(&DataFile) -> Option<&Value>,
+        position: usize,
+        bound: impl Fn(&DataFile) -> Option<&Value>,
     ) -> Option<ArrayRef> {
-        let field = self.columns.schema.field(place);
-        let texts = self.files.iter().map(|file| of(file).and_then(text_of));
-        let texts: ArrayRef = Arc::new(texts.collect::<StringArray>());
+        let field = self.columns.schema.field(position);
+        let strings = self.files.iter().map(|file| bound(file).and_then(text_of));
+        let texts: ArrayRef = Arc::new(strings.collect::<StringArray>());
         // What cannot be read bounds nothing.
         let options = CastOptions {
             safe: true,
             ..CastOptions::default()
         };
-        let plain = match field.data_type() {
+        let value_type = match field.data_type() {
             DataType::Dictionary(_, values) => values,
             other => other,
         };
-        let values = cast_with_options(&texts, plain, &options).ok()?;
+        let values = cast_with_options(&texts, value_type, &options).ok()?;
         convert(&values, field.data_type(), field.name()).ok()
     }
 }
 
-impl PruningStatistics for OfFiles<'_> {
+impl PruningStatistics for FileStatistics<'_> {
     fn min_values(&self, column: &Column) -> Option<ArrayRef> {
-        let (place, id) = self.place(column)?;
-        self.bounds(place, |file| file.min.get(&id))
+        let (position, id) = self.position_and_id(column)?;
+        self.bounds(position, |file| file.min.get(&id))
     }
 
     fn max_values(&self, column: &Column) -> Option<ArrayRef> {
-        let (place, id) = self.place(column)?;
-        self.bounds(place, |file| file.max.get(&id))
+        let (position, id) = self.position_and_id(column)?;
+        self.bounds(position, |file| file.max.get(&id))
     }
 
     fn num_containers(&self) -> usize {
@@ -72,7 +72,7 @@ impl PruningStatistics for OfFiles<'_> {
     }
 
     fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
-        let (_, id) = self.place(column)?;
+        let (_, id) = self.position_and_id(column)?;
         let counts = self
             .files
             .iter()
@@ -91,22 +91,22 @@ impl PruningStatistics for OfFiles<'_> {
 }
 
 /// The footer's statistics of a file's row groups.
-pub(super) struct OfGroups<'a> {
+pub(super) struct RowGroupStatistics<'a> {
     pub(super) part: &'a OpenPart,
     pub(super) columns: &'a Columns,
     /// The field of the file for each of the table's columns.
-    pub(super) roots: &'a [Option<usize>],
+    pub(super) field_mappings: &'a [Option<usize>],
 }
 
 /// Which statistics of a column.
 #[derive(Clone, Copy)]
-enum Which {
+enum StatisticsType {
     Min,
     Max,
-    Nulls,
+    NullCount,
 }
 
-impl OfGroups<'_> {
+impl RowGroupStatistics<'_> {
     /// How much of each row group lies in ranges of the key.
     pub(super) fn overlaps(&self, ranges: &Ranges, key: &str) -> Result<Vec<Overlap>> {
         let key = Column::from_name(key);
@@ -114,31 +114,31 @@ impl OfGroups<'_> {
         let Some((mins, maxes)) = bounds else {
             return Ok(vec![Overlap::Some; self.num_containers()]);
         };
-        let nulls = self.null_counts(&key);
-        let nulls = nulls.as_ref().and_then(|n| n.as_primitive_opt());
+        let null_counts = self.null_counts(&key);
+        let nulls = null_counts.as_ref().and_then(|n| n.as_primitive_opt());
         ranges.overlaps(&mins, &maxes, nulls)
     }
 
-    fn statistics(&self, column: &Column, which: Which) -> Option<ArrayRef> {
-        let (place, field) = self.columns.schema.column_with_name(&column.name)?;
-        let root = self.roots[place]?;
+    fn statistics(&self, column: &Column, statistics_type: StatisticsType) -> Option<ArrayRef> {
+        let (position, field) = self.columns.schema.column_with_name(&column.name)?;
+        let field_index = self.field_mappings[position]?;
         let metadata = self.part.file.metadata();
-        let stored = self.part.file.stored_schema();
-        let name = stored.field(root).name();
+        let stored_schema = self.part.file.stored_schema();
+        let name = stored_schema.field(field_index).name();
         let descriptor = metadata.file_metadata().schema_descr();
-        let converter = StatisticsConverter::try_new(name, stored, descriptor)
+        let converter = StatisticsConverter::try_new(name, stored_schema, descriptor)
             .ok()?
             .with_missing_null_counts_as_zero(false);
         let groups = || metadata.row_groups().iter();
-        if let Which::Nulls = which {
+        if let StatisticsType::NullCount = statistics_type {
             return Some(Arc::new(converter.row_group_null_counts(groups()).ok()?));
         }
         // A NaN is within no bound, and nobody says whether there is one.
         if contains_floats(converter.arrow_field().data_type()) {
             return None;
         }
-        let (values, exact) = match which {
-            Which::Min => (
+        let (values, exact) = match statistics_type {
+            StatisticsType::Min => (
                 converter.row_group_mins(groups()).ok()?,
                 converter.row_group_is_min_value_exact(groups()).ok()?,
             ),
@@ -164,13 +164,13 @@ fn contains_floats(data_type: &DataType) -> bool {
     }
 }
 
-impl PruningStatistics for OfGroups<'_> {
+impl PruningStatistics for RowGroupStatistics<'_> {
     fn min_values(&self, column: &Column) -> Option<ArrayRef> {
-        self.statistics(column, Which::Min)
+        self.statistics(column, StatisticsType::Min)
     }
 
     fn max_values(&self, column: &Column) -> Option<ArrayRef> {
-        self.statistics(column, Which::Max)
+        self.statistics(column, StatisticsType::Max)
     }
 
     fn num_containers(&self) -> usize {
@@ -178,7 +178,7 @@ impl PruningStatistics for OfGroups<'_> {
     }
 
     fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
-        self.statistics(column, Which::Nulls)
+        self.statistics(column, StatisticsType::NullCount)
     }
 
     fn row_counts(&self) -> Option<ArrayRef> {

@@ -16,7 +16,7 @@ use super::Table;
 use super::filter::Filter;
 use super::format::{DataFile, Manifest, Tombstones, corrupted};
 use super::listing::{self, ListedFile};
-use super::pruning::{OfFiles, OfGroups};
+use super::pruning::{FileStatistics, RowGroupStatistics};
 use super::ranges::Ranges;
 use super::schema::{Columns, roots_by_id, roots_by_name};
 use super::segment::as_file;
@@ -113,7 +113,7 @@ impl Rows {
     }
 
     async fn prune(&self, filter: &Filter, files: &[DataFile]) -> Result<Vec<bool>> {
-        let known = OfFiles {
+        let known = FileStatistics {
             files,
             columns: &self.columns,
         };
@@ -179,10 +179,10 @@ impl Rows {
         let units = self.every_unit(file, &part)?;
         let may = match (&self.filter, units.first()) {
             (Some(filter), Some(unit)) => {
-                let known = OfGroups {
+                let known = RowGroupStatistics {
                     part: &part,
                     columns: &self.columns,
-                    roots: &unit.roots,
+                    field_mappings: &unit.roots,
                 };
                 filter.prune(known).await?
             }
@@ -255,10 +255,10 @@ impl Rows {
         }
         let key = self.columns.schema.field(self.key()?);
         let ranges = Ranges::new(&rows.keys, key.data_type())?;
-        let groups = OfGroups {
+        let groups = RowGroupStatistics {
             part,
             columns: &self.columns,
-            roots,
+            field_mappings: roots,
         };
         let overlaps = groups.overlaps(&ranges, key.name())?;
         Ok(Deleted {

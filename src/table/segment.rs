@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 
 use super::format::{DataFile, Places, Segment, corrupted};
 use super::names;
-use super::pruning::OfFiles;
+use super::pruning::FileStatistics;
 use super::schema::Columns;
 use super::statistics::extreme;
 use crate::error::{Error, Result};
@@ -218,7 +218,7 @@ pub(super) fn describe(
         // A file of nulls has no bounds, and needs none.
         let is_null = |f: &DataFile| f.null_counts.get(id) == Some(&f.total_rows);
         let nulls = files.iter().filter(|f| is_null(f)).count();
-        let of = OfFiles { files, columns };
+        let of = FileStatistics { files, columns };
         let ends = (
             of.bounds(place, |f| f.min.get(id).filter(|_| !is_null(f))),
             of.bounds(place, |f| f.max.get(id).filter(|_| !is_null(f))),
