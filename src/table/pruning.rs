@@ -13,7 +13,7 @@ use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use serde_json::Value;
 
 use super::format::DataFile;
-use super::ranges::{Overlap, Ranges};
+use super::ranges::{KeyRanges, Overlap};
 use super::schema::Columns;
 use super::statistics::are_trusted;
 use super::values::text_of;
@@ -108,11 +108,11 @@ enum StatisticsType {
 
 impl RowGroupStatistics<'_> {
     /// How much of each row group lies in ranges of the key.
-    pub(super) fn overlaps(&self, ranges: &Ranges, key: &str) -> Result<Vec<Overlap>> {
+    pub(super) fn overlaps(&self, ranges: &KeyRanges, key: &str) -> Result<Vec<Overlap>> {
         let key = Column::from_name(key);
         let bounds = self.min_values(&key).zip(self.max_values(&key));
         let Some((mins, maxes)) = bounds else {
-            return Ok(vec![Overlap::Some; self.num_containers()]);
+            return Ok(vec![Overlap::Partial; self.num_containers()]);
         };
         let null_counts = self.null_counts(&key);
         let nulls = null_counts.as_ref().and_then(|n| n.as_primitive_opt());

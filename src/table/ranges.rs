@@ -10,43 +10,44 @@ use super::values::from_json;
 use crate::error::{Error, Result};
 
 /// Up to so many ranges are compared one after the other with whole columns.
-const FEW: usize = 4;
+const MAX_LINEAR_RANGES: usize = 4;
 
 /// How much of a row group lies in the ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Overlap {
-    Nothing,
+    Disjoint,
     /// Its keys have to be looked at.
-    Some,
-    All,
+    Partial,
+    Full,
 }
 
 /// Closed ranges of a key, in ascending order and apart from each other.
 #[derive(Debug)]
-pub(super) struct Ranges {
+pub(super) struct KeyRanges {
     converter: RowConverter,
-    ranges: Vec<Range>,
+    ranges: Vec<KeyRange>,
 }
 
 #[derive(Debug)]
-struct Range {
+struct KeyRange {
     min: OwnedRow,
     max: OwnedRow,
     ends: [Scalar<ArrayRef>; 2],
 }
 
-impl Ranges {
+impl KeyRanges {
     /// The ranges from a tombstone's values, for a key of a type.
     pub(super) fn new(ranges: &[(Value, Value)], key: &DataType) -> Result<Self> {
-        let converter = RowConverter::new(vec![SortField::new(key.clone())]).map_err(failed)?;
+        let converter =
+            RowConverter::new(vec![SortField::new(key.clone())]).map_err(arrow_error)?;
         let row = |value: &ArrayRef| -> Result<OwnedRow> {
             let rows = converter.convert_columns(std::slice::from_ref(value));
-            Ok(rows.map_err(failed)?.row(0).owned())
+            Ok(rows.map_err(arrow_error)?.row(0).owned())
         };
         let mut all = Vec::with_capacity(ranges.len());
         for (min, max) in ranges {
             let (low, high) = (from_json(min, key)?, from_json(max, key)?);
-            all.push(Range {
+            all.push(KeyRange {
                 min: row(&low)?,
                 max: row(&high)?,
                 ends: [Scalar::new(low), Scalar::new(high)],
@@ -54,25 +55,28 @@ impl Ranges {
         }
         all.retain(|range| range.min <= range.max);
         all.sort_by(|a, b| a.min.cmp(&b.min));
-        let mut ranges: Vec<Range> = Vec::with_capacity(all.len());
+        let mut merged: Vec<KeyRange> = Vec::with_capacity(all.len());
         for range in all {
-            match ranges.last_mut().filter(|last| range.min <= last.max) {
+            match merged.last_mut().filter(|last| range.min <= last.max) {
                 Some(last) if range.max > last.max => {
                     last.max = range.max;
                     last.ends[1] = range.ends[1].clone();
                 }
                 Some(_) => {}
-                None => ranges.push(range),
+                None => merged.push(range),
             }
         }
-        Ok(Self { converter, ranges })
+        Ok(Self {
+            converter,
+            ranges: merged,
+        })
     }
 
     /// Which keys lie in none of them; a null lies in none.
-    pub(super) fn outside(&self, keys: &ArrayRef) -> Result<BooleanArray> {
-        if self.ranges.len() > FEW {
-            let rows = self.converter.convert_columns(std::slice::from_ref(keys));
-            let rows = rows.map_err(failed)?;
+    pub(super) fn outside_mask(&self, keys: &ArrayRef) -> Result<BooleanArray> {
+        if self.ranges.len() > MAX_LINEAR_RANGES {
+            let converted = self.converter.convert_columns(std::slice::from_ref(keys));
+            let rows = converted.map_err(arrow_error)?;
             let outside = rows.iter().map(|row| {
                 let after = self.ranges.partition_point(|range| range.max.row() < row);
                 let range = self.ranges.get(after);
@@ -81,9 +85,9 @@ impl Ranges {
             return Ok(outside.collect());
         }
         let mut outside = BooleanArray::from(vec![true; keys.len()]);
-        for Range { ends, .. } in &self.ranges {
-            let above = gt_eq(keys, &ends[0]).map_err(failed)?;
-            let below = lt_eq(keys, &ends[1]).map_err(failed)?;
+        for KeyRange { ends, .. } in &self.ranges {
+            let above = gt_eq(keys, &ends[0]).map_err(arrow_error)?;
+            let below = lt_eq(keys, &ends[1]).map_err(arrow_error)?;
             let mut inside = above.values() & below.values();
             if let Some(nulls) = keys.logical_nulls() {
                 inside = &inside & nulls.inner();
@@ -101,14 +105,14 @@ impl Ranges {
         maxes: &ArrayRef,
         nulls: Option<&UInt64Array>,
     ) -> Result<Vec<Overlap>> {
-        let rows = |of: &ArrayRef| {
-            let rows = self.converter.convert_columns(std::slice::from_ref(of));
-            rows.map_err(failed)
+        let encode = |values: &ArrayRef| {
+            let converted = self.converter.convert_columns(std::slice::from_ref(values));
+            converted.map_err(arrow_error)
         };
-        let (lows, highs) = (rows(mins)?, rows(maxes)?);
+        let (lows, highs) = (encode(mins)?, encode(maxes)?);
         let overlaps = (0..mins.len()).map(|group| {
             if mins.is_null(group) || maxes.is_null(group) {
-                return Overlap::Some;
+                return Overlap::Partial;
             }
             let (low, high) = (lows.row(group), highs.row(group));
             let after = self.ranges.partition_point(|range| range.max.row() < low);
@@ -117,19 +121,19 @@ impl Ranges {
                     let all = range.min.row() <= low && high <= range.max.row();
                     let no_null = nulls.is_some_and(|n| n.is_valid(group) && n.value(group) == 0);
                     if all && no_null {
-                        Overlap::All
+                        Overlap::Full
                     } else {
-                        Overlap::Some
+                        Overlap::Partial
                     }
                 }
-                _ => Overlap::Nothing,
+                _ => Overlap::Disjoint,
             }
         });
         Ok(overlaps.collect())
     }
 }
 
-fn failed(e: ArrowError) -> Error {
+fn arrow_error(e: ArrowError) -> Error {
     Error::other(e.to_string()).with_source(e)
 }
 
@@ -143,9 +147,9 @@ mod tests {
     use super::*;
 
     fn outside(ranges: &[(Value, Value)], keys: &ArrayRef) -> Vec<bool> {
-        let ranges = Ranges::new(ranges, keys.data_type()).unwrap();
-        let outside = ranges.outside(keys).unwrap();
-        outside.values().iter().collect()
+        let ranges = KeyRanges::new(ranges, keys.data_type()).unwrap();
+        let mask = ranges.outside_mask(keys).unwrap();
+        mask.values().iter().collect()
     }
 
     #[test]
@@ -178,7 +182,7 @@ mod tests {
     #[test]
     fn row_groups_need_no_look_where_bounds_tell() {
         let ranges = [(json!(5), json!(9)), (json!(8), json!(20))];
-        let ranges = Ranges::new(&ranges, &DataType::Int64).unwrap();
+        let ranges = KeyRanges::new(&ranges, &DataType::Int64).unwrap();
         let int = |values: Vec<Option<i64>>| Arc::new(Int64Array::from(values)) as ArrayRef;
         let mins = int(vec![Some(0), Some(5), Some(6), Some(21), None, Some(6)]);
         let maxes = int(vec![
@@ -190,10 +194,10 @@ mod tests {
             Some(7),
         ]);
         let nulls = UInt64Array::from(vec![Some(0), Some(0), Some(0), Some(0), Some(0), Some(1)]);
-        let found = ranges.overlaps(&mins, &maxes, Some(&nulls)).unwrap();
-        let (all, part, nothing) = (Overlap::All, Overlap::Some, Overlap::Nothing);
-        assert_eq!(found, [nothing, all, part, nothing, part, part]);
-        let found = ranges.overlaps(&mins, &maxes, None).unwrap();
-        assert_eq!(found, [nothing, part, part, nothing, part, part]);
+        let overlaps = ranges.overlaps(&mins, &maxes, Some(&nulls)).unwrap();
+        let (all, part, nothing) = (Overlap::Full, Overlap::Partial, Overlap::Disjoint);
+        assert_eq!(overlaps, [nothing, all, part, nothing, part, part]);
+        let overlaps = ranges.overlaps(&mins, &maxes, None).unwrap();
+        assert_eq!(overlaps, [nothing, part, part, nothing, part, part]);
     }
 }

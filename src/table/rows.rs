@@ -17,7 +17,7 @@ use super::filter::Filter;
 use super::format::{DataFile, Manifest, Tombstones, corrupted};
 use super::listing::{self, ListedFile};
 use super::pruning::{FileStatistics, RowGroupStatistics};
-use super::ranges::Ranges;
+use super::ranges::KeyRanges;
 use super::schema::{Columns, roots_by_id, roots_by_name};
 use super::segment::as_file;
 use super::tombstone::{self, Deletions};
@@ -254,7 +254,7 @@ impl Rows {
             return Ok(Deleted { rows, by_key: None });
         }
         let key = self.columns.schema.field(self.key()?);
-        let ranges = Ranges::new(&rows.keys, key.data_type())?;
+        let ranges = KeyRanges::new(&rows.keys, key.data_type())?;
         let groups = RowGroupStatistics {
             part,
             columns: &self.columns,

@@ -9,7 +9,7 @@ use arrow_schema::SchemaRef;
 use arrow_select::filter::{FilterBuilder, filter_record_batch};
 
 use super::filter::Filter;
-use super::ranges::{Overlap, Ranges};
+use super::ranges::{KeyRanges, Overlap};
 use super::tombstone::Deletions;
 use crate::error::{Error, Result};
 use crate::parquet::decode::align;
@@ -34,19 +34,19 @@ pub(super) struct Unit {
 pub(super) struct Deleted {
     pub(super) rows: Arc<Deletions>,
     /// Rows that are deleted by their key, and how many these are of each row group.
-    pub(super) by_key: Option<(Ranges, Vec<Overlap>)>,
+    pub(super) by_key: Option<(KeyRanges, Vec<Overlap>)>,
 }
 
 impl Deleted {
     /// Whether nothing is left of a row group.
     fn is_whole(&self, group: usize) -> bool {
-        self.rows.groups.contains(&number(group)) || self.overlap(group) == Overlap::All
+        self.rows.groups.contains(&number(group)) || self.overlap(group) == Overlap::Full
     }
 
     fn overlap(&self, group: usize) -> Overlap {
         let overlaps = self.by_key.as_ref().map(|(_, overlaps)| overlaps);
         let overlap = overlaps.and_then(|all| all.get(group).copied());
-        overlap.unwrap_or(Overlap::Nothing)
+        overlap.unwrap_or(Overlap::Disjoint)
     }
 }
 
@@ -91,10 +91,10 @@ impl Unit {
     }
 
     /// The ranges in which some of its keys may lie.
-    fn ranges(&self) -> Option<&Ranges> {
+    fn ranges(&self) -> Option<&KeyRanges> {
         let deleted = self.deleted.as_ref()?;
         let (ranges, _) = deleted.by_key.as_ref()?;
-        (deleted.overlap(self.group) == Overlap::Some).then_some(ranges)
+        (deleted.overlap(self.group) == Overlap::Partial).then_some(ranges)
     }
 
     /// Whether its keys say which rows are deleted.
@@ -122,7 +122,7 @@ impl Work {
         if let (Some(key), Some(ranges)) = (self.key, self.unit.ranges()) {
             let mut outside = Vec::with_capacity(rows);
             for keys in columns.get(&key).into_iter().flatten() {
-                outside.extend(ranges.outside(keys)?.values().iter());
+                outside.extend(ranges.outside_mask(keys)?.values().iter());
             }
             kept = Some(both(kept, outside.into()));
         }
