@@ -17,7 +17,7 @@ use super::Table;
 use super::format::{Manifest, Segment, corrupted};
 use super::listing::{self, ListedFile};
 use super::names;
-use super::rows::Rows;
+use super::rows::SnapshotReader;
 use super::schema::Columns;
 use crate::error::{Error, Result};
 use crate::parquet::Cancel;
@@ -190,18 +190,19 @@ impl ChangeScan {
                 let other_file = positions
                     .get(reader.files[file].file.path.as_str())
                     .copied();
-                let part = reader.part(file).await?;
-                for row_group in reader.every_unit(file, &part)? {
-                    let mut mask = reader.alive(&row_group).await?;
+                let part = reader.open_file(file).await?;
+                for row_group in reader.all_row_groups(file, &part)? {
+                    let mut mask = reader.live_row_mask(&row_group).await?;
                     if let Some(other_file) = other_file {
-                        let other_group = other_reader.unit(other_file, &part, row_group.group)?;
-                        mask = and_not(&mask, &other_reader.alive(&other_group).await?);
+                        let other_group =
+                            other_reader.row_group(other_file, &part, row_group.group)?;
+                        mask = and_not(&mask, &other_reader.live_row_mask(&other_group).await?);
                     }
                     if mask.true_count() == 0 {
                         continue;
                     }
                     let batches = reader
-                        .read_kept(&row_group, mask, &self.columns.schema)
+                        .read_selected(&row_group, mask, &self.columns.schema)
                         .await?;
                     for batch in batches.into_iter().filter(|b| b.num_rows() > 0) {
                         let change_batch = self.with_change_columns(&batch, change_type, after)?;
@@ -215,8 +216,12 @@ impl ChangeScan {
         Ok(true)
     }
 
-    async fn open_reader(&self, manifest: &Arc<Manifest>, files: Vec<ListedFile>) -> Result<Rows> {
-        Rows::of(
+    async fn open_reader(
+        &self,
+        manifest: &Arc<Manifest>,
+        files: Vec<ListedFile>,
+    ) -> Result<SnapshotReader> {
+        SnapshotReader::with_files(
             &self.table,
             Arc::clone(manifest),
             self.columns.clone(),

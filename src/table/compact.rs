@@ -18,7 +18,7 @@ use super::delete::put_tombstones;
 use super::format::{DataFile, Manifest, Tombstones};
 use super::listing::{FileRef, ListedFile, all_files};
 use super::predicate::Predicate;
-use super::rows::Rows;
+use super::rows::SnapshotReader;
 use super::scan::stream_files;
 use super::snapshot::Snapshot;
 use super::tombstone::{self, Deletions, Line};
@@ -105,7 +105,7 @@ struct Task<'a> {
     operation: &'static str,
     /// Only files that may hold such rows.
     meant: Option<&'a Predicate>,
-    plan: &'a (dyn Fn(&Rows, &[bool]) -> Result<Plan> + Sync),
+    plan: &'a (dyn Fn(&SnapshotReader, &[bool]) -> Result<Plan> + Sync),
 }
 
 impl Task<'_> {
@@ -114,7 +114,7 @@ impl Task<'_> {
         let deadline = clock.monotonic() + timeout;
         loop {
             let newest = table.newest().await?;
-            let rows = Rows::new(table, Arc::clone(&newest.manifest), None).await;
+            let rows = SnapshotReader::new(table, Arc::clone(&newest.manifest), None).await;
             let rows = match rows {
                 // What was the newest has been vacuumed meanwhile.
                 Err(e) if e.kind() == ErrorKind::VersionExpired && clock.monotonic() < deadline => {
@@ -145,12 +145,12 @@ impl Task<'_> {
     async fn write(
         &self,
         table: &Table,
-        rows: &Arc<Rows>,
+        rows: &Arc<SnapshotReader>,
     ) -> Result<Option<(Replace, Vec<String>)>> {
         let meant = match self.meant {
             Some(meant) => {
                 let filter = meant.bind(&rows.columns, &**table.store().clock())?;
-                rows.files_for(&filter).await?
+                rows.prune_listed_files(&filter).await?
             }
             None => vec![true; rows.files.len()],
         };
@@ -197,7 +197,7 @@ impl Task<'_> {
 
     fn change(
         &self,
-        rows: &Rows,
+        rows: &SnapshotReader,
         groups: &[Vec<usize>],
         added: Vec<DataFile>,
         merged: MergedTombstones,
@@ -253,7 +253,7 @@ async fn moved(table: &Table, change: &Replace) -> Result<Option<Vec<FileRef>>> 
     Ok(found.filter(|found| *found != change.removed))
 }
 
-fn path_of(rows: &Rows, file: usize) -> &str {
+fn path_of(rows: &SnapshotReader, file: usize) -> &str {
     &rows.files[file].file.path
 }
 
@@ -275,7 +275,7 @@ fn mergeable<'a>(manifest: &'a Manifest, gone: &HashSet<&str>) -> Vec<&'a Tombst
 /// Writes what tombstones say of the files that stay as few tombstones, each of neighbouring files.
 async fn merge(
     table: &Table,
-    rows: &Rows,
+    rows: &SnapshotReader,
     sources: &[&Tombstones],
     gone: &HashSet<&str>,
     paths: &mut Vec<String>,
@@ -313,7 +313,7 @@ async fn merge(
 }
 
 /// Groups of neighbouring files, by position, each to become one.
-fn plan(rows: &Rows, target_bytes: u64, meant: &[bool]) -> Vec<Vec<usize>> {
+fn plan(rows: &SnapshotReader, target_bytes: u64, meant: &[bool]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let (mut open, mut bytes): (Vec<usize>, u64) = (Vec::new(), 0);
     let mut close = |open: &mut Vec<usize>| {
@@ -343,7 +343,7 @@ fn plan(rows: &Rows, target_bytes: u64, meant: &[bool]) -> Vec<Vec<usize>> {
 }
 
 /// Whether most rows of a file are deleted.
-fn is_wasteful(rows: &Rows, file: usize) -> bool {
+fn is_wasteful(rows: &SnapshotReader, file: usize) -> bool {
     let described = &rows.files[file].file;
     let Some(deletions) = rows.deletions_of(file) else {
         return false;
@@ -379,7 +379,7 @@ fn share(file: &DataFile, key: Option<u32>, min: &Value, max: &Value) -> u64 {
 /// Writes the rows of some files.
 async fn rewrite(
     table: &Table,
-    rows: &Arc<Rows>,
+    rows: &Arc<SnapshotReader>,
     group: &[usize],
     how: &Upload,
 ) -> Result<Vec<DataFile>> {

@@ -17,7 +17,7 @@ use super::filter::ClosedRange;
 use super::format::{DataFile, Tombstones};
 use super::listing::FileRef;
 use super::predicate::Predicate;
-use super::rows::Rows;
+use super::rows::SnapshotReader;
 use super::schema::Columns;
 use super::snapshot::Snapshot;
 use super::tombstone::{self, Deleted, Line};
@@ -127,7 +127,7 @@ async fn find(table: &Table, newest: &Snapshot, filter: &Predicate) -> Result<Fo
     let manifest = &newest.manifest;
     let columns = Columns::of(manifest)?;
     let filter = Arc::new(filter.bind(&columns, &**table.store().clock())?);
-    let rows = Rows::new(table, Arc::clone(manifest), Some(Arc::clone(&filter))).await?;
+    let rows = SnapshotReader::new(table, Arc::clone(manifest), Some(Arc::clone(&filter))).await?;
     let by_key = rows.key_id().and_then(|id| {
         let place = columns.ids.iter().position(|known| *known == id)?;
         let range = filter.to_closed_range(columns.schema.field(place).name())?;
@@ -141,7 +141,7 @@ async fn find(table: &Table, newest: &Snapshot, filter: &Predicate) -> Result<Fo
 
 /// A range of the key, without reading a row; None where a file's own bounds would be needed to say
 /// it and are not known.
-fn by_key(rows: &Rows, id: u32, range: &ClosedRange) -> Option<Found> {
+fn by_key(rows: &SnapshotReader, id: u32, range: &ClosedRange) -> Option<Found> {
     let mut found = Found::default();
     if matches!((number(range.min.as_ref()), number(range.max.as_ref())), (Some(a), Some(b)) if a > b)
     {
@@ -178,7 +178,7 @@ fn number(value: Option<&Value>) -> Option<i64> {
 }
 
 /// The rows, by looking at every row group that may hold some.
-pub(super) async fn by_row(rows: &Rows) -> Result<Found> {
+pub(super) async fn by_row(rows: &SnapshotReader) -> Result<Found> {
     let files = (0..rows.files.len()).map(|file| rows_of(rows, file));
     let files: Vec<Found> = stream::iter(files)
         .buffered(CONCURRENT_FILES)
@@ -194,8 +194,8 @@ pub(super) async fn by_row(rows: &Rows) -> Result<Found> {
     Ok(all)
 }
 
-async fn rows_of(rows: &Rows, file: usize) -> Result<Found> {
-    let units = rows.open(file).await?;
+async fn rows_of(rows: &SnapshotReader, file: usize) -> Result<Found> {
+    let units = rows.open_row_groups(file).await?;
     let looked = units.iter().map(|unit| async move {
         let selection = rows.select(unit).await?;
         let hit = match &selection.kept {
@@ -224,7 +224,7 @@ pub(super) struct Hit {
 }
 
 /// What goes of a file, of whose row groups these were looked at.
-pub(super) fn found_in(rows: &Rows, file: usize, looked: Vec<Hit>) -> Found {
+pub(super) fn found_in(rows: &SnapshotReader, file: usize, looked: Vec<Hit>) -> Found {
     let listed = &rows.files[file];
     let count = looked.iter().map(|hit| hit.rows.len()).sum();
     let nothing_is_left = looked.first().is_some_and(|first| {

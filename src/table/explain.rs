@@ -6,7 +6,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::Table;
 use super::format::Manifest;
-use super::rows::Rows;
+use super::rows::SnapshotReader;
 use super::scan::Wanted;
 use crate::error::{Error, Result};
 
@@ -32,9 +32,9 @@ pub struct ScanPlan {
 
 /// Plans a scan: reads the footers that it would read, and no rows.
 pub async fn explain(table: &Table, manifest: Arc<Manifest>, options: Wanted) -> Result<ScanPlan> {
-    let reader = &Rows::new(table, manifest, options.filter).await?;
+    let reader = &SnapshotReader::new(table, manifest, options.filter).await?;
     let plans = (0..reader.files.len()).map(|file| async move {
-        let row_groups = reader.open(file).await?;
+        let row_groups = reader.open_row_groups(file).await?;
         let row_count = row_groups
             .iter()
             .map(|row_group| row_group.rows() as u64)

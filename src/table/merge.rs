@@ -22,7 +22,7 @@ use super::delete::{CONCURRENT_FILES, CONCURRENT_GROUPS, Found, Hit, found_in, w
 use super::filter::Filter;
 use super::format::{DataFile, Manifest};
 use super::keys::{KeySet, resolve_match_columns};
-use super::rows::Rows;
+use super::rows::SnapshotReader;
 use super::schema::Columns;
 use super::snapshot::{Snapshot, Table};
 use super::types::keeps_values;
@@ -261,7 +261,7 @@ impl Merging {
 
     async fn change(self, table: &Table, manifest: &Arc<Manifest>) -> Result<Effect> {
         let nothing_to_meet = self.rows_of.is_some() && self.keys.is_empty();
-        let rows = Rows::new(table, Arc::clone(manifest), self.rows_of.clone()).await?;
+        let rows = SnapshotReader::new(table, Arc::clone(manifest), self.rows_of.clone()).await?;
         let count = if nothing_to_meet { 0 } else { rows.files.len() };
         let (rows, work) = (Arc::new(rows), Arc::new(self));
         let files = (0..count).map(|file| of_file(&work, &rows, file));
@@ -348,10 +348,10 @@ fn taken(columns: &[ArrayRef], rows: &UInt32Array) -> Result<Vec<ArrayRef>> {
 
 async fn of_file(
     work: &Arc<Merging>,
-    rows: &Arc<Rows>,
+    rows: &Arc<SnapshotReader>,
     file: usize,
 ) -> Result<(Found, Vec<OfUnit>)> {
-    let units = rows.open(file).await?;
+    let units = rows.open_row_groups(file).await?;
     let looked = units.iter().map(|unit| of_unit(work, rows, unit));
     let looked: Vec<_> = looked.collect();
     let looked: Vec<(Hit, OfUnit)> = stream::iter(looked)
@@ -362,14 +362,18 @@ async fn of_file(
     Ok((found_in(rows, file, hits), made))
 }
 
-async fn of_unit(work: &Arc<Merging>, rows: &Arc<Rows>, unit: &Unit) -> Result<(Hit, OfUnit)> {
+async fn of_unit(
+    work: &Arc<Merging>,
+    rows: &Arc<SnapshotReader>,
+    unit: &Unit,
+) -> Result<(Hit, OfUnit)> {
     let selection = rows.select(unit).await?;
     let all = || vec![true; unit.rows()].into();
     let kept = selection.kept.unwrap_or_else(all);
     let mut made = OfUnit::default();
     if kept.true_count() > 0 {
         let numbers: Vec<u32> = kept.values().set_indices_u32().collect();
-        let batches = rows.read_kept(unit, kept, &work.columns.schema).await?;
+        let batches = rows.read_selected(unit, kept, &work.columns.schema).await?;
         let work = Arc::clone(work);
         made = run_blocking(move || {
             let mut made = OfUnit::default();

@@ -33,13 +33,13 @@ const CONCURRENT_TOMBSTONES: usize = 16;
 /// No file ends with less, whatever its manifest says.
 const MIN_FOOTER_BYTES: u64 = 64;
 /// How often a file is opened again that was written again meanwhile.
-const MAX_REOPENED: u32 = 3;
+const MAX_REOPENS: u32 = 3;
 /// A footer above this is read in two requests.
 const MAX_FOOTER_BYTES: u64 = 16 << 20;
 
 /// The rows of a snapshot, all or those of a filter.
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(super) struct SnapshotReader {
     table: Table,
     reader: RowGroupReader,
     pub(super) manifest: Arc<Manifest>,
@@ -50,7 +50,7 @@ pub(super) struct Rows {
     deletions: BTreeMap<String, Arc<Deletions>>,
 }
 
-impl Rows {
+impl SnapshotReader {
     /// Reads what the tombstones of the files that are left say.
     pub(super) async fn new(
         table: &Table,
@@ -58,26 +58,26 @@ impl Rows {
         filter: Option<Arc<Filter>>,
     ) -> Result<Self> {
         let columns = Columns::of(&manifest)?;
-        let mut rows = Self::over(table, manifest, columns, filter);
-        rows.files = rows.list().await?;
-        rows.deletions = rows.read_tombstones().await?;
-        Ok(rows)
+        let mut reader = Self::without_files(table, manifest, columns, filter);
+        reader.files = reader.list_files().await?;
+        reader.deletions = reader.read_tombstones().await?;
+        Ok(reader)
     }
 
     /// Some files of a snapshot, with other columns than it may have.
-    pub(super) async fn of(
+    pub(super) async fn with_files(
         table: &Table,
         manifest: Arc<Manifest>,
         columns: Columns,
         files: Vec<ListedFile>,
     ) -> Result<Self> {
-        let mut rows = Self::over(table, manifest, columns, None);
-        rows.files = files;
-        rows.deletions = rows.read_tombstones().await?;
-        Ok(rows)
+        let mut reader = Self::without_files(table, manifest, columns, None);
+        reader.files = files;
+        reader.deletions = reader.read_tombstones().await?;
+        Ok(reader)
     }
 
-    fn over(
+    fn without_files(
         table: &Table,
         manifest: Arc<Manifest>,
         columns: Columns,
@@ -95,35 +95,38 @@ impl Rows {
     }
 
     /// The files that may hold rows.
-    async fn list(&self) -> Result<Vec<ListedFile>> {
+    async fn list_files(&self) -> Result<Vec<ListedFile>> {
         let segments: Vec<DataFile> = self.manifest.segments.iter().map(as_file).collect();
-        let wanted = self.may_hold(&segments).await?;
-        let listed = listing::files(&self.table, &self.manifest, &wanted).await?;
+        let selected = self.prune_by_filter(&segments).await?;
+        let listed = listing::files(&self.table, &self.manifest, &selected).await?;
         let files: Vec<DataFile> = listed.iter().map(|l| l.file.clone()).collect();
-        let may = self.may_hold(&files).await?;
-        let left = listed.into_iter().zip(may).filter(|(_, may)| *may);
-        Ok(left.map(|(listed, _)| listed).collect())
+        let may_match = self.prune_by_filter(&files).await?;
+        let matching = listed
+            .into_iter()
+            .zip(may_match)
+            .filter(|(_, may_match)| *may_match);
+        Ok(matching.map(|(listed, _)| listed).collect())
     }
 
-    async fn may_hold(&self, files: &[DataFile]) -> Result<Vec<bool>> {
+    async fn prune_by_filter(&self, files: &[DataFile]) -> Result<Vec<bool>> {
         match &self.filter {
             None => Ok(vec![true; files.len()]),
-            Some(filter) => self.prune(filter, files).await,
+            Some(filter) => self.prune_files(filter, files).await,
         }
     }
 
-    async fn prune(&self, filter: &Filter, files: &[DataFile]) -> Result<Vec<bool>> {
-        let known = FileStatistics {
+    async fn prune_files(&self, filter: &Filter, files: &[DataFile]) -> Result<Vec<bool>> {
+        let statistics = FileStatistics {
             files,
             columns: &self.columns,
         };
-        filter.prune(known).await
+        filter.prune(statistics).await
     }
 
     /// Which of the files may hold rows for which a filter holds.
-    pub(super) async fn files_for(&self, filter: &Filter) -> Result<Vec<bool>> {
+    pub(super) async fn prune_listed_files(&self, filter: &Filter) -> Result<Vec<bool>> {
         let files: Vec<DataFile> = self.files.iter().map(|l| l.file.clone()).collect();
-        self.prune(filter, &files).await
+        self.prune_files(filter, &files).await
     }
 
     /// What is deleted of a file.
@@ -134,33 +137,38 @@ impl Rows {
 
     async fn read_tombstones(&self) -> Result<BTreeMap<String, Arc<Deletions>>> {
         let paths = self.files.iter().map(|f| f.file.path.as_str());
-        let wanted: HashSet<&str> = paths.collect();
-        let touching = self.manifest.tombstones.iter();
-        let touching = touching.filter(|t| t.files.iter().any(|f| wanted.contains(f.as_str())));
+        let file_paths: HashSet<&str> = paths.collect();
+        let tombstones = self.manifest.tombstones.iter();
+        let touching =
+            tombstones.filter(|t| t.files.iter().any(|f| file_paths.contains(f.as_str())));
         let lines = self.read_lines(touching.collect()).await?;
         let by_file = Deletions::by_file(&lines);
         Ok(by_file.into_iter().map(|(f, d)| (f, Arc::new(d))).collect())
     }
 
     /// The lines of some of the snapshot's tombstone files.
-    pub(super) async fn read_lines(&self, of: Vec<&Tombstones>) -> Result<Vec<tombstone::Line>> {
-        let reads = of.into_iter().map(|found| async move {
-            let path = self.table.path(&found.path);
+    pub(super) async fn read_lines(
+        &self,
+        tombstones: Vec<&Tombstones>,
+    ) -> Result<Vec<tombstone::Line>> {
+        let tombstone_reads = tombstones.into_iter().map(|tombstone_file| async move {
+            let path = self.table.path(&tombstone_file.path);
             let store = self.table.store();
-            let read = store.get_at_most(&path, GetOptions::default(), tombstone::MAX_BYTES);
-            match read.await {
+            let request = store.get_at_most(&path, GetOptions::default(), tombstone::MAX_BYTES);
+            match request.await {
                 Ok((bytes, _)) => {
-                    let parsed = tombstone::parse(&bytes, &found.path);
+                    let parsed = tombstone::parse(&bytes, &tombstone_file.path);
                     let mut lines = parsed.map_err(|e| e.with_path(&path))?;
                     // What is said of files that have left does not count, though one may be back.
-                    let files: HashSet<&str> = found.files.iter().map(String::as_str).collect();
+                    let files: HashSet<&str> =
+                        tombstone_file.files.iter().map(String::as_str).collect();
                     lines.retain(|line| files.contains(line.file.as_str()));
                     Ok(lines)
                 }
-                Err(e) => Err(self.gone(&found.path, e).await),
+                Err(e) => Err(self.missing_object_error(&tombstone_file.path, e).await),
             }
         });
-        let reads: Vec<_> = reads.collect();
+        let reads: Vec<_> = tombstone_reads.collect();
         let lines: Vec<Vec<tombstone::Line>> = stream::iter(reads)
             .buffered(CONCURRENT_TOMBSTONES)
             .try_collect()
@@ -169,130 +177,156 @@ impl Rows {
     }
 
     /// Why an object that the snapshot names is not there.
-    async fn gone(&self, path: &str, error: Error) -> Error {
+    async fn missing_object_error(&self, path: &str, error: Error) -> Error {
         self.table.gone(self.manifest.version, path, error).await
     }
 
     /// The row groups of a file that may hold rows.
-    pub(super) async fn open(&self, file: usize) -> Result<Vec<Unit>> {
-        let part = self.part(file).await?;
-        let units = self.every_unit(file, &part)?;
-        let may = match (&self.filter, units.first()) {
-            (Some(filter), Some(unit)) => {
-                let known = RowGroupStatistics {
+    pub(super) async fn open_row_groups(&self, file: usize) -> Result<Vec<Unit>> {
+        let part = self.open_file(file).await?;
+        let row_groups = self.all_row_groups(file, &part)?;
+        let may_match = match (&self.filter, row_groups.first()) {
+            (Some(filter), Some(row_group)) => {
+                let statistics = RowGroupStatistics {
                     part: &part,
                     columns: &self.columns,
-                    field_mappings: &unit.roots,
+                    field_mappings: &row_group.roots,
                 };
-                filter.prune(known).await?
+                filter.prune(statistics).await?
             }
-            _ => vec![true; units.len()],
+            _ => vec![true; row_groups.len()],
         };
-        let units = units.into_iter().zip(may).filter(|(_, may)| *may);
-        let units = units.map(|(unit, _)| unit);
-        Ok(units.filter(|unit| !unit.is_deleted()).collect())
+        let candidates = row_groups
+            .into_iter()
+            .zip(may_match)
+            .filter(|(_, may_match)| *may_match);
+        let matching = candidates.map(|(row_group, _)| row_group);
+        Ok(matching
+            .filter(|row_group| !row_group.is_deleted())
+            .collect())
     }
 
     /// A file, opened.
-    pub(super) async fn part(&self, file: usize) -> Result<Arc<OpenPart>> {
-        let described = &self.files[file].file;
-        let path = self.table.path(&described.path);
-        let tail = match described.footer_size {
+    pub(super) async fn open_file(&self, file: usize) -> Result<Arc<OpenPart>> {
+        let data_file = &self.files[file].file;
+        let path = self.table.path(&data_file.path);
+        let tail_bytes = match data_file.footer_size {
             0 => TAIL_BYTES,
-            known => known.clamp(MIN_FOOTER_BYTES, MAX_FOOTER_BYTES),
+            footer_size => footer_size.clamp(MIN_FOOTER_BYTES, MAX_FOOTER_BYTES),
         };
-        let part = match open(self.table.store(), &path, tail).await {
+        let part = match open(self.table.store(), &path, tail_bytes).await {
             Ok(part) => Arc::new(part),
-            Err(e) => return Err(self.gone(&described.path, e).await),
+            Err(e) => return Err(self.missing_object_error(&data_file.path, e).await),
         };
-        check(&part, described)?;
+        check_file(&part, data_file)?;
         Ok(part)
     }
 
     /// All row groups of a file.
-    pub(super) fn every_unit(&self, file: usize, part: &Arc<OpenPart>) -> Result<Vec<Unit>> {
+    pub(super) fn all_row_groups(&self, file: usize, part: &Arc<OpenPart>) -> Result<Vec<Unit>> {
         let count = part.file.metadata().num_row_groups();
         if count == 0 {
             return Ok(Vec::new());
         }
-        let unit = self.unit(file, part, 0)?;
-        let units = (0..count).map(|group| Unit {
+        let first = self.row_group(file, part, 0)?;
+        let row_groups = (0..count).map(|group| Unit {
             group,
-            ..unit.clone()
+            ..first.clone()
         });
-        Ok(units.collect())
+        Ok(row_groups.collect())
     }
 
     /// A row group of a file.
-    pub(super) fn unit(&self, file: usize, part: &Arc<OpenPart>, group: usize) -> Result<Unit> {
-        let known = match &self.files[file].file.columns {
+    pub(super) fn row_group(
+        &self,
+        file: usize,
+        part: &Arc<OpenPart>,
+        group: usize,
+    ) -> Result<Unit> {
+        let field_indices = match &self.files[file].file.columns {
             Some(names) => roots_by_name(&part.file.schema, names),
             None => roots_by_id(&part.file.schema),
         };
-        let roots = self.columns.ids.iter().map(|id| known.get(id).copied());
-        let roots: Arc<[Option<usize>]> = roots.collect();
+        let indices = self
+            .columns
+            .ids
+            .iter()
+            .map(|id| field_indices.get(id).copied());
+        let field_mappings: Arc<[Option<usize>]> = indices.collect();
         let deletions = self.deletions.get(&self.files[file].file.path);
-        let deleted = deletions.map(|d| self.deleted(part, &roots, d).map(Arc::new));
+        let resolved = deletions.map(|d| {
+            self.resolve_deletions(part, &field_mappings, d)
+                .map(Arc::new)
+        });
         Ok(Unit {
             file,
             group,
             part: Arc::clone(part),
-            deleted: deleted.transpose()?,
-            roots,
+            deleted: resolved.transpose()?,
+            roots: field_mappings,
         })
     }
 
     /// What is deleted of a file, and which row groups need a look at their keys to know.
-    fn deleted(
+    fn resolve_deletions(
         &self,
         part: &OpenPart,
-        roots: &[Option<usize>],
+        field_mappings: &[Option<usize>],
         deletions: &Arc<Deletions>,
     ) -> Result<Deleted> {
-        let rows = Arc::clone(deletions);
-        if rows.keys.is_empty() {
-            return Ok(Deleted { rows, by_key: None });
+        let recorded = Arc::clone(deletions);
+        if recorded.keys.is_empty() {
+            return Ok(Deleted {
+                rows: recorded,
+                by_key: None,
+            });
         }
-        let key = self.columns.schema.field(self.key()?);
-        let ranges = KeyRanges::new(&rows.keys, key.data_type())?;
-        let groups = RowGroupStatistics {
+        let key = self.columns.schema.field(self.key_position()?);
+        let ranges = KeyRanges::new(&recorded.keys, key.data_type())?;
+        let statistics = RowGroupStatistics {
             part,
             columns: &self.columns,
-            field_mappings: roots,
+            field_mappings,
         };
-        let overlaps = groups.overlaps(&ranges, key.name())?;
+        let overlaps = statistics.overlaps(&ranges, key.name())?;
         Ok(Deleted {
-            rows,
+            rows: recorded,
             by_key: Some((ranges, overlaps)),
         })
     }
 
     /// The rows of a row group that are not deleted.
-    pub(super) async fn alive(&self, unit: &Unit) -> Result<BooleanArray> {
-        if unit.is_deleted() {
-            return Ok(vec![false; unit.rows()].into());
+    pub(super) async fn live_row_mask(&self, row_group: &Unit) -> Result<BooleanArray> {
+        if row_group.is_deleted() {
+            return Ok(vec![false; row_group.rows()].into());
         }
-        let kept = self.select(unit).await?.kept;
-        Ok(kept.unwrap_or_else(|| vec![true; unit.rows()].into()))
+        let mask = self.select(row_group).await?.kept;
+        Ok(mask.unwrap_or_else(|| vec![true; row_group.rows()].into()))
     }
 
     /// All columns of some rows of a row group.
-    pub(super) async fn read_kept(
+    pub(super) async fn read_selected(
         &self,
-        unit: &Unit,
-        kept: BooleanArray,
+        row_group: &Unit,
+        mask: BooleanArray,
         schema: &SchemaRef,
     ) -> Result<Vec<RecordBatch>> {
-        let wanted: Vec<usize> = (0..schema.fields().len()).collect();
-        let columns = self.read_columns(unit, &wanted, &(0..unit.rows())).await?;
-        let (rows, schema) = (unit.rows(), Arc::clone(schema));
-        run_blocking(move || batches(&columns, &wanted, rows, Some(&kept), &schema)).await
+        let projection: Vec<usize> = (0..schema.fields().len()).collect();
+        let columns = self
+            .read_columns(row_group, &projection, &(0..row_group.rows()))
+            .await?;
+        let (rows, schema) = (row_group.rows(), Arc::clone(schema));
+        run_blocking(move || batches(&columns, &projection, rows, Some(&mask), &schema)).await
     }
 
     /// Which rows of a row group are left.
-    pub(super) async fn select(&self, unit: &Unit) -> Result<Selection> {
-        let by_key = unit.is_deleted_by_key();
-        let key = if by_key { Some(self.key()?) } else { None };
+    pub(super) async fn select(&self, row_group: &Unit) -> Result<Selection> {
+        let by_key = row_group.is_deleted_by_key();
+        let key = if by_key {
+            Some(self.key_position()?)
+        } else {
+            None
+        };
         let mut needed = self
             .filter
             .as_ref()
@@ -300,40 +334,57 @@ impl Rows {
         if let Some(key) = key.filter(|key| !needed.contains(key)) {
             needed.push(key);
         }
-        let columns = self.read_columns(unit, &needed, &(0..unit.rows())).await?;
-        let work = Work {
-            unit: unit.clone(),
+        let columns = self
+            .read_columns(row_group, &needed, &(0..row_group.rows()))
+            .await?;
+        let row_filter = Work {
+            unit: row_group.clone(),
             key,
             filter: self.filter.clone(),
         };
-        run_blocking(move || work.select(columns)).await
+        run_blocking(move || row_filter.select(columns)).await
     }
 
     /// The rows of a row group that are left, as `schema`, which is that of the columns `wanted`.
     pub(super) async fn read(
         &self,
-        unit: &Unit,
-        wanted: &[usize],
+        row_group: &Unit,
+        projection: &[usize],
         schema: &SchemaRef,
     ) -> Result<Vec<RecordBatch>> {
-        let Selection { kept, columns, .. } = self.select(unit).await?;
-        let mut rows = 0..unit.rows();
-        if let Some(kept) = &kept {
-            let mut set = kept.values().set_slices();
-            let Some((first, end)) = set.next() else {
+        let Selection {
+            kept: mask,
+            columns,
+            ..
+        } = self.select(row_group).await?;
+        let mut rows = 0..row_group.rows();
+        if let Some(mask) = &mask {
+            let mut slices = mask.values().set_slices();
+            let Some((first, end)) = slices.next() else {
                 return Ok(Vec::new());
             };
-            rows = first..set.last().map_or(end, |(_, end)| end);
+            rows = first..slices.last().map_or(end, |(_, end)| end);
         }
-        let missing = wanted.iter().filter(|c| !columns.contains_key(c)).copied();
-        let missing: Vec<usize> = missing.collect();
-        let mut read = self.read_columns(unit, &missing, &rows).await?;
-        let (wanted, schema) = (wanted.to_vec(), Arc::clone(schema));
+        let unread = projection
+            .iter()
+            .filter(|c| !columns.contains_key(c))
+            .copied();
+        let missing: Vec<usize> = unread.collect();
+        let mut column_arrays = self.read_columns(row_group, &missing, &rows).await?;
+        let (projection, schema) = (projection.to_vec(), Arc::clone(schema));
         run_blocking(move || {
-            let known = columns.into_iter();
-            read.extend(known.map(|(column, arrays)| (column, slice_arrays(arrays, &rows))));
-            let kept = kept.map(|kept| kept.slice(rows.start, rows.len()));
-            batches(&read, &wanted, rows.len(), kept.as_ref(), &schema)
+            let filter_columns = columns.into_iter();
+            column_arrays.extend(
+                filter_columns.map(|(column, arrays)| (column, slice_arrays(arrays, &rows))),
+            );
+            let mask = mask.map(|mask| mask.slice(rows.start, rows.len()));
+            batches(
+                &column_arrays,
+                &projection,
+                rows.len(),
+                mask.as_ref(),
+                &schema,
+            )
         })
         .await
     }
@@ -341,48 +392,55 @@ impl Rows {
     /// Columns of some rows of a row group as the table has them.
     async fn read_columns(
         &self,
-        unit: &Unit,
-        wanted: &[usize],
+        row_group: &Unit,
+        projection: &[usize],
         rows: &Range<usize>,
     ) -> Result<Read> {
-        let there = wanted.iter().filter_map(|c| Some((*c, unit.roots[*c]?)));
-        let there: Vec<(usize, usize)> = there.collect();
+        let stored = projection
+            .iter()
+            .filter_map(|c| Some((*c, row_group.roots[*c]?)));
+        let present: Vec<(usize, usize)> = stored.collect();
         let mut group = RowGroupSelection {
-            part: Arc::clone(&unit.part),
-            index: unit.group,
-            projection: there.iter().map(|(_, root)| *root).collect(),
-            rows: (rows.len() < unit.rows()).then(|| rows.clone()),
+            part: Arc::clone(&row_group.part),
+            index: row_group.group,
+            projection: present
+                .iter()
+                .map(|(_, field_index)| *field_index)
+                .collect(),
+            rows: (rows.len() < row_group.rows()).then(|| rows.clone()),
         };
         let mut reopened = 0;
-        let mut read = loop {
+        let mut field_arrays = loop {
             match self.reader.read(group.clone()).await {
-                Ok(read) => break read,
+                Ok(field_arrays) => break field_arrays,
                 // Written a second time by a request that was repeated: it holds the same.
-                Err(e) if e.kind() == ErrorKind::Conflict && reopened < MAX_REOPENED => {
+                Err(e) if e.kind() == ErrorKind::Conflict && reopened < MAX_REOPENS => {
                     reopened += 1;
-                    group.part = self.part(unit.file).await?;
+                    group.part = self.open_file(row_group.file).await?;
                 }
                 Err(e) => {
-                    let path = &self.files[unit.file].file.path;
-                    return Err(self.gone(path, e).await);
+                    let path = &self.files[row_group.file].file.path;
+                    return Err(self.missing_object_error(path, e).await);
                 }
             }
         };
         let schema = Arc::clone(&self.columns.schema);
-        let (rows, wanted) = (rows.len(), wanted.to_vec());
+        let (rows, projection) = (rows.len(), projection.to_vec());
         run_blocking(move || {
-            let mut found = Read::new();
-            for column in wanted {
+            let mut column_arrays = Read::new();
+            for column in projection {
                 let field = schema.field(column);
-                let arrays = match there.iter().find(|(c, _)| *c == column) {
-                    Some((_, root)) => read.remove(root).ok_or_else(not_read)?,
+                let stored_arrays = match present.iter().find(|(c, _)| *c == column) {
+                    Some((_, field_index)) => {
+                        field_arrays.remove(field_index).ok_or_else(not_read)?
+                    }
                     None => vec![arrow_array::new_null_array(field.data_type(), rows)],
                 };
-                let arrays = arrays.iter();
-                let arrays = arrays.map(|a| convert(a, field.data_type(), field.name()));
-                found.insert(column, arrays.collect::<Result<_>>()?);
+                let unconverted = stored_arrays.iter();
+                let converted = unconverted.map(|a| convert(a, field.data_type(), field.name()));
+                column_arrays.insert(column, converted.collect::<Result<_>>()?);
             }
-            Ok(found)
+            Ok(column_arrays)
         })
         .await
     }
@@ -396,15 +454,21 @@ impl Rows {
     }
 
     /// The position of the key.
-    fn key(&self) -> Result<usize> {
-        let place = |id| self.columns.ids.iter().position(|known| *known == id);
-        let found = self.key_id().and_then(place);
-        found.ok_or_else(|| corrupted("a tombstone", "it deletes by key, and the table has none"))
+    fn key_position(&self) -> Result<usize> {
+        let position_of = |id| {
+            self.columns
+                .ids
+                .iter()
+                .position(|column_id| *column_id == id)
+        };
+        let position = self.key_id().and_then(position_of);
+        position
+            .ok_or_else(|| corrupted("a tombstone", "it deletes by key, and the table has none"))
     }
 }
 
 /// A file that is not the one the manifest means would lose or gain rows.
-fn check(part: &OpenPart, file: &DataFile) -> Result<()> {
+fn check_file(part: &OpenPart, file: &DataFile) -> Result<()> {
     let (length, rows) = (part.file.length, part.file.rows());
     if (length, rows) == (file.size_bytes, file.total_rows) {
         return Ok(());

@@ -8,7 +8,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use super::Table;
 use super::filter::Filter;
 use super::format::Manifest;
-use super::rows::Rows;
+use super::rows::SnapshotReader;
 use crate::error::{Error, Result};
 use crate::parquet::Cancel;
 use crate::part::{BatchSender, BatchStream};
@@ -31,7 +31,7 @@ pub struct Wanted {
 
 /// Streams a snapshot's rows. Files and row groups are read a little ahead of who takes them.
 pub async fn scan(table: &Table, manifest: Arc<Manifest>, wanted: Wanted) -> Result<BatchStream> {
-    let rows = Arc::new(Rows::new(table, manifest, wanted.filter).await?);
+    let rows = Arc::new(SnapshotReader::new(table, manifest, wanted.filter).await?);
     let columns = rows.columns.project(wanted.columns.as_deref())?;
     let files = (0..rows.files.len()).collect();
     stream_files(rows, files, columns, wanted.limit)
@@ -39,7 +39,7 @@ pub async fn scan(table: &Table, manifest: Arc<Manifest>, wanted: Wanted) -> Res
 
 /// Streams the rows of some files, by position in [`Rows::files`].
 pub(super) fn stream_files(
-    rows: Arc<Rows>,
+    rows: Arc<SnapshotReader>,
     files: Vec<usize>,
     columns: Vec<usize>,
     limit: Option<u64>,
@@ -61,7 +61,7 @@ pub(super) fn stream_files(
 }
 
 struct Job {
-    rows: Arc<Rows>,
+    rows: Arc<SnapshotReader>,
     files: Vec<usize>,
     /// Positions among all columns.
     columns: Vec<usize>,
@@ -74,7 +74,7 @@ impl Job {
         let files = stream::iter(self.files.clone())
             .map(move |file| {
                 let job = Arc::clone(&job);
-                async move { job.rows.open(file).await }
+                async move { job.rows.open_row_groups(file).await }
             })
             .buffered(FILES_AHEAD);
         let units = files.map_ok(|units| stream::iter(units.into_iter().map(Ok)));

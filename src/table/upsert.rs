@@ -16,7 +16,7 @@ use super::filter::Filter;
 use super::format::{DataFile, Manifest};
 use super::keys::{KeySet, resolve_match_columns};
 use super::predicate::Predicate;
-use super::rows::Rows;
+use super::rows::SnapshotReader;
 use super::schema::Columns;
 use super::snapshot::Table;
 use super::write::{Upload, check_key, conform, is_certain, remove, upload};
@@ -227,6 +227,6 @@ async fn carry_out(
 }
 
 async fn look(table: &Table, manifest: &Arc<Manifest>, filter: Filter) -> Result<Found> {
-    let rows = Rows::new(table, Arc::clone(manifest), Some(Arc::new(filter))).await?;
+    let rows = SnapshotReader::new(table, Arc::clone(manifest), Some(Arc::new(filter))).await?;
     by_row(&rows).await
 }
