@@ -13,7 +13,7 @@ use pds::odf::{
     self, Block, BlockSelector, Chain, ChainView, DatasetId, DatasetKind, IngestOptions, Multihash,
     schema,
 };
-use pds::table::Wanted;
+use pds::table::ScanOptions;
 use pds::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -322,7 +322,7 @@ impl ChainHandle {
         predicate: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>)> {
         let view = self.view(py, Some(block_hash), None)?;
-        let scan_options = Wanted {
+        let scan_options = ScanOptions {
             columns,
             filter: rows.build_filter(predicate, true)?,
             limit: None,

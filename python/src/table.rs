@@ -12,7 +12,7 @@ use pds::store::Store;
 use pds::table::actions::{NewTable, Restore, Tag, create};
 use pds::table::commit::was_committed;
 use pds::table::format::{CommitId, DataFile, Moment};
-use pds::table::{self, Columns, Instead, Table, Upload, Wanted, vacuum};
+use pds::table::{self, Columns, Instead, ScanOptions, Table, Upload, vacuum};
 use pds::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -159,7 +159,7 @@ impl TableHandle {
         use_stats: bool,
     ) -> PyResult<Scan> {
         let table = into_py_result(py, self.table())?;
-        let scan_options = Wanted {
+        let scan_options = ScanOptions {
             columns,
             filter: self.build_filter(predicate, use_stats)?,
             limit,
@@ -179,9 +179,9 @@ impl TableHandle {
         use_stats: bool,
     ) -> PyResult<(u64, u64, u64, u64, u64, u64)> {
         let table = into_py_result(py, self.table())?;
-        let scan_options = Wanted {
+        let scan_options = ScanOptions {
             filter: self.build_filter(predicate, use_stats)?,
-            ..Wanted::default()
+            ..ScanOptions::default()
         };
         let manifest = Arc::clone(&self.manifest);
         let plan = run(py, move || async move {

@@ -23,7 +23,7 @@ use super::time::UtcDateTime;
 use super::vacuum::WriteLease;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
-use crate::table::{Wanted, scan};
+use crate::table::{ScanOptions, scan};
 
 /// Where a merged block says what it was made from.
 const COMPACTED_FROM: &str = "pds/compactedFrom";
@@ -273,7 +273,7 @@ async fn merge_slices(
         let offset = &state.vocabulary.offset;
         super::verify::check_rows(chain, slice, offset, Some(&schema)).await?;
     }
-    let stream = scan(&table, Arc::new(manifest), Wanted::default()).await?;
+    let stream = scan(&table, Arc::new(manifest), ScanOptions::default()).await?;
     let stats = Arc::new(Mutex::new(SliceStats::new(&schema)?));
     let shared_stats = Arc::clone(&stats);
     let counted_rows = stream.into_reader().map(move |batch| {

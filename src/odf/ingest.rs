@@ -31,7 +31,7 @@ use super::vacuum::WriteLease;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
-use crate::table::{Wanted, scan};
+use crate::table::{ScanOptions, scan};
 
 /// How rows are added.
 #[derive(Debug, Clone)]
@@ -161,9 +161,9 @@ async fn rebase(
             .filter(|name| name != names[0] && name != names[2])
             .collect()
     };
-    let scan_options = Wanted {
+    let scan_options = ScanOptions {
         columns: Some(input_columns),
-        ..Wanted::default()
+        ..ScanOptions::default()
     };
     let old_rows = scan(&table, Arc::new(manifest), scan_options).await?;
     let input = rename_system_columns(

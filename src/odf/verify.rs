@@ -23,7 +23,7 @@ use crate::hash::Sha3;
 use crate::parquet::default_threads;
 use crate::parquet::file::TAIL_BYTES;
 use crate::part::{open, run_blocking};
-use crate::table::{Wanted, scan};
+use crate::table::{ScanOptions, scan};
 
 /// Bytes of a file that are hashed at once.
 const READ_CHUNK_BYTES: u64 = 8 << 20;
@@ -291,7 +291,7 @@ pub(super) async fn check_rows(
     let vocabulary = super::vocabulary::Vocabulary::default();
     let (table, manifest) =
         build_slice_snapshot(chain, &schema, &vocabulary, std::slice::from_ref(slice))?;
-    let mut batches = scan(&table, Arc::new(manifest), Wanted::default()).await?;
+    let mut batches = scan(&table, Arc::new(manifest), ScanOptions::default()).await?;
     let mut digest = LogicalHash::new(&schema)?;
     let mut next = slice.start;
     while let Some(batch) = batches.next().await {

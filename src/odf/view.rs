@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::file::TAIL_BYTES;
 use crate::part::open;
 use crate::table::format::Manifest;
-use crate::table::{Table, Wanted, scan};
+use crate::table::{ScanOptions, Table, scan};
 
 /// Which block.
 #[derive(Debug, Clone)]
@@ -157,10 +157,10 @@ impl ChainView {
 
     /// The rows that are left when retractions and corrections are applied, in order: of those for which
     /// `wanted` holds, its columns. All rows are held in memory.
-    pub async fn ledger(&self, options: Wanted) -> Result<(SchemaRef, Vec<RecordBatch>)> {
+    pub async fn ledger(&self, options: ScanOptions) -> Result<(SchemaRef, Vec<RecordBatch>)> {
         let (table, manifest) = self.snapshot().await?;
         let manifest = Arc::new(manifest);
-        let all_columns = Wanted::default();
+        let all_columns = ScanOptions::default();
         let (schema, batches) = collect_batches(&table, Arc::clone(&manifest), all_columns).await?;
         let vocabulary = self.state.vocabulary.clone();
         let computation = crate::part::run_blocking(move || {
@@ -186,7 +186,7 @@ impl ChainView {
         } else {
             columns
         };
-        let options = Wanted {
+        let options = ScanOptions {
             columns: Some(scan_columns.clone()),
             ..options
         };
@@ -212,7 +212,7 @@ impl ChainView {
 async fn collect_batches(
     table: &Table,
     manifest: Arc<Manifest>,
-    options: Wanted,
+    options: ScanOptions,
 ) -> Result<(SchemaRef, Vec<RecordBatch>)> {
     let mut stream = scan(table, manifest, options).await?;
     let schema = Arc::clone(&stream.schema);

@@ -7,7 +7,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use super::Table;
 use super::format::Manifest;
 use super::rows::SnapshotReader;
-use super::scan::Wanted;
+use super::scan::ScanOptions;
 use crate::error::{Error, Result};
 
 /// Files opened at once.
@@ -31,7 +31,11 @@ pub struct ScanPlan {
 }
 
 /// Plans a scan: reads the footers that it would read, and no rows.
-pub async fn explain(table: &Table, manifest: Arc<Manifest>, options: Wanted) -> Result<ScanPlan> {
+pub async fn explain(
+    table: &Table,
+    manifest: Arc<Manifest>,
+    options: ScanOptions,
+) -> Result<ScanPlan> {
     let reader = &SnapshotReader::new(table, manifest, options.filter).await?;
     let plans = (0..reader.files.len()).map(|file| async move {
         let row_groups = reader.open_row_groups(file).await?;

@@ -16,11 +16,11 @@ use crate::part::{BatchSender, BatchStream};
 /// Files opened ahead.
 const FILES_AHEAD: usize = 8;
 /// Row groups decoded ahead.
-const GROUPS_AHEAD: usize = 2;
+const ROW_GROUPS_AHEAD: usize = 2;
 
 /// What of a snapshot is wanted.
 #[derive(Debug, Clone, Default)]
-pub struct Wanted {
+pub struct ScanOptions {
     /// Columns in the order wanted; None is all.
     pub columns: Option<Vec<String>>,
     /// The rows for which it holds; None is all.
@@ -30,25 +30,29 @@ pub struct Wanted {
 }
 
 /// Streams a snapshot's rows. Files and row groups are read a little ahead of who takes them.
-pub async fn scan(table: &Table, manifest: Arc<Manifest>, wanted: Wanted) -> Result<BatchStream> {
-    let rows = Arc::new(SnapshotReader::new(table, manifest, wanted.filter).await?);
-    let columns = rows.columns.project(wanted.columns.as_deref())?;
-    let files = (0..rows.files.len()).collect();
-    stream_files(rows, files, columns, wanted.limit)
+pub async fn scan(
+    table: &Table,
+    manifest: Arc<Manifest>,
+    options: ScanOptions,
+) -> Result<BatchStream> {
+    let reader = Arc::new(SnapshotReader::new(table, manifest, options.filter).await?);
+    let columns = reader.columns.project(options.columns.as_deref())?;
+    let files = (0..reader.files.len()).collect();
+    stream_files(reader, files, columns, options.limit)
 }
 
 /// Streams the rows of some files, by position in [`Rows::files`].
 pub(super) fn stream_files(
-    rows: Arc<SnapshotReader>,
+    reader: Arc<SnapshotReader>,
     files: Vec<usize>,
     columns: Vec<usize>,
     limit: Option<u64>,
 ) -> Result<BatchStream> {
-    let schema = rows.columns.schema.project(&columns);
-    let schema = schema.map_err(|e| Error::other(e.to_string()).with_source(e))?;
-    let schema = Arc::new(schema);
-    let job = Job {
-        rows,
+    let projected = reader.columns.schema.project(&columns);
+    let projected_schema = projected.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+    let schema = Arc::new(projected_schema);
+    let table_scan = TableScan {
+        reader,
         files,
         columns,
         schema: Arc::clone(&schema),
@@ -56,46 +60,51 @@ pub(super) fn stream_files(
     let limit = limit.unwrap_or(u64::MAX);
     let cancel = Cancel::default();
     Ok(BatchStream::spawn(schema, &cancel, |sender| async move {
-        Arc::new(job).run(limit, &sender).await
+        Arc::new(table_scan).run(limit, &sender).await
     }))
 }
 
-struct Job {
-    rows: Arc<SnapshotReader>,
+struct TableScan {
+    reader: Arc<SnapshotReader>,
     files: Vec<usize>,
     /// Positions among all columns.
     columns: Vec<usize>,
     schema: SchemaRef,
 }
 
-impl Job {
+impl TableScan {
     async fn run(self: Arc<Self>, limit: u64, sender: &BatchSender) -> Result<()> {
-        let job = Arc::clone(&self);
+        let table_scan = Arc::clone(&self);
         let files = stream::iter(self.files.clone())
             .map(move |file| {
-                let job = Arc::clone(&job);
-                async move { job.rows.open_row_groups(file).await }
+                let table_scan = Arc::clone(&table_scan);
+                async move { table_scan.reader.open_row_groups(file).await }
             })
             .buffered(FILES_AHEAD);
-        let units = files.map_ok(|units| stream::iter(units.into_iter().map(Ok)));
-        let job = Arc::clone(&self);
-        let mut read = units
+        let row_groups = files.map_ok(|row_groups| stream::iter(row_groups.into_iter().map(Ok)));
+        let table_scan = Arc::clone(&self);
+        let mut batch_stream = row_groups
             .try_flatten()
-            .map_ok(move |unit| {
-                let job = Arc::clone(&job);
-                async move { job.rows.read(&unit, &job.columns, &job.schema).await }
+            .map_ok(move |row_group| {
+                let table_scan = Arc::clone(&table_scan);
+                async move {
+                    table_scan
+                        .reader
+                        .read(&row_group, &table_scan.columns, &table_scan.schema)
+                        .await
+                }
             })
-            .try_buffered(GROUPS_AHEAD)
+            .try_buffered(ROW_GROUPS_AHEAD)
             .boxed();
-        let mut left = limit;
-        while left > 0 {
-            let Some(batches) = read.try_next().await? else {
+        let mut remaining = limit;
+        while remaining > 0 {
+            let Some(batches) = batch_stream.try_next().await? else {
                 break;
             };
             for batch in batches {
-                let rows = usize::try_from(left).unwrap_or(usize::MAX);
-                let batch = batch.slice(0, batch.num_rows().min(rows));
-                left -= batch.num_rows() as u64;
+                let max_rows = usize::try_from(remaining).unwrap_or(usize::MAX);
+                let batch = batch.slice(0, batch.num_rows().min(max_rows));
+                remaining -= batch.num_rows() as u64;
                 if batch.num_rows() > 0 && sender.send(Ok(batch)).await.is_err() {
                     return Ok(());
                 }

@@ -18,7 +18,7 @@ use pds::parquet::options::WriteOptions;
 use pds::store::Store;
 use pds::store::memory::MemoryStore;
 use pds::table::commit::DEFAULT_TIMEOUT;
-use pds::table::{Wanted, scan};
+use pds::table::{ScanOptions, scan};
 use pds::testing::{FaultKind, FaultyStore, faulty_memory, test_store};
 use pds::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
@@ -602,7 +602,7 @@ async fn concurrent_writers_lose_no_events() {
 async fn count_values_in(chain: &Chain, range: std::ops::Range<i64>) -> usize {
     let view = chain.view(&BlockSelector::Head).await.unwrap();
     let (table, manifest) = view.snapshot().await.unwrap();
-    let mut rows = scan(&table, Arc::new(manifest), Wanted::default())
+    let mut rows = scan(&table, Arc::new(manifest), ScanOptions::default())
         .await
         .unwrap();
     let mut rule = 0;

@@ -22,7 +22,7 @@ use pds::table::actions::{NewTable, Restore, create};
 use pds::table::commit::{DEFAULT_TIMEOUT, commit};
 use pds::table::format::{Manifest, Pointer};
 use pds::table::{
-    Instead, Limits, Table, Upload, Wanted, compact, delete, exchange, scan, vacuum, write,
+    Instead, Limits, ScanOptions, Table, Upload, compact, delete, exchange, scan, vacuum, write,
 };
 use pds::{Error, ErrorKind, Result};
 
@@ -289,7 +289,7 @@ impl Actor {
 }
 
 async fn scan_rows(table: &Table, manifest: Arc<Manifest>) -> Result<ScannedRows> {
-    let mut stream = scan(table, manifest, Wanted::default()).await?;
+    let mut stream = scan(table, manifest, ScanOptions::default()).await?;
     let mut scanned = ScannedRows::new();
     while let Some(batch) = stream.next().await {
         let batch = batch?;
