@@ -159,7 +159,7 @@ async fn write_table(store: &Store) -> pds::Result<()> {
         merged: 2,
     };
     let schema = rows(0).schema();
-    create(&table, NewTable::of(&schema, &["id".to_owned()], &[])?).await?;
+    create(&table, NewTable::new(&schema, &["id".to_owned()], &[])?).await?;
     for first in 0..8 {
         let how = Upload {
             options: options(),

@@ -8,7 +8,7 @@ use pds::Result;
 use pds::clock::SystemClock;
 use pds::table::commit::{Change, Committed, commit};
 use pds::table::format::{DataFile, Manifest};
-use pds::table::{Columns, Filter, Table};
+use pds::table::{Filter, Table, TableColumns};
 use pyo3::prelude::*;
 
 use crate::commits::{OutcomeFields, outcome_fields};
@@ -42,7 +42,7 @@ impl TableHandle {
             return Ok(None);
         };
         let predicate = extract_predicate(py_predicate)?;
-        let columns = Columns::of(&self.manifest);
+        let columns = TableColumns::from_manifest(&self.manifest);
         let filter = columns.and_then(|c| predicate.bind_with(&c, &SystemClock, use_stats));
         Ok(Some(Arc::new(into_py_result(py_predicate.py(), filter)?)))
     }

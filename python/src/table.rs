@@ -12,7 +12,7 @@ use pds::store::Store;
 use pds::table::actions::{NewTable, Restore, Tag, create};
 use pds::table::commit::was_committed;
 use pds::table::format::{CommitId, DataFile, Moment};
-use pds::table::{self, Columns, Instead, ScanOptions, Table, Upload, vacuum};
+use pds::table::{self, Instead, ScanOptions, Table, TableColumns, Upload, vacuum};
 use pds::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -42,7 +42,7 @@ impl TableHandle {
         key: Vec<String>,
         sort_by: Vec<String>,
     ) -> PyResult<Self> {
-        let new = into_py_result(py, NewTable::of(&extract_schema(schema)?, &key, &sort_by))?;
+        let new = into_py_result(py, NewTable::new(&extract_schema(schema)?, &key, &sort_by))?;
         let table = into_py_result(py, store.store().and_then(|s| Table::new(s, &path)))?;
         let snapshot = run(py, move || async move { create(&table, new).await })?;
         Ok(Self {
@@ -107,7 +107,7 @@ impl TableHandle {
     /// The columns, as a `pyarrow.Schema`.
     #[getter]
     fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let columns = into_py_result(py, Columns::of(&self.manifest))?;
+        let columns = into_py_result(py, TableColumns::from_manifest(&self.manifest))?;
         PySchema::new(columns.schema).into_pyarrow(py)
     }
 

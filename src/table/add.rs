@@ -16,7 +16,7 @@ use super::commit::{Committed, commit_onto};
 use super::format::{DataFile, Manifest};
 use super::listing::all_files;
 use super::names;
-use super::schema::Columns;
+use super::schema::TableColumns;
 use super::snapshot::Table;
 use super::statistics::Statistics;
 use super::types::widens;
@@ -97,7 +97,7 @@ async fn adopt(
     base: &Manifest,
     paths: &[String],
 ) -> Result<(Vec<DataFile>, Vec<String>)> {
-    let columns = &Columns::of(base)?;
+    let columns = &TableColumns::from_manifest(base)?;
     let looked = paths.iter().map(|path| async move {
         let file = Box::pin(look(table, path, columns)).await?;
         Ok::<_, Error>((path, file))
@@ -133,7 +133,7 @@ async fn adopt(
 }
 
 /// Copies a file to where it belongs in the table.
-async fn copy(table: &Table, from: &str, file: &DataFile, columns: &Columns) -> Result<()> {
+async fn copy(table: &Table, from: &str, file: &DataFile, columns: &TableColumns) -> Result<()> {
     let to = table.path(&file.path);
     table.store().copy(from, &to, CopyMode::Overwrite).await?;
     // It may have been replaced since it was looked at.
@@ -180,7 +180,7 @@ async fn check_new(table: &Table, base: &Manifest, paths: &[String]) -> Result<(
 }
 
 /// What there is to say of a file, without its path.
-async fn look(table: &Table, path: &str, columns: &Columns) -> Result<DataFile> {
+async fn look(table: &Table, path: &str, columns: &TableColumns) -> Result<DataFile> {
     let part = open(table.store(), path, TAIL_BYTES).await?;
     let file = &part.file;
     let (names, ids) = matched(&file.schema, columns).map_err(|e| e.with_path(path))?;
@@ -209,7 +209,7 @@ async fn look(table: &Table, path: &str, columns: &Columns) -> Result<DataFile> 
 }
 
 /// The names that a file has for the table's columns, and the identity of each of its fields.
-fn matched(file: &Schema, columns: &Columns) -> Result<(BTreeMap<u32, String>, Vec<u32>)> {
+fn matched(file: &Schema, columns: &TableColumns) -> Result<(BTreeMap<u32, String>, Vec<u32>)> {
     let (mut names, mut ids) = (BTreeMap::new(), Vec::new());
     for field in file.fields() {
         let name = field.name();

@@ -18,7 +18,7 @@ use super::format::{Manifest, Segment, corrupted};
 use super::listing::{self, ListedFile};
 use super::names;
 use super::rows::SnapshotReader;
-use super::schema::Columns;
+use super::schema::TableColumns;
 use crate::error::{Error, Result};
 use crate::parquet::Cancel;
 use crate::parquet::types::batch_with_row_count;
@@ -54,7 +54,7 @@ pub fn scan_changes(
         );
         return Err(Error::invalid(message));
     }
-    let table_columns = Columns::of(&until)?;
+    let table_columns = TableColumns::from_manifest(&until)?;
     let change_fields = change_columns();
     if let Some(reserved) = change_fields
         .iter()
@@ -71,7 +71,7 @@ pub fn scan_changes(
     let nullable = table_fields.map(|f| Arc::new(f.as_ref().clone().with_nullable(true)));
     let nullable_fields: Vec<FieldRef> = nullable.collect();
     let metadata = table_columns.schema.metadata().clone();
-    let columns = Columns {
+    let columns = TableColumns {
         schema: Arc::new(Schema::new_with_metadata(
             nullable_fields.clone(),
             metadata.clone(),
@@ -97,7 +97,7 @@ pub fn scan_changes(
 
 struct ChangeScan {
     table: Table,
-    columns: Columns,
+    columns: TableColumns,
     schema: SchemaRef,
 }
 

@@ -18,7 +18,7 @@ use super::format::{DataFile, Tombstones};
 use super::listing::FileRef;
 use super::predicate::Predicate;
 use super::rows::SnapshotReader;
-use super::schema::Columns;
+use super::schema::TableColumns;
 use super::snapshot::Snapshot;
 use super::tombstone::{self, Deleted, Line};
 use super::unit::Unit;
@@ -125,7 +125,7 @@ impl Found {
 
 async fn find(table: &Table, newest: &Snapshot, filter: &Predicate) -> Result<Found> {
     let manifest = &newest.manifest;
-    let columns = Columns::of(manifest)?;
+    let columns = TableColumns::from_manifest(manifest)?;
     let filter = Arc::new(filter.bind(&columns, &**table.store().clock())?);
     let rows = SnapshotReader::new(table, Arc::clone(manifest), Some(Arc::clone(&filter))).await?;
     let by_key = rows.key_id().and_then(|id| {

@@ -24,7 +24,7 @@ use datafusion_pruning::{PruningPredicate, PruningPredicateBuilder};
 use super::checked::apply_sql_semantics;
 use super::keys::KeySet;
 use super::predicate::{Bounds, ForeignPredicate};
-use super::schema::Columns;
+use super::schema::TableColumns;
 use super::simplify::prunable;
 use super::sql::{self, Rewrite};
 use super::values::to_json;
@@ -59,12 +59,12 @@ impl fmt::Debug for Filter {
 
 impl Filter {
     /// Parses a predicate; `clock` says what `now()` is.
-    pub fn parse(sql: &str, table: &Columns, clock: &dyn Clock) -> Result<Self> {
+    pub fn parse(sql: &str, table: &TableColumns, clock: &dyn Clock) -> Result<Self> {
         Self::parse_with(sql, table, clock, Rewrite::Simplify)
     }
 
     /// Parses a predicate that is evaluated as it is written, on every row: no statistics.
-    pub fn parse_verbatim(sql: &str, table: &Columns, clock: &dyn Clock) -> Result<Self> {
+    pub fn parse_verbatim(sql: &str, table: &TableColumns, clock: &dyn Clock) -> Result<Self> {
         let filter = Self::parse_with(sql, table, clock, Rewrite::Nothing);
         filter.map(Self::without_statistics)
     }
@@ -75,7 +75,12 @@ impl Filter {
         self
     }
 
-    fn parse_with(sql: &str, table: &Columns, clock: &dyn Clock, rewrite: Rewrite) -> Result<Self> {
+    fn parse_with(
+        sql: &str,
+        table: &TableColumns,
+        clock: &dyn Clock,
+        rewrite: Rewrite,
+    ) -> Result<Self> {
         let context = format!("the filter {}", sql::shown(sql));
         let to_error = |e: DataFusionError| sql::refused(&context, e);
         sql::check_length(&context, sql)?;
@@ -93,7 +98,7 @@ impl Filter {
     }
 
     /// The rows with one of these keys. The columns must have the types they had.
-    pub(super) fn from_keys(keys: Arc<KeySet>, table: &Columns) -> Result<Self> {
+    pub(super) fn from_keys(keys: Arc<KeySet>, table: &TableColumns) -> Result<Self> {
         let to_error = |e: DataFusionError| Error::other(e.to_string()).with_source(e);
         let mut positions = Vec::new();
         let mut terms = Vec::new();
@@ -124,7 +129,7 @@ impl Filter {
     /// The rows for which somebody else says that it holds.
     pub(super) fn from_foreign(
         predicate: Arc<dyn ForeignPredicate>,
-        table: &Columns,
+        table: &TableColumns,
     ) -> Result<Self> {
         let positions = table.project(Some(predicate.columns()))?;
         let to_error = |e: DataFusionError| Error::other(e.to_string()).with_source(e);
@@ -139,7 +144,7 @@ impl Filter {
         sql: String,
         logical: Expr,
         needed: &[usize],
-        table: &Columns,
+        table: &TableColumns,
     ) -> datafusion_common::Result<Self> {
         let mut columns = needed.to_vec();
         for column in logical.column_refs() {

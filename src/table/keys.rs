@@ -11,7 +11,7 @@ use datafusion_common::ScalarValue;
 
 use super::floats::canonicalize;
 use super::format::Manifest;
-use super::schema::Columns;
+use super::schema::TableColumns;
 use super::statistics::{extreme_of, has_bounds};
 use crate::error::{Error, Result};
 use crate::parquet::types::convert;
@@ -32,7 +32,7 @@ pub(super) struct KeySet {
 
 impl KeySet {
     /// No key yet; `places` are the columns of the key, by position among the table's.
-    pub(super) fn new(columns: &Columns, positions: &[usize]) -> Result<Self> {
+    pub(super) fn new(columns: &TableColumns, positions: &[usize]) -> Result<Self> {
         let fields = positions
             .iter()
             .map(|position| columns.schema.field(*position));
@@ -172,7 +172,7 @@ fn resolve_columns(schema: &Schema, on: &[String]) -> Result<Vec<usize>> {
 pub(super) fn resolve_match_columns(
     on: Option<&[String]>,
     base: &Manifest,
-    columns: &Columns,
+    columns: &TableColumns,
 ) -> Result<Vec<usize>> {
     if let Some(on) = on {
         return resolve_columns(&columns.schema, on);

@@ -12,7 +12,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{GetOptions, PutMode};
 
 use super::format::{DataFile, Manifest, Segment};
-use super::schema::Columns;
+use super::schema::TableColumns;
 use super::{Table, names, segment};
 use crate::error::Result;
 
@@ -246,7 +246,7 @@ impl Shortener {
         }
         let bytes = segment::encode(files)?;
         let name = names::segment(base.version, table.store().clock().new_id());
-        let columns = Columns::of(base).ok();
+        let columns = TableColumns::from_manifest(base).ok();
         let segment = segment::describe(name, bytes.len() as u64, files, columns.as_ref());
         let path = table.path(&segment.path);
         table.store().put(&path, bytes, PutMode::Overwrite).await?;

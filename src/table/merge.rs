@@ -23,7 +23,7 @@ use super::filter::Filter;
 use super::format::{DataFile, Manifest};
 use super::keys::{KeySet, resolve_match_columns};
 use super::rows::SnapshotReader;
-use super::schema::Columns;
+use super::schema::TableColumns;
 use super::snapshot::{Snapshot, Table};
 use super::types::keeps_values;
 use super::unit::Unit;
@@ -150,7 +150,10 @@ impl Effect {
         let mut added = Vec::new();
         if let Some(schema) = self.schema.filter(|_| !self.batches.is_empty()) {
             let input = RecordBatchIterator::new(self.batches.into_iter().map(Ok), schema);
-            let input = conform(Box::new(input), &Columns::of(manifest)?.file_schema())?;
+            let input = conform(
+                Box::new(input),
+                &TableColumns::from_manifest(manifest)?.file_schema(),
+            )?;
             added = upload(table, manifest, input, how).await?;
         }
         let mut written: Vec<String> = added.iter().map(|f| f.path.clone()).collect();
@@ -193,7 +196,7 @@ struct Merging {
     /// The columns of the key, by position in the table.
     places: Vec<usize>,
     source: RecordBatch,
-    columns: Columns,
+    columns: TableColumns,
     matched: Clauses,
     not_matched: Clauses,
     not_matched_by_source: Clauses,
@@ -217,7 +220,7 @@ impl Merging {
         on: Option<&[String]>,
         clauses: &[Clause],
     ) -> Result<Self> {
-        let columns = Columns::of(manifest)?;
+        let columns = TableColumns::from_manifest(manifest)?;
         let places = resolve_match_columns(on, manifest, &columns)?;
         let mut keys = KeySet::new(&columns, &places)?;
         let given = places.iter().map(|place| {

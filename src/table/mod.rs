@@ -72,7 +72,7 @@ pub use self::names::{data_file as data_file_name, tombstones as tombstones_name
 pub use self::over::{ExternalFile, external_snapshot};
 pub use self::predicate::{Bounds, ForeignPredicate, Predicate};
 pub use self::scan::{ScanOptions, scan};
-pub use self::schema::Columns;
+pub use self::schema::TableColumns;
 #[cfg(feature = "testing")]
 pub(crate) use self::segment::decode_any as decode_segment;
 pub use self::snapshot::{Snapshot, Table};

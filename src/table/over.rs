@@ -25,7 +25,7 @@ pub struct ExternalFile {
 /// A snapshot of files that have the columns of `schema` by name; columns that a file does not have
 /// are null in it.
 pub fn external_snapshot(schema: &SchemaRef, files: Vec<ExternalFile>) -> Result<Manifest> {
-    let new_table = NewTable::of(schema, &[], &[])?;
+    let new_table = NewTable::new(schema, &[], &[])?;
     let names: BTreeMap<u32, String> = {
         let columns = new_table.schema.columns.iter();
         columns

@@ -10,7 +10,7 @@ use datafusion_common::Column;
 use datafusion_common::pruning::PruningStatistics;
 
 use super::filter::Filter;
-use super::schema::Columns;
+use super::schema::TableColumns;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::parquet::types::batch_with_row_count;
@@ -70,7 +70,7 @@ impl fmt::Display for Predicate {
 
 impl Predicate {
     /// The filter that it is of a snapshot's columns; `clock` says what `now()` is.
-    pub fn bind(&self, columns: &Columns, clock: &dyn Clock) -> Result<Filter> {
+    pub fn bind(&self, columns: &TableColumns, clock: &dyn Clock) -> Result<Filter> {
         match self {
             Self::Sql(sql) => Filter::parse(sql, columns, clock),
             Self::Foreign(predicate) => Filter::from_foreign(Arc::clone(predicate), columns),
@@ -80,7 +80,7 @@ impl Predicate {
     /// The same, or without statistics and rewriting: evaluated as it is written on every row there is.
     pub fn bind_with(
         &self,
-        columns: &Columns,
+        columns: &TableColumns,
         clock: &dyn Clock,
         use_stats: bool,
     ) -> Result<Filter> {

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::format::DataFile;
 use super::ranges::{KeyRanges, Overlap};
-use super::schema::Columns;
+use super::schema::TableColumns;
 use super::statistics::are_trusted;
 use super::values::text_of;
 use crate::error::Result;
@@ -24,7 +24,7 @@ use crate::part::OpenPart;
 /// The manifest's statistics of data files.
 pub(super) struct FileStatistics<'a> {
     pub(super) files: &'a [DataFile],
-    pub(super) columns: &'a Columns,
+    pub(super) columns: &'a TableColumns,
 }
 
 impl FileStatistics<'_> {
@@ -93,7 +93,7 @@ impl PruningStatistics for FileStatistics<'_> {
 /// The footer's statistics of a file's row groups.
 pub(super) struct RowGroupStatistics<'a> {
     pub(super) part: &'a OpenPart,
-    pub(super) columns: &'a Columns,
+    pub(super) columns: &'a TableColumns,
     /// The field of the file for each of the table's columns.
     pub(super) field_mappings: &'a [Option<usize>],
 }

@@ -18,7 +18,7 @@ use super::format::{DataFile, Manifest, Tombstones, corrupted};
 use super::listing::{self, ListedFile};
 use super::pruning::{FileStatistics, RowGroupStatistics};
 use super::ranges::KeyRanges;
-use super::schema::{Columns, roots_by_id, roots_by_name};
+use super::schema::{TableColumns, field_indices_by_id, field_indices_by_name};
 use super::segment::as_file;
 use super::tombstone::{self, Deletions};
 use super::unit::{Deleted, Read, Selection, Unit, Work, batches, not_read};
@@ -43,7 +43,7 @@ pub(super) struct SnapshotReader {
     table: Table,
     reader: RowGroupReader,
     pub(super) manifest: Arc<Manifest>,
-    pub(super) columns: Columns,
+    pub(super) columns: TableColumns,
     filter: Option<Arc<Filter>>,
     /// The files that may hold rows.
     pub(super) files: Vec<ListedFile>,
@@ -57,7 +57,7 @@ impl SnapshotReader {
         manifest: Arc<Manifest>,
         filter: Option<Arc<Filter>>,
     ) -> Result<Self> {
-        let columns = Columns::of(&manifest)?;
+        let columns = TableColumns::from_manifest(&manifest)?;
         let mut reader = Self::without_files(table, manifest, columns, filter);
         reader.files = reader.list_files().await?;
         reader.deletions = reader.read_tombstones().await?;
@@ -68,7 +68,7 @@ impl SnapshotReader {
     pub(super) async fn with_files(
         table: &Table,
         manifest: Arc<Manifest>,
-        columns: Columns,
+        columns: TableColumns,
         files: Vec<ListedFile>,
     ) -> Result<Self> {
         let mut reader = Self::without_files(table, manifest, columns, None);
@@ -80,7 +80,7 @@ impl SnapshotReader {
     fn without_files(
         table: &Table,
         manifest: Arc<Manifest>,
-        columns: Columns,
+        columns: TableColumns,
         filter: Option<Arc<Filter>>,
     ) -> Self {
         Self {
@@ -244,8 +244,8 @@ impl SnapshotReader {
         group: usize,
     ) -> Result<Unit> {
         let field_indices = match &self.files[file].file.columns {
-            Some(names) => roots_by_name(&part.file.schema, names),
-            None => roots_by_id(&part.file.schema),
+            Some(names) => field_indices_by_name(&part.file.schema, names),
+            None => field_indices_by_id(&part.file.schema),
         };
         let indices = self
             .columns

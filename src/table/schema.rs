@@ -19,33 +19,33 @@ use crate::parquet::writer::check_schema;
 
 impl NewTable {
     /// A table of `schema`; `key` and `sort_by` name columns of it.
-    pub fn of(schema: &SchemaRef, key: &[String], sort_by: &[String]) -> Result<Self> {
+    pub fn new(schema: &SchemaRef, key: &[String], sort_by: &[String]) -> Result<Self> {
         check_schema(schema)?;
         if schema.fields().is_empty() {
             return Err(Error::invalid("a table needs a column"));
         }
-        let columns = schema.fields().iter().zip(1..).map(|(field, id)| Column {
+        let entries = schema.fields().iter().zip(1..).map(|(field, id)| Column {
             id,
             name: field.name().clone(),
             kind: field.data_type().to_string(),
         });
-        let columns: Vec<Column> = columns.collect();
-        let ids = |what: &str, names: &[String]| {
+        let columns: Vec<Column> = entries.collect();
+        let resolve_ids = |argument: &str, names: &[String]| {
             let mut ids = Vec::new();
             for name in names {
-                let field = index_of(schema, name).map_err(|e| e.context(what))?;
+                let field = index_of(schema, name).map_err(|e| e.context(argument))?;
                 let id = columns[field].id;
                 if ids.contains(&id) {
-                    return Err(Error::invalid(format!("{what} names {name:?} twice")));
+                    return Err(Error::invalid(format!("{argument} names {name:?} twice")));
                 }
                 ids.push(id);
             }
             Ok(ids)
         };
         Ok(Self {
-            key: ids("key", key)?,
-            sort_by: ids("sort_by", sort_by)?,
-            arrow_schema: encode(schema)?,
+            key: resolve_ids("key", key)?,
+            sort_by: resolve_ids("sort_by", sort_by)?,
+            arrow_schema: encode_schema(schema)?,
             schema: TableSchema {
                 last_id: u32::try_from(columns.len()).unwrap_or(u32::MAX),
                 columns,
@@ -55,7 +55,7 @@ impl NewTable {
 }
 
 /// An IPC schema message, as a stream begins with.
-pub(super) fn encode(schema: &Schema) -> Result<Bytes> {
+pub(super) fn encode_schema(schema: &Schema) -> Result<Bytes> {
     let options = IpcWriteOptions::default();
     let mut dictionaries = DictionaryTracker::new(false);
     let message = IpcDataGenerator::default().schema_to_bytes_with_dictionary_tracker(
@@ -64,38 +64,37 @@ pub(super) fn encode(schema: &Schema) -> Result<Bytes> {
         &options,
     );
     let mut bytes = Vec::new();
-    let written = write_message(&mut bytes, message, &options);
-    written
-        .map_err(|e| Error::invalid(format!("the schema cannot be kept: {e}")).with_source(e))?;
+    let result = write_message(&mut bytes, message, &options);
+    result.map_err(|e| Error::invalid(format!("the schema cannot be kept: {e}")).with_source(e))?;
     Ok(bytes.into())
 }
 
 /// The schema of an IPC message.
-fn decode(message: &[u8]) -> Result<Schema> {
+fn decode_schema(message: &[u8]) -> Result<Schema> {
     // Offsets are verified; of types that it does not know the conversion panics.
-    let read = std::panic::catch_unwind(|| try_schema_from_ipc_buffer(message));
-    let read = read.map_err(|panic| Error::other(panic_text(panic.as_ref())))?;
-    read.map_err(|e| Error::other(e.to_string()).with_source(e))
+    let unwound = std::panic::catch_unwind(|| try_schema_from_ipc_buffer(message));
+    let decoded = unwound.map_err(|panic| Error::other(panic_text(panic.as_ref())))?;
+    decoded.map_err(|e| Error::other(e.to_string()).with_source(e))
 }
 
 /// The columns of one snapshot.
 #[derive(Debug, Clone)]
-pub struct Columns {
+pub struct TableColumns {
     /// As the user has them.
     pub schema: SchemaRef,
     /// The identity of each.
     pub ids: Arc<[u32]>,
 }
 
-impl Columns {
+impl TableColumns {
     /// Those of a snapshot.
-    pub fn of(manifest: &Manifest) -> Result<Self> {
+    pub fn from_manifest(manifest: &Manifest) -> Result<Self> {
         let name = names::manifest(manifest.version);
-        let schema = decode(&manifest.arrow_schema.0)
+        let schema = decode_schema(&manifest.arrow_schema.0)
             .map_err(|e| corrupted(&name, "its arrow_schema cannot be read").with_source(e))?;
         let columns = &manifest.schema.columns;
-        let named = columns.iter().map(|c| c.name.as_str());
-        if !named.eq(schema.fields().iter().map(|f| f.name().as_str())) {
+        let column_names = columns.iter().map(|c| c.name.as_str());
+        if !column_names.eq(schema.fields().iter().map(|f| f.name().as_str())) {
             return Err(corrupted(&name, "its schema and its arrow_schema differ"));
         }
         Ok(Self {
@@ -111,8 +110,8 @@ impl Columns {
             metadata.insert(PARQUET_FIELD_ID_META_KEY.to_owned(), id.to_string());
             Arc::new(field.as_ref().clone().with_metadata(metadata))
         };
-        let fields = self.schema.fields().iter().zip(self.ids.iter());
-        let fields: Vec<FieldRef> = fields.map(with_id).collect();
+        let pairs = self.schema.fields().iter().zip(self.ids.iter());
+        let fields: Vec<FieldRef> = pairs.map(with_id).collect();
         Arc::new(Schema::new_with_metadata(
             fields,
             self.schema.metadata().clone(),
@@ -142,23 +141,27 @@ impl Columns {
 }
 
 /// The fields of a data file by the identity of their column.
-pub(super) fn roots_by_id(file: &Schema) -> HashMap<u32, usize> {
+pub(super) fn field_indices_by_id(file: &Schema) -> HashMap<u32, usize> {
     let ids = file
         .fields()
         .iter()
         .enumerate()
-        .filter_map(|(root, field)| {
+        .filter_map(|(field_index, field)| {
             let id = field.metadata().get(PARQUET_FIELD_ID_META_KEY)?;
-            Some((id.parse().ok()?, root))
+            Some((id.parse().ok()?, field_index))
         });
     ids.collect()
 }
 
 /// The fields of a data file by the names that it has for columns.
-pub(super) fn roots_by_name(file: &Schema, names: &BTreeMap<u32, String>) -> HashMap<u32, usize> {
-    let roots = names.iter();
-    let roots = roots.filter_map(|(id, name)| Some((*id, file.index_of(name).ok()?)));
-    roots.collect()
+pub(super) fn field_indices_by_name(
+    file: &Schema,
+    names: &BTreeMap<u32, String>,
+) -> HashMap<u32, usize> {
+    let named_columns = names.iter();
+    let field_indices =
+        named_columns.filter_map(|(id, name)| Some((*id, file.index_of(name).ok()?)));
+    field_indices.collect()
 }
 
 #[cfg(test)]
@@ -175,17 +178,17 @@ mod tests {
             Field::new("at", DataType::Date32, true),
             Field::new("price", DataType::Decimal128(12, 2), true),
         ]);
-        let sound = encode(&schema).unwrap();
-        assert_eq!(decode(&sound).unwrap(), schema);
+        let encoded = encode_schema(&schema).unwrap();
+        assert_eq!(decode_schema(&encoded).unwrap(), schema);
         // Types that nobody knows are among these, such as a whole number of 7 bits.
-        let mut refused = 0;
-        for at in 0..sound.len() {
+        let mut error_count = 0;
+        for offset in 0..encoded.len() {
             for value in [0, 7, 65, 255] {
-                let mut bytes = sound.to_vec();
-                bytes[at] = value;
-                refused += usize::from(decode(&bytes).is_err());
+                let mut bytes = encoded.to_vec();
+                bytes[offset] = value;
+                error_count += usize::from(decode_schema(&bytes).is_err());
             }
         }
-        assert!(refused > 0);
+        assert!(error_count > 0);
     }
 }

@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 use super::format::{DataFile, Places, Segment, corrupted};
 use super::names;
 use super::pruning::FileStatistics;
-use super::schema::Columns;
+use super::schema::TableColumns;
 use super::statistics::extreme;
 use crate::error::{Error, Result};
 use crate::parquet::{footer, pages, panic_text};
@@ -192,7 +192,7 @@ pub(super) fn describe(
     path: String,
     size_bytes: u64,
     files: &[DataFile],
-    columns: Option<&Columns>,
+    columns: Option<&TableColumns>,
 ) -> Segment {
     let mut segment = Segment {
         path,
@@ -283,7 +283,7 @@ mod tests {
             Field::new("b", DataType::Utf8, true),
             Field::new("c", DataType::Int8, true),
         ]);
-        let columns = Columns {
+        let columns = TableColumns {
             schema: Arc::new(schema),
             ids: [1, 2, 3].into(),
         };

@@ -17,7 +17,7 @@ use super::format::{DataFile, Manifest};
 use super::keys::{KeySet, resolve_match_columns};
 use super::predicate::Predicate;
 use super::rows::SnapshotReader;
-use super::schema::Columns;
+use super::schema::TableColumns;
 use super::snapshot::Table;
 use super::write::{Upload, check_key, conform, is_certain, remove, upload};
 use crate::error::{Error, ErrorKind, Result};
@@ -49,7 +49,7 @@ pub async fn exchange(
         let done = commit_onto(table, &nothing, Some(newest), how.timeout).await?;
         return Ok((done, Vec::new()));
     }
-    let columns = Columns::of(&base)?;
+    let columns = TableColumns::from_manifest(&base)?;
     let given = input.schema();
     let input = conform(input, &columns.file_schema())?;
     let (input, going) = match instead {
@@ -102,7 +102,7 @@ fn change(instead: &Instead, how: &Upload, base: &Manifest, added: Vec<DataFile>
 }
 
 /// Refuses data without the columns that rows are matched by.
-fn check_given(given: &Schema, columns: &Columns, places: &[usize]) -> Result<()> {
+fn check_given(given: &Schema, columns: &TableColumns, places: &[usize]) -> Result<()> {
     let mut names = places
         .iter()
         .map(|place| columns.schema.field(*place).name());
@@ -122,7 +122,7 @@ enum Going {
 }
 
 /// The stream, and the keys that will have gone by in it.
-fn watched(input: Batches, columns: &Columns, places: &[usize]) -> Result<(Batches, Going)> {
+fn watched(input: Batches, columns: &TableColumns, places: &[usize]) -> Result<(Batches, Going)> {
     let keys = Arc::new(Mutex::new(Some(KeySet::new(columns, places)?)));
     let (seen, places) = (Arc::clone(&keys), places.to_vec());
     let note = move |batch: &RecordBatch| {
@@ -184,7 +184,7 @@ async fn carry_out(
     loop {
         let newest = table.newest().await?;
         let manifest = Arc::clone(&newest.manifest);
-        let columns = Columns::of(&manifest)?;
+        let columns = TableColumns::from_manifest(&manifest)?;
         let filter = match (going, &keys) {
             (Going::Where(meant), _) => Some(meant.bind(&columns, &**clock)?),
             (Going::Keys(_), Some(keys)) if !keys.is_empty() => {

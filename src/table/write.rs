@@ -11,7 +11,7 @@ use super::actions::{Append, Overwrite};
 use super::commit::{Committed, commit_onto};
 use super::format::{DataFile, Manifest};
 use super::group::commit_together;
-use super::schema::Columns;
+use super::schema::TableColumns;
 use super::statistics::Statistics;
 use super::types::keeps_values;
 use super::{Table, names};
@@ -64,7 +64,7 @@ pub async fn write(
     let files = if known {
         Vec::new()
     } else {
-        let input = conform(input, &Columns::of(&base)?.file_schema())?;
+        let input = conform(input, &TableColumns::from_manifest(&base)?.file_schema())?;
         upload(table, &base, input, how).await?
     };
     // After a long upload it is hardly the newest any more.
@@ -132,7 +132,7 @@ pub(super) async fn upload(
     input: Box<dyn RecordBatchReader + Send>,
     how: &Upload,
 ) -> Result<Vec<DataFile>> {
-    let columns = Columns::of(base)?;
+    let columns = TableColumns::from_manifest(base)?;
     let store = table.store();
     let staging = Staging::new(store, None, how.options.memory_limit_bytes);
     let identity = PartIdentity {

@@ -1,5 +1,5 @@
-//! Bytes that anybody may have written, given to whatever reads bytes of that kind: what is read holds what its
-//! writer promises, and everything else is an error. For fuzzers.
+//! The checks of the fuzzers: arbitrary bytes are given to each decoder. What it accepts must have the properties that
+//! its encoder guarantees; everything else must be an error.
 
 use bytes::Bytes;
 
@@ -12,10 +12,10 @@ use crate::parquet::seal::Seal;
 use crate::table::format::{Manifest, Pointer};
 use crate::table::tombstone;
 
-/// Checks what holds of any bytes of a kind; panics where it does not.
+/// Decodes bytes and checks the result; panics if a property does not hold.
 pub type FuzzCheck = fn(&[u8]);
 
-/// What can be tried, each on bytes of its kind.
+/// The checks, by the name of what the bytes may be.
 pub const FUZZ_CHECKS: [(&str, FuzzCheck); 10] = [
     ("block", check_block_bytes),
     ("yaml", check_block_yaml),
@@ -43,17 +43,17 @@ fn check_block_yaml(bytes: &[u8]) {
     }
 }
 
-/// What must hold of a block, wherever it comes from.
+/// Checks the properties of any block that was decoded.
 fn check_block(block: &Block) {
     let yaml = block.to_yaml();
     if block.is_fully_decoded()
         && let Ok(encoded) = block.encode()
     {
-        let decoded = Block::from_bytes(encoded.into()).expect("what is encoded is read");
+        let decoded = Block::from_bytes(encoded.into()).expect("an encoded block can be decoded");
         assert_eq!(decoded.event(), block.event());
         match Block::from_yaml(&yaml) {
             Ok(printed) => assert_eq!(printed.event(), block.event(), "{yaml}"),
-            // YAML nests less deeply than blocks do.
+            // The YAML parser allows less nesting than blocks do.
             Err(e) => assert!(yaml.contains("            "), "{yaml}: {e}"),
         }
     }
@@ -65,7 +65,7 @@ fn check_block(block: &Block) {
     }
 }
 
-/// A Parquet file, opened and decoded whole.
+/// Opens a Parquet file and decodes all of it.
 fn check_part(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     let length = bytes.len() as u64;
@@ -87,14 +87,20 @@ fn check_part(bytes: &[u8]) {
 
 fn check_seal(bytes: &[u8]) {
     if let Ok(seal) = Seal::decode(bytes) {
-        assert_eq!(Seal::decode(&seal.encode()).expect("it is read"), seal);
+        assert_eq!(
+            Seal::decode(&seal.encode()).expect("an encoded seal can be decoded"),
+            seal
+        );
     }
 }
 
 fn check_dataset_manifest(bytes: &[u8]) {
     if let Ok(manifest) = dataset::DatasetManifest::from_json(bytes) {
         let reparsed = dataset::DatasetManifest::from_json(manifest.to_json().as_bytes());
-        assert_eq!(reparsed.expect("it is read"), manifest);
+        assert_eq!(
+            reparsed.expect("an encoded manifest can be decoded"),
+            manifest
+        );
         let _ = manifest.check_parts();
     }
 }
@@ -108,19 +114,25 @@ fn check_table_manifest(bytes: &[u8]) {
     let version = document.and_then(|json| json.get("version")?.as_u64());
     if let Ok(manifest) = Manifest::parse(bytes, version.unwrap_or(1)) {
         let reparsed = Manifest::parse(&manifest.to_bytes(), manifest.version);
-        assert_eq!(reparsed.expect("it is read"), manifest);
-        let _ = crate::table::Columns::of(&manifest);
+        assert_eq!(
+            reparsed.expect("an encoded manifest can be decoded"),
+            manifest
+        );
+        let _ = crate::table::TableColumns::from_manifest(&manifest);
     }
 }
 
 fn check_pointer(bytes: &[u8]) {
     if let Ok(pointer) = Pointer::parse(bytes) {
-        let reparsed = Pointer::parse(&pointer.to_bytes()).expect("it is read");
-        assert_eq!(reparsed, pointer);
+        let reparsed = Pointer::parse(&pointer.to_bytes());
+        assert_eq!(
+            reparsed.expect("an encoded pointer can be decoded"),
+            pointer
+        );
     }
 }
 
-/// A list of as many files as the first byte says.
+/// Decodes a list of files. The first byte is the number of its files, the others are the list.
 fn check_segment(bytes: &[u8]) {
     if let Some((file_count, list)) = bytes.split_first() {
         crate::table::decode_segment(&Bytes::copy_from_slice(list), u32::from(*file_count));
@@ -130,7 +142,7 @@ fn check_segment(bytes: &[u8]) {
 fn check_tombstones(bytes: &[u8]) {
     if let Ok(lines) = tombstone::parse(bytes, "fuzzed") {
         let reparsed = tombstone::parse(&tombstone::encode(&lines), "fuzzed");
-        assert_eq!(reparsed.expect("it is read"), lines);
+        assert_eq!(reparsed.expect("encoded tombstones can be decoded"), lines);
         for deletions in tombstone::Deletions::by_file(&lines).values() {
             deletions.lines("fuzzed");
         }

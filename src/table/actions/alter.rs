@@ -10,7 +10,7 @@ use crate::parquet::types::index_of;
 use crate::parquet::writer::check_schema;
 use crate::table::commit::Change;
 use crate::table::format::{Base64, Column, Manifest, Operation, TableSchema};
-use crate::table::schema::{Columns, encode};
+use crate::table::schema::{TableColumns, encode_schema};
 use crate::table::types::widens;
 
 /// A change of a table's columns. Rows that were written before have nulls in columns that were added.
@@ -69,7 +69,7 @@ impl Draft {
 
 impl Change for Alter {
     fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
-        let before = Columns::of(base)?;
+        let before = TableColumns::from_manifest(base)?;
         let fields = before.schema.fields().iter().cloned();
         let mut draft = Draft {
             columns: before.ids.iter().copied().zip(fields).collect(),
@@ -85,7 +85,7 @@ impl Change for Alter {
             kind: field.data_type().to_string(),
         };
         let mut next = base.clone();
-        next.arrow_schema = Base64(encode(&schema)?);
+        next.arrow_schema = Base64(encode_schema(&schema)?);
         next.schema = TableSchema {
             columns: draft.columns.iter().map(column).collect(),
             last_id: draft.last_id,

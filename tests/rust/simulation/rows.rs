@@ -399,7 +399,7 @@ fn new_writes(manifest: &Manifest, before: &Manifest) -> Vec<i64> {
 
 async fn simulate(seed: u64, rates: FaultRates) {
     let world = World::new(seed ^ 0x7ab1e, rates);
-    let table_definition = NewTable::of(&schema(), &["id".to_owned()], &[]).unwrap();
+    let table_definition = NewTable::new(&schema(), &["id".to_owned()], &[]).unwrap();
     let direct_table = Table::new(world.direct_store(), ROOT).unwrap();
     create(&direct_table, table_definition).await.unwrap();
     let ledger = SharedLedger::default();
