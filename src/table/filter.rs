@@ -25,7 +25,7 @@ use super::checked::apply_sql_semantics;
 use super::keys::KeySet;
 use super::predicate::{Bounds, ForeignPredicate};
 use super::schema::TableColumns;
-use super::simplify::prunable;
+use super::simplify::to_prunable;
 use super::sql::{self, Rewrite};
 use super::values::to_json;
 use crate::clock::Clock;
@@ -157,7 +157,7 @@ impl Filter {
         let context = PhysicalPlanningContext::default();
         let planned = create_physical_expr(&logical, &projected, &ExecutionProps::new(), &context)?;
         // Without it nothing is pruned, which is slower and no error.
-        let pruning = prunable(&logical, &projected).and_then(|predicate| {
+        let pruning = to_prunable(&logical, &projected).and_then(|predicate| {
             let physical_predicate =
                 create_physical_expr(&predicate, &projected, &ExecutionProps::new(), &context);
             let builder = PruningPredicateBuilder::new().with_file_schema(Arc::clone(&input));

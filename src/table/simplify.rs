@@ -23,15 +23,16 @@ use super::embedding::{LosslessCast, ValuePosition, is_utc};
 use super::sql;
 
 /// An IN list of more values is a few ranges for statistics.
-const MAX_LISTED: usize = 20;
+const MAX_IN_LIST_VALUES: usize = 20;
 /// So many.
 const MAX_RANGES: usize = 32;
 
 /// The expression, which was coerced, in the form that is fast and says the most to statistics.
 pub(super) fn simplify(expr: Expr, schema: &DFSchema) -> Result<Expr> {
     let folded = expr.transform_up(|node| Ok(Transformed::yes(fold(node))))?;
-    let plain = push_not(folded.data, false);
-    let unwrapped = plain.transform_up(|node| Ok(Transformed::yes(unwrap(node, schema))))?;
+    let normalized = push_not(folded.data, false);
+    let unwrapped =
+        normalized.transform_up(|node| Ok(Transformed::yes(unwrap_casts(node, schema))))?;
     Ok(unwrapped.data)
 }
 
@@ -41,12 +42,12 @@ fn fold(expr: Expr) -> Expr {
     if matches!(expr, Expr::Literal(..) | Expr::Column(_)) || expr.is_volatile_node() {
         return expr;
     }
-    let mut constant = true;
-    let looked = expr.apply_children(|child| {
-        constant &= matches!(child, Expr::Literal(..));
+    let mut all_constant = true;
+    let visited = expr.apply_children(|child| {
+        all_constant &= matches!(child, Expr::Literal(..));
         Ok(TreeNodeRecursion::Continue)
     });
-    if constant && looked.is_ok() {
+    if all_constant && visited.is_ok() {
         evaluate(&expr).map_or(expr, lit)
     } else {
         expr
@@ -55,15 +56,15 @@ fn fold(expr: Expr) -> Expr {
 
 fn evaluate(expr: &Expr) -> Result<ScalarValue> {
     let (context, props) = (PhysicalPlanningContext::default(), ExecutionProps::new());
-    let nothing = Arc::new(Schema::empty());
+    let empty_schema = Arc::new(Schema::empty());
     let planned = create_physical_expr(expr, &DFSchema::empty(), &props, &context)?;
-    let planned = apply_sql_semantics(planned, &nothing)?;
+    let planned = apply_sql_semantics(planned, &empty_schema)?;
     let options = RecordBatchOptions::new().with_row_count(Some(1));
-    let row = RecordBatch::try_new_with_options(nothing, Vec::new(), &options)?;
+    let row = RecordBatch::try_new_with_options(empty_schema, Vec::new(), &options)?;
     let value = planned.evaluate(&row)?.into_array(1)?;
-    let found = ScalarValue::try_from_array(&value, 0)?;
-    if found.data_type() == planned.data_type(&Schema::empty())? {
-        Ok(found)
+    let scalar = ScalarValue::try_from_array(&value, 0)?;
+    if scalar.data_type() == planned.data_type(&Schema::empty())? {
+        Ok(scalar)
     } else {
         Err(DataFusionError::Internal("of another type".to_owned()))
     }
@@ -118,48 +119,55 @@ fn push_not(expr: Expr, negated: bool) -> Expr {
 }
 
 /// A comparison without the cast, where there is one that keeps every value.
-fn unwrap(expr: Expr, schema: &DFSchema) -> Expr {
-    let Some(once) = unwrap_once(&expr, schema) else {
+fn unwrap_casts(expr: Expr, schema: &DFSchema) -> Expr {
+    let Some(once) = unwrap_cast(&expr, schema) else {
         return expr;
     };
     // What was within may be a column that was widened.
-    unwrap_once(&once, schema).unwrap_or(once)
+    unwrap_cast(&once, schema).unwrap_or(once)
 }
 
-fn unwrap_once(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
+fn unwrap_cast(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
     match expr {
         Expr::BinaryExpr(BinaryExpr { left, op, right }) if sql::is_comparison(*op) => {
             match (&**left, &**right) {
-                (Expr::Cast(_), Expr::Literal(value, _)) => without_cast(left, *op, value, schema),
+                (Expr::Cast(_), Expr::Literal(value, _)) => {
+                    unwrap_comparison(left, *op, value, schema)
+                }
                 (Expr::Literal(value, _), Expr::Cast(_)) => op
                     .swap()
-                    .and_then(|op| without_cast(right, op, value, schema)),
+                    .and_then(|op| unwrap_comparison(right, op, value, schema)),
                 _ => None,
             }
         }
-        Expr::InList(list) => list_without_cast(list, schema),
-        Expr::IsNull(inner) => null_without_cast(inner, schema).map(Expr::IsNull),
-        Expr::IsNotNull(inner) => null_without_cast(inner, schema).map(Expr::IsNotNull),
+        Expr::InList(list) => unwrap_in_list(list, schema),
+        Expr::IsNull(inner) => unwrap_null_check(inner, schema).map(Expr::IsNull),
+        Expr::IsNotNull(inner) => unwrap_null_check(inner, schema).map(Expr::IsNotNull),
         _ => None,
     }
 }
 
-fn null_without_cast(cast: &Expr, schema: &DFSchema) -> Option<Box<Expr>> {
-    LosslessCast::from_expr(cast, schema).map(|embedding| Box::new(embedding.inner.clone()))
+fn unwrap_null_check(cast: &Expr, schema: &DFSchema) -> Option<Box<Expr>> {
+    LosslessCast::from_expr(cast, schema).map(|lossless_cast| Box::new(lossless_cast.inner.clone()))
 }
 
-fn without_cast(cast: &Expr, op: Operator, value: &ScalarValue, schema: &DFSchema) -> Option<Expr> {
-    let embedding = LosslessCast::from_expr(cast, schema)?;
-    let (inner, place) = (embedding.inner.clone(), embedding.locate(value)?);
-    let always = |holds| Some(constant(embedding.inner, holds));
-    match (place, op) {
+fn unwrap_comparison(
+    cast: &Expr,
+    op: Operator,
+    value: &ScalarValue,
+    schema: &DFSchema,
+) -> Option<Expr> {
+    let lossless_cast = LosslessCast::from_expr(cast, schema)?;
+    let (inner, position) = (lossless_cast.inner.clone(), lossless_cast.locate(value)?);
+    let constant_result = |holds| Some(constant_unless_null(lossless_cast.inner, holds));
+    match (position, op) {
         (ValuePosition::Exact(value), _) => Some(binary_expr(inner, op, lit(value))),
         (_, Operator::NotEq)
         | (ValuePosition::Above, Operator::Lt | Operator::LtEq)
-        | (ValuePosition::Below, Operator::Gt | Operator::GtEq) => always(true),
+        | (ValuePosition::Below, Operator::Gt | Operator::GtEq) => constant_result(true),
         (_, Operator::Eq)
         | (ValuePosition::Above, Operator::Gt | Operator::GtEq)
-        | (ValuePosition::Below, Operator::Lt | Operator::LtEq) => always(false),
+        | (ValuePosition::Below, Operator::Lt | Operator::LtEq) => constant_result(false),
         (ValuePosition::After(value), Operator::Lt | Operator::LtEq) => {
             Some(binary_expr(inner, Operator::LtEq, lit(value)))
         }
@@ -170,28 +178,28 @@ fn without_cast(cast: &Expr, op: Operator, value: &ScalarValue, schema: &DFSchem
     }
 }
 
-fn list_without_cast(list: &InList, schema: &DFSchema) -> Option<Expr> {
-    let embedding = LosslessCast::from_expr(&list.expr, schema)?;
+fn unwrap_in_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
+    let lossless_cast = LosslessCast::from_expr(&list.expr, schema)?;
     let mut values = Vec::with_capacity(list.list.len());
     for value in &list.list {
         let Expr::Literal(value, _) = value else {
             return None;
         };
         if value.is_null() {
-            values.push(lit(ScalarValue::try_from(&embedding.from).ok()?));
-        } else if let ValuePosition::Exact(value) = embedding.locate(value)? {
+            values.push(lit(ScalarValue::try_from(&lossless_cast.from).ok()?));
+        } else if let ValuePosition::Exact(value) = lossless_cast.locate(value)? {
             values.push(lit(value));
         }
     }
     if values.is_empty() {
-        return Some(constant(embedding.inner, list.negated));
+        return Some(constant_unless_null(lossless_cast.inner, list.negated));
     }
-    let inner = Box::new(embedding.inner.clone());
+    let inner = Box::new(lossless_cast.inner.clone());
     Some(Expr::InList(InList::new(inner, values, list.negated)))
 }
 
 /// True or false, and null where the expression is null.
-fn constant(expr: &Expr, holds: bool) -> Expr {
+fn constant_unless_null(expr: &Expr, holds: bool) -> Expr {
     let expr = Box::new(expr.clone());
     let null = lit(ScalarValue::Boolean(None));
     if holds {
@@ -203,10 +211,10 @@ fn constant(expr: &Expr, holds: bool) -> Expr {
 
 /// What holds for every row for which the expression holds, said so that statistics can decide it;
 /// None where they say nothing. Casts other than a few that keep the order are not among it.
-pub(super) fn prunable(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
+pub(super) fn to_prunable(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
     match expr {
         Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
-            let both = || (prunable(left, schema), prunable(right, schema));
+            let both = || (to_prunable(left, schema), to_prunable(right, schema));
             match op {
                 Operator::And => match both() {
                     (Some(left), Some(right)) => Some(binary_expr(left, *op, right)),
@@ -219,15 +227,15 @@ pub(super) fn prunable(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
                 _ => is_comparison_with_bound(left, *op, right, schema).then(|| expr.clone()),
             }
         }
-        Expr::IsTrue(inner) => prunable(inner, schema),
-        Expr::IsFalse(inner) => prunable(&push_not(inner.as_ref().clone(), true), schema),
+        Expr::IsTrue(inner) => to_prunable(inner, schema),
+        Expr::IsFalse(inner) => to_prunable(&push_not(inner.as_ref().clone(), true), schema),
         Expr::Literal(ScalarValue::Boolean(Some(true)), _) => None,
         Expr::Literal(ScalarValue::Boolean(_) | ScalarValue::Null, _) => Some(lit(false)),
         Expr::Column(_) => Some(expr.clone()),
         Expr::Not(inner) | Expr::IsNull(inner) | Expr::IsNotNull(inner) => {
             matches!(**inner, Expr::Column(_)).then(|| expr.clone())
         }
-        Expr::InList(list) => prunable_list(list, schema),
+        Expr::InList(list) => to_prunable_list(list, schema),
         Expr::Like(like) => {
             let is_plain = !like.case_insensitive && like.escape_char.is_none();
             let text = column_type(&like.expr, schema).filter(DataType::is_string)?;
@@ -284,7 +292,7 @@ fn keeps_order(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-fn prunable_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
+fn to_prunable_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
     let data_type = column_type(&list.expr, schema)?;
     let mut values = Vec::with_capacity(list.list.len());
     for value in &list.list {
@@ -296,7 +304,7 @@ fn prunable_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
     if data_type.is_floating() {
         return None;
     }
-    if values.len() <= MAX_LISTED {
+    if values.len() <= MAX_IN_LIST_VALUES {
         return Some(Expr::InList(list.clone()));
     }
     if list.negated {
@@ -313,17 +321,17 @@ fn prunable_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
     if values.is_empty() || !comparable {
         return None;
     }
-    let size = values.len().div_ceil(MAX_RANGES);
-    let ranges = values.chunks(size).map(|chunk| {
-        let end = |op, value: Option<&&ScalarValue>| {
+    let chunk_size = values.len().div_ceil(MAX_RANGES);
+    let ranges = values.chunks(chunk_size).map(|chunk| {
+        let bound = |op, value: Option<&&ScalarValue>| {
             let value = value.map_or(ScalarValue::Null, |value| (*value).clone());
             binary_expr(list.expr.as_ref().clone(), op, lit(value))
         };
         let (low, high) = (chunk.first(), chunk.last());
         binary_expr(
-            end(Operator::GtEq, low),
+            bound(Operator::GtEq, low),
             Operator::And,
-            end(Operator::LtEq, high),
+            bound(Operator::LtEq, high),
         )
     });
     Some(sql::tree(ranges.collect(), Operator::Or))
