@@ -10,21 +10,21 @@ use datafusion_functions::core::coalesce;
 const MAX_COPIED: usize = 10_000;
 
 /// The expression without what is short for another one.
-pub(super) fn spell_out(expr: Expr) -> Result<Expr> {
-    let done = expr.transform_up(|node| match node {
+pub(super) fn desugar(expr: Expr) -> Result<Expr> {
+    let rewritten = expr.transform_up(|node| match node {
         Expr::SimilarTo(_) => {
             let message = "SIMILAR TO is not supported; use LIKE or ~";
             Err(DataFusionError::Plan(message.to_owned()))
         }
         Expr::Case(Case {
-            expr: Some(tested),
+            expr: Some(operand),
             when_then_expr,
             else_expr,
-        }) if !tested.is_volatile() => {
-            check_copies(&tested, when_then_expr.len(), "CASE")?;
-            let equals = |value| binary_expr(tested.as_ref().clone(), Operator::Eq, value);
-            let pairs = when_then_expr.into_iter();
-            let pairs = pairs.map(|(value, then)| (Box::new(equals(*value)), then));
+        }) if !operand.is_volatile() => {
+            check_copies(&operand, when_then_expr.len(), "CASE")?;
+            let equals = |value| binary_expr(operand.as_ref().clone(), Operator::Eq, value);
+            let branches = when_then_expr.into_iter();
+            let pairs = branches.map(|(value, then)| (Box::new(equals(*value)), then));
             let case = Case::new(None, pairs.collect(), else_expr);
             Ok(Transformed::yes(Expr::Case(case)))
         }
@@ -43,7 +43,7 @@ pub(super) fn spell_out(expr: Expr) -> Result<Expr> {
         )),
         other => Ok(Transformed::no(other)),
     });
-    done.map(|done| done.data)
+    rewritten.map(|transformed| transformed.data)
 }
 
 const NULL: Expr = Expr::Literal(ScalarValue::Null, None);
@@ -53,14 +53,14 @@ fn is_nullif(call: &ScalarFunction) -> bool {
 }
 
 /// Each within another one would double what there is.
-fn check_copies(expr: &Expr, copies: usize, what: &str) -> Result<()> {
+fn check_copies(expr: &Expr, copies: usize, construct: &str) -> Result<()> {
     let mut nodes = 0;
     expr.apply(|_| {
         nodes += 1;
         Ok(TreeNodeRecursion::Continue)
     })?;
     if nodes * copies > MAX_COPIED {
-        let message = format!("too many of {what} within each other");
+        let message = format!("too many of {construct} within each other");
         return Err(DataFusionError::Plan(message));
     }
     Ok(())

@@ -27,7 +27,7 @@ use datafusion_sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::exact::keep_exact;
 use super::simplify::simplify;
-use super::spell_out::spell_out;
+use super::spell_out::desugar;
 use super::widen::widen;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -121,7 +121,7 @@ pub(super) fn plan(
     // expression means (casts that are not reversible, sums that wrap round).
     let simplifier = ExprSimplifier::new(context.clone());
     // Every level of a long chain would look at all those below it.
-    let wide = widen(spell_out(balanced(expr))?, schema)?;
+    let wide = widen(desugar(balanced(expr))?, schema)?;
     let exact = keep_exact(wide, schema, target)?;
     let coerced = simplifier.coerce(exact, schema)?;
     let resolved = resolve(coerced, &context)?;
