@@ -1,4 +1,4 @@
-//! Time and chance, injected, so that tests can replay them.
+//! Time, waiting and random ids, injected so that tests can replay them.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 
-/// Where time, waiting and random identities come from.
+/// The source of time, waiting and random ids.
 #[async_trait]
 pub trait Clock: Debug + Send + Sync + 'static {
     /// The time of day.
     fn now(&self) -> DateTime<Utc>;
-    /// Time since an arbitrary start; counts while the machine sleeps.
+    /// The time since an arbitrary start, including time in which the machine sleeps.
     fn monotonic(&self) -> Duration;
-    /// Waits.
+    /// Waits for `duration`.
     async fn sleep(&self, duration: Duration);
-    /// 128 random bits.
+    /// Returns 128 random bits.
     fn new_id(&self) -> u128;
 }
 

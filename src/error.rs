@@ -1,4 +1,8 @@
-//! The one error of the engine: a kind the caller can act on, a sentence, and where it happened.
+//! The error of the engine: a kind that the caller can act on, a message, a path and a cause.
+//!
+//! Every layer returns [`Error`]. An [`ErrorKind`] says what the caller can do, not which layer failed; the Python
+//! bindings map each kind to an exception. `Display` writes the message and the path; the cause is its source, and
+//! [`format_error_chain`] writes all of them.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -9,9 +13,9 @@ use std::fmt;
 pub enum ErrorKind {
     /// The object or folder does not exist.
     NotFound,
-    /// It exists and may not be replaced.
+    /// The object or dataset exists and may not be replaced.
     AlreadyExists,
-    /// The store refused the credentials, or there are none.
+    /// The store refused the credentials or the access, or there are no credentials.
     PermissionDenied,
     /// The path is malformed, leaves the store's root, or names the wrong type.
     InvalidPath,
@@ -19,7 +23,7 @@ pub enum ErrorKind {
     InvalidInput,
     /// An argument has a type that cannot be used.
     InvalidType,
-    /// The store cannot do what was asked; `detail` names the capability.
+    /// The store lacks a capability that the call needs; `detail` names it.
     CapabilityNotSupported,
     /// A folder has content and `recursive` was not given.
     DirectoryNotEmpty,
@@ -29,33 +33,33 @@ pub enum ErrorKind {
     Expired,
     /// Another live process holds the resource.
     Locked,
-    /// A conditional write found another version; nothing was written.
+    /// The condition of a request did not hold: the object is another version. Nothing was written.
     Conflict,
-    /// Another process finishes what this one began.
+    /// Another process has taken over what this one began.
     Fenced,
     /// An object has more bytes than the caller allows.
     TooLarge,
-    /// The dataset is not in a readable state.
+    /// The dataset is not complete, so it cannot be read.
     DatasetIncomplete,
     /// The manifest cannot be used; `detail` is the reason.
     ManifestCorrupted,
-    /// A part's bytes are not what was written.
+    /// The bytes of a part differ from those that were written.
     PartCorrupted,
-    /// Another commit came first, and this one does not fit what it left.
+    /// A concurrent commit came first, and this one conflicts with it.
     CommitConflict,
-    /// Whether a commit happened cannot be found out now; `detail` is its identity.
+    /// It is unknown whether a commit happened; `detail` is its identity.
     CommitStateUnknown,
-    /// A vacuum removed what had begun before this write ended.
+    /// The write began too long ago: a vacuum may have removed its files, or what it relies on was changed.
     TransactionExpired,
-    /// A vacuum removed the version.
+    /// A vacuum has removed the version.
     VersionExpired,
-    /// The store does not keep the conditions of conditional writes.
+    /// The store does not honor the conditions of conditional writes.
     UnsafeStore,
-    /// A block of metadata cannot be read, or is not what its name says.
+    /// A metadata block or the head of a chain cannot be read, or does not match its hash.
     BlockCorrupted,
-    /// A chain does not take this block; `detail` is the rule.
+    /// A block breaks a rule of the chain; `detail` names the rule.
     InvalidAppend,
-    /// An object has a newer format than this version knows.
+    /// An object has a newer format than this version of pds reads.
     FormatNotSupported,
     /// The call was cancelled by its caller.
     Cancelled,
@@ -63,7 +67,7 @@ pub enum ErrorKind {
     Other,
 }
 
-/// A boxed cause.
+/// The cause of an error.
 pub type Cause = Box<dyn StdError + Send + Sync + 'static>;
 
 /// An error with its kind, message, path and cause.
@@ -80,7 +84,7 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error of `kind` that says `message`.
+    /// Creates an error without path, detail and cause.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -91,31 +95,31 @@ impl Error {
         }
     }
 
-    /// Shorthand for [`ErrorKind::InvalidInput`].
+    /// Creates an error of the kind [`ErrorKind::InvalidInput`].
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidInput, message)
     }
 
-    /// Shorthand for [`ErrorKind::Other`].
+    /// Creates an error of the kind [`ErrorKind::Other`].
     pub fn other(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Other, message)
     }
 
-    /// Names the path, unless one is named already.
+    /// Sets the path, unless the error has one already.
     #[must_use]
     pub fn with_path(mut self, path: impl AsRef<str>) -> Self {
         self.path.get_or_insert_with(|| path.as_ref().to_owned());
         self
     }
 
-    /// Sets the detail: a capability's name or a manifest's fault.
+    /// Sets the detail; the [`ErrorKind`] says what it is.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
-    /// Keeps the cause.
+    /// Sets the cause.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Cause>) -> Self {
         self.source = Some(source.into());
@@ -136,7 +140,7 @@ impl Error {
         self
     }
 
-    /// The same error for somebody else; causes are told in the message.
+    /// Copies the error for another caller. The causes cannot be copied; their messages go into the message.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let cause = self
@@ -156,27 +160,27 @@ impl Error {
         }
     }
 
-    /// What the caller can do.
+    /// The kind, which says what the caller can do.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The sentence, without path and cause.
+    /// The message, without path and cause.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The store-relative path, if one is concerned.
+    /// The path in the store that the error is about, if there is one.
     pub fn path(&self) -> Option<&str> {
         self.path.as_deref()
     }
 
-    /// A capability's name or a manifest's fault.
+    /// The detail; the [`ErrorKind`] says what it is.
     pub fn detail(&self) -> Option<&str> {
         self.detail.as_deref()
     }
 
-    /// The cause given with [`Error::caused_by`], taken out.
+    /// Returns the cause that [`Error::with_source`] set.
     pub fn into_source(self) -> Option<Cause> {
         self.source
     }
@@ -198,7 +202,7 @@ impl StdError for Error {
     }
 }
 
-/// Every message of a chain of causes, outermost first, repeats left out.
+/// The messages of an error and its causes, outermost first. A message that an outer one contains is left out.
 pub fn format_error_chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,6 +1,6 @@
 //! The engine of `pds`: Parquet data on object stores, published all or nothing.
 //!
-//! Layers, each knowing only those before it:
+//! The layers, each of which uses only those before it:
 //! [`error`], [`clock`], `hash` (SHA3-256) and `sort` (streams of batches), then [`store`] (bytes and conditions),
 //! [`parquet`] (Arrow to Parquet and back over sinks and sources of bytes), `part` (Parquet files in a
 //! store), [`dataset`] (parts, manifest, marker), [`table`] (snapshots committed by compare-and-swap), [`odf`]

@@ -1,7 +1,11 @@
-//! Streams of batches sorted in bounded memory.
+//! Sorts streams of batches in bounded memory, by an external merge sort.
 //!
-//! What fits in memory is sorted there. Beyond that, sorted runs go to temporary files as Arrow IPC
-//! streams and are merged. The sort is stable; nulls come last.
+//! Rows that fit in memory are sorted there. If they do not, sorted runs are spilled to temporary files as Arrow IPC
+//! streams and merged, at most [`MAX_RUNS`] at once. The sort is stable; nulls come last.
+//!
+//! [`sort_batches`] refuses columns that Arrow's row format cannot compare
+//! ([`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput)). Its stream returns the errors of the input as they
+//! are; a spill that fails names the folder of temporary files.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -22,16 +26,17 @@ use crate::error::{Error, Result};
 type BoxedReader = Box<dyn RecordBatchReader + Send>;
 type SortedBatches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
 
-/// Rows of a batch that comes out, at most.
+/// The most rows of a batch of the output.
 const BATCH_ROWS: usize = 8192;
-/// Bytes of one, about, at most.
+/// The most bytes of a batch, about.
 const BATCH_BYTES: usize = 64 << 20;
+/// The least bytes of a batch of a run, about, however little memory there is.
 const MIN_BATCH_BYTES: usize = 64 << 10;
-/// Runs merged at once: each needs a batch in memory and a file.
+/// The most runs that are merged at once: each needs an open file and a batch in memory.
 const MAX_RUNS: usize = 64;
 
-/// The rows of `input` by the columns at `by`, in ascending order. The input is read when the first
-/// batch is asked for; of it about `memory_bytes` are held at a time.
+/// Sorts the rows of `input` by the columns with the indices `by`, in ascending order. The input is read when the first
+/// batch is requested; about `memory_bytes` of it are held in memory at a time.
 pub(crate) fn sort_batches(
     input: BoxedReader,
     by: &[usize],
@@ -54,7 +59,7 @@ pub(crate) fn sort_batches(
     Ok(Box::new(RecordBatchIterator::new(batches, schema)))
 }
 
-/// What rows are compared by.
+/// The columns that rows are compared by, and the conversion of their values into comparable keys.
 #[derive(Debug)]
 struct SortKeys {
     converter: RowConverter,
@@ -101,8 +106,8 @@ fn read_and_sort(
         batch_rows: BATCH_ROWS,
     };
     let mut buffer = SortBuffer::default();
-    for batch in input {
-        let batch = batch?;
+    for batch_result in input {
+        let batch = batch_result?;
         if batch.num_rows() == 0 {
             continue;
         }
@@ -121,13 +126,13 @@ fn read_and_sort(
     runs.into_sorted()
 }
 
-/// Sorted runs in files, each with how often its rows were merged; never fewer times than the next.
+/// Sorted runs in files, each with its level: how often its rows were merged. Levels never rise from a run to the next.
 struct SpilledRuns<'a> {
     files: Vec<(u32, File)>,
     schema: &'a SchemaRef,
     keys: &'a Arc<SortKeys>,
     batch_bytes: usize,
-    /// As many rows as go into that, of the widest rows so far.
+    /// The rows of a batch of a run: as many as fit into `batch_bytes` of the widest rows so far.
     batch_rows: usize,
 }
 
@@ -136,7 +141,7 @@ impl SpilledRuns<'_> {
         self.batch_rows = self.batch_rows.min(buffer.batch_rows(self.batch_bytes));
         let run = write_run(buffer.into_sorted(self.batch_rows), self.schema)?;
         self.files.push((0, run));
-        // Neighbours that were merged as often: the order of equal rows stays.
+        // Only neighbours of one level are merged, so the order of equal rows stays.
         while let Some(level) = self.last_level() {
             let from = self.files.len() - MAX_RUNS;
             self.merge_from(from, level + 1)?;
@@ -144,6 +149,7 @@ impl SpilledRuns<'_> {
         Ok(())
     }
 
+    /// The level of the last [`MAX_RUNS`] runs, if they all have the same.
     fn last_level(&self) -> Option<u32> {
         let last = self.files.last_chunk::<MAX_RUNS>()?;
         let level = last[0].0;
@@ -171,7 +177,7 @@ impl SpilledRuns<'_> {
     }
 }
 
-/// Batches in memory.
+/// Batches in memory that are to be sorted, with the keys of their rows.
 #[derive(Default)]
 struct SortBuffer {
     batches: Vec<RecordBatch>,
@@ -188,11 +194,11 @@ impl SortBuffer {
             if is_view(column.data_type()) {
                 return column.get_array_memory_size();
             }
-            // Of a slice only what it shows, unless that cannot be told.
+            // A slice counts with its own rows only, unless their size cannot be computed.
             let slice_bytes = column.to_data().get_slice_memory_size();
             slice_bytes.unwrap_or_else(|_| column.get_array_memory_size())
         });
-        // Two numbers are kept for each row while it is sorted.
+        // The sort keeps two numbers for each row.
         self.bytes += column_bytes.sum::<usize>() + rows.size() + 16 * batch.num_rows();
         self.rows += batch.num_rows();
         self.batches.push(batch);
@@ -200,13 +206,13 @@ impl SortBuffer {
         Ok(())
     }
 
-    /// How many of its rows have about so many bytes.
+    /// How many of the rows have about `bytes` bytes; at most [`BATCH_ROWS`].
     fn batch_rows(&self, bytes: usize) -> usize {
         let row_bytes = (self.bytes / self.rows.max(1)).max(1);
         (bytes / row_bytes).clamp(1, BATCH_ROWS)
     }
 
-    /// The rows in order, so many at a time.
+    /// The rows in order, in batches of `step` rows.
     fn into_sorted(
         self,
         step: usize,
@@ -229,7 +235,7 @@ fn is_view(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Utf8View | DataType::BinaryView)
 }
 
-/// The batch without values that no view of it shows.
+/// Removes the values that no view of the batch refers to from its buffers.
 fn gc_views(batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
     if !batch.columns().iter().any(|c| is_view(c.data_type())) {
         return Ok(batch);
@@ -252,7 +258,7 @@ fn interleave_rows(
     gc_views(interleave_record_batch(&references, positions)?)
 }
 
-/// Writes a run to a temporary file that has no name.
+/// Writes a run to a temporary file that has no name, and rewinds it.
 fn write_run(
     run: impl Iterator<Item = Result<RecordBatch, ArrowError>>,
     schema: &SchemaRef,
@@ -260,8 +266,7 @@ fn write_run(
     let spill_error = |e: std::io::Error| {
         let folder = std::env::temp_dir();
         let message = format!(
-            "rows that are sorted cannot be kept in {}: {e}; free space there, or name another \
-             folder in TMPDIR",
+            "sort spill to {} failed: {e}; free disk space there, or set TMPDIR to another folder",
             folder.display()
         );
         ArrowError::ExternalError(Box::new(Error::other(message).with_source(e)))
@@ -284,16 +289,16 @@ fn write_run(
     Ok(file)
 }
 
-/// A run that is read, and where.
+/// The position in a run that is read.
 struct RunCursor {
     reader: StreamReader<BufReader<File>>,
     keys: Rows,
-    /// The batch, by its place among those that are held.
+    /// The index of the current batch in [`RunMerge::batches`].
     batch: usize,
     row: usize,
 }
 
-/// The next row of a run, greatest first where it comes first.
+/// The next row of a run. The greatest entry is the row that comes first: [`BinaryHeap`] pops the greatest.
 struct HeapEntry {
     key: Box<[u8]>,
     run: usize,
@@ -322,13 +327,13 @@ impl PartialEq for HeapEntry {
 
 impl Eq for HeapEntry {}
 
-/// Runs as one.
+/// The merge of several runs.
 struct RunMerge {
     keys: Arc<SortKeys>,
     batch_rows: usize,
     runs: Vec<RunCursor>,
     heads: BinaryHeap<HeapEntry>,
-    /// Batches with rows that have not come out.
+    /// The batches with rows that are not in the output yet.
     batches: Vec<RecordBatch>,
 }
 
@@ -386,7 +391,7 @@ impl RunMerge {
             return Ok(None);
         }
         let merged = interleave_rows(&self.batches, &positions)?;
-        // Only the batches in which runs are.
+        // Only the current batch of each run is still needed.
         let mut used: Vec<RecordBatch> = Vec::with_capacity(self.runs.len());
         for run in &mut self.runs {
             used.push(self.batches[run.batch].clone());
@@ -450,7 +455,7 @@ mod tests {
         let unsorted = batches(7, count);
         let schema = unsorted[0].schema();
         let whole = concat_batches(&schema, &unsorted).unwrap();
-        // The number makes the expected order the stable one.
+        // Sorting by the number too makes the expected order stable.
         let sort_columns = by.iter().chain(&[2]).map(|at| SortColumn {
             values: Arc::clone(whole.column(*at)),
             options: Some(SortOptions {
@@ -510,7 +515,7 @@ mod tests {
             .iter()
             .flat_map(|b| b.column(0).as_string_view().iter().flatten());
         assert!(texts.is_sorted());
-        // Nothing is held but what is shown.
+        // A batch holds no values but its own.
         assert!(output.iter().all(|b| b.get_array_memory_size() < 100_000));
     }
 

@@ -1,4 +1,9 @@
-//! SHA3-256 of several streams side by side: one alone cannot use a processor's wide registers.
+//! SHA3-256 of several streams in parallel: one stream alone cannot use a processor's wide registers.
+//!
+//! [`Sha3`] is the hash of one stream; [`update_all`] appends to several at once, one in each lane of the widest
+//! registers that the processor has (`x86`). A [`SharedHasher`] is a stream that another thread hashes in its free
+//! lanes. Other processors, and blocks that were completed in a buffer, use the portable code of the `keccak` crate. Nothing
+//! here returns an error.
 //!
 //! Source: FIPS 202.
 
@@ -13,7 +18,7 @@ use keccak::Keccak;
 
 pub(crate) use self::shared::SharedHasher;
 
-/// Bytes of a block.
+/// The bytes of a block, which is the rate of SHA3-256.
 const RATE_BYTES: usize = 136;
 
 type KeccakState = [u64; 25];
@@ -22,7 +27,7 @@ type KeccakState = [u64; 25];
 #[derive(Debug, Clone)]
 pub(crate) struct Sha3 {
     state: KeccakState,
-    /// The begin of a block.
+    /// The begin of an incomplete block.
     buffer: Vec<u8>,
 }
 
@@ -34,19 +39,19 @@ impl Sha3 {
         }
     }
 
-    /// The hash of these bytes.
+    /// The hash of `bytes`.
     pub(crate) fn digest(bytes: &[u8]) -> [u8; 32] {
         let mut stream = Self::new();
         stream.update(bytes);
         stream.finish()
     }
 
-    /// Takes bytes.
+    /// Appends bytes to the stream.
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         update_all(&mut [(self, bytes)]);
     }
 
-    /// The hash of all bytes taken.
+    /// The hash of all bytes of the stream.
     pub(crate) fn finish(mut self) -> [u8; 32] {
         self.buffer.push(0x06);
         self.buffer.resize(RATE_BYTES, 0);
@@ -61,7 +66,7 @@ impl Sha3 {
         digest
     }
 
-    /// Takes the one block that is there.
+    /// Absorbs the buffer, which must hold one whole block.
     fn absorb_buffer(&mut self) {
         let job = Job {
             state: &mut self.state,
@@ -71,7 +76,8 @@ impl Sha3 {
         self.buffer.clear();
     }
 
-    /// What there is to do for all whole blocks, once a block that was begun is done with.
+    /// Completes the block in the buffer, buffers the incomplete block at the end of `bytes`, and returns the job of
+    /// absorbing the whole blocks between them.
     fn prepare_job<'a>(&'a mut self, mut bytes: &'a [u8]) -> Job<'a> {
         if !self.buffer.is_empty() {
             let missing = (RATE_BYTES - self.buffer.len()).min(bytes.len());
@@ -90,22 +96,22 @@ impl Sha3 {
     }
 }
 
-/// Each stream takes its bytes.
+/// Appends to each stream its bytes.
 pub(crate) fn update_all(streams: &mut [(&mut Sha3, &[u8])]) {
     static KERNELS: LazyLock<Vec<Kernel>> = LazyLock::new(kernels);
     update_with_kernels(&KERNELS, streams);
 }
 
-/// With kernels from the widest to that of one lane.
+/// As [`update_all`], with kernels ordered from the widest to one of a single lane.
 fn update_with_kernels(kernels: &[Kernel], streams: &mut [(&mut Sha3, &[u8])]) {
     let prepared = streams
         .iter_mut()
         .map(|(stream, bytes)| stream.prepare_job(bytes));
     let mut jobs: Vec<Job<'_>> = prepared.filter(|job| job.blocks() > 0).collect();
     while !jobs.is_empty() {
-        // The longest is the last to end: it starts first, and never waits for a lane.
+        // The longest stream ends last, so it starts first and never waits for a lane.
         jobs.sort_unstable_by_key(|job| Reverse(job.blocks()));
-        // The wider one is the faster one, but for a stream alone.
+        // The widest kernel is the fastest, except for a single stream.
         let is_single = jobs.len() == 1;
         let candidate = if is_single {
             kernels.last()
@@ -120,7 +126,7 @@ fn update_with_kernels(kernels: &[Kernel], streams: &mut [(&mut Sha3, &[u8])]) {
     }
 }
 
-/// Blocks of a stream that are to go into its state.
+/// Blocks of a stream that are to be absorbed into its state.
 #[derive(Debug)]
 struct Job<'a> {
     state: &'a mut KeccakState,
@@ -133,7 +139,7 @@ impl<'a> Job<'a> {
         self.bytes.len() / RATE_BYTES
     }
 
-    /// Takes the next blocks away.
+    /// Removes and returns the next blocks.
     fn take(&mut self, blocks: usize) -> &'a [u8] {
         let (next_blocks, rest) = self.bytes.split_at(blocks * RATE_BYTES);
         self.bytes = rest;
@@ -141,28 +147,28 @@ impl<'a> Job<'a> {
     }
 }
 
-/// A way of taking blocks into several states.
+/// An implementation that absorbs blocks into several states at once.
 #[derive(Debug, Clone, Copy)]
 struct Kernel {
     lanes: usize,
-    /// Takes so many blocks of each of at most as many jobs as there are lanes.
+    /// Absorbs the given number of blocks of each job; there may be at most as many jobs as lanes.
     absorb: fn(&mut [Job<'_>], usize),
 }
 
-/// What this processor has, from the widest to one of one lane.
+/// The kernels for this processor, ordered from the widest to one of a single lane.
 fn kernels() -> Vec<Kernel> {
     let portable = Kernel {
         lanes: 1,
         absorb: absorb_portable,
     };
     #[cfg(target_arch = "x86_64")]
-    let mut found: Vec<Kernel> = x86::kernels().collect();
+    let mut detected: Vec<Kernel> = x86::kernels().collect();
     #[cfg(not(target_arch = "x86_64"))]
-    let mut found = Vec::new();
-    if found.iter().all(|kernel: &Kernel| kernel.lanes > 1) {
-        found.push(portable);
+    let mut detected = Vec::new();
+    if detected.iter().all(|kernel: &Kernel| kernel.lanes > 1) {
+        detected.push(portable);
     }
-    found
+    detected
 }
 
 fn absorb_portable(jobs: &mut [Job<'_>], blocks: usize) {
@@ -186,11 +192,11 @@ mod tests {
 
     use super::*;
 
-    /// Streams of any lengths, in pieces of any lengths, against the crate.
+    /// Streams of any lengths, in pieces of any lengths, compared with the `sha3` crate.
     #[test]
     fn streams_in_parallel_lanes_match_a_single_stream() {
         let detected = kernels();
-        // Those of this processor, each of them alone, and one that all have.
+        // Each kernel of this processor alone, all of them, and the portable one.
         let mut kernels: Vec<Vec<Kernel>> = detected.iter().map(|kernel| vec![*kernel]).collect();
         kernels.push(detected);
         kernels.push(vec![Kernel {
@@ -223,10 +229,10 @@ mod tests {
                     stream.update(piece);
                 }
             }
-            let theirs: Vec<[u8; 32]> = theirs.into_iter().map(|s| s.finalize().into()).collect();
+            let expected: Vec<[u8; 32]> = theirs.into_iter().map(|s| s.finalize().into()).collect();
             for (streams, kernel) in ours.into_iter().zip(&kernels) {
-                let ours: Vec<_> = streams.into_iter().map(Sha3::finish).collect();
-                assert_eq!(ours, theirs, "round {round}, {kernel:?}");
+                let actual: Vec<_> = streams.into_iter().map(Sha3::finish).collect();
+                assert_eq!(actual, expected, "round {round}, {kernel:?}");
             }
         }
     }

@@ -1,10 +1,10 @@
-//! A stream whose bytes another thread hashes along with its own, where lanes are free.
+//! A stream whose bytes another thread hashes in its free lanes, along with its own streams.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Sha3, update_all};
 
-/// The hash of a stream, shared by who brings its bytes and who has lanes for them.
+/// The hash of a stream, shared by the thread that appends its bytes and a thread that has free lanes.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedHasher {
     state: Arc<Mutex<SharedHasherState>>,
@@ -15,9 +15,9 @@ pub(crate) struct SharedHasher {
 struct SharedHasherState {
     hash: Sha3,
     pending: Vec<u8>,
-    /// Of those that wait, so many are hashed.
+    /// How many of the pending bytes are hashed already.
     hashed_bytes: usize,
-    /// Nobody has a lane any more.
+    /// No thread has free lanes any more, so bytes are hashed as they come.
     is_unshared: bool,
 }
 
@@ -29,7 +29,7 @@ impl SharedHasherState {
 }
 
 impl SharedHasher {
-    /// Of whose bytes at most so many wait for a lane.
+    /// Creates the hash of an empty stream, of which at most `max_pending_bytes` bytes wait for a lane.
     pub(crate) fn new(max_pending_bytes: usize) -> Self {
         let state = SharedHasherState {
             hash: Sha3::new(),
@@ -47,7 +47,7 @@ impl SharedHasher {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes bytes.
+    /// Appends bytes to the stream. They wait for a lane if they fit into the limit, else they are hashed at once.
     pub(crate) fn update(&self, bytes: &[u8]) {
         let mut state = self.lock_state();
         if state.pending.len() - state.hashed_bytes + bytes.len() > self.max_pending_bytes {
@@ -60,7 +60,8 @@ impl SharedHasher {
         }
     }
 
-    /// Streams take their bytes, and this one as many of those that wait as cost no time.
+    /// Appends to each of `streams` its bytes, and hashes beside them as many pending bytes of this stream as the
+    /// longest of them has: that takes no longer where a lane is free.
     pub(crate) fn update_with(&self, streams: &mut [(&mut Sha3, &[u8])]) {
         let longest = streams.iter().map(|(_, bytes)| bytes.len()).max();
         let mut guard = self.lock_state();
@@ -75,21 +76,21 @@ impl SharedHasher {
         let pending = (&mut state.hash, &state.pending[state.hashed_bytes..end]);
         update_all(&mut own.chain([pending]).collect::<Vec<_>>());
         state.hashed_bytes = end;
-        // Those that are done are let go before they are more than those that wait.
+        // Drop the hashed bytes before there are more of them than of pending ones.
         if state.hashed_bytes >= state.pending.len() / 2 {
             state.pending.drain(..state.hashed_bytes);
             state.hashed_bytes = 0;
         }
     }
 
-    /// From now on nobody else has a lane; what waits is hashed.
+    /// Hashes the pending bytes, and from now on all bytes as they come.
     pub(crate) fn finish_pending(&self) {
         let mut state = self.lock_state();
         state.is_unshared = true;
         state.hash_pending();
     }
 
-    /// The hash of all bytes taken.
+    /// The hash of all bytes of the stream, which is empty again after it.
     pub(crate) fn finish(&self) -> [u8; 32] {
         let mut state = self.lock_state();
         state.hash_pending();

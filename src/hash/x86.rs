@@ -1,11 +1,14 @@
-//! Keccak-f[1600] of several states at once, one in each 64-bit lane of wide registers, and of one.
+//! Keccak-f[1600] of several states at once, one in each 64-bit lane of wide registers, and of one state.
 //!
-//! Source: FIPS 202, section 3; side by side as in `KeccakP-1600-times4` and `times8` of the XKCP.
-//! Compilers do not make this of plain code, so each width names the processor's own operations.
+//! [`kernels`] returns what the processor supports of AVX-512 (8 lanes), AVX2 (4) and BMI (1). Compilers do not produce
+//! this from plain code, so each module uses the intrinsics of its instruction set, and `absorbing!` adds the rounds.
+//! `absorb` panics if there are more jobs than lanes.
+//!
+//! Source: FIPS 202, section 3; several states in parallel as in `KeccakP-1600-times4` and `times8` of the XKCP.
 
 use super::Kernel;
 
-/// What this processor has, the widest first.
+/// The kernels that this processor supports, the widest first.
 pub(super) fn kernels() -> impl Iterator<Item = Kernel> {
     let avx512 = is_x86_feature_detected!("avx512f").then_some(Kernel {
         lanes: 8,
@@ -50,12 +53,12 @@ const ROUND_CONSTANTS: [u64; 24] = [
     0x8000_0000_8000_8008,
 ];
 
-/// `absorb` of a module that has `Lanes`, as many as `LANES`, and the operations on them.
+/// Defines `absorb` for a module that has `LANES`, the register type `Lanes` of that many lanes, and operations on it.
 macro_rules! absorbing {
     ($feature:literal) => {
         pub(super) fn absorb_detected(jobs: &mut [Job<'_>], blocks: usize) {
             #[expect(unsafe_code, reason = "code for a feature of the processor")]
-            // SAFETY: a kernel is only made where the processor was found to have the feature.
+            // SAFETY: `kernels` returns a kernel only if the processor has the feature.
             unsafe {
                 absorb(jobs, blocks);
             }
@@ -69,19 +72,19 @@ macro_rules! absorbing {
                     jobs.get(lane).map_or(0, |job| job.state[word])
                 }))
             });
-            // Lanes without a job follow the first, and are dropped.
-            let mut taken: [&[u8]; LANES] = [&[]; LANES];
+            // Lanes without a job repeat the first job; their results are dropped.
+            let mut job_bytes: [&[u8]; LANES] = [&[]; LANES];
             for (lane, job) in jobs.iter_mut().enumerate() {
-                taken[lane] = job.take(blocks);
+                job_bytes[lane] = job.take(blocks);
             }
-            let first = taken[0];
-            for unused in &mut taken[jobs.len()..] {
+            let first = job_bytes[0];
+            for unused in &mut job_bytes[jobs.len()..] {
                 *unused = first;
             }
             for block in 0..blocks {
                 let inputs: [&[u8; RATE_BYTES]; LANES] = std::array::from_fn(|lane| {
-                    let (rest, _) = taken[lane].as_chunks();
-                    &rest[block]
+                    let (lane_blocks, _) = job_bytes[lane].as_chunks();
+                    &lane_blocks[block]
                 });
                 for (word, state) in lanes.iter_mut().take(RATE_BYTES / 8).enumerate() {
                     let input = gather(std::array::from_fn(|lane| {
@@ -104,7 +107,7 @@ macro_rules! absorbing {
         #[inline]
         #[target_feature(enable = $feature)]
         fn permute(a: &mut [Lanes; 25]) {
-            // Two at a time, which saves moving the state.
+            // Two rounds in each iteration save moves of the state.
             for pair in 0..ROUND_CONSTANTS.len() / 2 {
                 round!(a, ROUND_CONSTANTS[2 * pair]);
                 round!(a, ROUND_CONSTANTS[2 * pair + 1]);
@@ -113,7 +116,7 @@ macro_rules! absorbing {
     };
 }
 
-/// A round; word x + 5y of the state is lane (x, y) of the standard.
+/// One round; word x + 5y of the state is lane (x, y) of the standard.
 macro_rules! round {
     ($a:ident, $constant:expr) => {
         let parity = [
@@ -127,7 +130,7 @@ macro_rules! round {
         for x in 0..5 {
             change[x] = xor(parity[(x + 4) % 5], rotate::<1, 63>(parity[(x + 1) % 5]));
         }
-        // Of each new row: where its words come from, and how far they are rotated.
+        // For each new row: the source of each word, and its rotation to the left and to the right.
         let rows = [
             moved!($a, change; 0 0 64, 6 44 20, 12 43 21, 18 21 43, 24 14 50),
             moved!($a, change; 3 28 36, 9 20 44, 10 3 61, 16 45 19, 22 61 3),
@@ -153,7 +156,7 @@ macro_rules! column {
     };
 }
 
-/// A row after the steps theta, rho and pi: words, rotated left by so much (and back by the rest).
+/// A row after the steps theta, rho and pi: source words, each rotated left by `$left`; `$right` is 64 minus that.
 macro_rules! moved {
     ($a:ident, $change:ident; $($word:literal $left:literal $right:literal),+) => {
         [$(rotate::<$left, $right>(xor($a[$word], $change[$word % 5]))),+]
@@ -182,7 +185,7 @@ mod avx512 {
 
     fn scatter(lanes: Lanes) -> [u64; LANES] {
         #[expect(unsafe_code, reason = "the standard library has no safe way")]
-        // SAFETY: both are 64 bytes of which every value is valid.
+        // SAFETY: both types have 64 bytes, and every value of these is valid.
         unsafe {
             std::mem::transmute(lanes)
         }
@@ -238,7 +241,7 @@ mod avx2 {
 
     fn scatter(lanes: Lanes) -> [u64; LANES] {
         #[expect(unsafe_code, reason = "the standard library has no safe way")]
-        // SAFETY: both are 32 bytes of which every value is valid.
+        // SAFETY: both types have 32 bytes, and every value of these is valid.
         unsafe {
             std::mem::transmute(lanes)
         }

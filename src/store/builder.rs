@@ -1,10 +1,10 @@
-//! From a URL and options to a [`Store`]. Nothing is started or asked before the first request.
+//! Opens a [`Store`] from a URL and options: [`StoreBuilder`] checks both and sends no request.
 //!
-//! URLs: `memory://[name]`, `file:///folder`, `s3://bucket/prefix`, `az://container/prefix`,
-//! `gs://bucket/prefix`. Options are `object_store`'s configuration keys, plus `aws_profile`,
-//! `stall_timeout`, `retry_timeout`, `publish_lease` (seconds; all who write a dataset need the same)
-//! and `max_retries`; for local files `durability`, `full` or `none` (writes are reported before they
-//! are on the disk). An unknown key is refused by name.
+//! URLs: `memory://[name]`, `file:///folder`, `s3://bucket/prefix`, `az://container/prefix`, `gs://bucket/prefix`.
+//! Options: `object_store`'s configuration keys; `aws_profile`, `max_retries`, and in seconds `stall_timeout`,
+//! `retry_timeout`, `publish_lease` (all writers of a dataset need the same); for local files `durability`: `full`, or
+//! `none`, with which writes are reported before they are on the disk. Unknown options, unusable values, and cloud
+//! URLs with credentials or a query are refused: [`ErrorKind::InvalidInput`](crate::error::ErrorKind::InvalidInput).
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -33,18 +33,18 @@ use super::{Capabilities, DEFAULT_PUBLISH_LEASE, Store, path};
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
 
-/// How long a request may make no progress.
+/// How long a request may make no progress before it fails.
 pub const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a connection may take to open.
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long requests are tried again.
+/// How long after its first attempt a request is retried.
 pub const DEFAULT_RETRY_TIMEOUT: Duration = Duration::from_mins(3);
-/// How often requests are tried again.
+/// How often a request is retried.
 pub const DEFAULT_MAX_RETRIES: usize = 10;
 
 const AZURE_EMULATOR_ACCOUNT: &str = "devstoreaccount1";
 
-/// Memory stores begin with this when nobody gave them a name; they live as long as their handles.
+/// Prefix of the names of memory stores that were opened without a name; they live as long as their handles.
 pub const ANONYMOUS_MEMORY_PREFIX: &str = "anonymous-";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ enum Scheme {
     Gcs,
 }
 
-/// A checked URL with its options.
+/// The checked URL and options of a store; [`Self::build`] opens it.
 #[derive(Debug, Clone)]
 pub struct StoreBuilder {
     scheme: Scheme,
@@ -65,7 +65,7 @@ pub struct StoreBuilder {
     options: BTreeMap<String, String>,
     stall_timeout: Duration,
     publish_lease: Duration,
-    /// Local files are on the disk before they are reported as written.
+    /// Writes to local files are on the disk before they are reported.
     durable: bool,
     retry: RetryConfig,
     aws_profile: Option<String>,
@@ -75,17 +75,17 @@ pub struct StoreBuilder {
 }
 
 impl StoreBuilder {
-    /// Checks a URL and options; does no I/O.
+    /// Checks a URL and options; sends no request.
     pub fn parse(url: &str, options: &BTreeMap<String, String>) -> Result<Self> {
         let (scheme, container, prefix) = split_url(url)?;
-        let mut options: BTreeMap<String, String> = options
+        let mut remaining: BTreeMap<String, String> = options
             .iter()
             .map(|(k, v)| (k.to_ascii_lowercase(), v.clone()))
             .collect();
-        let stall_timeout = take_seconds(&mut options, "stall_timeout", DEFAULT_STALL_TIMEOUT)?;
-        let publish_lease = take_seconds(&mut options, "publish_lease", DEFAULT_PUBLISH_LEASE)?;
-        let retry_timeout = take_seconds(&mut options, "retry_timeout", DEFAULT_RETRY_TIMEOUT)?;
-        let max_retries = match options.remove("max_retries") {
+        let stall_timeout = take_seconds(&mut remaining, "stall_timeout", DEFAULT_STALL_TIMEOUT)?;
+        let publish_lease = take_seconds(&mut remaining, "publish_lease", DEFAULT_PUBLISH_LEASE)?;
+        let retry_timeout = take_seconds(&mut remaining, "retry_timeout", DEFAULT_RETRY_TIMEOUT)?;
+        let max_retries = match remaining.remove("max_retries") {
             None => DEFAULT_MAX_RETRIES,
             Some(text) => text.parse().map_err(|e| {
                 Error::invalid(format!(
@@ -94,14 +94,14 @@ impl StoreBuilder {
                 .with_source(e)
             })?,
         };
-        let durable = take_durability(&mut options, scheme)?;
+        let durable = take_durability(&mut remaining, scheme)?;
         let builder = Self {
             scheme,
             durable,
             container,
             prefix,
-            aws_profile: options.remove("aws_profile"),
-            options,
+            aws_profile: remaining.remove("aws_profile"),
+            options: remaining,
             stall_timeout,
             publish_lease,
             retry: RetryConfig {
@@ -128,7 +128,7 @@ impl StoreBuilder {
         Ok(self)
     }
 
-    /// Uses another clock.
+    /// Replaces the system clock.
     #[must_use]
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
@@ -148,24 +148,24 @@ impl StoreBuilder {
                 return Err(Error::invalid(message.to_lowercase()));
             }
         }
-        // Building does no I/O and finds values that cannot be used.
+        // Building sends no request, and refuses values that cannot be used.
         if matches!(self.scheme, Scheme::S3 | Scheme::Azure | Scheme::Gcs) {
             self.build()?;
         }
         Ok(())
     }
 
-    /// Whether the objects are in this process.
+    /// Whether the objects are in the memory of this process.
     pub fn is_in_memory(&self) -> bool {
         self.scheme == Scheme::Memory
     }
 
-    /// Counters of all stores that this builder opens.
+    /// The counters that all stores opened by this builder share.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 
-    /// Opens the store. Does no I/O; clients connect at the first request.
+    /// Opens the store. Sends no request; clients connect at the first one.
     pub fn build(&self) -> Result<Store> {
         let metrics = &self.metrics;
         let store = match self.scheme {
@@ -217,8 +217,9 @@ impl StoreBuilder {
             .with_bucket_name(&self.container)
             .with_retry(self.retry.clone())
             .with_http_connector(self.connector(metrics));
-        for (key, value) in &self.options {
-            let key = AmazonS3ConfigKey::from_str(key).map_err(|e| self.configuration_error(&e))?;
+        for (name, value) in &self.options {
+            let key =
+                AmazonS3ConfigKey::from_str(name).map_err(|e| self.configuration_error(&e))?;
             builder = builder.with_config(key, value);
         }
         let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
@@ -275,8 +276,8 @@ impl StoreBuilder {
             .with_container_name(&self.container)
             .with_retry(self.retry.clone())
             .with_http_connector(self.connector(metrics));
-        for (key, value) in &self.options {
-            let key = AzureConfigKey::from_str(key).map_err(|e| self.configuration_error(&e))?;
+        for (name, value) in &self.options {
+            let key = AzureConfigKey::from_str(name).map_err(|e| self.configuration_error(&e))?;
             builder = builder.with_config(key, value);
         }
         if let Some(provider) = self.cached_provider(credentials::azure_credential) {
@@ -284,7 +285,7 @@ impl StoreBuilder {
         } else if let Some(provider) = credentials::azure_no_credentials(&builder) {
             builder = builder.with_credentials(provider);
         }
-        // No multipart here: blocks staged by two writers of one blob replace one another.
+        // No multipart uploads: the blocks that two writers stage for one blob replace each other.
         let account = builder.get_config_value(&AzureConfigKey::AccountName);
         let unsigned = builder.get_config_value(&AzureConfigKey::SkipSignature);
         let objects = Arc::new(builder.build().map_err(|e| self.configuration_error(&e))?);
@@ -311,8 +312,8 @@ impl StoreBuilder {
             .with_bucket_name(&self.container)
             .with_retry(self.retry.clone())
             .with_http_connector(self.connector(metrics));
-        for (key, value) in &self.options {
-            let key = GoogleConfigKey::from_str(key).map_err(|e| self.configuration_error(&e))?;
+        for (name, value) in &self.options {
+            let key = GoogleConfigKey::from_str(name).map_err(|e| self.configuration_error(&e))?;
             builder = builder.with_config(key, value);
         }
         if let Some(provider) = self.cached_provider(credentials::gcp_credential) {
@@ -364,14 +365,14 @@ impl StoreBuilder {
     }
 }
 
-/// Whether an endpoint is Amazon's own.
+/// Whether an endpoint is one of AWS.
 fn is_aws(endpoint: &str) -> bool {
     let url = Url::parse(endpoint).ok();
     let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
     host.ends_with(".amazonaws.com") || host.ends_with(".amazonaws.com.cn")
 }
 
-/// No limit on a whole request: the stall timeout of [`super::http`] ends those that hang.
+/// Options without a timeout for whole requests: the stall timeout of [`super::http`] ends those that hang.
 fn client_options() -> ClientOptions {
     ClientOptions::new()
         .with_timeout_disabled()
@@ -417,19 +418,19 @@ fn take_durability(options: &mut BTreeMap<String, String>, scheme: Scheme) -> Re
 
 fn split_url(url: &str) -> Result<(Scheme, String, String)> {
     // The URL may hold secrets, so errors name only the scheme.
-    let (scheme, rest) = url.split_once("://").ok_or_else(|| {
+    let (scheme_name, rest) = url.split_once("://").ok_or_else(|| {
         Error::invalid("a store's URL must begin with memory://, file://, s3://, az:// or gs://")
     })?;
-    let (container, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-    let prefix = prefix.trim_end_matches('/').to_owned();
-    let scheme = match scheme {
+    let (container, folder) = rest.split_once('/').unwrap_or((rest, ""));
+    let prefix = folder.trim_end_matches('/').to_owned();
+    let scheme = match scheme_name {
         "memory" => Scheme::Memory,
         "file" => {
             let parsed = Url::parse(url)
                 .map_err(|e| Error::invalid(format!("malformed file:// URL: {e}")))?;
             if !rest.starts_with('/') || parsed.query().is_some() {
                 return Err(Error::invalid(
-                    "a file:// URL must hold an absolute path: file:///folder",
+                    "a file:// URL must have an absolute path and no query: file:///folder",
                 ));
             }
             let decoded = percent_decode(rest)?;
@@ -440,13 +441,13 @@ fn split_url(url: &str) -> Result<(Scheme, String, String)> {
         "gs" => Scheme::Gcs,
         other => {
             let message =
-                format!("unknown store {other}://; there are memory, file, s3, az and gs");
+                format!("unknown scheme {other}://; there are memory, file, s3, az and gs");
             return Err(Error::invalid(message));
         }
     };
     if scheme != Scheme::Memory && rest.contains('?') {
         return Err(Error::invalid(
-            "a store's URL takes no query: tokens and signatures are options, as azure_storage_sas_token",
+            "a store's URL must not have a query; pass tokens and signatures as options, e.g. azure_storage_sas_token",
         ));
     }
     path::parse_folder(&prefix)?;
@@ -454,13 +455,13 @@ fn split_url(url: &str) -> Result<(Scheme, String, String)> {
         && (container.is_empty() || container.contains(['@', ':', '?', '#']))
     {
         return Err(Error::invalid(
-            "the URL names no bucket or container, or one with characters of other URLs; credentials are options",
+            "missing or invalid bucket/container name in URL; pass credentials as options",
         ));
     }
     Ok((scheme, container.to_owned(), prefix))
 }
 
-/// A file URL's path; a `%` that is no escape stands for itself.
+/// Decodes the path of a file URL once; a `%` that begins no escape stands for itself.
 fn percent_decode(text: &str) -> Result<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -473,10 +474,10 @@ fn percent_decode(text: &str) -> Result<String> {
         rest = if escape.is_some() { &tail[2..] } else { tail };
     }
     String::from_utf8(bytes)
-        .map_err(|e| Error::invalid("the file:// URL is not UTF-8").with_source(e))
+        .map_err(|e| Error::invalid("the path of the file:// URL is not UTF-8").with_source(e))
 }
 
-/// Named stores live as long as the process, anonymous ones as long as somebody holds them.
+/// The memory store of a name. A named store lives as long as the process, an anonymous one as long as its handles.
 fn named_memory_store(name: &str) -> Arc<MemoryStore> {
     #[derive(Default)]
     struct Memories {

@@ -1,4 +1,4 @@
-//! What stores can do.
+//! The capabilities of a store.
 
 /// What a store can do beyond reading and atomic writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,16 +11,16 @@ pub struct Capabilities {
     pub delete: bool,
     /// Objects can be listed.
     pub list: bool,
-    /// Conditional writes hold.
+    /// The store honors the conditions of conditional writes.
     pub conditional: bool,
-    /// The last bytes of an object can be asked for without knowing its length.
+    /// The last bytes of an object can be requested by a caller that does not know its length.
     pub suffix_ranges: bool,
-    /// Objects have versions that never recur; else their content stands for the version.
+    /// Objects have versions that never recur. Without them a hash of the content stands for the version.
     pub versions: bool,
 }
 
 impl Capabilities {
-    /// Everything.
+    /// Every capability.
     pub const FULL: Self = Self {
         delete: true,
         list: true,

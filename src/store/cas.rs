@@ -1,9 +1,11 @@
-//! The one place for conditional writes: a named value that is created once and replaced only if
-//! unchanged, with lost answers resolved by reading back.
+//! Compare-and-swap: a [`Register`] is one object that is created once and replaced only if it is unchanged.
 //!
-//! A conditional PUT is not idempotent, and the HTTP layer below may have sent it more than once:
-//! whatever answer is not a plain success is settled by reading the value and comparing it with
-//! ours. That needs values that never recur, so every value must hold a random identity.
+//! A conditional PUT is not idempotent, and the HTTP layer below may have sent it more than once. Any answer that is
+//! not a plain success is therefore resolved by reading the value and comparing it with the written one. That needs
+//! values that never recur: every value must hold a random identity.
+//!
+//! A lost race is a [`CasResult`], not an error. [`ErrorKind::Unavailable`] means that the outcome is unknown, because
+//! a request may still land. A store that ignores conditions is refused by [`probe_conditional_writes`].
 
 use std::time::Duration;
 
@@ -16,13 +18,13 @@ use super::process_id::ProcessId;
 use super::{Store, path};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How often a write whose outcome is open is sent again.
+/// How often a write whose outcome is unknown is sent again.
 const MAX_RESENDS: u32 = 4;
 const RESEND_DELAY: Duration = Duration::from_millis(50);
-/// Longer values are not what anybody here wrote.
+/// The longest value that is read. This library writes no longer ones.
 const MAX_VALUE_BYTES: u64 = 256 << 20;
 
-/// A value and what identifies this writing of it.
+/// A value and the version of the object that holds it.
 #[derive(Debug, Clone)]
 pub struct VersionedValue {
     /// The value.
@@ -30,18 +32,18 @@ pub struct VersionedValue {
     version: UpdateVersion,
 }
 
-/// How a conditional write ended.
+/// The outcome of a conditional write.
 #[derive(Debug)]
 pub enum CasResult {
-    /// Our value is there.
+    /// The register holds the value of this call.
     Won(VersionedValue),
-    /// Another value is there; ours is not and will not be.
+    /// The register holds another value. The value of this call was not written and will not be.
     Conflict(VersionedValue),
-    /// There is no value (any more), so there was nothing to replace.
+    /// The register holds no value, so there was nothing to replace.
     Missing,
 }
 
-/// A value under one path.
+/// One object that is read, created and replaced by compare-and-swap.
 #[derive(Debug)]
 pub struct Register<'a> {
     store: &'a Store,
@@ -49,17 +51,17 @@ pub struct Register<'a> {
 }
 
 impl<'a> Register<'a> {
-    /// The register at `path`; nothing is read yet.
+    /// The register at `path`. Sends no request.
     pub fn new(store: &'a Store, path: &'a str) -> Self {
         Self { store, path }
     }
 
-    /// The value, or None if there is none.
+    /// Reads the value; None if the object does not exist.
     pub async fn read(&self) -> Result<Option<VersionedValue>> {
         self.read_at_most(MAX_VALUE_BYTES).await
     }
 
-    /// As [`Register::read`], and [`ErrorKind::TooLarge`] for a longer value.
+    /// As [`Register::read`]; [`ErrorKind::TooLarge`] for a value of more than `max_bytes` bytes.
     pub async fn read_at_most(&self, max_bytes: u64) -> Result<Option<VersionedValue>> {
         let read = self
             .store
@@ -81,7 +83,7 @@ impl<'a> Register<'a> {
         Ok(Some(VersionedValue { bytes, version }))
     }
 
-    /// Writes `value` if there is none.
+    /// Writes `value` if the register holds none.
     pub async fn create(&self, value: Bytes) -> Result<CasResult> {
         self.put_and_verify(&value, &PutMode::Create, None).await
     }
@@ -98,7 +100,7 @@ impl<'a> Register<'a> {
         mode: &PutMode,
         expected: Option<&VersionedValue>,
     ) -> Result<CasResult> {
-        // Whether a send may still land: one that was denied never does.
+        // Whether a request may still land. One that was denied (PermissionDenied) never does.
         let mut may_land = false;
         let mut last_error = None;
         for attempt in 0..=MAX_RESENDS {
@@ -115,7 +117,7 @@ impl<'a> Register<'a> {
                     }));
                 }
                 Ok(_) => None,
-                // A file system that refuses has done nothing, and does not change its mind.
+                // An error of the file system is final: nothing is on its way, and a retry fails alike.
                 Err(e) if !may_land && (is_rejected_locally(e.kind()) || self.is_final(&e)) => {
                     return Err(e);
                 }
@@ -131,7 +133,7 @@ impl<'a> Register<'a> {
                 (Ok(Some(current)), _) if current.bytes == *value => {
                     return Ok(CasResult::Won(current));
                 }
-                // Still the old value: the write did not land, whatever was answered.
+                // The old value is still there: the write did not land, whatever the answer was.
                 (Ok(Some(current)), Some(old)) if current.bytes == old.bytes => {}
                 (Ok(Some(current)), _) => return Ok(CasResult::Conflict(current)),
                 (Ok(None), Some(_)) => return Ok(CasResult::Missing),
@@ -145,7 +147,7 @@ impl<'a> Register<'a> {
             }
         }
         Err(self.unknown_outcome(last_error.unwrap_or_else(|| {
-            Error::other("the store accepted a conditional write it does not show")
+            Error::other("conditional write was acknowledged but is not visible")
         })))
     }
 
@@ -153,34 +155,34 @@ impl<'a> Register<'a> {
         self.store.local().is_some() && error.kind() == ErrorKind::Other
     }
 
-    /// A request may still be on its way, whatever the last answer was.
+    /// The error of a write that may still land, whatever the last answer was.
     fn unknown_outcome(&self, error: Error) -> Error {
         error
             .with_kind(ErrorKind::Unavailable)
-            .context("a conditional write did not land")
+            .context("the outcome of a conditional write is unknown")
             .with_path(self.path)
     }
 }
 
-/// Finds out, with an object that is removed again, whether the store keeps the conditions of
-/// conditional writes: [`ErrorKind::UnsafeStore`] if not.
+/// Checks that the store honors the conditions of conditional writes; [`ErrorKind::UnsafeStore`] if it does not.
+/// Writes one hidden object in `folder` and removes it.
 pub async fn probe_conditional_writes(store: &Store, folder: &str) -> Result<()> {
     let path = probe_path(store, folder);
     let honored = honors_conditions(store, &path).await;
     if let Err(e) = store.delete(&path).await {
-        log::warn!("{path} could not be removed: {e}");
+        log::warn!("the probe object {path} could not be removed: {e}");
     }
     if honored? {
         return Ok(());
     }
     let message = "the store ignores the conditions of conditional writes, so concurrent writers \
-                   would overwrite one another; use a store that keeps If-None-Match and If-Match";
+                   would overwrite one another; use a store that honors If-None-Match and If-Match";
     Err(Error::new(ErrorKind::UnsafeStore, message).with_path(folder))
 }
 
-/// An object that is there for a moment, to learn something of the store.
+/// A new path in `folder` for the object that a probe of the store writes and removes.
 pub fn probe_path(store: &Store, folder: &str) -> String {
-    // Hidden, and told to be left behind when its process has ended.
+    // The name is hidden, and its tag shows that the object is abandoned once this process has ended.
     let (tag, id) = (ProcessId::current().tag(), store.clock().new_id());
     path::join(folder, &format!("{TEMP_PREFIX}{tag}-_probe-{id:032x}.tmp"))
 }
@@ -209,7 +211,7 @@ async fn is_denied(store: &Store, path: &str, mode: PutMode) -> Result<bool> {
             Err(e) if matches!(e.kind(), ErrorKind::Conflict | ErrorKind::AlreadyExists) => {
                 return Ok(true);
             }
-            // It changes nothing, however often it is sent.
+            // A write whose condition does not hold changes nothing, however often it is sent.
             Err(e) if e.kind() == ErrorKind::Unavailable && resends < MAX_RESENDS => resends += 1,
             Err(e) => return Err(e),
         }
@@ -217,7 +219,7 @@ async fn is_denied(store: &Store, path: &str, mode: PutMode) -> Result<bool> {
     }
 }
 
-/// Errors that were found before anything was sent.
+/// Whether errors of this kind are raised before anything is sent.
 fn is_rejected_locally(kind: ErrorKind) -> bool {
     matches!(
         kind,
@@ -229,7 +231,7 @@ fn is_rejected_locally(kind: ErrorKind) -> bool {
     )
 }
 
-/// Identifies a file's content where the file system gives no version.
+/// A version made of a hash and the length of the content, for file systems, which have no versions.
 pub fn content_tag(bytes: &[u8]) -> String {
     format!(
         "content-{:016x}-{}",

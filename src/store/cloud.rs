@@ -1,4 +1,8 @@
-//! What the clouds do with versions of objects and with uploads, by requests of their own.
+//! [`ConditionalStore`] for S3, Azure Blob and Google Cloud Storage.
+//!
+//! `object_store` has no conditional deletions, completions and copies, and no lists of uploads and their parts.
+//! [`CloudClient`] signs and sends these requests, `super::xml` parses the lists. Errors are `object_store`'s:
+//! `Precondition` where a condition does not hold, `Generic` for a list that cannot be parsed or repeats a page.
 
 use async_trait::async_trait;
 use http::{HeaderMap, Method};
@@ -17,13 +21,13 @@ use super::{limit, xml};
 impl ConditionalStore for CloudClient {
     fn known_condition_support(&self) -> Option<ConditionSupport> {
         match self.cloud {
-            // ETags are of the content there, so all empty objects have one.
+            // ETags depend on the content alone there, so all empty objects share one.
             Cloud::S3 { aws: true, .. } | Cloud::Gcs { .. } => Some(ConditionSupport {
                 marker_versions: false,
                 ..ConditionSupport::ALL
             }),
             Cloud::S3 { .. } => None,
-            // What is staged there is a blob, which is copied under a condition.
+            // Staged bytes are blobs there, and the copy of a blob takes a condition.
             Cloud::Azure { .. } => Some(ConditionSupport::ALL),
         }
     }
@@ -67,7 +71,7 @@ impl ConditionalStore for CloudClient {
     ) -> Result<PutResult> {
         let multipart = self
             .multipart()
-            .ok_or_else(|| self.generic_error("the store has no uploads"))?;
+            .ok_or_else(|| self.generic_error("the store has no multipart uploads"))?;
         let headers = self.condition_headers(key, condition).await?;
         limit::with_headers(headers, multipart.complete_multipart(key, upload, parts)).await
     }
@@ -89,7 +93,7 @@ impl ConditionalStore for CloudClient {
             match page.next {
                 Some(next) if next != marker => marker = next,
                 Some(_) => {
-                    return Err(self.generic_error("the list of an upload's parts does not go on"));
+                    return Err(self.generic_error("the list of an upload's parts repeats a page"));
                 }
                 None => return Ok(parts),
             }
@@ -98,7 +102,7 @@ impl ConditionalStore for CloudClient {
 
     async fn list_uploads(&self, folder: &Path) -> Result<Vec<OpenUpload>> {
         if self.multipart().is_none() {
-            // Azure drops blocks that belong to no blob after a week.
+            // Azure drops uncommitted blocks after a week.
             return Ok(Vec::new());
         }
         let prefix = percent_encode(&format!("{folder}/"));
@@ -125,11 +129,11 @@ impl ConditionalStore for CloudClient {
             uploads.extend(page.items);
             match page.next {
                 Some(next) if next != marker => marker = next,
-                Some(_) => return Err(self.generic_error("the list of uploads does not go on")),
+                Some(_) => return Err(self.generic_error("the list of uploads repeats a page")),
                 None => break,
             }
         }
-        // There are servers that know neither prefix nor delimiter here.
+        // Some servers ignore the prefix and the delimiter of this request.
         uploads.retain(|upload: &OpenUpload| upload.is_in(folder));
         Ok(uploads)
     }
@@ -156,9 +160,9 @@ impl ConditionalStore for CloudClient {
     }
 }
 
-/// A value of a query.
+/// Encodes a value of a URL's query.
 fn percent_encode(value: &str) -> String {
     let encoded: String = url::form_urlencoded::byte_serialize(value.as_bytes()).collect();
-    // Not every server takes a plus for a space.
+    // Not every server decodes a plus as a space.
     encoded.replace('+', "%20")
 }

@@ -1,4 +1,12 @@
-//! Writes and deletions that happen only to the version they were meant for.
+//! Requests with a condition: writes, deletions, completions, copies and moves that happen only if the object at a path
+//! is as expected.
+//!
+//! A [`Condition`] says what must be at a path. [`ConditionalStore`] has the requests that `object_store` lacks, and
+//! [`ConditionSupport`] says which of their conditions a store honors: known, or probed once per handle. Where a store
+//! does not honor a condition, a HEAD checks it before the request is sent without it.
+//!
+//! Errors: [`ErrorKind::Conflict`] or [`ErrorKind::AlreadyExists`] where the condition does not hold. A store that
+//! ignores the conditions of PUTs is refused with [`ErrorKind::UnsafeStore`].
 
 use std::fmt::Debug;
 use std::sync::PoisonError;
@@ -19,33 +27,33 @@ use crate::error::{Error, ErrorKind, Result};
 /// What must be at a path for a request to change it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
-    /// Whatever is there.
+    /// Any object or none.
     Always,
-    /// Nothing is there.
+    /// No object.
     Absent,
-    /// The version with this ETag, as it was listed or returned.
+    /// The version with this ETag, as the store listed or returned it.
     Matches(String),
 }
 
-/// What a store can do beyond conditional PUTs.
+/// The conditions that a store honors beyond those of PUTs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConditionSupport {
     /// A DELETE with If-Match deletes that version only.
     pub delete: bool,
-    /// The completion of an upload may have a condition.
+    /// The completion of a multipart upload honors a condition.
     pub complete: bool,
-    /// An empty object that is put again has another ETag.
+    /// An empty object that is written again gets another ETag.
     pub marker_versions: bool,
 }
 
 impl ConditionSupport {
-    /// Everything.
+    /// All of them.
     pub const ALL: Self = Self {
         delete: true,
         complete: true,
         marker_versions: true,
     };
-    /// Nothing but conditional PUTs.
+    /// Only those of PUTs.
     pub const NONE: Self = Self {
         delete: false,
         complete: false,
@@ -53,51 +61,51 @@ impl ConditionSupport {
     };
 }
 
-/// A piece of an upload that is not completed yet.
+/// A part of a multipart upload that is not completed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UploadedPart {
-    /// The store's name of it.
+    /// The part's ETag.
     pub e_tag: String,
-    /// Its length.
+    /// The part's length in bytes.
     pub bytes: u64,
 }
 
-/// An upload that was begun and neither completed nor aborted.
+/// A multipart upload that was begun and neither completed nor aborted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenUpload {
-    /// What it is to become.
+    /// The object that it becomes.
     pub path: Path,
-    /// The store's name of it.
+    /// The store's id of the upload.
     pub id: MultipartId,
     /// When it was begun, by the store's clock.
     pub initiated_at: DateTime<Utc>,
 }
 
 impl OpenUpload {
-    /// Whether what it is to become is directly in `folder`.
+    /// Whether the object that it becomes is directly in `folder`.
     pub fn is_in(&self, folder: &Path) -> bool {
         let inside = self.path.prefix_match(folder).map(Iterator::count);
         inside == Some(1)
     }
 }
 
-/// What stores can do with one version of an object, and `object_store` has no method for.
+/// Requests on one version of an object, for which `object_store` has no methods.
 ///
-/// Errors are `object_store`'s: `NotFound`, `Precondition` where the condition does not hold.
+/// Errors are `object_store`'s: `NotFound`, and `Precondition` where the condition does not hold.
 #[async_trait]
 pub trait ConditionalStore: Debug + Send + Sync + 'static {
-    /// What is known of the store; None if it has to be found out.
+    /// The conditions that the store is known to honor; None if they must be probed.
     fn known_condition_support(&self) -> Option<ConditionSupport>;
 
-    /// Fetches what requests need, such as credentials.
+    /// Fetches beforehand what requests need, such as credentials.
     async fn warm_up(&self) -> object_store::Result<()> {
         Ok(())
     }
 
-    /// Deletes an object by one request, or only its version `e_tag`. One that is missing is `NotFound`, or no error.
+    /// Deletes an object, or only its version `e_tag`, by one request. A missing object is `NotFound` or no error.
     async fn delete_if(&self, key: &Path, e_tag: Option<&str>) -> object_store::Result<()>;
 
-    /// Completes an upload under a condition on the object it becomes.
+    /// Completes an upload if the object it becomes meets the condition.
     async fn complete_if(
         &self,
         key: &Path,
@@ -106,18 +114,18 @@ pub trait ConditionalStore: Debug + Send + Sync + 'static {
         condition: &Condition,
     ) -> object_store::Result<PutResult>;
 
-    /// The pieces of an upload, in order.
+    /// Lists the parts of an upload, in order.
     async fn list_parts(
         &self,
         key: &Path,
         upload: &MultipartId,
     ) -> object_store::Result<Vec<UploadedPart>>;
 
-    /// The uploads of objects directly in `folder` that are neither completed nor aborted.
+    /// Lists the uploads of objects directly in `folder` that are neither completed nor aborted.
     async fn list_uploads(&self, folder: &Path) -> object_store::Result<Vec<OpenUpload>>;
 
     /// Copies an object, or only its version `e_tag`, by one request if `to` meets the condition; None where the
-    /// store has no such request. S3 and GCS are told of the version only.
+    /// store has no such request. S3 and GCS check the version only, not the condition.
     async fn copy_if(
         &self,
         from: &Path,
@@ -127,14 +135,14 @@ pub trait ConditionalStore: Debug + Send + Sync + 'static {
     ) -> Option<object_store::Result<()>>;
 }
 
-/// How often a store is probed whose answers get lost.
+/// How often a store is probed while its answers get lost.
 const MAX_PROBES: u32 = 3;
 
 impl Store {
     /// Writes an object in one request if `condition` holds.
     ///
-    /// [`ErrorKind::Conflict`] (or [`ErrorKind::AlreadyExists`] for [`Condition::Absent`]) where it does not, which a
-    /// retry of a request whose answer was lost also meets: then the object may be the one this call wrote.
+    /// [`ErrorKind::Conflict`] (or [`ErrorKind::AlreadyExists`] for [`Condition::Absent`]) if it does not hold. A retry
+    /// after a lost answer fails so too: then the object may be the one that this call wrote.
     pub async fn put_if(
         &self,
         path: &str,
@@ -149,11 +157,11 @@ impl Store {
         self.put(path, bytes, mode).await
     }
 
-    /// What the store wants to be told of a version.
+    /// The version `e_tag` in the form that the store's conditional PUTs take.
     pub(super) async fn update_version(&self, path: &str, e_tag: &str) -> Result<UpdateVersion> {
         let mut version = None;
         if self.inner.name == "gs" {
-            // Conditions are on the generation there, which listings do not show.
+            // Conditions name the generation there, which listings do not contain.
             version = self.head_version(path, e_tag).await?.version;
         }
         Ok(UpdateVersion {
@@ -162,7 +170,7 @@ impl Store {
         })
     }
 
-    /// The metadata of version `e_tag`, [`ErrorKind::Conflict`] if another is there or none.
+    /// The metadata of version `e_tag`; [`ErrorKind::Conflict`] if the object is another version or missing.
     async fn head_version(&self, path: &str, e_tag: &str) -> Result<object_store::ObjectMeta> {
         match self.head(path).await {
             Ok(meta) if is_same_e_tag(meta.e_tag.as_deref(), e_tag) => Ok(meta),
@@ -172,15 +180,17 @@ impl Store {
         }
     }
 
-    /// Deletes an object if `condition` holds, by one request; false if it was not there, where the store tells.
+    /// Deletes an object by one request if `condition` holds. Returns false if it did not exist, where the store
+    /// reports that.
     ///
-    /// [`ErrorKind::Conflict`] if it is another version. Without [`ConditionSupport::delete`] the version is looked at first.
+    /// [`ErrorKind::Conflict`] if it is another version. Without [`ConditionSupport::delete`] a HEAD checks the version
+    /// before the deletion.
     pub async fn delete_if(&self, path: &str, condition: &Condition) -> Result<bool> {
         let e_tag = match condition {
             Condition::Always => None,
             Condition::Absent => {
                 return Err(
-                    Error::invalid("nothing can be deleted where nothing may be").with_path(path),
+                    Error::invalid("a deletion cannot have the condition Absent").with_path(path),
                 );
             }
             Condition::Matches(e_tag) => Some(e_tag.as_str()),
@@ -200,8 +210,8 @@ impl Store {
         }
         match self.delete_version(path, sent_tag).await {
             Ok(()) => Ok(true),
-            // Of what is not there some stores say that its version is another one; what is there was not found
-            // by a request that did not reach it.
+            // Some stores answer Conflict for an object that does not exist. NotFound for an object that exists
+            // means that the request did not reach it.
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Conflict) => {
                 match self.is_file(path).await? {
                     false => Ok(false),
@@ -238,7 +248,7 @@ impl Store {
         }
     }
 
-    /// Moves an object if `to` meets the condition; gives the new ETag where it is known.
+    /// Moves an object if `to` meets the condition. Returns the new ETag where it is known.
     pub(super) async fn move_if(
         &self,
         from: &str,
@@ -271,8 +281,8 @@ impl Store {
         self.rename_unconditional(from, to).await.map(|()| None)
     }
 
-    /// Copies the version `e_tag` of an object, if `to` meets the condition when it is looked at. However late the
-    /// request arrives, it copies that version or nothing, where the store has conditions on the source of a copy.
+    /// Copies the version `e_tag` of an object if `to` meets the condition, which is checked before the request. Where
+    /// the store has conditions on the source of a copy, a request that arrives late copies that version or nothing.
     pub async fn copy_version(
         &self,
         from: &str,
@@ -304,11 +314,11 @@ impl Store {
         self.copy(from, to, CopyMode::Overwrite).await
     }
 
-    /// Whether the condition holds at this moment, for stores that cannot be told it.
+    /// Checks by a HEAD that the condition holds now, for requests that cannot carry it.
     async fn check_condition(&self, path: &str, condition: &Condition) -> Result<()> {
         match condition {
             Condition::Absent if self.is_file(path).await? => {
-                let message = "there is an object already";
+                let message = "the object already exists";
                 Err(Error::new(ErrorKind::AlreadyExists, message).with_path(path))
             }
             Condition::Always | Condition::Absent => Ok(()),
@@ -316,7 +326,7 @@ impl Store {
         }
     }
 
-    /// Completes an upload if the object it becomes meets the condition.
+    /// Completes an upload if the object it becomes meets the condition. Returns the new ETag where it is known.
     pub(super) async fn complete_if(
         &self,
         path: &str,
@@ -324,8 +334,10 @@ impl Store {
         upload_parts: &[String],
         condition: &Condition,
     ) -> Result<Option<String>> {
-        let unsupported = || Error::other("the upload is of another kind of store").with_path(path);
-        let multipart = self.multipart().ok_or_else(unsupported)?;
+        let multipart = self.multipart().ok_or_else(|| {
+            let message = "staged multipart upload does not belong to this store";
+            Error::other(message).with_path(path)
+        })?;
         let (key, upload) = (self.key(path)?, upload.to_owned());
         let parts = upload_parts
             .iter()
@@ -351,7 +363,7 @@ impl Store {
             }
         };
         match completed {
-            // The object that was to be replaced is missing, not the upload.
+            // The object to be replaced is missing, not the upload.
             Err(e)
                 if e.kind() == ErrorKind::NotFound
                     && matches!(condition, Condition::Matches(_))
@@ -363,7 +375,7 @@ impl Store {
         }
     }
 
-    /// The pieces of an upload; all that is known where the store does not tell is that it cannot.
+    /// Lists the parts of an upload; [`ErrorKind::CapabilityNotSupported`] where the store cannot list them.
     pub(super) async fn list_parts(&self, path: &str, upload: &str) -> Result<Vec<UploadedPart>> {
         let Some(conditional_store) = &self.inner.conditional_store else {
             let message = "the store cannot list the parts of an upload";
@@ -375,8 +387,8 @@ impl Store {
             .await
     }
 
-    /// The uploads of objects directly in `folder` that are neither completed nor aborted, with paths relative to the
-    /// store; none where the store has no uploads or cannot list them.
+    /// Lists the uploads of objects directly in `folder` that are neither completed nor aborted, with paths relative to
+    /// the store. Returns none where the store has no uploads or no request that lists them.
     pub async fn list_uploads(&self, folder: &str) -> Result<Vec<OpenUpload>> {
         let Some(conditional_store) = &self.inner.conditional_store else {
             return Ok(Vec::new());
@@ -393,7 +405,7 @@ impl Store {
         Ok(relocated.collect())
     }
 
-    /// Aborts an upload, if it is still there.
+    /// Aborts an upload. An upload that does not exist is no error.
     pub async fn abort_upload(&self, path: &str, upload: &MultipartId) -> Result<()> {
         let Some(multipart) = self.multipart() else {
             return Ok(());
@@ -406,9 +418,9 @@ impl Store {
         }
     }
 
-    /// What the store can do, known or found out once with hidden objects in `folder` that are removed again.
+    /// The conditions that the store honors: known, or probed once with hidden objects in `folder` that are removed.
     ///
-    /// [`ErrorKind::UnsafeStore`] or [`ErrorKind::CapabilityNotSupported`] if even conditional PUTs do not hold.
+    /// [`ErrorKind::UnsafeStore`] or [`ErrorKind::CapabilityNotSupported`] if it does not honor even those of PUTs.
     pub async fn condition_support(&self, folder: &str) -> Result<ConditionSupport> {
         let known = self
             .inner
@@ -419,7 +431,7 @@ impl Store {
             return Ok(known);
         }
         if self.inner.local.is_some() {
-            // Inode numbers and times recur, so an empty file may look like the one before it.
+            // Inode numbers and times recur, so an empty file may have the ETag of the one it replaced.
             return Ok(ConditionSupport {
                 marker_versions: false,
                 ..ConditionSupport::ALL
@@ -440,7 +452,7 @@ impl Store {
         let conditions = loop {
             probes_left -= 1;
             match Probe::new(&store, folder).run().await {
-                // A lost answer says nothing of the store; the next probe has objects of its own.
+                // A lost answer says nothing about the store; the next probe uses other objects.
                 Err(e) if e.kind() == ErrorKind::Unavailable && probes_left > 0 => {}
                 result => break result?,
             }
@@ -450,12 +462,12 @@ impl Store {
     }
 }
 
-/// Whether two spellings name one ETag; servers differ in the quotes.
+/// Whether two spellings are the same ETag; servers differ in the quotes.
 pub(super) fn is_same_e_tag(actual: Option<&str>, expected: &str) -> bool {
     actual.is_some_and(|actual| actual.trim_matches('"') == expected.trim_matches('"'))
 }
 
 pub(super) fn version_conflict(path: &str) -> Error {
-    let message = "the object is not the version that was to be changed";
+    let message = "precondition failed: the object is missing or not the expected version";
     Error::new(ErrorKind::Conflict, message).with_path(path)
 }

@@ -1,4 +1,11 @@
-//! Where credentials come from beside options and environment: a user's source, a profile, nowhere.
+//! Credential providers beside those of `object_store`: a [`CredentialSource`] of the caller, an AWS profile, and none.
+//!
+//! [`CachedCredentialProvider`] keeps the credentials of a source until shortly before they expire, and longer if they
+//! cannot be refreshed. A profile is read at the first request. Without credentials `object_store` asks the metadata
+//! service of a cloud, which hangs where there is none: for a custom endpoint [`NoCredentials`] fails at once instead.
+//!
+//! The errors of missing credentials and of a failed fetch contain [`NO_CREDENTIALS`], by which `Store::map_error`
+//! makes them [`ErrorKind::PermissionDenied`].
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -19,22 +26,22 @@ use super::profile;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Credentials are fetched anew so long before they expire.
+/// How long before they expire credentials are fetched again.
 const REFRESH_BEFORE_EXPIRY: TimeDelta = TimeDelta::minutes(5);
-/// Words that mark the error of a store without credentials.
+/// The words that mark an error of missing credentials.
 pub(super) const NO_CREDENTIALS: &str = "no credentials were given";
 
 /// Credentials fetched from outside, such as a user's callable.
 #[async_trait]
 pub trait CredentialSource: Debug + Send + Sync + 'static {
-    /// The credentials by the names of `object_store`'s options, and when they expire.
+    /// Returns credentials by the names of `object_store`'s options, and when they expire; None means never.
     async fn fetch(&self) -> Result<(HashMap<String, String>, Option<DateTime<Utc>>)>;
 }
 
 /// A credential and when it expires.
 type CachedCredential<C> = Option<(Arc<C>, Option<DateTime<Utc>>)>;
 
-/// Takes one cloud's credential out of named values; says what is needed where it is not there.
+/// Makes a cloud's credential of named values. The error names the values that are needed.
 type Convert<C> = fn(&HashMap<String, String>) -> Result<C, &'static str>;
 
 /// Credentials of a [`CredentialSource`], kept until shortly before they expire.
@@ -66,7 +73,7 @@ impl<C: Debug + Send + Sync + 'static> CredentialProvider for CachedCredentialPr
     type Credential = C;
 
     async fn get_credential(&self) -> object_store::Result<Arc<C>> {
-        // Held across the fetch: one call at a time, the others wait for its result.
+        // The lock is held across the fetch: one call fetches, the others wait for its result.
         let mut cached = self.cached.lock().await;
         let now = self.clock.now();
         if let Some((credential, expiry)) = cached.as_ref()
@@ -80,7 +87,7 @@ impl<C: Debug + Send + Sync + 'static> CredentialProvider for CachedCredentialPr
                 return match cached.as_ref() {
                     Some((credential, Some(at))) if now < *at => {
                         log::warn!(
-                            "credentials could not be refreshed, those there are last until {at}: {e}"
+                            "credentials could not be refreshed, the current ones expire at {at}: {e}"
                         );
                         Ok(Arc::clone(credential))
                     }
@@ -102,7 +109,7 @@ fn find_value(values: &HashMap<String, String>, names: &[&str]) -> Option<String
     names.iter().find_map(|name| values.get(*name)).cloned()
 }
 
-/// `access_key_id` and `secret_access_key`, and where there is one `session_token`.
+/// Reads `access_key_id`, `secret_access_key` and the optional `session_token`.
 pub(super) fn aws_credential(
     values: &HashMap<String, String>,
 ) -> Result<AwsCredential, &'static str> {
@@ -119,7 +126,7 @@ pub(super) fn aws_credential(
     }
 }
 
-/// One of `bearer_token`, `sas_token` and `account_key`.
+/// Reads one of `bearer_token`, `sas_token` and `account_key`.
 pub(super) fn azure_credential(
     values: &HashMap<String, String>,
 ) -> Result<AzureCredential, &'static str> {
@@ -134,10 +141,10 @@ pub(super) fn azure_credential(
     let encoded_key = find_value(values, &["account_key", "access_key"]);
     let key = encoded_key.and_then(|key| AzureAccessKey::try_new(&key).ok());
     key.map(AzureCredential::AccessKey)
-        .ok_or("bearer_token, sas_token or account_key")
+        .ok_or("bearer_token, sas_token or account_key (base64)")
 }
 
-/// `bearer_token`.
+/// Reads `bearer_token`.
 pub(super) fn gcp_credential(
     values: &HashMap<String, String>,
 ) -> Result<GcpCredential, &'static str> {
@@ -155,8 +162,8 @@ fn unauthenticated(error: Error) -> object_store::Error {
     }
 }
 
-/// Credentials where `object_store` would go and ask a metadata service that may not be there: those of
-/// a profile.
+/// The provider of a profile, where the profile is named, or where `object_store` would ask a metadata service that may
+/// not exist. None where the options or the environment hold other credentials.
 pub(super) fn aws_profile_provider(
     builder: &AmazonS3Builder,
     profile: Option<&str>,
@@ -193,7 +200,7 @@ pub(super) fn aws_profile_provider(
     })))
 }
 
-/// The answer of an account at a custom endpoint without credentials.
+/// A provider that fails at once, for a custom endpoint without credentials; None for all others.
 pub(super) fn azure_no_credentials(
     builder: &MicrosoftAzureBuilder,
 ) -> Option<AzureCredentialProvider> {
@@ -227,9 +234,9 @@ pub(super) fn azure_no_credentials(
 #[derive(Debug)]
 struct ProfileCredentialProvider {
     name: String,
-    /// Somebody asked for this profile.
+    /// The option or `AWS_PROFILE` names this profile, so it must exist.
     is_explicit: bool,
-    /// Asked where the profile is not there and nobody asked for it.
+    /// Used where the default profile does not exist.
     fallback: AwsCredentialProvider,
     loaded: OnceCell<Option<Arc<AwsCredential>>>,
 }
@@ -249,7 +256,8 @@ impl CredentialProvider for ProfileCredentialProvider {
             None if self.is_explicit => Err(unauthenticated(Error::new(
                 ErrorKind::PermissionDenied,
                 format!(
-                    "the shared credentials file has no keys of the AWS profile {:?}",
+                    "the shared credentials file (AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials) \
+                     has no access keys of the AWS profile {:?}",
                     self.name
                 ),
             ))),
@@ -258,11 +266,11 @@ impl CredentialProvider for ProfileCredentialProvider {
     }
 }
 
-/// Answers for a store that has a custom endpoint and no credentials: asking the metadata service
-/// of some cloud would only hang.
+/// Fails for a store that has a custom endpoint and no credentials: a request to the metadata service of a cloud would
+/// hang.
 #[derive(Debug)]
 struct NoCredentials<C> {
-    /// What can be given.
+    /// The options that can be set.
     needed: &'static str,
     credential: PhantomData<fn() -> C>,
 }

@@ -1,8 +1,8 @@
-//! Changes of local files that a loss of power leaves as they were reported.
+//! Durability of local files: a change that was reported survives a loss of power.
 //!
 //! Unless durability is switched off, every change is on the disk before it is reported: the content of a file before
-//! its name, a name by a sync of its folder. A [`DiskJournal`] is told of each change and each sync in order, from
-//! which tests build what a disk may hold after a loss of power.
+//! its name, a name by a sync of its folder. A [`DiskJournal`] records each change and each sync in order, from which
+//! tests build what a disk may hold after a loss of power.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,28 +16,28 @@ use object_store::path::Path;
 use super::failure::map_io_error;
 use super::local::LocalStore;
 
-/// A change of the file system, in the order in which it was made.
+/// A change of the file system, or a sync.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DiskChange {
-    /// A new file.
+    /// The file was created.
     Create(PathBuf),
-    /// A new folder.
+    /// The folder was created.
     MakeFolder(PathBuf),
-    /// The file's content is on the disk.
+    /// The file was synced with this content.
     SyncFile(PathBuf, Vec<u8>),
-    /// The names in the folder are on the disk.
+    /// The folder was synced, with the names in it.
     SyncFolder(PathBuf),
-    /// The first name's file has the second name too.
+    /// The file of the first name got the second name too.
     Link(PathBuf, PathBuf),
-    /// The first name's file has the second name instead.
+    /// The file of the first name got the second name instead.
     Rename(PathBuf, PathBuf),
-    /// The name is gone.
+    /// The name was removed.
     Unlink(PathBuf),
 }
 
-/// Is told of every change of the file system, for tests of what a loss of power leaves.
+/// Records every change of the file system, for tests of what a loss of power leaves.
 pub trait DiskJournal: std::fmt::Debug + Send + Sync + 'static {
-    /// Takes note of a change that was made.
+    /// Records a change that was made.
     fn record(&self, change: DiskChange);
 }
 
@@ -49,20 +49,20 @@ impl LocalStore {
         self
     }
 
-    /// The same store, whose changes are told to `journal`.
+    /// The same store, which records its changes in `journal`.
     #[must_use]
     pub fn with_journal(mut self, journal: Arc<dyn DiskJournal>) -> Self {
         self.journal = Some(journal);
         self
     }
 
-    /// Makes a finished hidden file safe from a loss of power, its name included.
+    /// Syncs a finished hidden file and its name to the disk.
     pub fn sync_temp(&self, key: &Path, file: &File) -> Result<()> {
         self.sync_file(key, file)?;
         self.sync_folder_of(key, &self.resolve(key)?)
     }
 
-    /// Makes the folder of a file, with those above.
+    /// Creates the folder of a file and the missing folders above, and syncs their names.
     pub(super) fn make_folder_of(&self, path: &FsPath) -> std::io::Result<()> {
         let Some(folder) = path.parent() else {
             return Ok(());
@@ -109,7 +109,7 @@ impl LocalStore {
         {
             let synced = File::open(folder).and_then(|folder| folder.sync_all());
             match synced {
-                // Gone with all that was in it.
+                // The folder was removed with all that was in it.
                 Err(e) if e.kind() == IoKind::NotFound => {}
                 synced => synced.map_err(|e| map_io_error(key, e))?,
             }

@@ -1,4 +1,9 @@
-//! What an error of the layer below means to the caller, and what one of the file system is to that layer.
+//! Maps the errors of `object_store` to the engine's [`Error`], and those of the file system to `object_store`'s.
+//!
+//! The [`ErrorKind`] says what the caller can do. [`ErrorKind::Unavailable`] stands for failures that may pass, whose
+//! request may have been carried out; [`ErrorKind::Other`] for requests that a server rejects however often they are
+//! sent, and for failures of a local disk. A message names the kind of store and masks its secrets; where it masked
+//! one, the cause is left out.
 
 use std::io::ErrorKind as IoKind;
 use std::path::PathBuf;
@@ -9,7 +14,7 @@ use super::{Store, credentials};
 use crate::error::{Error, ErrorKind, format_error_chain};
 
 impl Store {
-    /// The engine's error for one of `object_store`, told by what the caller can do.
+    /// Maps an error of `object_store` to the engine's, with a kind that says what the caller can do.
     pub(crate) fn map_error(&self, error: object_store::Error, path: &str) -> Error {
         let text = format_error_chain(&error);
         let (kind, reason) = match &error {
@@ -17,15 +22,16 @@ impl Store {
             object_store::Error::AlreadyExists { .. } => {
                 (ErrorKind::AlreadyExists, "already exists")
             }
-            object_store::Error::Precondition { .. } | object_store::Error::NotModified { .. } => {
-                (ErrorKind::Conflict, "changed meanwhile")
-            }
+            object_store::Error::Precondition { .. } | object_store::Error::NotModified { .. } => (
+                ErrorKind::Conflict,
+                "precondition failed: object was modified",
+            ),
             object_store::Error::PermissionDenied { .. } => {
                 (ErrorKind::PermissionDenied, "access denied")
             }
             object_store::Error::Unauthenticated { .. } => (
                 ErrorKind::PermissionDenied,
-                "credentials missing or not accepted",
+                "missing or rejected credentials",
             ),
             object_store::Error::NotSupported { .. }
             | object_store::Error::NotImplemented { .. } => (
@@ -34,20 +40,20 @@ impl Store {
             ),
             object_store::Error::InvalidPath { .. } => (
                 ErrorKind::InvalidPath,
-                "path leaves the store or is malformed",
+                "path is malformed or leaves the store",
             ),
             object_store::Error::UnknownConfigurationKey { .. } => {
                 (ErrorKind::InvalidInput, "unknown option")
             }
-            // The memory store has no error of its own for an upload that is gone.
+            // The memory store has no error kind of its own for an upload that does not exist.
             _ if text.contains("MultipartUpload not found") => (ErrorKind::NotFound, "not found"),
             _ if text.contains(credentials::NO_CREDENTIALS) => {
                 (ErrorKind::PermissionDenied, "no credentials")
             }
-            _ if is_permanent(&text) => (ErrorKind::Other, "the store refused"),
-            // Final: a full disk or a broken one is not mended by sending again.
+            _ if is_permanent(&text) => (ErrorKind::Other, "request rejected by the object store"),
+            // Final: a retry mends neither a full nor a broken disk.
             _ if self.inner.local.is_some() => describe_io_error(find_io_error(&error)),
-            _ => (ErrorKind::Unavailable, "the store did not do it"),
+            _ => (ErrorKind::Unavailable, "request to the object store failed"),
         };
         let masked_text = self.inner.secrets.mask(&text);
         let is_masked = masked_text != text;
@@ -57,7 +63,7 @@ impl Store {
         )
         .with_path(path);
         if is_masked {
-            // The cause would show what was masked.
+            // The cause would show what the message masks.
             mapped
         } else {
             mapped.with_source(error)
@@ -65,7 +71,7 @@ impl Store {
     }
 }
 
-/// How `object_store` begins the message of an error status; [`status_message`] does too.
+/// The beginning of `object_store`'s message of an error status, and of [`status_message`]'s.
 const STATUS_PREFIX: &str = "Server returned non-2xx status code: ";
 
 /// The message of an error status.
@@ -73,8 +79,8 @@ pub(super) fn status_message(status: http::StatusCode, body: &str) -> String {
     format!("{STATUS_PREFIX}{status}: {body}")
 }
 
-/// What servers say with 400 of a request that is wrong however often it is sent. All else may pass: connections that
-/// were too slow, throttling, tokens that have expired.
+/// The error codes of a status 400 that a retry does not change. All others may pass: connections that were too slow,
+/// throttling, tokens that have expired.
 const PERMANENT_ERROR_CODES: [&str; 6] = [
     "EntityTooLarge",
     "InvalidArgument",
@@ -84,7 +90,7 @@ const PERMANENT_ERROR_CODES: [&str; 6] = [
     "EntityTooSmall",
 ];
 
-/// Whether a server has refused in a way that sending again does not change.
+/// Whether a server rejected a request in a way that a retry does not change.
 fn is_permanent(text: &str) -> bool {
     let status = text.split_once(STATUS_PREFIX).map_or("", |(_, rest)| rest);
     match status.get(..3) {
@@ -96,7 +102,7 @@ fn is_permanent(text: &str) -> bool {
     }
 }
 
-/// Whether what failed so may go another time, without anybody having changed the store.
+/// Whether the same operation may succeed later: the store is unavailable, a disk full, or too many files are open.
 pub(crate) fn is_transient(error: &Error) -> bool {
     use rustix::io::Errno;
     let errno = || {
@@ -114,7 +120,7 @@ pub(crate) fn is_transient(error: &Error) -> bool {
     }
 }
 
-/// An error met while a local file was written.
+/// The engine's error for a failed write to a local file.
 pub(super) fn disk_error(key: &Path, error: std::io::Error) -> Error {
     let (kind, reason) = describe_io_error(Some(&error));
     Error::new(kind, format!("{reason} (file): {error}"))
@@ -122,7 +128,7 @@ pub(super) fn disk_error(key: &Path, error: std::io::Error) -> Error {
         .with_source(error)
 }
 
-/// An error of local files that has no kind of its own.
+/// `object_store`'s error for a failure of local files that has no kind of its own.
 pub(super) fn generic_error(
     source: Box<dyn std::error::Error + Send + Sync>,
 ) -> object_store::Error {
@@ -132,7 +138,7 @@ pub(super) fn generic_error(
     }
 }
 
-/// There is a file of that name already.
+/// `object_store`'s error for a file name that exists already.
 pub(super) fn already_exists_error(key: &Path, source: std::io::Error) -> object_store::Error {
     object_store::Error::AlreadyExists {
         path: key.to_string(),
@@ -140,15 +146,15 @@ pub(super) fn already_exists_error(key: &Path, source: std::io::Error) -> object
     }
 }
 
-/// The file is of another version than the one expected.
+/// `object_store`'s error for a file that is missing or not the expected version.
 pub(super) fn precondition_error(key: &Path) -> object_store::Error {
     object_store::Error::Precondition {
         path: key.to_string(),
-        source: "the file's content has changed".into(),
+        source: "the file is missing or not the expected version".into(),
     }
 }
 
-/// The path leaves the root, or is the root itself.
+/// `object_store`'s error for a path that leaves the root or is the root itself.
 pub(super) fn outside_root_error(key: &Path) -> object_store::Error {
     object_store::Error::InvalidPath {
         source: object_store::path::Error::InvalidPath {
@@ -157,11 +163,11 @@ pub(super) fn outside_root_error(key: &Path) -> object_store::Error {
     }
 }
 
-/// What a call of the file system ended with.
+/// Maps an error of the file system to `object_store`'s.
 pub(super) fn map_io_error(key: &Path, source: std::io::Error) -> object_store::Error {
     let path = key.to_string();
     match source.kind() {
-        // A file where a folder is expected holds no object below it.
+        // A file in the place of a folder has no objects below it.
         IoKind::NotFound | IoKind::NotADirectory => object_store::Error::NotFound {
             path,
             source: source.into(),
@@ -177,7 +183,7 @@ pub(super) fn map_io_error(key: &Path, source: std::io::Error) -> object_store::
     }
 }
 
-/// What an error of the file system means.
+/// The kind and the reason of an error of the file system.
 fn describe_io_error(error: Option<&std::io::Error>) -> (ErrorKind, &'static str) {
     use rustix::io::Errno;
     let errno = error
@@ -194,11 +200,8 @@ fn describe_io_error(error: Option<&std::io::Error>) -> (ErrorKind, &'static str
             "this process has too many open files: raise its limit (ulimit -n)",
         ),
         (_, Some(Errno::NFILE)) => (ErrorKind::Other, "this host has too many open files"),
-        (_, Some(Errno::IO)) => (
-            ErrorKind::Other,
-            "the disk failed: look into the kernel's log",
-        ),
-        _ => (ErrorKind::Other, "the file system refused"),
+        (_, Some(Errno::IO)) => (ErrorKind::Other, "the disk failed: see the kernel's log"),
+        _ => (ErrorKind::Other, "file system error"),
     }
 }
 

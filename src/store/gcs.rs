@@ -1,8 +1,7 @@
-//! Google Cloud Storage with copies that keep their condition.
+//! Google Cloud Storage with copies in the mode that was requested.
 //!
-//! `object_store` 0.13.2 swaps the two modes of a copy there: the one that must not replace anything
-//! replaces, and the one that may is refused. The test of copies against the fake server notices
-//! when that changes.
+//! `object_store` 0.13.2 swaps the two modes of a copy there: the mode that must not replace an object replaces it, and
+//! the mode that may replace one is refused. The test of copies against the fake server fails when that changes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use object_store::{
     ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-/// A bucket whose copies are asked for in the mode that is meant.
+/// A bucket whose copies have their modes swapped back.
 #[derive(Debug)]
 pub(super) struct Gcs(pub(super) Arc<GoogleCloudStorage>);
 

@@ -1,5 +1,11 @@
-//! What every HTTP request of a cloud store passes: counting, a stall timeout, and a concurrency
-//! limit that halves when the store throttles and grows again by one for every round of successes.
+//! The HTTP service of cloud stores. It counts requests and bytes, ends requests that stall, and limits concurrency.
+//!
+//! A [`Connector`] gives `object_store` an HTTP client made of a [`Service`], which asks [`limit`] before every send
+//! and hands the request to `reqwest`. The concurrency limit halves when the store throttles (status 429 or 503) and
+//! grows by one for every round of successes, up to its initial size.
+//!
+//! A stall is an error of [`HttpErrorKind::Timeout`]: the socket takes nothing of the request's body, no answer comes,
+//! or nothing more of the answer's body arrives. A request that `limit` refuses is an error that is not retried.
 
 use std::fmt;
 use std::pin::Pin;
@@ -26,16 +32,16 @@ use super::limit;
 use super::metrics::{Metrics, RequestKind};
 use crate::clock::Clock;
 
-/// Requests of one store that may be under way at once while nothing throttles.
+/// The most requests of one store in flight at once.
 const MAX_CONCURRENT: usize = 64;
-/// Bodies are handed to the socket in frames of this size, each of which is progress.
+/// The socket gets a request's body in frames of this size. Each frame that it takes is progress.
 const FRAME_BYTES: usize = 64 << 10;
-/// What sockets take without the network having taken it, at most, …
+/// The most bytes that a socket holds before the network has taken them, …
 const MAX_SOCKET_BYTES: u64 = 4 << 20;
-/// … and the slowest network that empties them in time.
+/// … and the slowest network that is given the time to take them.
 const MIN_UPLOAD_BYTES_PER_SECOND: u64 = 64 << 10;
 
-/// Makes clients whose requests are counted, limited and never hang.
+/// Makes HTTP clients whose requests are counted, limited and never hang.
 #[derive(Debug)]
 pub(super) struct Connector {
     pub(super) metrics: Arc<Metrics>,
@@ -59,7 +65,7 @@ impl HttpConnector for Connector {
 #[derive(Debug, Clone)]
 struct Service {
     options: ClientOptions,
-    /// Made at the first request: it reads the certificates of the machine.
+    /// Made at the first request, since it reads the certificates of the machine.
     client: Arc<OnceLock<HttpClient>>,
     metrics: Arc<Metrics>,
     clock: Arc<dyn Clock>,
@@ -104,7 +110,7 @@ impl HttpService for Service {
         };
         let response = answer.inspect_err(|e| {
             self.metrics.count_retry();
-            limit::note_failure(|| format!("met {}", crate::error::format_error_chain(e)));
+            limit::note_failure(|| format!("failed: {}", crate::error::format_error_chain(e)));
         })?;
         let status = response.status();
         if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
@@ -128,7 +134,7 @@ impl HttpService for Service {
     }
 }
 
-/// When the socket last took a frame of a request's body.
+/// The progress of a request: when the socket last took a frame of its body.
 #[derive(Debug)]
 struct Progress {
     clock: Arc<dyn Clock>,
@@ -153,8 +159,8 @@ impl Progress {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends when the socket has taken nothing for `timeout`, or no answer came in that time after the last frame and
-    /// the time that the network needs for what the socket holds.
+    /// Returns when the request stalls, with the time since its last progress: the socket took no frame for `timeout`,
+    /// or it took all and no answer came for `timeout` and the time that the network needs for what the socket holds.
     async fn wait_until_stalled(&self, timeout: Duration) -> Duration {
         loop {
             let allowed = if self.pending_frames.load(Ordering::Acquire) == 0 {
@@ -194,7 +200,7 @@ impl Drop for TrackedFrame {
     }
 }
 
-/// Cuts a long body into frames that tell when they are taken.
+/// Cuts a long body into frames that record when the socket takes them.
 fn track_body(mut req: HttpRequest, progress: &Arc<Progress>) -> HttpRequest {
     let length = req.body().content_length();
     if length <= FRAME_BYTES {
@@ -306,7 +312,7 @@ impl AdaptiveLimit {
     }
 }
 
-/// A response body that is counted and fails when nothing arrives for too long.
+/// A response body that counts its bytes and fails when none arrive for the stall timeout.
 struct StallTimeoutBody {
     inner: HttpResponseBody,
     kind: RequestKind,

@@ -1,8 +1,13 @@
-//! When a request may be sent, and how often: checked where bytes leave, immediately before each send.
+//! Send limits: until when a request may be sent, and whether more than once.
 //!
-//! A call of a [`Store::with_send_limit`] store runs with a [`SendTracker`] of its own in a task-local, which the HTTP service
-//! reads before every send, those of `object_store`'s own retries included. Stores that do not speak HTTP are asked
-//! before the call. At the deadline the call is dropped, which closes its connection.
+//! A call of a [`Store::with_send_limit`] store runs with a [`SendTracker`] of its own in a task-local. The HTTP
+//! service asks it immediately before every send, those of `object_store`'s own retries included; for stores that do
+//! not speak HTTP it is asked before the call. At the deadline the call is dropped, which closes its connection.
+//!
+//! [`ErrorKind::Expired`] means that nothing was sent, [`ErrorKind::Unavailable`] that the outcome is unknown.
+//!
+//! Other task-locals reach the HTTP service the same way: [`with_headers`] adds headers to the requests of a call, and
+//! [`capture`] takes a request instead of sending it, for its address and client.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -18,16 +23,16 @@ use super::{Store, lock};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
-/// When a request may be sent, and how often.
+/// Until when a request may be sent, and whether more than once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendLimit {
-    /// The time on the store's [`Clock::monotonic`] from which on nothing is sent; what is under way is cut off.
+    /// The time of the store's [`Clock::monotonic`] at which requests in flight are dropped and no more are sent.
     pub deadline: Option<Duration>,
-    /// Nothing is sent a second time.
+    /// No request is sent a second time.
     pub once: bool,
 }
 
-/// One call's sends.
+/// The limit of one call, and what the call has sent.
 #[derive(Debug)]
 pub(super) struct SendTracker {
     limit: SendLimit,
@@ -39,11 +44,11 @@ pub(super) struct SendTracker {
 struct SendState {
     sent: u32,
     refused: bool,
-    /// What the last send met, if it was no answer that settles the call.
+    /// How the last send ended if its answer does not settle the call: a predicate of "the last attempt".
     failure: Option<String>,
 }
 
-/// Where a request would go, learned without sending it.
+/// The address, headers and client of a request that was not sent.
 pub(super) struct CapturedRequest {
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
@@ -56,13 +61,13 @@ tokio::task_local! {
     static CAPTURED: Arc<Mutex<Option<CapturedRequest>>>;
 }
 
-/// A send that its limit does not allow.
+/// A send that the limit of its call does not allow.
 #[derive(Debug)]
 pub(super) struct SendRefused;
 
 impl fmt::Display for SendRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not sent: the request's time or number of sends is used up")
+        f.write_str("not sent: the deadline passed, or the request must not be sent twice")
     }
 }
 
@@ -70,7 +75,7 @@ impl std::error::Error for SendRefused {}
 
 impl From<SendRefused> for HttpError {
     fn from(refused: SendRefused) -> Self {
-        // A kind that is not retried.
+        // `object_store` does not retry this kind.
         Self::new(HttpErrorKind::Unknown, refused)
     }
 }
@@ -94,21 +99,21 @@ impl SendTracker {
         Ok(())
     }
 
-    /// The error of a call that its limit ended.
+    /// The error of a call that was ended by its limit.
     fn error(&self, path: &str) -> Error {
         let state = self.lock_state();
         if state.sent == 0 {
             let message = "the deadline passed before the request was sent; nothing has happened";
             return Error::new(ErrorKind::Expired, message).with_path(path);
         }
-        let failure = state.failure.as_deref().unwrap_or("no answer came");
+        let failure = state.failure.as_deref().unwrap_or("got no answer");
         let reason = if self.limit.once && state.refused {
-            "it must not be sent again"
+            "it must not be sent twice"
         } else {
             "the deadline passed"
         };
         let message = format!(
-            "the request was sent {} time(s), {failure}, and {reason}; whether it was carried out is not known",
+            "the outcome of the request is unknown: it was sent {} time(s), the last attempt {failure}, and {reason}",
             state.sent
         );
         Error::new(ErrorKind::Unavailable, message).with_path(path)
@@ -129,18 +134,18 @@ pub(super) fn is_refused() -> bool {
         .unwrap_or(false)
 }
 
-/// Keeps what a send met for the message of the error.
+/// Records how a send failed, for the message of the call's error; `text` is a predicate of "the last attempt".
 pub(super) fn note_failure(text: impl FnOnce() -> String) {
     let _ = SEND_TRACKER.try_with(|tracker| {
         let mut state = tracker.lock_state();
-        // A refusal tells nothing of the send before it.
+        // An error after a refusal says nothing about the send before it.
         if !state.refused {
             state.failure = Some(text());
         }
     });
 }
 
-/// Runs `work`, whose requests get `headers` on top of their own, unsigned.
+/// Runs `work`, whose requests get `headers` in addition to their own. The signature does not cover them.
 pub(super) async fn with_headers<T>(headers: HeaderMap, work: impl Future<Output = T>) -> T {
     HEADERS.scope(headers, work).await
 }
@@ -154,7 +159,7 @@ pub(super) fn add_headers(to: &mut HeaderMap) {
     });
 }
 
-/// The target of the request that `work` makes, which is not sent.
+/// Runs `work` until it makes a request, and returns that request instead of sending it.
 pub(super) async fn capture<T>(
     work: impl Future<Output = object_store::Result<T>>,
 ) -> object_store::Result<CapturedRequest> {
@@ -169,12 +174,12 @@ pub(super) async fn capture<T>(
         (None, Err(e)) => Err(e),
         (None, Ok(_)) => Err(object_store::Error::Generic {
             store: "http",
-            source: "the store made no request whose address could be used".into(),
+            source: "internal error: no request was made that could be captured".into(),
         }),
     }
 }
 
-/// Hands a request's target to [`capture`]; true where one waits for it.
+/// Hands a request to the [`capture`] around the call; false if there is none.
 pub(super) fn deliver_captured(target: impl FnOnce() -> CapturedRequest) -> bool {
     let put = |slot: &Arc<Mutex<Option<CapturedRequest>>>| {
         *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(target());
@@ -185,7 +190,8 @@ pub(super) fn deliver_captured(target: impl FnOnce() -> CapturedRequest) -> bool
 impl Store {
     /// The same store, whose every call obeys `limit`: a call is what one method does, retries included.
     ///
-    /// [`ErrorKind::Expired`]: nothing was sent. [`ErrorKind::Unavailable`]: it was sent, and no answer came in time.
+    /// A call that its limit ends fails with [`ErrorKind::Expired`] if nothing was sent, and with
+    /// [`ErrorKind::Unavailable`] if a request was sent whose outcome is unknown.
     #[must_use]
     pub fn with_send_limit(&self, limit: SendLimit) -> Self {
         Self {
@@ -194,12 +200,12 @@ impl Store {
         }
     }
 
-    /// Whether calls may send something more than once.
+    /// Whether calls may send a request more than once.
     pub(super) fn may_retry(&self) -> bool {
         !self.limit.once
     }
 
-    /// Runs one call under the store's limit.
+    /// Runs one call under the store's limit, with the store's lock.
     pub(super) async fn run_limited<T>(
         &self,
         path: &str,
@@ -210,7 +216,7 @@ impl Store {
             return guarded_work.await;
         }
         if let Some(conditional_store) = &self.inner.conditional_store {
-            // Requests for credentials are not this call's.
+            // Requests for credentials are not sends of this call.
             conditional_store
                 .warm_up()
                 .await
@@ -233,7 +239,7 @@ impl Store {
         }
     }
 
-    /// Runs one request of `object_store`; the HTTP service asks for leave itself.
+    /// Runs one request of `object_store`, if the limit allows it. The HTTP service asks the limit itself.
     pub(super) async fn send<T>(
         &self,
         request: impl Future<Output = object_store::Result<T>>,
@@ -246,13 +252,13 @@ impl Store {
         }
         let result = request.await;
         if let Err(e) = &result {
-            note_failure(|| format!("met {}", crate::error::format_error_chain(e)));
+            note_failure(|| format!("failed: {}", crate::error::format_error_chain(e)));
         }
         result
     }
 }
 
-/// The result of `work`, which is not polled from the deadline on.
+/// The result of `work`; None at the deadline, from which on `work` is not polled.
 async fn run_until<T>(
     clock: &dyn Clock,
     deadline: Duration,

@@ -1,7 +1,7 @@
-//! The folders of local files: what is in them, and the removal of empty ones.
+//! Listings of the folders of local files, and the removal of empty ones.
 //!
-//! A listing shows the links it meets as files and descends into none. What goes while it is listed is left out, as is
-//! every name that an object's key cannot hold.
+//! A listing shows symbolic links as files and descends into none. It leaves out files that are removed while it runs,
+//! and names that an object key cannot hold.
 
 use std::fs;
 use std::io::ErrorKind as IoKind;
@@ -14,7 +14,7 @@ use super::failure::map_io_error;
 use super::local::{LocalStore, object_meta};
 
 impl LocalStore {
-    /// A file as it will be read: a link to a file inside the root has that file's length, any other its own.
+    /// The metadata of a file as a read finds it: a link to a file inside the root has that file's, any other its own.
     fn stat_entry(&self, key: &Path, entry: &fs::DirEntry) -> Option<fs::Metadata> {
         let stat = entry.metadata().ok()?;
         if !stat.is_symlink() {
@@ -41,7 +41,7 @@ impl LocalStore {
             };
             for entry_result in entries {
                 let entry = entry_result.map_err(|e| map_io_error(&folder, e))?;
-                // Names an object key cannot hold are not objects of this store.
+                // A name that an object key cannot hold is no object of this store.
                 let Some(Ok(key)) = entry.file_name().to_str().map(|name| {
                     let joined = super::path::join(folder.as_ref(), name);
                     super::path::parse(&joined)
@@ -52,7 +52,7 @@ impl LocalStore {
                     Ok(file_type) if file_type.is_dir() && recursive => folders.push(key),
                     Ok(file_type) if file_type.is_dir() => listing.common_prefixes.push(key),
                     Ok(_) => {
-                        // None: it is gone since it was listed.
+                        // None: the file was removed after it was listed.
                         let stat = self.stat_entry(&key, &entry);
                         listing
                             .objects
@@ -68,7 +68,7 @@ impl LocalStore {
         Ok(listing)
     }
 
-    /// Removes the folder `key` and its empty subfolders.
+    /// Removes the folder `key` and its subfolders as far as they are empty; errors are ignored.
     pub fn remove_empty_tree(&self, key: &Path) {
         fn remove(path: &FsPath) {
             let Ok(entries) = fs::read_dir(path) else {
@@ -79,7 +79,7 @@ impl LocalStore {
                     remove(&entry.path());
                 }
             }
-            // A folder that is not empty stays: somebody wrote into it meanwhile.
+            // A folder that is not empty stays: another writer may have put a file there.
             let _ = fs::remove_dir(path);
         }
         if let Ok(path) = self.resolve(key) {

@@ -1,12 +1,13 @@
 //! Local files as an [`ObjectStore`]: writes appear whole, paths never leave the root.
 //!
-//! A write goes to a hidden file beside its target and is renamed (replace) or linked (create).
-//! A conditional replace holds an advisory lock on the file while it compares and renames, so
-//! any number of processes can contend, see `super::lock`. Symbolic links in a given path are
-//! followed where they end inside the root; a deletion removes the link, not what it points to.
-//! Hidden files of interrupted writes start with [`TEMP_PREFIX`]; listings show them only to
-//! [`crate::dataset`], which cleans them up. `super::durability` has what reaches the disk when,
-//! `super::listing` the folders.
+//! A write goes to a hidden file beside its target and is renamed (replace) or linked (create). A conditional replace
+//! holds an advisory lock on the file while it compares and renames, so any number of processes can contend, see
+//! `super::lock`. Symbolic links in a path are followed where they end inside the root; a deletion removes the link,
+//! not its target. The names of hidden files begin with [`TEMP_PREFIX`]; those of interrupted writes stay, and
+//! [`crate::dataset`] cleans them up. `super::durability` decides what reaches the disk when, `super::listing` lists.
+//!
+//! Errors are `object_store`'s: `NotFound` for a folder too, `InvalidPath` for a path outside the root, `Precondition`
+//! for a file that is not the expected version. Multipart uploads are not implemented; `super::stage` has its own way.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind as IoKind, Write};
@@ -33,10 +34,10 @@ use super::lock;
 use super::process_id::ProcessId;
 use crate::clock::Clock;
 
-/// Names of files that are being written begin so.
+/// Prefix of the names of hidden files, which hold what is not visible to readers yet.
 pub const TEMP_PREFIX: &str = ".pds-";
 
-/// Files that are deleted between two syncs of their folders.
+/// The most files that are deleted between two syncs of their folders.
 const DELETE_BATCH: usize = 1000;
 
 /// A folder of the local file system as an object store.
@@ -44,7 +45,7 @@ const DELETE_BATCH: usize = 1000;
 pub struct LocalStore {
     root: Arc<PathBuf>,
     clock: Arc<dyn Clock>,
-    /// What is written is on the disk before it is reported as written.
+    /// Changes are on the disk before they are reported.
     pub(super) durable: bool,
     pub(super) journal: Option<Arc<dyn DiskJournal>>,
 }
@@ -66,7 +67,7 @@ impl LocalStore {
         }
     }
 
-    /// The file behind a key, checked not to leave the root through a symbolic link.
+    /// The path of a key's file; `InvalidPath` if it leaves the root through a symbolic link.
     pub fn resolve(&self, key: &Path) -> Result<PathBuf> {
         let mut path = self.root.as_ref().clone();
         path.extend(key.as_ref().split('/').filter(|s| !s.is_empty()));
@@ -85,7 +86,7 @@ impl LocalStore {
         Ok(path)
     }
 
-    /// The directory entry behind a key: as [`Self::resolve`], and a link in the last place is meant itself.
+    /// The path of a key's directory entry: as [`Self::resolve`], but a link in the last place is not followed.
     pub(super) fn resolve_entry(&self, key: &Path) -> Result<PathBuf> {
         let (folder, name) = key.as_ref().rsplit_once('/').unwrap_or(("", key.as_ref()));
         if name.is_empty() {
@@ -96,9 +97,9 @@ impl LocalStore {
             .join(name))
     }
 
-    /// Opens a new hidden file beside `target`; gives it and its key.
+    /// Creates a hidden file beside `target`, and missing folders; returns the file and its key.
     ///
-    /// `tag` tells whose it is, see [`ProcessId::tag`].
+    /// `tag` names the owner of the file, see [`ProcessId::tag`].
     pub fn create_temp(&self, target: &Path, tag: &str) -> Result<(File, Path)> {
         let folder = target
             .as_ref()
@@ -127,7 +128,7 @@ impl LocalStore {
         Ok((file, key))
     }
 
-    /// Removes a temporary name, whether it is there or not.
+    /// Removes a hidden file; errors are ignored, since it may have been moved.
     pub(super) fn remove_temp(&self, temp: &Path) {
         let _ = self
             .resolve_entry(temp)
@@ -149,7 +150,7 @@ impl LocalStore {
         self.sync_folder_of(to, &target)
     }
 
-    /// Gives the file `from` the name `to` if there is none. The old name may stay.
+    /// Gives the file `from` the name `to`, or `AlreadyExists` if a file has it. The old name may stay.
     pub(super) fn link_new(&self, from: &Path, to: &Path) -> Result<()> {
         let (source, target) = (self.resolve(from)?, self.resolve(to)?);
         let linked = fs::hard_link(&source, &target).or_else(|e| match e.kind() {
@@ -163,7 +164,7 @@ impl LocalStore {
             Ok(()) => self.record_change(|| DiskChange::Link(source.clone(), target.clone())),
             Err(e) if e.kind() == IoKind::AlreadyExists => return Err(already_exists_error(to, e)),
             Err(e) if e.kind() == IoKind::NotFound => return Err(map_io_error(from, e)),
-            // File systems without links still have an exclusive rename.
+            // File systems without hard links have an exclusive rename.
             Err(_) => {
                 rename_exclusive(&source, &target, to)?;
                 self.record_change(|| DiskChange::Rename(source.clone(), target.clone()));
@@ -172,7 +173,7 @@ impl LocalStore {
         self.sync_folder_of(to, &target)
     }
 
-    /// Removes a name.
+    /// Removes a file, and syncs its folder.
     pub(super) fn unlink(&self, key: &Path, path: &FsPath) -> Result<()> {
         self.unlink_unsynced(key, path)?;
         self.sync_folder_of(key, path)
@@ -184,7 +185,7 @@ impl LocalStore {
         Ok(())
     }
 
-    /// Opens an object for reading; a folder is not an object.
+    /// Opens an object for reading; a folder is `NotFound`.
     pub fn open(&self, key: &Path) -> Result<(File, ObjectMeta)> {
         let file = File::open(self.resolve(key)?).map_err(|e| map_io_error(key, e))?;
         let stat = file.metadata().map_err(|e| map_io_error(key, e))?;
@@ -207,7 +208,7 @@ impl LocalStore {
                 Ok(etag(&stat))
             });
         if result.is_err() || matches!(mode, PutMode::Create) {
-            // The link (or nothing) is what stays; the temporary name goes either way.
+            // After a create the link stays, after an error nothing. The hidden name is removed either way.
             self.remove_temp(&temp);
         }
         Ok(PutResult {
@@ -244,14 +245,14 @@ impl LocalStore {
         })
     }
 
-    /// As [`Self::delete_version`].
+    /// [`Self::delete_version`] in a blocking task.
     pub(super) async fn delete_if(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
         let (key, e_tag) = (key.clone(), e_tag.map(str::to_owned));
         self.run_blocking(move |s| s.delete_version(&key, e_tag.as_deref()))
             .await
     }
 
-    /// As [`Self::move_if`].
+    /// [`Self::move_if`] in a blocking task.
     pub(super) async fn rename_if(
         &self,
         from: &Path,
@@ -336,7 +337,7 @@ impl ObjectStore for LocalStore {
             .then(move |chunk| {
                 let this = this.clone();
                 async move {
-                    // What was asked for before an error is not deleted: nobody knows what was meant.
+                    // Keys of a chunk that ends with an error are not deleted: the request is incomplete.
                     let keys = chunk.map_err(|e| e.1)?;
                     this.run_blocking(move |s| Ok(s.delete_many(&keys))).await
                 }
@@ -404,12 +405,12 @@ impl ObjectStore for LocalStore {
     }
 }
 
-/// The name of a hidden file.
+/// The name of a hidden file whose owner is `tag`.
 pub(super) fn temp_name(tag: &str, id: u128) -> String {
     format!("{TEMP_PREFIX}{tag}-{id:032x}.tmp")
 }
 
-/// Whether a file name is that of a hidden file whose process is certainly gone.
+/// Whether a file name is that of a hidden file whose process has certainly ended.
 pub fn is_abandoned(name: &str) -> bool {
     name.strip_prefix(TEMP_PREFIX)
         .is_some_and(ProcessId::is_stale_tag)

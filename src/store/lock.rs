@@ -1,8 +1,12 @@
-//! Locks of local files, and the changes that are made under them.
+//! Advisory locks of local files, and the changes that are made under them.
 //!
-//! A lock is on the open file itself (`flock`), which works on local file systems and, because the file is open for
-//! writing, on NFS. Whoever has locked a file looks whether its name still stands for it: if another one was renamed
-//! over it meanwhile, that one is the file to lock. A lock ends with its owner, however that ends.
+//! A [`FileLock`] is on the open file itself (`flock`), which works on local file systems and, because the file is open
+//! for writing, on NFS. After a file is locked, its name is checked: if another file was renamed over it meanwhile,
+//! that file must be locked instead. A lock ends with its owner, however the owner ends. A [`LockCell`] shares a lock
+//! with blocking tasks that outlive a cancelled future.
+//!
+//! Errors are `object_store`'s: `Precondition` where a file is not the expected version, or is no longer the one that
+//! was locked. A change waits for another lock of its file for 5 s, then it fails, which becomes `ErrorKind::Locked`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind as IoKind, Read, Seek, Write};
@@ -22,8 +26,8 @@ use super::failure::{map_io_error, precondition_error};
 use super::local::{DiskChange, LocalStore, etag};
 use super::process_id::ProcessId;
 
-/// How often and how long a change waits for another one of the same file. Changes take microseconds; who holds a
-/// lock for longer does so on purpose.
+/// How often and how long a change waits for another change of the same file. Changes take microseconds; a lock that
+/// is held for longer is held on purpose.
 const LOCK_ATTEMPTS: u32 = 500;
 const LOCK_RETRY_DELAY: Duration = Duration::from_millis(10);
 
@@ -35,12 +39,12 @@ pub struct FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // Not left to the closing of the file: a forked child has it open too.
+        // Closing the file does not suffice: a forked child has it open too.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 
-/// The place of a lock that several hold on to: it is given back when the last of them ends.
+/// A lock with several holders; it is released when the last of them ends.
 #[derive(Debug)]
 pub struct LockCell(Mutex<Option<FileLock>>);
 
@@ -50,12 +54,12 @@ impl LockCell {
         Self(Mutex::new(Some(lock)))
     }
 
-    /// Takes the lock out, to be replaced or given back.
+    /// Takes the lock out, to replace or release it.
     pub fn take(&self) -> Option<FileLock> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Puts the lock of a new version in.
+    /// Puts in the lock of a new version of the file.
     pub fn put(&self, lock: FileLock) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
     }
@@ -65,21 +69,21 @@ tokio::task_local! {
     static CURRENT_LOCK: Option<Arc<LockCell>>;
 }
 
-/// Runs `work`, whose blocking parts keep `lock` until they have ended, also when `work` is cancelled.
+/// Runs `work`, whose blocking tasks hold `lock` until they have ended, also when `work` is cancelled.
 pub(super) async fn with_lock<T>(lock: Option<Arc<LockCell>>, work: impl Future<Output = T>) -> T {
     CURRENT_LOCK.scope(lock, work).await
 }
 
-/// What a blocking part is to hold on to.
+/// The lock that a blocking task of this call must hold until it has ended.
 pub(super) fn current_lock() -> Option<Arc<LockCell>> {
     CURRENT_LOCK.try_with(Clone::clone).ok().flatten()
 }
 
 enum LockAttempt {
     Acquired(FileLock),
-    /// Somebody else holds it.
+    /// Another owner holds the lock.
     Busy,
-    /// The name stands for another file now, or for none.
+    /// The name is that of another file now, or of none.
     Moved,
 }
 
@@ -115,7 +119,7 @@ fn try_lock(path: &FsPath, create: bool) -> io::Result<LockAttempt> {
             .open(path)
     };
     let file = open(true).or_else(|e| match e.kind() {
-        // Another user's, whose folder can be changed all the same; only NFS needs the right to write for a lock.
+        // Another user's file, whose folder may be writable all the same. Only NFS needs write access for a lock.
         IoKind::PermissionDenied | IoKind::ReadOnlyFilesystem => {
             open(false).map_err(|second| match second.kind() {
                 IoKind::NotFound if create => e,
@@ -137,7 +141,7 @@ fn try_lock(path: &FsPath, create: bool) -> io::Result<LockAttempt> {
     })
 }
 
-/// Waits for the lock of a file; None if there is none.
+/// Waits for the lock of a file; None if the file does not exist.
 #[expect(
     clippy::disallowed_methods,
     reason = "file work has threads of its own, which may wait"
@@ -156,14 +160,14 @@ fn wait_for_lock(key: &Path, path: &FsPath) -> Result<Option<FileLock>> {
     }
     let busy = io::Error::new(
         IoKind::ResourceBusy,
-        "another process holds a lock on the file",
+        "timed out waiting for the lock of the file, which another process holds",
     );
     Err(map_io_error(key, busy))
 }
 
 impl LocalStore {
-    /// Locks the file `key` and reads it; None where another holder lives. A file that is missing is created empty,
-    /// or `NotFound`.
+    /// Locks the file `key` and reads it; None if another owner holds the lock. A missing file is created empty with
+    /// `create`, else it is `NotFound`.
     pub fn lock_file(&self, key: &Path, create: bool) -> Result<Option<(FileLock, Bytes)>> {
         let path = self.resolve_entry(key)?;
         loop {
@@ -189,7 +193,8 @@ impl LocalStore {
         }
     }
 
-    /// Writes a new version of a locked file, which is locked before anybody can see it.
+    /// Replaces a locked file by a new version, which is locked before it is visible. `Precondition` if the locked file
+    /// is no longer at `key`.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "the lock ends with the file it is on"
@@ -211,7 +216,7 @@ impl LocalStore {
         result.map(|()| new_lock)
     }
 
-    /// Removes a locked file.
+    /// Removes a locked file. `Precondition` if it is no longer at `key`.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "the lock ends with the file it is on"
@@ -222,13 +227,13 @@ impl LocalStore {
         self.unlink(key, &path)
     }
 
-    /// Removes a file, or only its version `e_tag`. A link is removed as itself.
+    /// Removes a file, or only its version `e_tag`. Of a symbolic link the link is removed, not its target.
     pub(super) fn delete_version(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
         self.delete_unsynced(key, e_tag)?;
         self.sync_folder_of(key, &self.resolve_entry(key)?)
     }
 
-    /// As [`Self::delete_version`]; the folder is to be synced.
+    /// As [`Self::delete_version`]; the caller syncs the folder.
     pub(super) fn delete_unsynced(&self, key: &Path, e_tag: Option<&str>) -> Result<()> {
         let path = self.resolve_entry(key)?;
         let stat = fs::symlink_metadata(&path).map_err(|e| map_io_error(key, e))?;
@@ -239,7 +244,7 @@ impl LocalStore {
             return self.unlink_unsynced(key, &path);
         }
         let file_lock = match (wait_for_lock(key, &path), e_tag) {
-            // It may be deleted all the same: the rights of its folder say that.
+            // The file may be deletable all the same: that depends on the permissions of its folder.
             (Err(Error::PermissionDenied { .. }), None) => None,
             (Ok(None), _) => return Err(map_io_error(key, IoKind::NotFound.into())),
             (result, _) => result?,
@@ -256,7 +261,7 @@ impl LocalStore {
         self.unlink_unsynced(key, &path)
     }
 
-    /// Moves a file to `to` if what is there meets the condition; gives its ETag.
+    /// Moves a file to `to` if the file there meets the condition; returns the ETag at `to`.
     pub(super) fn move_if(
         &self,
         from: &Path,
@@ -278,7 +283,7 @@ impl LocalStore {
         Ok(Some(etag(&stat)))
     }
 
-    /// Moves a file over version `e_tag` of another.
+    /// Moves a file over version `e_tag` of another; `Precondition` if that is not the version.
     pub(super) fn rename_over_version(&self, from: &Path, to: &Path, e_tag: &str) -> Result<()> {
         let target = self.resolve(to)?;
         let Some(mut lock) = wait_for_lock(to, &target)? else {

@@ -1,4 +1,12 @@
-//! Objects in memory, with every condition a cloud store offers, each decided under one lock.
+//! The object store of `memory:` URLs and of tests, with every condition that a cloud store offers.
+//!
+//! [`MemoryStore`] adds to `object_store`'s [`InMemory`] what that lacks: multipart uploads that can be listed, and
+//! conditional deletions, completions and copies. It checks a condition and makes the change under one lock. ETags
+//! are never reused.
+//!
+//! Errors are `object_store`'s: `NotFound` for a missing object or upload (`NoSuchUpload`, as S3 says),
+//! `AlreadyExists` or `Precondition` for a condition that does not hold, `Generic` for a completion with other parts
+//! than those that were uploaded (`InvalidPart`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,11 +28,11 @@ use object_store::{
 use super::condition::{Condition, ConditionSupport, ConditionalStore, OpenUpload, UploadedPart};
 use crate::clock::{Clock, SystemClock};
 
-/// An object store in memory. Versions never recur.
+/// An object store in memory, whose ETags are never reused.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     objects: InMemory,
-    /// Held by whatever changes objects.
+    /// The open uploads. A check of a condition and its change of objects hold this lock.
     uploads: Mutex<Uploads>,
 }
 
@@ -48,12 +56,12 @@ impl std::fmt::Display for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The uploads that were begun and neither completed nor aborted.
+    /// The uploads that are neither completed nor aborted, by path and id.
     pub fn open_uploads(&self) -> Vec<OpenUpload> {
         let uploads = self.lock_uploads();
         let mut all: Vec<_> = uploads
@@ -73,7 +81,7 @@ impl MemoryStore {
         self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what changes objects, alone.
+    /// Runs a change of objects under the lock.
     fn run_exclusive<T>(&self, change: impl Future<Output = Result<T>>) -> Result<T> {
         let _guard = self.lock_uploads();
         poll_once(change)
@@ -101,12 +109,12 @@ impl MemoryStore {
     }
 }
 
-/// The result of an operation in memory, which never waits.
+/// The result of an operation of [`InMemory`], which completes when it is first polled.
 fn poll_once<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     work.now_or_never().unwrap_or_else(|| {
         Err(Error::Generic {
             store: "memory",
-            source: "an operation in memory had to wait".into(),
+            source: "internal error: an operation in memory did not complete at once".into(),
         })
     })
 }
@@ -114,14 +122,14 @@ fn poll_once<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 fn precondition_failed(key: &Path) -> Error {
     Error::Precondition {
         path: key.to_string(),
-        source: "it is another version".into(),
+        source: "the object's ETag does not match".into(),
     }
 }
 
 fn no_such_upload(key: &Path, id: &str) -> Error {
     Error::NotFound {
         path: key.to_string(),
-        source: format!("there is no upload {id:?} (NoSuchUpload)").into(),
+        source: format!("no multipart upload {id:?} (NoSuchUpload)").into(),
     }
 }
 
@@ -152,7 +160,7 @@ impl ObjectStore for MemoryStore {
         &self,
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        // A deletion without a condition needs no lock: it is one step of the map.
+        // A deletion without a condition needs no lock: it is one change of the map.
         self.objects.delete_stream(locations)
     }
 
@@ -249,7 +257,7 @@ impl ConditionalStore for MemoryStore {
         if !part_ids.eq(open_upload.parts.values().map(|(id, _)| id)) {
             return Err(Error::Generic {
                 store: "memory",
-                source: "these are not the parts of the upload (InvalidPart)".into(),
+                source: "the parts differ from those that were uploaded (InvalidPart)".into(),
             });
         }
         let bytes: Vec<Bytes> = open_upload

@@ -1,13 +1,13 @@
-//! Requests and bytes by kind, counted where they leave the process.
+//! Counters of requests and bytes by kind of request, counted where they leave the process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The kinds of request that are told apart.
+/// The kind of a request to a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestKind {
     /// Read an object or a range of it.
     Get,
-    /// Write an object or a piece of a multipart upload.
+    /// Write an object or an upload part.
     Put,
     /// Ask for an object's size and version.
     Head,
@@ -21,7 +21,7 @@ pub enum RequestKind {
     Post,
 }
 
-/// The kinds, and the names of their counters of requests and of bytes.
+/// The kinds in the order of [`RequestKind`], with the names of their counters of requests and of bytes.
 const KINDS: [(RequestKind, &str, &str); 7] = [
     (RequestKind::Get, "get", "get_bytes"),
     (RequestKind::Put, "put", "put_bytes"),
@@ -32,7 +32,7 @@ const KINDS: [(RequestKind, &str, &str); 7] = [
     (RequestKind::Post, "post", "post_bytes"),
 ];
 
-/// What is counted of one kind.
+/// The counters of one kind.
 #[derive(Debug, Default)]
 struct Counters {
     requests: AtomicU64,
@@ -40,7 +40,7 @@ struct Counters {
     bytes_written: AtomicU64,
 }
 
-/// Counters of one store; its children share them.
+/// The counters of one store, shared with its children.
 #[derive(Debug, Default)]
 pub struct Metrics {
     kinds: [Counters; KINDS.len()],
@@ -48,7 +48,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Counts one request that sends `sent` bytes of body.
+    /// Counts one request with a body of `body_bytes` bytes.
     pub fn count_request(&self, kind: RequestKind, body_bytes: u64) {
         let counters = self.counters(kind);
         counters.requests.fetch_add(1, Ordering::Relaxed);
@@ -57,19 +57,19 @@ impl Metrics {
             .fetch_add(body_bytes, Ordering::Relaxed);
     }
 
-    /// Counts bytes of answers' bodies.
+    /// Counts `bytes` of the body of a response.
     pub fn count_received_bytes(&self, kind: RequestKind, bytes: u64) {
-        let read = &self.counters(kind).bytes_read;
-        read.fetch_add(bytes, Ordering::Relaxed);
+        let bytes_read = &self.counters(kind).bytes_read;
+        bytes_read.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts an attempt that failed in a way that is tried again.
+    /// Counts an attempt that failed in a way that is retried.
     pub fn count_retry(&self) {
         self.retries.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Every counter by name. `requests` is the sum of the kinds; the bytes of a kind are those of the
-    /// bodies of its requests and of their answers.
+    /// Returns every counter by name. `requests`, `bytes_read` and `bytes_written` are sums over the kinds; the
+    /// bytes of a kind are those of the bodies of its requests and responses together.
     pub fn snapshot(&self) -> Vec<(&'static str, u64)> {
         let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         let sum =

@@ -1,17 +1,23 @@
-//! The one way to bytes: memory, local files, S3, Azure Blob and Google Cloud Storage.
+//! Access to objects in memory, in local files, on S3, Azure Blob Storage and Google Cloud Storage.
 //!
-//! [`Store`] is a set of objects below a URL, with metrics and the few operations datasets need.
-//! [`builder`] makes one from a URL and options, [`cas`] holds the conditional writes, [`stage`]
-//! the uploads that no reader can see until they are published. Paths are checked by [`path`].
+//! A [`Store`] reads, writes, lists and deletes the objects below a URL, and counts its requests ([`metrics`]). All
+//! other modules reach bytes only through it; it knows nothing of Parquet. [`builder`] creates a store from a URL and
+//! options, [`cas`] has the conditional writes, [`stage`] the uploads that no reader sees until they are published.
+//! [`path`] refuses paths that could leave the root of a store.
 //!
-//! Errors: [`ErrorKind::NotFound`], [`ErrorKind::PermissionDenied`] (403 and missing credentials,
-//! told apart in the message), [`ErrorKind::Unavailable`] (transport and server errors after
-//! retries), [`ErrorKind::Conflict`] (a condition did not hold).
+//! Errors: [`ErrorKind::NotFound`], [`ErrorKind::InvalidPath`], [`ErrorKind::PermissionDenied`] (403 and missing
+//! credentials, which differ in the message), [`ErrorKind::Unavailable`] (transport and server errors after retries),
+//! [`ErrorKind::Conflict`] and [`ErrorKind::AlreadyExists`] (a condition did not hold),
+//! [`ErrorKind::CapabilityNotSupported`] and [`ErrorKind::UnsafeStore`] (the store cannot do what the call needs).
 //!
 //! [`ErrorKind::NotFound`]: crate::error::ErrorKind::NotFound
+//! [`ErrorKind::InvalidPath`]: crate::error::ErrorKind::InvalidPath
 //! [`ErrorKind::PermissionDenied`]: crate::error::ErrorKind::PermissionDenied
 //! [`ErrorKind::Unavailable`]: crate::error::ErrorKind::Unavailable
 //! [`ErrorKind::Conflict`]: crate::error::ErrorKind::Conflict
+//! [`ErrorKind::AlreadyExists`]: crate::error::ErrorKind::AlreadyExists
+//! [`ErrorKind::CapabilityNotSupported`]: crate::error::ErrorKind::CapabilityNotSupported
+//! [`ErrorKind::UnsafeStore`]: crate::error::ErrorKind::UnsafeStore
 
 pub mod builder;
 mod capabilities;
@@ -65,7 +71,7 @@ use self::secrets::Secrets;
 use crate::clock::Clock;
 use crate::error::Result;
 
-/// How long a publish of a dataset may show no sign of life before others take it over.
+/// The default of [`Store::publish_lease`].
 pub const DEFAULT_PUBLISH_LEASE: Duration = Duration::from_secs(30);
 
 struct Inner {
@@ -74,30 +80,30 @@ struct Inner {
     multipart: Option<Arc<dyn MultipartStore>>,
     local: Option<LocalStore>,
     conditional_store: Option<Arc<dyn ConditionalStore>>,
-    /// What [`Store::condition_support`] found out.
+    /// The cached result of the probe in [`Store::condition_support`].
     condition_support: Mutex<Option<ConditionSupport>>,
-    /// Requests pass the HTTP service, which checks limits.
+    /// Whether requests pass the HTTP service, which counts them and checks send limits.
     is_http: bool,
     metrics: Arc<Metrics>,
     clock: Arc<dyn Clock>,
     capabilities: Capabilities,
     secrets: Arc<Secrets>,
     publish_lease: Duration,
-    /// Nobody below counts the bytes of answers.
+    /// Whether [`Store::get`] counts the bytes it reads, because no layer below does.
     counts_reads: bool,
-    /// Tells what is below from what is below other stores of this process.
+    /// Identifies the underlying store within this process; defaults to the address of `objects`.
     identity: Option<usize>,
-    /// What its users share, by name.
+    /// The values of [`Store::shared_state`], by type, process and path.
     shared_state: Mutex<HashMap<String, Arc<dyn Any + Send + Sync>>>,
 }
 
-/// Objects below a root, with paths relative to it.
+/// The objects below a root folder. Paths are relative to the root. Clones and children share counters and state.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
     prefix: String,
     limit: SendLimit,
-    /// Kept until work on local files has ended, cancelled or not.
+    /// A lock that blocking work on local files keeps until it has ended, even if its call was cancelled.
     lock: Option<Arc<LockCell>>,
 }
 
@@ -107,17 +113,17 @@ impl std::fmt::Debug for Store {
     }
 }
 
-/// What a folder holds, without descending.
+/// The direct content of a folder.
 #[derive(Debug, Default)]
 pub struct Folder {
-    /// The files in it, with paths relative to the store.
+    /// Its files, with paths relative to the store.
     pub files: Vec<ObjectMeta>,
-    /// The names of its subfolders, as paths relative to the store.
+    /// Its subfolders, as paths relative to the store.
     pub folders: Vec<String>,
 }
 
 impl Store {
-    /// A store over any [`ObjectStore`]; long writes are staged as objects and renamed.
+    /// Creates a store over any [`ObjectStore`]. Long writes are staged as hidden objects and renamed.
     pub fn from_object_store(
         name: &'static str,
         objects: Arc<dyn ObjectStore>,
@@ -150,30 +156,31 @@ impl Store {
         }
     }
 
-    /// The same store, staging long writes as multipart uploads of `multipart`.
+    /// Returns the store with long writes staged as multipart uploads of `multipart`.
     #[must_use]
     pub fn with_multipart(self, multipart: Arc<dyn MultipartStore>) -> Self {
         self.with_inner(|inner| inner.multipart = Some(multipart))
     }
 
-    /// The same store, which can do what `versions` offers.
+    /// Returns the store with the conditional requests of `conditional_store`.
     #[must_use]
     pub fn with_conditional_store(self, conditional_store: Arc<dyn ConditionalStore>) -> Self {
         self.with_inner(|inner| inner.conditional_store = Some(conditional_store))
     }
 
-    /// The same store, on which the lease of a publish lasts so long.
+    /// Returns the store with another duration of publish leases.
     #[must_use]
     pub fn with_publish_lease(self, lease: Duration) -> Self {
         self.with_inner(|inner| inner.publish_lease = lease)
     }
 
-    /// How long the lease of a publish lasts.
+    /// How long a publish of a dataset may go unrenewed before other processes take it over.
     pub fn publish_lease(&self) -> Duration {
         self.inner.publish_lease
     }
 
-    /// The same store, whose work on local files keeps a lock until it has ended, cancelled or not.
+    /// Returns the store with `lock` held by its work on local files until that has ended, even if its call was
+    /// cancelled.
     #[must_use]
     pub fn with_lock(&self, lock: &Arc<LockCell>) -> Self {
         Self {
@@ -182,7 +189,7 @@ impl Store {
         }
     }
 
-    /// The same store, whose requests are counted and limited by the HTTP service.
+    /// Returns the store marked as one whose requests are counted and limited by the HTTP service.
     fn with_http_service(self) -> Self {
         self.with_inner(|inner| {
             inner.counts_reads = false;
@@ -190,12 +197,12 @@ impl Store {
         })
     }
 
-    /// The same store, whose errors do not show these.
+    /// Returns the store with `secrets` masked in its errors.
     fn with_secrets(self, secrets: Secrets) -> Self {
         self.with_inner(|inner| inner.secrets = Arc::new(secrets))
     }
 
-    /// The same store, which is `local` files.
+    /// Returns the store marked as one of local files, whose ETags may recur and so are no versions.
     #[must_use]
     pub fn with_local(self, local: LocalStore) -> Self {
         self.with_inner(|inner| {
@@ -204,6 +211,7 @@ impl Store {
         })
     }
 
+    /// Returns the store with `change` applied to a copy of its settings; probe result and shared state start empty.
     fn with_inner(self, change: impl FnOnce(&mut Inner)) -> Self {
         let old = &self.inner;
         let mut inner = Inner {
@@ -232,7 +240,7 @@ impl Store {
         }
     }
 
-    /// The store below `folder`.
+    /// The store below `folder`; [`ErrorKind::InvalidPath`](crate::ErrorKind::InvalidPath) if that is not a valid path.
     pub fn child(&self, folder: &str) -> Result<Self> {
         path::parse_folder(folder)?;
         let prefix = match (self.prefix.as_str(), folder) {
@@ -247,36 +255,37 @@ impl Store {
         })
     }
 
-    /// The kind of store: `memory`, `file`, `s3`, `az`, `gs` or a foreign store's name.
+    /// The kind of store: `memory`, `file`, `s3`, `az`, `gs`, or the name of a foreign store.
     pub fn name(&self) -> &'static str {
         self.inner.name
     }
 
-    /// Request and byte counters, shared with children.
+    /// The counters of requests and bytes, shared with children.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.inner.metrics
     }
 
-    /// The store's clock.
+    /// The clock that gives the store time, waiting and new ids.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock
     }
 
-    /// The same store; all that are made over one thing have its address for their identity.
+    /// Returns the store with the identity of what it wraps, such as its address: several stores over one object count
+    /// as the same store.
     #[must_use]
     pub fn with_identity(self, identity: usize) -> Self {
         self.with_inner(|inner| inner.identity = Some(identity))
     }
 
-    /// What tells it from the other stores that there are in this process, a forked child's from its parent's.
+    /// Identifies the underlying store among those of this process. A forked child's store differs from its parent's.
     pub(crate) fn identity(&self) -> (u32, usize) {
         let address = Arc::as_ptr(&self.inner.objects).cast::<()>().addr();
         (std::process::id(), self.inner.identity.unwrap_or(address))
     }
 
-    /// Something that all who use this store under this path have in common.
+    /// The state of type `T` that all users of this store under `path` share; created by the first use.
     pub fn shared_state<T: Any + Default + Send + Sync>(&self, path: &str) -> Arc<T> {
-        // A forked child has the parent's memory, and none of its threads.
+        // A forked child has its parent's memory and none of its threads, so it gets state of its own.
         let (type_name, process_id) = (std::any::type_name::<T>(), std::process::id());
         let name = format!("{type_name} {process_id} {}/{path}", self.prefix);
         let lock_result = self.inner.shared_state.lock();
@@ -285,12 +294,12 @@ impl Store {
         state.downcast().unwrap_or_default()
     }
 
-    /// What the store can do.
+    /// What the store can do beyond reading and atomic writes.
     pub fn capabilities(&self) -> Capabilities {
         self.inner.capabilities
     }
 
-    /// The local file system behind it, if it is one.
+    /// The local files, if the store is one of local files.
     pub fn local(&self) -> Option<&LocalStore> {
         self.inner.local.as_ref()
     }
@@ -299,7 +308,7 @@ impl Store {
         self.inner.multipart.as_ref()
     }
 
-    /// The object key of a path.
+    /// The object key of `path`; [`ErrorKind::InvalidPath`](crate::ErrorKind::InvalidPath) if it is not a valid path.
     pub fn key(&self, path: &str) -> Result<Path> {
         path::parse(path)?;
         path::parse(&path::join(&self.prefix, path))

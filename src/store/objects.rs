@@ -1,8 +1,11 @@
 //! Requests for objects: read, write, delete, list, copy and move, with paths relative to the [`Store`].
 //!
-//! An idempotent request is sent again here where the layer below does not: after a body that was cut, a stall, or a
-//! conflict that a request without a condition cannot have. All others are sent once here; [`super::condition`] has
-//! those with a condition.
+//! Idempotent requests are retried here where the layer below does not retry: after a response body that was cut off,
+//! a stall, or a conflict that a request without a condition cannot have. All others are sent once by this layer;
+//! [`super::condition`] has those with a condition.
+//!
+//! Errors are those of [`Store`]. A request that is still [`ErrorKind::Unavailable`] after its retries fails with the
+//! number of attempts and the time that they took.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -20,19 +23,20 @@ use super::metrics::RequestKind;
 use super::{Folder, Store, limit};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How often an idempotent request is sent in all, beyond the retries of the layer below…
+/// The attempts of an idempotent request in all; the layer below has its own retries in each.
 const MAX_ATTEMPTS: u32 = 4;
-/// …as long as they have not taken this long already.
+/// No attempt is repeated when the request has already taken longer than this.
 const RETRY_TIMEOUT: Duration = Duration::from_mins(1);
+/// The pause after the first attempt; it grows by this much with each further one.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 impl Store {
-    /// Reads an object, or the range the options name.
+    /// Reads an object, or the range that `options` name.
     pub async fn get(&self, path: &str, options: GetOptions) -> Result<(Bytes, ObjectMeta)> {
         self.get_at_most(path, options, u64::MAX).await
     }
 
-    /// As [`Store::get`], and [`ErrorKind::TooLarge`] before the first byte where there are more than `limit`.
+    /// As [`Store::get`]; [`ErrorKind::TooLarge`], before the body is read, if that has more than `max_bytes` bytes.
     pub async fn get_at_most(
         &self,
         path: &str,
@@ -55,12 +59,13 @@ impl Store {
             Ok(Some((bytes, meta)))
         });
         read.await?.ok_or_else(|| {
-            let message = format!("{path:?} has more than the {max_bytes} bytes expected");
+            let message = format!("{path:?} is longer than the limit of {max_bytes} bytes");
             Error::new(ErrorKind::TooLarge, message).with_path(path)
         })
     }
 
-    /// Reads one range of the version `e_tag` of an object.
+    /// Reads one range of an object, of its version `e_tag` if that is given: [`ErrorKind::Conflict`] if the object is
+    /// another version. A response of another length is [`ErrorKind::Unavailable`].
     pub async fn get_range(
         &self,
         path: &str,
@@ -74,7 +79,7 @@ impl Store {
         let (bytes, _) = self.get(path, options).await?;
         if bytes.len() as u64 != expected_bytes {
             let message = format!(
-                "asked for {expected_bytes} bytes, the store sent {}",
+                "the store returned {} bytes for a range of {expected_bytes} bytes",
                 bytes.len()
             );
             return Err(Error::new(ErrorKind::Unavailable, message).with_path(path));
@@ -82,7 +87,7 @@ impl Store {
         Ok(bytes)
     }
 
-    /// Size and version of an object.
+    /// The metadata of an object: its size, time and ETag.
     pub async fn head(&self, path: &str) -> Result<ObjectMeta> {
         let key = self.key(path)?;
         self.send_once(path, self.inner.objects.head(&key)).await
@@ -97,7 +102,7 @@ impl Store {
         }
     }
 
-    /// Writes an object in one request.
+    /// Writes an object in one request, which is retried here only if `mode` is [`PutMode::Overwrite`].
     pub async fn put(&self, path: &str, bytes: Bytes, mode: PutMode) -> Result<PutResult> {
         self.put_payload(path, PutPayload::from_bytes(bytes), mode)
             .await
@@ -120,7 +125,7 @@ impl Store {
         }
         self.retry_idempotent(path, || async {
             put(PutMode::Overwrite).await.map_err(|e| match e {
-                // Stores answer so to concurrent writers; there is no condition to fail.
+                // Stores answer concurrent writers with this. No condition was sent, so a retry is safe.
                 object_store::Error::AlreadyExists { source, .. }
                 | object_store::Error::Precondition { source, .. } => {
                     object_store::Error::Generic {
@@ -134,7 +139,7 @@ impl Store {
         .await
     }
 
-    /// Deletes an object; says whether it was there, where the store tells.
+    /// Deletes an object. False if it did not exist; a store that does not report this gives true.
     pub async fn delete(&self, path: &str) -> Result<bool> {
         let key = self.key(path)?;
         match self
@@ -142,7 +147,7 @@ impl Store {
             .await
         {
             Ok(()) => Ok(true),
-            // The request may be what was not found.
+            // A request that did not reach the object can be answered so too: look for the object.
             Err(e) if e.kind() == ErrorKind::NotFound && !self.is_file(path).await? => Ok(false),
             Err(e) if e.kind() == ErrorKind::NotFound && self.may_retry() => {
                 let deleted = self
@@ -156,13 +161,14 @@ impl Store {
         }
     }
 
-    /// Deletes an object, and asks once only: after a lost answer the path may be another's already.
+    /// Deletes an object by a request that this layer sends once: after a lost answer the path may already hold an
+    /// object of another writer.
     pub async fn delete_once(&self, path: &str) -> Result<()> {
         let key = self.key(path)?;
         self.send_once(path, self.inner.objects.delete(&key)).await
     }
 
-    /// Deletes many objects, in bulk where the store can.
+    /// Deletes many objects, in bulk where the store can. Missing ones are no error.
     pub async fn delete_all(&self, paths: &[String]) -> Result<()> {
         let keys = paths
             .iter()
@@ -175,7 +181,7 @@ impl Store {
             Ok(())
         });
         match bulk.await {
-            // Of many at once it is not told which was missing, or whether the request itself was.
+            // A bulk deletion does not say which object was missing, or whether the request reached them at all.
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 for path in paths {
                     self.delete(path).await?;
@@ -186,7 +192,7 @@ impl Store {
         }
     }
 
-    /// Every object below `folder`, in any depth.
+    /// The objects below `folder` at any depth.
     pub async fn list(&self, folder: &str) -> Result<Vec<ObjectMeta>> {
         let key = self.folder_key(folder)?;
         let prefix = (!key.is_root()).then_some(&key);
@@ -199,7 +205,7 @@ impl Store {
             .collect())
     }
 
-    /// What `folder` holds directly.
+    /// The files and subfolders directly in `folder`.
     pub async fn list_folder(&self, folder: &str) -> Result<Folder> {
         let key = self.folder_key(folder)?;
         let prefix = (!key.is_root()).then_some(&key);
@@ -226,7 +232,7 @@ impl Store {
 
     fn relocate(&self, meta: ObjectMeta) -> ObjectMeta {
         let location = self.relative_path(&meta.location);
-        // Azure's listings leave out the quotes that its answers have.
+        // Azure's listings omit the quotes that ETags have in its other responses.
         let e_tag = meta.e_tag.map(|e_tag| {
             if self.inner.is_http && !e_tag.starts_with(['"', 'W']) {
                 format!("\"{e_tag}\"")
@@ -241,7 +247,7 @@ impl Store {
         }
     }
 
-    /// Copies an object inside the store.
+    /// Copies an object inside the store, by a request that this layer sends once.
     pub async fn copy(&self, from: &str, to: &str, mode: CopyMode) -> Result<()> {
         let (source, target) = (self.key(from)?, self.key(to)?);
         let options = CopyOptions::new().with_mode(mode);
@@ -252,7 +258,7 @@ impl Store {
         .await
     }
 
-    /// Moves an object over `to`; one step where the store has it, else copy and delete.
+    /// Moves an object and replaces `to`: in one step where the store can, else by a copy and a deletion.
     pub async fn rename(&self, from: &str, to: &str) -> Result<()> {
         if self.inner.conditional_store.is_some() {
             return self.move_if(from, to, &Condition::Always).await.map(drop);
@@ -269,19 +275,18 @@ impl Store {
         self.send_once(from, rename).await
     }
 
-    /// Removes the folder and its empty subfolders, where folders exist of their own.
+    /// Removes `folder` and its empty subfolders from local files; in other stores folders are only parts of keys.
     pub async fn remove_empty_folder(&self, folder: &str) -> Result<()> {
         let key = self.folder_key(folder)?;
         if let Some(local) = self.inner.local.clone() {
             tokio::task::spawn_blocking(move || local.remove_empty_tree(&key))
                 .await
-                .map_err(|e| Error::other("a worker stopped").with_source(e))?;
+                .map_err(|e| Error::other(format!("worker thread panicked: {e}")).with_source(e))?;
         }
         Ok(())
     }
 
-    /// Sends an idempotent request again where the layer below does not: after a body that was cut,
-    /// a stall, or a conflict that a condition-less request cannot have.
+    /// Sends an idempotent request, with the retries of this layer.
     pub(super) async fn retry_idempotent<T, F>(
         &self,
         path: &str,
@@ -294,7 +299,7 @@ impl Store {
             .await
     }
 
-    /// One request that is not sent again here.
+    /// Sends one request, without retries of this layer.
     pub(super) async fn send_once<T>(
         &self,
         path: &str,
@@ -328,7 +333,7 @@ impl Store {
             if is_last {
                 let seconds = elapsed.as_secs_f32();
                 return Err(error.context(format!(
-                    "given up after {attempts} rounds of attempts in {seconds:.1} s"
+                    "gave up after {attempts} rounds of attempts in {seconds:.1} s"
                 )));
             }
             self.inner.clock.sleep(RETRY_DELAY * attempts).await;

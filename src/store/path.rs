@@ -1,17 +1,17 @@
-//! Path rules: `/`-separated, relative, nothing that could leave the root.
+//! The rules of paths in a store: relative, separated by `/`, and unable to leave the store's root.
 
 use object_store::path::Path;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The longest key object stores take.
+/// The longest key that object stores accept.
 const MAX_KEY_BYTES: usize = 1024;
-/// The longest name file systems take.
+/// The longest file name that file systems accept.
 const MAX_SEGMENT_BYTES: usize = 255;
 
 /// Checks `path` and turns it into an object key, byte for byte.
 ///
-/// Refused: an empty path, empty segments (so also a leading or trailing `/`), `.`, `..`,
+/// [`ErrorKind::InvalidPath`] for an empty path, empty segments (so also a leading or trailing `/`), `.`, `..`,
 /// backslashes, NUL and control characters, keys above 1024 and names above 255 bytes.
 pub fn parse(path: &str) -> Result<Path> {
     if path.is_empty() {
@@ -20,10 +20,10 @@ pub fn parse(path: &str) -> Result<Path> {
     parse_folder(path)
 }
 
-/// The one spelling of a path that users may write in several: backslashes are slashes; empty segments
-/// and `.` say nothing. `/a//b/`, `./a/b` and `a\\b` are `a/b`; `...` is a name.
+/// Returns the canonical spelling of a path: backslashes become slashes; empty segments and `.` are dropped.
+/// `/a//b/`, `./a/b` and `a\\b` become `a/b`; `...` is an ordinary name.
 ///
-/// Refused: what is empty after that, and what [`parse`] refuses.
+/// [`ErrorKind::InvalidPath`] for a path that is empty after that, and for what [`parse`] refuses.
 pub fn normalize(path: &str) -> Result<String> {
     let segments: Vec<&str> = path
         .split(['/', '\\'])
@@ -37,7 +37,7 @@ pub fn normalize(path: &str) -> Result<String> {
     Ok(normal)
 }
 
-/// As [`parse`], where the empty path means the root.
+/// As [`parse`], but the empty path is the root.
 pub fn parse_folder(path: &str) -> Result<Path> {
     if path.is_empty() {
         return Ok(Path::ROOT);

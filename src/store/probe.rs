@@ -1,5 +1,9 @@
-//! What an unknown S3-compatible store does with conditions, found out with objects of its own that
-//! are removed again.
+//! Probes which conditions an unknown S3-compatible store honors.
+//!
+//! [`Probe`] writes a hidden object, sends requests whose conditions do not hold, and removes the object again. A store
+//! that ignores the condition of a PUT is refused with [`ErrorKind::UnsafeStore`], one without ETags with
+//! [`ErrorKind::CapabilityNotSupported`]. The conditions of completions and deletions are optional:
+//! [`ConditionSupport`] says which of them hold. After a lost answer of a write the probe reads the object back.
 
 use bytes::Bytes;
 use object_store::GetOptions;
@@ -8,10 +12,10 @@ use super::condition::{Condition, ConditionSupport};
 use super::{Store, cas};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How often the probe writes something whose answer was lost.
+/// The attempts of a write whose answer gets lost.
 const MAX_ATTEMPTS: u32 = 4;
 
-/// Asks a store whether it keeps conditions, with an object of its own.
+/// One probe of a store, with an object of its own.
 pub(super) struct Probe {
     store: Store,
     path: String,
@@ -39,6 +43,7 @@ impl Probe {
         let second = self.write("2", &Condition::Matches(first.clone())).await?;
         let old = Condition::Matches(first);
         self.expect_denied(&self.path, &old).await?;
+        // An If-Match must not hold where there is no object.
         let missing = cas::probe_path(
             &self.store,
             self.path.rsplit_once('/').map_or("", |(folder, _)| folder),
@@ -73,7 +78,7 @@ impl Probe {
                 Ok(put) => break put.e_tag,
                 Err(e) => e,
             };
-            // The answer to an earlier send may be lost: what is there tells.
+            // An attempt whose answer was lost may have landed, so read the object back.
             match self.store.get(&self.path, GetOptions::default()).await {
                 Ok((content, meta)) if content == bytes => break meta.e_tag,
                 _ if attempts == MAX_ATTEMPTS || error.kind() == ErrorKind::PermissionDenied => {
@@ -85,7 +90,7 @@ impl Probe {
         match e_tag {
             Some(e_tag) => Ok(e_tag),
             None => self.store.head(&self.path).await?.e_tag.ok_or_else(|| {
-                let message = "the store gives objects no ETag, so nothing can be replaced only if it is unchanged";
+                let message = "the store returns no ETags, so writes cannot be conditional; use a store that returns ETags";
                 Error::new(ErrorKind::CapabilityNotSupported, message).with_detail("CONDITIONAL_WRITE")
             }),
         }
@@ -101,16 +106,17 @@ impl Probe {
             Err(e) => Err(e),
             Ok(_) => {
                 let message = format!(
-                    "the store ignores the condition of a PUT ({condition:?}), so two writers would overwrite each other"
+                    "the store ignores the condition of a PUT ({condition:?}), so two writers would overwrite each other; \
+                     use a store that honors If-None-Match and If-Match"
                 );
                 Err(Error::new(ErrorKind::UnsafeStore, message).with_path(path))
             }
         }
     }
 
-    /// Whether a completion is denied where it should be. The object is there.
+    /// Whether completions are denied when their condition does not hold. The object must exist.
     async fn honors_complete_condition(&self, old: &Condition) -> Result<bool> {
-        let (Some(multipart), Some(versions)) =
+        let (Some(multipart), Some(conditional_store)) =
             (self.store.multipart(), &self.store.inner.conditional_store)
         else {
             return Ok(false);
@@ -125,16 +131,19 @@ impl Probe {
         if let Ok(part) = uploaded {
             for condition in [&Condition::Absent, old] {
                 let parts = vec![part.clone()];
-                let completed = versions.complete_if(&key, &upload, parts, condition).await;
+                let completed = conditional_store
+                    .complete_if(&key, &upload, parts, condition)
+                    .await;
                 let result = completed.map_err(|e| self.store.map_error(e, &self.path));
                 is_honored &= matches!(result, Err(e) if is_denied(&e));
             }
         }
-        // It may be completed by now, or ended by the denial.
+        // The abort may fail: the upload may be completed by now, or ended by the denial.
         let _ = multipart.abort_multipart(&key, &upload).await;
         Ok(is_honored)
     }
 
+    /// Whether a deletion is denied for the version `old` and removes the current one.
     async fn honors_delete_condition(&self, old: &Condition, current: Condition) -> Result<bool> {
         let mut current_version = current;
         // A completion that was not denied has replaced the object.

@@ -1,7 +1,9 @@
-//! Which process something belongs to, and whether that process still lives.
+//! The identity of a process, and whether that process still runs.
 //!
-//! A process is told by its host's boot, its process namespace, its number and its start time, so
-//! that a number used again is another process. What another host wrote is never judged.
+//! A [`ProcessId`] consists of the boot id and the process namespace of the host, the pid and the start time, so that a
+//! reused pid is another process. Its [`ProcessId::tag`] goes into the names of hidden files. Only the kernel of this
+//! host proves a process dead: processes of other hosts, and all processes where `/proc` cannot be read, never count
+//! as dead.
 
 use std::fs;
 
@@ -10,11 +12,11 @@ use serde::{Deserialize, Serialize};
 /// A process on a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessId {
-    /// The host's boot and the process namespace; empty where they cannot be told.
+    /// The boot id and the process namespace of the host; empty if they cannot be read.
     pub host: String,
-    /// The process's number.
+    /// The process id.
     pub pid: u32,
-    /// When it started, in the kernel's ticks.
+    /// The start time in clock ticks since the boot; 0 if it cannot be read.
     pub started: u64,
 }
 
@@ -29,7 +31,7 @@ impl ProcessId {
         }
     }
 
-    /// Whether it certainly runs no more: only what the kernel says of this host's processes is proof.
+    /// Whether the process has certainly ended. False for a process of another host.
     pub fn is_dead(&self) -> bool {
         let is_same_host = !self.host.is_empty() && host().as_ref() == Some(&self.host);
         is_same_host
@@ -40,29 +42,29 @@ impl ProcessId {
             )
     }
 
-    /// Whether it is this process, as far as names tell.
+    /// Whether it is this process; false if the host cannot be read.
     pub fn is_current(&self) -> bool {
         !self.host.is_empty() && *self == Self::current()
     }
 
-    /// A piece of a file name that tells the process.
+    /// A part of a file name that identifies the process: a hash of the host, the pid and the start time, in hex.
     pub fn tag(&self) -> String {
         let host_hash = super::cas::content_tag(self.host.as_bytes());
         let short_host = host_hash.trim_start_matches("content-");
         format!("{:.8}-{:x}-{:x}", short_host, self.pid, self.started)
     }
 
-    /// Whether the process a tag tells of certainly runs no more.
+    /// Whether the process that `tag` names has certainly ended. False for any other text.
     pub fn is_stale_tag(tag: &str) -> bool {
         Self::from_tag(tag).is_some_and(|owner| owner.is_dead())
     }
 
-    /// Whether the process a tag tells of runs on this host, and is not this one.
+    /// Whether `tag` names another process of this host that is not proven dead.
     pub fn is_tag_of_other_process(tag: &str) -> bool {
         Self::from_tag(tag).is_some_and(|owner| !owner.is_current() && !owner.is_dead())
     }
 
-    /// The process of this host that a tag tells of.
+    /// The process that `tag` names, if it is one of this host.
     fn from_tag(tag: &str) -> Option<Self> {
         let mut fields = tag.split('-');
         let (host, pid, started) = (fields.next()?, fields.next()?, fields.next()?);
@@ -83,27 +85,27 @@ fn host() -> Option<String> {
     Some(format!("{}/{}", boot.trim(), namespace.display()))
 }
 
-/// Whether the kernel has a process of this number. Not being allowed to signal it is a yes.
+/// Whether the kernel has a process of this pid. One that may not be signalled exists.
 fn process_exists(pid: u32) -> bool {
     use rustix::process::{Pid, test_kill_process};
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
     number.is_none_or(|number| test_kill_process(number) != Err(rustix::io::Errno::SRCH))
 }
 
-/// `/proc/PID/stat`; None for any reason, be it that others' processes are hidden.
+/// `/proc/PID/stat`; None if it cannot be read for any reason, such as `/proc` hiding the processes of others.
 fn read_stat(pid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/stat")).ok()
 }
 
-/// State and start time.
+/// The state and the start time in `/proc/PID/stat`.
 fn parse_stat(stat: &str) -> Option<(&str, u64)> {
-    // The name, in parentheses, may hold anything; state is the first field after it, start the 20th.
+    // The name, in parentheses, may hold any bytes; the state is the first field after it, the start time the 20th.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     Some((fields.next()?, fields.nth(18)?.parse().ok()?))
 }
 
-/// Whether a process that started at `started` is gone: nobody has its number, another process has it, or it was
-/// killed and waits for its parent.
+/// Whether a process that started at `started` has ended: no process has its pid, another one has it, or it is a
+/// zombie that waits for its parent.
 fn is_proven_dead(started: u64, exists: bool, stat: Option<&str>) -> bool {
     if !exists {
         return true;
@@ -111,11 +113,11 @@ fn is_proven_dead(started: u64, exists: bool, stat: Option<&str>) -> bool {
     let Some((state, current)) = stat.and_then(parse_stat) else {
         return false;
     };
-    // Zero stands for a process that could not read its own start time.
+    // A process that could not read its own start time has 0.
     matches!(state, "Z" | "X") || (started != 0 && started != current)
 }
 
-/// When a process started.
+/// The start time of a process, in clock ticks since the boot.
 fn start_time(pid: u32) -> Option<u64> {
     read_stat(pid)
         .as_deref()
@@ -139,7 +141,7 @@ mod tests {
             (true, stat("Z", 5), true),
             (true, stat("X", 5), true),
             (true, stat("R", 6), true),
-            // Hidden from us (hidepid), out of descriptors, or nothing that is understood.
+            // Hidden by hidepid, no free file descriptor, or text that cannot be parsed.
             (true, None, false),
             (true, Some(String::new()), false),
             (true, Some("7 (a) S 0".to_owned()), false),
@@ -152,9 +154,9 @@ mod tests {
         }
         assert!(
             !is_proven_dead(0, true, stat("S", 5).as_deref()),
-            "it could not tell when it started"
+            "the start time is unknown"
         );
-        // The first process of all is not ours to signal, or at least not dead.
+        // Process 1 exists, whether or not this process may signal it.
         assert!(process_exists(1) && !process_exists(i32::MAX.cast_unsigned()));
     }
 
@@ -175,7 +177,7 @@ mod tests {
         };
         assert!(!other.is_dead());
         child.kill().unwrap();
-        // Killed and not yet waited for, then gone.
+        // A killed process is a zombie until its parent waits for it.
         while !other.is_dead() {}
         assert!(ProcessId::is_stale_tag(&other.tag()));
         child.wait().unwrap();

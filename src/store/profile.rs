@@ -1,10 +1,11 @@
-//! Credentials from the AWS profile files.
+//! Static credentials from the shared credentials file of AWS.
 
 use std::path::PathBuf;
 
 use object_store::aws::AwsCredential;
 
-/// The static credentials of `profile` in the shared credentials file.
+/// The static credentials of `profile` in `AWS_SHARED_CREDENTIALS_FILE`, by default `~/.aws/credentials`. None if the
+/// file, the profile, its key id or its secret key is missing.
 pub(super) fn load(profile: &str) -> Option<AwsCredential> {
     let file = std::env::var_os("AWS_SHARED_CREDENTIALS_FILE")
         .map(PathBuf::from)

@@ -1,6 +1,12 @@
-//! Requests of cloud stores that `object_store` has no method for, signed here.
+//! Signed requests to cloud stores that `object_store` has no method for.
 //!
-//! The address and the client are those of its own requests, see [`limit::capture`].
+//! [`CloudClient::send`] builds, signs and sends a request, and retries it within the limits of [`RetryConfig`]. The URL
+//! and the HTTP client are those of a request that `object_store` would send, captured before it is sent
+//! ([`limit::capture`]), so that all options of the store hold here too.
+//!
+//! Errors are `object_store`'s: `NotFound` (404), `Precondition` (304, 409, 412), `PermissionDenied` (403),
+//! `Unauthenticated` (401), `NotSupported` (400, 405, 501), and `Generic` for all else. A 409 that means a pending
+//! operation is retried first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,20 +42,20 @@ const COPY_SOURCE: HeaderName = HeaderName::from_static("x-ms-copy-source");
 const COPY_STATUS: HeaderName = HeaderName::from_static("x-ms-copy-status");
 const COPY_ID: HeaderName = HeaderName::from_static("x-ms-copy-id");
 const ERROR_CODE: HeaderName = HeaderName::from_static("x-ms-error-code");
-/// Between two looks at a copy that is under way.
+/// The pause between two polls of a copy in progress.
 const COPY_POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Longer pauses between two sends are not made.
+/// The longest pause between two attempts.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(15);
 
-/// A cloud store and what its requests are signed with.
+/// A cloud store and what signs its requests.
 #[derive(Debug)]
 pub(super) enum Cloud {
     S3 {
         objects: Arc<AmazonS3>,
         region: String,
-        /// Requests are signed.
+        /// Whether requests are signed.
         signed: bool,
-        /// AWS itself, whose conditions are known.
+        /// Whether the server is AWS itself, whose support of conditions is known.
         aws: bool,
     },
     Azure {
@@ -63,7 +69,7 @@ pub(super) enum Cloud {
     },
 }
 
-/// Sends what `object_store` cannot.
+/// Sends requests that `object_store` has no method for.
 #[derive(Debug)]
 pub(super) struct CloudClient {
     pub(super) cloud: Cloud,
@@ -71,11 +77,11 @@ pub(super) struct CloudClient {
     pub(super) retry: RetryConfig,
 }
 
-/// What a request is about.
+/// The target of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Subject<'a> {
     Object(&'a Path),
-    /// What the bucket has in a folder.
+    /// The bucket, for a listing of the folder.
     Folder(&'a Path),
 }
 
@@ -94,8 +100,8 @@ pub(super) struct CloudResponse {
 }
 
 impl CloudResponse {
-    /// Whether something is under way there, after which the request may have another answer. Azure answers a
-    /// condition that does not hold with the same status: that stays.
+    /// Whether the status is a 409 because another operation on the object is in progress, so that a retry may succeed.
+    /// Azure also answers 409, with another error code, to a condition that does not hold: that is final.
     fn is_transient_conflict(&self) -> bool {
         let code = self.headers.get(ERROR_CODE).map(HeaderValue::as_bytes);
         self.status == StatusCode::CONFLICT
@@ -130,7 +136,7 @@ impl CloudClient {
         }
     }
 
-    /// Sends a request until it is answered in a way that a repetition does not change.
+    /// Sends a request. Transport errors, 5xx but 501, 429 and transient conflicts are retried.
     pub(super) async fn send(
         &self,
         method: Method,
@@ -161,7 +167,9 @@ impl CloudClient {
                     busy
                 }
                 Err((may_retry, e)) => {
-                    limit::note_failure(|| format!("met {}", crate::error::format_error_chain(e)));
+                    limit::note_failure(|| {
+                        format!("failed: {}", crate::error::format_error_chain(e))
+                    });
                     *may_retry
                 }
             };
@@ -183,6 +191,7 @@ impl CloudClient {
         }
     }
 
+    /// Sends a request once. The flag of an error says whether a retry may succeed.
     async fn execute(
         &self,
         client: object_store::client::HttpClient,
@@ -202,7 +211,7 @@ impl CloudClient {
         })
     }
 
-    /// A signed request, and the client that sends such.
+    /// Builds and signs a request; returns it with the client that sends it.
     async fn build_request(
         &self,
         method: Method,
@@ -224,7 +233,7 @@ impl CloudClient {
         Ok((client, request))
     }
 
-    /// The URL of an object or the bucket, without a query.
+    /// The HTTP client for a target and the URL of the object or the bucket, without a query.
     async fn resolve_url(
         &self,
         subject: Subject<'_>,
@@ -299,7 +308,7 @@ impl CloudClient {
         })
     }
 
-    /// The headers of a condition on an object.
+    /// The headers of a condition on an object. GCS compares generations, which costs a HEAD for an ETag.
     pub(super) async fn condition_headers(
         &self,
         key: &Path,
@@ -323,7 +332,7 @@ impl CloudClient {
         Ok(headers)
     }
 
-    /// The generation of the version `e_tag`.
+    /// The GCS generation of the version `e_tag`; `Precondition` if the object has another ETag.
     async fn generation(&self, key: &Path, e_tag: &str) -> Result<String> {
         let meta = self.objects().head(key).await?;
         let same = super::condition::is_same_e_tag(meta.e_tag.as_deref(), e_tag);
@@ -331,11 +340,11 @@ impl CloudClient {
             .filter(|_| same)
             .ok_or_else(|| Error::Precondition {
                 path: key.to_string(),
-                source: "it is another version".into(),
+                source: format!("the object's ETag is not {e_tag}").into(),
             })
     }
 
-    /// Copies a blob, and waits until it is copied: the service may go on after its answer.
+    /// Copies a blob of Azure and waits until the copy is complete: the service may still copy after its answer.
     pub(super) async fn copy_blob(
         &self,
         from: &Path,
@@ -372,10 +381,10 @@ impl CloudClient {
         let mut current_headers = initial_headers.clone();
         loop {
             if current_headers.get(COPY_ID) != initial_headers.get(COPY_ID) {
-                // Another write has replaced it.
+                // Another copy id, or none: another write has replaced the target.
                 return Err(Error::Precondition {
                     path: to.to_string(),
-                    source: "the object was replaced while it was copied".into(),
+                    source: "another write replaced the object during the copy".into(),
                 });
             }
             match current_headers.get(COPY_STATUS).map(HeaderValue::as_bytes) {
@@ -383,7 +392,8 @@ impl CloudClient {
                 Some(b"pending") => self.clock.sleep(COPY_POLL_INTERVAL).await,
                 Some(status) => {
                     let text = String::from_utf8_lossy(status);
-                    return Err(self.generic_error(format!("the copy of {from} ended as {text}")));
+                    return Err(self
+                        .generic_error(format!("the copy of {from} ended with status {text:?}")));
                 }
             }
             current_headers = self
@@ -393,7 +403,7 @@ impl CloudClient {
         }
     }
 
-    /// Copies one version of an object; what is at `to` is not looked at.
+    /// Copies the version `e_tag` of an object on S3 or GCS, without a condition on `to`.
     pub(super) async fn copy_object(
         &self,
         from: &Path,
@@ -405,9 +415,11 @@ impl CloudClient {
         let copy = self.objects().copy_opts(from, to, CopyOptions::default());
         let target = limit::capture(copy).await?;
         if !target.headers.contains_key(&source_name) {
-            return Err(self.generic_error("a copy that names no source"));
+            return Err(self.generic_error(format!(
+                "internal error: the copy request has no {source_name} header"
+            )));
         }
-        // The source, and whatever encryption and billing want; what signs a request is made anew.
+        // Keep the source and the headers of encryption and billing; `sign` adds a new signature.
         let mut headers = target.headers;
         for name in [
             AUTHORIZATION,
@@ -423,15 +435,15 @@ impl CloudClient {
         let response = self
             .send(Method::PUT, Subject::Object(to), "", &headers)
             .await?;
-        // An answer that began well may end otherwise.
+        // A copy that was answered 200 may still report an error in the body.
         let text = String::from_utf8_lossy(&response.body);
         if text.contains("<Error>") {
-            return Err(self.generic_error(format!("the copy of {from} ended with {text}")));
+            return Err(self.generic_error(format!("the copy of {from} failed: {text}")));
         }
         Ok(())
     }
 
-    /// An ETag as conditions have it. There are servers that ignore one without its quotes.
+    /// The value of a condition's header: the ETag in quotes, without which some servers ignore it.
     pub(super) fn quote_e_tag(&self, e_tag: &str) -> Result<HeaderValue> {
         let quoted = format!("\"{}\"", e_tag.trim_matches('"'));
         HeaderValue::from_str(&quoted).map_err(|e| self.generic_error(e))

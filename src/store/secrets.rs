@@ -1,11 +1,14 @@
-//! Keeps credentials out of what people see: messages, logs and representations.
+//! Masks credentials in messages, logs and representations.
+//!
+//! [`Secrets`] masks the values of a store's secret options wherever they occur in a text. [`mask_urls`] needs no
+//! options: it masks the user names and passwords of URLs, and the signatures and tokens of their queries.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What stands for a secret.
+/// What replaces a secret.
 const MASK: &str = "***";
-/// Pieces of the names of options whose values are secrets.
+/// An option is secret if its name contains one of these.
 const SECRET_NAMES: [&str; 8] = [
     "secret",
     "key",
@@ -16,7 +19,7 @@ const SECRET_NAMES: [&str; 8] = [
     "signature",
     "authorization",
 ];
-/// Names of query parameters and of pairs whose values are secrets.
+/// The names of query parameters, and of `name=value` pairs, whose values are secrets.
 const SECRET_PARAMETERS: [&str; 12] = [
     "sig",
     "signature",
@@ -31,10 +34,10 @@ const SECRET_PARAMETERS: [&str; 12] = [
     "secret",
     "sas",
 ];
-/// A shorter value would mask ordinary words of messages.
+/// The shortest value that is masked: a shorter one would mask ordinary words of messages.
 const MIN_SECRET_BYTES: usize = 4;
 
-/// The secrets among the options of a store.
+/// The secret values among the options of a store.
 #[derive(Clone, Default)]
 pub struct Secrets {
     values: Vec<String>,
@@ -47,7 +50,7 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// The values of options with secret names, and what stands before an `@` in any other.
+    /// Collects the values of secret options, and of all others the user name and password before an `@`.
     pub fn from_options(options: &BTreeMap<String, String>) -> Self {
         let mut values: Vec<String> = Vec::new();
         for (name, value) in options {
@@ -61,12 +64,12 @@ impl Secrets {
             }
         }
         values.retain(|value| value.len() >= MIN_SECRET_BYTES);
-        // The longest first: one may be a piece of another.
+        // The longest first: one secret may contain another.
         values.sort_by_key(|value| std::cmp::Reverse(value.len()));
         Self { values }
     }
 
-    /// The text without these secrets, and without those of URLs.
+    /// Returns `text` with these secrets and those of URLs masked.
     pub fn mask(&self, text: &str) -> String {
         let masked = (self.values.iter()).fold(text.to_owned(), |text, secret| {
             text.replace(secret.as_str(), MASK)
@@ -75,25 +78,25 @@ impl Secrets {
     }
 }
 
-/// Whether the value of an option is a secret.
+/// Whether the option `name` is secret.
 fn is_secret(name: &str) -> bool {
     let lowercase = name.to_ascii_lowercase();
     SECRET_NAMES.iter().any(|piece| lowercase.contains(piece))
 }
 
-/// The value of an option as it may be shown.
+/// The value of an option, masked so that it can be shown.
 pub fn mask_option(name: &str, value: &str) -> String {
     if is_secret(name) {
         return MASK.to_owned();
     }
     match value.rsplit_once('@') {
-        // A proxy without a scheme.
+        // The address of a proxy without a scheme.
         Some((_, host)) if !value.contains("://") => format!("{MASK}@{host}"),
         _ => mask_urls(value),
     }
 }
 
-/// The text with `***` for user names and passwords of URLs, and for signatures and tokens of queries.
+/// Replaces the user names and passwords of URLs, and the signatures and tokens of queries, with `***`.
 pub fn mask_urls(text: &str) -> String {
     mask_parameters(&mask_userinfo(text))
 }

@@ -1,9 +1,14 @@
-//! Bytes uploaded where no reader sees them, made visible later by another call or process.
+//! Staged writes: bytes uploaded where no reader sees them, and published later by another call or process.
 //!
-//! Where a store has multipart uploads, the upload is left uncompleted; local files and other
-//! stores get a hidden object that is renamed. Little data stays with the caller ([`StagedWrite::Inline`])
-//! and costs one PUT when it is published. A [`StagedWrite`] is plain data: it can be sent to another
-//! process or written into a redo log.
+//! [`Staging`] begins the writes of one operation. A [`StageWriter`] takes the bytes of one write, its [`Uploader`]
+//! sends them. In a store with multipart uploads the upload is left uncompleted ([`StagedWrite::Multipart`]); local files and
+//! other stores get a hidden object that is renamed ([`StagedWrite::Object`]). Little data stays with the caller
+//! ([`StagedWrite::Inline`]) and costs one PUT when it is published. A [`StagedWrite`] is plain data: it can be sent to
+//! another process or written into a redo log.
+//!
+//! Publishing fails with [`ErrorKind::NotFound`] if what was staged is missing. A multipart upload can only become the
+//! object that it was begun for: [`StagedWrite::publish`] copies that object to any other name,
+//! [`StagedWrite::publish_if`] refuses to.
 
 use std::fs::File;
 use std::io::Write;
@@ -24,45 +29,45 @@ use super::upload::{InFlightBudget, Permit};
 pub use super::upload::{Uploader, temp_path_in};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The size of an upload's pieces but the last: there are stores that want them equal.
+/// The size of all upload parts but the last; some stores require equal ones.
 pub const UPLOAD_PART_BYTES: usize = 8 << 20;
-/// Bytes of one write's uploads that may be on their way at once, at most.
+/// The most bytes of one operation's uploads that are in flight at once.
 const MAX_IN_FLIGHT_BYTES: usize = 48 << 20;
-/// What is at most this long is not staged at all…
+/// The longest write that stays inline.
 const INLINE_BYTES: usize = 128 << 10;
-/// …or this, where it travels in messages between processes,…
+/// The longest inline write that travels in messages between processes.
 const SHARED_INLINE_BYTES: usize = 512;
-/// as long as the parts of one write together stay below this.
+/// The most bytes that all inline writes of one operation have together.
 const INLINE_TOTAL_BYTES: usize = 1 << 20;
 
-/// Bytes that wait to be published.
+/// Bytes that are staged and can be published.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum StagedWrite {
-    /// Held here; one PUT publishes them.
+    /// The bytes themselves; one PUT publishes them.
     Inline {
         /// The bytes.
         #[serde(with = "base64_bytes")]
         bytes: Bytes,
     },
-    /// An uncompleted multipart upload; it can become only the object it was begun for.
+    /// An uncompleted multipart upload; it can become only the object that it was begun for.
     Multipart {
-        /// The object it becomes.
+        /// The path of that object.
         target: String,
-        /// The store's name of the upload.
+        /// The store's id of the upload.
         upload: String,
-        /// The store's names of the pieces, in order.
+        /// The store's ids of the upload parts, in order.
         #[serde(rename = "pieces")]
         upload_parts: Vec<String>,
     },
-    /// A hidden object.
+    /// A hidden object; a rename publishes it.
     Object {
-        /// Where it is.
+        /// The path of the hidden object.
         path: String,
     },
 }
 
-/// Staging of one operation's writes, which share the memory on its way to the store.
+/// Stages the writes of one operation, which share a budget of memory in flight.
 #[derive(Debug, Clone)]
 pub struct Staging {
     store: Store,
@@ -70,7 +75,7 @@ pub struct Staging {
     budget: Arc<InFlightBudget>,
 }
 
-/// Where bytes go before they are published.
+/// Takes the bytes of one staged write. Dropping it unfinished removes its hidden local file.
 #[derive(Debug)]
 pub struct StageWriter {
     staging: Staging,
@@ -82,24 +87,26 @@ pub struct StageWriter {
 
 #[derive(Debug)]
 enum StageSink {
-    /// A hidden file beside the target, opened past the inline size.
+    /// A hidden file beside the target, opened when the write is too long to stay inline.
     File(Option<(File, Path)>),
-    /// The task that uploads.
+    /// The channel to the [`Uploader`].
     Uploader(mpsc::UnboundedSender<(Bytes, Permit)>),
 }
 
-/// How the two ends of a staged write were left.
+/// How [`StageWriter::finish`] left a write.
 #[derive(Debug)]
 pub enum StageOutcome {
-    /// All is staged.
+    /// The write is staged.
     Done(StagedWrite),
-    /// The uploader's result says.
+    /// The result of [`Uploader::run`] has the staged write.
     Uploading,
 }
 
 impl Staging {
-    /// Staging into `store`. What another process will publish has a `shared_tag` in its names in
-    /// the place of the process, so that nobody takes it for abandoned when this one ends.
+    /// Creates the staging of one operation in `store`; up to a quarter of the memory limit is in flight.
+    ///
+    /// If another process will publish the writes, `shared_tag` takes the place of this process's tag in the names of
+    /// hidden files, so that they do not count as abandoned when this process ends.
     pub fn new(store: &Store, shared_tag: Option<String>, memory_limit_bytes: usize) -> Self {
         let in_flight_bytes =
             (memory_limit_bytes / 4).clamp(UPLOAD_PART_BYTES, MAX_IN_FLIGHT_BYTES);
@@ -121,7 +128,7 @@ impl Staging {
         }
     }
 
-    /// Memory that staging takes while a write is under way.
+    /// The bytes of memory that staging takes while a write is in progress.
     pub fn memory_bytes(&self) -> usize {
         match self.store.local() {
             Some(_) => INLINE_TOTAL_BYTES,
@@ -129,7 +136,7 @@ impl Staging {
         }
     }
 
-    /// Begins to stage what shall become `target`. The uploader is None for local files.
+    /// Begins a write that will become `target`. The uploader is None for local files.
     pub fn begin(&self, target: &str) -> (StageWriter, Option<Uploader>) {
         let (sink, uploader) = if self.store.local().is_some() {
             (StageSink::File(None), None)
@@ -155,7 +162,8 @@ impl Staging {
 }
 
 impl StageWriter {
-    /// Takes bytes; blocks while the store is slower than the caller.
+    /// Appends bytes; blocks while the store is slower than the caller. [`ErrorKind::Cancelled`] if the uploader has
+    /// ended: its own error says why.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match &mut self.sink {
             StageSink::File(Some((file, key))) => {
@@ -178,7 +186,7 @@ impl StageWriter {
         let key = store.key(&self.target)?;
         let local = store
             .local()
-            .ok_or_else(|| Error::other("not a local store"))?;
+            .ok_or_else(|| Error::other("internal error: not a local store"))?;
         let (mut file, temp) = local
             .create_temp(&key, &self.staging.tag)
             .map_err(|e| store.map_error(e, &self.target))?;
@@ -205,14 +213,19 @@ impl StageWriter {
             let part = std::mem::take(&mut self.buffer);
             let permit = self.staging.budget.acquire(part.len());
             self.upload_parts_sent += 1;
-            // The uploader has ended early: its error is the one that counts.
-            let to_error = |_| Error::new(ErrorKind::Cancelled, "the upload ended early");
+            // The uploader has ended: its own error is the one to report.
+            let to_error = |_| {
+                Error::new(
+                    ErrorKind::Cancelled,
+                    "the upload ended before all bytes were sent",
+                )
+            };
             sender.send((part.into(), permit)).map_err(to_error)?;
         }
         Ok(())
     }
 
-    /// Ends the write.
+    /// Ends the write. A hidden local file is on the disk then, unless durability is switched off.
     pub fn finish(mut self) -> Result<StageOutcome> {
         let nothing_sent =
             self.upload_parts_sent == 0 && !matches!(self.sink, StageSink::File(Some(_)));
@@ -260,8 +273,10 @@ impl Drop for StageWriter {
 }
 
 impl StagedWrite {
-    /// Makes the bytes visible as `target`, replacing what was there. What it was begun for is the name of this write
-    /// alone.
+    /// Publishes the bytes as `target` and replaces any object there.
+    ///
+    /// An upload that was begun for another path becomes that object first, which is copied to `target` and deleted:
+    /// no other write may use that path.
     pub async fn publish(&self, store: &Store, target: &str) -> Result<()> {
         match self {
             Self::Inline { bytes } => {
@@ -274,9 +289,10 @@ impl StagedWrite {
                 upload,
                 upload_parts,
             } => {
-                let multipart = store
-                    .multipart()
-                    .ok_or_else(|| Error::other("the upload is of another kind of store"))?;
+                let multipart = store.multipart().ok_or_else(|| {
+                    Error::other("staged multipart upload does not belong to this store")
+                        .with_path(upload_target)
+                })?;
                 let key = store.key(upload_target)?;
                 let part_ids = upload_parts
                     .iter()
@@ -287,7 +303,7 @@ impl StagedWrite {
                 let completed = multipart.complete_multipart(&key, upload, part_ids).await;
                 match completed.map_err(|e| store.map_error(e, upload_target)) {
                     Ok(_) => {}
-                    // Sent again after an answer that was lost: the name is that of one write.
+                    // An earlier completion landed and its answer was lost: only this write uses the name.
                     Err(e)
                         if e.kind() == ErrorKind::NotFound
                             && store.is_file(upload_target).await? => {}
@@ -297,20 +313,20 @@ impl StagedWrite {
                     return Ok(());
                 }
                 let copied = store.copy(upload_target, target, CopyMode::Overwrite).await;
-                // Whether or not it was copied: nobody asks for it by the name it was begun for.
+                // Whether or not the copy succeeded: no reader uses the name that the upload was begun for.
                 if let Err(e) = store.delete(upload_target).await {
-                    log::warn!("{upload_target} could not be removed: {e}");
+                    log::warn!("could not remove {upload_target} after the copy to {target}: {e}");
                 }
                 copied
             }
         }
     }
 
-    /// As [`StagedWrite::publish`], if what is at `target` meets the condition; gives the new ETag where it is known.
+    /// As [`StagedWrite::publish`], if `target` meets `condition`; returns the new ETag if it is known.
     ///
-    /// [`ErrorKind::NotFound`]: what was staged is gone. [`ErrorKind::Conflict`] (or [`ErrorKind::AlreadyExists`]):
-    /// the condition does not hold. Without [`super::ConditionSupport::complete`] the condition of a
-    /// completion is looked at before it is sent.
+    /// [`ErrorKind::NotFound`]: what was staged is missing. [`ErrorKind::Conflict`] or [`ErrorKind::AlreadyExists`]: the
+    /// condition does not hold. [`ErrorKind::Other`]: an upload that was begun for another path. In a store without
+    /// [`super::ConditionSupport::complete`] the condition of a completion is checked by a request of its own before.
     pub async fn publish_if(
         &self,
         store: &Store,
@@ -331,13 +347,17 @@ impl StagedWrite {
                     .complete_if(target, upload, upload_parts, condition)
                     .await
             }
-            Self::Multipart { .. } => {
-                Err(Error::other("an upload becomes what it was begun for").with_path(target))
-            }
+            Self::Multipart {
+                target: upload_target,
+                ..
+            } => Err(Error::other(format!(
+                "internal error: an upload that was begun for {upload_target:?} can only become that object"
+            ))
+            .with_path(target)),
         }
     }
 
-    /// Whether it is still there as it was staged, in `bytes` bytes. False: it is gone, or something else is there.
+    /// Whether what was staged still exists with `bytes` bytes, an upload also with the same upload parts.
     pub async fn is_intact(&self, store: &Store, bytes: u64) -> Result<bool> {
         match self {
             Self::Inline {
@@ -368,7 +388,7 @@ impl StagedWrite {
         }
     }
 
-    /// Removes what was staged; what is gone already is no error.
+    /// Removes what was staged; no error if it is missing already.
     pub async fn discard(&self, store: &Store) -> Result<()> {
         match self {
             Self::Inline { .. } => Ok(()),
@@ -377,7 +397,7 @@ impl StagedWrite {
         }
     }
 
-    /// The paths it occupies, so that cleaning leaves them alone.
+    /// The path of the hidden object, if there is one; cleanup leaves it alone.
     pub fn path(&self) -> Option<&str> {
         match self {
             Self::Object { path } => Some(path),
@@ -386,7 +406,7 @@ impl StagedWrite {
     }
 }
 
-/// Whether a listed ETag is that of a piece, whose name may hold checksums too.
+/// Whether a listed ETag is that of an upload part, whose id may be XML with checksums.
 fn is_same_part(e_tag: &str, part_id: &str) -> bool {
     let e_tag_element = part_id
         .split_once("<ETag>")
@@ -397,7 +417,8 @@ fn is_same_part(e_tag: &str, part_id: &str) -> bool {
     is_same_e_tag(Some(&part_e_tag), e_tag)
 }
 
-/// Removes what was staged and will not be published, without waiting: for what ends by being dropped.
+/// Removes staged writes that will not be published, for callers that are dropped and cannot wait. Failures are logged;
+/// uploads and hidden objects stay if no Tokio runtime is running.
 pub fn discard_in_background(store: &Store, staged: Vec<StagedWrite>) {
     let (files, uploads): (Vec<_>, Vec<_>) =
         staged.into_iter().partition(|_| store.local().is_some());
@@ -421,7 +442,7 @@ pub fn discard_in_background(store: &Store, staged: Vec<StagedWrite>) {
     runtime.spawn(async move {
         for staged in uploads {
             if let Err(e) = staged.discard(&store).await {
-                log::warn!("a staged write could not be removed: {e}");
+                log::warn!("could not remove a staged write: {e}");
             }
         }
     });

@@ -1,4 +1,11 @@
-//! Staged bytes on their way to a store: how many may be, and the uploads that carry them.
+//! Uploads of staged bytes, and the memory that they share.
+//!
+//! An [`Uploader`] sends what a [`StageWriter`](super::stage::StageWriter) gives it: as a multipart upload that stays
+//! uncompleted, or into a hidden object where the store has none. Stores that accept objects only as a whole get one
+//! PUT at the end. [`InFlightBudget`] blocks the writers while too many bytes are in flight.
+//!
+//! An upload that fails is aborted, a multipart upload also if its future is dropped; a failed abort is logged. A write
+//! that needs more than 10,000 upload parts is [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput).
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -15,21 +22,21 @@ use super::local::temp_name;
 use super::stage::StagedWrite;
 use crate::error::{Error, Result};
 
-/// Most stores take no more pieces.
+/// The most upload parts that most stores accept.
 const MAX_UPLOAD_PARTS: usize = 10_000;
 
-/// What the staged writes of one operation share: memory on its way to the store.
+/// The memory that the staged writes of one operation share.
 #[derive(Debug)]
 pub(super) struct InFlightBudget {
     pub(super) capacity_bytes: usize,
-    /// Longest part that stays with the caller.
+    /// The longest write that stays inline.
     pub(super) max_inline_bytes: usize,
     pub(super) free_bytes: Mutex<usize>,
     pub(super) freed: Condvar,
     pub(super) free_inline_bytes: Mutex<usize>,
 }
 
-/// Room for a piece that is on its way; given back when dropped.
+/// The budget of an upload part in flight; given back when dropped.
 #[derive(Debug)]
 pub(super) struct Permit(Arc<InFlightBudget>, usize);
 
@@ -45,7 +52,7 @@ impl Drop for Permit {
 }
 
 impl InFlightBudget {
-    /// Waits for room. Must not be called where the uploads are polled.
+    /// Blocks until the budget has room. Must not be called on the thread that polls the uploads.
     pub(super) fn acquire(self: &Arc<Self>, bytes: usize) -> Permit {
         let bytes = bytes.min(self.capacity_bytes);
         let free = self
@@ -57,6 +64,7 @@ impl InFlightBudget {
         Permit(Arc::clone(self), bytes)
     }
 
+    /// Takes `bytes` from the budget of inline writes; false if they are too many.
     pub(super) fn try_reserve_inline(&self, bytes: usize) -> bool {
         let mut remaining = self
             .free_inline_bytes
@@ -80,7 +88,7 @@ pub struct Uploader {
 }
 
 impl Uploader {
-    /// Uploads until the writer ends. None if it sent nothing. After an error nothing is left.
+    /// Uploads until the writer ends. None if the writer sent nothing. After an error the upload is aborted.
     pub async fn run(mut self) -> Result<Option<StagedWrite>> {
         let Some(first) = self.upload_parts.recv().await else {
             return Ok(None);
@@ -100,7 +108,7 @@ impl Uploader {
         first: (Bytes, Permit),
     ) -> Result<StagedWrite> {
         let key = self.store.key(&self.target)?;
-        // One whose answer was lost holds nothing, and is removed by the bucket's rule or a clean.
+        // An upload whose answer was lost has no parts; the bucket's lifecycle rule or a clean removes it.
         let begin = || multipart.create_multipart(&key);
         let upload = self.store.retry_idempotent(&self.target, begin).await?;
         let guard = AbortOnDrop::new(&self.store, &self.target, &upload);
@@ -116,7 +124,7 @@ impl Uploader {
             }),
             Err(error) => {
                 if let Err(e) = self.store.abort_upload(&self.target, &upload).await {
-                    log::warn!("the upload of {key} could not be aborted: {e}");
+                    log::warn!("could not abort the upload of {key}: {e}");
                 }
                 Err(error)
             }
@@ -179,7 +187,7 @@ impl Uploader {
         Ok(StagedWrite::Object { path })
     }
 
-    /// Sends the pieces as they come; the object appears with the last.
+    /// Sends the upload parts as they come; the object appears when the upload is completed.
     async fn run_multipart_object(
         &mut self,
         mut upload: Box<dyn MultipartUpload>,
@@ -197,7 +205,7 @@ impl Uploader {
         if result.is_err()
             && let Err(e) = upload.abort().await
         {
-            log::warn!("the upload of {path} could not be aborted: {e}");
+            log::warn!("could not abort the upload of {path}: {e}");
         }
         result
     }
@@ -232,10 +240,10 @@ impl Uploader {
         }
     }
 
-    /// Collects the pieces for a store that takes objects whole, and nothing else.
+    /// Collects all bytes for a store that accepts objects only as a whole.
     async fn run_single_put(&mut self, path: &str, first: (Bytes, Permit)) -> Result<()> {
         let mut chunks = vec![first.0];
-        // All pieces are held at once, so there is no room to wait for.
+        // All bytes are in memory at once, so their permits limit nothing and are dropped.
         while let Some((part, _)) = self.upload_parts.recv().await {
             chunks.push(part);
         }
@@ -248,11 +256,13 @@ impl Uploader {
 }
 
 fn too_many_parts(target: &str) -> Error {
-    let text = "a part grew beyond what an upload holds; set max_rows_per_file";
-    Error::invalid(text).with_path(target)
+    let message = format!(
+        "the file needs more than the {MAX_UPLOAD_PARTS} parts that an upload can have; set max_rows_per_file"
+    );
+    Error::invalid(message).with_path(target)
 }
 
-/// A name beside `target` that no reader takes for data.
+/// A path in the folder of `target` with a name that no reader takes for data.
 fn temp_path_beside(store: &Store, target: &str, tag: &str) -> String {
     temp_path_in(
         store,
@@ -261,12 +271,12 @@ fn temp_path_beside(store: &Store, target: &str, tag: &str) -> String {
     )
 }
 
-/// A name in `folder` for what has no final name yet.
+/// A path in `folder` for a hidden object that has no final name yet.
 pub fn temp_path_in(store: &Store, folder: &str, tag: &str) -> String {
     super::path::join(folder, &temp_name(tag, store.clock().new_id()))
 }
 
-/// Aborts an upload whose future was dropped, as by Ctrl-C.
+/// Aborts an upload whose future is dropped, as by Ctrl-C.
 struct AbortOnDrop {
     armed: Option<(Store, String, String)>,
 }
@@ -293,7 +303,7 @@ impl Drop for AbortOnDrop {
         };
         runtime.spawn(async move {
             if let Err(e) = store.abort_upload(&path, &upload).await {
-                log::warn!("the upload of {path} could not be aborted: {e}");
+                log::warn!("could not abort the upload of {path}: {e}");
             }
         });
     }

@@ -1,4 +1,4 @@
-//! A lock that work keeps until it has ended, threads of its cancelled calls included.
+//! A lock that an operation holds until it has ended, including the threads of its cancelled calls.
 
 use std::sync::Arc;
 
@@ -8,12 +8,13 @@ tokio::task_local! {
     static CURRENT_GUARD: Arc<OwnedMutexGuard<()>>;
 }
 
-/// Does `work`, whose threads keep `guard` by [`current_guard`].
+/// Runs `work`, whose threads share `guard` through [`current_guard`].
 pub(crate) async fn with_guard<T>(guard: OwnedMutexGuard<()>, work: impl Future<Output = T>) -> T {
     CURRENT_GUARD.scope(Arc::new(guard), work).await
 }
 
-/// What the caller's work holds: to be moved into a thread that goes on when the work is cancelled.
+/// The guard of the operation that runs, if it has one. A thread that may outlive its cancelled call
+/// keeps it.
 pub fn current_guard() -> Option<Arc<OwnedMutexGuard<()>>> {
     CURRENT_GUARD.try_with(Arc::clone).ok()
 }

@@ -1,4 +1,4 @@
-//! Answers of the XML interface of S3, which GCS has too.
+//! The XML responses of S3 that list upload parts and uploads. The XML API of GCS has the same.
 
 use chrono::{DateTime, Utc};
 use object_store::path::Path;
@@ -6,15 +6,15 @@ use serde::Deserialize;
 
 use super::condition::{OpenUpload, UploadedPart};
 
-/// One page of a list.
+/// One page of a listing.
 #[derive(Debug, PartialEq)]
 pub(super) struct ListPage<T, M> {
     pub(super) items: Vec<T>,
-    /// Where the next page begins.
+    /// The marker of the next page; None on the last one.
     pub(super) next: Option<M>,
 }
 
-/// The documents that are read, by the name of their root.
+/// The documents, by the name of their root element.
 #[derive(Deserialize)]
 enum Document {
     ListPartsResult(PartList),
@@ -64,14 +64,15 @@ struct UploadEntry {
 }
 
 fn parse(xml: &[u8]) -> Result<Document, String> {
-    let text = std::str::from_utf8(xml).map_err(|e| e.to_string())?;
-    quick_xml::de::from_str(text).map_err(|e| format!("{e} in {text:.200}"))
+    let text = std::str::from_utf8(xml).map_err(|e| format!("the response is not UTF-8: {e}"))?;
+    quick_xml::de::from_str(text)
+        .map_err(|e| format!("the response cannot be parsed: {e}; it begins with {text:.200}"))
 }
 
-/// Reads a `ListPartsResult`.
+/// Parses a `ListPartsResult`; the marker is a part number.
 pub(super) fn parse_parts_page(xml: &[u8]) -> Result<ListPage<UploadedPart, String>, String> {
     let Document::ListPartsResult(list) = parse(xml)? else {
-        return Err("the answer is not a list of parts".to_owned());
+        return Err("the response is not a ListPartsResult".to_owned());
     };
     let to_uploaded_part = |part: Part| UploadedPart {
         e_tag: part.e_tag,
@@ -83,15 +84,15 @@ pub(super) fn parse_parts_page(xml: &[u8]) -> Result<ListPage<UploadedPart, Stri
     })
 }
 
-/// Reads a `ListMultipartUploadsResult`; the next page begins after a key and an upload of it.
+/// Parses a `ListMultipartUploadsResult`; the marker is a key and an upload id.
 pub(super) fn parse_uploads_page(
     xml: &[u8],
 ) -> Result<ListPage<OpenUpload, (String, String)>, String> {
     let Document::ListMultipartUploadsResult(list) = parse(xml)? else {
-        return Err("the answer is not a list of uploads".to_owned());
+        return Err("the response is not a ListMultipartUploadsResult".to_owned());
     };
     let to_open_upload = |upload: UploadEntry| {
-        // No path of ours: it cannot be in a dataset's folder.
+        // Not a valid path, so it cannot be in a dataset's folder.
         let path = Path::parse(&upload.key).ok()?;
         Some(OpenUpload {
             path,

@@ -1,4 +1,4 @@
-//! The contract of a store, as functions any backend can be run through.
+//! The contract of a store, as checks that any backend can be run through.
 
 use bytes::Bytes;
 use object_store::{GetOptions, GetRange, PutMode};
@@ -7,13 +7,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::store::cas::{CasResult, Register};
 
-/// Checks everything datasets rely on; leaves nothing behind.
+/// Checks all that datasets rely on, in an empty store, and leaves it empty. The error names the rule that is broken.
 pub async fn check_store(store: &Store) -> Result<()> {
     check_round_trip(store).await?;
     check_listing(store).await?;
     check_conditional_writes(store).await?;
     let leftovers = store.list("").await?;
-    require(leftovers.is_empty(), "nothing is left behind")
+    require(
+        leftovers.is_empty(),
+        "the store is empty after all objects were deleted",
+    )
 }
 
 fn require(holds: bool, rule: &str) -> Result<()> {
@@ -21,7 +24,7 @@ fn require(holds: bool, rule: &str) -> Result<()> {
         Ok(())
     } else {
         Err(Error::other(format!(
-            "the store breaks the contract: {rule}"
+            "the store does not keep its contract: {rule}"
         )))
     }
 }
@@ -40,32 +43,35 @@ async fn check_round_trip(store: &Store) -> Result<()> {
         let (actual, meta) = store.get(path, GetOptions::default()).await?;
         require(
             actual == expected && meta.size == expected.len() as u64,
-            "what was put is got",
+            "a read returns the bytes that were written, and their length",
         )?;
         require(
             store.head(path).await?.size == expected.len() as u64,
-            "head tells the size",
+            "HEAD returns the size",
         )?;
     }
     let middle = store.get_range("plain", 2..5, None).await?;
-    require(middle == "234", "a range is that range")?;
+    require(middle == "234", "a read of a range returns that range")?;
     let suffix = GetOptions::new().with_range(Some(GetRange::Suffix(3)));
     if store.capabilities().suffix_ranges {
         let (end, meta) = store.get("plain", suffix).await?;
         require(
             end == "789" && meta.size == 10,
-            "a suffix is the end and tells the size",
+            "a read of a suffix returns the last bytes and the size of the object",
         )?;
     }
     let missing = store.get("missing", GetOptions::default()).await;
     require(
         missing.is_err_and(|e| e.kind() == ErrorKind::NotFound),
-        "a missing object is not found",
+        "a read of a missing object fails with NotFound",
     )?;
-    require(!store.is_file("a").await?, "a folder is no file")?;
+    require(!store.is_file("a").await?, "a folder is not an object")?;
     for path in ["plain", "a/b c/100%25/ünï?#[x]=+&", "empty"] {
         store.delete(path).await?;
-        require(!store.is_file(path).await?, "what was deleted is gone")?;
+        require(
+            !store.is_file(path).await?,
+            "a deleted object does not exist",
+        )?;
     }
     store.delete_all(&["missing".to_owned()]).await?;
     store.remove_empty_folder("a").await
@@ -83,22 +89,22 @@ async fn check_listing(store: &Store) -> Result<()> {
     names.sort_unstable();
     require(
         names == ["l/sub/deep/z", "l/sub/y", "l/x"],
-        "a folder's files are listed in all depths, and no other's",
+        "a listing returns the files of the folder at any depth, and no others",
     )?;
     let folder = store.list_folder("l").await?;
     let files: Vec<&str> = folder.files.iter().map(|m| m.location.as_ref()).collect();
     require(
         files == ["l/x"] && folder.folders == ["l/sub"],
-        "a folder's own files and folders are told apart",
+        "a listing without recursion returns the files and the subfolders of the folder",
     )?;
     let child_folder = store.child("l")?.list_folder("sub").await?;
     require(
         child_folder.files.len() == 1 && child_folder.files[0].location.as_ref() == "sub/y",
-        "a child's paths are its own",
+        "paths of a child store are relative to it",
     )?;
     require(
         store.list("missing").await?.is_empty(),
-        "a missing folder is empty",
+        "a listing of a missing folder is empty",
     )?;
     let path_list: Vec<String> = paths.iter().map(|p| (*p).to_owned()).collect();
     store.delete_all(&path_list).await?;
@@ -108,28 +114,31 @@ async fn check_listing(store: &Store) -> Result<()> {
 
 async fn check_conditional_writes(store: &Store) -> Result<()> {
     let register = Register::new(store, "r/value");
-    require(register.read().await?.is_none(), "a register begins empty")?;
+    require(
+        register.read().await?.is_none(),
+        "a register without an object is empty",
+    )?;
     let CasResult::Won(first) = register.create(Bytes::from_static(b"1")).await? else {
-        return require(false, "the first create wins");
+        return require(false, "the first create succeeds");
     };
     let second = register.create(Bytes::from_static(b"2")).await?;
     require(
         matches!(second, CasResult::Conflict(_)),
-        "the second create loses",
+        "the second create is refused",
     )?;
     let CasResult::Won(third) = register.replace(&first, Bytes::from_static(b"3")).await? else {
-        return require(false, "a replace of what is there wins");
+        return require(false, "a replacement of the current version succeeds");
     };
     let stale = register.replace(&first, Bytes::from_static(b"4")).await?;
     require(
         matches!(stale, CasResult::Conflict(_)),
-        "a replace of what was there loses",
+        "a replacement of an old version is refused",
     )?;
     store.delete("r/value").await?;
     let after_delete = register.replace(&third, Bytes::from_static(b"5")).await?;
     require(
         matches!(after_delete, CasResult::Missing),
-        "a replace of what is gone fails",
+        "a replacement of a deleted object is refused",
     )?;
     store.remove_empty_folder("r").await
 }

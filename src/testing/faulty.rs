@@ -1,4 +1,9 @@
-//! A store that fails at a chosen request, before or after its effect, once or from then on.
+//! A store in memory that fails at a chosen request, once or from then on.
+//!
+//! [`FaultyStore`] numbers its requests. A [`Fault`] names the request that fails, whether it fails before or after its
+//! effect, and the error that the client sees; its errors contain `injected`. A hook can run between the effect of a
+//! request and its answer ([`FaultyStore::interrupt`]). A store that ignores some conditions is built with
+//! [`FaultyStore::with_conditions`].
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,16 +22,16 @@ use object_store::{
 use crate::store::memory::MemoryStore;
 use crate::store::{Condition, ConditionSupport, ConditionalStore, OpenUpload, UploadedPart};
 
-/// Whether the request that fails has done its work.
+/// When a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultTiming {
-    /// It never arrived.
+    /// Before its effect: the request never arrived.
     Before,
-    /// It was carried out and the answer was lost.
+    /// After its effect: the request was carried out and the answer was lost.
     After,
 }
 
-/// What the client sees.
+/// The error that the client sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
     /// A transport or server error, after the client's own retries.
@@ -39,16 +44,16 @@ pub enum FaultKind {
     Conflict,
 }
 
-/// One fault.
+/// A request that fails, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// The request, counted from 0.
+    /// The number of the request, counted from 0.
     pub request: usize,
-    /// Before or after its effect.
+    /// Whether it fails before or after its effect.
     pub timing: FaultTiming,
-    /// The answer.
+    /// The error that the client sees.
     pub kind: FaultKind,
-    /// Every later request fails too, before its effect, as after a crash.
+    /// Whether every later request fails too, before its effect, as after a crash.
     pub is_persistent: bool,
 }
 
@@ -64,16 +69,16 @@ struct FaultState {
 impl fmt::Debug for FaultState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (requests, fault) = (&self.requests, &self.fault);
-        write!(f, "State {{ requests: {requests}, fault: {fault:?} }}")
+        write!(f, "FaultState {{ requests: {requests}, fault: {fault:?} }}")
     }
 }
 
-/// Memory that fails on command.
+/// A store in memory that fails on command.
 #[derive(Debug, Clone)]
 pub struct FaultyStore {
     inner: Arc<MemoryStore>,
     state: Arc<Mutex<FaultState>>,
-    /// The store keeps these, and ignores others.
+    /// The conditions that the store honors; it ignores others.
     conditions: ConditionSupport,
 }
 
@@ -84,7 +89,7 @@ impl fmt::Display for FaultyStore {
 }
 
 impl FaultyStore {
-    /// A store that does not fail yet.
+    /// Creates a store over `inner` that does not fail yet and honors all conditions.
     pub fn new(inner: Arc<MemoryStore>) -> Self {
         Self {
             inner,
@@ -93,18 +98,18 @@ impl FaultyStore {
         }
     }
 
-    /// The same store, which ignores the conditions it does not have.
+    /// Returns the store with the conditions that it honors; it ignores others.
     #[must_use]
     pub fn with_conditions(self, conditions: ConditionSupport) -> Self {
         Self { conditions, ..self }
     }
 
-    /// What is stored, without faults.
+    /// The store below, which never fails.
     pub fn inner(&self) -> &Arc<MemoryStore> {
         &self.inner
     }
 
-    /// Sets the next fault, or none, and counts requests from 0 again.
+    /// Sets the fault, or removes it, and counts requests from 0 again. Removes a hook.
     pub fn set_fault(&self, fault: Option<Fault>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         *state = FaultState {
@@ -113,7 +118,8 @@ impl FaultyStore {
         };
     }
 
-    /// Calls `hook` between the effect of a request, counted from 0 from now on, and its answer.
+    /// Calls `hook` between the effect of the request with number `request`, counted from 0 from now on, and its answer.
+    /// Removes a fault.
     pub fn interrupt(&self, request: usize, hook: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         *state = FaultState {
@@ -122,7 +128,7 @@ impl FaultyStore {
         };
     }
 
-    /// As [`Self::interrupt`], and the answer is lost; `kind` is what the client sees instead.
+    /// As [`Self::interrupt`], and the answer is lost: the client sees the error `kind` instead.
     pub fn interrupt_and_drop_response(
         &self,
         request: usize,
@@ -142,7 +148,7 @@ impl FaultyStore {
         };
     }
 
-    /// Requests since the last plan.
+    /// The number of requests since a fault or a hook was last set.
     pub fn requests(&self) -> usize {
         self.state
             .lock()
@@ -150,7 +156,7 @@ impl FaultyStore {
             .requests
     }
 
-    /// Counts a request; gives the fault or the hook it meets.
+    /// Counts a request and returns its fault and its hook.
     fn next_fault(&self) -> (Option<Fault>, Option<Hook>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let number = state.requests;
@@ -247,7 +253,7 @@ impl ObjectStore for FaultyStore {
         &self,
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        // Each deletion is a request of its own; what the first meets is settled when it is made.
+        // The stream counts as one request, when it is created; its fault and hook are those of the first deletion.
         let inner = Arc::clone(&self.inner);
         let (fault, hook) = self.next_fault();
         let mut first_fault = Some(FaultState {
@@ -256,14 +262,14 @@ impl ObjectStore for FaultyStore {
             hook: hook.map(|hook| (0, hook)),
         });
         locations
-            .then(move |key| {
+            .then(move |location| {
                 let store = Self {
                     inner: Arc::clone(&inner),
                     state: Arc::new(Mutex::new(first_fault.take().unwrap_or_default())),
                     conditions: ConditionSupport::ALL,
                 };
                 async move {
-                    let key = key?;
+                    let key = location?;
                     store
                         .run_with_fault(&key, false, store.inner.delete(&key))
                         .await?;
@@ -299,7 +305,7 @@ impl ObjectStore for FaultyStore {
     }
 }
 
-/// An upload whose every piece is a request.
+/// An upload of which every upload part is a request.
 #[derive(Debug)]
 struct FaultyUpload {
     store: FaultyStore,
@@ -414,7 +420,7 @@ impl ConditionalStore for FaultyStore {
     ) -> Option<Result<()>> {
         let copy = async {
             let result = self.inner.copy_if(from, e_tag, to, condition).await;
-            result.unwrap_or_else(|| unreachable!("memory copies under conditions"))
+            result.unwrap_or_else(|| unreachable!("a store in memory has copy_if"))
         };
         Some(
             self.run_with_fault(from, *condition != Condition::Always, copy)

@@ -1,5 +1,5 @@
-//! What tests of this crate and of others need: a store that fails on command, and the contract
-//! every store has to keep.
+//! For tests of this crate and of others: a store that fails on command, the contract that every store has to keep, and
+//! the checks of the fuzzers.
 
 mod conformance;
 mod faulty;
@@ -16,14 +16,14 @@ use crate::store::memory::MemoryStore;
 use crate::store::metrics::Metrics;
 use crate::store::{Capabilities, Store};
 
-/// A store over `objects`, with multipart uploads or, without them, staged objects.
+/// A store over `objects` that stages long writes as multipart uploads, or as hidden objects if `multipart` is false.
 pub fn test_store(objects: &Arc<FaultyStore>, multipart: bool) -> Store {
-    // Lost answers are waited for half as long as this.
+    // A request whose answer was lost is awaited for half of this lease.
     test_store_with_clock(objects, multipart, Arc::new(SystemClock))
         .with_publish_lease(Duration::from_millis(60))
 }
 
-/// As [`test_store`], with a clock of the test's own.
+/// As [`test_store`], with a clock of the test and the default publish lease.
 pub fn test_store_with_clock(
     objects: &Arc<FaultyStore>,
     multipart: bool,
@@ -45,7 +45,7 @@ pub fn test_store_with_clock(
     }
 }
 
-/// A faulty store over memory that does not fail yet.
+/// A [`FaultyStore`] over a new store in memory; it does not fail yet.
 pub fn faulty_memory() -> Arc<FaultyStore> {
     Arc::new(FaultyStore::new(Arc::new(MemoryStore::new())))
 }
