@@ -112,7 +112,7 @@ impl Clauses {
         for (name, side, _) in sides {
             let qualified = DFSchema::try_from_qualified_schema(*name, side);
             let joined = qualified.and_then(|side| named.join(&side));
-            named = joined.map_err(|e| sql::refused("the source", e))?;
+            named = joined.map_err(|e| sql::planning_error("the source", e))?;
             fields.extend(side.fields().iter().cloned());
         }
         let context = Context {
@@ -240,7 +240,7 @@ impl Context<'_> {
         let mut predicate = None;
         let mut what = format!("a clause of the merge ({:?})", clause.when);
         if let Some(text) = &clause.predicate {
-            what = format!("the predicate {}", sql::shown(text));
+            what = format!("the predicate {}", sql::format_sql(text));
             let (expr, kind) = self.expression(&what, text, None)?;
             if !matches!(kind, DataType::Boolean | DataType::Null) {
                 return Err(Error::invalid(format!(
@@ -267,7 +267,7 @@ impl Context<'_> {
         text: &str,
         target: Option<&DataType>,
     ) -> Result<(Arc<dyn PhysicalExpr>, DataType)> {
-        let refused = |e: DataFusionError| sql::refused(what, e);
+        let refused = |e: DataFusionError| sql::planning_error(what, e);
         sql::check_length(what, text)?;
         sql::with_stack(what, || {
             let logical = sql::plan(text, &self.named, self.clock, Rewrite::Simplify, target)
@@ -321,7 +321,7 @@ impl Context<'_> {
             .collect();
         for (column, text) in assigned {
             let place = crate::parquet::types::index_of(self.table, column)?;
-            let what = format!("the value {} of column {column:?}", sql::shown(text));
+            let what = format!("the value {} of column {column:?}", sql::format_sql(text));
             let to = self.table.field(place).data_type();
             let (expr, kind) = self.expression(&what, text, Some(to))?;
             // Between numbers as SQL assigns; what does not fit is refused then.

@@ -65,7 +65,7 @@ impl Filter {
 
     /// Parses a predicate that is evaluated as it is written, on every row: no statistics.
     pub fn parse_verbatim(sql: &str, table: &TableColumns, clock: &dyn Clock) -> Result<Self> {
-        let filter = Self::parse_with(sql, table, clock, Rewrite::Nothing);
+        let filter = Self::parse_with(sql, table, clock, Rewrite::Verbatim);
         filter.map(Self::without_statistics)
     }
 
@@ -81,8 +81,8 @@ impl Filter {
         clock: &dyn Clock,
         rewrite: Rewrite,
     ) -> Result<Self> {
-        let context = format!("the filter {}", sql::shown(sql));
-        let to_error = |e: DataFusionError| sql::refused(&context, e);
+        let context = format!("the filter {}", sql::format_sql(sql));
+        let to_error = |e: DataFusionError| sql::planning_error(&context, e);
         sql::check_length(&context, sql)?;
         sql::with_stack(&context, || {
             let df_schema = DFSchema::try_from(table.schema.as_ref().clone()).map_err(to_error)?;
@@ -118,7 +118,7 @@ impl Filter {
                 terms.push(binary_expr(column_expr(), Operator::LtEq, lit(max.clone())));
             }
         }
-        let bounds_expr = sql::tree(terms, Operator::And);
+        let bounds_expr = sql::combine_terms(terms, Operator::And);
         let mut filter =
             Self::new("a key".to_owned(), bounds_expr, &positions, table).map_err(to_error)?;
         let input_index = |position| filter.columns.binary_search(position).unwrap_or_default();
@@ -201,7 +201,7 @@ impl Filter {
             let reason = e.strip_backtrace();
             let message = format!(
                 "the filter {} cannot be evaluated: {reason}",
-                sql::shown(&self.sql)
+                sql::format_sql(&self.sql)
             );
             Error::invalid(message).with_source(e)
         };

@@ -334,5 +334,5 @@ fn to_prunable_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
             bound(Operator::LtEq, high),
         )
     });
-    Some(sql::tree(ranges.collect(), Operator::Or))
+    Some(sql::combine_terms(ranges.collect(), Operator::Or))
 }

@@ -34,51 +34,51 @@ use crate::error::{Error, Result};
 use crate::parquet::panic_text;
 
 /// Bytes of stack to plan with: DataFusion walks expressions by recursion.
-const PLANNING_STACK: usize = 256 << 20;
+const PLANNING_STACK_BYTES: usize = 256 << 20;
 /// More could nest deeper than that holds.
 const MAX_OPERATORS: usize = 5_000;
 /// As much of an expression as a message shows.
-const SHOWN_CHARS: usize = 200;
+const MAX_SQL_CHARS: usize = 200;
 /// Levels of an expression that can be walked on any thread.
 const MAX_DEPTH: usize = 200;
 
 /// Runs what walks expressions by recursion; a panic becomes an error about `what`.
 pub(super) fn with_stack<T: Send>(
-    what: &str,
+    context: &str,
     work: impl FnOnce() -> Result<T> + Send,
 ) -> Result<T> {
     thread::scope(|scope| {
-        let planning = thread::Builder::new().stack_size(PLANNING_STACK);
-        let planning = planning.spawn_scoped(scope, work).map_err(|e| {
+        let builder = thread::Builder::new().stack_size(PLANNING_STACK_BYTES);
+        let handle = builder.spawn_scoped(scope, work).map_err(|e| {
             let message = "no thread could be started to plan an expression";
             Error::other(message).with_source(e)
         })?;
-        let planned = planning.join();
-        planned.unwrap_or_else(|panic| Err(unusable(what, panic_text(panic.as_ref()))))
+        let result = handle.join();
+        result.unwrap_or_else(|panic| Err(invalid_expression(context, panic_text(panic.as_ref()))))
     })
 }
 
 /// Refuses what could nest too deep.
-pub(super) fn check_length(what: &str, sql: &str) -> Result<()> {
-    if operators(sql) > MAX_OPERATORS {
-        let why = format!("more than {MAX_OPERATORS} operators; use IN for many values");
-        return Err(unusable(what, &why));
+pub(super) fn check_length(context: &str, sql: &str) -> Result<()> {
+    if count_operators(sql) > MAX_OPERATORS {
+        let reason = format!("more than {MAX_OPERATORS} operators; use IN for many values");
+        return Err(invalid_expression(context, &reason));
     }
     Ok(())
 }
 
-fn unusable(what: &str, why: &str) -> Error {
-    Error::invalid(format!("{what} cannot be used: {why}"))
+fn invalid_expression(context: &str, reason: &str) -> Error {
+    Error::invalid(format!("{context} cannot be used: {reason}"))
 }
 
 /// DataFusion's error about `what`.
-pub(super) fn refused(what: &str, e: DataFusionError) -> Error {
-    unusable(what, &e.strip_backtrace()).with_source(e)
+pub(super) fn planning_error(context: &str, e: DataFusionError) -> Error {
+    invalid_expression(context, &e.strip_backtrace()).with_source(e)
 }
 
 /// SQL in a message, cut where it is long.
-pub(super) fn shown(sql: &str) -> String {
-    match sql.char_indices().nth(SHOWN_CHARS) {
+pub(super) fn format_sql(sql: &str) -> String {
+    match sql.char_indices().nth(MAX_SQL_CHARS) {
         Some((end, _)) => format!("{:?}…", &sql[..end]),
         None => format!("{sql:?}"),
     }
@@ -90,7 +90,7 @@ pub(super) enum Rewrite {
     /// What can be known beforehand is.
     Simplify,
     /// As it was written, every row for itself.
-    Nothing,
+    Verbatim,
 }
 
 /// The expression that SQL is over some columns. `target` is the type of what it is a value of.
@@ -102,8 +102,8 @@ pub(super) fn plan(
     target: Option<&DataType>,
 ) -> datafusion_common::Result<Expr> {
     let dialect = PostgreSqlDialect {};
-    let parsed = DFParserBuilder::new(sql).with_dialect(&dialect).build()?;
-    let parsed = { parsed }.parse_into_expr()?;
+    let sql_parser = DFParserBuilder::new(sql).with_dialect(&dialect).build()?;
+    let parsed = { sql_parser }.parse_into_expr()?;
     if parsed.alias.is_some() {
         return Err(DataFusionError::Plan("it has a name (AS)".to_owned()));
     }
@@ -121,13 +121,13 @@ pub(super) fn plan(
     // expression means (casts that are not reversible, sums that wrap round).
     let simplifier = ExprSimplifier::new(context.clone());
     // Every level of a long chain would look at all those below it.
-    let wide = widen(desugar(balanced(expr))?, schema)?;
-    let exact = keep_exact(wide, schema, target)?;
+    let widened = widen(desugar(balance(expr))?, schema)?;
+    let exact = keep_exact(widened, schema, target)?;
     let coerced = simplifier.coerce(exact, schema)?;
     let resolved = resolve(coerced, &context)?;
-    let simple = balanced(match rewrite {
+    let simple = balance(match rewrite {
         Rewrite::Simplify => simplify(resolved, schema)?,
-        Rewrite::Nothing => resolved,
+        Rewrite::Verbatim => resolved,
     });
     if depth(&simple)? > MAX_DEPTH {
         let message = format!("it is nested deeper than {MAX_DEPTH} levels");
@@ -137,7 +137,7 @@ pub(super) fn plan(
 }
 
 /// Functions that are no functions of rows: of the time of the query, or short for other expressions.
-const RESOLVED: [&str; 11] = [
+const RESOLVED_FUNCTIONS: [&str; 11] = [
     "now",
     "current_date",
     "current_time",
@@ -154,7 +154,7 @@ const RESOLVED: [&str; 11] = [
 /// The expression with what those functions stand for.
 fn resolve(expr: Expr, context: &SimplifyContext) -> datafusion_common::Result<Expr> {
     let resolved = expr.transform_up(|node| match node {
-        Expr::ScalarFunction(call) if RESOLVED.contains(&call.func.name()) => {
+        Expr::ScalarFunction(call) if RESOLVED_FUNCTIONS.contains(&call.func.name()) => {
             let func = Arc::clone(&call.func);
             Ok(Transformed::yes(
                 match func.simplify(call.args, context)? {
@@ -171,12 +171,12 @@ fn resolve(expr: Expr, context: &SimplifyContext) -> datafusion_common::Result<E
 }
 
 /// The tokens that may each put an expression into another one. Brackets are counted by the parser.
-fn operators(sql: &str) -> usize {
-    let tokens = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize();
+fn count_operators(sql: &str) -> usize {
+    let tokenized = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize();
     // The parser says what is wrong.
-    let tokens = tokens.unwrap_or_default();
+    let tokens = tokenized.unwrap_or_default();
     let mut follows_value = false;
-    let mut found = 0;
+    let mut count = 0;
     for token in &tokens {
         match token {
             Token::Whitespace(_) => {}
@@ -185,23 +185,23 @@ fn operators(sql: &str) -> usize {
                 follows_value = true;
             }
             Token::Word(word) => {
-                let nests = NESTING.contains(&word.keyword);
+                let nests = NESTING_KEYWORDS.contains(&word.keyword);
                 follows_value = !nests;
-                found += usize::from(nests);
+                count += usize::from(nests);
             }
             // A sign belongs to its number.
             Token::Minus | Token::Plus if !follows_value => {}
             _ => {
                 follows_value = false;
-                found += 1;
+                count += 1;
             }
         }
     }
-    found
+    count
 }
 
 /// The words among the operators.
-const NESTING: [Keyword; 12] = [
+const NESTING_KEYWORDS: [Keyword; 12] = [
     Keyword::AND,
     Keyword::AT,
     Keyword::BETWEEN,
@@ -217,21 +217,21 @@ const NESTING: [Keyword; 12] = [
 ];
 
 /// The expression with long chains of AND and OR as trees that are not deep.
-fn balanced(expr: Expr) -> Expr {
+fn balance(expr: Expr) -> Expr {
     let op = match &expr {
         Expr::BinaryExpr(e) if matches!(e.op, Operator::And | Operator::Or) => e.op,
         _ => return expr,
     };
     let terms = split_binary_owned(expr, op);
-    tree(terms.into_iter().map(balanced).collect(), op)
+    combine_terms(terms.into_iter().map(balance).collect(), op)
 }
 
 /// The terms, combined as a tree that is not deep; nothing is true.
-pub(super) fn tree(mut terms: Vec<Expr>, op: Operator) -> Expr {
+pub(super) fn combine_terms(mut terms: Vec<Expr>, op: Operator) -> Expr {
     let rest = terms.split_off(terms.len() / 2);
     match terms.len() {
         0 => rest.into_iter().next().unwrap_or_else(|| lit(true)),
-        _ => binary_expr(tree(terms, op), op, tree(rest, op)),
+        _ => binary_expr(combine_terms(terms, op), op, combine_terms(rest, op)),
     }
 }
 
@@ -275,7 +275,7 @@ impl Functions {
         Self {
             scalar: datafusion_functions::all_default_functions(),
             planners: vec![
-                Arc::new(Times),
+                Arc::new(TimePlanner),
                 Arc::new(CoreFunctionPlanner::default()),
                 Arc::new(DatetimeFunctionPlanner),
                 Arc::new(UnicodeFunctionPlanner),
@@ -287,9 +287,9 @@ impl Functions {
 
 /// Times of different units can be compared: NOT asks for the type before [`keep_exact`] sees it.
 #[derive(Debug)]
-struct Times;
+struct TimePlanner;
 
-impl ExprPlanner for Times {
+impl ExprPlanner for TimePlanner {
     fn plan_binary_op(
         &self,
         mut expr: RawBinaryExpr,
@@ -328,9 +328,9 @@ impl ContextProvider for Functions {
     }
 
     fn get_function_meta(&self, name: &str) -> Option<Arc<ScalarUDF>> {
-        let named =
+        let has_name =
             |f: &&Arc<ScalarUDF>| f.name() == name || f.aliases().iter().any(|alias| alias == name);
-        self.scalar.iter().find(named).cloned()
+        self.scalar.iter().find(has_name).cloned()
     }
 
     fn get_higher_order_meta(&self, _: &str) -> Option<Arc<HigherOrderUDF>> {
