@@ -184,7 +184,7 @@ async fn look(table: &Table, path: &str, columns: &TableColumns) -> Result<DataF
     let part = open(table.store(), path, TAIL_BYTES).await?;
     let file = &part.file;
     let (names, ids) = matched(&file.schema, columns).map_err(|e| e.with_path(path))?;
-    let bounds = Statistics::of(file.metadata(), file.stored_schema(), &ids);
+    let bounds = Statistics::from_footer(file.metadata(), file.stored_schema(), &ids);
     for (field, id) in columns.schema.fields().iter().zip(columns.ids.iter()) {
         if !field.is_nullable() && file.rows() > 0 && bounds.null_counts.get(id) != Some(&0) {
             let message = format!(

@@ -12,7 +12,7 @@ use datafusion_common::ScalarValue;
 use super::floats::canonicalize;
 use super::format::Manifest;
 use super::schema::TableColumns;
-use super::statistics::{extreme_of, has_bounds};
+use super::statistics::{extreme_value, has_bounds};
 use crate::error::{Error, Result};
 use crate::parquet::types::convert;
 
@@ -137,7 +137,7 @@ fn min_and_max(column: &ArrayRef) -> Option<(ScalarValue, ScalarValue)> {
     if !has_bounds(column.data_type()) || column.is_empty() {
         return None;
     }
-    let bound = |largest| ScalarValue::try_from_array(&extreme_of(column, largest)?, 0).ok();
+    let bound = |largest| ScalarValue::try_from_array(&extreme_value(column, largest)?, 0).ok();
     Some((bound(false)?, bound(true)?))
 }
 

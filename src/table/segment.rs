@@ -23,7 +23,7 @@ use super::format::{DataFile, Places, Segment, corrupted};
 use super::names;
 use super::pruning::FileStatistics;
 use super::schema::TableColumns;
-use super::statistics::extreme;
+use super::statistics::extreme_to_json;
 use crate::error::{Error, Result};
 use crate::parquet::{footer, pages, panic_text};
 
@@ -229,7 +229,8 @@ pub(super) fn describe(
         if nulls == files.len() || min.null_count() != nulls || max.null_count() != nulls {
             continue;
         }
-        if let (Some(min), Some(max)) = (extreme(&min, false), extreme(&max, true)) {
+        if let (Some(min), Some(max)) = (extreme_to_json(&min, false), extreme_to_json(&max, true))
+        {
             segment.min.insert(*id, min);
             segment.max.insert(*id, max);
         }

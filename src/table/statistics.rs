@@ -26,43 +26,51 @@ pub(super) struct Statistics {
 
 impl Statistics {
     /// Those of a file whose columns are stored as `stored`, with these identities.
-    pub(super) fn of(footer: &ParquetMetaData, stored: &Schema, ids: &[u32]) -> Self {
-        let mut all = Self::default();
-        for (field, id) in stored.fields().iter().zip(ids) {
+    pub(super) fn from_footer(
+        footer: &ParquetMetaData,
+        stored_schema: &Schema,
+        ids: &[u32],
+    ) -> Self {
+        let mut statistics = Self::default();
+        for (field, id) in stored_schema.fields().iter().zip(ids) {
             // A column without statistics has no bounds.
-            let Ok(column) = Column::read(footer, stored, field.name()) else {
+            let Ok(column) = ColumnStatistics::read(footer, stored_schema, field.name()) else {
                 continue;
             };
-            if let Some(nulls) = column.nulls {
-                all.null_counts.insert(*id, nulls);
+            if let Some(null_count) = column.null_count {
+                statistics.null_counts.insert(*id, null_count);
             }
             if let Some((min, max)) = column.bounds {
-                all.min.insert(*id, min);
-                all.max.insert(*id, max);
+                statistics.min.insert(*id, min);
+                statistics.max.insert(*id, max);
             }
         }
-        all
+        statistics
     }
 }
 
-struct Column {
+struct ColumnStatistics {
     bounds: Option<(Value, Value)>,
-    nulls: Option<u64>,
+    null_count: Option<u64>,
 }
 
-impl Column {
-    fn read(footer: &ParquetMetaData, stored: &Schema, name: &str) -> Result<Self, ParquetError> {
+impl ColumnStatistics {
+    fn read(
+        footer: &ParquetMetaData,
+        stored_schema: &Schema,
+        name: &str,
+    ) -> Result<Self, ParquetError> {
         let descriptor = footer.file_metadata().schema_descr();
-        let converter = StatisticsConverter::try_new(name, stored, descriptor)?
+        let converter = StatisticsConverter::try_new(name, stored_schema, descriptor)?
             .with_missing_null_counts_as_zero(false);
         let groups = || footer.row_groups().iter();
         let counts = converter.row_group_null_counts(groups())?;
-        let nulls = (counts.null_count() == 0).then(|| counts.values().iter().sum());
+        let null_count = (counts.null_count() == 0).then(|| counts.values().iter().sum());
         let rows: u64 = groups().map(|g| g.num_rows().unsigned_abs()).sum();
-        if !has_bounds(converter.arrow_field().data_type()) || nulls == Some(rows) {
+        if !has_bounds(converter.arrow_field().data_type()) || null_count == Some(rows) {
             return Ok(Self {
                 bounds: None,
-                nulls,
+                null_count,
             });
         }
         let (mins, maxes) = (
@@ -79,14 +87,19 @@ impl Column {
             &converter.row_group_is_max_value_exact(groups())?,
         );
         // A row group of nulls has none; any other without bounds leaves the file without.
-        let empty = groups().zip(counts.iter());
-        let empty = empty.filter(|(g, nulls)| *nulls == Some(g.num_rows().unsigned_abs()));
+        let groups_with_nulls = groups().zip(counts.iter());
+        let empty =
+            groups_with_nulls.filter(|(g, nulls)| *nulls == Some(g.num_rows().unsigned_abs()));
         let complete = mins.null_count() <= empty.count() && mins.nulls() == maxes.nulls();
-        let bounds = (exact && complete && nulls.is_some())
-            .then(|| Some((extreme(&mins, false)?, extreme(&maxes, true)?)));
+        let bounds = (exact && complete && null_count.is_some()).then(|| {
+            Some((
+                extreme_to_json(&mins, false)?,
+                extreme_to_json(&maxes, true)?,
+            ))
+        });
         Ok(Self {
             bounds: bounds.flatten(),
-            nulls,
+            null_count,
         })
     }
 }
@@ -126,12 +139,12 @@ pub(super) fn has_bounds(data_type: &DataType) -> bool {
 }
 
 /// The smallest value, or the largest, for the manifest.
-pub(super) fn extreme(values: &ArrayRef, largest: bool) -> Option<Value> {
-    to_json(&extreme_of(values, largest)?)
+pub(super) fn extreme_to_json(values: &ArrayRef, largest: bool) -> Option<Value> {
+    to_json(&extreme_value(values, largest)?)
 }
 
 /// As an array of one row.
-pub(super) fn extreme_of(values: &ArrayRef, largest: bool) -> Option<ArrayRef> {
+pub(super) fn extreme_value(values: &ArrayRef, largest: bool) -> Option<ArrayRef> {
     let options = arrow_schema::SortOptions {
         descending: largest,
         nulls_first: false,

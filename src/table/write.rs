@@ -208,7 +208,7 @@ pub(super) async fn remove(table: &Table, named: &[String]) {
 
 fn describe(file: &StagedFile, path: String, stored: &SchemaRef, ids: &[u32]) -> DataFile {
     let stats = &file.stats;
-    let bounds = Statistics::of(&stats.footer, stored, ids);
+    let bounds = Statistics::from_footer(&stats.footer, stored, ids);
     DataFile {
         path,
         size_bytes: stats.bytes,
