@@ -19,7 +19,7 @@ use super::names;
 use super::schema::TableColumns;
 use super::snapshot::Table;
 use super::statistics::Statistics;
-use super::types::widens;
+use super::types::can_widen;
 use super::write::{check_key, is_certain, remove};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::file::TAIL_BYTES;
@@ -218,7 +218,7 @@ fn matched(file: &Schema, columns: &TableColumns) -> Result<(BTreeMap<u32, Strin
             let message = format!("column {name:?} is not one of the table's, which are {known:?}");
             return Err(Error::invalid(message));
         };
-        if !widens(field.data_type(), wanted.data_type()) {
+        if !can_widen(field.data_type(), wanted.data_type()) {
             let message = format!(
                 "column {name:?} is {} in the table and {} in the file; write it again with the \
                  table's type",

@@ -4,9 +4,9 @@ use arrow_schema::{DataType, Field, Fields, TimeUnit};
 
 /// Whether a column of files of type `from` may be one of type `to` without writing them again: every value has its
 /// equal there, and values have the same order and the same statistics.
-pub(super) fn widens(from: &DataType, to: &DataType) -> bool {
+pub(super) fn can_widen(from: &DataType, to: &DataType) -> bool {
     match (from, to) {
-        (DataType::Dictionary(_, value), _) if from != to => widens(value, to),
+        (DataType::Dictionary(_, value), _) if from != to => can_widen(value, to),
         (
             DataType::Decimal128(digits, scale),
             DataType::Decimal128(more, same) | DataType::Decimal256(more, same),
@@ -14,7 +14,7 @@ pub(super) fn widens(from: &DataType, to: &DataType) -> bool {
         | (DataType::Decimal256(digits, scale), DataType::Decimal256(more, same)) => {
             digits <= more && scale == same
         }
-        _ => is_plain(from, to) || within(from, to, &widens),
+        _ => is_simple_widening(from, to) || nested_types_fit(from, to, &can_widen),
     }
 }
 
@@ -42,44 +42,54 @@ pub(super) fn keeps_values(from: &DataType, to: &DataType) -> bool {
         }
         (_, D::Float32 | D::Float64) if from.is_integer() => {
             // A float of 32 bits has 24 for digits, one of 64 has 53.
-            bits(from) < bits(to)
+            width_bytes(from) < width_bytes(to)
         }
-        _ => match (decimal(from), decimal(to)) {
+        _ => match (precision_and_scale(from), precision_and_scale(to)) {
             (Some((digits, scale)), Some((more, finer))) => {
                 scale <= finer && digits - scale <= more - finer
             }
-            _ => is_plain(from, to) || within(from, to, &keeps_values),
+            _ => is_simple_widening(from, to) || nested_types_fit(from, to, &keeps_values),
         },
     }
 }
 
 /// Rules that hold for columns of files and for rows alike.
-fn is_plain(from: &DataType, to: &DataType) -> bool {
+fn is_simple_widening(from: &DataType, to: &DataType) -> bool {
     use DataType as D;
-    let text = |t: &D| matches!(t, D::Utf8 | D::LargeUtf8 | D::Utf8View);
-    let binary = |t: &D| matches!(t, D::Binary | D::LargeBinary | D::BinaryView);
+    let is_text = |t: &D| matches!(t, D::Utf8 | D::LargeUtf8 | D::Utf8View);
+    let is_binary = |t: &D| matches!(t, D::Binary | D::LargeBinary | D::BinaryView);
     match (from, to) {
         _ if from == to => true,
-        (D::FixedSizeBinary(_), _) => binary(to),
+        (D::FixedSizeBinary(_), _) => is_binary(to),
         (D::Null, _) | (D::Float16, D::Float32 | D::Float64) | (D::Float32, D::Float64) => true,
-        _ if from.is_signed_integer() && to.is_signed_integer() => bits(from) <= bits(to),
-        _ if from.is_unsigned_integer() && to.is_unsigned_integer() => bits(from) <= bits(to),
-        _ if from.is_unsigned_integer() && to.is_signed_integer() => bits(from) < bits(to),
-        _ => (text(from) && text(to)) || (binary(from) && binary(to)),
+        _ if from.is_signed_integer() && to.is_signed_integer() => {
+            width_bytes(from) <= width_bytes(to)
+        }
+        _ if from.is_unsigned_integer() && to.is_unsigned_integer() => {
+            width_bytes(from) <= width_bytes(to)
+        }
+        _ if from.is_unsigned_integer() && to.is_signed_integer() => {
+            width_bytes(from) < width_bytes(to)
+        }
+        _ => (is_text(from) && is_text(to)) || (is_binary(from) && is_binary(to)),
     }
 }
 
 /// The rule within lists and structs.
-fn within(from: &DataType, to: &DataType, rule: &dyn Fn(&DataType, &DataType) -> bool) -> bool {
+fn nested_types_fit(
+    from: &DataType,
+    to: &DataType,
+    rule: &dyn Fn(&DataType, &DataType) -> bool,
+) -> bool {
     use DataType as D;
     match (from, to) {
         (D::List(from) | D::LargeList(from), D::LargeList(to)) | (D::List(from), D::List(to)) => {
             item_fits(from, to, rule)
         }
         (D::Struct(from), D::Struct(to)) => {
-            let named =
+            let names =
                 |fields: &Fields| fields.iter().map(|f| f.name().clone()).collect::<Vec<_>>();
-            named(from) == named(to)
+            names(from) == names(to)
                 && from
                     .iter()
                     .zip(to)
@@ -93,12 +103,12 @@ fn item_fits(from: &Field, to: &Field, rule: &dyn Fn(&DataType, &DataType) -> bo
     (to.is_nullable() || !from.is_nullable()) && rule(from.data_type(), to.data_type())
 }
 
-fn bits(data_type: &DataType) -> usize {
+fn width_bytes(data_type: &DataType) -> usize {
     data_type.primitive_width().unwrap_or_default()
 }
 
 /// Digits, and how many of them are behind the point.
-fn decimal(data_type: &DataType) -> Option<(i16, i16)> {
+fn precision_and_scale(data_type: &DataType) -> Option<(i16, i16)> {
     use DataType::{Decimal32, Decimal64, Decimal128, Decimal256};
     match data_type {
         Decimal32(digits, scale)
@@ -110,11 +120,11 @@ fn decimal(data_type: &DataType) -> Option<(i16, i16)> {
 }
 
 fn is_finer(unit: TimeUnit, finer: TimeUnit) -> bool {
-    let place = |unit| match unit {
+    let rank = |unit| match unit {
         TimeUnit::Second => 0,
         TimeUnit::Millisecond => 1,
         TimeUnit::Microsecond => 2,
         TimeUnit::Nanosecond => 3,
     };
-    place(unit) <= place(finer)
+    rank(unit) <= rank(finer)
 }

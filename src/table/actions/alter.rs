@@ -11,7 +11,7 @@ use crate::parquet::writer::check_schema;
 use crate::table::commit::Change;
 use crate::table::format::{Base64, Column, Manifest, Operation, TableSchema};
 use crate::table::schema::{TableColumns, encode_schema};
-use crate::table::types::widens;
+use crate::table::types::can_widen;
 
 /// A change of a table's columns. Rows that were written before have nulls in columns that were added.
 #[derive(Debug, Clone)]
@@ -156,7 +156,7 @@ fn widen(draft: &mut Draft, column: &str, to: &DataType) -> Result<Operation> {
     let place = draft.place(column)?;
     let field = draft.columns[place].1.as_ref().clone();
     let from = field.data_type();
-    if from == to || !widens(from, to) {
+    if from == to || !can_widen(from, to) {
         let message = format!("column {column:?} is {from}, which cannot become {to}");
         return Err(Error::invalid(message));
     }
