@@ -21,7 +21,7 @@ use super::rows::SnapshotReader;
 use super::schema::TableColumns;
 use super::snapshot::Snapshot;
 use super::tombstone::{self, Deleted, Line};
-use super::unit::Unit;
+use super::unit::RowGroupScan;
 use super::write::{is_certain, remove};
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
@@ -198,13 +198,13 @@ async fn rows_of(rows: &SnapshotReader, file: usize) -> Result<Found> {
     let units = rows.open_row_groups(file).await?;
     let looked = units.iter().map(|unit| async move {
         let selection = rows.select(unit).await?;
-        let hit = match &selection.kept {
+        let hit = match &selection.mask {
             Some(kept) => kept.values().set_indices_u32().collect::<RoaringBitmap>(),
-            None => (0..).take(unit.rows()).collect(),
+            None => (0..).take(unit.num_rows()).collect(),
         };
         Ok::<_, Error>(Hit {
             unit: unit.clone(),
-            is_whole: hit.len() == selection.alive as u64,
+            is_whole: hit.len() == selection.live_rows as u64,
             rows: hit,
         })
     });
@@ -217,7 +217,7 @@ async fn rows_of(rows: &SnapshotReader, file: usize) -> Result<Found> {
 
 /// Rows of a row group that go.
 pub(super) struct Hit {
-    pub(super) unit: Unit,
+    pub(super) unit: RowGroupScan,
     pub(super) rows: RoaringBitmap,
     /// They are all that is left of it.
     pub(super) is_whole: bool,
@@ -228,8 +228,8 @@ pub(super) fn found_in(rows: &SnapshotReader, file: usize, looked: Vec<Hit>) -> 
     let listed = &rows.files[file];
     let count = looked.iter().map(|hit| hit.rows.len()).sum();
     let nothing_is_left = looked.first().is_some_and(|first| {
-        let groups = looked.len() + first.unit.deleted_groups();
-        groups == first.unit.groups_of_file() && looked.iter().all(|hit| hit.is_whole)
+        let groups = looked.len() + first.unit.num_deleted_row_groups();
+        groups == first.unit.num_file_row_groups() && looked.iter().all(|hit| hit.is_whole)
     });
     if nothing_is_left {
         return Found {

@@ -41,7 +41,7 @@ pub async fn explain(
         let row_groups = reader.open_row_groups(file).await?;
         let row_count = row_groups
             .iter()
-            .map(|row_group| row_group.rows() as u64)
+            .map(|row_group| row_group.num_rows() as u64)
             .sum::<u64>();
         Ok::<_, Error>((row_groups.len() as u64, row_count))
     });

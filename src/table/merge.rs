@@ -26,7 +26,7 @@ use super::rows::SnapshotReader;
 use super::schema::TableColumns;
 use super::snapshot::{Snapshot, Table};
 use super::types::keeps_values;
-use super::unit::Unit;
+use super::unit::RowGroupScan;
 use super::write::{Upload, check_key, conform, is_certain, remove, upload};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::types::convert;
@@ -368,11 +368,11 @@ async fn of_file(
 async fn of_unit(
     work: &Arc<Merging>,
     rows: &Arc<SnapshotReader>,
-    unit: &Unit,
+    unit: &RowGroupScan,
 ) -> Result<(Hit, OfUnit)> {
     let selection = rows.select(unit).await?;
-    let all = || vec![true; unit.rows()].into();
-    let kept = selection.kept.unwrap_or_else(all);
+    let all = || vec![true; unit.num_rows()].into();
+    let kept = selection.mask.unwrap_or_else(all);
     let mut made = OfUnit::default();
     if kept.true_count() > 0 {
         let numbers: Vec<u32> = kept.values().set_indices_u32().collect();
@@ -392,7 +392,7 @@ async fn of_unit(
     }
     let hit = Hit {
         unit: unit.clone(),
-        is_whole: made.gone.len() == selection.alive as u64,
+        is_whole: made.gone.len() == selection.live_rows as u64,
         rows: std::mem::take(&mut made.gone),
     };
     Ok((hit, made))

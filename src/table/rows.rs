@@ -21,7 +21,10 @@ use super::ranges::KeyRanges;
 use super::schema::{TableColumns, field_indices_by_id, field_indices_by_name};
 use super::segment::as_file;
 use super::tombstone::{self, Deletions};
-use super::unit::{Deleted, Read, Selection, Unit, Work, batches, not_read};
+use super::unit::{
+    ColumnArrays, ResolvedDeletions, RowFilter, RowGroupScan, Selection, build_batches,
+    column_not_read,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::decode::slice_arrays;
 use crate::parquet::file::TAIL_BYTES;
@@ -182,7 +185,7 @@ impl SnapshotReader {
     }
 
     /// The row groups of a file that may hold rows.
-    pub(super) async fn open_row_groups(&self, file: usize) -> Result<Vec<Unit>> {
+    pub(super) async fn open_row_groups(&self, file: usize) -> Result<Vec<RowGroupScan>> {
         let part = self.open_file(file).await?;
         let row_groups = self.all_row_groups(file, &part)?;
         let may_match = match (&self.filter, row_groups.first()) {
@@ -190,7 +193,7 @@ impl SnapshotReader {
                 let statistics = RowGroupStatistics {
                     part: &part,
                     columns: &self.columns,
-                    field_mappings: &row_group.roots,
+                    field_mappings: &row_group.field_mappings,
                 };
                 filter.prune(statistics).await?
             }
@@ -223,13 +226,17 @@ impl SnapshotReader {
     }
 
     /// All row groups of a file.
-    pub(super) fn all_row_groups(&self, file: usize, part: &Arc<OpenPart>) -> Result<Vec<Unit>> {
+    pub(super) fn all_row_groups(
+        &self,
+        file: usize,
+        part: &Arc<OpenPart>,
+    ) -> Result<Vec<RowGroupScan>> {
         let count = part.file.metadata().num_row_groups();
         if count == 0 {
             return Ok(Vec::new());
         }
         let first = self.row_group(file, part, 0)?;
-        let row_groups = (0..count).map(|group| Unit {
+        let row_groups = (0..count).map(|group| RowGroupScan {
             group,
             ..first.clone()
         });
@@ -242,7 +249,7 @@ impl SnapshotReader {
         file: usize,
         part: &Arc<OpenPart>,
         group: usize,
-    ) -> Result<Unit> {
+    ) -> Result<RowGroupScan> {
         let field_indices = match &self.files[file].file.columns {
             Some(names) => field_indices_by_name(&part.file.schema, names),
             None => field_indices_by_id(&part.file.schema),
@@ -258,12 +265,12 @@ impl SnapshotReader {
             self.resolve_deletions(part, &field_mappings, d)
                 .map(Arc::new)
         });
-        Ok(Unit {
+        Ok(RowGroupScan {
             file,
             group,
             part: Arc::clone(part),
-            deleted: resolved.transpose()?,
-            roots: field_mappings,
+            deletions: resolved.transpose()?,
+            field_mappings,
         })
     }
 
@@ -273,12 +280,12 @@ impl SnapshotReader {
         part: &OpenPart,
         field_mappings: &[Option<usize>],
         deletions: &Arc<Deletions>,
-    ) -> Result<Deleted> {
+    ) -> Result<ResolvedDeletions> {
         let recorded = Arc::clone(deletions);
         if recorded.keys.is_empty() {
-            return Ok(Deleted {
-                rows: recorded,
-                by_key: None,
+            return Ok(ResolvedDeletions {
+                recorded,
+                key_ranges: None,
             });
         }
         let key = self.columns.schema.field(self.key_position()?);
@@ -289,39 +296,39 @@ impl SnapshotReader {
             field_mappings,
         };
         let overlaps = statistics.overlaps(&ranges, key.name())?;
-        Ok(Deleted {
-            rows: recorded,
-            by_key: Some((ranges, overlaps)),
+        Ok(ResolvedDeletions {
+            recorded,
+            key_ranges: Some((ranges, overlaps)),
         })
     }
 
     /// The rows of a row group that are not deleted.
-    pub(super) async fn live_row_mask(&self, row_group: &Unit) -> Result<BooleanArray> {
+    pub(super) async fn live_row_mask(&self, row_group: &RowGroupScan) -> Result<BooleanArray> {
         if row_group.is_deleted() {
-            return Ok(vec![false; row_group.rows()].into());
+            return Ok(vec![false; row_group.num_rows()].into());
         }
-        let mask = self.select(row_group).await?.kept;
-        Ok(mask.unwrap_or_else(|| vec![true; row_group.rows()].into()))
+        let mask = self.select(row_group).await?.mask;
+        Ok(mask.unwrap_or_else(|| vec![true; row_group.num_rows()].into()))
     }
 
     /// All columns of some rows of a row group.
     pub(super) async fn read_selected(
         &self,
-        row_group: &Unit,
+        row_group: &RowGroupScan,
         mask: BooleanArray,
         schema: &SchemaRef,
     ) -> Result<Vec<RecordBatch>> {
         let projection: Vec<usize> = (0..schema.fields().len()).collect();
         let columns = self
-            .read_columns(row_group, &projection, &(0..row_group.rows()))
+            .read_columns(row_group, &projection, &(0..row_group.num_rows()))
             .await?;
-        let (rows, schema) = (row_group.rows(), Arc::clone(schema));
-        run_blocking(move || batches(&columns, &projection, rows, Some(&mask), &schema)).await
+        let (rows, schema) = (row_group.num_rows(), Arc::clone(schema));
+        run_blocking(move || build_batches(&columns, &projection, rows, Some(&mask), &schema)).await
     }
 
     /// Which rows of a row group are left.
-    pub(super) async fn select(&self, row_group: &Unit) -> Result<Selection> {
-        let by_key = row_group.is_deleted_by_key();
+    pub(super) async fn select(&self, row_group: &RowGroupScan) -> Result<Selection> {
+        let by_key = row_group.has_key_deletes();
         let key = if by_key {
             Some(self.key_position()?)
         } else {
@@ -335,10 +342,10 @@ impl SnapshotReader {
             needed.push(key);
         }
         let columns = self
-            .read_columns(row_group, &needed, &(0..row_group.rows()))
+            .read_columns(row_group, &needed, &(0..row_group.num_rows()))
             .await?;
-        let row_filter = Work {
-            unit: row_group.clone(),
+        let row_filter = RowFilter {
+            row_group: row_group.clone(),
             key,
             filter: self.filter.clone(),
         };
@@ -348,16 +355,12 @@ impl SnapshotReader {
     /// The rows of a row group that are left, as `schema`, which is that of the columns `wanted`.
     pub(super) async fn read(
         &self,
-        row_group: &Unit,
+        row_group: &RowGroupScan,
         projection: &[usize],
         schema: &SchemaRef,
     ) -> Result<Vec<RecordBatch>> {
-        let Selection {
-            kept: mask,
-            columns,
-            ..
-        } = self.select(row_group).await?;
-        let mut rows = 0..row_group.rows();
+        let Selection { mask, columns, .. } = self.select(row_group).await?;
+        let mut rows = 0..row_group.num_rows();
         if let Some(mask) = &mask {
             let mut slices = mask.values().set_slices();
             let Some((first, end)) = slices.next() else {
@@ -378,7 +381,7 @@ impl SnapshotReader {
                 filter_columns.map(|(column, arrays)| (column, slice_arrays(arrays, &rows))),
             );
             let mask = mask.map(|mask| mask.slice(rows.start, rows.len()));
-            batches(
+            build_batches(
                 &column_arrays,
                 &projection,
                 rows.len(),
@@ -392,13 +395,13 @@ impl SnapshotReader {
     /// Columns of some rows of a row group as the table has them.
     async fn read_columns(
         &self,
-        row_group: &Unit,
+        row_group: &RowGroupScan,
         projection: &[usize],
         rows: &Range<usize>,
-    ) -> Result<Read> {
+    ) -> Result<ColumnArrays> {
         let stored = projection
             .iter()
-            .filter_map(|c| Some((*c, row_group.roots[*c]?)));
+            .filter_map(|c| Some((*c, row_group.field_mappings[*c]?)));
         let present: Vec<(usize, usize)> = stored.collect();
         let mut group = RowGroupSelection {
             part: Arc::clone(&row_group.part),
@@ -407,7 +410,7 @@ impl SnapshotReader {
                 .iter()
                 .map(|(_, field_index)| *field_index)
                 .collect(),
-            rows: (rows.len() < row_group.rows()).then(|| rows.clone()),
+            rows: (rows.len() < row_group.num_rows()).then(|| rows.clone()),
         };
         let mut reopened = 0;
         let mut field_arrays = loop {
@@ -427,13 +430,13 @@ impl SnapshotReader {
         let schema = Arc::clone(&self.columns.schema);
         let (rows, projection) = (rows.len(), projection.to_vec());
         run_blocking(move || {
-            let mut column_arrays = Read::new();
+            let mut column_arrays = ColumnArrays::new();
             for column in projection {
                 let field = schema.field(column);
                 let stored_arrays = match present.iter().find(|(c, _)| *c == column) {
-                    Some((_, field_index)) => {
-                        field_arrays.remove(field_index).ok_or_else(not_read)?
-                    }
+                    Some((_, field_index)) => field_arrays
+                        .remove(field_index)
+                        .ok_or_else(column_not_read)?,
                     None => vec![arrow_array::new_null_array(field.data_type(), rows)],
                 };
                 let unconverted = stored_arrays.iter();

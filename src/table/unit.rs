@@ -18,212 +18,223 @@ use crate::part::OpenPart;
 
 /// A row group of a file.
 #[derive(Debug, Clone)]
-pub(super) struct Unit {
+pub(super) struct RowGroupScan {
     /// The file, by position in [`Rows::files`].
     pub(super) file: usize,
     /// Its row group.
     pub(super) group: usize,
     pub(super) part: Arc<OpenPart>,
     /// The field of the file for each of the table's columns.
-    pub(super) roots: Arc<[Option<usize>]>,
-    pub(super) deleted: Option<Arc<Deleted>>,
+    pub(super) field_mappings: Arc<[Option<usize>]>,
+    pub(super) deletions: Option<Arc<ResolvedDeletions>>,
 }
 
 /// What is deleted of an open file.
 #[derive(Debug)]
-pub(super) struct Deleted {
-    pub(super) rows: Arc<Deletions>,
+pub(super) struct ResolvedDeletions {
+    pub(super) recorded: Arc<Deletions>,
     /// Rows that are deleted by their key, and how many these are of each row group.
-    pub(super) by_key: Option<(KeyRanges, Vec<Overlap>)>,
+    pub(super) key_ranges: Option<(KeyRanges, Vec<Overlap>)>,
 }
 
-impl Deleted {
+impl ResolvedDeletions {
     /// Whether nothing is left of a row group.
-    fn is_whole(&self, group: usize) -> bool {
-        self.rows.groups.contains(&number(group)) || self.overlap(group) == Overlap::Full
+    fn covers(&self, group: usize) -> bool {
+        self.recorded.groups.contains(&group_number(group)) || self.overlap(group) == Overlap::Full
     }
 
     fn overlap(&self, group: usize) -> Overlap {
-        let overlaps = self.by_key.as_ref().map(|(_, overlaps)| overlaps);
+        let overlaps = self.key_ranges.as_ref().map(|(_, overlaps)| overlaps);
         let overlap = overlaps.and_then(|all| all.get(group).copied());
         overlap.unwrap_or(Overlap::Disjoint)
     }
 }
 
 /// Arrays by the table's column.
-pub(super) type Read = HashMap<usize, Vec<ArrayRef>>;
+pub(super) type ColumnArrays = HashMap<usize, Vec<ArrayRef>>;
 
 /// Which rows of a row group are left, and what was read to know it.
 #[derive(Debug)]
 pub(super) struct Selection {
     /// None is all.
-    pub(super) kept: Option<BooleanArray>,
+    pub(super) mask: Option<BooleanArray>,
     /// Rows that are not deleted.
-    pub(super) alive: usize,
-    pub(super) columns: Read,
+    pub(super) live_rows: usize,
+    pub(super) columns: ColumnArrays,
 }
 
-impl Unit {
+impl RowGroupScan {
     /// Its rows, deleted ones included.
-    pub(super) fn rows(&self) -> usize {
+    pub(super) fn num_rows(&self) -> usize {
         let rows = self.part.file.metadata().row_group(self.group).num_rows();
         usize::try_from(rows).unwrap_or(usize::MAX)
     }
 
     /// The row groups of its file.
-    pub(super) fn groups_of_file(&self) -> usize {
+    pub(super) fn num_file_row_groups(&self) -> usize {
         self.part.file.metadata().num_row_groups()
     }
 
     /// The row groups of its file of which nothing is left.
-    pub(super) fn deleted_groups(&self) -> usize {
-        let whole = |deleted: &Arc<Deleted>| {
-            let groups = 0..self.groups_of_file();
-            groups.filter(|group| deleted.is_whole(*group)).count()
+    pub(super) fn num_deleted_row_groups(&self) -> usize {
+        let count_covered = |deletions: &Arc<ResolvedDeletions>| {
+            let groups = 0..self.num_file_row_groups();
+            groups.filter(|group| deletions.covers(*group)).count()
         };
-        self.deleted.as_ref().map_or(0, whole)
+        self.deletions.as_ref().map_or(0, count_covered)
     }
 
     /// Whether nothing is left of it.
     pub(super) fn is_deleted(&self) -> bool {
-        let deleted = self.deleted.as_ref();
-        deleted.is_some_and(|deleted| deleted.is_whole(self.group))
+        let deletions = self.deletions.as_ref();
+        deletions.is_some_and(|deletions| deletions.covers(self.group))
     }
 
     /// The ranges in which some of its keys may lie.
-    fn ranges(&self) -> Option<&KeyRanges> {
-        let deleted = self.deleted.as_ref()?;
-        let (ranges, _) = deleted.by_key.as_ref()?;
-        (deleted.overlap(self.group) == Overlap::Partial).then_some(ranges)
+    fn partial_ranges(&self) -> Option<&KeyRanges> {
+        let deletions = self.deletions.as_ref()?;
+        let (ranges, _) = deletions.key_ranges.as_ref()?;
+        (deletions.overlap(self.group) == Overlap::Partial).then_some(ranges)
     }
 
     /// Whether its keys say which rows are deleted.
-    pub(super) fn is_deleted_by_key(&self) -> bool {
-        self.ranges().is_some()
+    pub(super) fn has_key_deletes(&self) -> bool {
+        self.partial_ranges().is_some()
     }
 }
 
-fn number(group: usize) -> u32 {
+fn group_number(group: usize) -> u32 {
     u32::try_from(group).unwrap_or(u32::MAX)
 }
 
 /// What decides on the rows of a row group.
-pub(super) struct Work {
-    pub(super) unit: Unit,
+pub(super) struct RowFilter {
+    pub(super) row_group: RowGroupScan,
     /// Where rows are deleted by it: its position.
     pub(super) key: Option<usize>,
     pub(super) filter: Option<Arc<Filter>>,
 }
 
-impl Work {
-    pub(super) fn select(&self, columns: Read) -> Result<Selection> {
-        let rows = self.unit.rows();
-        let mut kept = self.by_row(rows);
-        if let (Some(key), Some(ranges)) = (self.key, self.unit.ranges()) {
+impl RowFilter {
+    pub(super) fn select(&self, columns: ColumnArrays) -> Result<Selection> {
+        let rows = self.row_group.num_rows();
+        let mut mask = self.position_mask(rows);
+        if let (Some(key), Some(ranges)) = (self.key, self.row_group.partial_ranges()) {
             let mut outside = Vec::with_capacity(rows);
             for keys in columns.get(&key).into_iter().flatten() {
                 outside.extend(ranges.outside_mask(keys)?.values().iter());
             }
-            kept = Some(both(kept, outside.into()));
+            mask = Some(intersect(mask, outside.into()));
         }
-        let alive = kept.as_ref().map_or(rows, BooleanArray::true_count);
+        let live_rows = mask.as_ref().map_or(rows, BooleanArray::true_count);
         if let Some(filter) = &self.filter {
-            let mut holds = BooleanBufferBuilder::new(rows);
-            for (count, arrays) in pieces(&columns, filter.columns(), rows)? {
-                let kept = kept.as_ref().map(|kept| kept.slice(holds.len(), count));
-                holds.append_buffer(holds_for(filter, arrays, count, kept.as_ref())?.values());
+            let mut matching = BooleanBufferBuilder::new(rows);
+            for (count, arrays) in align_columns(&columns, filter.columns(), rows)? {
+                let mask = mask.as_ref().map(|mask| mask.slice(matching.len(), count));
+                matching
+                    .append_buffer(evaluate_masked(filter, arrays, count, mask.as_ref())?.values());
             }
-            kept = Some(BooleanArray::new(holds.finish(), None));
+            mask = Some(BooleanArray::new(matching.finish(), None));
         }
         Ok(Selection {
-            kept,
-            alive,
+            mask,
+            live_rows,
             columns,
         })
     }
 
     /// The rows that are not deleted by their number; None is all.
-    fn by_row(&self, rows: usize) -> Option<BooleanArray> {
-        let deleted = self.unit.deleted.as_ref()?;
-        let deleted = deleted.rows.rows.get(&number(self.unit.group))?;
-        let mut kept = vec![true; rows];
+    fn position_mask(&self, rows: usize) -> Option<BooleanArray> {
+        let deletions = self.row_group.deletions.as_ref()?;
+        let deleted_rows = deletions
+            .recorded
+            .rows
+            .get(&group_number(self.row_group.group))?;
+        let mut mask = vec![true; rows];
         // Rows that the group does not have are not gone through, however many a bitmap claims.
-        let there = deleted.range(..u32::try_from(rows).unwrap_or(u32::MAX));
-        for row in there.filter_map(|row| usize::try_from(row).ok()) {
-            if let Some(kept) = kept.get_mut(row) {
-                *kept = false;
+        let positions = deleted_rows.range(..u32::try_from(rows).unwrap_or(u32::MAX));
+        for row in positions.filter_map(|row| usize::try_from(row).ok()) {
+            if let Some(is_live) = mask.get_mut(row) {
+                *is_live = false;
             }
         }
-        Some(kept.into())
+        Some(mask.into())
     }
 }
 
 /// For which of `rows` rows the filter holds. Those that are not kept are not looked at: what they hold
 /// may be the reason why they are gone.
-fn holds_for(
+fn evaluate_masked(
     filter: &Filter,
     arrays: Vec<ArrayRef>,
     rows: usize,
-    kept: Option<&BooleanArray>,
+    mask: Option<&BooleanArray>,
 ) -> Result<BooleanArray> {
-    let Some(kept) = kept.filter(|kept| kept.true_count() < rows) else {
+    let Some(mask) = mask.filter(|mask| mask.true_count() < rows) else {
         return filter.evaluate(arrays, rows);
     };
-    let left = kept.true_count();
-    if left == 0 {
+    let live_rows = mask.true_count();
+    if live_rows == 0 {
         return Ok(vec![false; rows].into());
     }
-    let chosen = FilterBuilder::new(kept).optimize().build();
-    let arrays = arrays.iter().map(|array| chosen.filter(array.as_ref()));
-    let arrays = arrays.collect::<std::result::Result<Vec<_>, _>>();
-    let arrays = arrays.map_err(|e| Error::other(e.to_string()).with_source(e))?;
-    let held = filter.evaluate(arrays, left)?;
-    let mut holds = BooleanBufferBuilder::new(rows);
-    holds.append_n(rows, false);
-    for (row, held) in kept.values().set_indices().zip(held.values()) {
-        holds.set_bit(row, held);
+    let selector = FilterBuilder::new(mask).optimize().build();
+    let selected = arrays.iter().map(|array| selector.filter(array.as_ref()));
+    let collected = selected.collect::<std::result::Result<Vec<_>, _>>();
+    let live_arrays = collected.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+    let live_matches = filter.evaluate(live_arrays, live_rows)?;
+    let mut matching = BooleanBufferBuilder::new(rows);
+    matching.append_n(rows, false);
+    for (row, is_match) in mask.values().set_indices().zip(live_matches.values()) {
+        matching.set_bit(row, is_match);
     }
-    Ok(BooleanArray::new(holds.finish(), None))
+    Ok(BooleanArray::new(matching.finish(), None))
 }
 
 /// The rows that are left, as `schema`, which is that of the columns `wanted`.
-pub(super) fn batches(
-    read: &Read,
-    wanted: &[usize],
+pub(super) fn build_batches(
+    column_arrays: &ColumnArrays,
+    projection: &[usize],
     rows: usize,
-    kept: Option<&BooleanArray>,
+    mask: Option<&BooleanArray>,
     schema: &SchemaRef,
 ) -> Result<Vec<RecordBatch>> {
     let mut batches = Vec::new();
-    let mut at = 0;
-    for (rows, arrays) in pieces(read, wanted, rows)? {
+    let mut offset = 0;
+    for (rows, arrays) in align_columns(column_arrays, projection, rows)? {
         let batch = batch_with_row_count(schema, arrays, rows)?;
-        batches.push(match kept {
-            Some(kept) => filter_record_batch(&batch, &kept.slice(at, rows))
+        batches.push(match mask {
+            Some(mask) => filter_record_batch(&batch, &mask.slice(offset, rows))
                 .map_err(|e| Error::other(e.to_string()).with_source(e))?,
             None => batch,
         });
-        at += rows;
+        offset += rows;
     }
     Ok(batches)
 }
 
-pub(super) fn not_read() -> Error {
+pub(super) fn column_not_read() -> Error {
     Error::other("a column was not read")
 }
 
 /// Some of the columns that were read, cut at common places.
-fn pieces(read: &Read, wanted: &[usize], rows: usize) -> Result<Vec<(usize, Vec<ArrayRef>)>> {
-    if wanted.is_empty() {
+fn align_columns(
+    column_arrays: &ColumnArrays,
+    projection: &[usize],
+    rows: usize,
+) -> Result<Vec<(usize, Vec<ArrayRef>)>> {
+    if projection.is_empty() {
         return Ok(vec![(rows, Vec::new())]);
     }
-    let arrays = wanted
-        .iter()
-        .map(|column| read.get(column).cloned().ok_or_else(not_read));
+    let arrays = projection.iter().map(|column| {
+        column_arrays
+            .get(column)
+            .cloned()
+            .ok_or_else(column_not_read)
+    });
     Ok(align(&arrays.collect::<Result<Vec<_>>>()?, rows))
 }
 
-fn both(a: Option<BooleanArray>, b: BooleanArray) -> BooleanArray {
+fn intersect(a: Option<BooleanArray>, b: BooleanArray) -> BooleanArray {
     match a {
         Some(a) => BooleanArray::new(a.values() & b.values(), None),
         None => b,
