@@ -117,20 +117,26 @@ impl<'a> Register<'a> {
                     }));
                 }
                 Ok(_) => None,
-                // An error of the file system is final: nothing is on its way, and a retry fails alike.
-                Err(e) if !may_land && (is_rejected_locally(e.kind()) || self.is_final(&e)) => {
-                    return Err(e);
-                }
+                Err(e) if !may_land && is_rejected_locally(e.kind()) => return Err(e),
                 Err(e) => Some(e),
             };
             let denied = failure
                 .as_ref()
                 .is_some_and(|e| e.kind() == ErrorKind::PermissionDenied);
-            may_land |= !denied;
+            // After an error of the file system nothing is on its way, and a retry fails alike. But the value may be
+            // there: what failed may have been the sync of its folder.
+            let is_final = denied || failure.as_ref().is_some_and(|e| self.is_file_error(e));
+            may_land |= !is_final;
             match (self.read().await, expected) {
-                (Err(e), _) if may_land => return Err(self.unknown_outcome(e)),
-                (Err(e), _) => return Err(failure.unwrap_or(e)),
+                (Err(e), _) if denied && !may_land => return Err(failure.unwrap_or(e)),
+                (Err(e), _) => return Err(self.unknown_outcome(e)),
                 (Ok(Some(current)), _) if current.bytes == *value => {
+                    if let (Some(local), Some(_)) = (self.store.local(), &failure) {
+                        let key = self.store.key(self.path)?;
+                        let synced = local.sync_name(&key).await;
+                        let synced = synced.map_err(|e| self.store.map_error(e, self.path));
+                        synced.map_err(|e| self.unknown_outcome(e))?;
+                    }
                     return Ok(CasResult::Won(current));
                 }
                 // The old value is still there: the write did not land, whatever the answer was.
@@ -140,7 +146,7 @@ impl<'a> Register<'a> {
                 (Ok(None), None) => {}
             }
             if let Some(failure) = failure {
-                if denied && !may_land {
+                if is_final && !may_land {
                     return Err(failure);
                 }
                 last_error = Some(failure);
@@ -151,7 +157,7 @@ impl<'a> Register<'a> {
         })))
     }
 
-    fn is_final(&self, error: &Error) -> bool {
+    fn is_file_error(&self, error: &Error) -> bool {
         self.store.local().is_some() && error.kind() == ErrorKind::Other
     }
 

@@ -39,6 +39,11 @@ pub enum DiskChange {
 pub trait DiskJournal: std::fmt::Debug + Send + Sync + 'static {
     /// Records a change that was made.
     fn record(&self, change: DiskChange);
+
+    /// Called before a file or a folder is synced; an error is the sync's.
+    fn before_sync(&self, _path: &FsPath) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 impl LocalStore {
@@ -75,7 +80,7 @@ impl LocalStore {
         if self.durable {
             for created in missing.iter().rev() {
                 let parent = created.parent().unwrap_or(created);
-                File::open(parent)?.sync_all()?;
+                self.sync(parent, &File::open(parent)?)?;
                 self.record_change(|| DiskChange::MakeFolder(created.to_path_buf()));
                 self.record_change(|| DiskChange::SyncFolder(parent.to_owned()));
             }
@@ -86,14 +91,21 @@ impl LocalStore {
     /// Waits until a file's content is on the disk.
     pub(super) fn sync_file(&self, key: &Path, file: &File) -> Result<()> {
         if self.durable {
-            file.sync_all().map_err(|e| map_io_error(key, e))?;
+            let path = self.resolve(key)?;
+            self.sync(&path, file).map_err(|e| map_io_error(key, e))?;
             if self.journal.is_some() {
-                let path = self.resolve(key)?;
                 let content = fs::read(&path).map_err(|e| map_io_error(key, e))?;
                 self.record_change(|| DiskChange::SyncFile(path, content));
             }
         }
         Ok(())
+    }
+
+    fn sync(&self, path: &FsPath, file: &File) -> std::io::Result<()> {
+        if let Some(journal) = &self.journal {
+            journal.before_sync(path)?;
+        }
+        file.sync_all()
     }
 
     pub(super) fn record_change(&self, change: impl FnOnce() -> DiskChange) {
@@ -107,7 +119,7 @@ impl LocalStore {
         if self.durable
             && let Some(folder) = path.parent()
         {
-            let synced = File::open(folder).and_then(|folder| folder.sync_all());
+            let synced = File::open(folder).and_then(|file| self.sync(folder, &file));
             match synced {
                 // The folder was removed with all that was in it.
                 Err(e) if e.kind() == IoKind::NotFound => {}

@@ -264,6 +264,13 @@ impl LocalStore {
             .await
     }
 
+    /// Waits until the name of a file is on the disk.
+    pub(super) async fn sync_name(&self, key: &Path) -> Result<()> {
+        let key = key.clone();
+        self.run_blocking(move |s| s.sync_folder_of(&key, &s.resolve(&key)?))
+            .await
+    }
+
     async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,

@@ -7,6 +7,7 @@
 
 use bytes::Bytes;
 use object_store::GetOptions;
+use object_store::path::Path;
 
 use super::condition::{Condition, ConditionSupport};
 use super::{Store, cas};
@@ -116,31 +117,46 @@ impl Probe {
 
     /// Whether completions are denied when their condition does not hold. The object must exist.
     async fn honors_complete_condition(&self, old: &Condition) -> Result<bool> {
-        let (Some(multipart), Some(conditional_store)) =
-            (self.store.multipart(), &self.store.inner.conditional_store)
-        else {
+        let Some(multipart) = self.store.multipart() else {
             return Ok(false);
         };
         let key = self.store.key(&self.path)?;
         let created = multipart.create_multipart(&key).await;
         let upload = created.map_err(|e| self.store.map_error(e, &self.path))?;
-        let uploaded = multipart
-            .put_part(&key, &upload, 0, Bytes::from_static(b"4").into())
-            .await;
-        let mut is_honored = uploaded.is_ok();
-        if let Ok(part) = uploaded {
-            for condition in [&Condition::Absent, old] {
-                let parts = vec![part.clone()];
-                let completed = conditional_store
-                    .complete_if(&key, &upload, parts, condition)
-                    .await;
-                let result = completed.map_err(|e| self.store.map_error(e, &self.path));
-                is_honored &= matches!(result, Err(e) if is_denied(&e));
-            }
-        }
+        let honored = self.denies_completions(&key, &upload, old).await;
         // The abort may fail: the upload may be completed by now, or ended by the denial.
         let _ = multipart.abort_multipart(&key, &upload).await;
-        Ok(is_honored)
+        honored
+    }
+
+    /// Whether the completion of an upload is denied under each condition that does not hold.
+    async fn denies_completions(&self, key: &Path, upload: &str, old: &Condition) -> Result<bool> {
+        let (Some(multipart), Some(conditional_store)) =
+            (self.store.multipart(), &self.store.inner.conditional_store)
+        else {
+            return Ok(false);
+        };
+        let upload = upload.to_owned();
+        let uploaded = multipart
+            .put_part(key, &upload, 0, Bytes::from_static(b"4").into())
+            .await;
+        let part = match uploaded.map_err(|e| self.store.map_error(e, &self.path)) {
+            Err(e) if e.kind() == ErrorKind::Unavailable => return Err(e),
+            Err(_) => return Ok(false),
+            Ok(part) => part,
+        };
+        for condition in [&Condition::Absent, old] {
+            let completed = conditional_store
+                .complete_if(key, &upload, vec![part.clone()], condition)
+                .await;
+            match completed.map_err(|e| self.store.map_error(e, &self.path)) {
+                Err(e) if is_denied(&e) => {}
+                // The store did not answer the question: it is asked again by the next caller.
+                Err(e) if e.kind() == ErrorKind::Unavailable => return Err(e),
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
     }
 
     /// Whether a deletion is denied for the version `old` and removes the current one.

@@ -242,8 +242,10 @@ impl Uploader {
 
     /// Collects all bytes for a store that accepts objects only as a whole.
     async fn run_single_put(&mut self, path: &str, first: (Bytes, Permit)) -> Result<()> {
-        let mut chunks = vec![first.0];
         // All bytes are in memory at once, so their permits limit nothing and are dropped.
+        let (bytes, permit) = first;
+        drop(permit);
+        let mut chunks = vec![bytes];
         while let Some((part, _)) = self.upload_parts.recv().await {
             chunks.push(part);
         }
