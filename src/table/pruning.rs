@@ -16,7 +16,7 @@ use super::format::DataFile;
 use super::ranges::{KeyRanges, Overlap};
 use super::schema::TableColumns;
 use super::statistics::are_trusted;
-use super::values::text_of;
+use super::values::to_text;
 use crate::error::Result;
 use crate::parquet::types::convert;
 use crate::part::OpenPart;
@@ -40,7 +40,7 @@ impl FileStatistics<'_> {
         bound: impl Fn(&DataFile) -> Option<&Value>,
     ) -> Option<ArrayRef> {
         let field = self.columns.schema.field(position);
-        let strings = self.files.iter().map(|file| bound(file).and_then(text_of));
+        let strings = self.files.iter().map(|file| bound(file).and_then(to_text));
         let texts: ArrayRef = Arc::new(strings.collect::<StringArray>());
         // What cannot be read bounds nothing.
         let options = CastOptions {

@@ -31,25 +31,26 @@ pub(super) fn to_json(value: &ArrayRef) -> Option<Value> {
         return Some(Value::from(value.as_boolean().value(0)));
     }
     if data_type.is_unsigned_integer() {
-        let wide = cast(&DataType::UInt64)?;
-        let wide = wide.as_primitive::<arrow_array::types::UInt64Type>();
+        let widened = cast(&DataType::UInt64)?;
+        let wide = widened.as_primitive::<arrow_array::types::UInt64Type>();
         return Some(Value::from(wide.value(0)));
     }
     if data_type.is_integer() {
-        let wide = cast(&DataType::Int64)?;
-        let wide = wide.as_primitive::<arrow_array::types::Int64Type>();
+        let widened = cast(&DataType::Int64)?;
+        let wide = widened.as_primitive::<arrow_array::types::Int64Type>();
         return Some(Value::from(wide.value(0)));
     }
-    let text = cast(&DataType::Utf8)?;
-    let text = text.as_string::<i32>().value(0);
-    let found = (text.len() <= MAX_TEXT_BYTES).then(|| Value::from(text))?;
+    let texts = cast(&DataType::Utf8)?;
+    let text = texts.as_string::<i32>().value(0);
+    let json = (text.len() <= MAX_TEXT_BYTES).then(|| Value::from(text))?;
     // Whoever reads it has to get the same.
-    let same = from_json(&found, data_type).is_ok_and(|read| read.as_ref() == value.as_ref());
-    same.then_some(found)
+    let round_trips =
+        from_json(&json, data_type).is_ok_and(|array| array.as_ref() == value.as_ref());
+    round_trips.then_some(json)
 }
 
 /// What a value is as text.
-pub(super) fn text_of(value: &Value) -> Option<String> {
+pub(super) fn to_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
@@ -59,7 +60,9 @@ pub(super) fn text_of(value: &Value) -> Option<String> {
 
 /// A value of a manifest or a tombstone.
 pub(super) fn from_json(value: &Value, data_type: &DataType) -> Result<ArrayRef> {
-    let why = || corrupted("a bound", &format!("{value} is no value of {data_type}"));
-    let text: ArrayRef = Arc::new(StringArray::from(vec![text_of(value).ok_or_else(why)?]));
-    cast_with_options(&text, data_type, &STRICT).map_err(|e| why().with_source(e))
+    let invalid_value = || corrupted("a bound", &format!("{value} is no value of {data_type}"));
+    let text: ArrayRef = Arc::new(StringArray::from(vec![
+        to_text(value).ok_or_else(invalid_value)?,
+    ]));
+    cast_with_options(&text, data_type, &STRICT).map_err(|e| invalid_value().with_source(e))
 }
