@@ -14,7 +14,7 @@ use datafusion_expr::execution_props::ExecutionProps;
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 
-use super::checked::apply_sql_semantics;
+use super::semantics::apply_sql_semantics;
 use super::sql::{self, Rewrite};
 use super::types::keeps_values;
 use crate::clock::Clock;

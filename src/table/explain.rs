@@ -6,8 +6,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::Table;
 use super::format::Manifest;
-use super::rows::SnapshotReader;
 use super::scan::ScanOptions;
+use super::snapshot_reader::SnapshotReader;
 use crate::error::{Error, Result};
 
 /// Files opened at once.

@@ -21,10 +21,10 @@ use datafusion_expr::{ExprSchemable, Operator, binary_expr, lit};
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 use datafusion_pruning::{PruningPredicate, PruningPredicateBuilder};
 
-use super::checked::apply_sql_semantics;
 use super::keys::KeySet;
 use super::predicate::{Bounds, ForeignPredicate};
 use super::schema::TableColumns;
+use super::semantics::apply_sql_semantics;
 use super::simplify::to_prunable;
 use super::sql::{self, Rewrite};
 use super::values::to_json;

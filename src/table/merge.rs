@@ -22,11 +22,11 @@ use super::delete::{CONCURRENT_FILES, CONCURRENT_GROUPS, Found, Hit, found_in, w
 use super::filter::Filter;
 use super::format::{DataFile, Manifest};
 use super::keys::{KeySet, resolve_match_columns};
-use super::rows::SnapshotReader;
+use super::row_group::RowGroupScan;
 use super::schema::TableColumns;
 use super::snapshot::{Snapshot, Table};
+use super::snapshot_reader::SnapshotReader;
 use super::types::keeps_values;
-use super::unit::RowGroupScan;
 use super::write::{Upload, check_key, conform, is_certain, remove, upload};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::types::convert;

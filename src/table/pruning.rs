@@ -13,7 +13,7 @@ use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use serde_json::Value;
 
 use super::format::DataFile;
-use super::ranges::{KeyRanges, Overlap};
+use super::key_ranges::{KeyRanges, Overlap};
 use super::schema::TableColumns;
 use super::statistics::are_trusted;
 use super::values::to_text;

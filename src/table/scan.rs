@@ -8,7 +8,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use super::Table;
 use super::filter::Filter;
 use super::format::Manifest;
-use super::rows::SnapshotReader;
+use super::snapshot_reader::SnapshotReader;
 use crate::error::{Error, Result};
 use crate::parquet::Cancel;
 use crate::part::{BatchSender, BatchStream};

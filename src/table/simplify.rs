@@ -18,8 +18,8 @@ use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, lit};
 use datafusion_physical_expr::create_physical_expr;
 
-use super::checked::apply_sql_semantics;
-use super::embedding::{LosslessCast, ValuePosition, is_utc};
+use super::lossless_cast::{LosslessCast, ValuePosition, is_utc};
+use super::semantics::apply_sql_semantics;
 use super::sql;
 
 /// An IN list of more values is a few ranges for statistics.

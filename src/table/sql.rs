@@ -25,9 +25,9 @@ use datafusion_sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion_sql::sqlparser::keywords::Keyword;
 use datafusion_sql::sqlparser::tokenizer::{Token, Tokenizer};
 
-use super::exact::keep_exact;
+use super::desugar::desugar;
+use super::exact_literals::keep_exact;
 use super::simplify::simplify;
-use super::spell_out::desugar;
 use super::widen::widen;
 use crate::clock::Clock;
 use crate::error::{Error, Result};

@@ -16,9 +16,9 @@ use super::filter::Filter;
 use super::format::{DataFile, Manifest};
 use super::keys::{KeySet, resolve_match_columns};
 use super::predicate::Predicate;
-use super::rows::SnapshotReader;
 use super::schema::TableColumns;
 use super::snapshot::Table;
+use super::snapshot_reader::SnapshotReader;
 use super::write::{Upload, check_key, conform, is_certain, remove, upload};
 use crate::error::{Error, ErrorKind, Result};
 

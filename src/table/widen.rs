@@ -18,8 +18,8 @@ pub(super) fn widen(expr: Expr, schema: &DFSchema) -> Result<Expr> {
             node,
             Expr::Column(_) | Expr::ScalarFunction(_) | Expr::Cast(_) | Expr::TryCast(_)
         );
-        let own = is_source.then(|| node.get_type(schema).ok()).flatten();
-        Ok(match own.as_ref().and_then(wider) {
+        let own_type = is_source.then(|| node.get_type(schema).ok()).flatten();
+        Ok(match own_type.as_ref().and_then(widened_type) {
             Some(to) => Transformed::yes(cast(node, to)),
             None => Transformed::no(node),
         })
@@ -28,7 +28,7 @@ pub(super) fn widen(expr: Expr, schema: &DFSchema) -> Result<Expr> {
 }
 
 /// The type that values of a type are cast to, where there is one.
-fn wider(data_type: &DataType) -> Option<DataType> {
+fn widened_type(data_type: &DataType) -> Option<DataType> {
     match data_type {
         DataType::Decimal32(precision, scale) | DataType::Decimal64(precision, scale) => {
             Some(DataType::Decimal128(*precision, *scale))
@@ -36,7 +36,7 @@ fn wider(data_type: &DataType) -> Option<DataType> {
         // Text is compared as it is, key by key.
         DataType::Dictionary(_, values) if values.is_string() || values.is_binary() => None,
         DataType::Dictionary(_, values) if !values.is_nested() => {
-            Some(wider(values).unwrap_or_else(|| values.as_ref().clone()))
+            Some(widened_type(values).unwrap_or_else(|| values.as_ref().clone()))
         }
         _ => None,
     }

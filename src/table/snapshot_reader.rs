@@ -15,16 +15,16 @@ use object_store::GetOptions;
 use super::Table;
 use super::filter::Filter;
 use super::format::{DataFile, Manifest, Tombstones, corrupted};
+use super::key_ranges::KeyRanges;
 use super::listing::{self, ListedFile};
 use super::pruning::{FileStatistics, RowGroupStatistics};
-use super::ranges::KeyRanges;
-use super::schema::{TableColumns, field_indices_by_id, field_indices_by_name};
-use super::segment::as_file;
-use super::tombstone::{self, Deletions};
-use super::unit::{
+use super::row_group::{
     ColumnArrays, ResolvedDeletions, RowFilter, RowGroupScan, Selection, build_batches,
     column_not_read,
 };
+use super::schema::{TableColumns, field_indices_by_id, field_indices_by_name};
+use super::segment::as_file;
+use super::tombstone::{self, Deletions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::decode::slice_arrays;
 use crate::parquet::file::TAIL_BYTES;

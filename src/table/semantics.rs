@@ -12,8 +12,8 @@ use datafusion_physical_expr::expressions::{
     BinaryExpr, InListExpr, Literal, NegativeExpr, in_list, lit as lit_of,
 };
 
-use super::field::GetFieldExpr;
 use super::floats::{CanonicalFloatsExpr, canonicalize, has_floats};
+use super::get_field::GetFieldExpr;
 use super::sql;
 
 /// The expression with sums, products and minuses of whole numbers that fail where they do not fit, and with
