@@ -7,7 +7,7 @@ use crate::commits::OutcomeFields;
 use crate::handle::TableHandle;
 use crate::input::extract_schema;
 
-/// Adds a column, the only one of `schema`.
+/// Adds the only column of `schema` to the table.
 #[pyfunction]
 fn add_column(
     py: Python<'_>,
@@ -19,7 +19,7 @@ fn add_column(
     table.commit_change(py, Alter::Add(field), timeout)
 }
 
-/// Gives a column the type of the only one of `schema`.
+/// Widens a column to the type that the only column of `schema` gives it.
 #[pyfunction]
 fn widen(
     py: Python<'_>,
@@ -32,7 +32,7 @@ fn widen(
     table.commit_change(py, Alter::Widen { column, to }, timeout)
 }
 
-/// Gives a column another name, or with None drops it.
+/// Renames a column, or drops it if `to` is None.
 #[pyfunction]
 fn rename_column(
     py: Python<'_>,
@@ -48,7 +48,7 @@ fn rename_column(
     table.commit_change(py, change, timeout)
 }
 
-/// Puts the columns in another order.
+/// Reorders the columns; `columns` names all of them.
 #[pyfunction]
 fn reorder(
     py: Python<'_>,

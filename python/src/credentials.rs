@@ -12,7 +12,7 @@ use pyo3::types::PyDict;
 use crate::error::PyCause;
 use crate::runtime::spawn_python;
 
-/// Calls a Python function that returns a mapping; `expires_at` in it is a datetime or None.
+/// A Python function that returns a mapping of credentials, in which `expires_at` is a datetime or None.
 #[derive(Debug)]
 pub(crate) struct PyCredentialProvider(pub(crate) Py<PyAny>);
 
@@ -24,11 +24,13 @@ impl CredentialSource for PyCredentialProvider {
         let call = Python::attach(|py| self.0.clone_ref(py));
         spawn_python(move |py| fetch(call.bind(py)))
             .await
-            .map_err(|e| Error::other("the credential provider stopped").with_source(e))?
+            .map_err(|e| {
+                Error::other("the call of the credential provider panicked").with_source(e)
+            })?
             .map_err(|e| {
                 Error::new(
                     ErrorKind::PermissionDenied,
-                    "the credential provider failed",
+                    "the credential provider raised an exception",
                 )
                 .with_source(PyCause(e))
             })

@@ -1,4 +1,7 @@
-//! Datasets: the engine's functions over a handle.
+//! Python functions of datasets: each converts its arguments, runs a function of [`pds::dataset`] on the store of a
+//! handle, and maps the error to an exception.
+//!
+//! The structs take the attributes of the options in `pds.options`; a manifest is a tuple of its fields.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -21,7 +24,7 @@ use crate::parts::StagedPart;
 use crate::runtime::{into_py_result, run};
 use crate::store::StoreHandle;
 
-/// `pds.options.WriteOptions`.
+/// The attributes of `pds.options.WriteOptions`.
 #[derive(Debug, FromPyObject)]
 pub(crate) struct PyWriteOptions {
     compression: String,
@@ -43,7 +46,7 @@ impl PyWriteOptions {
     }
 }
 
-/// The fields of `pds.dataset.DatasetWrite`.
+/// The attributes of `pds.dataset.DatasetWrite`.
 #[derive(Debug, FromPyObject)]
 struct WriteFields {
     key: String,
@@ -71,7 +74,7 @@ impl WriteFields {
     }
 }
 
-/// `pds.options.NewWrite`.
+/// The attributes of `pds.options.NewWrite`.
 #[derive(Debug, FromPyObject)]
 struct NewWrite {
     key: String,
@@ -81,7 +84,7 @@ struct NewWrite {
     options: PyWriteOptions,
 }
 
-/// `pds.options.TaskOptions`.
+/// The attributes of `pds.options.TaskOptions`.
 #[derive(Debug, FromPyObject)]
 struct TaskFields {
     number: u64,
@@ -116,19 +119,19 @@ fn manifest_fields(manifest: DatasetManifest) -> ManifestFields {
     )
 }
 
-/// Checks options; raises `InvalidInput`.
+/// Checks options; raises `InvalidInput` for those that are not valid.
 #[pyfunction]
 fn check_options(py: Python<'_>, options: PyWriteOptions) -> PyResult<()> {
     into_py_result(py, options.to_write_options()).map(drop)
 }
 
-/// Checks a dataset's key; raises `InvalidPath`.
+/// Checks the key of a dataset; raises `InvalidPath` if it is not valid.
 #[pyfunction]
 fn check_key(py: Python<'_>, key: &str) -> PyResult<()> {
     into_py_result(py, dataset::check_key(key))
 }
 
-/// Checks that Parquet can hold a schema; raises `InvalidInput` with the column's name.
+/// Checks that Parquet supports a schema; otherwise raises `InvalidInput` with the column's name.
 #[pyfunction]
 fn check_schema(py: Python<'_>, schema: &Bound<'_, PyAny>) -> PyResult<()> {
     let unusable = |e: PyErr| {
@@ -141,13 +144,13 @@ fn check_schema(py: Python<'_>, schema: &Bound<'_, PyAny>) -> PyResult<()> {
     into_py_result(py, pds::parquet::writer::check_schema(&schema.into_inner()))
 }
 
-/// Parses a manifest; raises `ManifestCorrupted`.
+/// Parses a manifest; raises `ManifestCorrupted` if it is not valid.
 #[pyfunction]
 fn parse_manifest(py: Python<'_>, text: &[u8]) -> PyResult<ManifestFields> {
     into_py_result(py, DatasetManifest::from_json(text).map(manifest_fields))
 }
 
-/// The JSON of a manifest's fields.
+/// Encodes the fields of a manifest as JSON.
 #[pyfunction]
 fn manifest_to_json(manifest: ManifestFields) -> String {
     let (dataset_key, parts, row_count, schema_hash, compression, created_at_utc, run_id, metadata) =
@@ -165,7 +168,7 @@ fn manifest_to_json(manifest: ManifestFields) -> String {
     .to_json()
 }
 
-/// Checks that a dataset can be written; gives the write's identity and time.
+/// Checks that a dataset can be written; returns the identity and the creation time of the write.
 #[pyfunction]
 fn begin_write(
     py: Python<'_>,
@@ -183,7 +186,7 @@ fn begin_write(
     Ok((write.write_id, write.created_at))
 }
 
-/// Writes a stream as a dataset; the identity and the time of `write` are set here.
+/// Writes a stream as a dataset. The write gets its identity and its creation time here.
 #[pyfunction]
 fn write_dataset(
     py: Python<'_>,
@@ -220,7 +223,7 @@ fn write_dataset(
     .map(manifest_fields)
 }
 
-/// Encodes a stream into staged parts.
+/// Encodes a stream and uploads it as staged parts.
 #[pyfunction]
 fn prepare(
     py: Python<'_>,
@@ -245,7 +248,7 @@ fn prepare(
     Ok(parts.into_iter().map(StagedPart).collect())
 }
 
-/// Makes staged parts the dataset.
+/// Publishes staged parts as the dataset.
 #[pyfunction]
 fn publish(
     py: Python<'_>,
@@ -280,7 +283,7 @@ fn abort(
     })
 }
 
-/// Removes what the tasks of a write left.
+/// Removes the hidden objects of all tasks of a write that no interrupted publish needs; uploads stay for `clean`.
 #[pyfunction]
 fn abort_all(py: Python<'_>, store: &StoreHandle, write: WriteFields) -> PyResult<()> {
     let store = into_py_result(py, store.store())?;
@@ -302,7 +305,7 @@ fn read_dataset<'py>(
     let table = run(py, move || async move {
         dataset::read(&store, &key, columns.as_deref()).await
     })?;
-    // `pyarrow.table` would import pandas to ask whether it was given a data frame.
+    // `pyarrow.table` would import pandas to check whether its argument is a data frame.
     let reader = py.import("pyarrow")?.getattr("RecordBatchReader")?;
     let stream = PyTable::try_new(table.batches, table.schema)?;
     reader
@@ -310,7 +313,7 @@ fn read_dataset<'py>(
         .call_method0("read_all")
 }
 
-/// Reads a manifest.
+/// Reads the manifest of a dataset.
 #[pyfunction]
 fn read_manifest(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<ManifestFields> {
     let store = into_py_result(py, store.store())?;
@@ -320,7 +323,7 @@ fn read_manifest(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<M
     .map(manifest_fields)
 }
 
-/// Whether the marker is there.
+/// Whether the dataset's marker exists.
 #[pyfunction]
 fn dataset_exists(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<bool> {
     let store = into_py_result(py, store.store())?;
@@ -330,7 +333,7 @@ fn dataset_exists(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<
     )
 }
 
-/// Removes a dataset's folder.
+/// Deletes a dataset with its folder.
 #[pyfunction]
 fn delete_dataset(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<()> {
     let store = into_py_result(py, store.store())?;
@@ -350,7 +353,7 @@ fn list_datasets(py: Python<'_>, store: &StoreHandle, prefix: String) -> PyResul
     )
 }
 
-/// Checks every byte; gives rows, bytes, parts, parts with checksums.
+/// Checks every byte of a dataset; returns its rows, bytes, parts, and parts with checksums.
 #[pyfunction]
 fn verify_dataset(
     py: Python<'_>,
@@ -370,7 +373,7 @@ fn verify_dataset(
     ))
 }
 
-/// Removes what killed writers left; gives the number of files and uploads.
+/// Removes what killed writers left; returns the number of removed files and uploads.
 #[pyfunction]
 fn clean_dataset(
     py: Python<'_>,

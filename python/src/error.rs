@@ -1,4 +1,4 @@
-//! The engine's errors as the exceptions of `pds.errors`, and Python's through the engine unchanged.
+//! Maps the engine's errors to the exceptions of `pds.errors`; Python's own pass through the engine unchanged.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -9,7 +9,7 @@ use pds::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// An exception that travels through the engine as a cause.
+/// A Python exception that is the cause of an engine error.
 #[derive(Debug)]
 pub(crate) struct PyCause(pub(crate) PyErr);
 
@@ -49,7 +49,7 @@ fn exception_name(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// Kinds in which the engine says more than the exception that caused them.
+/// Whether an error of this kind says more than the Python exception that caused it, and is raised in its place.
 fn engine_error_wins(kind: ErrorKind) -> bool {
     matches!(
         kind,
@@ -68,8 +68,8 @@ fn engine_error_wins(kind: ErrorKind) -> bool {
     )
 }
 
-/// The exception for an error. A Python exception that caused it is raised itself, or is the cause
-/// of what the engine found.
+/// The exception for an error. A Python exception that caused the error is returned itself, or becomes the
+/// `__cause__` of the engine's, if the engine's says more.
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     let mut original = None;
     let mut cause: Option<&(dyn StdError + 'static)> = Some(error);

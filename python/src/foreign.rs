@@ -1,4 +1,9 @@
-//! A `remote_store.Store` as an object store: bytes go through its own methods.
+//! A `remote_store.Store` as an object store: every request calls its Python methods.
+//!
+//! [`ForeignStore::wrap`] asks the store for its capabilities. Calls run off the async threads. An exception becomes
+//! the `object_store` error of the same meaning and remains its source ([`map_remote_store_error`]). Such a store has
+//! no conditional replace, so the engine treats it as a store without conditional writes. Long objects are written by
+//! [`ForeignUpload`].
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +31,7 @@ use crate::runtime::spawn_python;
 
 pub(crate) const STORE_NAME: &str = "remote-store";
 
-/// The store and what it can do.
+/// The Python store, and the capabilities on which requests depend.
 #[derive(Debug)]
 pub(crate) struct ForeignStore {
     store: Py<PyAny>,
@@ -41,7 +46,7 @@ impl std::fmt::Display for ForeignStore {
 }
 
 impl ForeignStore {
-    /// The engine's store over it.
+    /// Wraps a `remote_store.Store` as a store of the engine.
     pub(crate) fn wrap(py: Python<'_>, store: Py<PyAny>) -> PyResult<Store> {
         let capability = py.import("remote_store")?.getattr("Capability")?;
         let supports = |name: &str| -> PyResult<bool> {
@@ -53,7 +58,7 @@ impl ForeignStore {
         let capabilities = Capabilities {
             delete: supports("DELETE")?,
             list: supports("LIST")?,
-            // Its writes look and then write: there is one writer at a time, or the last one wins.
+            // It checks before it writes, not with the write: of writers at the same time the last one wins.
             conditional: false,
             suffix_ranges: true,
             versions: false,
@@ -75,7 +80,7 @@ impl ForeignStore {
         .with_identity(identity))
     }
 
-    /// Calls Python off the async threads; exceptions become the errors they mean.
+    /// Calls Python off the async threads; maps exceptions to errors.
     async fn call<T: Send + 'static>(
         &self,
         path: &Path,
@@ -191,12 +196,12 @@ impl ObjectStore for ForeignStore {
             PutMode::Overwrite => self.write(location, content, true).await?,
             PutMode::Create => self.write(location, content, false).await?,
             PutMode::Update(expected) => {
-                // Such a store has no conditional replace: the content is compared just before.
+                // Such a store has no conditional replace: the content is compared just before the write.
                 let current = self.read(location, None).await?;
                 if Some(content_tag(&current)) != expected.e_tag {
                     return Err(Error::Precondition {
                         path: location.to_string(),
-                        source: "the content has changed".into(),
+                        source: "the object was modified".into(),
                     });
                 }
                 self.write(location, content, true).await?;
@@ -221,7 +226,7 @@ impl ObjectStore for ForeignStore {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        // A whole object needs no description: its bytes tell the length.
+        // A whole object needs no `head`: its length is that of its bytes.
         let (meta, bytes) = if options.range.is_none() && !options.head {
             let bytes = self.read(location, None).await?;
             let meta = ObjectMeta {
@@ -358,7 +363,7 @@ fn to_object_meta(location: &Path, info: &Bound<'_, PyAny>) -> PyResult<ObjectMe
     })
 }
 
-/// What an exception of remote-store means to the engine; the exception itself is kept.
+/// The error for an exception of remote-store, by the names of its classes; the exception is the source.
 pub(crate) fn map_remote_store_error(py: Python<'_>, error: PyErr, path: String) -> Error {
     let class_names: Vec<String> = error
         .get_type(py)

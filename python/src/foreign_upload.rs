@@ -1,4 +1,8 @@
-//! A long object written to a `remote_store.Store` piece by piece, through `Store.open_atomic`.
+//! A multipart upload to a `remote_store.Store`, through `Store.open_atomic`.
+//!
+//! The parts are written in their order, each after the one before it. Nothing is visible at the key before the upload
+//! is completed. An upload that is aborted or dropped leaves its context manager with an error, upon which the store
+//! removes what was written. After a part failed, the following parts and the completion fail too.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,25 +18,25 @@ use tokio::sync::oneshot;
 use crate::foreign::{STORE_NAME, map_remote_store_error};
 use crate::runtime::spawn_python;
 
-/// The open file: `file` is what the context manager `context` gave.
+/// The open file: `file` is what the context manager `context` returned.
 #[derive(Debug)]
 struct AtomicFile {
     context: Py<PyAny>,
     file: Py<PyAny>,
 }
 
-/// Pieces are written in their order, each when those before it are.
+/// An upload whose parts are written in their order.
 #[derive(Debug)]
 pub(crate) struct ForeignUpload {
     key: Path,
-    /// None once it was completed or aborted.
+    /// None once the upload is completed or aborted.
     open: Arc<Mutex<Option<AtomicFile>>>,
-    /// Of the piece before: its sender is dropped unsent where that was not written.
+    /// Receives once the last part is written; its sender is dropped if that part failed.
     previous_part: Option<oneshot::Receiver<()>>,
 }
 
 impl ForeignUpload {
-    /// Opens `key`; nothing is seen there before the upload is completed.
+    /// Begins an upload to `key`.
     pub(crate) fn begin(store: &Bound<'_, PyAny>, key: Path) -> PyResult<Self> {
         let kwargs = PyDict::new(store.py());
         kwargs.set_item("overwrite", true)?;
@@ -58,15 +62,15 @@ fn lock(open: &Mutex<Option<AtomicFile>>) -> MutexGuard<'_, Option<AtomicFile>> 
     open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes all of `data`: an unbuffered file may take less at once.
+/// Writes all of `data`; one call of an unbuffered file may write less.
 fn write_all(file: &Bound<'_, PyAny>, mut data: Bytes) -> PyResult<()> {
     while !data.is_empty() {
         let content = PyBytes::new(file.py(), &data);
         let answer = file.call_method1("write", (content,))?;
-        // None: a file that does not count takes all.
+        // A file that returns None has written all.
         let written_bytes: usize = answer.extract::<Option<usize>>()?.unwrap_or(data.len());
         if written_bytes == 0 {
-            return Err(PyOSError::new_err("the file takes no more bytes"));
+            return Err(PyOSError::new_err("a write to the file wrote no bytes"));
         }
         data.advance(written_bytes.min(data.len()));
     }
@@ -76,7 +80,7 @@ fn write_all(file: &Bound<'_, PyAny>, mut data: Bytes) -> PyResult<()> {
 fn upload_ended_error() -> Error {
     Error::Generic {
         store: STORE_NAME,
-        source: "the upload has ended".into(),
+        source: "the upload was completed or aborted, or an earlier part of it failed".into(),
     }
 }
 
@@ -99,7 +103,7 @@ impl MultipartUpload for ForeignUpload {
                 write_all(file.bind(py), data).map_err(|e| map_remote_store_error(py, e, path))
             })
             .await??;
-            // Nobody waits after the last piece.
+            // There is no receiver after the last part.
             let _ = sender.send(());
             Ok(())
         })
@@ -132,16 +136,16 @@ impl MultipartUpload for ForeignUpload {
     }
 }
 
-/// Leaves the context as after an error, upon which the store removes what it holds.
+/// Leaves the context manager with an error, upon which the store removes what was written.
 fn exit_with_error(py: Python<'_>, open: &AtomicFile) {
-    let error = PyRuntimeError::new_err("the upload was given up");
+    let error = PyRuntimeError::new_err("the upload was aborted");
     let error_type = error.get_type(py).into_any().unbind();
     let arguments = (error_type, error.into_value(py), py.None());
-    // It raises what it was given, or says why nothing could be removed.
+    // The context manager raises this error, or another one if it could not remove the file.
     if let Err(e) = open.context.call_method1(py, "__exit__", arguments)
         && !e.is_instance_of::<PyRuntimeError>(py)
     {
-        log::warn!("an upload could not be given up: {e}");
+        log::warn!("cannot abort an upload to {STORE_NAME}: {e}");
     }
 }
 

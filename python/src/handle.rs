@@ -1,13 +1,13 @@
-//! A snapshot of a table on the side of Rust: its table, its filters and the commits on it.
+//! The native half of a table's snapshot: its table, its filters, and commits on it.
 //!
-//! What Python calls on it is in [`crate::table`].
+//! The methods that Python calls are in [`crate::table`].
 
 use std::sync::Arc;
 
 use pds::Result;
 use pds::clock::SystemClock;
 use pds::table::commit::{Change, Committed, commit};
-use pds::table::format::{DataFile, Manifest};
+use pds::table::format::{DataFile, TableManifest};
 use pds::table::{Filter, Table, TableColumns};
 use pyo3::prelude::*;
 
@@ -23,16 +23,16 @@ use crate::store::StoreHandle;
 pub(crate) struct TableHandle {
     pub(crate) store: StoreHandle,
     pub(crate) path: String,
-    pub(crate) manifest: Arc<Manifest>,
+    pub(crate) manifest: Arc<TableManifest>,
 }
 
 impl TableHandle {
-    /// The table it is of.
+    /// The table of the snapshot.
     pub(crate) fn table(&self) -> Result<Table> {
         Table::new(self.store.store()?, &self.path)
     }
 
-    /// The filter that a predicate is of the snapshot.
+    /// Builds the filter of a predicate for the columns of the snapshot; None without a predicate.
     pub(crate) fn build_filter(
         &self,
         py_predicate: Option<&Bound<'_, PyAny>>,
@@ -47,8 +47,8 @@ impl TableHandle {
         Ok(Some(Arc::new(into_py_result(py_predicate.py(), filter)?)))
     }
 
-    /// The same table with another snapshot.
-    pub(crate) fn with_manifest(&self, manifest: Arc<Manifest>) -> Self {
+    /// A handle on the same table with another snapshot.
+    pub(crate) fn with_manifest(&self, manifest: Arc<TableManifest>) -> Self {
         Self {
             store: self.store.clone_handle(),
             path: self.path.clone(),
@@ -56,7 +56,7 @@ impl TableHandle {
         }
     }
 
-    /// The outcome of a commit of these files, and the snapshot after it.
+    /// The outcome of a commit that wrote `files`, and the snapshot after it.
     pub(crate) fn outcome_and_snapshot(
         &self,
         committed: &Committed,
@@ -66,7 +66,7 @@ impl TableHandle {
         (outcome_fields(committed, files), snapshot)
     }
 
-    /// Runs a commit; gives its outcome and the snapshot after it.
+    /// Commits a change; returns its outcome and the snapshot after it.
     pub(crate) fn commit_change(
         &self,
         py: Python<'_>,

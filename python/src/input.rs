@@ -1,4 +1,4 @@
-//! What Python hands over: Arrow streams and schemas, without a copy; numbers.
+//! Arguments from Python: Arrow streams and schemas, which are not copied, and numbers of seconds.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use pyo3_arrow::{PyRecordBatchReader, PySchema};
 
 use crate::error::{PyCause, to_python};
 
-/// The reader behind an object with `__arrow_c_stream__`.
+/// The record batch reader of an object with `__arrow_c_stream__`.
 pub(crate) fn extract_reader(
     data: &Bound<'_, PyAny>,
 ) -> PyResult<Box<dyn RecordBatchReader + Send>> {
@@ -25,10 +25,10 @@ pub(crate) fn extract_reader(
     Ok(Box::new(RecordBatchIterator::new(batches, schema)))
 }
 
-/// An exception that ends a program stays what it is; through an Arrow stream only its name comes.
+/// Restores an exception that ends a program (Ctrl-C, `sys.exit`), of which an Arrow stream passes on only the name.
 fn restore_interrupt(error: ArrowError) -> ArrowError {
     let text = error.to_string();
-    // Alone, or at the end of its traceback.
+    // The text is the exception alone, or its traceback, which ends with it.
     let last_line = text.trim_end().lines().next_back().unwrap_or_default();
     let exception = last_line
         .rsplit("Python exception: ")
@@ -50,16 +50,16 @@ fn restore_interrupt(error: ArrowError) -> ArrowError {
     ArrowError::ExternalError(Box::new(PyCause(original)))
 }
 
-/// A number of seconds that is not negative.
+/// Parses a non-negative number of seconds; the error names the argument.
 pub(crate) fn parse_seconds(name: &str, value: f64) -> Result<Duration> {
     Duration::try_from_secs_f64(value).map_err(|_unusable| {
         Error::invalid(format!(
-            "{name} must be a number of seconds that is not negative, not {value}"
+            "{name} must be a non-negative number of seconds, not {value}"
         ))
     })
 }
 
-/// The schema behind an object with `__arrow_c_schema__`.
+/// The schema of an object with `__arrow_c_schema__`.
 pub(crate) fn extract_schema(schema: &Bound<'_, PyAny>) -> PyResult<SchemaRef> {
     let unusable = |e: PyErr| {
         let error = Error::invalid(format!("the schema cannot be used: {e}"));

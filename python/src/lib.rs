@@ -1,4 +1,4 @@
-//! The door between Python and the engine: it converts, waits and maps errors, and knows nothing else.
+//! The Python bindings of the engine: they convert arguments and results, wait, and map errors, and do nothing else.
 
 mod alter;
 mod commits;

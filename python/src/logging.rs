@@ -1,4 +1,4 @@
-//! The engine's log records as those of Python's `logging`, under `pds`.
+//! Passes the engine's log records on to Python's `logging`, to loggers under `pds`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,7 +6,7 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use pds::store::secrets::mask_urls;
 use pyo3::prelude::*;
 
-/// The logger `pds` has a handler that does nothing.
+/// Whether the logger `pds` has a handler that does nothing.
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
 struct PythonLog;
@@ -28,11 +28,11 @@ impl Log for PythonLog {
             Level::Info => 20,
             Level::Debug | Level::Trace => 10,
         };
-        // A record that cannot be delivered is no reason to fail what it tells of.
+        // A record that cannot be delivered must not fail the operation that logged it.
         let _ = Python::try_attach(|py| -> PyResult<()> {
             let logging = py.import("logging")?;
             if !IS_QUIET.swap(true, Ordering::Relaxed) {
-                // Without a handler of the program's, warnings would go to stderr.
+                // Without it, warnings go to stderr in a program that has no handler.
                 let root = logging.call_method1("getLogger", ("pds",))?;
                 let handler = logging.call_method0("NullHandler")?;
                 root.call_method1("addHandler", (handler,))?;
@@ -46,7 +46,7 @@ impl Log for PythonLog {
     fn flush(&self) {}
 }
 
-/// Sends records from `level` up (Python's numbers) to Python; those of information and above go there anyway.
+/// Sends records of `level` and above (Python's numbers) to Python; without a call, those of `INFO` and above.
 #[pyfunction]
 fn enable_logging(level: u8) {
     log::set_max_level(match level {
@@ -59,7 +59,7 @@ fn enable_logging(level: u8) {
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    // Another extension module has its own `log`: nobody else sets this one.
+    // Every extension module has its own copy of `log`, so nothing else sets the logger of this one.
     let _ = log::set_logger(&PythonLog);
     log::set_max_level(LevelFilter::Info);
     module.add_function(wrap_pyfunction!(enable_logging, module)?)

@@ -1,4 +1,4 @@
-//! Staged parts, and what parts of a dataset are, as Python objects that can be sent to another process.
+//! Staged parts, and the index of a dataset's parts, as Python objects that can be pickled.
 
 use std::sync::Arc;
 
@@ -9,49 +9,49 @@ use pyo3::types::PyBytes;
 
 use crate::runtime::into_py_result;
 
-/// A part that waits to be published.
+/// A part that is uploaded and not yet published.
 #[pyclass(frozen, from_py_object, module = "pds._pds")]
 #[derive(Debug, Clone)]
 pub(crate) struct StagedPart(pub(crate) EnginePart);
 
 #[pymethods]
 impl StagedPart {
-    /// Rows of the part.
+    /// The number of rows of the part.
     #[getter]
     fn rows(&self) -> u64 {
         self.0.rows
     }
 
-    /// Bytes of the part.
+    /// The size of the part in bytes.
     #[getter]
     fn bytes(&self) -> u64 {
         self.0.bytes
     }
 
-    /// The task that wrote it.
+    /// The number of the task that wrote the part.
     #[getter]
     fn task(&self) -> u64 {
         self.0.task
     }
 
-    /// Its number among the task's parts.
+    /// The part's number among the parts of its task.
     #[getter]
     fn sequence(&self) -> u64 {
         self.0.sequence
     }
 
-    /// The part as bytes, for messages.
+    /// Encodes the part as bytes, for messages.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = serde_json::to_vec(&self.0)
-            .map_err(|e| Error::other("a part cannot be sent").with_source(e));
+            .map_err(|e| Error::other("cannot serialize a staged part").with_source(e));
         Ok(PyBytes::new(py, &into_py_result(py, bytes)?))
     }
 
-    /// The part that `to_bytes` made.
+    /// Decodes bytes of `to_bytes`; raises `InvalidInput` for other bytes.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<Self> {
         let parsed = serde_json::from_slice(data).map(Self).map_err(|e| {
-            Error::new(ErrorKind::InvalidInput, "these bytes are no staged part").with_source(e)
+            Error::new(ErrorKind::InvalidInput, "the bytes are not a staged part").with_source(e)
         });
         into_py_result(py, parsed)
     }
@@ -77,20 +77,20 @@ impl StagedPart {
     }
 }
 
-/// What each part of a dataset is, in order: `read_part` compares the part it reads with it.
+/// The parts of a dataset as they were when they were indexed, in order. `read_part` compares its part with them.
 #[pyclass(frozen, from_py_object, module = "pds._pds")]
 #[derive(Debug, Clone)]
 pub(crate) struct PartIndex(pub(crate) Arc<EngineIndex>);
 
 #[pymethods]
 impl PartIndex {
-    /// Bytes of each part.
+    /// The size of each part in bytes.
     #[getter]
     fn sizes(&self) -> Vec<u64> {
         self.0.entries.iter().map(|part| part.bytes).collect()
     }
 
-    /// Rows of each part.
+    /// The number of rows of each part.
     #[getter]
     fn rows(&self) -> Vec<u64> {
         self.0.entries.iter().map(|part| part.rows).collect()
@@ -100,22 +100,20 @@ impl PartIndex {
         self.0.entries.len()
     }
 
-    /// The index as bytes.
+    /// Encodes the index as bytes.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = serde_json::to_vec(&*self.0)
-            .map_err(|e| Error::other("an index of parts cannot be sent").with_source(e));
+            .map_err(|e| Error::other("cannot serialize a part index").with_source(e));
         Ok(PyBytes::new(py, &into_py_result(py, bytes)?))
     }
 
-    /// The index that `to_bytes` made.
+    /// Decodes bytes of `to_bytes`; raises `InvalidInput` for other bytes.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<Self> {
-        let parsed = serde_json::from_slice(data).map(|index| Self(Arc::new(index)));
-        let parsed = parsed.map_err(|e| {
-            let message = "these bytes are no index of parts";
-            Error::new(ErrorKind::InvalidInput, message).with_source(e)
+        let index = serde_json::from_slice(data).map_err(|e| {
+            Error::new(ErrorKind::InvalidInput, "the bytes are not a part index").with_source(e)
         });
-        into_py_result(py, parsed)
+        into_py_result(py, index.map(|index| Self(Arc::new(index))))
     }
 
     fn __reduce__<'py>(

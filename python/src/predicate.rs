@@ -1,4 +1,4 @@
-//! Predicates that Python evaluates, as `pds.predicate.Predicate`, and SQL.
+//! Predicates of Python: SQL texts, and `pds.predicate.Predicate` objects, which Python evaluates.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use pyo3_arrow::{PyArray, PyRecordBatch};
 
 use crate::error::PyCause;
 
-/// A predicate behind the methods `holds` and `may_hold`.
+/// A predicate that is evaluated by the methods `holds` and `may_hold` of a Python object.
 #[derive(Debug)]
 struct PyPredicate {
     object: Py<PyAny>,
@@ -20,7 +20,7 @@ struct PyPredicate {
     columns: Vec<String>,
 }
 
-/// The predicate that a `str` or a `Predicate` is.
+/// Converts a `str`, which is SQL, or a `pds.predicate.Predicate`.
 pub(crate) fn extract_predicate(object: &Bound<'_, PyAny>) -> PyResult<Predicate> {
     if object.is_instance_of::<PyString>() {
         return Ok(Predicate::Sql(object.extract()?));
@@ -43,17 +43,20 @@ impl PyPredicate {
             let object = self.object.bind(py);
             let answer = object.call_method1(method, (py_batches, rows))?;
             let (array, _) = answer.extract::<PyArray>()?.into_inner();
-            let unusable = || pyo3::exceptions::PyTypeError::new_err("a filter is true or false");
+            let unusable =
+                || pyo3::exceptions::PyTypeError::new_err("a filter must be true or false");
             array.as_boolean_opt().cloned().ok_or_else(unusable)
         };
         let attached = Python::try_attach(call);
-        let result = attached.ok_or_else(|| Error::other("Python has ended"))?;
+        let result =
+            attached.ok_or_else(|| Error::other("the Python interpreter has shut down"))?;
         let mask = result.map_err(|e| {
             let message = format!("the filter {} cannot be evaluated", self.text);
             Error::invalid(message).with_source(PyCause(e))
         })?;
         if mask.len() != rows {
-            let message = format!("{} answers of a filter about {rows}", mask.len());
+            let (text, values) = (&self.text, mask.len());
+            let message = format!("the filter {text} returned {values} values for {rows} rows");
             return Err(Error::other(message));
         }
         Ok(mask)
@@ -81,7 +84,7 @@ impl ForeignPredicate for PyPredicate {
             &bounds.row_counts,
         ];
         let mask = self.call("may_hold", &batches)?;
-        // What is not known may be.
+        // Null means unknown, so the predicate may hold.
         Ok(mask.iter().map(|may| may.unwrap_or(true)).collect())
     }
 }

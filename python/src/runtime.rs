@@ -1,7 +1,7 @@
-//! The one door: releases the GIL, runs the future, checks signals, maps the error.
+//! How Python calls the engine: [`run`] releases the GIL, runs a future, checks signals and maps the error.
 //!
-//! A process has one runtime, made at its first call. A forked child makes its own and leaves the
-//! parent's alone, whose threads it does not have.
+//! A process has one runtime, which is started by its first call. A forked child starts its own; it never uses the
+//! parent's, because it does not have the parent's threads.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -16,11 +16,11 @@ use tokio::sync::oneshot;
 
 use crate::error::to_python;
 
-/// How often a waiting call looks for Ctrl-C.
+/// How often a waiting call checks for signals, such as Ctrl-C.
 const SIGNAL_TICK: Duration = Duration::from_millis(100);
 
-/// Every call has a thread and may need others, so none of them may ever wait for a thread that is
-/// another call's. Those that are idle end soon.
+/// The most blocking threads. Every call takes one and may need others, so no call may ever wait for a thread that
+/// another call holds. Idle threads end soon.
 const MAX_THREADS: usize = 1 << 15;
 
 const THREAD_STACK_BYTES: usize = 64 << 20;
@@ -28,7 +28,7 @@ const THREAD_STACK_BYTES: usize = 64 << 20;
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
 static RUNTIME_PID: AtomicU32 = AtomicU32::new(0);
 
-/// This process's runtime.
+/// The runtime of this process; it is started if there is none.
 #[expect(unsafe_code, reason = "a leaked runtime lives as long as the process")]
 fn runtime_handle() -> Result<&'static Handle> {
     let pid = std::process::id();
@@ -40,12 +40,12 @@ fn runtime_handle() -> Result<&'static Handle> {
     let runtime = Builder::new_multi_thread()
         .worker_threads(pds::parquet::default_threads().clamp(2, 8))
         .thread_name("pds-io")
-        // Filters of pyarrow are walked by recursion; what is not used costs nothing.
+        // pyarrow walks filters by recursion; stack that is not used costs nothing.
         .thread_stack_size(THREAD_STACK_BYTES)
         .max_blocking_threads(MAX_THREADS)
         .enable_all()
         .build()
-        .map_err(|e| Error::other("the runtime cannot be started").with_source(e))?;
+        .map_err(|e| Error::other("cannot start the async runtime").with_source(e))?;
     // Two threads may both get here; each runtime works, and the later one stays.
     let leaked: *mut Runtime = Box::leak(Box::new(runtime));
     RUNTIME.store(leaked, Ordering::Release);
@@ -54,8 +54,8 @@ fn runtime_handle() -> Result<&'static Handle> {
     Ok(unsafe { &*leaked }.handle())
 }
 
-/// Runs the future that `work` makes to its end, without the GIL; Ctrl-C drops it. The future stays
-/// on one thread, so it need not be `Send`.
+/// Runs the future that `work` returns to its end, without the GIL. Ctrl-C drops the future and raises
+/// `KeyboardInterrupt`. The future stays on one thread, so it need not be `Send`.
 pub(crate) fn run<T, F>(py: Python<'_>, work: impl FnOnce() -> F + Send + 'static) -> PyResult<T>
 where
     T: Send + 'static,
@@ -63,13 +63,13 @@ where
 {
     let runtime = runtime_handle().map_err(|e| to_python(py, &e))?;
     let (sender, receiver) = mpsc::sync_channel(1);
-    // Dropped with this call, which ends the future.
+    // `_alive` is dropped when this call returns, which ends the future.
     let (_alive, interrupted) = oneshot::channel::<()>();
     runtime.spawn_blocking(move || {
         runtime.block_on(async move {
             tokio::select! {
                 done = work() => {
-                    // Nobody receives when the caller was interrupted just now.
+                    // There is no receiver if the caller was interrupted just now.
                     let _ = sender.send(done);
                 }
                 _ = interrupted => {}
@@ -90,19 +90,19 @@ where
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(to_python(
                     py,
-                    &Error::other("the operation stopped unexpectedly"),
+                    &Error::other("the operation's worker thread panicked"),
                 ));
             }
         }
     }
 }
 
-/// Maps an error of work that needs no waiting.
+/// Maps the error of a call that does not wait.
 pub(crate) fn into_py_result<T>(py: Python<'_>, result: Result<T>) -> PyResult<T> {
     result.map_err(|e| to_python(py, &e))
 }
 
-/// Runs Python code off the async threads. It goes on when the caller is cancelled, and keeps what the caller holds.
+/// Runs Python code off the async threads. If the caller is cancelled, the code goes on and keeps the caller's guard.
 pub(crate) async fn spawn_python<T: Send + 'static>(
     work: impl FnOnce(Python<'_>) -> T + Send + 'static,
 ) -> Result<T, tokio::task::JoinError> {

@@ -1,4 +1,7 @@
-//! Streams out: one batch a call, so that every call can be interrupted and raises its own error.
+//! Streams of batches to Python: each call returns one batch, so that it can be interrupted and raises its own error.
+//!
+//! A [`Scan`] belongs to the process that began it, whose threads send its batches. Reading it in a forked child is an
+//! error of the kind `InvalidInput`; dropping it there leaves the parent's work alone.
 
 use std::sync::{Arc, PoisonError};
 
@@ -41,7 +44,7 @@ impl Scan {
 impl Drop for Scan {
     fn drop(&mut self) {
         if self.is_inherited() {
-            // Ending the parent's work from here would wait for threads that are not there.
+            // Ending the parent's work in the child would wait for threads that the child does not have.
             std::mem::forget(Arc::clone(&self.batches));
         }
     }
@@ -58,7 +61,7 @@ impl Scan {
     /// The next batch, as a `pyarrow.RecordBatch`; None at the end.
     fn next_batch<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         if self.is_inherited() {
-            let text = "a scan that was begun before a fork cannot be read in the child: begin it in the child";
+            let text = "a scan that was begun before a fork cannot be read in the child; begin it in the child";
             return into_py_result(py, Err(Error::invalid(text)));
         }
         let scan = Arc::clone(&self.batches);
@@ -73,7 +76,7 @@ impl Scan {
             .transpose()
     }
 
-    /// Ends the work behind the stream.
+    /// Ends the scan and the work of its threads.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.is_inherited() {
             return Ok(());
@@ -86,7 +89,7 @@ impl Scan {
     }
 }
 
-/// A dataset whose parts are open; it is read once.
+/// A dataset whose parts are open; it can be read once.
 #[pyclass(frozen, module = "pds._pds")]
 #[derive(Debug)]
 pub(crate) struct OpenDataset {
@@ -102,18 +105,19 @@ impl OpenDataset {
         PySchema::new(Arc::clone(&self.schema)).into_pyarrow(py)
     }
 
-    /// Streams the rows.
+    /// Begins to read the rows; raises on the second call.
     fn scan(&self, py: Python<'_>, columns: Option<Vec<String>>) -> PyResult<Scan> {
         let guard = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let unread = { guard }.take();
-        let result = unread.ok_or_else(|| Error::other("the dataset was read already"));
+        let result =
+            unread.ok_or_else(|| Error::other("the open dataset was already read; open it again"));
         let opened = into_py_result(py, result)?;
         let scan = run(py, move || async move { opened.scan(columns.as_deref()) })?;
         Ok(Scan::new(scan))
     }
 }
 
-/// Opens a dataset to stream it.
+/// Opens the parts of a dataset, to read them as a stream.
 #[pyfunction]
 fn open_dataset(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<OpenDataset> {
     let store = into_py_result(py, store.store())?;
@@ -126,7 +130,7 @@ fn open_dataset(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<Op
     })
 }
 
-/// Streams one part of the dataset that the manifest describes; `known` is its index.
+/// Begins to read one part of the dataset that the manifest describes; `known` is the index of its parts.
 #[pyfunction]
 #[pyo3(signature = (store, key, manifest, index, columns, known=None))]
 fn scan_part(
@@ -155,7 +159,7 @@ fn scan_part(
     Ok(Scan::new(scan))
 }
 
-/// What each part of the dataset that the manifest describes is.
+/// Indexes the parts of the dataset that the manifest describes.
 #[pyfunction]
 fn index_parts(
     py: Python<'_>,

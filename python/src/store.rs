@@ -1,4 +1,7 @@
-//! A store as Python holds it: opened at its first use in each process.
+//! The store handle of Python, which opens its store at the first use in each process.
+//!
+//! A forked child opens a store of its own, because the connections that it inherits are its parent's. The handle of a
+//! folder shares the store of its parent handle.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -21,7 +24,7 @@ use crate::credentials::PyCredentialProvider;
 use crate::foreign::ForeignStore;
 use crate::runtime::{into_py_result, run};
 
-/// A file: path, size, seconds since 1970, version.
+/// A file: path, size in bytes, last modification in seconds since 1970, `ETag`.
 type FileInfo = (String, u64, f64, Option<String>);
 
 #[derive(Debug)]
@@ -33,7 +36,7 @@ enum StoreSource {
 #[derive(Debug)]
 struct SharedStore {
     source: StoreSource,
-    /// The process that opened it, and the store.
+    /// The process that opened the store, and the store.
     opened: Mutex<Option<(u32, Store)>>,
 }
 
@@ -57,7 +60,7 @@ impl StoreHandle {
         }
     }
 
-    /// The same store once more.
+    /// Another handle of the same store and folder.
     pub(crate) fn clone_handle(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
@@ -65,7 +68,7 @@ impl StoreHandle {
         }
     }
 
-    /// The store, opened anew in a forked child, whose inherited connections are its parent's.
+    /// The store of this process, limited to the folder; it is opened if this process has not opened it.
     pub(crate) fn store(&self) -> Result<Store> {
         let builder = match &self.shared.source {
             StoreSource::Foreign(store) => return store.child(&self.folder),
@@ -92,7 +95,7 @@ impl StoreHandle {
 
 #[pymethods]
 impl StoreHandle {
-    /// Checks URL and options; opens nothing.
+    /// Checks the URL and the options; opens no connection.
     #[new]
     #[pyo3(signature = (url, options, credential_provider=None))]
     fn open(
@@ -112,14 +115,14 @@ impl StoreHandle {
         )
     }
 
-    /// A handle on a `remote_store.Store`.
+    /// A handle of a `remote_store.Store`.
     #[staticmethod]
     fn foreign(py: Python<'_>, store: Py<PyAny>) -> PyResult<Self> {
         let store = ForeignStore::wrap(py, store)?;
         Ok(Self::new(StoreSource::Foreign(store)))
     }
 
-    /// The handle of a folder.
+    /// A handle of a folder of this one.
     fn child(&self, py: Python<'_>, folder: &str) -> PyResult<Self> {
         let joined = match (self.folder.as_str(), folder) {
             ("", folder) => folder.to_owned(),
@@ -133,7 +136,7 @@ impl StoreHandle {
         })
     }
 
-    /// Request and byte counters.
+    /// The counters of requests and bytes, by name.
     fn metrics(&self, py: Python<'_>) -> PyResult<BTreeMap<&'static str, u64>> {
         let store = into_py_result(py, self.store())?;
         Ok(store.metrics().snapshot().into_iter().collect())
@@ -145,7 +148,7 @@ impl StoreHandle {
         Ok(())
     }
 
-    /// Closes the connections; the next call opens them again. What is in memory stays there.
+    /// Closes the connections; the next call opens them again. A store in memory keeps its objects.
     fn close(&self) {
         if matches!(&self.shared.source, StoreSource::Url(builder) if builder.is_in_memory()) {
             return;
@@ -157,7 +160,7 @@ impl StoreHandle {
             .unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// An object, or `length` bytes from `offset`; fewer at the end. Given a version, of no other one.
+    /// Reads an object, or `length` bytes from `offset`; fewer at its end. With `etag`, reads only that version.
     #[pyo3(signature = (path, offset=0, length=None, etag=None))]
     fn read<'py>(
         &self,
@@ -177,7 +180,7 @@ impl StoreHandle {
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// Writes an object whole; its bytes are not copied.
+    /// Writes an object; `content` is not copied.
     fn write(
         &self,
         py: Python<'_>,
@@ -197,7 +200,7 @@ impl StoreHandle {
         })
     }
 
-    /// Path, size, time and version of a file; None if there is none.
+    /// The path, size, time and `ETag` of a file; None if it does not exist.
     fn head(&self, py: Python<'_>, path: String) -> PyResult<Option<FileInfo>> {
         let store = into_py_result(py, self.store())?;
         run(py, move || async move {
@@ -209,7 +212,7 @@ impl StoreHandle {
         })
     }
 
-    /// The files and folders of a folder; with `recursive` the files of all depths.
+    /// Lists the files and folders of a folder; with `recursive`, the files at all depths and no folders.
     fn list(
         &self,
         py: Python<'_>,
@@ -233,13 +236,13 @@ impl StoreHandle {
         ))
     }
 
-    /// Deletes files; says nothing of those that were not there.
+    /// Deletes files; one that does not exist is not an error.
     fn delete(&self, py: Python<'_>, paths: Vec<String>) -> PyResult<()> {
         let store = into_py_result(py, self.store())?;
         run(py, move || async move { store.delete_all(&paths).await })
     }
 
-    /// Removes a folder's empty shell, where folders exist of their own.
+    /// Removes an empty folder, in stores where folders exist without files.
     fn remove_empty_folder(&self, py: Python<'_>, folder: String) -> PyResult<()> {
         let store = into_py_result(py, self.store())?;
         run(py, move || async move {
@@ -247,7 +250,7 @@ impl StoreHandle {
         })
     }
 
-    /// Whether a folder exists of its own, as local ones do.
+    /// Whether this is a local store in which the folder exists, with or without files.
     fn is_local_folder(&self, py: Python<'_>, folder: String) -> PyResult<bool> {
         let store = into_py_result(py, self.store())?;
         run(py, move || async move {
@@ -263,13 +266,14 @@ impl StoreHandle {
         })
     }
 
-    /// Whether a replace of a version that is gone is refused, tried on the file at `path`.
+    /// Tests on the file at `path` whether the store refuses to replace a version that is not the current one.
     fn probe_replace(&self, py: Python<'_>, path: String) -> PyResult<bool> {
         let store = into_py_result(py, self.store())?;
         run(py, move || async move {
             let register = Register::new(&store, &path);
             let missing = || {
-                Error::new(ErrorKind::NotFound, "there is no file to probe with").with_path(&path)
+                Error::new(ErrorKind::NotFound, "the file for the probe does not exist")
+                    .with_path(&path)
             };
             let first = register.read().await?.ok_or_else(missing)?;
             let second = [first.bytes.as_ref(), b"2"].concat();
@@ -283,7 +287,7 @@ impl StoreHandle {
         })
     }
 
-    /// Copies a file, or moves it.
+    /// Copies a file; with `remove`, moves it.
     fn copy(
         &self,
         py: Python<'_>,
@@ -322,13 +326,13 @@ impl StoreHandle {
     }
 }
 
-/// The one spelling of a path.
+/// Normalizes a path.
 #[pyfunction]
 fn normalize_path(py: Python<'_>, path: &str) -> PyResult<String> {
     into_py_result(py, path::normalize(path))
 }
 
-/// The value of an option as it may be shown.
+/// The value of an option, masked so that it can be shown.
 #[pyfunction]
 fn mask_option(name: &str, value: &str) -> String {
     secrets::mask_option(name, value)
@@ -340,13 +344,13 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(normalize_path, module)?)
 }
 
-/// Writes an object; the error of a create says what is in the way.
+/// Writes an object; the error of a create names the object that exists.
 async fn put(store: &Store, path: &str, content: Bytes, mode: PutMode) -> Result<()> {
     let result = store.put(path, content, mode).await;
     result.map(drop).map_err(|e| name_existing(e, path))
 }
 
-/// The error of a create, which names what is in the way.
+/// An `AlreadyExists` error with the path in its message; other errors as they are.
 fn name_existing(error: Error, path: &str) -> Error {
     match error.kind() {
         ErrorKind::AlreadyExists => {

@@ -1,4 +1,4 @@
-//! JSON values as plain Python objects and back.
+//! Conversion between JSON values and plain Python objects.
 
 use pds::{Error, Result};
 use pyo3::exceptions::PyTypeError;
@@ -8,10 +8,10 @@ use serde_json::{Map, Number, Value};
 
 use crate::error::to_python;
 
-/// Objects in objects; more is no event.
+/// The deepest nesting of a JSON value that is accepted.
 const MAX_DEPTH: usize = 128;
 
-/// Dicts, lists, strings, numbers, booleans and None.
+/// Converts JSON to dicts, lists, strings, numbers, booleans and None.
 pub(crate) fn to_object<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
     Ok(match value {
         Value::Null => PyNone::get(py).to_owned().into_any(),
@@ -36,7 +36,7 @@ pub(crate) fn to_object<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'
     })
 }
 
-/// The JSON value of such objects.
+/// Converts such objects, and tuples, to JSON. An object of another type raises `TypeError`.
 pub(crate) fn from_object(object: &Bound<'_, PyAny>) -> PyResult<Value> {
     from_nested(object, 0)
 }
@@ -44,7 +44,9 @@ pub(crate) fn from_object(object: &Bound<'_, PyAny>) -> PyResult<Value> {
 fn from_nested(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
     let py = object.py();
     if depth > MAX_DEPTH {
-        let error = Error::invalid(format!("more than {MAX_DEPTH} objects in objects"));
+        let error = Error::invalid(format!(
+            "the value is nested deeper than {MAX_DEPTH} levels"
+        ));
         return Err(to_python(py, &error));
     }
     if object.is_none() {
@@ -61,7 +63,7 @@ fn from_nested(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
     }
     if object.is_instance_of::<PyFloat>() {
         let parsed = Number::from_f64(object.extract()?);
-        let number = parsed.ok_or_else(|| Error::invalid(format!("{object} is no number of JSON")));
+        let number = parsed.ok_or_else(|| Error::invalid(format!("{object} is not a JSON number")));
         return number.map(Value::Number).map_err(|e| to_python(py, &e));
     }
     if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
@@ -79,14 +81,14 @@ fn from_nested(object: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
     }
     let type_name = object.get_type().qualname()?;
     Err(PyTypeError::new_err(format!(
-        "{type_name} cannot be written as JSON"
+        "cannot convert {type_name} to JSON"
     )))
 }
 
 fn from_integer(object: &Bound<'_, PyAny>) -> Result<Value> {
     let unsigned = object.extract::<u64>().map(Value::from);
     let signed = || object.extract::<i64>().map(Value::from);
-    unsigned.or_else(|_| signed()).map_err(|_too_large| {
-        Error::invalid(format!("{object} is outside the whole numbers of 64 bits"))
-    })
+    unsigned
+        .or_else(|_| signed())
+        .map_err(|_too_large| Error::invalid(format!("{object} does not fit in a 64-bit integer")))
 }

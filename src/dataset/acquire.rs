@@ -1,9 +1,13 @@
-//! How a call gets the lease on a dataset's folder: it places its claim where there is no intent, waits
-//! for one that is being carried out, and takes over one that was left behind.
+//! Acquiring the lease on a dataset's folder.
 //!
-//! Taking over waits until requests of the former owner can no longer land: a whole lease without a
-//! change, half of one if its process is proven dead, the rest of its last request's window if it is
-//! this process, nothing where a kernel's lock was granted.
+//! A [`LeaseWaiter`] creates its claim where there is no intent, waits while the intent of another call is carried
+//! out, and takes over an abandoned one. [`ErrorKind::Locked`] where one intent blocks it for
+//! [`LeaseTiming::acquire_timeout`].
+//!
+//! An intent is taken over when requests of its former owner can no longer land: after a whole lease without a change;
+//! after half of one if the owner's process is proven dead; where the owner is this process, as soon as no call works
+//! on the intent and its last bounded request can no longer land; at once where the kernel grants its lock. An intent
+//! that cannot be parsed is replaced by an overwrite or a delete only.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,17 +26,18 @@ use crate::store::{Condition, Store, path};
 const INITIAL_BACKOFF: Duration = Duration::from_millis(5);
 const MAX_BACKOFF: Duration = Duration::from_millis(200);
 
-/// What is known of a claim's intent, from its first send on: what is staged is removed only where no intent names it.
+/// Whether the store may hold an intent of the claim's write, from the claim's first send on. A call that fails
+/// removes its staged parts only where no intent names them.
 #[derive(Debug, Default)]
 pub(super) struct ClaimStatus {
-    /// A send of it may land yet.
+    /// A send of the claim may still land.
     may_land: AtomicBool,
-    /// An intent of the same write was there: of an earlier publish, or of another process.
+    /// An intent of the same write was met: of an earlier publish, or of another process.
     was_observed: AtomicBool,
 }
 
 impl ClaimStatus {
-    /// Whether an intent of the write may be there, or come to be, which this call does not hold.
+    /// Whether an intent of the write that this call does not hold may exist, now or later.
     pub(super) fn may_exist(&self) -> bool {
         self.may_land.load(Ordering::SeqCst) || self.was_observed.load(Ordering::SeqCst)
     }
@@ -41,7 +46,7 @@ impl ClaimStatus {
         self.may_land.store(may_land, Ordering::SeqCst);
     }
 
-    /// Takes note of an intent that was found.
+    /// Records that `intent` exists, if it is of the claim's write.
     fn observe(&self, claim: Option<&Intent>, intent: &Intent) {
         if claim.is_some_and(|claim| claim.id == intent.id) {
             self.was_observed.store(true, Ordering::SeqCst);
@@ -49,14 +54,14 @@ impl ClaimStatus {
     }
 }
 
-/// What came of asking for the folder.
+/// What [`LeaseWaiter::acquire_lease`] ends with.
 #[derive(Debug)]
 pub(super) enum LeaseState<'a> {
-    /// Our claim is there.
+    /// The lease on the caller's claim.
     Acquired(PublishLease<'a>),
-    /// Another's intent is there, and ours to settle first.
+    /// The lease on an abandoned intent, which the caller has to recover first.
     Abandoned(PublishLease<'a>),
-    /// There is no intent.
+    /// There is no intent, and no claim was passed.
     Vacant,
 }
 
@@ -66,16 +71,15 @@ pub(super) struct LeaseWaiter<'a> {
     store: &'a Store,
     key: &'a str,
     timing: LeaseTiming,
-    /// The bytes that were seen last, and since when.
+    /// The intent's bytes that were read last, and when they were read first.
     last_observed: Option<(Bytes, Duration)>,
-    /// The publish that is waited for, and since when.
+    /// The id of the intent that blocks this call, and since when.
     waiting_for: Option<(String, Duration)>,
     backoff: Duration,
     claim_status: &'a ClaimStatus,
 }
 
 impl<'a> LeaseWaiter<'a> {
-    /// A wait that has not begun.
     pub(super) fn new(store: &'a Store, key: &'a str, claim_status: &'a ClaimStatus) -> Self {
         Self {
             store,
@@ -88,7 +92,8 @@ impl<'a> LeaseWaiter<'a> {
         }
     }
 
-    /// Places `claim`, if one is given, or takes over what was left behind.
+    /// Creates `claim` where there is no intent, or takes over an abandoned intent; without a claim it does the latter
+    /// only. Waits while another call carries an intent out.
     pub(super) async fn acquire_lease(&mut self, claim: Option<&Intent>) -> Result<LeaseState<'a>> {
         if self.store.local().is_some() {
             return self.acquire_by_lock(claim).await;
@@ -123,10 +128,10 @@ impl<'a> LeaseWaiter<'a> {
         }
     }
 
-    /// Places a claim where there is no intent, or says what is there.
+    /// Creates the claim where there is no intent, or gives the intent that is stored.
     async fn put_claim(&self, claim: &Intent) -> Result<Result<PublishLease<'a>, StoredIntent>> {
         let conditions = self.store.condition_support(self.key).await?;
-        // Before it can be seen: nobody in this process may take it for abandoned.
+        // Registered before the claim is visible: no call of this process may take it for abandoned.
         let activity = Activity::begin(&claim.id, self.store.clock());
         let mut writer = IntentWriter::new(self.store, self.key, claim);
         self.claim_status.set_may_land(true);
@@ -176,7 +181,7 @@ impl<'a> LeaseWaiter<'a> {
         unchanged >= wait
     }
 
-    /// How long these have been the intent's bytes, as far as this call has seen.
+    /// How long the intent has had these bytes, as far as this call has seen.
     fn unchanged_for(&mut self, bytes: &Bytes) -> Duration {
         let now = self.store.clock().monotonic();
         let since = match &self.last_observed {
@@ -193,7 +198,7 @@ impl<'a> LeaseWaiter<'a> {
         abandoned: Intent,
     ) -> Result<Option<PublishLease<'a>>> {
         log::info!(
-            "settling the publish at {} that {:?} left behind",
+            "taking over the publish to {:?} that {:?} abandoned",
             self.key,
             abandoned.owner
         );
@@ -220,8 +225,9 @@ impl<'a> LeaseWaiter<'a> {
         }
     }
 
-    /// An intent that cannot be read here stops all but those that write the dataset anew; its owner, which may
-    /// be of another version or have opened the store at another folder, may be alive.
+    /// Replaces an intent that cannot be parsed by a claim that writes the dataset anew or deletes it; other calls
+    /// fail with `error`. The owner may be alive, with another version of pds or with the store opened at another
+    /// folder, so the bytes must not have changed for a whole lease. None: it is too early, or another call was first.
     async fn replace_unreadable(
         &mut self,
         stored: &StoredIntent,
@@ -234,11 +240,11 @@ impl<'a> LeaseWaiter<'a> {
         if self.unchanged_for(&stored.bytes) < self.timing.expiry() {
             return Ok(None);
         }
-        log::warn!("{error}; it is replaced");
+        log::warn!("replacing an unusable intent: {error}");
         self.overwrite_intent(stored, claim.clone()).await
     }
 
-    /// Waits a moment; an error when one publish goes on for too long.
+    /// Sleeps before the next attempt; [`ErrorKind::Locked`] when one publish has blocked this call for too long.
     async fn back_off(&mut self, bytes: &Bytes) -> Result<()> {
         let id = Intent::parse(self.key, bytes).map_or_else(|_| String::new(), |intent| intent.id);
         self.wait_for(id, "another process").await
@@ -276,7 +282,7 @@ impl<'a> LeaseWaiter<'a> {
             }
             let attempt = local.lock_file(&key, claim.is_some());
             let locked_file = match attempt.map_err(|e| self.store.map_error(e, &path)) {
-                // It has just been removed.
+                // The intent was removed after it was read.
                 Err(e) if e.kind() == ErrorKind::NotFound && claim.is_none() => continue,
                 result => result?,
             };
@@ -293,7 +299,7 @@ impl<'a> LeaseWaiter<'a> {
                     if !claim.is_some_and(|claim| may_replace(claim, &error)) {
                         return Err(error);
                     }
-                    log::warn!("{error}; it is replaced");
+                    log::warn!("replacing an unusable intent: {error}");
                     None
                 }
             };
@@ -303,7 +309,7 @@ impl<'a> LeaseWaiter<'a> {
             let (intent, is_ours) = match (stored_intent, claim) {
                 (Some(stored_intent), _) => (stored_intent, false),
                 (None, Some(claim)) => (claim.clone(), true),
-                // Created, and its owner died before it wrote: nothing was begun.
+                // The owner created the file and died before it wrote the intent: nothing was begun.
                 (None, None) => {
                     let unlinked = local.unlink_locked(lock, &key);
                     unlinked.map_err(|e| self.store.map_error(e, &path))?;
@@ -324,7 +330,7 @@ impl<'a> LeaseWaiter<'a> {
         }
     }
 
-    /// Which publish holds the lock, and whose it is.
+    /// The id of the intent whose lock is held, and its owner for a message.
     async fn lock_holder(&self) -> (String, String) {
         let stored = read_intent(self.store, self.key).await.ok().flatten();
         let intent = stored.and_then(|stored| Intent::parse(self.key, &stored.bytes).ok());
@@ -335,7 +341,8 @@ impl<'a> LeaseWaiter<'a> {
     }
 }
 
-/// Whether a claim may be put over an intent that cannot be read.
+/// Whether a claim may replace an intent that cannot be parsed: a delete always, an overwrite unless a newer version of
+/// pds wrote the intent.
 fn may_replace(claim: &Intent, error: &Error) -> bool {
     match &claim.operation {
         IntentOperation::Delete => true,
@@ -346,7 +353,7 @@ fn may_replace(claim: &Intent, error: &Error) -> bool {
     }
 }
 
-/// Waits until no intent of this write is there.
+/// Waits, after the lease was lost, until the folder has no intent of the lease's write.
 pub(super) async fn wait_until_intent_removed(lease: &PublishLease<'_>) -> Result<()> {
     let clock = lease.store.clock();
     let started_at = clock.monotonic();
@@ -360,6 +367,9 @@ pub(super) async fn wait_until_intent_removed(lease: &PublishLease<'_>) -> Resul
             _ => return Ok(()),
         }
     }
-    let message = "the process that took the publish over does not end";
+    let message = format!(
+        "timed out waiting for the process that took over the publish to {:?}",
+        lease.key
+    );
     Err(Error::new(ErrorKind::Locked, message).with_path(lease.key))
 }

@@ -1,9 +1,11 @@
-//! What this process is publishing, by the identity of the write.
+//! The registry of this process's publishes, by the id of the write.
 //!
-//! Whether an intent of this process is worked on is known exactly: a count of the calls that do, since
-//! one may fail to take over what another carries out. A request that names nothing that never recurs
-//! (see `docs/design`) may still be under way after its call was cancelled, so the process also
-//! remembers when the last of these can no longer land.
+//! It counts the calls that work on each intent: several may, since one call can fail to take over what another
+//! carries out. A bounded request (`docs/publish.md`) may land after its call was cancelled, so the registry also
+//! remembers when the last of them can no longer land. A call that meets an intent of this process asks
+//! [`activity_status`] for both.
+//!
+//! The registry also remembers the manifest that each write replaced, which tells a repeated publish from a first one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -11,15 +13,15 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 
-/// Writes that are remembered: what each replaced, so that a repeated publish is told from a first, and that they
-/// were this process's.
+/// Number of replaced manifests, and of ended intents, that are remembered.
 const MAX_REMEMBERED: usize = 10_000;
 
 #[derive(Debug)]
 struct Entry {
     calls: usize,
+    /// When the last bounded request can no longer land, on `clock`.
     quiet_at: Duration,
-    /// That of `quiet_at`: stores may have clocks of their own.
+    /// Stores may have clocks of their own.
     clock: Arc<dyn Clock>,
 }
 
@@ -32,14 +34,14 @@ impl Entry {
 #[derive(Debug, Default)]
 struct Registry {
     entries: HashMap<String, Entry>,
-    /// The manifest's version that each write replaced, oldest write first.
+    /// The ETag of the manifest that each write replaced, None where there was none; oldest write first.
     replaced_manifests: Vec<(String, Option<String>)>,
-    /// Intents that this process has worked on, and does no more.
+    /// Ids of intents that this process has worked on and no longer does, oldest first.
     ended: VecDeque<String>,
 }
 
 impl Registry {
-    /// Forgets an intent that nobody works on any more, but for its name.
+    /// Removes the entry of an intent that no call works on any more; its id is remembered.
     fn end(&mut self, id: &str) {
         if self.entries.remove(id).is_none() || self.ended.iter().any(|ended_id| ended_id == id) {
             return;
@@ -56,7 +58,7 @@ fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A call that works on a write's intent, until dropped.
+/// A call that works on an intent, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Activity {
     id: String,
@@ -90,7 +92,7 @@ impl Activity {
         }
     }
 
-    /// A request begins that can land for `window` after it was given up.
+    /// Records the begin of a bounded request, which can land until `window` after it is given up.
     pub(super) fn begin_request(&self, window: Duration) -> OpenRequest<'_> {
         OpenRequest {
             activity: self,
@@ -112,7 +114,7 @@ impl Drop for Activity {
     }
 }
 
-/// A request under way.
+/// A bounded request under way. Dropped without [`OpenRequest::close`], it may still land for its window.
 #[derive(Debug)]
 pub(super) struct OpenRequest<'a> {
     activity: &'a Activity,
@@ -121,7 +123,7 @@ pub(super) struct OpenRequest<'a> {
 }
 
 impl OpenRequest<'_> {
-    /// It was answered in time, or never sent: it is not under way any more.
+    /// Ends a request that was answered in time, or never sent: it cannot land any more.
     pub(super) fn close(mut self) {
         self.answered = true;
     }
@@ -139,18 +141,18 @@ impl Drop for OpenRequest<'_> {
     }
 }
 
-/// What this process has to do with an intent.
+/// Whether this process works on an intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ActivityStatus {
     /// A call works on it.
     Active,
-    /// None does, and a request of one may land for so long from now on.
+    /// No call works on it any more; a bounded request of one may land for this long.
     QuietIn(Duration),
-    /// Nothing is known of it: a process that was copied has the same name, and not the same intents.
+    /// The registry has no record of it: a copy of a process has the identity of the original, and not its intents.
     Unknown,
 }
 
-/// What this process does at `now` in the name of the intent `id`.
+/// Whether this process works on the intent `id` at `now`.
 pub(super) fn activity_status(id: &str, now: Duration) -> ActivityStatus {
     let registry = registry();
     match registry.entries.get(id) {
@@ -163,7 +165,7 @@ pub(super) fn activity_status(id: &str, now: Duration) -> ActivityStatus {
     }
 }
 
-/// Remembers which manifest a write replaces.
+/// Remembers the ETag of the manifest that the write `id` replaces; later calls for the same write change nothing.
 pub(super) fn record_replaced_manifest(id: &str, manifest: Option<&str>) {
     let mut registry = registry();
     if registry
@@ -180,19 +182,20 @@ pub(super) fn record_replaced_manifest(id: &str, manifest: Option<&str>) {
     registry.replaced_manifests.push((id.to_owned(), manifest));
 }
 
-/// What is remembered of a write: whether it has come so far as to replace something, and what.
+/// What a write has replaced, as far as this process remembers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReplacedManifest {
     /// Nothing yet.
     NotYet,
     /// A folder without a manifest.
     Absent,
-    /// This version of the manifest.
+    /// The manifest with this ETag.
     Version(String),
 }
 
 impl ReplacedManifest {
-    /// Whether the manifest that is there now, if any, came after what the write replaced.
+    /// Whether the folder's manifest, which is not the write's own, is another one than the write replaced: then
+    /// something was published or deleted since.
     pub(super) fn is_outdated(&self, current: Option<&str>) -> bool {
         match self {
             Self::NotYet => false,
@@ -202,7 +205,7 @@ impl ReplacedManifest {
     }
 }
 
-/// What a write has replaced in this process.
+/// What the write `id` has replaced in this process.
 pub(super) fn replaced_manifest(id: &str) -> ReplacedManifest {
     let registry = registry();
     let mut replacements = registry.replaced_manifests.iter();

@@ -1,4 +1,9 @@
-//! What killed writers left, found and removed.
+//! Removing what killed writers left in a dataset's folder.
+//!
+//! [`clean`] recovers an interrupted publish first. If a first look shows hidden files, uncompleted uploads or unlisted
+//! parts, it removes those that are stale under a lease of its own. Ages are by the store's clock: the time of the
+//! intent that [`clean`] has just written is now. Stores without conditional writes have no intents; there it removes
+//! hidden files only, by this machine's clock.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -17,18 +22,18 @@ use crate::store::local::{TEMP_PREFIX, is_abandoned};
 use crate::store::process_id::ProcessId;
 use crate::store::{OpenUpload, Store, path};
 
-/// What [`clean`] did.
+/// What [`clean`] removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DatasetCleanup {
-    /// Files removed.
+    /// Number of files that were removed.
     pub files: usize,
-    /// Uploads aborted.
+    /// Number of uploads that were aborted.
     pub uploads: usize,
 }
 
-/// Settles an interrupted publish and removes what killed writers left: hidden files of processes that
-/// are gone, those and uploads that are older than `older_than` by the store's clock, and parts that the
-/// complete dataset beside them does not list.
+/// Recovers an interrupted publish and removes what killed writers left: hidden files of processes that
+/// have ended, hidden files and uploads that are older than `older_than` by the store's clock, and parts
+/// that the complete dataset in the folder does not list.
 pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<DatasetCleanup> {
     check_key(key)?;
     if !store.capabilities().conditional {
@@ -36,7 +41,7 @@ pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Dat
     }
     recover(store, key).await?;
     let folder = FolderState::list(store, key).await?;
-    // By the caller's clock, for a first look: what is young by it may be old by the store's.
+    // A first look without a lease, whatever the age: only an object that is written now shows the store's clock.
     let has_hidden_files = folder
         .files
         .keys()
@@ -58,11 +63,11 @@ pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Dat
         let mut names = find_stale_files(&steps.folder, now, older_than);
         names.extend(find_unlisted_parts(store, key, &steps.folder).await?);
         steps.remove_listed(&names).await?;
-        // Under the claim no intent names one, and no other can be placed.
-        let uploads = open_uploads
+        // Under the claim no intent names an upload, and no other intent can be created.
+        let uploads: Vec<_> = open_uploads
             .iter()
-            .filter(|upload| is_old(upload.initiated_at, now, older_than));
-        let uploads: Vec<_> = uploads.collect();
+            .filter(|upload| is_old(upload.initiated_at, now, older_than))
+            .collect();
         for upload in &uploads {
             store.abort_upload(upload.path.as_ref(), &upload.id).await?;
         }
@@ -76,7 +81,7 @@ pub async fn clean(store: &Store, key: &str, older_than: Duration) -> Result<Dat
     result
 }
 
-/// The uploads that are under way or were left in the folder; none where they cannot be listed.
+/// The uncompleted uploads of objects in the folder; none where the store cannot list them or does not permit it.
 async fn list_open_uploads(store: &Store, key: &str) -> Result<Vec<OpenUpload>> {
     match store.list_uploads(key).await {
         Err(e)
@@ -85,21 +90,21 @@ async fn list_open_uploads(store: &Store, key: &str) -> Result<Vec<OpenUpload>> 
                 ErrorKind::PermissionDenied | ErrorKind::CapabilityNotSupported
             ) =>
         {
-            log::warn!("{key}: the uploads that killed writers left are not looked for: {e}");
+            log::warn!("cannot list the uploads that killed writers left in {key:?}: {e}");
             Ok(Vec::new())
         }
         listed => listed,
     }
 }
 
-/// Whether something from `then` is too old at `now`, by the store's clock.
+/// Whether something of the time `timestamp` is older than `older_than` at `now`; always for zero.
 fn is_old(timestamp: DateTime<Utc>, now: Option<DateTime<Utc>>, older_than: Duration) -> bool {
     let age = now.and_then(|now| (now - timestamp).to_std().ok());
     older_than.is_zero() || age.is_some_and(|age| age > older_than)
 }
 
-/// Hidden files whose process is gone, and those that are too old, unless another process of this host
-/// works on them.
+/// The hidden files whose process has ended, and those that are too old, unless they are of another process of this
+/// host that may be alive.
 fn find_stale_files(
     folder: &FolderState,
     now: Option<DateTime<Utc>>,
@@ -116,8 +121,8 @@ fn find_stale_files(
     files.map(|(name, _)| name.clone()).collect()
 }
 
-/// Parts by their names beside a complete dataset that does not list them: an interrupted or late write
-/// of pds left them.
+/// The sealed parts that the complete dataset in the folder does not list: an interrupted or late write of pds left
+/// them. None where the manifest cannot be read.
 async fn find_unlisted_parts(
     store: &Store,
     key: &str,

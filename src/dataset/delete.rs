@@ -1,4 +1,4 @@
-//! Deleting a dataset: the marker, the manifest, then the rest of what was listed.
+//! Deleting a dataset: the marker, the manifest, then everything else that is listed.
 
 use super::acquire::{ClaimStatus, wait_until_intent_removed};
 use super::intent::{Intent, IntentOperation, Phase};
@@ -10,8 +10,10 @@ use super::{check_key, without_cas};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 
-/// Removes the whole folder (PDS-010): what is listed in it under the lease. [`ErrorKind::NotFound`] if
-/// nothing is there.
+/// Deletes the whole folder (PDS-010): everything that is listed in it under the lease.
+///
+/// [`ErrorKind::NotFound`] if the folder is empty, [`ErrorKind::Fenced`] if another write took over and
+/// has published. An empty directory of a local store is removed.
 pub async fn delete(store: &Store, key: &str) -> Result<()> {
     check_key(key)?;
     if !store.capabilities().delete {
@@ -45,7 +47,7 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
             wait_until_intent_removed(lease).await?;
             let remaining = store.list(key).await?;
             if remaining.iter().any(|meta| is_dataset_file(key, meta)) {
-                return Err(e.context("another write came before the deletion was complete"));
+                return Err(e.context("another write took over before the deletion was complete"));
             }
         }
         Err(e) => return Err(e),
@@ -82,7 +84,7 @@ async fn delete_with_lease(lease: &PublishLease<'_>, after_recovery: bool) -> Re
         }
         Err(StepError::MarkerInDoubt(error)) => {
             if let Err(e) = heal(lease.store, lease.key).await {
-                log::warn!("{} could not be looked after: {e}", lease.key);
+                log::warn!("could not heal {:?} after a late request: {e}", lease.key);
             }
             error
         }

@@ -1,4 +1,8 @@
-//! What a dataset's folder holds, as one listing shows it, and which part is whose.
+//! The files of a dataset's folder as one listing shows them, and whose parts they are.
+//!
+//! A [`FolderState`] holds the files by name. The names and ETags of a listing do not tell which write a part is of:
+//! [`part_matches`] and [`is_sealed`] open the part and look at its seal. A file that is missing or is not a Parquet
+//! file is no match rather than an error.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +27,7 @@ pub(super) struct FolderFile {
     pub(super) modified: DateTime<Utc>,
 }
 
-/// The files of a folder, by name; nothing of its subfolders.
+/// The files directly in a folder, by name.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FolderState {
     pub(super) files: BTreeMap<String, FolderFile>,
@@ -50,29 +54,29 @@ impl FolderState {
         })
     }
 
-    /// The version of a file; None if it is not there.
+    /// The ETag of a file: None if the file is missing, empty if the listing has no ETags.
     pub(super) fn e_tag(&self, name: &str) -> Option<&str> {
         let file = self.files.get(name)?;
         Some(file.e_tag.as_deref().unwrap_or_default())
     }
 
-    /// The version of the intent.
+    /// The ETag of the intent.
     pub(super) fn intent_e_tag(&self) -> Option<&str> {
         self.e_tag(INTENT)
     }
 
-    /// Whether the marker is there.
+    /// Whether the marker exists.
     pub(super) fn is_marked(&self) -> bool {
         self.files.contains_key(SUCCESS)
     }
 
-    /// Whether there are Parquet files whose names RFC-0008 does not give.
+    /// Whether there are Parquet files with names that RFC-0008 does not give to parts.
     pub(super) fn has_foreign_parts(&self) -> bool {
         let mut names = self.files.keys();
         names.any(|name| is_parquet(name) && !is_part_name(name))
     }
 
-    /// What there is to be replaced, by ETags.
+    /// The versions of manifest, marker and Parquet files, by ETag.
     pub(super) fn base(&self) -> BaseVersions {
         let version = |name: &str| self.e_tag(name).map(str::to_owned);
         let version_of = |file: &FolderFile| file.e_tag.clone().unwrap_or_default();
@@ -83,8 +87,8 @@ impl FolderState {
         }
     }
 
-    /// As [`Self::base`], on local files, whose ETags a copy or a restored backup does not keep: by the
-    /// manifest's content and the files' lengths.
+    /// As [`Self::base`] for local files, by the manifest's content and the files' lengths: a copy or a
+    /// restored backup does not keep ETags.
     pub(super) fn base_by_content(&self, manifest: Option<&[u8]>) -> BaseVersions {
         BaseVersions {
             manifest: manifest.map(content_tag),
@@ -101,7 +105,7 @@ impl FolderState {
     }
 }
 
-/// The manifest's bytes; None if it is not there, or is longer than a manifest can be.
+/// Reads the manifest's bytes; None if it is missing or longer than a manifest may be.
 pub(super) async fn read_manifest_bytes(store: &Store, key: &str) -> Result<Option<bytes::Bytes>> {
     let path = path::join(key, MANIFEST);
     let read = store.get_at_most(&path, GetOptions::default(), MAX_MANIFEST_BYTES);
@@ -112,7 +116,7 @@ pub(super) async fn read_manifest_bytes(store: &Store, key: &str) -> Result<Opti
     }
 }
 
-/// The parts that the manifest in the folder lists; none if it cannot be read.
+/// The names of the parts that the folder's manifest lists; none if it is missing or corrupted.
 pub(super) async fn read_listed_parts(store: &Store, key: &str) -> Result<Vec<String>> {
     let bytes = read_manifest_bytes(store, key).await?;
     let manifest = bytes.and_then(|bytes| DatasetManifest::from_json(&bytes).ok());
@@ -144,7 +148,7 @@ pub(super) async fn part_matches(
         }))
 }
 
-/// Whether a Parquet file was written by pds: it carries checksums.
+/// Whether the file at `path` was written by pds: a Parquet file with a seal.
 pub(super) async fn is_sealed(store: &Store, path: &str) -> Result<bool> {
     match open(store, path, TAIL_BYTES).await {
         Ok(opened) => Ok(opened.file.seal.is_some()),

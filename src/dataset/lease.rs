@@ -1,18 +1,20 @@
-//! The lease on a dataset's folder: an intent that is this process's to carry out.
+//! The lease on a dataset's folder: the right to carry out its intent.
 //!
-//! On object stores the owner writes its intent anew every sixth of the lease, conditionally, from a
-//! loop of its own ([`PublishLease::run_with_heartbeat`]), so that a slow request does not look like a dead owner. Two kinds
-//! of requests are sent under it. *Fenced* requests name a version that never recurs; they need nothing
-//! but that the lease was ours lately. *Bounded* requests ([`PublishLease::send_bounded`]) name nothing of the kind
-//! (the deletion of a marker, an empty object, looks like any other): each is sent once, by a
-//! confirmation that is fresh, with a deadline at which its connection is closed, and after an unknown
-//! answer nothing else is sent until it can no longer land.
+//! On object stores the owner of a [`PublishLease`] renews it by rewriting the intent, conditionally, every sixth of
+//! the lease. A loop of its own does so ([`PublishLease::run_with_heartbeat`]): a slow request does not look like a
+//! dead owner. Two kinds of requests are sent under the lease. *Fenced* requests name a version that never recurs;
+//! before them [`PublishLease::check`] makes sure that the lease was confirmed within the last half lease. *Bounded*
+//! requests ([`PublishLease::send_bounded`]) name no such version (the deletion of a marker, an empty object, looks
+//! like any other): each is sent once, soon after a confirmation, with a deadline at which its connection is closed,
+//! and after an unknown answer nothing else is sent until it can no longer land.
 //!
-//! On local files the lease is a lock of the kernel on `_publish.json` itself: nothing is late there, and
-//! a lock that is granted proves that its former holder ended.
+//! On local files the lease is a lock of the kernel on `_publish.json`: no request is late there, and a lock that is
+//! granted proves that its former holder ended.
 //!
-//! Assumed: a request does not land later than half a lease after its connection was closed or its
-//! process died; clocks differ in rate by less than 1 %.
+//! A lost lease is [`ErrorKind::Fenced`] at the next request that needs it.
+//!
+//! The protocol assumes that a request does not land later than half a lease after its connection was closed or its
+//! process died, and that clocks differ in rate by less than 1 %.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +30,7 @@ use crate::store::{
     Condition, ConditionSupport, FileLock, LockCell, SendLimit, Store, is_transient, path,
 };
 
-/// The times of a lease.
+/// The durations that follow from a store's lease.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeaseTiming {
     lease_duration: Duration,
@@ -41,28 +43,29 @@ impl LeaseTiming {
         }
     }
 
-    /// How often the intent is written anew, and how old a confirmation may be for a bounded request.
+    /// Time between two renewals, and the greatest age of a confirmation before a bounded request.
     pub(super) fn heartbeat_interval(self) -> Duration {
         self.lease_duration / 6
     }
 
-    /// How long after its confirmation a request may be under way, and how late one may land.
+    /// How long after the confirmation a bounded request may be under way, and how long after it was given up it may
+    /// land.
     pub(super) fn window(self) -> Duration {
         self.lease_duration / 2
     }
 
-    /// How long an intent must stay the same before others take it over.
+    /// How long an intent must not change before others take it over.
     pub(super) fn expiry(self) -> Duration {
         self.lease_duration + self.lease_duration / 100
     }
 
-    /// How long a call waits for one publish of others that goes on and on.
+    /// How long a call waits for one publish of others: 20 leases, and a minute at least.
     pub(super) fn acquire_timeout(self) -> Duration {
         (self.lease_duration * 20).max(Duration::from_mins(1))
     }
 }
 
-/// What a bounded request came to.
+/// The outcome of a bounded request.
 #[derive(Debug)]
 pub(super) enum RequestOutcome<T> {
     /// It was answered within its window.
@@ -71,17 +74,17 @@ pub(super) enum RequestOutcome<T> {
     Unknown(Error),
 }
 
-/// How the intent is held.
+/// What makes the intent this lease's.
 #[derive(Debug)]
 enum Ownership {
-    /// By the version that was written last, at the time at which it was sent.
+    /// The version that was written last, and when it was sent.
     Version {
         e_tag: String,
         confirmed_at: Duration,
     },
-    /// By a lock.
+    /// A lock of the kernel.
     Lock(Arc<LockCell>),
-    /// Others have it, or nobody.
+    /// Nothing: another process took over, or the intent was removed.
     Lost,
 }
 
@@ -91,24 +94,24 @@ struct LeaseInner {
     ownership: Ownership,
 }
 
-/// An intent that is ours to carry out.
+/// The right to carry out an intent.
 #[derive(Debug)]
 pub(super) struct PublishLease<'a> {
     pub(super) store: &'a Store,
     pub(super) key: &'a str,
-    /// The identity of the write.
+    /// The id of the write, in hexadecimal.
     pub(super) id: String,
-    /// What the store can refuse by a condition; on local files everything is under the lock.
+    /// Which conditions the store checks; all of them on local files, where the lock takes their place.
     pub(super) conditions: ConditionSupport,
     pub(super) timing: LeaseTiming,
-    /// Whether the claim was sent more than once, so that another may have carried out an earlier one.
+    /// Whether the claim was sent more than once: another process may have carried out an earlier send.
     pub(super) was_resent: bool,
     state: Mutex<LeaseInner>,
     activity: Activity,
 }
 
 impl<'a> PublishLease<'a> {
-    /// A lease by a version that this process has written, or is about to write over.
+    /// A lease by a version of the intent that this process has written, or is about to replace.
     pub(super) fn from_version(
         (store, key): (&'a Store, &'a str),
         intent: Intent,
@@ -123,7 +126,7 @@ impl<'a> PublishLease<'a> {
         Self::new((store, key), intent, ownership, conditions, activity)
     }
 
-    /// A lease by a lock.
+    /// A lease by a lock of the kernel.
     pub(super) fn from_lock(
         (store, key): (&'a Store, &'a str),
         intent: Intent,
@@ -159,12 +162,12 @@ impl<'a> PublishLease<'a> {
         }
     }
 
-    /// Whether a lock stands for all conditions.
+    /// Whether a lock takes the place of conditions, as on local files.
     pub(super) fn is_lock(&self) -> bool {
         self.store.local().is_some()
     }
 
-    /// The condition that an object is still the version `e_tag`, or still missing; none under a lock.
+    /// The condition that an object is still the version `e_tag`, or still absent; [`Condition::Always`] under a lock.
     pub(super) fn unchanged_condition(&self, e_tag: Option<&str>) -> Condition {
         match e_tag {
             _ if self.is_lock() => Condition::Always,
@@ -178,7 +181,7 @@ impl<'a> PublishLease<'a> {
         self.state.lock().await.intent.clone()
     }
 
-    /// Whether a listing that shows this version of the intent shows ours.
+    /// Whether the listed version of the intent is this lease's.
     pub(super) async fn is_own_version(&self, e_tag: Option<&str>) -> bool {
         match &self.state.lock().await.ownership {
             Ownership::Version { e_tag: ours, .. } => {
@@ -189,7 +192,7 @@ impl<'a> PublishLease<'a> {
         }
     }
 
-    /// The store, on which local work keeps the lock until it has ended, cancelled or not.
+    /// The store, whose work on local files keeps the lock until it has ended, even if its call is cancelled.
     pub(super) async fn locked_store(&self) -> Store {
         match &self.state.lock().await.ownership {
             Ownership::Lock(lock) => self.store.with_lock(lock),
@@ -197,7 +200,7 @@ impl<'a> PublishLease<'a> {
         }
     }
 
-    /// Writes the intent anew, changed or not.
+    /// Applies `change` to the intent and rewrites it, which renews the lease. [`ErrorKind::Fenced`] if it is lost.
     pub(super) async fn rewrite(&self, change: impl FnOnce(&mut Intent)) -> Result<()> {
         let mut state = self.state.lock().await;
         let mut next = state.intent.clone();
@@ -214,7 +217,7 @@ impl<'a> PublishLease<'a> {
                 e_tag,
                 confirmed_at,
             } => {
-                // Back in its place first: the request may be cancelled.
+                // Restored before the request, which may be cancelled.
                 state.ownership = Ownership::Version {
                     e_tag: e_tag.clone(),
                     confirmed_at,
@@ -246,7 +249,7 @@ impl<'a> PublishLease<'a> {
         Ok(())
     }
 
-    /// Puts another intent in the place of this one, which cannot be carried out.
+    /// Replaces the intent, which cannot be carried out, by `claim`; gives the lease on that.
     pub(super) async fn replace(self, claim: &Intent) -> Result<Self> {
         let ownership = self.state.into_inner().ownership;
         let activity = Activity::begin(&claim.id, self.store.clock());
@@ -262,7 +265,7 @@ impl<'a> PublishLease<'a> {
         Ok(lease)
     }
 
-    /// Makes sure that the lease was ours at most `age` ago; gives when it was confirmed.
+    /// Renews the lease unless it was confirmed less than `max_age` ago; gives the time of the last confirmation.
     pub(super) async fn renew_if_older(&self, max_age: Duration) -> Result<Duration> {
         loop {
             let now = self.store.clock().monotonic();
@@ -279,15 +282,16 @@ impl<'a> PublishLease<'a> {
         }
     }
 
-    /// Before a fenced request: none is sent by who may have been taken over.
+    /// Confirms the lease before a fenced request, unless it was confirmed within [`LeaseTiming::window`].
     pub(super) async fn check(&self) -> Result<()> {
         self.renew_if_older(self.timing.window()).await.map(drop)
     }
 
-    /// Sends a request that no condition fences: once, with a deadline.
+    /// Sends a bounded request: once, with a deadline, after a confirmation of the lease. A request that was not sent
+    /// in time is sent after another confirmation.
     #[expect(
         clippy::future_not_send,
-        reason = "it is as `Send` as the request that it is given"
+        reason = "the future is `Send` if the request is"
     )]
     pub(super) async fn send_bounded<T, F>(
         &self,
@@ -316,9 +320,9 @@ impl<'a> PublishLease<'a> {
             match result {
                 Err(e) if e.kind() == ErrorKind::Expired => open_request.close(),
                 Err(e) if is_transient(&e) => return Ok(RequestOutcome::Unknown(e)),
-                // The process was stopped between the look at the clock and the answer.
+                // The process was stopped after the last check of the deadline, and went on with the answer.
                 _ if is_late => {
-                    let message = "the answer came after the deadline of its request";
+                    let message = "the store answered after the deadline of the request";
                     let error = Error::new(ErrorKind::Unavailable, message);
                     return Ok(RequestOutcome::Unknown(error.with_path(self.key)));
                 }
@@ -330,8 +334,8 @@ impl<'a> PublishLease<'a> {
         }
     }
 
-    /// After a bounded request whose outcome is unknown: waits until it can no longer land. The lease is
-    /// ours after that, or the error says that it is not.
+    /// After a bounded request whose outcome is unknown: waits until it can no longer land. The lease still holds then,
+    /// or the error is [`ErrorKind::Fenced`] or that of the renewal.
     pub(super) async fn drain(&self) -> Result<()> {
         self.rewrite(|_| ()).await?;
         self.store.clock().sleep(self.timing.window()).await;
@@ -340,17 +344,17 @@ impl<'a> PublishLease<'a> {
             .map(drop)
     }
 
-    /// After a bounded request whose outcome is unknown, and the loss of the lease: waits until it can no longer land.
+    /// As [`Self::drain`], after the lease was lost.
     pub(super) async fn wait_until_quiet(&self) {
         self.store.clock().sleep(self.timing.window()).await;
     }
 
-    /// Does `work` while the intent is written anew again and again.
+    /// Runs `work` while a loop renews the lease; a lock needs no renewal.
     pub(super) async fn run_with_heartbeat<T>(&self, work: impl Future<Output = T>) -> T {
         if self.is_lock() {
             return work.await;
         }
-        let renew = async {
+        let renewals = async {
             loop {
                 self.store
                     .clock()
@@ -361,30 +365,30 @@ impl<'a> PublishLease<'a> {
                     .await
                     .is_err()
                 {
-                    // The work finds out at its next step.
+                    // The next step of the work meets the error.
                     std::future::pending::<()>().await;
                 }
             }
         };
-        let mut renew = std::pin::pin!(renew);
+        let mut heartbeat = std::pin::pin!(renewals);
         let done = tokio::select! {
             biased;
             done = work => done,
-            () = &mut renew => unreachable!("it never ends"),
+            () = &mut heartbeat => unreachable!("the heartbeat never ends"),
         };
-        // A renewal that is under way ends first: cut off, it could land after the version that is released.
+        // A renewal under way has to end first: cancelled, it could land after the version that is released.
         tokio::select! {
             _ = self.state.lock() => done,
-            () = &mut renew => unreachable!("it never ends"),
+            () = &mut heartbeat => unreachable!("the heartbeat never ends"),
         }
     }
 
-    /// Removes the intent: the operation is complete, or changed nothing. Never an error: whoever finds
-    /// an intent that is complete removes it.
+    /// Removes the intent of an operation that is complete or changed nothing. A failure is only logged: the next call
+    /// that meets a complete intent removes it.
     pub(super) async fn release(&self) {
         if let Err(e) = self.try_release().await {
             log::warn!(
-                "{INTENT} of {} could not be removed, the next call does: {e}",
+                "could not remove {INTENT} of {:?}, the next call removes it: {e}",
                 self.key
             );
         }
@@ -406,7 +410,7 @@ impl<'a> PublishLease<'a> {
             return unlinked.map_err(|e| self.store.map_error(e, &path));
         }
         if !self.conditions.delete {
-            // Never repeated: if the first is carried out after all, another's may be there by then.
+            // Never sent again: the first may land after all, and a second could hit another publisher's intent.
             let request = self.send_bounded(|store| {
                 let path = path.clone();
                 async move { store.delete_if(&path, &Condition::Always).await }
@@ -429,8 +433,10 @@ impl<'a> PublishLease<'a> {
         loop {
             let error = match self.store.delete_if(&path, &condition).await {
                 Ok(true) => return Ok(()),
-                // The request may be what was not found.
-                Ok(false) => Error::new(ErrorKind::NotFound, "it was not there").with_path(&path),
+                // NotFound may be the answer to a request that never reached the object.
+                Ok(false) => {
+                    Error::new(ErrorKind::NotFound, "the intent was not found").with_path(&path)
+                }
                 Err(error) => error,
             };
             match read_intent(self.store, self.key).await {

@@ -1,4 +1,4 @@
-//! What else there is to do with datasets: exists, list, verify.
+//! Looking for datasets and verifying them.
 
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -11,13 +11,13 @@ use crate::store::{Store, path};
 /// Parts verified at once.
 const CONCURRENT_PARTS: usize = 2;
 
-/// Whether a complete dataset is there (PDS-007).
+/// Whether a complete dataset exists at `key` (PDS-007), by its marker.
 pub async fn exists(store: &Store, key: &str) -> Result<bool> {
     check_key(key)?;
     store.is_file(&path::join(key, SUCCESS)).await
 }
 
-/// The keys of the complete datasets below a folder.
+/// The keys of the complete datasets below a folder, sorted.
 pub async fn list(store: &Store, folder: &str) -> Result<Vec<String>> {
     let files = store.list(folder).await?;
     let marked_keys = files.iter().filter_map(|meta| {
@@ -29,21 +29,21 @@ pub async fn list(store: &Store, folder: &str) -> Result<Vec<String>> {
     Ok(keys)
 }
 
-/// What [`verify`] looked at.
+/// What [`verify`] checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatasetVerification {
     /// Rows of all parts.
     pub rows: u64,
     /// Bytes of all parts.
     pub bytes: u64,
-    /// Parts.
+    /// Number of parts.
     pub parts: usize,
-    /// Parts that carry checksums.
+    /// Number of parts that carry checksums.
     pub checksummed_parts: usize,
 }
 
-/// Reads every byte of every part: identity, order, row counts, all checksums; decodes all columns, some
-/// of them at a time.
+/// Reads every byte of every part: checks identity, order, row counts and all checksums, and decodes all
+/// columns, some of them at a time.
 pub async fn verify(store: &Store, key: &str) -> Result<DatasetVerification> {
     with_snapshot(store, key, |manifest, parts| async move {
         let checks = (0..parts.len()).map(|index| verify_part(store, &parts, index));

@@ -1,4 +1,9 @@
-//! `manifest.json`, as RFC-0008 has it (PDS-004, PDS-012).
+//! `manifest.json`, as RFC-0008 defines it (PDS-004, PDS-012).
+//!
+//! A [`DatasetManifest`] is written as the same text as remote-store's and reads what remote-store writes. Unknown
+//! fields are ignored. Errors are [`ErrorKind::ManifestCorrupted`], whose detail is the reason: the text is not a JSON
+//! object, a required field is missing, a field has another type or occurs twice, or, in
+//! [`DatasetManifest::check_parts`], a part is not a plain file name.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
@@ -10,7 +15,7 @@ use super::{INTENT, MANIFEST, SUCCESS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::TEMP_PREFIX;
 
-/// A written dataset, as its manifest describes it.
+/// The manifest of a dataset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatasetManifest {
     /// The folder of the dataset.
@@ -25,9 +30,9 @@ pub struct DatasetManifest {
     pub compression: String,
     /// When the write began, ISO 8601.
     pub created_at_utc: String,
-    /// The caller's run.
+    /// The caller's id of the run that wrote it.
     pub run_id: Option<String>,
-    /// The caller's own pairs.
+    /// The caller's own keys and values.
     pub metadata: Option<BTreeMap<String, String>>,
 }
 
@@ -49,7 +54,7 @@ fn corrupted_error(message: &str, reason: impl Into<String>) -> Error {
 }
 
 impl DatasetManifest {
-    /// Sorted keys, two spaces, ASCII; None fields are left out.
+    /// The manifest as JSON in ASCII: sorted keys, an indent of two spaces, no fields that are None.
     pub fn to_json(&self) -> String {
         let mut object = BTreeMap::from([
             ("dataset_key", Value::from(self.dataset_key.as_str())),
@@ -73,7 +78,7 @@ impl DatasetManifest {
         escape_non_ascii(&text)
     }
 
-    /// Reads a manifest; unknown keys are ignored. Errors are [`ErrorKind::ManifestCorrupted`].
+    /// Parses a manifest; unknown keys are ignored. Errors are [`ErrorKind::ManifestCorrupted`].
     pub fn from_json(bytes: &[u8]) -> Result<Self> {
         let text = std::str::from_utf8(bytes).map_err(|e| {
             corrupted_error(
@@ -104,7 +109,7 @@ impl DatasetManifest {
             .collect();
         if !missing.is_empty() {
             return Err(corrupted_error(
-                "the manifest misses required fields",
+                "the manifest lacks required fields",
                 format!("missing fields: {}", missing.join(", ")),
             ));
         }
@@ -114,7 +119,7 @@ impl DatasetManifest {
             parts: parse_parts(take("parts"))?,
             row_count: take("row_count")
                 .as_u64()
-                .ok_or_else(|| field_error("row_count", "a whole number that is not negative"))?,
+                .ok_or_else(|| field_error("row_count", "a non-negative whole number"))?,
             schema_hash: parse_string("schema_hash", take("schema_hash"))?,
             compression: parse_string("compression", take("compression"))?,
             created_at_utc: parse_string("created_at_utc", take("created_at_utc"))?,
@@ -126,14 +131,14 @@ impl DatasetManifest {
         })
     }
 
-    /// Checks that every part is a file of the dataset's own folder, and listed once.
+    /// Checks that every part is a plain file name, is not reserved for the dataset's own files, and is listed once.
     pub fn check_parts(&self) -> Result<()> {
         let mut names = HashSet::new();
         for part in &self.parts {
             let is_own_file = [MANIFEST, SUCCESS, INTENT].contains(&part.as_str())
                 || part.starts_with(TEMP_PREFIX);
             let fault = if is_own_file {
-                "is named like a file of the dataset itself"
+                "has a name that is reserved for the dataset's own files"
             } else if part.contains('/') || crate::store::path::parse(part).is_err() {
                 "is not a plain file name"
             } else if !names.insert(part) {
@@ -142,7 +147,7 @@ impl DatasetManifest {
                 continue;
             };
             return Err(corrupted_error(
-                "the manifest's parts cannot be used",
+                "the manifest lists an invalid part",
                 format!("part {part:?} {fault}"),
             ));
         }
@@ -152,7 +157,7 @@ impl DatasetManifest {
 
 fn field_error(field: &str, expected: &str) -> Error {
     corrupted_error(
-        "the manifest has a field that cannot be used",
+        "the manifest has an invalid field",
         format!("{field} must be {expected}"),
     )
 }
@@ -191,7 +196,7 @@ fn parse_metadata(value: Value) -> Result<Option<BTreeMap<String, String>>> {
     }
 }
 
-/// Keeps the known fields of an object; None for any other value. A repeated field is an error.
+/// Keeps the known fields of an object; None for any other value. A known field that occurs twice is an error.
 struct ObjectVisitor;
 
 impl<'de> Visitor<'de> for ObjectVisitor {
@@ -250,7 +255,7 @@ impl<'de> Visitor<'de> for ObjectVisitor {
     }
 }
 
-/// Escapes everything beyond printable ASCII, which in JSON occurs in strings only.
+/// Escapes DEL and all characters beyond ASCII, which in JSON occur in strings only.
 fn escape_non_ascii(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {

@@ -1,14 +1,20 @@
-//! RFC-0008 datasets: parts, `manifest.json`, `_SUCCESS`; whole or not there.
+//! RFC-0008 datasets: folders of Parquet parts with a manifest and a marker, published and replaced as a whole.
 //!
-//! Writing is two steps. [`prepare`] encodes parts and leaves them where no reader sees them.
-//! [`publish`] makes them the dataset in a handful of small requests, under an intent
-//! (`_publish.json`, created if absent) that excludes a second publisher and is the redo log: the next
-//! call that may write finishes a publish that a crash cut off, or puts the old dataset back. [`read`] returns one
-//! dataset or an error, never a mixture: parts carry the identity of their write, and manifest and
-//! marker are compared again after the last byte.
+//! A write has two steps. [`prepare`] encodes the input into staged parts, which no reader sees. [`publish`] makes
+//! them the dataset in a handful of small requests, under an intent (`_publish.json`, created if absent) that excludes
+//! a second publisher and is the redo log: after a crash the next call that may write finishes the publish or puts the
+//! old dataset back. `docs/publish.md` describes the protocol, `docs/format.md` the files.
 //!
-//! Names in a dataset's folder: `data.parquet` or `part-NNNNN.parquet`, `manifest.json`,
-//! `_SUCCESS`; while a write is under way or after a crash also `_publish.json` and `.pds-…`.
+//! [`read`] returns one dataset or an error, never a mixture: parts carry the identity of their write. For parts
+//! without it, manifest and marker are compared again after the last byte.
+//!
+//! Errors: [`ErrorKind::AlreadyExists`] for a write without `overwrite` where a dataset exists;
+//! [`ErrorKind::DatasetIncomplete`] for a folder without a whole dataset, [`ErrorKind::ManifestCorrupted`] and
+//! [`ErrorKind::PartCorrupted`] for files that are not what was written; [`ErrorKind::Fenced`] for a write that another
+//! writer has replaced; [`ErrorKind::Locked`] after too long a wait for another publisher.
+//!
+//! Names in a dataset's folder: `data.parquet` or `part-NNNNN.parquet`, `manifest.json`, `_SUCCESS`; during a write or
+//! after a crash also `_publish.json` and `.pds-…`.
 
 mod acquire;
 mod activity;
@@ -54,19 +60,19 @@ use crate::store::local::TEMP_PREFIX;
 use crate::store::stage::StagedWrite;
 use crate::store::{Store, path};
 
-/// The completion marker.
+/// The name of the marker, an empty object that says that the dataset is complete.
 pub const SUCCESS: &str = "_SUCCESS";
-/// The manifest's name.
+/// The name of the manifest.
 pub const MANIFEST: &str = "manifest.json";
-/// The intent of a publish that is under way.
+/// The name of the intent, which exists during a publish and after a crash.
 pub const INTENT: &str = "_publish.json";
 
-/// What parts are called.
+/// How parts are named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Layout {
-    /// One `data.parquet`.
+    /// One part, `data.parquet`.
     Single,
-    /// `part-00000.parquet` and on.
+    /// `part-00000.parquet`, `part-00001.parquet` and so on.
     Numbered,
 }
 
@@ -79,56 +85,59 @@ impl Layout {
     }
 }
 
-/// One write of one dataset: checked arguments and identity, the same in every process that takes
-/// part.
+/// One write of one dataset: its checked arguments and its identity, the same in every process that
+/// takes part in it.
 #[derive(Debug, Clone)]
 #[expect(
     clippy::struct_field_names,
     reason = "write_id is its name in the format"
 )]
 pub struct DatasetWrite {
-    /// The folder.
+    /// The folder of the dataset.
     pub key: String,
     /// Whether an existing dataset is replaced.
     pub overwrite: bool,
-    /// For the manifest.
+    /// The field `run_id` of the manifest.
     pub run_id: Option<String>,
-    /// For the manifest.
+    /// The field `metadata` of the manifest.
     pub metadata: Option<BTreeMap<String, String>>,
-    /// Names of parts.
+    /// How parts are named.
     pub layout: Layout,
-    /// Random, in every part.
+    /// The random identity of the write, recorded in every part.
     pub write_id: u128,
-    /// For manifest and parts.
+    /// When the write began, ISO 8601 in UTC; recorded in the manifest and in every part.
     pub created_at: String,
-    /// Codec, sizes, memory.
+    /// Codec, rows of row groups and files, memory limit.
     pub options: WriteOptions,
 }
 
-/// A part that waits to be published.
+/// A staged part: written, and invisible until it is published.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StagedPart {
     /// Where its bytes are.
     pub staged: StagedWrite,
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Bytes.
+    /// Length of the file.
     pub bytes: u64,
-    /// The task that wrote it.
+    /// Number of the task that wrote it.
     pub task: u64,
-    /// Its number among its task's parts.
+    /// Its number among its task's parts, from 0.
     pub sequence: u64,
-    /// Whether it is its task's last.
+    /// Whether it is the last part of its task.
     pub last: bool,
 }
 
 impl DatasetWrite {
-    /// Stands for the process in the names of hidden files that another process publishes.
+    /// The tag of hidden files that another process publishes, in the place of a process's tag.
     fn shared_tag(&self) -> String {
         format!("w{:032x}", self.write_id)
     }
 
     /// A write of `key`, checked as far as that goes without a request.
+    ///
+    /// [`ErrorKind::InvalidPath`] where [`check_key`] refuses the key; [`ErrorKind::CapabilityNotSupported`] for an
+    /// overwrite in a store that cannot delete.
     pub fn new(
         store: &Store,
         key: &str,
@@ -155,8 +164,8 @@ impl DatasetWrite {
         })
     }
 
-    /// As [`DatasetWrite::new`], and checked that no dataset is there unless it may be replaced. Nothing is
-    /// changed.
+    /// As [`DatasetWrite::new`]; without `overwrite`, [`ErrorKind::AlreadyExists`] where a dataset exists. It changes
+    /// nothing in the store.
     pub async fn begin(
         store: &Store,
         key: &str,
@@ -177,8 +186,10 @@ impl DatasetWrite {
     }
 }
 
-/// Writes `input` as a dataset. `small` says that it stays in memory until it is published: then
-/// nobody asks before that whether a dataset is there.
+/// Prepares and publishes `input` as a dataset.
+///
+/// With neither `small` nor `overwrite`, a request looks for an existing dataset before anything is encoded. `small`
+/// says that the parts stay in memory until they are published: then the publish alone looks for one.
 pub async fn write(
     store: &Store,
     write: &DatasetWrite,
@@ -218,12 +229,13 @@ fn incomplete_error(key: &str, reason: &str) -> Error {
     .with_path(key)
 }
 
-/// Whether a name is one of a dataset's own files, which no part has.
+/// Whether a name is that of the marker, the manifest or the intent, which no part may have.
 fn is_reserved(name: &str) -> bool {
     [SUCCESS, MANIFEST, INTENT].contains(&name)
 }
 
-/// The key of a dataset: a path, not the root, and no name of a dataset's own files.
+/// Checks the key of a dataset: a valid path, not the store's root, no segment of which is named like one of a
+/// dataset's own or hidden files. Errors are [`ErrorKind::InvalidPath`].
 pub fn check_key(key: &str) -> Result<()> {
     if matches!(key, "" | "." | "/") {
         let message = format!("{key:?} is the store's root; a dataset needs a key of its own");
@@ -232,13 +244,14 @@ pub fn check_key(key: &str) -> Result<()> {
     path::parse(key)?;
     let is_own_name = |s: &str| is_reserved(s) || s.starts_with(TEMP_PREFIX);
     if let Some(name) = key.split('/').find(|s| is_own_name(s)) {
-        let message = format!("key {key:?} holds {name:?}, a name of a dataset's own files");
+        let message =
+            format!("key {key:?} contains {name:?}, a name reserved for a dataset's own files");
         return Err(Error::new(ErrorKind::InvalidPath, message).with_path(key));
     }
     path::parse(&path::join(key, INTENT)).map(drop)
 }
 
-/// Reads an intent that anybody may have written.
+/// Parses an intent from untrusted bytes, for the fuzzer.
 #[cfg(feature = "testing")]
 pub(crate) fn parse_intent(key: &str, bytes: &[u8]) {
     let _ = intent::Intent::parse(key, bytes);

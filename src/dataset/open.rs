@@ -1,4 +1,11 @@
-//! The parts of a dataset, opened: footers read, identities compared.
+//! Opening the parts of a dataset and checking that together they are what its manifest describes.
+//!
+//! [`open_parts`] reads the footer of every part. All parts must be of the manifest's write, in the order in which they
+//! were written, none of them left out; or all of them are foreign, without a seal. Row counts and schemas must agree.
+//! A [`PartEntry`] identifies a part, so that [`check_part`] can check a single one by the dataset's [`PartIndex`].
+//!
+//! [`ErrorKind::DatasetIncomplete`]: parts are missing or were replaced, or do not fit the manifest's row count or each
+//! other's schema. [`ErrorKind::PartCorrupted`]: a part is not the one that was written.
 
 use std::sync::Arc;
 
@@ -13,19 +20,19 @@ use crate::store::{Store, path};
 
 /// Footers read at once.
 const CONCURRENT_OPENS: usize = 32;
-/// Footers, dictionaries and ends of files that are kept; parts beyond are opened again when they are
-/// read.
+/// Memory of the opened parts (footers, dictionaries, ends of files) that are kept; further parts are opened
+/// again when they are read.
 const MAX_CACHED_BYTES: usize = 64 << 20;
 
-/// What tells a part from all others.
+/// The identity of a part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartEntry {
-    /// The file's length.
+    /// Length of the file.
     pub bytes: u64,
-    /// Rows of the part.
+    /// Number of rows.
     pub rows: u64,
     footer_hash: u64,
-    /// None where the part has no checksums.
+    /// Where the part stands in its write; None without a seal.
     place: Option<PartPosition>,
 }
 
@@ -54,14 +61,14 @@ impl PartEntry {
         }
     }
 
-    /// Whether the part can only be the one at `index` of `manifest`, whatever the others are.
+    /// Whether the part alone proves that it is the one at `index` of `manifest`.
     pub(super) fn is_unambiguously_at(&self, index: usize, manifest: &DatasetManifest) -> bool {
         let parts = manifest.parts.len();
         if parts == 1 && self.rows != manifest.row_count {
             return false;
         }
         match &self.place {
-            // No task comes before the first, whose parts are numbered.
+            // The parts of the first task come first, numbered from 0.
             Some(position) => {
                 let is_end = index + 1 == parts;
                 position.task == 0
@@ -73,14 +80,14 @@ impl PartEntry {
     }
 }
 
-/// What each part of a dataset is, in order: a reader of one part compares it with its entry.
+/// The entries of all parts of a dataset, in order. A reader of a single part compares the part with its entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartIndex {
     /// One for each part of the manifest.
     pub entries: Vec<PartEntry>,
 }
 
-/// The parts of one dataset, checked to be together what its manifest tells of.
+/// The opened parts of one dataset, which have been checked against its manifest.
 #[derive(Debug)]
 pub(super) struct DatasetParts {
     store: Store,
@@ -93,7 +100,7 @@ pub(super) struct DatasetParts {
 }
 
 impl DatasetParts {
-    /// A single part of a dataset.
+    /// A single part of a dataset, which the caller has checked.
     pub(super) fn from_single_part(store: &Store, key: &str, name: &str, part: OpenPart) -> Self {
         let (entry, part) = (PartEntry::new(&part), Arc::new(part));
         Self {
@@ -110,13 +117,13 @@ impl DatasetParts {
         self.entries.len()
     }
 
-    /// Whether all parts are open.
+    /// Whether all parts are kept open.
     pub(super) fn is_fully_cached(&self) -> bool {
         self.cached.iter().all(Option::is_some)
     }
 
-    /// Whether every part carries checksums. They were compared with the manifest then, and so is every
-    /// chunk that is read: whatever has been published since, this is one write's.
+    /// Whether every part has a seal. Then the parts were compared with the manifest, and every chunk that is read is
+    /// compared with its checksum: what is read is of one write, whatever has been published since.
     pub(super) fn all_sealed(&self) -> bool {
         self.entries.iter().all(|part| part.place.is_some())
     }
@@ -125,15 +132,18 @@ impl DatasetParts {
         self.entries.iter().filter(|e| e.place.is_some()).count()
     }
 
-    /// One part, opened again where it was not kept.
+    /// The part at `index`, opened again where it was not kept; [`ErrorKind::DatasetIncomplete`] if it was replaced.
     pub(super) async fn get(&self, index: usize) -> Result<Arc<OpenPart>> {
         if let Some(part) = &self.cached[index] {
             return Ok(Arc::clone(part));
         }
         let part = open_part(&self.store, &self.key, &self.names[index]).await?;
         if PartEntry::new(&part) != self.entries[index] {
-            let reason = "it was replaced while it was read";
-            return Err(incomplete_error(&self.key, reason));
+            let reason = format!(
+                "part {:?} was replaced while the dataset was read",
+                self.names[index]
+            );
+            return Err(incomplete_error(&self.key, &reason));
         }
         Ok(Arc::new(part))
     }
@@ -203,7 +213,7 @@ fn missing_parts_error(key: &str, mut missing: Vec<(&str, Error)>) -> Error {
     incomplete_error(key, &reason).with_source(missing.remove(0).1)
 }
 
-/// Opens one part of a dataset's folder.
+/// Opens one part of a dataset's folder; [`ErrorKind::DatasetIncomplete`] if it is missing.
 pub(super) async fn open_part(store: &Store, key: &str, name: &str) -> Result<OpenPart> {
     let path = path::join(key, name);
     let opened = open(store, &path, TAIL_BYTES).await;
@@ -221,12 +231,12 @@ fn corrupted_part_error(key: &str, name: &str, reason: &str) -> Error {
     Error::new(ErrorKind::PartCorrupted, message).with_path(key)
 }
 
-/// The part, if it is of the write that the manifest tells of.
+/// Gives the part, unless its seal is of another write than the manifest.
 fn check_write(key: &str, manifest: &DatasetManifest, part: OpenPart) -> Result<OpenPart> {
     let seal = part.file.seal.as_ref();
     if seal.is_some_and(|seal| seal.identity.created_at != manifest.created_at_utc) {
         let message = format!(
-            "part {:?} belongs to another write than the manifest",
+            "part {:?} belongs to a different write than the manifest",
             part.path
         );
         return Err(Error::new(ErrorKind::PartCorrupted, message).with_path(key));
@@ -234,12 +244,12 @@ fn check_write(key: &str, manifest: &DatasetManifest, part: OpenPart) -> Result<
     Ok(part)
 }
 
-/// Every part stands where it was written.
+/// Checks that every part stands where it was written.
 fn check_positions(key: &str, manifest: &DatasetManifest, entries: &[PartEntry]) -> Result<()> {
     let mut previous: Option<&PartPosition> = None;
     for (index, (name, entry)) in manifest.parts.iter().zip(entries).enumerate() {
         let Some(position) = &entry.place else {
-            // All or none: a foreign file among ours has replaced one of them.
+            // All parts have seals or none: a foreign file among sealed parts has replaced one of them.
             if previous.is_some() {
                 let reason = "has no checksums, unlike the parts before it";
                 return Err(corrupted_part_error(key, name, reason));
@@ -282,7 +292,7 @@ fn check_rows(key: &str, manifest: &DatasetManifest, entries: &[PartEntry]) -> R
         return Ok(());
     }
     let expected_rows = manifest.row_count;
-    let reason = format!("its parts hold {actual_rows} rows, the manifest says {expected_rows}");
+    let reason = format!("its parts have {actual_rows} rows, its manifest says {expected_rows}");
     Err(incomplete_error(key, &reason))
 }
 
@@ -290,11 +300,15 @@ fn check_schema(key: &str, first: &ParquetFile, part: &OpenPart) -> Result<()> {
     if part.file.schema.fields() == first.schema.fields() {
         return Ok(());
     }
-    let message = format!("part {:?} has another schema than the first", part.path);
+    let message = format!(
+        "part {:?} has a different schema than the first part",
+        part.path
+    );
     Err(Error::new(ErrorKind::DatasetIncomplete, message).with_path(key))
 }
 
-/// Checks that a part is the one at `index`, by the dataset's index or by all parts.
+/// Checks that `part` is the one at `index` of the manifest: by `part_index`, by the part alone if that proves it, or
+/// by opening all parts.
 pub(super) async fn check_part(
     store: &Store,
     key: &str,

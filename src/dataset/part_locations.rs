@@ -1,4 +1,4 @@
-//! Where the parts of a write are: under their names, staged, or nowhere.
+//! Where the parts of a write are: published under their names, staged, or missing.
 
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -12,9 +12,9 @@ use crate::store::path;
 /// Where the parts of a write are.
 #[derive(Debug, Default)]
 pub(super) struct PartLocations {
-    /// How many stand under their names.
+    /// Number of parts that are published under their names.
     pub(super) published_count: usize,
-    /// One that is nowhere.
+    /// The name of a part that is neither published nor staged.
     pub(super) missing: Option<String>,
 }
 
@@ -65,7 +65,7 @@ pub(super) async fn is_published(steps: &Steps<'_, '_>, part: &IntendedPart) -> 
     part_matches(&steps.store, &target, &steps.lease.id, part).await
 }
 
-/// Whether a part that is not published can be.
+/// Whether a part that is not published under its name can still be.
 async fn is_available(steps: &Steps<'_, '_>, part: &IntendedPart) -> Result<bool> {
     if part.is_inline() || part.staged.is_intact(&steps.store, part.bytes).await? {
         return Ok(true);
@@ -78,7 +78,7 @@ async fn is_available(steps: &Steps<'_, '_>, part: &IntendedPart) -> Result<bool
     }
 }
 
-/// Looks at every part of a write of our own; the error names one that is neither staged nor published.
+/// Looks for every staged part of the caller's write; the error names one that is neither staged nor published.
 pub(super) async fn find_unavailable_part(
     steps: &Steps<'_, '_>,
     parts: &[IntendedPart],

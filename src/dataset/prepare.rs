@@ -1,4 +1,4 @@
-//! The first step of a write: parts encoded and uploaded where no reader sees them.
+//! The first step of a write: encodes parts and stages them where no reader sees them.
 
 use arrow_array::RecordBatchReader;
 
@@ -13,22 +13,22 @@ use crate::store::local::TEMP_PREFIX;
 use crate::store::stage::{StagedWrite, Staging, temp_path_in};
 use crate::store::{Store, path};
 
-/// How a task of a write differs from the others.
+/// One task of a write: a producer of parts.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteTask {
-    /// Orders the parts of different tasks.
+    /// The number of the task, which orders the parts of different tasks.
     pub number: u64,
-    /// Threads that encode.
+    /// Number of threads that encode.
     pub threads: usize,
-    /// The caller holds the whole input in memory.
+    /// Whether the caller holds the whole input in memory.
     pub input_in_memory: bool,
-    /// Make a part also when there are no rows.
+    /// Whether an input without rows makes a part.
     pub keep_empty: bool,
-    /// Another process publishes.
+    /// Whether another process publishes the parts.
     pub shared: bool,
 }
 
-/// Encodes `input` into staged parts. After an error nothing is left.
+/// Encodes `input` into staged parts. After an error nothing stays staged.
 pub async fn prepare(
     store: &Store,
     write: &DatasetWrite,
@@ -54,7 +54,8 @@ pub async fn prepare(
     Ok(sequenced_files.map(to_staged_part).collect())
 }
 
-/// The final name where it is known already: an upload can become only what it was begun for.
+/// The final path of a part where it is known already, since an upload can become only what it was begun for; else a
+/// hidden path.
 fn target_path(store: &Store, write: &DatasetWrite, task: WriteTask, index: usize) -> String {
     let has_one_file_per_task = write.options.rows_per_file.is_none();
     let number = match (write.layout, task.shared) {
@@ -90,20 +91,23 @@ fn build_write_plan(
     Ok(plan)
 }
 
-/// Removes the parts of a write that will not be published. Where an interrupted publish of the write may still
-/// need them they stay: who settles it removes what it does not use.
+/// Removes the staged parts of a write that will not be published. Where an interrupted publish of the write may still
+/// need them they stay, and the call that recovers it removes those it does not use. Failures are logged.
 pub async fn abort(store: &Store, write: &DatasetWrite, parts: &[StagedPart]) {
     match has_intent(store, write).await {
         Ok(false) => discard_parts(store, parts).await,
         Ok(true) => log::info!(
-            "{}: an interrupted publish may need the parts of the write",
+            "the staged parts in {:?} stay: an interrupted publish of the write may need them",
             write.key
         ),
-        Err(e) => log::warn!("{}: the parts of a write were left: {e}", write.key),
+        Err(e) => log::warn!(
+            "the staged parts in {:?} stay, since the intent could not be read: {e}",
+            write.key
+        ),
     }
 }
 
-/// Whether the intent that is there is the write's.
+/// Whether the folder's intent is the write's.
 async fn has_intent(store: &Store, write: &DatasetWrite) -> Result<bool> {
     if !store.capabilities().conditional {
         return Ok(false);
@@ -115,14 +119,14 @@ async fn has_intent(store: &Store, write: &DatasetWrite) -> Result<bool> {
     Ok(intent.id == format!("{:032x}", write.write_id))
 }
 
-/// Removes staged parts that no intent names.
+/// Removes staged parts, which no intent may name.
 pub(super) async fn discard_parts(store: &Store, parts: &[StagedPart]) {
     let staged: Vec<StagedWrite> = parts.iter().map(|p| p.staged.clone()).collect();
     discard(store, &staged).await;
 }
 
-/// Removes the hidden objects of every task of a write that no interrupted publish needs. Uploads stay until a
-/// clean or the bucket's lifecycle rule ends them.
+/// Removes the hidden objects of all tasks of a write, unless an interrupted publish of the write may need them.
+/// Uncompleted uploads stay until a clean or the bucket's lifecycle rule aborts them.
 pub async fn abort_all(store: &Store, write: &DatasetWrite) -> Result<()> {
     if has_intent(store, write).await? {
         return Ok(());

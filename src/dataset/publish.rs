@@ -1,14 +1,18 @@
-//! The second step of a write: staged parts become the dataset.
+//! The second step of a write: publishes staged parts as the dataset.
 //!
-//! Under a lease on the folder ([`super::lease`]) the folder is listed, every staged part is looked at,
-//! and only then something is changed, in an order in which a crash at any point leaves the old or the
-//! new dataset ([`super::recover`] goes on from there):
+//! [`publish`] acquires the lease on the folder ([`super::lease`]) and lists the folder. Where a marker will be
+//! removed, it looks for every staged part. Only then it changes something, in an order in which a crash at any point
+//! leaves the old or the new dataset ([`super::recover`] goes on from there):
 //!
 //! - no marker (a new dataset): parts, strays, manifest, marker;
 //! - one file replaces one file of the same name: the file, the manifest; the marker stays;
-//! - else: the intent becomes active, which names what is replaced; the marker goes; then as above.
+//! - else: the intent becomes active and names what is replaced; the marker is removed; then as for a new dataset.
 //!
-//! The protocol, its crash points and late messages are in `docs/publish.md`; `tests/model` checks it.
+//! It refuses, without a change: a dataset or a foreign file in the way of a write without `overwrite`
+//! ([`ErrorKind::AlreadyExists`]), and a write that was published before and has been replaced since
+//! ([`ErrorKind::Fenced`]).
+//!
+//! The protocol, its crash points and late requests are in `docs/publish.md`; `tests/model` checks it.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +33,8 @@ use crate::store::{Store, path};
 
 /// Publishes the parts of a write as its dataset, ordered by task and sequence.
 ///
-/// After an error that is certain the staged parts are gone; where the outcome is open, they and the
-/// intent stay, and the next call that may write settles it. A write that was published before and has
+/// After an error that leaves the folder as it was, the staged parts are removed. Where the outcome is open, they and
+/// the intent stay, and the next call that may write recovers the publish. A write that was published before and has
 /// been replaced since is [`ErrorKind::Fenced`].
 pub async fn publish(
     store: &Store,
@@ -100,8 +104,8 @@ pub async fn publish(
     Ok(manifest)
 }
 
-/// Staged parts of a call that has no lease yet: if it is cancelled they are removed, unless an intent that
-/// names them may be there.
+/// The staged parts of a call that has no lease yet. Dropped, as by a cancelled call, it removes them unless an intent
+/// that names them may exist.
 struct StagedPartsGuard<'a> {
     store: &'a Store,
     parts: Vec<StagedPart>,
@@ -141,7 +145,7 @@ impl Drop for StagedPartsGuard<'_> {
     }
 }
 
-/// Every part is there once, and every task's parts from its first to its last.
+/// Checks that every task's parts are complete, from its first to its last, and that none occurs twice.
 fn check_parts(key: &str, parts: &[StagedPart]) -> Result<()> {
     let mut tasks: BTreeMap<u64, &StagedPart> = BTreeMap::new();
     for part in parts {
@@ -149,7 +153,9 @@ fn check_parts(key: &str, parts: &[StagedPart]) -> Result<()> {
         let refuse = |reason: String| Err(Error::invalid(reason).with_path(key));
         match tasks.insert(task, part) {
             Some(previous) if previous.sequence == sequence => {
-                return refuse(format!("part {sequence} of task {task} is given twice"));
+                return refuse(format!(
+                    "part {sequence} of task {task} occurs twice; pass each part once"
+                ));
             }
             Some(previous) if previous.last || previous.sequence + 1 != sequence => {
                 return refuse(format!(
@@ -165,7 +171,7 @@ fn check_parts(key: &str, parts: &[StagedPart]) -> Result<()> {
     }
     match tasks.values().find(|part| !part.last) {
         Some(part) => Err(Error::invalid(format!(
-            "task {} has parts after part {}, which are missing",
+            "the parts of task {} after part {} are missing; pass all parts of one attempt",
             part.task, part.sequence
         ))
         .with_path(key)),
@@ -173,10 +179,10 @@ fn check_parts(key: &str, parts: &[StagedPart]) -> Result<()> {
     }
 }
 
-/// How a publish that changed nothing for good ended.
+/// How a publish under its lease ended.
 enum PublishOutcome {
     Published,
-    /// It may not be, and the old dataset, if any, is as it was.
+    /// The write may not be published; the old dataset, if any, is as it was.
     Refused(Error),
 }
 
@@ -196,7 +202,7 @@ async fn publish_with_lease(lease: &PublishLease<'_>, publication: &Publication)
             resolve_lost_lease(lease, publication, error).await
         }
         Err(error) if !changed => {
-            // Nothing was begun: the claim and what is staged need not wait for the next call.
+            // Nothing was changed, so the claim and the staged parts need not stay for the next call.
             discard(lease, &publication.parts).await;
             lease.release().await;
             Err(error)
@@ -207,7 +213,7 @@ async fn publish_with_lease(lease: &PublishLease<'_>, publication: &Publication)
     }
 }
 
-/// Removes what is staged, if the lease is still ours.
+/// Removes the staged parts if the lease still holds.
 async fn discard(lease: &PublishLease<'_>, parts: &[IntendedPart]) {
     if lease.check().await.is_ok() {
         discard_staged(lease, parts).await;
@@ -269,7 +275,7 @@ async fn publish_own(
         }
         Err(StepError::MarkerInDoubt(error)) => {
             if let Err(e) = heal(lease.store, lease.key).await {
-                log::warn!("{} could not be looked after: {e}", lease.key);
+                log::warn!("could not heal {:?} after a late request: {e}", lease.key);
             }
             Err(error)
         }
@@ -277,8 +283,8 @@ async fn publish_own(
     }
 }
 
-/// Whether the manifest that is there is this write's. It is looked at only where it may be: when the
-/// publish was begun before, here or, of staged parts, by another process.
+/// Whether the folder's manifest is this write's. It is read only where it may be: if the publish was begun
+/// before, by this process or, with staged parts, by another one.
 async fn is_manifest_of(steps: &Steps<'_, '_>, publication: &Publication) -> Result<bool> {
     let lease = steps.lease;
     let is_staged = publication.parts.iter().any(|part| !part.is_inline());
@@ -294,7 +300,7 @@ async fn is_manifest_of(steps: &Steps<'_, '_>, publication: &Publication) -> Res
     publication.has_manifest(lease).await
 }
 
-/// Whether one file replaces one file of the same name, and there is nothing else to remove.
+/// Whether one file replaces one file of the same name and nothing else is to be removed.
 fn is_single_file_replacement(steps: &Steps<'_, '_>, publication: &Publication) -> bool {
     let [part] = publication.parts.as_slice() else {
         return false;
@@ -309,7 +315,7 @@ fn is_single_file_replacement(steps: &Steps<'_, '_>, publication: &Publication) 
         && parts.next().is_none()
 }
 
-/// Without `overwrite`, a file that no dataset of ours left is not replaced.
+/// The error for a file under a part's name that no dataset left: without `overwrite` it is not replaced.
 async fn find_foreign_file(
     steps: &Steps<'_, '_>,
     publication: &Publication,
@@ -334,7 +340,7 @@ async fn find_foreign_file(
             continue;
         }
         let message = format!(
-            "{name:?} in {key:?} is a file of no dataset; overwrite=True replaces it, or use another key"
+            "file {name:?} in {key:?} does not belong to a dataset; overwrite=True replaces it, or use another key"
         );
         return Ok(Some(
             Error::new(ErrorKind::AlreadyExists, message).with_path(key),
@@ -343,8 +349,8 @@ async fn find_foreign_file(
     Ok(None)
 }
 
-/// After the lease was lost: another settles this publish. It is acknowledged if its dataset is there
-/// once no intent of its is.
+/// After the lease was lost another process recovers this publish. Once the folder has no intent of the write, the
+/// publish is acknowledged if its dataset is there; otherwise `error` is returned.
 async fn resolve_lost_lease(
     lease: &PublishLease<'_>,
     publication: &Publication,
@@ -355,5 +361,7 @@ async fn resolve_lost_lease(
     if folder.is_marked() && publication.has_manifest(lease).await? {
         return Ok(());
     }
-    Err(error.context("another write replaced this one, or it could not be finished"))
+    Err(error.context(
+        "another write replaced this one, or the process that took over could not finish it",
+    ))
 }

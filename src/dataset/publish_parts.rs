@@ -1,4 +1,12 @@
-//! How staged parts get their names.
+//! Publishing staged parts under their names.
+//!
+//! [`Steps::publish_parts`] sends each part under the condition that its target is as it was listed. After a refusal or
+//! an unknown answer it looks whether the part is published; if not, it lists the folder again and sends the part under
+//! a new condition. An upload that was begun for another name is completed under that name, copied and deleted (moved
+//! parts in `docs/publish.md`).
+//!
+//! [`StepError::PartMissing`] where a part is neither staged nor published. The PUT of an inline part, whose condition
+//! can hold again later, is bounded ([`super::lease`]).
 
 use futures::{StreamExt, stream};
 
@@ -25,7 +33,7 @@ impl Steps<'_, '_> {
                 let target = self.path(&part.name);
                 self.publish_part(part, &target, all_inline).await
             });
-            // Those beside one that fails are not dropped: what is under way could land after a roll back.
+            // Requests beside one that fails are not dropped: they could land after a roll back.
             let results: Vec<_> = stream::iter(requests)
                 .buffer_unordered(CONCURRENT_PARTS)
                 .collect()
@@ -38,7 +46,7 @@ impl Steps<'_, '_> {
         Ok(())
     }
 
-    /// Publishes one part at `target`, or finds that it is there.
+    /// Publishes one part at `target`, unless it is there already.
     async fn publish_part(
         &self,
         part: &IntendedPart,
@@ -68,7 +76,7 @@ impl Steps<'_, '_> {
             if is_transient(&error) && !is_intact {
                 continue;
             }
-            // Something came late: under our intent it is replaced like what was listed.
+            // A late request changed the target: under this lease its object is replaced like a listed one.
             let folder = list_dataset_folder(self.lease, &self.store).await?;
             let current_e_tag = folder.e_tag(name).map(str::to_owned);
             failures += u32::from(is_transient(&error) && current_e_tag == e_tag);
@@ -80,8 +88,9 @@ impl Steps<'_, '_> {
         Err(self.concurrent_publish_error().into())
     }
 
-    /// Publishes an upload that was begun for another name, which it takes first. The copy names its version, and that
-    /// is gone when the lease ends, so that a copy that comes late finds nothing.
+    /// Publishes an upload that was begun for another name: completes it under that name, copies it to its own and
+    /// deletes it. The copy names the version of its source, which is deleted before the lease ends, so that a late
+    /// copy finds nothing.
     async fn publish_moved_part(&self, part: &IntendedPart) -> Result<(), StepError> {
         let Some(upload_target) = part.moved_upload_target(self.lease.key) else {
             return Ok(());
@@ -143,7 +152,10 @@ impl Steps<'_, '_> {
     }
 
     fn part_missing_error(&self, part: &IntendedPart, cause: Error) -> StepError {
-        let reason = format!("part {:?} of the write is gone", part.name);
+        let reason = format!(
+            "part {:?} of the write is no longer staged; write the dataset again",
+            part.name
+        );
         StepError::PartMissing(incomplete_error(self.lease.key, &reason).with_source(cause))
     }
 
@@ -157,11 +169,11 @@ impl Steps<'_, '_> {
         let condition = if part.is_inline() || self.lease.conditions.complete {
             self.lease.unchanged_condition(e_tag)
         } else {
-            // An upload's identity works once.
+            // An upload id can be completed once.
             Condition::Always
         };
-        // A PUT of a name that was not there would hold again after a delete, and one over an old part after the old
-        // dataset was put back, which happens where staged parts are missing.
+        // The condition of a PUT to a free name would hold again after a delete, and that of a PUT over an old part
+        // after the old dataset was put back, which happens where staged parts are missing.
         if part.is_inline() && (condition == Condition::Absent || !all_inline) {
             let request = self.lease.send_bounded(|store| {
                 let condition = condition.clone();
@@ -180,7 +192,7 @@ impl Steps<'_, '_> {
     }
 }
 
-/// Whether a part that was refused so may be published all the same, another time or as another found it.
+/// Whether a part may be published in spite of this error: by another attempt, or because it is there already.
 fn is_retryable(error: &Error) -> bool {
     is_transient(error) || is_refused(error) || error.kind() == ErrorKind::NotFound
 }

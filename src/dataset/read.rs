@@ -1,4 +1,12 @@
-//! A whole dataset, or some of its columns, into memory.
+//! Reading a whole dataset, or some of its columns, into memory.
+//!
+//! [`with_snapshot`] is the loop that reading and verifying share: [`resolve_current`] waits for a publish that is
+//! under way, or recovers an abandoned one, and reads marker and manifest; the parts are opened and compared with the
+//! manifest; the result counts if it is of one write. For parts without a seal, and after an error, marker and manifest
+//! are compared once more ([`is_unchanged`], [`was_stable`]), and the read starts over if they changed.
+//!
+//! [`ErrorKind::DatasetIncomplete`]: there is no marker, a part is missing, the dataset was replaced in every attempt,
+//! or its last write was interrupted and cannot be finished. [`ErrorKind::NotFound`]: a marker without a manifest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,33 +25,33 @@ use crate::parquet::projection::Projection;
 use crate::part::{OpenPart, RowGroupSelection, read_groups};
 use crate::store::{Store, path};
 
-/// How often a read starts over because the dataset was replaced meanwhile.
+/// Attempts of a read; it starts over when the dataset was replaced during one.
 const MAX_RESTARTS: u32 = 20;
-/// Parts whose footers are in memory at once where they are too many or too large to be kept.
+/// Parts that are open at once where the footers of all parts are too large to be kept.
 const MAX_OPEN_PARTS: usize = 64;
 /// Footers read at once.
 const CONCURRENT_OPENS: usize = 32;
 const RESTART_DELAY: Duration = Duration::from_millis(20);
-/// A manifest above this is not one.
+/// The greatest length of a manifest.
 pub(super) const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
-/// Columns in memory.
+/// The rows of a dataset in memory.
 #[derive(Debug, Clone)]
 pub struct DatasetBatches {
-    /// The schema as it was written, projected.
+    /// The dataset's schema, with the selected columns.
     pub schema: SchemaRef,
     /// One batch for each row group, in order.
     pub batches: Vec<RecordBatch>,
 }
 
-/// A manifest and the bytes it was read from, to be compared later.
+/// A manifest and the bytes it was read from, which are compared with the folder's manifest later.
 #[derive(Debug)]
 pub(super) struct ObservedManifest {
     pub(super) manifest: DatasetManifest,
     bytes: Bytes,
 }
 
-/// Reads `manifest.json`.
+/// Reads `manifest.json`; [`ErrorKind::ManifestCorrupted`] if it is invalid.
 pub async fn read_manifest(store: &Store, key: &str) -> Result<DatasetManifest> {
     super::check_key(key)?;
     load_manifest(store, key)
@@ -56,9 +64,9 @@ async fn load_manifest(store: &Store, key: &str) -> Result<ObservedManifest> {
     let read = store.get_at_most(&path, GetOptions::default(), MAX_MANIFEST_BYTES);
     let (bytes, _) = read.await.map_err(|e| match e.kind() {
         ErrorKind::TooLarge => {
-            let reason = "too many bytes for a manifest";
-            Error::new(ErrorKind::ManifestCorrupted, reason)
-                .with_detail(reason)
+            let reason = format!("the manifest is longer than {MAX_MANIFEST_BYTES} bytes");
+            Error::new(ErrorKind::ManifestCorrupted, reason.as_str())
+                .with_detail(reason.as_str())
                 .with_path(&path)
         }
         _ => e,
@@ -68,8 +76,8 @@ async fn load_manifest(store: &Store, key: &str) -> Result<ObservedManifest> {
     Ok(ObservedManifest { manifest, bytes })
 }
 
-/// The dataset as it is now: marker and manifest. Waits for a publish that is under way, and
-/// finishes one that a crash cut off.
+/// The manifest of the dataset as it is now, whose marker must exist. Waits for a publish that is under way, and
+/// recovers one that a crash interrupted.
 pub(super) async fn resolve_current(store: &Store, key: &str) -> Result<ObservedManifest> {
     for _ in 0..MAX_RESTARTS {
         let success = path::join(key, SUCCESS);
@@ -91,25 +99,29 @@ pub(super) async fn resolve_current(store: &Store, key: &str) -> Result<Observed
         }
         wait_or_finish(store, key).await?;
     }
-    Err(incomplete_error(key, "it is replaced again and again"))
+    Err(incomplete_error(
+        key,
+        &format!("it was replaced during each of {MAX_RESTARTS} attempts to read its manifest"),
+    ))
 }
 
-/// Waits for a publish that is under way, or finishes it.
+/// Waits for a publish that is under way, or recovers an abandoned one.
 async fn wait_or_finish(store: &Store, key: &str) -> Result<()> {
     recover(store, key).await.map_err(|e| match e.kind() {
         ErrorKind::PermissionDenied | ErrorKind::CapabilityNotSupported => incomplete_error(
             key,
-            "its last write was interrupted and this store may not finish it",
+            "its last write was interrupted, and this store may not finish it; read it through a store that may write",
         )
         .with_source(e),
         _ => e,
     })
 }
 
-/// Whether an error of reading is the dataset's own; false if it was being replaced meanwhile, which has ended then.
+/// Whether the dataset was not replaced since `observed`, so that an error of reading is its own. A publish that was
+/// under way has ended when this returns false.
 ///
-/// While one file replaces one file the marker stays, and the manifest comes after the file: the old manifest
-/// alone does not tell that the file is its own. So the intent is looked for, and before the manifest.
+/// While one file replaces one file the marker stays, and the manifest comes after the file: the old manifest alone
+/// does not prove that the file is its own. So the intent is looked for, before the manifest.
 pub(super) async fn was_stable(
     store: &Store,
     key: &str,
@@ -122,14 +134,14 @@ pub(super) async fn was_stable(
     is_unchanged(store, key, observed).await
 }
 
-/// Whether marker and manifest are still those that were seen.
+/// Whether the marker exists and the manifest is still the observed one.
 pub(super) async fn is_unchanged(
     store: &Store,
     key: &str,
     observed: &ObservedManifest,
 ) -> Result<bool> {
-    // One after the other: whoever has met a part of a newer write finds its marker only after its
-    // manifest was placed. Asked at once, an old manifest and a new marker could be the answers.
+    // One after the other: a reader that met a part of a newer write finds that write's marker only after its
+    // manifest was put. Two requests at once could be answered by the old manifest and the new marker.
     if !store.is_file(&path::join(key, SUCCESS)).await? {
         return Ok(false);
     }
@@ -141,7 +153,7 @@ pub(super) async fn is_unchanged(
     }
 }
 
-/// Runs `work` on the dataset's parts until what it gives is of one write.
+/// Runs `work` on the dataset's parts, and again if the dataset was replaced, until its result is of one write.
 pub(super) async fn with_snapshot<T, F>(
     store: &Store,
     key: &str,
@@ -173,11 +185,11 @@ where
     }
     Err(incomplete_error(
         key,
-        "it is replaced faster than it can be read",
+        &format!("it was replaced during each of {MAX_RESTARTS} attempts to read it"),
     ))
 }
 
-/// Reads the dataset; `columns` in the order asked for, fields of structs by dots.
+/// Reads the dataset, or only `columns`, in their order; a dot selects a field of a struct.
 pub async fn read(store: &Store, key: &str, columns: Option<&[String]>) -> Result<DatasetBatches> {
     with_snapshot(store, key, |_, parts| read_parts(store, parts, columns)).await
 }

@@ -1,6 +1,6 @@
-//! What to do with an intent that was left behind: forward, back, or drop it.
+//! Recovering an abandoned intent: it is finished (forward), rolled back, or dropped.
 //!
-//! | phase | marker | manifest | parts of the write | what is staged | what is done |
+//! | phase | marker | manifest | parts of the write | staged parts | action |
 //! | --- | --- | --- | --- | --- | --- |
 //! | any | yes | the write's | any | – | released: it is complete |
 //! | claim | yes | another's | any | – | dropped: nothing was changed |
@@ -13,7 +13,9 @@
 //! | active, single | no | base's or the write's | some | missing | cannot be finished |
 //! | active, single | any | another's | any | – | dropped, nothing is touched |
 //!
-//! What cannot be finished stays for readers, and is replaced by the next overwrite or delete.
+//! An intent that cannot be finished stays: readers get [`ErrorKind::DatasetIncomplete`], and the next overwrite or
+//! delete replaces it. [`acquire`] recovers for a call with a claim of its own, [`recover`] for a reader; [`heal`]
+//! repairs a folder that a late request may have damaged.
 
 use super::acquire::{ClaimStatus, LeaseState, LeaseWaiter};
 use super::folder::read_manifest_bytes;
@@ -30,16 +32,16 @@ use super::{DatasetManifest, SUCCESS, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Store, is_transient};
 
-/// A lease on the folder for a claim of our own.
+/// The lease on the folder for the caller's claim.
 #[derive(Debug)]
 pub(super) struct Acquired<'a> {
     pub(super) lease: PublishLease<'a>,
-    /// Whether another's intent was settled first.
+    /// Whether another call's intent was recovered first.
     pub(super) after_recovery: bool,
 }
 
-/// Places the claim, settling first what others left behind. What cannot be settled is replaced by an
-/// overwrite or a delete.
+/// Acquires the lease for `claim`, after abandoned intents are recovered. An intent that cannot be recovered is
+/// replaced by an overwrite or a delete, and is the error of other calls.
 pub(super) async fn acquire<'a>(
     store: &'a Store,
     key: &'a str,
@@ -78,7 +80,7 @@ pub(super) async fn acquire<'a>(
             IntentOperation::Heal => false,
         };
         let abandoned = lease.intent().await;
-        // An earlier publish of the same write has come further than a claim.
+        // A claim of the same write replaces nothing: the earlier publish has come further.
         if !replaces || abandoned.id == claim.id {
             return Err(error);
         }
@@ -89,7 +91,7 @@ pub(super) async fn acquire<'a>(
             after_recovery = true;
             continue;
         }
-        log::warn!("{error}; it is replaced");
+        log::warn!("replacing the intent of an interrupted write: {error}");
         if let IntentOperation::Write { parts, .. } = &abandoned.operation {
             discard_staged(&lease, parts).await;
         }
@@ -106,10 +108,11 @@ pub(super) async fn acquire<'a>(
     }
 }
 
-/// Settles a publish that was left behind, if there is one.
+/// Recovers an abandoned publish, if there is one; waits for one that is under way.
 pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
     if !store.capabilities().conditional {
-        let message = "an interrupted publish cannot be finished through this store";
+        let message =
+            "an interrupted publish cannot be finished through a store without conditional writes";
         return Err(Error::new(ErrorKind::CapabilityNotSupported, message).with_path(key));
     }
     let claim_status = ClaimStatus::default();
@@ -125,7 +128,7 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
     {
         Ok(RecoveryOutcome::Resolved) => Ok(()),
         Ok(RecoveryOutcome::Stuck(error)) => Err(error),
-        // Another settles it.
+        // Another process recovers it.
         Err(e) if e.kind() == ErrorKind::Fenced => Ok(()),
         Err(e) if is_transient(&e) || e.kind() == ErrorKind::PermissionDenied => Err(e),
         Err(e) => {
@@ -144,21 +147,24 @@ pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
 fn unfinished_write_error(key: &str, cause: Error) -> Error {
     incomplete_error(
         key,
-        &format!("its last write was interrupted and cannot be finished ({cause})"),
+        &format!(
+            "its last write was interrupted and cannot be finished ({cause}); \
+             write the dataset again with overwrite=True, or delete it"
+        ),
     )
     .with_source(cause)
 }
 
-/// How an intent of others was settled.
+/// The outcome of a recovery.
 #[derive(Debug)]
 pub(super) enum RecoveryOutcome {
-    /// It is gone.
+    /// The intent was finished, rolled back or dropped.
     Resolved,
-    /// It stays.
+    /// The intent cannot be finished, and stays.
     Stuck(Error),
 }
 
-/// Settles the intent that the lease holds.
+/// Recovers the intent that the lease is for, and removes it unless it is stuck.
 pub(super) async fn recover_intent(lease: &PublishLease<'_>) -> Result<RecoveryOutcome> {
     let intent = lease.intent().await;
     let outcome = match intent.operation {
@@ -217,7 +223,7 @@ async fn recover_write(
                 Ok(()) => Ok(RecoveryOutcome::Resolved),
                 Err(StepError::PartMissing(error)) => {
                     roll_back(&mut steps, publication).await?;
-                    log::warn!("{error}; the dataset is as it was before");
+                    log::warn!("rolled an interrupted publish back: {error}");
                     Ok(RecoveryOutcome::Resolved)
                 }
                 result => heal_if_in_doubt(lease, result)
@@ -227,7 +233,7 @@ async fn recover_write(
         }
         phase if marked && is_base && parts.published_count == 0 => {
             if phase == Phase::Active && lease.conditions.marker_versions && !lease.is_lock() {
-                // A deletion of the marker that comes late is of another version then.
+                // A late deletion of the marker then names an older version.
                 steps.renew_marker().await?;
             }
             drop_write(lease, publication).await
@@ -243,13 +249,13 @@ async fn recover_write(
     }
 }
 
-/// The error of a step; a folder that a late request of ours may have hit is looked after first.
+/// The error of a step, after a folder that a late request of this process may have hit was healed.
 async fn heal_if_in_doubt(lease: &PublishLease<'_>, result: Result<(), StepError>) -> Result<()> {
     match result {
         Ok(()) => Ok(()),
         Err(StepError::MarkerInDoubt(error)) => {
             if let Err(e) = Box::pin(heal(lease.store, lease.key)).await {
-                log::warn!("{} could not be looked after: {e}", lease.key);
+                log::warn!("could not heal {:?} after a late request: {e}", lease.key);
             }
             Err(error)
         }
@@ -257,7 +263,7 @@ async fn heal_if_in_doubt(lease: &PublishLease<'_>, result: Result<(), StepError
     }
 }
 
-/// Removes what is staged; the intent is released after that, so that no upload is completed late.
+/// Removes the staged parts. The caller releases the intent after that, so that no upload is completed late.
 async fn drop_write(
     lease: &PublishLease<'_>,
     publication: &Publication,
@@ -266,7 +272,7 @@ async fn drop_write(
     Ok(RecoveryOutcome::Resolved)
 }
 
-/// Carries a publish out from where the folder is.
+/// Carries out the steps of a publish from the state of the folder on. `keeps_marker`: the marker stays all the time.
 pub(super) async fn publish_in_order(
     steps: &mut Steps<'_, '_>,
     publication: &Publication,
@@ -289,8 +295,8 @@ pub(super) async fn publish_in_order(
     Ok(())
 }
 
-/// Looks after a folder in which a request of ours may have been carried out too late: puts back the
-/// marker of a whole dataset, and removes one that stands alone.
+/// Repairs a folder in which a request of this process may have landed too late: puts back the marker of a
+/// whole dataset of one write, and removes a marker without a manifest.
 pub(super) async fn heal(store: &Store, key: &str) -> Result<()> {
     let claim = Intent::claim(store.clock().new_id(), IntentOperation::Heal);
     let claim_status = ClaimStatus::default();
@@ -306,7 +312,7 @@ pub(super) async fn heal(store: &Store, key: &str) -> Result<()> {
                 };
                 let parts = open_parts(store, key, &manifest).await;
                 if parts.is_ok_and(|parts| parts.all_sealed()) {
-                    log::warn!("the marker of {key} was removed by a request that came late; it is put back");
+                    log::warn!("putting back the marker of {key:?}, which a late request removed");
                     steps.put_marker().await?;
                 }
             }

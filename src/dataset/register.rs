@@ -1,8 +1,7 @@
-//! Conditional reads and writes of `_publish.json` on object stores, with lost answers settled by
-//! reading back.
+//! Conditional writes of `_publish.json` on object stores, with lost answers resolved by reading back.
 //!
-//! As [`crate::store::cas`], but every send has a nonce of its own: what lands late is told from what
-//! was written after it.
+//! An [`IntentWriter`] works as [`crate::store::cas`] does, but every send has a nonce of its own, which tells a write
+//! that lands late from the writes after it. [`ErrorKind::Unavailable`] where the outcome stays unknown.
 
 use std::time::Duration;
 
@@ -14,20 +13,20 @@ use super::intent::Intent;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Condition, SendLimit, Store, is_transient, path};
 
-/// How often a conditional write whose outcome is open is sent again.
+/// Sends of a conditional request whose outcome stays unknown.
 pub(super) const MAX_SENDS: u32 = 5;
 pub(super) const RESEND_DELAY: Duration = Duration::from_millis(50);
-/// Intents hold the parts that are not staged, a megabyte at most, and the names of the others.
+/// The greatest length of an intent, which holds the inline parts, a megabyte at most, and the names of the others.
 const MAX_INTENT_BYTES: u64 = 256 << 20;
 
-/// A version of `_publish.json` that is there.
+/// The content of `_publish.json` and its version.
 #[derive(Debug, Clone)]
 pub(super) struct StoredIntent {
     pub(super) bytes: Bytes,
     pub(super) e_tag: String,
 }
 
-/// Reads `_publish.json` of an object store.
+/// Reads `_publish.json`; None if there is none.
 pub(super) async fn read_intent(store: &Store, key: &str) -> Result<Option<StoredIntent>> {
     let path = path::join(key, INTENT);
     let read = store.get_at_most(&path, GetOptions::default(), MAX_INTENT_BYTES);
@@ -41,8 +40,8 @@ pub(super) async fn read_intent(store: &Store, key: &str) -> Result<Option<Store
     }
 }
 
-/// Writes `intent` over the version `e_tag`; gives the new version and when it was sent, or None where
-/// another version is there.
+/// Replaces the version `e_tag` by `intent`; gives the new ETag and when it was sent, or None where there
+/// is another version.
 pub(super) async fn replace_intent(
     store: &Store,
     key: &str,
@@ -61,25 +60,26 @@ pub(super) async fn replace_intent(
     }
 }
 
-/// What is there after a conditional write of an intent.
+/// What `_publish.json` is after a conditional write.
 #[derive(Debug)]
 pub(super) enum IntentPutResult {
-    /// One of our own writings: its version, and when it was sent.
+    /// An intent of this writer: its ETag, and when it was sent.
     Written((String, Duration)),
-    /// Something else.
+    /// Another intent.
     Other(StoredIntent),
-    /// Nothing.
+    /// No intent.
     Missing,
 }
 
-/// One intent on its way to the store, sent as often as it takes, each time with a new nonce.
+/// Writes one intent, each send of which has a new nonce.
 #[derive(Debug)]
 pub(super) struct IntentWriter<'a> {
     store: &'a Store,
     key: &'a str,
     intent: &'a Intent,
+    /// The nonce and the time of each send.
     sends: Vec<(String, Duration)>,
-    /// Whether one of them may land yet.
+    /// Whether one of the sends may still land.
     may_land: bool,
     error: Option<Error>,
 }
@@ -96,7 +96,7 @@ impl<'a> IntentWriter<'a> {
         }
     }
 
-    /// Whether a request may still land, so that the intent may be there later.
+    /// Whether a send may still land, so that the intent may exist later.
     pub(super) fn may_land(&self) -> bool {
         self.may_land
     }
@@ -106,14 +106,14 @@ impl<'a> IntentWriter<'a> {
         self.sends.len() > 1
     }
 
-    /// Sends the intent once and says what is there. An error: it is not known, or the store refused.
+    /// Sends the intent once and gives what is stored then. An error: the store refused, or reading back failed.
     pub(super) async fn send(&mut self, condition: &Condition) -> Result<IntentPutResult> {
         let path = path::join(self.key, INTENT);
         let clock = self.store.clock();
         let (nonce, bytes) = self.intent.to_bytes(clock.new_id());
         let sent_at = clock.monotonic();
         self.sends.push((nonce, sent_at));
-        // The layer below would send the same bytes again.
+        // Otherwise the HTTP layer would send the same bytes again.
         let once = self.store.with_send_limit(SendLimit {
             deadline: None,
             once: true,
@@ -159,13 +159,13 @@ impl<'a> IntentWriter<'a> {
         })
     }
 
-    /// Before another send; an error when there were enough.
+    /// Sleeps before another send; an error after [`MAX_SENDS`] sends and half a lease.
     pub(super) async fn wait_before_resend(&mut self) -> Result<()> {
         let sends = u32::try_from(self.sends.len()).unwrap_or(MAX_SENDS);
         let waited = self.sends.first().map_or(Duration::ZERO, |(_, first)| {
             self.store.clock().monotonic().saturating_sub(*first)
         });
-        // A store that throttles may do so for a while.
+        // A store may throttle for a while.
         if sends < MAX_SENDS || waited < self.store.publish_lease() / 2 {
             self.store
                 .clock()

@@ -1,4 +1,7 @@
-//! What a delete does under its lease, begun or left behind.
+//! Removing everything in a dataset's folder, under the lease of a delete that was just begun or is recovered.
+//!
+//! [`remove_all`] lists the folder and what is below it until nothing new shows. [`ErrorKind::Locked`] where other
+//! processes keep writing.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -12,10 +15,10 @@ use super::{INTENT, MANIFEST, SUCCESS, delete, is_reserved};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::path;
 
-/// Listings that show something new, until a delete gives up.
+/// Listings with new files after which a delete gives up.
 const MAX_ROUNDS: u32 = 20;
 
-/// Settles a delete that was left behind.
+/// Finishes an abandoned delete, unless it changed nothing or a newer dataset is in the folder.
 pub(super) async fn recover_delete(
     lease: &PublishLease<'_>,
     phase: Phase,
@@ -27,11 +30,11 @@ pub(super) async fn recover_delete(
     if phase == Phase::Claim || !is_base {
         return Ok(());
     }
-    // Datasets below may have come after the deletion was reported as failed.
+    // Datasets in folders below may be newer than the error of the interrupted delete.
     remove_all(&steps, NestedPolicy::Keep).await
 }
 
-/// Every file below the folder but the intent, as it was while the lease was ours.
+/// Every file below the folder but the intent, listed while the lease held.
 pub(super) async fn list_files_below(lease: &PublishLease<'_>) -> Result<Vec<ObjectMeta>> {
     let intent = path::join(lease.key, INTENT);
     let mut files = lease.store.list(lease.key).await?;
@@ -47,16 +50,16 @@ pub(super) async fn list_files_below(lease: &PublishLease<'_>) -> Result<Vec<Obj
     Ok(files)
 }
 
-/// What becomes of datasets in folders below.
+/// Whether datasets in folders below are deleted, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NestedPolicy {
     Delete,
     Keep,
 }
 
-/// The marker first, then the manifest, so that a marker that is put late finds none; then the rest, until a listing
-/// shows nothing new. Datasets in folders below are deleted each under a lease of its own: somebody may be writing
-/// them.
+/// Removes the marker first, then the manifest, so that a marker that lands late has none; then the rest, until a
+/// listing shows nothing new. Datasets in folders below are deleted each under a lease of its own: another process may
+/// be writing them.
 pub(super) async fn remove_all(
     steps: &Steps<'_, '_>,
     nested_policy: NestedPolicy,
@@ -81,7 +84,7 @@ pub(super) async fn remove_all(
         let (dataset_files, other_files): (Vec<_>, Vec<_>) = own_files
             .into_iter()
             .partition(|meta| is_dataset_file(key, meta));
-        // What cannot be deleted by the name under which it is listed (a folder's own object) is tried once.
+        // A file that cannot be deleted by its listed name (a folder's own object) is tried once.
         let version_key = |meta: &ObjectMeta| (meta.location.to_string(), meta.e_tag.clone());
         let before = attempted.len();
         attempted.extend(dataset_files.iter().chain(&other_files).map(version_key));
@@ -95,7 +98,7 @@ pub(super) async fn remove_all(
         if nested_policy == NestedPolicy::Delete {
             for nested in &nested {
                 match Box::pin(delete(&steps.store, nested)).await {
-                    // Another has deleted it, or writes it: the next listing shows.
+                    // Another process deleted it or is writing it; the next listing shows which.
                     Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Fenced) => {}
                     deleted => deleted?,
                 }
@@ -103,11 +106,12 @@ pub(super) async fn remove_all(
         }
         remove_files(steps, &other_files).await?;
     }
-    let message = format!("others go on writing to folders below {key:?}");
+    let message =
+        format!("gave up after {MAX_ROUNDS} listings: other processes keep writing below {key:?}");
     Err(Error::new(ErrorKind::Locked, message).with_path(key).into())
 }
 
-/// The folders below `key` in which there is a dataset, or the begin of one; of those in each other the outermost.
+/// The folders below `key` with a dataset or the begin of one; of folders within each other the outermost.
 fn find_nested_datasets(key: &str, files: &[ObjectMeta]) -> Vec<String> {
     let mut folders: Vec<String> = Vec::new();
     let dataset_folders = files.iter().filter_map(|meta| {
@@ -115,7 +119,7 @@ fn find_nested_datasets(key: &str, files: &[ObjectMeta]) -> Vec<String> {
         (folder != key && is_reserved(name)).then_some(folder)
     });
     for folder in dataset_folders.collect::<BTreeSet<_>>() {
-        // A folder sorts before what is in it.
+        // A folder sorts before those in it.
         if !folders.iter().any(|outer| is_below(outer, folder)) {
             folders.push(folder.to_owned());
         }

@@ -1,4 +1,4 @@
-//! Puts the dataset that was there before back where a publish cannot be finished.
+//! Restoring the old dataset where a publish cannot be finished.
 
 use super::intent::{IntendedPart, Intent, IntentOperation, Phase};
 use super::lease::PublishLease;
@@ -7,8 +7,8 @@ use super::steps::{Publication, Steps};
 use super::{MANIFEST, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Puts the old dataset back after a publish that cannot be finished, where that has replaced nothing; false where it
-/// has, or that cannot be done either.
+/// Puts the old dataset back after a publish that cannot be finished, if the publish has replaced none of its parts,
+/// and removes the intent. False: it has, or the old dataset cannot be put back.
 pub(super) async fn restore_base(lease: &PublishLease<'_>, abandoned: &Intent) -> bool {
     let IntentOperation::Write {
         overwrite,
@@ -18,7 +18,7 @@ pub(super) async fn restore_base(lease: &PublishLease<'_>, abandoned: &Intent) -
     else {
         return false;
     };
-    // A part that is sent inline could land late over an old part that is still there; an upload that was aborted cannot.
+    // An inline part could land late over an old part that is still there; an upload that was aborted cannot.
     if abandoned.phase != Phase::Active || parts.iter().any(IntendedPart::is_inline) {
         return false;
     }
@@ -29,7 +29,7 @@ pub(super) async fn restore_base(lease: &PublishLease<'_>, abandoned: &Intent) -
     };
     let restore = async {
         let mut steps = Steps::begin(lease).await?;
-        // Before anything that is staged goes: it may be wanted yet.
+        // Checked before staged parts are removed: they may still be needed.
         let parts = PartLocations::find(&steps, &publication.parts).await?;
         if parts.published_count > 0 || !is_base_intact(&steps, abandoned).await? {
             return Err(unrecoverable_write_error(
@@ -45,18 +45,18 @@ pub(super) async fn restore_base(lease: &PublishLease<'_>, abandoned: &Intent) -
             true
         }
         Err(e) => {
-            log::debug!("{}: the old dataset cannot be put back: {e}", lease.key);
+            log::debug!("cannot put the old dataset at {:?} back: {e}", lease.key);
             false
         }
     }
 }
 
-/// After a staged part vanished: puts the marker back where the old dataset is whole, or removes what
-/// was published where nothing was there before. An error: neither can be done, and the intent stays.
+/// After a staged part vanished: puts the marker back where the old dataset is whole, or removes what was
+/// published where there was no dataset before. An error: neither is possible, and the intent stays.
 pub(super) async fn roll_back(steps: &mut Steps<'_, '_>, publication: &Publication) -> Result<()> {
     let lease = steps.lease;
     let intent = lease.intent().await;
-    // Nothing of this write can be completed after that.
+    // After this no part of the write can be published.
     lease.check().await?;
     discard_staged(lease, &publication.parts).await;
     check_discarded(steps, &publication.parts).await?;
@@ -81,18 +81,18 @@ pub(super) async fn roll_back(steps: &mut Steps<'_, '_>, publication: &Publicati
     }
 }
 
-/// Before the old dataset is shown again: a staged part that could not be removed could still be published late.
+/// Checks before the marker is put back that all staged parts are removed: one that stays could be published late.
 async fn check_discarded(steps: &Steps<'_, '_>, parts: &[IntendedPart]) -> Result<()> {
     for part in parts.iter().filter(|part| !part.is_inline()) {
         if part.staged.is_intact(&steps.store, part.bytes).await? {
-            let message = format!("the staged part {:?} could not be removed", part.name);
+            let message = format!("staged part {:?} could not be removed", part.name);
             return Err(Error::new(ErrorKind::Unavailable, message).with_path(steps.lease.key));
         }
     }
     Ok(())
 }
 
-/// Whether what the intent replaces is still there, but for its marker.
+/// Whether the manifest and the parts that the intent replaces are unchanged.
 async fn is_base_intact(steps: &Steps<'_, '_>, intent: &Intent) -> Result<bool> {
     let (current, base) = (steps.read_base().await?, &intent.base);
     let mut parts = base.parts.iter();
@@ -100,7 +100,7 @@ async fn is_base_intact(steps: &Steps<'_, '_>, intent: &Intent) -> Result<bool> 
         && parts.all(|(name, tag)| current.parts.get(name) == Some(tag)))
 }
 
-/// Removes what a write published where no dataset was.
+/// Removes the parts and the manifest that a write published where there was no dataset before.
 pub(super) async fn remove_published(
     steps: &Steps<'_, '_>,
     publication: &Publication,
@@ -120,18 +120,24 @@ pub(super) async fn remove_published(
 pub(super) async fn discard_staged(lease: &PublishLease<'_>, parts: &[IntendedPart]) {
     for part in parts {
         if let Err(e) = part.staged.discard(lease.store).await {
-            log::warn!("a staged part of {} could not be removed: {e}", lease.key);
+            log::warn!(
+                "could not remove staged part {:?} of {:?}: {e}",
+                part.name,
+                lease.key
+            );
         }
     }
 }
 
 pub(super) fn unrecoverable_write_error(key: &str, missing: Option<&str>) -> Error {
-    let missing = missing.unwrap_or_default();
+    let missing = missing.map_or_else(String::new, |name| {
+        format!(", and part {name:?} of that write is missing")
+    });
     incomplete_error(
         key,
         &format!(
-            "its last write was interrupted after it had replaced some parts, and part {missing:?} of it is gone; \
-             write it again with overwrite=True"
+            "its last write was interrupted and can neither be finished nor rolled back{missing}; \
+             write the dataset again with overwrite=True, or delete it"
         ),
     )
 }

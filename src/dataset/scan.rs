@@ -1,9 +1,10 @@
-//! A dataset as a stream of batches, in bounded memory.
+//! Streaming a dataset, or one of its parts, in bounded memory.
 //!
-//! Row groups are fetched whole, since their checksums are of whole chunks, and decoded in slices. The
-//! next one is fetched meanwhile if it is small; of large ones there is one at a time. The snapshot is
-//! the one that was there at the beginning: if it is replaced meanwhile, the stream ends with an error
-//! instead of a mixture.
+//! Row groups are fetched whole, since their checksums are of whole chunks, and decoded in slices. The next one
+//! is fetched meanwhile if it is small; of large ones there is one at a time.
+//!
+//! [`open`] takes a snapshot and opens its parts; [`scan`] streams them, [`scan_part`] one of them. Where the dataset
+//! is replaced meanwhile, the stream ends with [`ErrorKind::DatasetIncomplete`] instead of a mixture.
 
 use std::sync::Arc;
 
@@ -19,10 +20,10 @@ use crate::parquet::projection::Projection;
 use crate::part::{BatchSender, BatchStream, OpenPart, run_blocking};
 use crate::store::Store;
 
-/// A row group with more than this is fetched only when the one before it has been read.
+/// A row group with more bytes than this is fetched only when the one before it has been sent.
 const MAX_PREFETCH_BYTES: u64 = 64 << 20;
 
-/// A dataset whose parts are open.
+/// A snapshot of a dataset, whose parts are open.
 #[derive(Debug)]
 pub struct OpenDataset {
     store: Store,
@@ -32,12 +33,12 @@ pub struct OpenDataset {
 }
 
 impl OpenDataset {
-    /// The schema as it was written.
+    /// The dataset's schema.
     pub fn schema(&self) -> &SchemaRef {
         &self.parts.first.file.schema
     }
 
-    /// Streams the rows; within a runtime.
+    /// Streams the rows of all columns or of `columns`; to be called within a runtime.
     pub fn scan(self, columns: Option<&[String]>) -> Result<BatchStream> {
         start_scan(self, columns)
     }
@@ -63,17 +64,17 @@ pub async fn open(store: &Store, key: &str) -> Result<OpenDataset> {
     }
     Err(incomplete_error(
         key,
-        "it is replaced faster than it can be read",
+        "it was replaced during each attempt to open its parts",
     ))
 }
 
-/// Streams the dataset.
+/// Opens the dataset and streams its rows.
 pub async fn scan(store: &Store, key: &str, columns: Option<&[String]>) -> Result<BatchStream> {
     open(store, key).await?.scan(columns)
 }
 
-/// Streams one part of the dataset that `manifest` describes, and no other. Without `known`, other parts
-/// are looked at where the part's place among them is not certain.
+/// Streams one part of the dataset that `manifest` describes; [`ErrorKind::DatasetIncomplete`] if that was
+/// replaced. Without `part_index` all parts are opened where the part alone does not prove its position.
 pub async fn scan_part(
     store: &Store,
     key: &str,
@@ -90,7 +91,7 @@ pub async fn scan_part(
     }
     let name = manifest.parts.get(index).ok_or_else(|| {
         Error::invalid(format!(
-            "there is no part {index}; the dataset has {}",
+            "there is no part {index}; the dataset has {} parts",
             manifest.parts.len()
         ))
     })?;
@@ -101,7 +102,7 @@ pub async fn scan_part(
     }
     let result = check_part(store, key, (manifest, index), &part, part_index).await;
     if let Err(error) = result {
-        // The dataset's parts may have been replaced meanwhile.
+        // The error may come of parts that were replaced meanwhile.
         return Err(if was_stable(store, key, &observed).await? {
             error
         } else {
@@ -118,8 +119,8 @@ pub async fn scan_part(
     start_scan(opened, columns)
 }
 
-/// What each part of the dataset that `manifest` describes is, so that readers of single parts can tell
-/// whether they read the right one.
+/// The index of the parts of the dataset that `manifest` describes, by which [`scan_part`] recognizes the right
+/// part. [`ErrorKind::DatasetIncomplete`] if that dataset was replaced.
 pub async fn index_parts(
     store: &Store,
     key: &str,
@@ -159,10 +160,10 @@ struct DatasetScan {
     projection: Arc<Projection>,
 }
 
-/// A row group of a part.
+/// A part and the index of one of its row groups.
 type RowGroup = (Arc<OpenPart>, usize);
 
-/// Where a scan is: the part whose row groups are read, the next part, the next row group.
+/// The position of a scan: the part whose row groups are read, the next part, the next row group.
 #[derive(Default)]
 struct ScanCursor {
     part: Option<Arc<OpenPart>>,
@@ -213,7 +214,7 @@ impl DatasetScan {
         incomplete_error(&self.dataset.key, reason)
     }
 
-    /// The row group after the last one that was given.
+    /// The next row group; None after the last.
     async fn next_group(&self, cursor: &mut ScanCursor) -> Result<Option<RowGroup>> {
         loop {
             if let Some(part) = &cursor.part
@@ -233,7 +234,7 @@ impl DatasetScan {
         }
     }
 
-    /// How much a row group's columns are; nothing where they are read as they are decoded.
+    /// Bytes of the column chunks that a row group's columns need.
     fn fetched_bytes(&self, part: &OpenPart, group: usize) -> u64 {
         let ranges = part.file.ranges(group, &self.projection.indices);
         ranges.iter().map(|range| range.end - range.start).sum()
@@ -244,7 +245,7 @@ impl DatasetScan {
             .await
     }
 
-    /// An error that comes of the dataset having been replaced says so.
+    /// Replaces an error whose cause is that the dataset was replaced by one that says so.
     async fn explain_error(&self, result: Result<()>) -> Result<()> {
         let Err(error) = result else { return Ok(()) };
         let dataset = &self.dataset;
@@ -262,8 +263,8 @@ impl DatasetScan {
         })
     }
 
-    /// Decodes a row group and sends its batches, each once there is room for it: while nobody takes them
-    /// no thread waits. False once the reader has gone.
+    /// Decodes a row group and sends its batches. Each is decoded once the channel has room for it, so that no thread
+    /// waits for a slow consumer. False if the consumer was dropped.
     async fn send(
         &self,
         part: &Arc<OpenPart>,
@@ -311,7 +312,7 @@ impl DatasetScan {
     }
 }
 
-/// A row group that was fetched.
+/// A row group whose chunks were fetched.
 struct FetchedRowGroup {
     part: Arc<OpenPart>,
     group: usize,

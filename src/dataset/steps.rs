@@ -1,10 +1,13 @@
-//! The steps of a publish and of a delete, each of which can be repeated and each of which is refused
-//! where it would hit what another publish left: the marker goes, parts come, strays go, the manifest
-//! comes, the marker comes.
+//! The steps of a publish and of a delete: remove the marker, publish the parts, remove strays, put the manifest, put
+//! the marker.
 //!
-//! Every request names the version that was listed under the lease, or that nothing is there. Where the
-//! store cannot check that, or a version can recur, the request is bounded in time instead (see
+//! [`Steps`] holds a lease and the folder as it was listed under it. Each step can be repeated, and each is refused
+//! where it would hit what another publish left. Every request names the version that was listed, or that nothing is
+//! there. Where the store cannot check that, or a version can recur, the request is bounded in time instead (see
 //! [`super::lease`]).
+//!
+//! A step that meets another publish fails as [`ErrorKind::Fenced`]; [`StepError`] names the failures that its caller
+//! has to act on.
 
 use std::collections::HashSet;
 
@@ -21,21 +24,22 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::{TEMP_PREFIX, is_abandoned};
 use crate::store::{Condition, Store, is_transient, path};
 
-/// Parts published, looked at or removed at once.
+/// Parts that are published, looked for or removed at once.
 pub(super) const CONCURRENT_PARTS: usize = 16;
-/// What one request deletes at most; a second one of a call would be a repetition.
+/// Keys that one bulk DELETE takes at most. A bounded call may send one request only.
 const BULK_DELETE_KEYS: usize = 1000;
-/// How often a step is adapted to what came meanwhile.
+/// Attempts of a step, each adapted to the folder as it is listed then.
 pub(super) const MAX_STEP_ATTEMPTS: u32 = 20;
-/// How often a request is sent that is refused although its condition holds (409 of a busy store).
+/// Sends of a request that is refused although its condition holds (409 of a busy store).
 pub(super) const MAX_REFUSALS: u32 = 5;
 
-/// Why a step could not be done.
+/// Why a step failed.
 #[derive(Debug)]
 pub(super) enum StepError {
-    /// A staged part is gone, and not published either.
+    /// A part is neither staged nor published.
     PartMissing(Error),
-    /// The lease was lost while the removal of the marker was under way: it may have hit a later dataset.
+    /// The lease was lost while the deletion of the marker was under way: it may have hit the marker of a later
+    /// dataset.
     MarkerInDoubt(Error),
     /// Anything else.
     Other(Error),
@@ -47,7 +51,7 @@ impl From<Error> for StepError {
     }
 }
 
-/// What a write wants to be there.
+/// The dataset that a write publishes.
 #[derive(Debug)]
 pub(super) struct Publication {
     pub(super) overwrite: bool,
@@ -56,8 +60,8 @@ pub(super) struct Publication {
 }
 
 impl Publication {
-    /// Whether the manifest that is there is this write's. Two writes that were begun in the same
-    /// microsecond have the same manifest; their parts differ.
+    /// Whether the folder's manifest is this write's. Two writes that began in the same microsecond can have
+    /// equal manifests, so the first part is compared, too.
     pub(super) async fn has_manifest(&self, lease: &PublishLease<'_>) -> Result<bool> {
         let bytes = read_manifest_bytes(lease.store, lease.key).await?;
         if bytes.as_ref() != Some(&self.manifest) {
@@ -73,17 +77,17 @@ impl Publication {
     }
 }
 
-/// What is carried out under a lease, and on what folder.
+/// A lease, and the folder as it was listed under it.
 #[derive(Debug)]
 pub(super) struct Steps<'l, 'a> {
     pub(super) lease: &'l PublishLease<'a>,
-    /// The store; local work on it keeps the lock.
+    /// The store, whose work on local files keeps the lock.
     pub(super) store: Store,
     pub(super) folder: FolderState,
 }
 
 impl<'l, 'a> Steps<'l, 'a> {
-    /// Lists the folder, in which our version of the intent must be.
+    /// Lists the folder, which must have the version of the intent that the lease is for.
     pub(super) async fn begin(lease: &'l PublishLease<'a>) -> Result<Self> {
         let store = lease.locked_store().await;
         let folder = list_dataset_folder(lease, &store).await?;
@@ -94,13 +98,13 @@ impl<'l, 'a> Steps<'l, 'a> {
         })
     }
 
-    /// Lists the folder again, after something was met that the last listing does not show.
+    /// Lists the folder again after it was changed.
     pub(super) async fn refresh_folder(&mut self) -> Result<()> {
         self.folder = list_dataset_folder(self.lease, &self.store).await?;
         Ok(())
     }
 
-    /// What is in the folder, to be told from what comes later.
+    /// The versions of the files in the folder, by which a later call recognizes them.
     pub(super) async fn read_base(&self) -> Result<BaseVersions> {
         if !self.lease.is_lock() {
             return Ok(self.folder.base());
@@ -113,7 +117,7 @@ impl<'l, 'a> Steps<'l, 'a> {
         path::join(self.lease.key, name)
     }
 
-    /// Removes the marker that was listed as `e_tag`.
+    /// Removes the marker that was listed with `e_tag`.
     pub(super) async fn remove_marker(&self, e_tag: Option<&str>) -> Result<(), StepError> {
         let path = self.path(SUCCESS);
         let condition = if self.lease.conditions.marker_versions {
@@ -130,12 +134,12 @@ impl<'l, 'a> Steps<'l, 'a> {
             match request.await {
                 Ok(RequestOutcome::Done(_)) => return Ok(()),
                 Ok(RequestOutcome::Unknown(error)) => {
-                    log::debug!("{path}: {error}; waiting until it can no longer be removed late");
+                    log::debug!("{path}: {error}; waiting until the deletion can no longer land");
                     if let Err(e) = self.lease.drain().await {
                         if e.kind() != ErrorKind::Fenced {
                             return Err(e.into());
                         }
-                        // Before that, a look would miss what it does later.
+                        // A check of the folder before that would miss what the deletion does later.
                         self.lease.wait_until_quiet().await;
                         return Err(StepError::MarkerInDoubt(e));
                     }
@@ -143,7 +147,7 @@ impl<'l, 'a> Steps<'l, 'a> {
                         return Ok(());
                     }
                 }
-                // Another marker is there, so another publish is; or the store was busy with this one.
+                // The marker is another publish's, or the store was busy with this one.
                 Err(e) if is_refused(&e) => {
                     let folder = list_dataset_folder(self.lease, &self.store).await?;
                     match folder.e_tag(SUCCESS) {
@@ -174,13 +178,13 @@ impl<'l, 'a> Steps<'l, 'a> {
             match request.await {
                 Ok(RequestOutcome::Done(_)) => return Ok(()),
                 Ok(RequestOutcome::Unknown(error)) => {
-                    log::debug!("{path}: {error}; waiting until it can no longer come late");
+                    log::debug!("{path}: {error}; waiting until the marker can no longer land");
                     self.lease.drain().await?;
                     if self.store.is_file(&path).await? {
                         return Ok(());
                     }
                 }
-                // It is there, or the store was busy with this name.
+                // The marker exists, or the store was busy with this name.
                 Err(e) if is_refused(&e) => {
                     if self.store.is_file(&path).await? {
                         return Ok(());
@@ -195,7 +199,7 @@ impl<'l, 'a> Steps<'l, 'a> {
         }
     }
 
-    /// Puts the marker in the place of the one that was listed.
+    /// Replaces the marker that was listed by a new version of it.
     pub(super) async fn renew_marker(&self) -> Result<()> {
         let path = self.path(SUCCESS);
         let condition = self.lease.unchanged_condition(self.folder.e_tag(SUCCESS));
@@ -211,8 +215,8 @@ impl<'l, 'a> Steps<'l, 'a> {
         }
     }
 
-    /// Removes what the new dataset does not have, as it was listed: parts of the old one, parts that
-    /// interrupted writes left, other attempts of the write's tasks.
+    /// Removes the files that the new dataset does not have, each only as it was listed: parts of the old one, files
+    /// that interrupted writes left, other attempts of the write's tasks.
     pub(super) async fn remove_strays(
         &self,
         parts: &[IntendedPart],
@@ -296,7 +300,8 @@ impl<'l, 'a> Steps<'l, 'a> {
         Ok(())
     }
 
-    /// Where a DELETE has no condition: what is asked once is waited for.
+    /// Removes files where a DELETE has no condition. After an unknown answer it waits until the request can no longer
+    /// land, and removes the files that are left.
     pub(super) async fn remove_bounded(&self, paths: &[String]) -> Result<()> {
         for chunk in paths.chunks(BULK_DELETE_KEYS) {
             let mut remaining = chunk.to_vec();
@@ -314,7 +319,10 @@ impl<'l, 'a> Steps<'l, 'a> {
                 if failures == MAX_REFUSALS {
                     return Err(error);
                 }
-                log::debug!("{}: {error}", self.lease.key);
+                log::debug!(
+                    "{}: {error}; waiting until the deletions can no longer land",
+                    self.lease.key
+                );
                 self.lease.drain().await?;
                 remaining = self.filter_existing(remaining).await?;
             }
@@ -334,7 +342,8 @@ impl<'l, 'a> Steps<'l, 'a> {
         Ok(existing.into_iter().flatten().collect())
     }
 
-    /// Puts the manifest in the place of the one that was listed. `keeps_marker`: ours stays all the time.
+    /// Replaces the manifest that was listed. Without `keeps_marker` the marker was removed before, so one that is
+    /// listed now is another publish's.
     pub(super) async fn put_manifest(&self, manifest: &Bytes, keeps_marker: bool) -> Result<()> {
         let path = self.path(MANIFEST);
         let mut e_tag = self.folder.e_tag(MANIFEST).map(str::to_owned);
@@ -370,12 +379,12 @@ impl<'l, 'a> Steps<'l, 'a> {
     }
 
     pub(super) fn concurrent_publish_error(&self) -> Error {
-        let message = "another publish changed the dataset meanwhile";
+        let message = "another publish changed the dataset during this one";
         Error::new(ErrorKind::Fenced, message).with_path(self.lease.key)
     }
 }
 
-/// Removes a version of a file; another version is not what was to go.
+/// Removes the version of a file that `condition` names; another version stays, without an error.
 pub(super) async fn remove_version(store: &Store, path: &str, condition: &Condition) -> Result<()> {
     let mut sends = 0;
     loop {
@@ -386,7 +395,8 @@ pub(super) async fn remove_version(store: &Store, path: &str, condition: &Condit
         match error.kind() {
             _ if sends == MAX_REFUSALS => return Err(error),
             ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::AlreadyExists => {
-                // The request may be what was not found, or the store was busy with this name.
+                // NotFound may be the answer to a request that never reached the object; a conflict, that of a store
+                // that was busy with this name.
                 let current_e_tag = match store.head(path).await {
                     Ok(meta) => meta.e_tag,
                     Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
@@ -403,13 +413,15 @@ pub(super) async fn remove_version(store: &Store, path: &str, condition: &Condit
     }
 }
 
+/// Lists the folder under the lease: a listing without the lease's version of the intent is repeated once the lease is
+/// confirmed.
 pub(super) async fn list_dataset_folder(
     lease: &PublishLease<'_>,
     store: &Store,
 ) -> Result<FolderState> {
     let folder = FolderState::list(store, lease.key).await?;
     if !lease.is_lock() && !lease.is_own_version(folder.intent_e_tag()).await {
-        // The heartbeat may have written it anew since it was listed.
+        // The heartbeat may have rewritten the intent since it was listed.
         lease.rewrite(|_| ()).await?;
         let folder = FolderState::list(store, lease.key).await?;
         lease.check().await?;
@@ -418,7 +430,7 @@ pub(super) async fn list_dataset_folder(
     Ok(folder)
 }
 
-/// Whether a condition did not hold.
+/// Whether the store says that a condition did not hold.
 pub(super) fn is_refused(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Conflict | ErrorKind::AlreadyExists)
 }

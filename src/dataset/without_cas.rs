@@ -1,6 +1,7 @@
-//! Stores that cannot write under a condition: the RFC's order and nothing more. That there is one
-//! writer at a time is the caller's business; but a call of this process that was cancelled is one, which the next
-//! one waits for: what it was doing in a thread when it was cancelled goes on there.
+//! Publishing and deleting on stores without conditional writes: in the order of RFC-0008, and nothing more.
+//!
+//! The caller has to make sure that there is one writer at a time. Within this process a call waits for the one before
+//! it, also for a cancelled one, whose work in a thread goes on.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, Weak};
@@ -19,17 +20,18 @@ use crate::store::local::TEMP_PREFIX;
 use crate::store::work_guard::with_guard;
 use crate::store::{Store, path};
 
-/// Publishes staged parts: what is staged is looked at, then marker, parts, manifest, marker, strays.
+/// Publishes staged parts: looks for all of them, removes the marker, publishes the parts, removes strays, puts the
+/// manifest and the marker.
 pub(super) async fn publish(store: &Store, key: &str, publication: &Publication) -> Result<()> {
     run_exclusively(store, key, publish_locked(store, key, publication)).await
 }
 
-/// Removes marker and manifest, and then what was listed before.
+/// Removes the marker, the manifest and an intent, and then everything else that was listed before.
 pub(super) async fn delete(store: &Store, key: &str) -> Result<()> {
     run_exclusively(store, key, delete_locked(store, key)).await
 }
 
-/// Does `work` when no other work of this process on the folder goes on, be it in threads of a cancelled call.
+/// Runs `work` when no other work of this process on the folder goes on, threads of cancelled calls included.
 async fn run_exclusively<T>(
     store: &Store,
     key: &str,
@@ -41,14 +43,14 @@ async fn run_exclusively<T>(
         biased;
         guard = lock.lock_owned() => guard,
         () = store.clock().sleep(timeout) => {
-            let message = format!("timed out waiting for an interrupted call that still changes {key:?}");
+            let message = format!("timed out waiting for another call of this process that still changes {key:?}");
             return Err(Error::new(ErrorKind::Locked, message).with_path(key));
         }
     };
     with_guard(guard, work).await
 }
 
-/// The lock of a folder. It is there as long as somebody holds it or waits for it.
+/// The lock of a folder, which exists as long as a call holds it or waits for it.
 fn folder_lock(store: &Store, key: &Path) -> Arc<Mutex<()>> {
     type Locks = HashMap<((u32, usize), Path), Weak<Mutex<()>>>;
     static LOCKS: LazyLock<std::sync::Mutex<Locks>> = LazyLock::new(std::sync::Mutex::default);
@@ -101,7 +103,7 @@ async fn publish_locked(store: &Store, key: &str, publication: &Publication) -> 
     Ok(())
 }
 
-/// Parts of the dataset before that the new one does not have, as far as the store can list.
+/// The paths of the old dataset's parts that the new one does not have; none where the store cannot list or delete.
 async fn find_strays(
     store: &Store,
     key: &str,

@@ -1,4 +1,4 @@
-//! The bytes of some column chunks, at their place in a file.
+//! The fetched bytes of column chunks, addressed by their offset in the file.
 
 use std::io::{Cursor, Read};
 use std::ops::Range;
@@ -7,32 +7,32 @@ use bytes::Bytes;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 
-/// The chunks of a row group's columns, at their place in the file.
+/// The fetched bytes of a row group's column chunks, in the order of their offsets in the file.
 #[derive(Debug, Clone, Default)]
 pub struct Chunks {
     buffers: Vec<(u64, Bytes)>,
 }
 
 impl Chunks {
-    /// No bytes yet.
+    /// Returns a value without bytes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds bytes that begin at `start` of the file.
+    /// Adds bytes that begin at the offset `start` of the file.
     pub fn push(&mut self, start: u64, bytes: Bytes) {
         let position = self.buffers.partition_point(|(s, _)| *s < start);
         self.buffers.insert(position, (start, bytes));
     }
 
-    /// Adds another's bytes.
+    /// Adds all bytes of `other`.
     pub fn absorb(&mut self, other: Self) {
         for (start, bytes) in other.buffers {
             self.push(start, bytes);
         }
     }
 
-    /// The bytes of a range, if one piece holds them all.
+    /// The bytes of a range of the file; None unless one buffer holds the whole range.
     pub fn slice(&self, range: &Range<u64>) -> Option<Bytes> {
         let after = self.buffers.partition_point(|(s, _)| *s <= range.start);
         let (start, bytes) = self.buffers.get(after.checked_sub(1)?)?;
@@ -42,7 +42,7 @@ impl Chunks {
     }
 }
 
-/// A file of which only some chunks are there.
+/// A file of which only some chunks were fetched; reading other bytes is an error.
 #[derive(Debug, Clone)]
 pub(super) struct SparseFile {
     pub(super) chunks: Chunks,
@@ -66,7 +66,7 @@ impl ChunkReader for SparseFile {
             (from <= bytes.len()).then(|| bytes.slice(from..))
         });
         let bytes =
-            slice.ok_or_else(|| ParquetError::EOF(format!("offset {start} was not fetched")))?;
+            slice.ok_or_else(|| ParquetError::EOF(format!("byte {start} was not fetched")))?;
         Ok(Box::new(Cursor::new(bytes)))
     }
 

@@ -1,4 +1,12 @@
-//! Column chunks into Arrow arrays, one column of one row group at a time.
+//! Decodes column chunks to Arrow arrays, one column of one row group at a time.
+//!
+//! [`decode_rows`] decodes a whole column of a row group; `RowGroupStream` decodes columns in batches of bounded size.
+//! `decode_rows` first tries the fast decoder of `flat`; everything else is decoded by arrow-rs. One array cannot
+//! always hold all rows (32-bit offsets, narrow dictionary keys), so a column may become several arrays; [`align`] cuts
+//! the columns at common rows.
+//!
+//! Checksums and page headers are checked before pages are decompressed. A chunk that fails a check, or that a decoder
+//! refuses or panics on, is an error of the kind [`ErrorKind::PartCorrupted`] that names the column and the row group.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,17 +24,17 @@ use super::narrow::convert_all;
 use super::{pages, panic_text};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Rows that are decoded into one array at most; a footer may claim any number.
+/// The most rows that are decoded into one array; a footer may claim any number.
 const MAX_ARRAY_ROWS: usize = 1 << 24;
-/// Bytes of one array at most, far below what 32-bit offsets reach.
+/// The most bytes of one array, far below what 32-bit offsets reach.
 const MAX_ARRAY_BYTES: u64 = 1 << 30;
-/// Rows of a batch of a stream.
+/// The most rows of a batch of a stream.
 const STREAM_ROWS: usize = 1 << 16;
-/// About how many bytes a column of a stream's batch may have.
+/// About the most bytes of one column in a batch of a stream.
 const STREAM_BYTES: u64 = 32 << 20;
 
-/// Decodes the field `root` of a row group, all of it or some rows, after checking its chunks; the arrays
-/// have the type the file's schema gives. Several arrays only where one cannot hold the values.
+/// Checks the chunks of the top-level field with the index `root` in a row group, and decodes all its rows or
+/// `row_range`. The arrays have the type of the file's schema; there are several only if one cannot hold the values.
 pub fn decode_rows(
     file: &ParquetFile,
     group: usize,
@@ -64,7 +72,7 @@ pub fn decode_rows(
     Ok(slice_arrays(arrays, row_range))
 }
 
-/// A decoded array as what was written.
+/// Converts a decoded array to the type and the dictionary that were written.
 fn convert_decoded(file: &ParquetFile, root: usize, array: &ArrayRef) -> Result<Vec<ArrayRef>> {
     let field = file.schema.field(root);
     let arrays = convert_all(array, field.data_type(), field.name())?;
@@ -77,7 +85,7 @@ fn group_rows(file: &ParquetFile, group: usize) -> usize {
     usize::try_from(rows).unwrap_or_default()
 }
 
-/// About how many rows of a column have so many bytes.
+/// Estimates how many rows of a column take `bytes` bytes: at least 1, at most the rows of the row group.
 fn estimate_rows(file: &ParquetFile, group: usize, root: usize, bytes: u64) -> usize {
     let rows = group_rows(file, group);
     let leaf_sizes = file.leaves(root).map(|leaf| {
@@ -98,7 +106,12 @@ fn check_chunks(file: &ParquetFile, group: usize, root: usize, chunks: &Chunks) 
     for leaf in file.leaves(root) {
         let bytes = chunks
             .slice(&file.chunk_range(group, leaf))
-            .ok_or_else(|| Error::other("a column chunk was not fetched"))?;
+            .ok_or_else(|| {
+                let name = file.schema.field(root).name();
+                Error::other(format!(
+                    "internal error: a chunk of column {name:?} in row group {group} was not fetched"
+                ))
+            })?;
         file.check_chunk(group, leaf, &bytes)?;
         let column = file.metadata().row_group(group).column(leaf);
         pages::check(
@@ -112,7 +125,7 @@ fn check_chunks(file: &ParquetFile, group: usize, root: usize, chunks: &Chunks) 
     Ok(())
 }
 
-/// A column without nesting, where its kind is one that is decoded at once.
+/// Decodes a column with `flat`; None if `flat` does not support it, or if its rows may not fit in one array.
 fn decode_flat(
     file: &ParquetFile,
     group: usize,
@@ -144,7 +157,7 @@ fn sparse_file(file: &ParquetFile, chunks: &Chunks) -> SparseFile {
     }
 }
 
-/// The rows of one column of a row group, in arrays that can hold them. Its chunks have been checked.
+/// Decodes one column of a row group with arrow-rs, as a sequence of arrays. The caller has checked its chunks.
 struct ColumnStream {
     file: ParquetFile,
     group: usize,
@@ -153,10 +166,10 @@ struct ColumnStream {
     rows: usize,
     /// Rows decoded so far.
     decoded: usize,
-    /// Rows that are decoded at once; fewer once an array could not hold them.
+    /// Rows that are decoded at once; reduced when an array cannot hold them.
     batch_rows: usize,
     reader: Option<ParquetRecordBatchReader>,
-    /// Arrays that wait to be taken.
+    /// Arrays that are decoded and not yet returned.
     ready: VecDeque<ArrayRef>,
 }
 
@@ -182,7 +195,7 @@ impl ColumnStream {
         }
     }
 
-    /// The next array; None once all rows have come.
+    /// The next array; None after the last row.
     fn next_array(&mut self) -> Result<Option<ArrayRef>> {
         loop {
             if let Some(array) = self.ready.pop_front() {
@@ -231,7 +244,7 @@ impl ColumnStream {
 
     fn row_count_error(&self) -> Error {
         Error::other(format!(
-            "its rows are not the {} that the footer says",
+            "its chunk does not have the {} rows that the footer claims",
             self.rows
         ))
     }
@@ -249,7 +262,7 @@ impl ColumnStream {
         builder.build()
     }
 
-    /// Exactly so many of the next rows.
+    /// Exactly the next `rows` rows, in one or more arrays.
     fn take_rows(&mut self, rows: usize) -> Result<Vec<ArrayRef>> {
         let (mut arrays, mut remaining) = (Vec::new(), rows);
         while remaining > 0 {
@@ -258,7 +271,7 @@ impl ColumnStream {
                     &self.file,
                     self.root,
                     self.group,
-                    "rows are missing",
+                    "its chunk has too few rows",
                 ));
             };
             if array.len() > remaining {
@@ -274,13 +287,13 @@ impl ColumnStream {
     }
 }
 
-/// Whether an error says that an array cannot hold so many rows. The decoders have no kind for it.
+/// Whether an error says that an array cannot hold so many rows. The decoders have no kind for it, only a message.
 fn is_overflow(error: &Error) -> bool {
     let message = error.message();
     message.contains("overflow") || message.contains("too large")
 }
 
-/// Some of the rows that arrays hold one after the other.
+/// The rows `row_range` of consecutive arrays, without empty arrays.
 pub fn slice_arrays(arrays: Vec<ArrayRef>, row_range: &Range<usize>) -> Vec<ArrayRef> {
     let mut begin = 0;
     let slices = arrays.into_iter().map(|array| {
@@ -294,7 +307,7 @@ pub fn slice_arrays(arrays: Vec<ArrayRef>, row_range: &Range<usize>) -> Vec<Arra
     slices.filter(|slice| !slice.is_empty()).collect()
 }
 
-/// Cuts columns of differently many arrays at common places.
+/// Cuts columns of several arrays each at common rows; returns the batches, each with its number of rows.
 pub fn align(columns: &[Vec<ArrayRef>], rows: usize) -> Vec<(usize, Vec<ArrayRef>)> {
     if columns.iter().all(|arrays| arrays.len() == 1) {
         return vec![(
@@ -331,7 +344,7 @@ pub fn align(columns: &[Vec<ArrayRef>], rows: usize) -> Vec<(usize, Vec<ArrayRef
     batches
 }
 
-/// Rows that lie within one array, by construction of the cuts.
+/// The `length` rows from `start`, which lie in one array: the cuts include the end of every array.
 fn slice_at(arrays: &[ArrayRef], mut start: usize, length: usize) -> ArrayRef {
     for array in arrays {
         if start < array.len() {
@@ -342,7 +355,7 @@ fn slice_at(arrays: &[ArrayRef], mut start: usize, length: usize) -> ArrayRef {
     arrow_array::new_empty_array(arrays[0].data_type())
 }
 
-/// Columns of some rows.
+/// Decoded columns of the same number of rows.
 #[derive(Debug)]
 pub(crate) struct DecodedColumns {
     arrays: Vec<ArrayRef>,
@@ -359,7 +372,7 @@ impl DecodedColumns {
     }
 }
 
-/// The fields `roots` of a row group, some rows at a time, each in bounded memory.
+/// Decodes the top-level fields `projection` of a row group in batches, in bounded memory.
 pub(crate) struct RowGroupStream {
     columns: Vec<ColumnStream>,
     batch_rows: usize,
@@ -368,7 +381,7 @@ pub(crate) struct RowGroupStream {
 }
 
 impl RowGroupStream {
-    /// Checks the chunks of all columns.
+    /// Checks the chunks of all columns before any row is decoded.
     pub(crate) fn open(
         file: &ParquetFile,
         group: usize,
@@ -392,7 +405,7 @@ impl RowGroupStream {
         })
     }
 
-    /// The next rows; None at the end.
+    /// The next batch; None after the last row.
     pub(crate) fn next_batch(&mut self) -> Result<Option<DecodedColumns>> {
         if let Some(batch) = self.ready.pop_front() {
             return Ok(Some(batch));

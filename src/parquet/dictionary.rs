@@ -1,10 +1,12 @@
-//! Dictionaries as the user had them.
+//! Keeps the dictionaries of columns as they were written.
 //!
-//! Parquet keeps the values that occur, in the order in which they occur. The order of a dictionary
-//! means something (a pandas categorical's categories), and so do values that no row has. So a file
-//! whose rows of a column all have one dictionary keeps it in the seal, and reading maps the decoded
-//! keys back to it. Where row groups have different dictionaries, or large ones, reading gives the
-//! values in the order in which they occur.
+//! Parquet stores the values that occur, in the order of their first occurrence. The order of an Arrow dictionary has
+//! a meaning (the categories of a pandas categorical), and so do values that no row has. So if all rows of a column in
+//! a file have one dictionary, the file keeps it in the seal, and reading maps the decoded keys back to it. If the
+//! dictionaries differ, are large, are nested or contain nulls, reading returns the values in the order in which they
+//! occur.
+//!
+//! A kept dictionary that cannot be read, or that lacks a value of the column, is ignored; it is never an error.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -20,17 +22,17 @@ use arrow_ord::ord::make_comparator;
 use arrow_schema::{ArrowError, DataType, Field, Schema, SortOptions};
 use arrow_select::take::take;
 
-/// Larger dictionaries are not kept: every reader of the file fetches them.
+/// Larger dictionaries are not kept, because every reader of the file fetches them.
 const MAX_DICTIONARY_BYTES: usize = 1 << 20;
-/// Nor those of further columns where all together are larger than this.
+/// The most bytes of all kept dictionaries of a file; one that would exceed them is not kept.
 const MAX_TOTAL_BYTES: usize = 8 << 20;
 
-/// The dictionaries of some rows by column; None where they differ or are too large.
+/// The dictionaries of some rows by column; None if they differ or cannot be kept.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Dictionaries(BTreeMap<usize, Option<ArrayRef>>);
 
 impl Dictionaries {
-    /// Takes note of a batch's dictionaries.
+    /// Adds the dictionaries of a batch.
     pub(super) fn observe(&mut self, batch: &RecordBatch) {
         for (index, column) in batch.columns().iter().enumerate() {
             if let Some(array) = column.as_any_dictionary_opt() {
@@ -39,7 +41,7 @@ impl Dictionaries {
         }
     }
 
-    /// Takes note of another row group's dictionaries.
+    /// Adds the dictionaries of another row group.
     pub(super) fn merge(&mut self, other: &Self) {
         for (index, values) in &other.0 {
             self.observe_values(*index, values.as_ref());
@@ -62,7 +64,7 @@ impl Dictionaries {
             .or_insert_with(|| values.cloned());
     }
 
-    /// Those that are kept, each by its column as an IPC stream of one batch.
+    /// The dictionaries to keep: the index of each column, and an IPC stream of one batch.
     pub(super) fn encode(&self) -> Result<Vec<(u32, Vec<u8>)>, ArrowError> {
         let dictionaries = self.0.iter();
         let mut remaining_bytes = MAX_TOTAL_BYTES;
@@ -104,10 +106,10 @@ fn is_same(a: &ArrayRef, b: &ArrayRef) -> bool {
     Arc::ptr_eq(a, b) || a.to_data().ptr_eq(&b.to_data()) || a == b
 }
 
-/// Reads a kept dictionary.
+/// Reads a kept dictionary; None if it is damaged.
 pub(super) fn decode(bytes: &[u8]) -> Option<ArrayRef> {
     let read = || {
-        // It takes what is there: a length that claims more costs nothing.
+        // The decoder uses the bytes that exist: a length that claims more costs nothing.
         let mut stream = Buffer::from(bytes);
         let batch = StreamDecoder::new().decode(&mut stream).ok()??;
         batch.columns().first().cloned()
@@ -115,7 +117,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<ArrayRef> {
     std::panic::catch_unwind(read).ok().flatten()
 }
 
-/// `array` with `kept` as its dictionary; unchanged where that does not hold its values.
+/// Replaces the dictionary of `array` by `dictionary`; returns `array` unchanged if a value is missing there.
 pub(super) fn restore(array: ArrayRef, dictionary: Option<&ArrayRef>) -> ArrayRef {
     dictionary
         .and_then(|dictionary| with_dictionary(&array, dictionary))
@@ -145,13 +147,13 @@ fn with_dictionary(array: &ArrayRef, dictionary: &ArrayRef) -> Option<ArrayRef> 
     Some(make_array(data))
 }
 
-/// Where each of `values` is in `kept`.
+/// The index of each of `values` in `dictionary`; None if one is missing.
 fn positions(values: &ArrayRef, dictionary: &ArrayRef) -> Option<UInt64Array> {
     let options = SortOptions::default();
     let among = make_comparator(dictionary, dictionary, options).ok()?;
     let across = make_comparator(dictionary, values, options).ok()?;
     let mut sorted: Vec<usize> = (0..dictionary.len()).collect();
-    // Of equal values the first stands for all.
+    // Of equal values the first one is used.
     sorted.sort_by(|a, b| among(*a, *b).then(a.cmp(b)));
     let matches = (0..values.len()).map(|value| {
         let at = sorted.partition_point(|i| across(*i, value) == Ordering::Less);

@@ -1,10 +1,12 @@
-//! The work list of a write: columns of a few row groups, encoded by any free thread, oldest row
-//! group first, within a memory budget.
+//! The work queue of a write: the columns of a few row groups, encoded by any free thread, oldest row group first,
+//! within a memory budget.
 //!
-//! A column of a row group is a queue of arrays and the writers that take them. One thread works
-//! on a column at a time; different columns, also of different row groups, go on in parallel. When
-//! all columns of the oldest row group are done, one thread appends it to the output while the
-//! others go on.
+//! A column of a row group is a queue of arrays and the writers that encode them. One thread works on a column at a
+//! time; different columns, also of different row groups, are encoded in parallel. When all columns of the oldest row
+//! group are encoded, one thread appends it to the output while the others go on.
+//!
+//! The thread that reads the input calls `open_group`, `push`, `close_group` and `finish` of [`Encoder`]; the others
+//! run `run_worker`. The first error or panic of a worker stops all workers. A call of the input's thread returns it.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,14 +22,14 @@ use super::types::convert;
 use super::{Cancel, panic_text};
 use crate::error::{Error, Result};
 
-/// Row groups that may be in the works at once.
+/// The most row groups that are encoded at a time.
 const MAX_PENDING_GROUPS: usize = 3;
-/// Compressor and page buffers of a column writer that `memory_size` does not count.
+/// Bytes of a column writer's compressor and page buffers, which `memory_size` does not count.
 const WRITER_OVERHEAD_BYTES: usize = 512 << 10;
-/// The budget divided by this is what the writers of a row group are charged for that at most.
+/// The most that the writers of a row group are charged for this overhead is the budget divided by this number.
 const MAX_OVERHEAD_SHARE: usize = 4;
 
-/// The columns of one row group.
+/// A row group that is being encoded.
 struct PendingRowGroup {
     id: u64,
     columns: Vec<PendingColumn>,
@@ -37,16 +39,17 @@ struct PendingRowGroup {
     opens_file: bool,
     /// No more rows will come.
     closed: bool,
+    /// Columns whose chunks are not finished.
     unfinished: usize,
 }
 
 #[derive(Default)]
 struct PendingColumn {
     queue: VecDeque<ArrayRef>,
-    /// The size of the queued slices: the work that waits.
+    /// The size of the queued arrays.
     queued_bytes: usize,
     writers: Vec<ArrowColumnWriter>,
-    /// What the writers or the finished chunks hold.
+    /// The memory of the writers or of the finished chunks.
     memory_bytes: usize,
     busy: bool,
     chunks: Option<Vec<ArrowColumnChunk>>,
@@ -55,14 +58,14 @@ struct PendingColumn {
 struct EncoderState<'a> {
     groups: VecDeque<PendingRowGroup>,
     groups_opened: u64,
-    /// Taken out while a thread appends a row group.
+    /// None while a thread appends a row group to it.
     output: Option<Box<OutputFiles<'a>>>,
     used_bytes: usize,
     stopped: bool,
     failure: Option<Error>,
 }
 
-/// The shared work list.
+/// The work queue that the threads of a write share.
 pub(super) struct Encoder<'a> {
     state: Mutex<EncoderState<'a>>,
     work_available: Condvar,
@@ -70,12 +73,12 @@ pub(super) struct Encoder<'a> {
     schema: SchemaRef,
     storage_schema: SchemaRef,
     budget_bytes: usize,
-    /// What a column's writer is charged for beside what it says of itself.
+    /// What a column's writer is charged in addition to its `memory_size`.
     overhead_bytes: usize,
     cancel: Cancel,
 }
 
-/// A column taken from the list to be worked on.
+/// The queued arrays of one column and its writers, taken by a thread.
 struct EncodeTask {
     group: u64,
     column: usize,
@@ -99,7 +102,7 @@ impl<'a> Encoder<'a> {
         leaves: usize,
         cancel: Cancel,
     ) -> Self {
-        // However many columns there are, most of the budget is for rows.
+        // Most of the budget is left for rows, however many columns there are.
         let share = budget_bytes / MAX_OVERHEAD_SHARE / leaves.max(1);
         Self {
             state: Mutex::new(EncoderState {
@@ -124,7 +127,7 @@ impl<'a> Encoder<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a row group once there is room for another.
+    /// Opens a row group; waits until the budget has room for it.
     pub(super) fn open_group(
         &self,
         writers: Vec<Vec<ArrowColumnWriter>>,
@@ -142,7 +145,7 @@ impl<'a> Encoder<'a> {
         let overhead: usize = columns.iter().map(|c| c.memory_bytes).sum();
         let leaves: usize = columns.iter().map(|c| c.writers.len()).sum();
         let mut state = self.lock();
-        // Those before it are closed, so they come to an end.
+        // The row groups before it are closed, so the wait ends.
         let must_wait = |state: &EncoderState<'_>| {
             let groups = state.groups.len();
             groups >= MAX_PENDING_GROUPS
@@ -168,10 +171,10 @@ impl<'a> Encoder<'a> {
         Ok(())
     }
 
-    /// Queues a batch for the open row group. False: there is no memory for it as long as the row
-    /// group is open, so it should be closed and the batch put into the next.
+    /// Queues a batch for the open row group. Returns false if the budget has no room for the batch as long as the
+    /// row group is open: the caller closes the row group and pushes the batch into the next one.
     pub(super) fn push(&self, batch: &RecordBatch) -> Result<bool> {
-        // Also of rows that are in memory anyway: about as much is what they are encoded as.
+        // Rows that the caller holds in memory are charged too: encoded they take about as much.
         let sizes: Vec<usize> = batch.columns().iter().map(|c| slice_bytes(c)).collect();
         let batch_bytes: usize = sizes.iter().sum();
         let mut state = self.lock();
@@ -205,7 +208,7 @@ impl<'a> Encoder<'a> {
         Ok(true)
     }
 
-    /// No more rows for the open row group.
+    /// Closes the open row group: no more rows will come.
     pub(super) fn close_group(&self) -> Result<()> {
         let mut state = self.lock();
         if let Some(group) = state.groups.back_mut() {
@@ -215,7 +218,7 @@ impl<'a> Encoder<'a> {
         self.check_failure(state)
     }
 
-    /// Waits until everything is appended and gives the output back.
+    /// Waits until all row groups are appended, and returns the output.
     pub(super) fn finish(&self) -> Result<Box<OutputFiles<'a>>> {
         let mut state = self.lock();
         loop {
@@ -255,7 +258,7 @@ impl<'a> Encoder<'a> {
         Ok(state)
     }
 
-    /// The life of a worker thread.
+    /// Runs a worker thread until `stop` or the first error.
     pub(super) fn run_worker(&self) {
         loop {
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.step()));
@@ -263,9 +266,10 @@ impl<'a> Encoder<'a> {
                 Ok(Ok(true)) => continue,
                 Ok(Ok(false)) => return,
                 Ok(Err(error)) => error,
-                Err(panic) => {
-                    Error::other(format!("encoding failed: {}", panic_text(panic.as_ref())))
-                }
+                Err(panic) => Error::other(format!(
+                    "encoder thread panicked: {}",
+                    panic_text(panic.as_ref())
+                )),
             };
             let mut state = self.lock();
             state.failure.get_or_insert(failure);
@@ -277,7 +281,7 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// Does one piece of work; false when there will be no more.
+    /// Runs one work item; returns false once the encoder is stopped.
     fn step(&self) -> Result<bool> {
         match self.next_item()? {
             WorkItem::Stop => return Ok(false),
@@ -363,7 +367,7 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// The oldest row group, if it is complete and nobody is appending.
+/// The oldest row group, if it is encoded and no thread is appending.
 fn next_append<'a>(state: &mut EncoderState<'a>) -> Option<WorkItem<'a>> {
     let is_complete = state
         .groups
@@ -389,7 +393,7 @@ fn next_append<'a>(state: &mut EncoderState<'a>) -> Option<WorkItem<'a>> {
     Some(WorkItem::Append(output, encoded, memory_bytes))
 }
 
-/// The column of the oldest row group with the most to do.
+/// The column with the most queued bytes, of the oldest row group that has work.
 fn next_encode<'a>(state: &mut EncoderState<'a>) -> Option<WorkItem<'a>> {
     for group in &mut state.groups {
         let (closed, id) = (group.closed, group.id);

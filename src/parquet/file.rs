@@ -1,4 +1,12 @@
-//! One Parquet file opened for reading: footer and seal, and which bytes a projection needs.
+//! A Parquet file opened for reading: its footer, seal and schemas, and the byte ranges that a projection needs.
+//!
+//! [`ParquetFile::open`] works on the last bytes of a file and asks for more if they are too few. A footer that does
+//! not match the checksum in the seal is refused before it is decoded. Refused too are footers with lengths, nesting,
+//! row counts or ranges that the file cannot have, and files of `pds` without a valid seal. Files of other writers are
+//! read without checksums. All these errors are of the kind [`ErrorKind::PartCorrupted`].
+//!
+//! A file has two schemas: `schema` is what was written (the Arrow schema that the file keeps, if it fits); the stored
+//! schema is what the decoder returns before the conversion to `schema`.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,38 +25,38 @@ use super::types::storage_schema;
 use super::{dictionary, footer, panic_text};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How much of a file's end is asked for at first.
+/// Bytes of a file's end that are requested first.
 pub const TAIL_BYTES: u64 = 64 << 10;
-/// A Parquet file's first and last bytes.
+/// The first and the last bytes of a Parquet file.
 pub(crate) const MAGIC: &[u8] = b"PAR1";
 
-/// A file's footer, seal and schemas.
+/// The footer, seal and schemas of an open file.
 #[derive(Debug, Clone)]
 pub struct ParquetFile {
-    /// The file's length.
+    /// The file's length in bytes.
     pub length: u64,
-    /// Checksums and identity, if the file has them.
+    /// Checksums and identity; None for files of other writers.
     pub seal: Option<Arc<Seal>>,
-    /// The schema as it was written.
+    /// The schema that was written.
     pub schema: SchemaRef,
-    /// Where the seal begins, or the footer where there is none.
+    /// Where the seal begins, or the footer if there is no seal.
     seal_start: u64,
-    /// Of the footer with its length and magic.
+    /// XXH3-64 of the footer with its length and magic.
     pub footer_hash: u64,
-    /// The leaf columns that are read; None is all of them.
+    /// The leaf columns to read; None for all.
     leaves: Option<Arc<[usize]>>,
-    /// The dictionaries that were kept, by field.
+    /// The dictionaries that the seal keeps, by the index of their field.
     dictionaries: Arc<HashMap<usize, ArrayRef>>,
-    /// How row groups are decoded before they are made `schema`.
+    /// What row groups are decoded with, before the conversion to `schema`.
     pub(super) reader: ArrowReaderMetadata,
 }
 
-/// What the end of a file told.
+/// The result of opening a file by its last bytes.
 #[derive(Debug)]
 pub enum FileOpenResult {
-    /// All there is to know.
+    /// The open file.
     Ready(Box<ParquetFile>),
-    /// So many of the file's last bytes are needed.
+    /// The number of last bytes of the file that are needed instead.
     NeedTail(u64),
 }
 
@@ -57,13 +65,13 @@ fn corruption(message: impl Into<String>) -> Error {
 }
 
 impl ParquetFile {
-    /// Opens a file of `length` bytes by its last bytes.
+    /// Opens a file of `length` bytes by its last bytes, `tail`.
     pub fn open(tail: &Bytes, length: u64) -> Result<FileOpenResult> {
         let Some(trailer_start) = tail.len().checked_sub(PARQUET_TRAILER_BYTES) else {
-            return Err(corruption(format!("{length} bytes are no Parquet file")));
+            return Err(corruption(format!("not a Parquet file ({length} bytes)")));
         };
         if &tail[trailer_start + 4..] != MAGIC {
-            return Err(corruption("the file does not end as a Parquet file"));
+            return Err(corruption("not a Parquet file: no PAR1 at its end"));
         }
         let footer_length = tail[trailer_start..]
             .first_chunk()
@@ -72,7 +80,7 @@ impl ParquetFile {
         if whole_footer > length {
             return Err(corruption("the footer is longer than the file"));
         }
-        // A seal that is announced is read with the footer; 20 bytes announce it.
+        // The 20 bytes before the footer declare a seal, which is read together with the footer.
         let Some(footer_start) = (tail.len() as u64).checked_sub(whole_footer) else {
             return Ok(FileOpenResult::NeedTail(
                 (whole_footer + TAIL_BYTES).min(length),
@@ -97,11 +105,11 @@ impl ParquetFile {
             _ => None,
         };
         let footer_hash = hash(&tail[footer_start..]);
-        // What was changed is not even decoded.
+        // A footer that was changed is not decoded.
         if let Some(Ok(seal)) = &decoded_seal
             && seal.footer_hash != footer_hash
         {
-            return Err(corruption("the footer was changed"));
+            return Err(corruption("the footer does not match its checksum"));
         }
         let metadata = decode_footer(&tail[footer_start..trailer_start])?;
         let written_by_pds = metadata
@@ -110,7 +118,7 @@ impl ParquetFile {
             .is_some_and(|by| by.starts_with(CREATED_BY));
         let seal = match decoded_seal {
             Some(seal) if written_by_pds => Some(seal?),
-            None if written_by_pds => return Err(corruption("the file's checksums are missing")),
+            None if written_by_pds => return Err(corruption("the checksum block is missing")),
             _ => None,
         };
         if let Some(seal) = &seal {
@@ -140,7 +148,7 @@ impl ParquetFile {
         let reader = reader_with_schema_hint(&metadata, &schema, plain);
         let dictionaries = seal.as_ref().map_or_else(HashMap::new, decode_dictionaries);
         let seal = seal.map(|seal| Seal {
-            // They are there decoded.
+            // They are kept decoded.
             dictionaries: Vec::new(),
             ..seal
         });
@@ -156,22 +164,22 @@ impl ParquetFile {
         })))
     }
 
-    /// The footer.
+    /// The decoded footer.
     pub fn metadata(&self) -> &ParquetMetaData {
         self.reader.metadata()
     }
 
-    /// The dictionary that a field had.
+    /// The dictionary that was kept for a field.
     pub(super) fn dictionary(&self, root: usize) -> Option<&ArrayRef> {
         self.dictionaries.get(&root)
     }
 
-    /// The schema as its columns are decoded, before they are made `schema`.
+    /// The schema that the decoder returns, before the conversion to `schema`.
     pub fn stored_schema(&self) -> &SchemaRef {
         self.reader.schema()
     }
 
-    /// Rows of the file.
+    /// The number of rows of the file.
     pub fn rows(&self) -> u64 {
         let groups = self.metadata().row_groups().iter();
         groups
@@ -179,7 +187,7 @@ impl ParquetFile {
             .fold(0, u64::saturating_add)
     }
 
-    /// The file with only these of its leaf columns, and its fields without the others.
+    /// The same file with only these leaf columns, whose fields are `fields`.
     pub(super) fn with_leaves(&self, leaves: Vec<usize>, fields: Vec<FieldRef>) -> Self {
         let metadata = self.schema.metadata().clone();
         Self {
@@ -189,11 +197,11 @@ impl ParquetFile {
         }
     }
 
-    /// The leaf columns under one field.
+    /// The leaf columns to read of a top-level field.
     pub(super) fn leaves(&self, root: usize) -> impl Iterator<Item = usize> + '_ {
         let descriptor = self.metadata().file_metadata().schema_descr();
         let root_of = |leaf: &usize| descriptor.get_column_root_idx(*leaf);
-        // They follow one another.
+        // The leaf columns of a field are consecutive: the first one is found by bisection.
         let (mut begin, mut end) = (0, descriptor.num_columns());
         while begin < end {
             let middle = begin.midpoint(end);
@@ -217,25 +225,25 @@ impl ParquetFile {
         ProjectionMask::leaves(descriptor, self.leaves(root))
     }
 
-    /// About how many bytes it takes in memory.
+    /// About how many bytes the open file takes in memory.
     pub(crate) fn memory_bytes(&self) -> usize {
         let arrays = self.dictionaries.values();
         let dictionaries: usize = arrays.map(|d| d.get_array_memory_size()).sum();
         let hashes = self.seal.as_ref().map_or(0, |seal| {
             8 * seal.chunks.iter().map(Vec::len).sum::<usize>()
         });
-        // The schema is there as Parquet's and as Arrow's, as it was written and as it is decoded.
+        // The schema is held three times: as Parquet's, as written and as decoded.
         let fields = self.metadata().file_metadata().schema_descr().num_columns();
         self.metadata().memory_size() + dictionaries + hashes + 1024 * fields
     }
 
-    /// The bytes of a leaf column's chunk.
+    /// The byte range of a leaf column's chunk.
     pub fn chunk_range(&self, group: usize, leaf: usize) -> Range<u64> {
         let (start, length) = self.metadata().row_group(group).column(leaf).byte_range();
         start..start + length
     }
 
-    /// About how many bytes a field of a row group is in memory.
+    /// About how many bytes a top-level field of a row group takes in memory.
     pub(crate) fn decoded_bytes(&self, group: usize, root: usize) -> u64 {
         let group = self.metadata().row_group(group);
         let leaves = self.leaves(root);
@@ -243,7 +251,7 @@ impl ParquetFile {
         sizes.sum()
     }
 
-    /// The chunks a row group's columns need, in the order of the file.
+    /// The byte ranges of the chunks that a projection needs of a row group, in the order of the file.
     pub fn ranges(&self, group: usize, projection: &[usize]) -> Vec<Range<u64>> {
         let leaves = projection.iter().flat_map(|root| self.leaves(*root));
         let mut ranges: Vec<_> = leaves.map(|leaf| self.chunk_range(group, leaf)).collect();
@@ -251,7 +259,7 @@ impl ParquetFile {
         ranges
     }
 
-    /// Compares a chunk with its checksum.
+    /// Compares a chunk with its checksum; does nothing if the file has no checksums.
     pub fn check_chunk(&self, group: usize, leaf: usize, bytes: &[u8]) -> Result<()> {
         let Some(seal) = &self.seal else {
             return Ok(());
@@ -270,14 +278,14 @@ impl ParquetFile {
         )))
     }
 
-    /// The bytes that no column chunk has and the footer's checksum does not cover, with their own: the
-    /// page indexes. None where the file has no checksums.
+    /// The byte range between the last chunk and the seal, which holds the page indexes, and its checksum. None if the
+    /// file has no checksums.
     pub(crate) fn page_index_checksum(&self) -> Option<(Range<u64>, u64)> {
         let seal = self.seal.as_ref()?;
         Some((self.chunks_end()..self.seal_start, seal.index_hash))
     }
 
-    /// Where the last chunk ends.
+    /// The offset at which the last column chunk ends.
     pub(crate) fn chunks_end(&self) -> u64 {
         let groups = self.metadata().row_groups().iter();
         let ends = groups.flat_map(|g| g.columns()).map(|c| {
@@ -288,15 +296,15 @@ impl ParquetFile {
     }
 }
 
-/// Memory is taken for the rows of a group before they are read, and they are numbered in 32 bits.
+/// The most rows of a row group: memory is allocated for them before they are read, and their numbers have 32 bits.
 const MAX_GROUP_ROWS: i64 = i32::MAX as i64;
 
 fn reader_options() -> ArrowReaderOptions {
     ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Skip)
 }
 
-/// A reader that decodes straight into what the columns were written as, where that fits; the other
-/// columns are decoded as the file has them and converted.
+/// A reader that decodes each column directly to the type that was written, if arrow-rs accepts it. The other columns
+/// are decoded to the type that the file has, and converted later.
 fn reader_with_schema_hint(
     metadata: &Arc<ParquetMetaData>,
     written: &SchemaRef,
@@ -348,22 +356,22 @@ fn check_seal(seal: &Seal, metadata: &ParquetMetaData) -> Result<()> {
     if fits {
         Ok(())
     } else {
-        Err(corruption("the checksums are of another file"))
+        Err(corruption("the checksum block does not match this file"))
     }
 }
 
-/// A footer may claim anything; no range may lie outside the file.
+/// Refuses row counts that cannot be, and chunks outside the file: a footer may claim anything.
 fn check_ranges(metadata: &ParquetMetaData, length: u64) -> Result<()> {
     let mut rows = 0_i64;
     for group in metadata.row_groups() {
         if !(0..=MAX_GROUP_ROWS).contains(&group.num_rows()) {
             let group_rows = group.num_rows();
             return Err(corruption(format!(
-                "a row group claims to have {group_rows} rows"
+                "a row group claims {group_rows} rows, expected 0 to {MAX_GROUP_ROWS}"
             )));
         }
         let sum = rows.checked_add(group.num_rows());
-        rows = sum.ok_or_else(|| corruption("the numbers of rows cannot be added up"))?;
+        rows = sum.ok_or_else(|| corruption("the total of the row counts exceeds 64 bits"))?;
         for column in group.columns() {
             let start = column
                 .dictionary_page_offset()
@@ -374,7 +382,7 @@ fn check_ranges(metadata: &ParquetMetaData, length: u64) -> Result<()> {
                 && end.is_some_and(|e| e.unsigned_abs() <= length);
             if !inside {
                 return Err(corruption(format!(
-                    "column {:?} lies outside the file",
+                    "the chunk of column {:?} lies outside the file",
                     column.column_path().string()
                 )));
             }
@@ -383,7 +391,7 @@ fn check_ranges(metadata: &ParquetMetaData, length: u64) -> Result<()> {
     Ok(())
 }
 
-/// The Arrow schema the writer kept, where it has the same columns as the file.
+/// The Arrow schema that the file keeps, if it has the same columns as the file.
 fn written_schema(metadata: &ParquetMetaData, inferred: &SchemaRef) -> Option<SchemaRef> {
     use base64::Engine;
     let key_values = metadata.file_metadata().key_value_metadata()?;
@@ -410,7 +418,7 @@ fn written_schema(metadata: &ParquetMetaData, inferred: &SchemaRef) -> Option<Sc
             .zip(inferred.fields())
             .all(|(a, b)| a.name() == b.name());
     let decodable = schema.fields().iter().zip(inferred.fields()).all(|(a, b)| {
-        // Both sides nested or both flat: anything else is a schema of another file.
+        // If one is nested and the other is not, the schema belongs to another file.
         is_nested(a.data_type()) == is_nested(b.data_type())
     });
     (same_names && decodable).then(|| Arc::new(schema))
@@ -435,8 +443,8 @@ mod tests {
 
     fn sample() -> Vec<u8> {
         let numbers: ArrayRef = Arc::new((0..50).map(Some).collect::<Int64Array>());
-        let texts = (0..50).map(|i| (i % 5 != 0).then(|| format!("text {}", i % 7)));
-        let texts: ArrayRef = Arc::new(texts.collect::<StringArray>());
+        let strings = (0..50).map(|i| (i % 5 != 0).then(|| format!("text {}", i % 7)));
+        let texts: ArrayRef = Arc::new(strings.collect::<StringArray>());
         let field = Arc::new(Field::new("x", DataType::Int64, true));
         let nested = StructArray::from(vec![(field, Arc::clone(&numbers))]);
         let columns: [(&str, ArrayRef); 3] =
@@ -449,7 +457,7 @@ mod tests {
         bytes
     }
 
-    /// The rows of a file, as far as it can be read.
+    /// The number of rows that can be read of a file.
     fn read(bytes: &Bytes) -> Result<usize> {
         let FileOpenResult::Ready(file) = ParquetFile::open(bytes, bytes.len() as u64)? else {
             return Ok(0);
@@ -460,7 +468,7 @@ mod tests {
         let mut rows = 0;
         for group in 0..file.metadata().num_row_groups() {
             let mut stream = RowGroupStream::open(&file, group, &projection, &chunks)?;
-            // What a footer claims may be any number of rows.
+            // A footer may claim any number of rows.
             while let Some(batch) = stream.next_batch()?
                 && rows < 1 << 20
             {
@@ -486,7 +494,7 @@ mod tests {
         let mut refused = 0;
         for round in 0..4000 {
             let mut bytes = good.clone();
-            // The footer above all: it says how everything else is read.
+            // Mostly the footer, because it says how everything else is read.
             let (begin, length) = if round % 4 == 0 {
                 (4, footer_at - 4)
             } else {

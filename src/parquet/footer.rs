@@ -1,20 +1,20 @@
-//! Whether a Parquet footer can be decoded without harm, looked at before it is.
+//! Checks a Parquet footer before it is decoded, so that a damaged or hostile one does no harm.
 //!
-//! A footer is a Thrift struct in the compact protocol. Lists say how long they are and schemas how
-//! deep, and a decoder makes room for what they say; so every list is held against the bytes that
-//! are there, and the schema against a depth.
+//! A footer is a Thrift struct in the compact protocol. It states the length of its lists and the nesting of its
+//! schema, and a decoder allocates memory for what it states. So the length of every list is compared with the bytes
+//! that are left, and the nesting with a limit.
 
 use super::thrift::{I16, I64, LIST, STRUCT, ThriftReader, ThriftResult};
 
-/// Groups of a schema within one another: what is written has a third of it.
+/// The deepest nesting of groups in a schema. The writer reaches a third of it.
 const MAX_SCHEMA_DEPTH: usize = 400;
 
-/// Of the footer: the list of schema elements.
+/// The id, in the footer, of the list of schema elements.
 const SCHEMA_FIELD: i32 = 2;
-/// Of a schema element: how many children it has.
+/// The id, in a schema element, of the number of its children.
 const CHILDREN_FIELD: i32 = 5;
 
-/// Checks lengths, nesting and the schema's shape.
+/// Checks lengths, nesting and the schema's tree; an error is the reason.
 pub(super) fn check(footer: &[u8]) -> ThriftResult {
     let mut reader = ThriftReader(footer);
     let mut last_field_id = 0;
@@ -28,14 +28,16 @@ pub(super) fn check(footer: &[u8]) -> ThriftResult {
     Ok(())
 }
 
-/// As [`check`], of the footer of a whole file.
+/// Does the same as [`check`] for the footer of a whole file.
 pub(crate) fn check_file(file: &[u8]) -> ThriftResult {
-    let (before_magic, magic) = file.split_last_chunk::<4>().ok_or("it ends too early")?;
+    let (before_magic, magic) = file
+        .split_last_chunk::<4>()
+        .ok_or("the file is too short")?;
     let (before_length, length_bytes) = before_magic
         .split_last_chunk::<4>()
-        .ok_or("it ends too early")?;
+        .ok_or("the file is too short")?;
     if magic != b"PAR1" {
-        return Err("it does not end as a Parquet file");
+        return Err("the last 4 bytes are not PAR1");
     }
     let length = usize::try_from(u32::from_le_bytes(*length_bytes)).unwrap_or(usize::MAX);
     let start = before_length.len().checked_sub(length);
@@ -43,13 +45,13 @@ pub(crate) fn check_file(file: &[u8]) -> ThriftResult {
 }
 
 impl ThriftReader<'_> {
-    /// Schema elements: a tree, each followed by its children.
+    /// Checks the schema elements: a tree in which each element is followed by its children.
     fn check_schema(&mut self) -> ThriftResult {
         let (count, element_type) = self.read_list_header()?;
         if element_type != STRUCT {
-            return Err("its schema is no list of structs");
+            return Err("the schema is not a list of structs");
         }
-        // How many children the groups that are open still wait for.
+        // For each open group, the number of children that are still to come.
         let mut open_groups: Vec<usize> = Vec::new();
         for _ in 0..count {
             let children = self.read_child_count()?;
@@ -57,7 +59,7 @@ impl ThriftReader<'_> {
                 *remaining -= 1;
             }
             if children > count {
-                return Err("its schema has more children than elements");
+                return Err("the schema claims more children than elements");
             }
             if children > 0 {
                 open_groups.push(children);
@@ -66,7 +68,7 @@ impl ThriftReader<'_> {
                 open_groups.pop();
             }
             if open_groups.len() > MAX_SCHEMA_DEPTH {
-                return Err("its schema is nested too deeply");
+                return Err("the schema is nested too deeply");
             }
         }
         Ok(())
@@ -78,7 +80,7 @@ impl ThriftReader<'_> {
             if field == CHILDREN_FIELD && (I16..=I64).contains(&field_type) {
                 let child_count = self.read_zigzag()?;
                 children = usize::try_from(child_count)
-                    .map_err(|_negative| "its schema has a negative length")?;
+                    .map_err(|_negative| "a schema element has a negative number of children")?;
             } else {
                 self.skip_value(field_type, 1)?;
             }
@@ -91,7 +93,7 @@ impl ThriftReader<'_> {
 mod tests {
     use super::*;
 
-    /// A root with no children, and what follows.
+    /// A footer with a schema of one root without children, and `fields` after it.
     fn footer(fields: &[u8]) -> Vec<u8> {
         let schema = b"\x15\x02\x19\x1c\x48\x06schema\x15\x00\x00\x16\x00";
         [schema, fields].concat()
@@ -103,7 +105,7 @@ mod tests {
         let row_groups = b"\x19\xfc\xff\xff\xff\xff\x07";
         assert_eq!(
             check(&footer(row_groups)),
-            Err("a list is longer than the footer")
+            Err("a list is longer than the remaining bytes")
         );
     }
 
@@ -117,12 +119,15 @@ mod tests {
             bytes.push(0);
             bytes
         };
-        // 300 and 2000 as numbers of seven bits a byte.
+        // The varints of 300 and 2000.
         let (shallow, deeper) = (deep([0xac, 0x02], 300), deep([0xd0, 0x0f], 2000));
         assert_eq!(check(&shallow), Ok(()));
-        assert_eq!(check(&deeper), Err("its schema is nested too deeply"));
+        assert_eq!(check(&deeper), Err("the schema is nested too deeply"));
         let structs = vec![0x1c; 10_000];
-        assert_eq!(check(&footer(&structs)), Err("it is nested too deeply"));
+        assert_eq!(
+            check(&footer(&structs)),
+            Err("a value is nested too deeply")
+        );
     }
 
     #[test]

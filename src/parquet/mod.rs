@@ -1,9 +1,8 @@
-//! Arrow to Parquet and back: columns encoded and decoded in parallel within one memory limit,
-//! over sinks and sources of bytes that know nothing of stores.
+//! Conversion between Arrow and Parquet, over sinks and sources of bytes. Nothing here depends on a store.
 //!
-//! [`writer`] turns a stream of record batches into files of row groups; [`seal`] is what it adds
-//! for integrity; [`mod@file`] opens a file and checks it; [`decode`] turns column chunks into Arrow;
-//! [`types`] says which Arrow types Parquet can hold.
+//! [`writer`] encodes a stream of record batches as files of row groups, its columns in parallel and within a
+//! memory limit. [`seal`] is the block of checksums that it adds to each file. [`mod@file`] opens a file and checks
+//! it. [`decode`] decodes column chunks to Arrow arrays. [`types`] defines which Arrow types Parquet supports.
 
 mod chunks;
 pub mod decode;
@@ -30,31 +29,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Says to the threads of an operation that its caller has gone.
+/// A flag that tells the threads of an operation to stop, because its caller was dropped.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Ends the operation at the next step.
+    /// Sets the flag; the threads stop at their next [`Self::check`].
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// An error once cancelled.
+    /// Returns an error of the kind [`ErrorKind::Cancelled`] once the flag is set.
     pub fn check(&self) -> Result<()> {
         if self.0.load(Ordering::Relaxed) {
-            return Err(Error::new(ErrorKind::Cancelled, "cancelled"));
+            return Err(Error::new(ErrorKind::Cancelled, "operation cancelled"));
         }
         Ok(())
     }
 
-    /// Cancels when dropped.
+    /// Returns a guard that cancels the operation when it is dropped.
     pub fn guard(&self) -> CancelOnDrop {
         CancelOnDrop(self.clone())
     }
 }
 
-/// Cancels its operation when it goes out of scope.
+/// Cancels an operation when it is dropped.
 #[derive(Debug)]
 pub struct CancelOnDrop(Cancel);
 
@@ -64,12 +63,12 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// The processors this process may use.
+/// The number of processors that this process may use; 1 if it is not known.
 pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// The text of a caught panic.
+/// The message of a caught panic; `panic` if its payload is not a string.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     panic
         .downcast_ref::<String>()

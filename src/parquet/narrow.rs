@@ -1,9 +1,9 @@
-//! Columns of types that may be too narrow for the rows of a row group.
+//! Columns whose type may be too narrow for the rows of a row group.
 //!
-//! The dictionaries of a table's chunks or of a stream's batches may have more values together than
-//! their key type has numbers, and runs may end behind the last number of theirs. Parquet keeps the
-//! values, so such columns are decoded as a wider type, and become as many arrays of the type that
-//! was written as are needed.
+//! The dictionaries of a table's chunks or of a stream's batches may together have more values than their key type has
+//! numbers, and a run may end beyond the largest number of its type. Parquet stores the values, so [`decoded_field`]
+//! names a wider type to decode such columns as, and [`convert_all`] converts the result to the type that was written,
+//! in as many arrays as are needed.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use arrow_select::take::take;
 use super::types::convert;
 use crate::error::{Error, Result};
 
-/// The field that a stored field is decoded as.
+/// The field as which a stored field is decoded: without narrow dictionary keys.
 pub(super) fn decoded_field(stored: &FieldRef) -> FieldRef {
     let data_type = decoded_type(stored.data_type(), false);
     if data_type == *stored.data_type() {
@@ -52,7 +52,7 @@ fn is_narrow(key: &DataType) -> bool {
     matches!(key, Int8 | UInt8 | Int16 | UInt16)
 }
 
-/// Whether an array of the type may hold fewer rows than one of another.
+/// Whether an array of the type may be unable to hold all rows of an array of another type.
 fn can_overflow(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(..) | DataType::RunEndEncoded(..) => true,
@@ -67,7 +67,7 @@ fn can_overflow(data_type: &DataType) -> bool {
     }
 }
 
-/// The rows of `array` as arrays of the type `target`: one, unless that has too few keys.
+/// Converts `array` to the type `target`: to one array or, if one cannot hold all rows, to several.
 pub(super) fn convert_all(
     array: &ArrayRef,
     target: &DataType,
@@ -100,44 +100,44 @@ pub(super) fn convert_all(
     Ok(arrays)
 }
 
-/// Some rows with nothing else behind them: a cast looks at all values of a list.
+/// Copies some rows without the values of others, because a cast converts all values behind a list.
 fn copy(array: &ArrayRef, start: usize, end: usize) -> Result<ArrayRef> {
     let data = array.to_data();
     let mut rows = MutableArrayData::new(vec![&data], false, end - start);
     rows.try_extend(0, start, end)
-        .map_err(|e| Error::other(format!("rows cannot be copied: {e}")).with_source(e))?;
+        .map_err(|e| Error::other(format!("cannot copy rows: {e}")).with_source(e))?;
     Ok(make_array(rows.freeze()))
 }
 
-/// How many values keys of a type tell apart.
+/// The number of values that keys of a type can distinguish.
 fn capacity<K: ArrowDictionaryKeyType>() -> usize {
     (1 << (8 * K::Native::get_byte_width())) >> usize::from(K::DATA_TYPE.is_signed_integer())
 }
 
-/// The rows as arrays whose dictionaries have no more values than `K` has keys.
+/// Splits the rows into arrays whose dictionaries have at most as many values as `K` has keys.
 fn narrow_keys<K: ArrowDictionaryKeyType>(
     array: &DictionaryArray<Int32Type>,
 ) -> Result<Vec<ArrayRef>> {
-    let failed = |e| Error::other(format!("the dictionary cannot be made: {e}")).with_source(e);
+    let failed = |e| Error::other(format!("cannot build a dictionary: {e}")).with_source(e);
     let make = |keys: PrimitiveArray<K>, values: ArrayRef| -> Result<ArrayRef> {
         let array = DictionaryArray::try_new(keys, values).map_err(failed)?;
         Ok(Arc::new(array))
     };
     let to_key = |at: usize| {
-        K::Native::from_usize(at).ok_or_else(|| Error::other("a key is out of its range"))
+        K::Native::from_usize(at).ok_or_else(|| Error::other("dictionary key out of range"))
     };
     let keys = array.keys();
     if array.values().len() <= capacity::<K>() {
         let mut narrow = Vec::with_capacity(keys.len());
         for key in keys.values() {
-            // What a null hides may be anything.
+            // The key under a null may be anything.
             narrow.push(K::Native::from_usize(key.as_usize()).unwrap_or_default());
         }
         let key_array = PrimitiveArray::new(narrow.into(), keys.nulls().cloned());
         return Ok(vec![make(key_array, Arc::clone(array.values()))?]);
     }
     let mut arrays = Vec::new();
-    // Where a value is in the dictionary that is being filled, and which one that is.
+    // For each value its key, and the number of the dictionary in which it has this key.
     let mut slots = vec![(0_u32, usize::MAX); array.values().len()];
     let mut chosen: Vec<u32> = Vec::new();
     let mut narrow: Vec<Option<K::Native>> = Vec::new();
@@ -154,12 +154,12 @@ fn narrow_keys<K: ArrowDictionaryKeyType>(
             narrow.push(None);
             continue;
         };
-        let value =
-            u32::try_from(key).map_err(|e| Error::other("a key is negative").with_source(e))?;
+        let value = u32::try_from(key)
+            .map_err(|e| Error::other("negative dictionary key").with_source(e))?;
         let slot = slots
             .get(value as usize)
             .copied()
-            .ok_or_else(|| Error::other("a key is not in its dictionary"))?;
+            .ok_or_else(|| Error::other("dictionary key without a value"))?;
         let at = if slot.1 == dictionary_index {
             slot.0 as usize
         } else {

@@ -1,4 +1,9 @@
-//! What lies within columns: lists, structs and what is hidden under their nulls.
+//! Checks of the values within columns (in lists, structs, maps and dictionaries), and of dictionary keys under nulls.
+//!
+//! [`check_required`], [`check_digits`] and [`check_whole_days`] refuse values that a file could not store as their
+//! type says; the errors are of the kind `InvalidInput` and name the column. A value is visible unless it or something
+//! around it is null. What is not visible may be anything and is not checked. [`with_hidden_keys_null`] hides such
+//! dictionary keys from casts.
 
 use std::sync::Arc;
 
@@ -13,7 +18,7 @@ use arrow_schema::{ArrowError, DataType, FieldRef};
 
 use crate::error::{Error, Result};
 
-/// The fields of the values within a type.
+/// The fields within a struct, list or map; none for other types.
 fn child_fields(data_type: &DataType) -> &[FieldRef] {
     match data_type {
         DataType::Struct(fields) => fields,
@@ -41,7 +46,7 @@ fn contains_type(data_type: &DataType, predicate: fn(&DataType) -> bool) -> bool
             .any(|field| contains_type(field.data_type(), predicate))
 }
 
-/// Where the children of an array can be seen, which is not under its nulls; None is everywhere.
+/// Which children of an array are visible, that is, not under its nulls; None if all are.
 fn visible_children(data: &ArrayData, nulls: Option<&NullBuffer>) -> Option<NullBuffer> {
     match data.data_type() {
         DataType::Struct(_) => nulls.cloned(),
@@ -52,7 +57,7 @@ fn visible_children(data: &ArrayData, nulls: Option<&NullBuffer>) -> Option<Null
     }
 }
 
-/// Valid where a list that is valid has its item.
+/// Valid for the items that belong to a valid list.
 fn visible_items<Offset: OffsetSizeTrait>(
     data: &ArrayData,
     nulls: Option<&NullBuffer>,
@@ -71,7 +76,7 @@ fn visible_items<Offset: OffsetSizeTrait>(
     NullBuffer::new(visible.finish())
 }
 
-/// Refuses columns with a null within them where their type has none.
+/// Refuses columns with a null in a nested field that is not nullable.
 pub(super) fn check_required(batch: &RecordBatch) -> Result<()> {
     for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
         let required = |data_type: &DataType| {
@@ -83,7 +88,7 @@ pub(super) fn check_required(batch: &RecordBatch) -> Result<()> {
             && has_forbidden_null(&column.to_data(), None)
         {
             let message = format!(
-                "column {:?} holds a null where its type {} has none",
+                "column {:?}: null in a non-nullable field of its type {}",
                 field.name(),
                 column.data_type()
             );
@@ -93,7 +98,7 @@ pub(super) fn check_required(batch: &RecordBatch) -> Result<()> {
     Ok(())
 }
 
-/// Whether a null can be seen below where there must be none.
+/// Whether a nested field that is not nullable has a visible null.
 fn has_forbidden_null(data: &ArrayData, outer: Option<&NullBuffer>) -> bool {
     let nulls = NullBuffer::union(outer, data.nulls());
     let fields = child_fields(data.data_type());
@@ -113,7 +118,7 @@ fn has_forbidden_null(data: &ArrayData, outer: Option<&NullBuffer>) -> bool {
     })
 }
 
-/// Refuses dates in milliseconds that are no whole days where `target` has days, at any depth.
+/// Refuses `date64` values that are not whole days where `target` has `date32`, at any depth.
 pub(super) fn check_whole_days(array: &ArrayRef, target: &DataType, column: &str) -> Result<()> {
     let contains = |data_type, predicate| contains_type(data_type, predicate);
     if !contains(array.data_type(), |data_type| {
@@ -124,7 +129,7 @@ pub(super) fn check_whole_days(array: &ArrayRef, target: &DataType, column: &str
     }
     match find_partial_day(&array.to_data(), target, None) {
         Some(ms) => Err(Error::invalid(format!(
-            "column {column:?}: date64 {ms} is not a whole day; make it a timestamp"
+            "column {column:?}: date64 {ms} is not a whole day; cast it to a timestamp"
         ))),
         None => Ok(()),
     }
@@ -156,14 +161,14 @@ fn find_partial_day(
     inner.find_map(|(child, target)| find_partial_day(child, target, visible.as_ref()))
 }
 
-/// What becomes of a child of an array of one type that becomes another.
+/// The target type of a child of an array that is converted from `data_type` to `target`.
 fn child_target_type<'t>(data_type: &DataType, target: &'t DataType, child: usize) -> &'t DataType {
     match (data_type, target) {
         (DataType::Dictionary(..), DataType::Dictionary(_, values)) => values,
         (DataType::RunEndEncoded(..), DataType::RunEndEncoded(ends, values)) => {
             [ends, values][child.min(1)].data_type()
         }
-        // Unfolded: their values are what the target has.
+        // Unpacked: the values get the target type itself.
         (DataType::Dictionary(..) | DataType::RunEndEncoded(..), target) => target,
         (_, DataType::ListView(field) | DataType::LargeListView(field)) => field.data_type(),
         (_, target) => child_fields(target)
@@ -172,15 +177,15 @@ fn child_target_type<'t>(data_type: &DataType, target: &'t DataType, child: usiz
     }
 }
 
-/// Refuses decimals with more digits than their type has, at any depth: makers of Arrow data do not all look,
-/// and a file may keep fewer bytes than such a number has.
+/// Refuses decimals with more digits than their type has, at any depth. Not all makers of Arrow data check this, and
+/// a file may store fewer bytes than such a number needs.
 pub(super) fn check_digits(batch: &RecordBatch) -> Result<()> {
     for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
         if contains_type(column.data_type(), DataType::is_decimal)
             && let Some(value) = find_oversized_decimal(&column.to_data(), None)
         {
             let message = format!(
-                "column {:?} holds {value}, which has more digits than its type {} has",
+                "column {:?}: {value} has more digits than its type {} allows",
                 field.name(),
                 column.data_type()
             );
@@ -221,7 +226,7 @@ fn find_oversized_decimal(data: &ArrayData, outer: Option<&NullBuffer>) -> Optio
     }
 }
 
-/// A decimal that does not fit and can be seen.
+/// The first visible decimal that does not fit, as text.
 fn find_overflow<T: DecimalType>(
     data: &ArrayData,
     nulls: Option<&NullBuffer>,
@@ -230,19 +235,19 @@ fn find_overflow<T: DecimalType>(
 ) -> Option<String> {
     let array = PrimitiveArray::<T>::from(data.clone());
     let values = array.values();
-    // As a rule all fit: without a branch for each of them.
+    // Usually all fit, so the first pass has no branch for each value.
     if values.iter().fold(true, |all, value| all & fits(*value)) {
         return None;
     }
     let is_visible = |at: usize| nulls.is_none_or(|nulls| nulls.is_valid(at));
     let mut candidates = values.iter().enumerate();
     let (_, value) = candidates.find(|(at, value)| !fits(**value) && is_visible(*at))?;
-    // All digits there are, which are more than the type's.
+    // With the largest precision, because the value has more digits than its type.
     Some(T::format_decimal(*value, T::MAX_PRECISION, scale))
 }
 
-/// The column with the nulls of what they are in also in the dictionaries within it: what cannot be seen
-/// may be anything, also a key that its dictionary does not have.
+/// Adds the nulls of nested arrays to the dictionaries within them: a key that is not visible may be anything, also one
+/// that its dictionary does not have.
 pub(super) fn with_hidden_keys_null(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     let is_dictionary = |data_type: &DataType| matches!(data_type, DataType::Dictionary(..));
     let fields = child_fields(array.data_type());
@@ -255,7 +260,7 @@ pub(super) fn with_hidden_keys_null(array: &ArrayRef) -> Result<ArrayRef, ArrowE
     Ok(make_array(mask_hidden_keys(array.to_data(), None)?))
 }
 
-/// A dictionary with its first key where nothing can be seen.
+/// Sets the keys of a dictionary array that are not visible to its first key.
 fn with_first_keys(data: &ArrayData, visible: &NullBuffer) -> Result<ArrayData, ArrowError> {
     let DataType::Dictionary(key, _) = data.data_type() else {
         return Ok(data.clone());
@@ -289,7 +294,7 @@ fn mask_hidden_keys(data: ArrayData, outer: Option<&NullBuffer>) -> Result<Array
         .map(|f| !f.is_nullable());
     let required: Vec<bool> = flags.collect();
     let masked_children = data.child_data().iter().enumerate().map(|(at, child)| {
-        // Items that may not be null stay so, with the first key in the place of one that is not seen.
+        // Items that may not be null stay valid: a key that is not visible is replaced by the first one.
         let is_required = required.get(at).is_some_and(|flag| *flag);
         let keeps_validity =
             is_required && matches!(data.data_type(), List(_) | LargeList(_) | Map(..));

@@ -1,4 +1,4 @@
-//! How Parquet is written.
+//! The options with which Parquet is written.
 
 use std::sync::Arc;
 
@@ -10,30 +10,30 @@ use parquet::file::properties::{
 
 use crate::error::{Error, Result};
 
-/// Rows of a row group where nobody says otherwise; the same as pyarrow's.
+/// The default for the most rows of a row group; the same as pyarrow's.
 pub const DEFAULT_ROW_GROUP_ROWS: usize = 1 << 20;
-/// Memory of a write where nobody says otherwise.
+/// The default memory limit of a write, in bytes.
 pub const DEFAULT_MEMORY_LIMIT_BYTES: usize = 512 << 20;
-/// Less does not hold one row group's dictionaries and the pieces on their way.
+/// The lowest memory limit, in bytes. Less does not hold one row group's dictionaries and the upload parts in flight.
 pub const MIN_MEMORY_LIMIT_BYTES: usize = 32 << 20;
 
 /// Checked options of a writer.
 #[derive(Debug, Clone)]
 pub struct WriteOptions {
-    /// The codec's name as pyarrow spells it.
+    /// The codec's name as it was given; the names are pyarrow's.
     pub codec: String,
     /// The codec with its level.
     pub compression: Compression,
-    /// Rows of a row group, at most.
+    /// The most rows of a row group.
     pub row_group_rows: usize,
-    /// Rows of a part, at most.
+    /// The most rows of a file; None for any number.
     pub rows_per_file: Option<u64>,
-    /// Encoders and bytes on their way together.
+    /// The limit for the memory of encoders and of bytes in flight together.
     pub memory_limit_bytes: usize,
 }
 
 impl WriteOptions {
-    /// Checks what a user gave; None is the default.
+    /// Checks the options of a user; None means the default. An error names the option.
     pub fn new(
         codec: &str,
         level: Option<i32>,
@@ -62,7 +62,7 @@ impl WriteOptions {
         })
     }
 
-    /// What parquet's writers take.
+    /// The properties for the writers of the parquet crate.
     pub(super) fn writer_properties(&self, metadata: Vec<KeyValue>) -> WriterPropertiesPtr {
         let created_by = concat!(
             "pds version ",
@@ -92,7 +92,7 @@ fn check_positive(name: &str, value: Option<i64>) -> Result<Option<u64>> {
 fn parse_compression(codec: &str, level: Option<i32>) -> Result<Compression> {
     let out_of_range = |e: parquet::errors::ParquetError| {
         Error::invalid(format!(
-            "compression_level {} does not fit {codec}: {e}",
+            "compression_level {} is not valid for {codec}: {e}",
             level.unwrap_or_default()
         ))
     };
@@ -132,7 +132,7 @@ fn parse_compression(codec: &str, level: Option<i32>) -> Result<Compression> {
     );
     if level.is_some() && !takes_level {
         return Err(Error::invalid(format!(
-            "compression {codec:?} has no levels"
+            "compression {codec:?} has no levels; leave out compression_level"
         )));
     }
     Ok(compression)

@@ -1,4 +1,10 @@
-//! Finished column chunks into files: row groups in order, hashed on the way, sealed at the end.
+//! Writes finished column chunks to files: row groups in order, hashed while they are written, with a seal at the end.
+//!
+//! [`OutputFiles`] opens the sinks of a [`ByteSinkFactory`] one after the other. A page is hashed when it leaves memory
+//! for the sink. The page indexes and the footer of a file are held back until both are known, because the seal, which
+//! holds their hashes, is written between them.
+//!
+//! An error of a sink is returned as it is; an error of the parquet writer is of the kind `Other`.
 
 use std::hash::Hasher;
 use std::io::{self, Write};
@@ -21,24 +27,24 @@ use super::dictionary::Dictionaries;
 use super::seal::{PARQUET_TRAILER_BYTES, PartIdentity, Seal, hash};
 use crate::error::{Error, Result};
 
-/// Takes the bytes of one file, in order.
+/// Receives the bytes of one file, in order.
 pub trait ByteSink: Send {
-    /// Takes bytes; blocks while the store is slower than the encoders.
+    /// Writes bytes; blocks while the store is slower than the encoders.
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
-    /// All bytes have been written.
+    /// Ends the file after its last byte.
     fn finish(self: Box<Self>, stats: FileStats) -> Result<()>;
 }
 
-/// What a finished file holds.
+/// The sizes and the footer of a finished file.
 #[derive(Debug, Clone)]
 pub struct FileStats {
-    /// Rows.
+    /// The number of rows.
     pub rows: u64,
-    /// Bytes.
+    /// The length of the file in bytes.
     pub bytes: u64,
-    /// Bytes at the end that a reader needs to open it: seal and footer.
+    /// The length of seal and footer in bytes, which a reader needs to open the file.
     pub tail_bytes: u64,
-    /// The footer.
+    /// The decoded footer.
     pub footer: Arc<ParquetMetaData>,
 }
 
@@ -48,10 +54,10 @@ pub trait ByteSinkFactory: Send {
     fn open(&mut self) -> Result<Box<dyn ByteSink>>;
 }
 
-/// The hashes of one row group's chunks; a chunk's is set when its last page has been taken.
+/// The hashes of one row group's chunks. A chunk's hash is set when its page store is dropped.
 pub(super) type Digests = Arc<Vec<AtomicU64>>;
 
-/// Keeps a chunk's pages in memory and hashes them as they leave, in the order of the file.
+/// Keeps a chunk's pages in memory and hashes each when it is taken, in the order of the file.
 struct HashedPages {
     pages: InMemoryPageStore,
     hasher: XxHash3_64,
@@ -101,11 +107,11 @@ pub(super) struct EncodedRowGroup {
     pub(super) digests: Digests,
     pub(super) dictionaries: Dictionaries,
     pub(super) rows: u64,
-    /// Whether it begins a new file.
+    /// Whether the row group is the first of a new file.
     pub(super) opens_file: bool,
 }
 
-/// Where the parquet writer's bytes go: to the sink, or at the end into `tail`.
+/// Where the bytes of the parquet writer go: to the sink or, at the end of a file, to `tail`.
 #[derive(Default)]
 struct Destination {
     sink: Option<Box<dyn ByteSink>>,
@@ -132,7 +138,7 @@ impl Write for SharedDestination {
             }
             let result = match &mut destination.sink {
                 Some(sink) => sink.write(bytes),
-                None => Err(Error::other("the file is closed")),
+                None => Err(Error::other("internal error: the file is closed")),
             };
             destination.sent_bytes += bytes.len() as u64;
             result.map(|()| bytes.len()).map_err(|e| {
@@ -156,7 +162,7 @@ struct OpenFile {
     dictionaries: Dictionaries,
 }
 
-/// The files of one write, one open at a time.
+/// The files of one write, of which one is open at a time.
 pub(super) struct OutputFiles<'a> {
     files: &'a mut dyn ByteSinkFactory,
     schema: TypePtr,
@@ -180,7 +186,7 @@ impl<'a> OutputFiles<'a> {
         }
     }
 
-    /// Appends a row group; a file is finished when the next begins, which shows it was not the last.
+    /// Appends a row group. A file is finished when the next one begins: only then it is known not to be the last.
     pub(super) fn append(&mut self, group: EncodedRowGroup) -> Result<()> {
         if group.opens_file && self.open.is_some() {
             self.finish_file(false)?;
@@ -193,7 +199,7 @@ impl<'a> OutputFiles<'a> {
         result.map_err(|e| file.write_error(e))
     }
 
-    /// Finishes the last file; `keep_empty` makes one where no row came.
+    /// Finishes the last file; with `keep_empty`, writes a file if there were no rows.
     pub(super) fn finish(&mut self, keep_empty: bool) -> Result<()> {
         if self.open.is_none() && keep_empty {
             self.open = Some(open_file(self.files, &self.schema, &self.properties)?);
@@ -218,7 +224,7 @@ impl<'a> OutputFiles<'a> {
             .with_lock(|destination| destination.sink.take())
         {
             Some(sink) => sink.finish(stats),
-            None => Err(Error::other("the file is closed")),
+            None => Err(Error::other("internal error: the file is closed")),
         }
     }
 }
@@ -265,7 +271,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Writes indexes, seal and footer.
+    /// Writes the page indexes, the seal and the footer.
     fn seal(&mut self, identity: &PartIdentity) -> Result<FileStats, ParquetError> {
         self.writer.flush()?;
         self.destination
@@ -301,7 +307,7 @@ impl OpenFile {
         })
     }
 
-    /// The sink's own error where there is one: the parquet writer only repeats its text.
+    /// The sink's own error, if there is one: the parquet writer only repeats its text.
     fn write_error(&self, error: ParquetError) -> Error {
         self.destination
             .with_lock(|destination| destination.failure.take())
@@ -311,7 +317,7 @@ impl OpenFile {
     }
 }
 
-/// A factory of column writers that hash into `digests`.
+/// A factory of column writers that store the hashes of their chunks in `digests`.
 pub(super) fn column_factory(
     template: &SerializedFileWriter<io::Sink>,
     schema: &arrow_schema::SchemaRef,

@@ -1,8 +1,9 @@
-//! Columns as dictionaries, also of types within them.
+//! Converts columns to dictionary types, also where these are nested.
 //!
-//! arrow-cast makes the dictionary of the numbers that the source is stored as, whatever their unit, and
-//! none of booleans, durations and lists. So values first become what the dictionary is of, and then
-//! the dictionary is made of the rows that differ.
+//! arrow-cast builds a dictionary of the numbers that the source stores, whatever their unit, and cannot build one of
+//! booleans, durations or lists. So the values are first cast to the value type of the dictionary ([`unpack_type`]);
+//! then the dictionary is built of the distinct values ([`pack`]). Too many values for the key type are an
+//! [`ArrowError::DictionaryKeyOverflowError`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use arrow_row::{RowConverter, SortField};
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields};
 use arrow_select::take::take;
 
-/// `target` with the values of those dictionaries that are none in `source`.
+/// `target`, with the value type in place of each dictionary that is not a dictionary in `source`.
 pub(super) fn unpack_type(source: &DataType, target: &DataType) -> DataType {
     use DataType::{
         Dictionary, FixedSizeList, LargeList, LargeListView, List, ListView, Map, RunEndEncoded,
@@ -74,7 +75,7 @@ fn item_type(list: &DataType) -> &DataType {
     }
 }
 
-/// What becomes a struct's field: that of its name or, where none has it, of its place.
+/// The type of the field that becomes a struct's field: the one of the same name or, if there is none, at its position.
 fn child_type<'t>(source: &'t DataType, at: usize, field: &Field) -> &'t DataType {
     let DataType::Struct(fields) = source else {
         return &DataType::Null;
@@ -84,7 +85,7 @@ fn child_type<'t>(source: &'t DataType, at: usize, field: &Field) -> &'t DataTyp
     source_field.map_or(&DataType::Null, |source_field| source_field.data_type())
 }
 
-/// An array of the type that [`unpack_type`] gives, with the dictionaries of `target`.
+/// Converts an array of the type that [`unpack_type`] returned to `target`, by building its dictionaries.
 pub(super) fn pack(array: ArrayRef, target: &DataType) -> Result<ArrayRef, ArrowError> {
     if array.data_type() == target {
         return Ok(array);
@@ -127,7 +128,7 @@ fn pack_data(data: ArrayData, target: &DataType) -> Result<ArrayData, ArrowError
     builder.child_data(children).build()
 }
 
-/// The dictionary of the rows that differ, in the order in which they occur.
+/// Builds the dictionary of the distinct values, in the order in which they occur.
 fn build_dictionary(
     values: &ArrayRef,
     key: &DataType,
@@ -143,7 +144,7 @@ fn build_dictionary(
     builder.child_data(vec![distinct_values.to_data()]).build()
 }
 
-/// For each row which of the distinct ones it is, none for a null; and where these are.
+/// For each row the number of its distinct value, null for a null; and for each distinct value its first row.
 fn find_distinct(values: &ArrayRef) -> Result<(UInt32Array, UInt64Array), ArrowError> {
     let nulls = values.logical_nulls();
     let is_null = |row| nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));

@@ -1,9 +1,11 @@
-//! Whether the pages of a column chunk can be decompressed without harm, looked at before they are.
+//! Checks the pages of a column chunk before they are decompressed, so that damaged or hostile ones do no harm.
 //!
-//! Every page says how long it is and how many values it has, and decoders make room for what it says, some of it
-//! filled with zeros. So that is held against the most that its codec makes of the bytes that are there.
+//! Every page states its length and its number of values, and decoders allocate memory for what it states, some of it
+//! filled with zeros. So the stated length is compared with the most that the codec can make of the compressed bytes.
 //!
-//! Texts may be written as deltas, which say again how many they are. That is held against what their page says.
+//! Delta-encoded strings state their number once more. It is compared with the number that their page states.
+//!
+//! Sources: `parquet.thrift` and `Encodings.md` of the Parquet format. An error is the reason as text.
 
 use std::sync::Arc;
 
@@ -16,33 +18,33 @@ use parquet::schema::types::ColumnDescriptor;
 
 use super::thrift::{I16, I64, STRUCT, ThriftReader, ThriftResult};
 
-/// Of a page header: lengths in bytes, and what the kinds of pages have.
+/// Field ids of a page header: lengths in bytes, and the headers of the kinds of pages.
 const UNCOMPRESSED: i32 = 2;
 const COMPRESSED: i32 = 3;
 const DATA_PAGE: i32 = 5;
 const DICTIONARY_PAGE: i32 = 7;
 const DATA_PAGE_V2: i32 = 8;
-/// Of every kind.
+/// Field ids of the headers of the kinds of pages; a dictionary page has those of a data page.
 const NUM_VALUES: i32 = 1;
 const DATA_PAGE_ENCODING: i32 = 2;
 const DATA_PAGE_V2_ENCODING: i32 = 4;
-/// Encodings by their numbers in Parquet's definition: texts whose lengths, and what they share, are deltas.
+/// Numbers of encodings: strings with delta-encoded lengths, and those that also share prefixes.
 const DELTA_LENGTH_BYTE_ARRAY: u64 = 6;
 const DELTA_BYTE_ARRAY: u64 = 7;
-/// Codecs have headers of their own, so short pages get some room.
+/// Bytes that a page may always have, because codecs have headers of their own.
 const SLACK_BYTES: u64 = 1024;
 
 #[derive(Default)]
 struct PageHeader {
     uncompressed_bytes: u64,
     compressed_bytes: u64,
-    /// Of a page of data.
+    /// The encoding of a data page.
     encoding: u64,
-    /// Values of a dictionary.
+    /// The number of values of a dictionary page.
     entries: u64,
 }
 
-/// Checks what the pages of a column chunk of `rows` rows claim; `file` has its bytes, which are `chunk`, at their place.
+/// Checks what the pages of a column chunk of `rows` rows claim. `chunk` is its bytes; `file` has them at their offset.
 pub(crate) fn check<R: ChunkReader + 'static>(
     file: R,
     chunk: &[u8],
@@ -54,7 +56,7 @@ pub(crate) fn check<R: ChunkReader + 'static>(
     }
     let page_reader = SerializedPageReader::new(Arc::new(file), column, rows, None);
     let mut pages = page_reader.map_err(|e| e.to_string())?;
-    // Without lists a value is a row; what the footer says of the column may be as wrong as the page.
+    // Without lists a value is a row; the count that the footer has of the column may be as wrong as the page's.
     let descriptor = column.column_descr();
     let max_values = if descriptor.max_rep_level() == 0 {
         rows as u64
@@ -67,7 +69,7 @@ pub(crate) fn check<R: ChunkReader + 'static>(
     Ok(())
 }
 
-/// Checks the lengths that the headers claim; whether there are texts as deltas.
+/// Checks the lengths that the headers claim; returns whether a page has delta-encoded strings.
 fn check_headers(chunk: &[u8], column: &ColumnChunkMetaData) -> ThriftResult<bool> {
     let mut reader = ThriftReader(chunk);
     let mut has_deltas = false;
@@ -77,7 +79,7 @@ fn check_headers(chunk: &[u8], column: &ColumnChunkMetaData) -> ThriftResult<boo
             max_decompressed_bytes(column.compression(), header.compressed_bytes)
             && header.uncompressed_bytes > max_bytes
         {
-            return Err("a page claims more bytes than its own can be decompressed to");
+            return Err("a page claims more bytes than its compressed bytes can become");
         }
         if header.entries.saturating_mul(min_entry_bytes(column)) > header.uncompressed_bytes {
             return Err("a dictionary claims more values than it has bytes for");
@@ -123,7 +125,7 @@ fn read_length(reader: &mut ThriftReader<'_>) -> ThriftResult<u64> {
     u64::try_from(reader.read_zigzag()?).map_err(|_negative| "a page has a negative length")
 }
 
-/// How many values a page of one kind has, and their encoding.
+/// The number of values and their encoding, from the header of one kind of page.
 fn read_values_and_encoding(
     reader: &mut ThriftReader<'_>,
     encoding_field: i32,
@@ -141,8 +143,8 @@ fn read_values_and_encoding(
     Ok((count, encoding))
 }
 
-/// The most that so many bytes are decompressed to, of codecs for which the decoder takes that memory at once: Snappy
-/// copies 64 bytes by three, LZ4 255 by one, DEFLATE 258 by two bits.
+/// The most bytes that the compressed ones can become, for codecs whose decoder allocates them at once; None for other
+/// codecs. Snappy copies 64 bytes with three, LZ4 255 with one, DEFLATE 258 with two bits.
 fn max_decompressed_bytes(codec: Compression, compressed_bytes: u64) -> Option<u64> {
     let max_ratio = match codec {
         Compression::SNAPPY => 22,
@@ -153,7 +155,7 @@ fn max_decompressed_bytes(codec: Compression, compressed_bytes: u64) -> Option<u
     Some(compressed_bytes.saturating_mul(max_ratio) + SLACK_BYTES)
 }
 
-/// What an entry of a dictionary has at least.
+/// The fewest bytes of a dictionary entry.
 fn min_entry_bytes(column: &ColumnChunkMetaData) -> u64 {
     match column.column_type() {
         Type::INT64 | Type::DOUBLE => 8,
@@ -164,7 +166,7 @@ fn min_entry_bytes(column: &ColumnChunkMetaData) -> u64 {
     }
 }
 
-/// Checks how many texts the deltas of a page claim: no more than the page has values, and `most` in all.
+/// Checks that the deltas of a page claim no more strings than the page has values, and no more than `max_values`.
 fn check_deltas(page: &Page, column: &ColumnDescriptor, max_values: u64) -> ThriftResult {
     let (encoding, values) = (
         page.encoding(),
@@ -177,13 +179,13 @@ fn check_deltas(page: &Page, column: &ColumnDescriptor, max_values: u64) -> Thri
         _ => return Ok(()),
     };
     if encoding == Encoding::DELTA_BYTE_ARRAY {
-        // How much of each text is that of the one before, and the lengths of the rest.
+        // First the length of the prefix that each string shares with the one before, then the length of its rest.
         DeltaHeader::read(&mut reader, values)?.skip_blocks(&mut reader)?;
     }
     DeltaHeader::read(&mut reader, values).map(drop)
 }
 
-/// What follows the levels of a page of data.
+/// A reader of the bytes after the levels of a data page.
 fn skip_levels<'a>(page: &'a Page, column: &ColumnDescriptor) -> ThriftResult<ThriftReader<'a>> {
     let mut reader = ThriftReader(page.buffer());
     match page {
@@ -200,8 +202,10 @@ fn skip_levels<'a>(page: &'a Page, column: &ColumnDescriptor) -> ThriftResult<Th
             for (max_level, encoding) in levels.into_iter().filter(|(max_level, _)| *max_level > 0)
             {
                 let length = if *encoding == Encoding::RLE {
-                    let (length_bytes, rest) =
-                        reader.0.split_first_chunk().ok_or("a page is cut")?;
+                    let (length_bytes, rest) = reader
+                        .0
+                        .split_first_chunk()
+                        .ok_or("a page is too short for its levels")?;
                     reader = ThriftReader(rest);
                     u64::from(u32::from_le_bytes(*length_bytes))
                 } else {
@@ -224,11 +228,11 @@ fn skip_levels<'a>(page: &'a Page, column: &ColumnDescriptor) -> ThriftResult<Th
     Ok(reader)
 }
 
-/// The head of a run of deltas: blocks of so many miniblocks of so many values.
+/// The header of delta-encoded numbers: blocks of `miniblocks` miniblocks with `values_each` values each.
 struct DeltaHeader {
     miniblocks: u64,
     values_each: u64,
-    /// Values after the first, which stands in the head.
+    /// Values after the first one, which is in the header.
     remaining_values: u64,
 }
 
@@ -238,11 +242,11 @@ impl DeltaHeader {
         let values = reader.read_varint()?;
         reader.read_zigzag()?;
         if values > max_values {
-            return Err("a page has more lengths than values");
+            return Err("a page claims more lengths than values");
         }
         let values_each = block.checked_div(miniblocks).unwrap_or_default();
         if values_each == 0 {
-            return Err("a page has blocks of no values");
+            return Err("a page has delta blocks without values");
         }
         Ok(Self {
             miniblocks,
@@ -251,7 +255,7 @@ impl DeltaHeader {
         })
     }
 
-    /// Passes over the blocks. Of the last one, miniblocks without values have a width and no bytes.
+    /// Skips the blocks. In the last one, miniblocks without values have a width and no bytes.
     fn skip_blocks(mut self, reader: &mut ThriftReader<'_>) -> ThriftResult {
         while self.remaining_values > 0 {
             reader.read_zigzag()?;

@@ -1,5 +1,9 @@
-//! Which columns of a file are read, and what is made of them: whole columns, and fields of structs by
+//! Which columns of a file are read, and how the result is built of them: whole columns, and fields of structs by
 //! their path with dots.
+//!
+//! [`Projection::new`] finds the columns of names; a name that is neither a column nor a path is an error of the kind
+//! `InvalidInput`. [`Projection::select`] limits a file to the leaf columns that are needed, so that no others are
+//! read. [`Projection::build_batch`] takes the requested columns and fields out of the columns that were read.
 
 use std::sync::Arc;
 
@@ -13,26 +17,26 @@ use super::file::ParquetFile;
 use super::types::{batch_with_row_count, index_of};
 use crate::error::{Error, Result};
 
-/// The columns asked for.
+/// The requested columns.
 #[derive(Debug, Clone)]
 pub(crate) struct Projection {
-    /// Positions of the file's columns that are read, each once.
+    /// Indices of the top-level columns of the file that are read, each once.
     pub(crate) indices: Arc<[usize]>,
-    /// What comes out, in the order asked for.
+    /// The schema of the result, in the requested order.
     pub(crate) schema: SchemaRef,
     outputs: Vec<ProjectedColumn>,
 }
 
 #[derive(Debug, Clone)]
 struct ProjectedColumn {
-    /// Position among those read.
+    /// The position in `indices`.
     column: usize,
-    /// The fields that lead to it; none for a whole column.
+    /// The names of the nested fields that lead to it; empty for a whole column.
     path: Vec<String>,
 }
 
 impl Projection {
-    /// The columns of `names`, in that order; None is all there are. A name that no column has is a path.
+    /// Finds the columns of `names`, in that order; None means all. A name that no column has is a path.
     pub(crate) fn new(file: &ParquetFile, names: Option<&[String]>) -> Result<Self> {
         let schema = &file.schema;
         let (mut projection, mut outputs, mut fields) = (Vec::new(), Vec::new(), Vec::new());
@@ -56,7 +60,7 @@ impl Projection {
         })
     }
 
-    /// The file with no more of its structs than is read.
+    /// The file with only those fields of its structs that are read.
     pub(crate) fn select(&self, file: &ParquetFile) -> ParquetFile {
         if self.outputs.iter().all(|output| output.path.is_empty()) {
             return file.clone();
@@ -78,7 +82,7 @@ impl Projection {
         file.with_leaves(leaves, fields)
     }
 
-    /// What was asked for, of the columns that were read.
+    /// Builds the result of the columns that were read, which are those of `indices`.
     pub(crate) fn build_batch(&self, columns: &[ArrayRef], rows: usize) -> Result<RecordBatch> {
         let outputs = self.outputs.iter();
         let arrays = outputs
@@ -88,7 +92,7 @@ impl Projection {
     }
 }
 
-/// A column's position, the fields that lead to what `name` means, and that as a field.
+/// The index of a column, the path within it to the field that `name` means, and that field.
 fn find_field(schema: &Schema, name: &str) -> Result<(usize, Vec<String>, FieldRef)> {
     let fields = schema.fields();
     if let Some(root) = fields.iter().position(|field| field.name() == name) {
@@ -134,7 +138,7 @@ fn find_nested_field(parent: &Field, name: &str, path: &mut Vec<String>) -> Opti
     None
 }
 
-/// How many columns of Parquet a type is.
+/// The number of leaf columns that a type has in Parquet.
 fn count_leaves(data_type: &DataType) -> usize {
     match data_type {
         DataType::Struct(fields) => fields.iter().map(|f| count_leaves(f.data_type())).sum(),
@@ -148,7 +152,7 @@ fn count_leaves(data_type: &DataType) -> usize {
     }
 }
 
-/// The field with only what the paths lead to, whose leaves are chosen.
+/// The field with only the children that the paths lead to; adds their leaves to `selected`.
 fn prune(
     field: &FieldRef,
     paths: &[&[String]],
@@ -179,23 +183,24 @@ fn prune(
     Arc::new(Field::clone(field).with_data_type(data_type))
 }
 
-/// The field of a struct, null where the struct is.
+/// The nested field at `path`, null wherever a struct around it is null.
 fn extract(array: &ArrayRef, path: &[String]) -> Result<ArrayRef> {
     let Some((name, nested_path)) = path.split_first() else {
         return Ok(Arc::clone(array));
     };
     let struct_array = array.as_struct_opt();
     let column = struct_array.and_then(|struct_array| struct_array.column_by_name(name));
-    let child = column.ok_or_else(|| Error::other(format!("there is no field {name:?}")))?;
+    let child = column.ok_or_else(|| Error::other(format!("internal error: no field {name:?}")))?;
     extract(&with_nulls(child, array.nulls())?, nested_path)
 }
 
-/// `array` with these nulls beside its own.
+/// `array` with these nulls in addition to its own.
 pub(crate) fn with_nulls(array: &ArrayRef, nulls: Option<&NullBuffer>) -> Result<ArrayRef> {
     let Some(nulls) = nulls.filter(|nulls| nulls.null_count() > 0) else {
         return Ok(Arc::clone(array));
     };
-    let masking_error = |e| Error::other(format!("a field cannot be taken: {e}")).with_source(e);
+    let masking_error =
+        |e| Error::other(format!("cannot add nulls to a field: {e}")).with_source(e);
     match array.data_type() {
         DataType::Null => Ok(Arc::clone(array)),
         DataType::RunEndEncoded(..) | DataType::Union(..) => {

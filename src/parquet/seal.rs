@@ -1,23 +1,24 @@
-//! Checksums inside a Parquet file, where readers that do not know them never look: unreferenced
-//! bytes just before the footer.
+//! The seal of a Parquet file: checksums and identity in the bytes just before the footer. Nothing in the file refers
+//! to them, so other readers ignore them.
 //!
-//! A [`Seal`] holds one XXH3-64 per column chunk, one for the page indexes and one for the footer,
-//! and says which write the file belongs to and where in it the file stands. Layout in
-//! `docs/format.md`. Files without a seal are read as they are, unless their footer says `pds`.
+//! A [`Seal`] holds an XXH3-64 for each column chunk, one for the page indexes and one for the footer. It also says to
+//! which write the file belongs, and its place in the write. The layout is in `docs/format.md`. A seal that does not
+//! match its own checksum is an error of the kind [`ErrorKind::PartCorrupted`]. Files without a seal are read without
+//! checks, unless their footer names `pds` as their writer.
 
 use twox_hash::XxHash3_64;
 
 use crate::error::{Error, ErrorKind, Result};
 
 const MAGIC: &[u8; 8] = b"PDSSEAL1";
-/// Length, hash and magic at the seal's end.
+/// Bytes of the length, the hash and the magic at the end of a seal.
 const TRAILER_BYTES: usize = 4 + 8 + 8;
-/// Footer length and `PAR1` at a file's end.
+/// Bytes of the footer's length and `PAR1` at the end of a file.
 pub const PARQUET_TRAILER_BYTES: usize = 8;
-/// What a file with a seal says in its footer.
+/// How `created_by` begins in the footer of a file with a seal.
 pub const CREATED_BY: &str = "pds version ";
 
-/// Which write a part belongs to, and where in it the part stands.
+/// The write that a part belongs to, and its place in the write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartIdentity {
     /// Random, the same in all parts of one write.
@@ -26,34 +27,34 @@ pub struct PartIdentity {
     pub created_at: String,
     /// The task that wrote the part; parts are ordered by task, then sequence.
     pub task: u64,
-    /// The part's number among its task's.
+    /// The part's number among the parts of its task.
     pub sequence: u64,
-    /// Whether it is its task's last.
+    /// Whether the part is the last of its task.
     pub last: bool,
 }
 
 /// A file's checksums and identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seal {
-    /// Which write and where.
+    /// The part's write, and its place in the write.
     pub identity: PartIdentity,
-    /// One hash for each row group and leaf column.
+    /// A hash for each row group and leaf column.
     pub chunks: Vec<Vec<u64>>,
-    /// Of the bytes between the last column chunk and the seal.
+    /// The hash of the bytes between the last column chunk and the seal.
     pub index_hash: u64,
-    /// Of the footer with its length and magic.
+    /// The hash of the footer with its length and magic.
     pub footer_hash: u64,
-    /// Dictionaries of columns, by field, each an IPC stream of one batch.
+    /// Dictionaries of columns: the index of the field, and an IPC stream of one batch.
     pub dictionaries: Vec<(u32, Vec<u8>)>,
 }
 
-/// XXH3-64, the hash of all checksums here.
+/// The XXH3-64 of some bytes, the hash of all checksums of a file.
 pub fn hash(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
 
 impl Seal {
-    /// The seal's bytes.
+    /// Encodes the seal with its own checksum.
     pub fn encode(&self) -> Vec<u8> {
         let identity = &self.identity;
         let columns = self.chunks.first().map_or(0, Vec::len);
@@ -86,7 +87,7 @@ impl Seal {
         out
     }
 
-    /// The length of the seal that ends where `before_footer` ends, if one is announced there.
+    /// The length of the seal that ends where `before_footer` ends; None if no seal is declared there.
     pub fn declared_length(before_footer: &[u8]) -> Option<usize> {
         let trailer = before_footer.len().checked_sub(TRAILER_BYTES)?;
         let (length_bytes, rest) = before_footer[trailer..].split_first_chunk::<4>()?;
@@ -94,9 +95,9 @@ impl Seal {
         (rest.ends_with(MAGIC) && length > TRAILER_BYTES).then_some(length)
     }
 
-    /// Reads a seal from exactly its bytes.
+    /// Decodes a seal from exactly its bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let damaged = || Error::new(ErrorKind::PartCorrupted, "the file's checksums are damaged");
+        let damaged = || Error::new(ErrorKind::PartCorrupted, "the checksum block is damaged");
         let body_end = bytes.len().checked_sub(16).ok_or_else(damaged)?;
         let checksum = u64::from_le_bytes(*bytes[body_end..].first_chunk().ok_or_else(damaged)?);
         if checksum != hash(&bytes[..body_end]) || !bytes.starts_with(MAGIC) {
@@ -110,7 +111,7 @@ impl Seal {
             let length = reader.count()?;
             let created_at = String::from_utf8(reader.slice(length)?.to_vec()).ok()?;
             let (groups, columns) = (reader.count()?, reader.count()?);
-            // A group without a column takes no bytes, so any number of them could be claimed.
+            // A row group without columns takes no bytes, so any number of them could be claimed.
             let hashes = groups.checked_mul(columns)?.checked_mul(8)?;
             if hashes > reader.0.len() || (columns == 0 && groups > 0) {
                 return None;
@@ -171,7 +172,7 @@ impl<'a> SealReader<'a> {
     }
 }
 
-/// Counts are far below 2^32: columns, row groups, the seal's own length.
+/// Writes a count, which is far below 2^32: of columns, row groups, or the bytes of the seal.
 fn put_count(out: &mut Vec<u8>, count: usize) {
     out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
 }

@@ -1,14 +1,15 @@
-//! How many bytes the rows of an array are, without what its buffers hold beside them.
+//! The size of an array's rows in bytes, without other rows in the same buffers.
 
 use arrow_array::{Array, OffsetSizeTrait};
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
 
-/// Bytes of a view, which holds short values itself.
+/// Bytes of a view.
 const VIEW_BYTES: usize = 16;
+/// The longest value, in bytes, that a view holds itself.
 const MAX_INLINE_BYTES: u128 = 12;
 
-/// The bytes of an array's rows. Those of a dictionary count in full.
+/// The size of an array's rows in bytes. The values of a dictionary count in full.
 pub(super) fn slice_bytes(array: &dyn Array) -> usize {
     data_bytes(&array.to_data())
 }
@@ -28,7 +29,7 @@ fn data_bytes(data: &ArrayData) -> usize {
                 rows_bytes(&children[0], data.offset() * size, data.len() * size)
             }
             DataType::Struct(_) => {
-                // Of a slice the children may be slices too.
+                // The children of a slice may be sliced too.
                 let child_bytes = |child: &ArrayData| {
                     let is_sliced = child.len() == data.len();
                     rows_bytes(child, if is_sliced { 0 } else { data.offset() }, data.len())
@@ -65,7 +66,7 @@ fn list_bytes<O: OffsetSizeTrait>(data: &ArrayData) -> usize {
     size_of::<O>() * data.len() + rows_bytes(items, begin, end - begin)
 }
 
-/// By the share of the items that are in lists: they may be in any order.
+/// Estimates the items by their average size, because the lists may take them in any order.
 fn list_view_bytes<O: OffsetSizeTrait>(data: &ArrayData) -> usize {
     let items = &data.child_data()[0];
     let sizes = &data.buffer::<O>(1)[..data.len()];

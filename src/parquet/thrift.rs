@@ -1,6 +1,6 @@
-//! The compact protocol of Thrift, as far as what is written in it is looked over before it is decoded.
+//! A reader of Thrift's compact protocol, for checks of footers and page headers before they are decoded.
 
-/// Structs, lists and maps within one another.
+/// The deepest nesting of structs, lists and maps.
 const MAX_NESTING: usize = 64;
 
 const STOP: u8 = 0;
@@ -17,21 +17,21 @@ const MAP: u8 = 11;
 pub(super) const STRUCT: u8 = 12;
 const UUID: u8 = 13;
 
-/// What is read, or why it cannot be.
+/// A value, or the reason why it cannot be read.
 pub(super) type ThriftResult<T = ()> = Result<T, &'static str>;
 
-/// What is left to be read.
+/// The bytes that are not read yet.
 pub(super) struct ThriftReader<'a>(pub(super) &'a [u8]);
 
 impl ThriftReader<'_> {
     fn read_byte(&mut self) -> ThriftResult<u8> {
-        let (first, rest) = self.0.split_first().ok_or("it ends too early")?;
+        let (first, rest) = self.0.split_first().ok_or("the bytes end too early")?;
         self.0 = rest;
         Ok(*first)
     }
 
     pub(super) fn skip_bytes(&mut self, count: usize) -> ThriftResult {
-        self.0 = self.0.get(count..).ok_or("it ends too early")?;
+        self.0 = self.0.get(count..).ok_or("the bytes end too early")?;
         Ok(())
     }
 
@@ -44,7 +44,7 @@ impl ThriftReader<'_> {
                 return Ok(value);
             }
         }
-        Err("a number is too long")
+        Err("a varint is too long")
     }
 
     pub(super) fn read_zigzag(&mut self) -> ThriftResult<i64> {
@@ -52,7 +52,7 @@ impl ThriftReader<'_> {
         Ok((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
     }
 
-    /// The next field's number and type; None at the end of a struct.
+    /// The next field's id and type; None at the end of a struct.
     pub(super) fn read_field_header(
         &mut self,
         last_field_id: &mut i32,
@@ -62,16 +62,17 @@ impl ThriftReader<'_> {
             return Ok(None);
         }
         *last_field_id = match header >> 4 {
-            0 => i32::try_from(self.read_zigzag()?)
-                .map_err(|_large| "a field's number is too large")?,
+            0 => {
+                i32::try_from(self.read_zigzag()?).map_err(|_large| "a field id is out of range")?
+            }
             delta => last_field_id
                 .checked_add(i32::from(delta))
-                .ok_or("a field's number is too large")?,
+                .ok_or("a field id is out of range")?,
         };
         Ok(Some((*last_field_id, header & 0x0f)))
     }
 
-    /// A list's length and the type of its elements, of which each has a byte at least.
+    /// A list's length and the type of its elements. An element takes at least one byte, which limits the length.
     pub(super) fn read_list_header(&mut self) -> ThriftResult<(usize, u8)> {
         let header = self.read_byte()?;
         let length = match header >> 4 {
@@ -80,14 +81,14 @@ impl ThriftReader<'_> {
         };
         let count = usize::try_from(length).unwrap_or(usize::MAX);
         if count > self.0.len() {
-            return Err("a list is longer than the footer");
+            return Err("a list is longer than the remaining bytes");
         }
         Ok((count, header & 0x0f))
     }
 
     pub(super) fn skip_value(&mut self, value_type: u8, depth: usize) -> ThriftResult {
         if depth > MAX_NESTING {
-            return Err("it is nested too deeply");
+            return Err("a value is nested too deeply");
         }
         match value_type {
             TRUE | FALSE => Ok(()),
@@ -122,11 +123,11 @@ impl ThriftReader<'_> {
                 }
                 Ok(())
             }
-            _ => Err("it has a type that Thrift does not have"),
+            _ => Err("unknown Thrift type"),
         }
     }
 
-    /// In lists a truth value has a byte of its own.
+    /// Skips an element of a list or map, where a boolean takes a byte of its own.
     fn skip_element(&mut self, element_type: u8, depth: usize) -> ThriftResult {
         match element_type {
             TRUE | FALSE => self.skip_bytes(1),

@@ -1,10 +1,13 @@
-//! Which Arrow types Parquet can hold, and as what.
+//! Which Arrow types Parquet supports, and as which types they are stored.
 //!
-//! The file's Arrow schema (stored as other writers store it, under `ARROW:schema`) says what the
-//! user wrote; `storage_schema` says what the column is written as, so that readers without that schema
-//! see a time as a time: seconds become milliseconds, `date64` becomes `date32`, run-end encoding
-//! and list views are unfolded. Reading casts back. Refused by column name: unions, month-day-nano
-//! intervals, empty structs, decimals with a scale Parquet has no room for, and zero-width binaries.
+//! The file keeps the user's Arrow schema under `ARROW:schema`, as other writers do. [`storage_schema`] is the schema
+//! with which the columns are written, so that readers that ignore the Arrow schema see a time as a time: seconds
+//! become milliseconds, `date64` becomes `date32`, run-end encoding and list views are unpacked. Reading casts back,
+//! by [`convert`].
+//!
+//! Refused, with an error of the kind `InvalidInput` that names the column: unions, month-day-nano intervals, empty
+//! structs, names that occur twice, decimals whose scale is below 0 or above their precision, binaries and lists of the
+//! fixed size 0, and types that are nested too deeply. A value that [`convert`] cannot represent is such an error too.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,10 +22,10 @@ use super::nested::{check_whole_days, with_hidden_keys_null};
 use super::pack::{pack, unpack_type};
 use crate::error::{Error, Result};
 
-/// How deep types may be nested; readers of other makers recurse too.
+/// The deepest nesting of a type; other readers recurse over it, too.
 const MAX_DEPTH: usize = 64;
 
-/// The schema a table is written with. Errors name the column that cannot be held.
+/// The schema with which files are written. An error names the column that Parquet does not support.
 pub fn storage_schema(schema: &Schema) -> Result<SchemaRef> {
     let mut names = HashSet::new();
     for field in schema.fields() {
@@ -34,7 +37,7 @@ pub fn storage_schema(schema: &Schema) -> Result<SchemaRef> {
         }
         if field.name().contains('\0') {
             return Err(Error::invalid(format!(
-                "column name {:?} contains a NUL",
+                "column name {:?} contains a NUL character",
                 field.name()
             )));
         }
@@ -58,14 +61,14 @@ fn storage_field(field: &FieldRef, column: &str, depth: usize) -> Result<FieldRe
     Ok(Arc::new(field.as_ref().clone().with_data_type(data_type)))
 }
 
-/// Why Parquet cannot hold a type, apart from what is nested in it.
+/// Why Parquet does not support a type, apart from the types nested in it.
 fn unsupported_reason(data_type: &DataType) -> Option<&'static str> {
     match data_type {
         DataType::Interval(IntervalUnit::MonthDayNano) => {
             Some("convert the interval to a duration or to its three numbers")
         }
         DataType::Union(..) => Some("convert the union to a struct"),
-        DataType::Struct(fields) if fields.is_empty() => Some("a struct needs a field"),
+        DataType::Struct(fields) if fields.is_empty() => Some("a struct needs at least one field"),
         DataType::Struct(fields) => {
             let mut names = HashSet::new();
             let unique = fields.iter().all(|f| names.insert(f.name()));
@@ -94,7 +97,7 @@ fn storage_type(data_type: &DataType, column: &str, depth: usize) -> Result<Data
     }
     if let Some(reason) = unsupported_reason(data_type) {
         let message =
-            format!("column {column:?}: {reason} ({data_type} cannot be held by Parquet)");
+            format!("column {column:?}: type {data_type} is not supported by Parquet; {reason}");
         return Err(Error::invalid(message));
     }
     let child = |field: &FieldRef| storage_field(field, column, depth + 1);
@@ -104,7 +107,7 @@ fn storage_type(data_type: &DataType, column: &str, depth: usize) -> Result<Data
         }
         DataType::Time32(TimeUnit::Second) => DataType::Time32(TimeUnit::Millisecond),
         DataType::Date64 => DataType::Date32,
-        // Decimals of one digit are stored in 64 bits, which 32-bit ones do not read.
+        // Decimals of one digit are stored in 64 bits, which are not read as 32-bit decimals.
         DataType::Decimal32(1, scale) => DataType::Decimal64(1, *scale),
         DataType::Dictionary(key, value) => {
             let value_type = storage_type(value, column, depth + 1)?;
@@ -144,14 +147,14 @@ fn is_bytes(data_type: &DataType) -> bool {
     matches!(data_type, Utf8 | LargeUtf8 | Binary | LargeBinary)
 }
 
-/// `array` as `target`, which it holds exactly; an error names the column.
+/// Converts `array` to the type `target`; a value that does not fit is an error, which names the column.
 pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<ArrayRef> {
     if array.data_type() == target {
         return Ok(Arc::clone(array));
     }
     let conversion_error = |e: ArrowError| {
         Error::invalid(format!(
-            "column {column:?}: {} does not fit {target}: {e}",
+            "column {column:?}: cannot convert {} to {target}: {e}",
             array.data_type()
         ))
         .with_source(e)
@@ -165,7 +168,7 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
     let unpacked_type = &unpack_type(source.data_type(), target);
     let converted = match cast_with_options(source, unpacked_type, &options) {
         Ok(converted) => converted,
-        // Values that do not fit are no reason to call them by another unit.
+        // Between other types the cast failed on a value; a new type for its bits would change its unit.
         Err(e) if !is_renamed(source.data_type(), unpacked_type) => {
             return Err(conversion_error(e));
         }
@@ -174,7 +177,7 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
     pack(converted, target).map_err(conversion_error)
 }
 
-/// Whether two types differ in nothing but the names of nested fields and whether a map is sorted.
+/// Whether two types differ at most in the names of nested fields and in whether a map is sorted.
 fn is_renamed(from: &DataType, to: &DataType) -> bool {
     match (from, to) {
         (DataType::Map(from_entries, _), DataType::Map(to_entries, _)) => from_entries
@@ -184,7 +187,7 @@ fn is_renamed(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-/// The same buffers under another type, where the layouts agree.
+/// The same buffers with another type; None if their layout does not allow it.
 fn relabel(array: &ArrayRef, target: &DataType) -> Option<ArrayRef> {
     let data = array
         .to_data()
@@ -195,7 +198,7 @@ fn relabel(array: &ArrayRef, target: &DataType) -> Option<ArrayRef> {
     Some(make_array(data))
 }
 
-/// `batch` with every column as `schema` has it.
+/// Converts every column of `batch` to its type in `schema`.
 pub fn convert_batch(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
     if batch.schema_ref() == schema {
         return Ok(batch.clone());
@@ -209,7 +212,7 @@ pub fn convert_batch(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBa
     batch_with_row_count(schema, columns, batch.num_rows())
 }
 
-/// A batch of `rows` rows, also where there are no columns.
+/// Builds a batch of `rows` rows, which may have no columns.
 pub fn batch_with_row_count(
     schema: &SchemaRef,
     columns: Vec<ArrayRef>,
@@ -217,10 +220,10 @@ pub fn batch_with_row_count(
 ) -> Result<RecordBatch> {
     let options = arrow_array::RecordBatchOptions::new().with_row_count(Some(rows));
     RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
-        .map_err(|e| Error::other(format!("columns do not fit the schema: {e}")).with_source(e))
+        .map_err(|e| Error::other(format!("columns do not match the schema: {e}")).with_source(e))
 }
 
-/// The field of a schema by name; the error lists the names there are.
+/// The index of a column of a schema; the error lists the columns of the schema.
 pub fn index_of(schema: &Schema, column: &str) -> Result<usize> {
     schema.index_of(column).map_err(|_missing| {
         let names: Vec<&str> = schema
@@ -228,6 +231,8 @@ pub fn index_of(schema: &Schema, column: &str) -> Result<usize> {
             .iter()
             .map(|f: &Arc<Field>| f.name().as_str())
             .collect();
-        Error::invalid(format!("no column {column:?}; there are {names:?}"))
+        Error::invalid(format!(
+            "unknown column {column:?}; the columns are {names:?}"
+        ))
     })
 }

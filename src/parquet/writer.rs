@@ -1,9 +1,12 @@
-//! A stream of record batches into Parquet files.
+//! Writes a stream of record batches to Parquet files.
 //!
-//! Rows are cut into row groups and files; the columns of up to three row groups are encoded by
-//! all processors at once (`encode`) and appended in order (`output`). Encoders
-//! and finished chunks stay within the memory budget: a row group is ended early when it would not
-//! fit, and the stream is not read ahead of the store.
+//! [`write()`] splits the rows into row groups and files. The columns of up to three row groups are encoded by all
+//! threads at once (`encode`) and appended in order (`output`). Encoders and finished chunks stay within the memory
+//! budget of the [`WritePlan`]: a row group is closed early if it would not fit, and the stream is not read ahead of
+//! the store.
+//!
+//! A schema that Parquet does not support, and rows that do not match their schema, are errors of the kind
+//! `InvalidInput`. Errors of this crate that the input or a sink returns are passed on as they are.
 
 use std::io;
 use std::sync::Arc;
@@ -27,17 +30,17 @@ use super::types::storage_schema;
 use super::{Cancel, default_threads, panic_text};
 use crate::error::{Error, Result};
 
-/// Rows of a stream's batch that are handed on at once.
+/// The most rows of a stream's batch that are passed on at once.
 const MAX_SLICE_ROWS: usize = 1 << 17;
-/// The budget divided by this is what is handed on at once at most.
+/// The most bytes of a stream's batch that are passed on at once are the budget divided by this number.
 const MAX_SLICE_SHARE: usize = 4;
-/// The budget divided by this is what a row group of rows in memory has at most: two are in the works.
+/// The most bytes of a row group of rows in memory are the budget divided by this number: two are encoded at a time.
 const MAX_GROUP_SHARE: usize = 2;
 
-/// Row groups of a file: their numbers have 16 bits with a sign.
+/// The most row groups of a file: their numbers are signed 16-bit integers.
 const MAX_GROUPS: usize = i16::MAX as usize;
 
-/// Checks that Parquet can hold `schema`; an error names the column.
+/// Checks that Parquet supports `schema`; an error names the column.
 pub fn check_schema(schema: &SchemaRef) -> Result<()> {
     let identity = PartIdentity {
         write_id: 0,
@@ -50,28 +53,28 @@ pub fn check_schema(schema: &SchemaRef) -> Result<()> {
     WritePlan::new(Arc::clone(schema), options, identity).map(drop)
 }
 
-/// One write: what, how and for whom.
+/// The schema, the options and the identity of one write.
 #[derive(Debug, Clone)]
 pub struct WritePlan {
-    /// The schema as the user has it; it is kept in the files.
+    /// The schema of the input, which the files keep.
     pub schema: SchemaRef,
     storage: SchemaRef,
-    /// Codec, row groups, files, memory.
+    /// The codec, and the limits of row groups, files and memory.
     pub options: WriteOptions,
     /// The first file's identity.
     pub identity: PartIdentity,
-    /// Threads that encode.
+    /// The number of threads that encode.
     pub threads: usize,
-    /// The caller holds the whole input in memory.
+    /// Whether the caller holds the whole input in memory.
     pub input_in_memory: bool,
-    /// Write a file also when there are no rows.
+    /// Whether to write a file if there are no rows.
     pub keep_empty: bool,
-    /// Memory that the sinks need of the limit.
+    /// How much of the memory limit the sinks need, in bytes.
     pub upload_buffer_bytes: usize,
 }
 
 impl WritePlan {
-    /// Checks that Parquet can hold `schema`; an error names the column.
+    /// Checks that Parquet supports `schema`, an error names the column; the other fields get their defaults.
     pub fn new(schema: SchemaRef, options: WriteOptions, identity: PartIdentity) -> Result<Self> {
         let storage = storage_schema(&schema)?;
         let plan = Self {
@@ -88,15 +91,16 @@ impl WritePlan {
         Ok(plan)
     }
 
-    /// A writer into nothing, for its schema and properties.
+    /// A writer to nothing, which has the schema and the properties of the files.
     fn template_writer(&self) -> Result<SerializedFileWriter<io::Sink>> {
         let converter = ArrowSchemaConverter::new().with_coerce_types(true);
         for field in self.storage.fields() {
             let single_field = arrow_schema::Schema::new(vec![Arc::clone(field)]);
             converter.convert(&single_field).map_err(|e| {
                 Error::invalid(format!(
-                    "column {:?} cannot be held by Parquet: {e}",
-                    field.name()
+                    "column {:?}: type {} is not supported by Parquet: {e}",
+                    field.name(),
+                    field.data_type()
                 ))
                 .with_source(e)
             })?;
@@ -108,7 +112,7 @@ impl WritePlan {
             key: parquet::arrow::ARROW_SCHEMA_META_KEY.to_owned(),
             value: Some(parquet::arrow::encode_arrow_schema(&self.schema)),
         };
-        // As pyarrow does, so that those who do not read the Arrow schema find the pairs too.
+        // As pyarrow does, for readers that do not read the Arrow schema.
         let mut metadata: Vec<KeyValue> = self
             .schema
             .metadata()
@@ -132,7 +136,7 @@ impl WritePlan {
     }
 }
 
-/// Writes all of `input`; files are opened and closed in order through `files`.
+/// Writes all rows of `input` to files, which are opened by `files` and finished in order.
 pub fn write(
     plan: &WritePlan,
     input: &mut (dyn RecordBatchReader + Send),
@@ -150,7 +154,7 @@ pub fn write(
         cancel.clone(),
     );
     std::thread::scope(|scope| {
-        // A thread that cannot be started is one fewer; the last of them is this one's to miss.
+        // A thread that cannot be started is left out; one is enough.
         let started_threads = (0..plan.threads.max(1))
             .filter(|i| {
                 let builder = std::thread::Builder::new().name(format!("pds-encode-{i}"));
@@ -158,15 +162,15 @@ pub fn write(
             })
             .count();
         let result = if started_threads == 0 {
-            Err(Error::other("no thread could be started to encode"))
+            Err(Error::other("cannot start an encoder thread"))
         } else {
             let mut splitter = RowGroupSplitter::new(plan, &template, &encoder);
             let split = std::panic::AssertUnwindSafe(|| splitter.split_input(input));
-            // Unwinding past here would leave the threads waiting for ever.
+            // Unwinding beyond this call would leave the threads waiting for ever.
             std::panic::catch_unwind(split)
                 .unwrap_or_else(|panic| {
                     Err(Error::invalid(format!(
-                        "the input cannot be taken: {}",
+                        "reading the input panicked: {}",
                         panic_text(panic.as_ref())
                     )))
                 })
@@ -177,7 +181,7 @@ pub fn write(
     })
 }
 
-/// The input's own error where it is one of ours.
+/// Converts an error of the input; one of this crate is taken out of the Arrow error around it.
 pub(crate) fn input_error(error: ArrowError) -> Error {
     match error {
         ArrowError::ExternalError(source) => match source.downcast::<Error>() {
@@ -186,28 +190,28 @@ pub(crate) fn input_error(error: ArrowError) -> Error {
                 Ok(inner) => input_error(*inner),
                 Err(other) => {
                     let error = ArrowError::ExternalError(other);
-                    Error::other(format!("the input failed: {error}")).with_source(error)
+                    Error::other(format!("reading the input failed: {error}")).with_source(error)
                 }
             },
         },
         ArrowError::InvalidArgumentError(_) => {
-            Error::invalid(format!("the input is not what its schema says: {error}"))
+            Error::invalid(format!("the input does not match its schema: {error}"))
                 .with_source(error)
         }
-        error => Error::other(format!("the input failed: {error}")).with_source(error),
+        error => Error::other(format!("reading the input failed: {error}")).with_source(error),
     }
 }
 
-/// Cuts batches into row groups and files.
+/// Splits batches into row groups and files.
 struct RowGroupSplitter<'p, 'e, 'a> {
     plan: &'p WritePlan,
     template: &'p SerializedFileWriter<io::Sink>,
     encoder: &'e Encoder<'a>,
-    /// Leaf columns under each field.
+    /// The number of leaf columns of each top-level field.
     leaves: Vec<usize>,
     is_group_open: bool,
     group_rows: usize,
-    /// What the rows of the row group are in memory, about.
+    /// About how many bytes the rows of the open row group take in memory.
     group_bytes: usize,
     file_rows: u64,
     file_groups: usize,
@@ -242,11 +246,11 @@ impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
             let batch = batch.map_err(input_error)?;
             if batch.num_columns() != self.plan.schema.fields().len() {
                 return Err(Error::invalid(
-                    "the input's batches do not have the columns of its schema",
+                    "a batch of the input does not have the columns of its schema",
                 ));
             }
             if batch.num_columns() == 0 && batch.num_rows() > 0 {
-                return Err(Error::invalid("Parquet cannot hold rows without columns"));
+                return Err(Error::invalid("Parquet cannot store rows without columns"));
             }
             check_required(&batch)?;
             check_digits(&batch)?;
@@ -260,10 +264,10 @@ impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
         self.close_group()
     }
 
-    /// How many rows of about `row_bytes` are handed on at once at most.
+    /// The most rows, of about `row_bytes` bytes each, that are passed on at once.
     ///
-    /// Of what is in memory anyway it is a whole row group, so that a column's writer does not wait with
-    /// its buffers for more rows. Such row groups are ended by what they are, not by what they become.
+    /// If the input is in memory, it is a whole row group, so that a column's writer does not hold its buffers while it
+    /// waits for more rows. The limit of such row groups is their size in memory, not their encoded size.
     fn slice_rows(&self, row_bytes: usize) -> usize {
         let budget = self.plan.budget_bytes();
         let (bytes, max_rows) = if self.plan.input_in_memory {
@@ -275,7 +279,7 @@ impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
         (bytes / row_bytes.max(1)).clamp(1, max_rows)
     }
 
-    /// Hands on rows from `at`, as many as fit; gives their number.
+    /// Passes on rows from `at`, as many as fit; returns their number.
     fn push_rows(&mut self, batch: &RecordBatch, at: usize, row_bytes: usize) -> Result<usize> {
         let rows_left_in_file = self
             .plan
@@ -313,7 +317,7 @@ impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
         if self.file_groups == MAX_GROUPS {
             return Err(Error::invalid(format!(
                 "a Parquet file holds {MAX_GROUPS} row groups at most, and the rows need more: \
-                 give a larger row_group_size, or max_rows_per_file"
+                 set a larger row_group_size, or max_rows_per_file"
             )));
         }
         let columns = self.template.schema_descr().num_columns();

@@ -1,4 +1,9 @@
-//! Which bytes of a part are fetched for some of its columns, in which requests.
+//! Planning and sending the requests for some columns of a part.
+//!
+//! [`OpenPart::plan_fetches`] groups the columns of a row group into [`ColumnFetch`]es of about one request, so that
+//! some are decoded while others are on their way. Chunks that are close to each other are fetched together, within
+//! [`MAX_GAP_BYTES`] and [`MAX_WASTE_PERCENT`]; longer ranges than [`FETCH_BYTES`] are split. Every request names the
+//! ETag with which the part was opened. Of a local file nothing is fetched: its chunks are read when they are decoded.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,13 +17,13 @@ use crate::error::Result;
 use crate::parquet::decode::Chunks;
 use crate::store::Store;
 
-/// Ranges closer than this are fetched together: a request costs more than so many bytes…
+/// The widest gap between ranges that are fetched together: a request costs more than so many bytes.
 const MAX_GAP_BYTES: u64 = 256 << 10;
-/// …but no more than this share of what is wanted may be fetched in vain.
+/// The share of the needed bytes that may be fetched in vain, in gaps.
 const MAX_WASTE_PERCENT: u64 = 4;
-/// Longer ranges are fetched by several requests at once.
+/// The greatest length of one request. Longer ranges are fetched by several at once.
 const FETCH_BYTES: u64 = 8 << 20;
-/// Requests that are on their way at once.
+/// Number of concurrent requests.
 pub(crate) const CONCURRENT_FETCHES: usize = 8;
 
 /// Some columns of a row group that are fetched together, so that they can be decoded while others
@@ -26,12 +31,12 @@ pub(crate) const CONCURRENT_FETCHES: usize = 8;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ColumnFetch {
     pub(crate) projection: Vec<usize>,
-    /// What is fetched for them; nothing where the file is a local one.
+    /// The byte ranges to fetch; none of a local file.
     ranges: Vec<Range<u64>>,
 }
 
 impl OpenPart {
-    /// The columns `roots` of a row group in pieces.
+    /// Groups the columns `projection` of a row group into fetches; of a local file each column is one.
     pub(crate) fn plan_fetches(&self, group: usize, projection: &[usize]) -> Vec<ColumnFetch> {
         let PartSource::Store { tail, .. } = &self.source else {
             let fetch_alone = |root: &usize| ColumnFetch {
@@ -54,7 +59,7 @@ impl OpenPart {
         plan_requests(extents.collect(), &coalesce(needed_ranges))
     }
 
-    /// The chunks of a piece; none where the file is a local one.
+    /// Fetches the chunks of some columns; none of a local file.
     pub(crate) async fn fetch_columns(
         &self,
         store: &Store,
@@ -81,7 +86,7 @@ impl OpenPart {
         Ok(chunks)
     }
 
-    /// The chunks of a row group's columns; none where the file is a local one.
+    /// Fetches the chunks of the columns `projection` of a row group; none of a local file.
     pub(crate) async fn fetch(
         &self,
         store: &Store,
@@ -104,7 +109,7 @@ impl OpenPart {
         Ok(chunks)
     }
 
-    /// The chunks of one column from a local file.
+    /// Reads the chunks of one column from a local file; None for an object.
     pub(crate) fn read_local(&self, group: usize, root: usize) -> Option<Result<Chunks>> {
         let PartSource::Local(file) = &self.source else {
             return None;
@@ -119,7 +124,7 @@ impl OpenPart {
         Some(read())
     }
 
-    /// Some bytes of the file.
+    /// Reads a range of bytes, from memory where the tail holds it.
     pub(crate) async fn read_range(&self, store: &Store, range: Range<u64>) -> Result<Bytes> {
         match &self.source {
             PartSource::Local(file) => {
@@ -138,8 +143,8 @@ impl OpenPart {
     }
 }
 
-/// Groups columns, each with its extent in the file, into pieces of about one request, and gives
-/// each piece its share of `runs`.
+/// Groups columns, each with its extent in the file, into fetches of about one request, and clips
+/// `ranges` to each of them.
 fn plan_requests(mut extents: Vec<(Range<u64>, usize)>, ranges: &[Range<u64>]) -> Vec<ColumnFetch> {
     extents.sort_by_key(|(extent, _)| extent.start);
     let mut requests: Vec<(Range<u64>, Vec<usize>)> = Vec::new();
@@ -175,7 +180,7 @@ fn plan_requests(mut extents: Vec<(Range<u64>, usize)>, ranges: &[Range<u64>]) -
         .collect()
 }
 
-/// Joins neighbouring ranges, sorted by start, as far as the bytes between them are worth it.
+/// Joins neighbouring ranges, sorted by start, within [`MAX_GAP_BYTES`] and [`MAX_WASTE_PERCENT`].
 fn coalesce(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     let needed_bytes: u64 = ranges.iter().map(|r| r.end - r.start).sum();
     let mut waste_budget_bytes = needed_bytes * MAX_WASTE_PERCENT / 100;

@@ -1,4 +1,4 @@
-//! One version of a local file, whose descriptor is kept only while few are.
+//! One version of a local file, whose descriptor is kept open while few others are.
 
 use std::fs::File;
 use std::ops::Range;
@@ -11,12 +11,12 @@ use object_store::ObjectMeta;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 
-/// Descriptors that are kept by all files of the process together; a process may have as few as 256.
+/// Descriptors that the process keeps open at most; it may be allowed as few as 256.
 const MAX_CACHED_FILES: usize = 64;
 
 static CACHED_FILES: AtomicUsize = AtomicUsize::new(0);
 
-/// A file and which version of it.
+/// One version of a file.
 #[derive(Debug)]
 pub(crate) struct LocalFile {
     store: Store,
@@ -26,7 +26,7 @@ pub(crate) struct LocalFile {
 }
 
 impl LocalFile {
-    /// The file as it is now, and its length.
+    /// Opens the file as it is now; gives it and its length.
     pub(super) fn open(store: &Store, path: &str) -> Result<(Self, u64)> {
         let (file, meta) = open_file(store, path)?;
         let opened = Self {
@@ -38,7 +38,7 @@ impl LocalFile {
         Ok((opened, meta.size))
     }
 
-    /// Some bytes of the file. An error where it was replaced and is not open any more.
+    /// Reads a range of bytes; [`ErrorKind::Conflict`] if the file was replaced and its descriptor was not kept.
     pub(super) fn read(&self, range: &Range<u64>) -> Result<Bytes> {
         if let Some(cached) = &self.cached {
             return self.read_from(&cached.0, range);
@@ -54,7 +54,7 @@ impl LocalFile {
     fn read_from(&self, file: &File, range: &Range<u64>) -> Result<Bytes> {
         let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
         file.read_exact_at(&mut bytes, range.start).map_err(|e| {
-            let message = format!("the file cannot be read: {e}");
+            let message = format!("cannot read bytes {range:?} of the file: {e}");
             Error::new(ErrorKind::PartCorrupted, message)
                 .with_path(&self.path)
                 .with_source(e)
@@ -67,11 +67,11 @@ fn open_file(store: &Store, path: &str) -> Result<(File, ObjectMeta)> {
     let key = store.key(path)?;
     let local = store
         .local()
-        .ok_or_else(|| Error::other("not a local store"))?;
+        .ok_or_else(|| Error::other("internal error: not a local store"))?;
     local.open(&key).map_err(|e| store.map_error(e, path))
 }
 
-/// A descriptor that counts.
+/// An open descriptor, counted in [`CACHED_FILES`].
 #[derive(Debug)]
 struct CachedFile(File);
 

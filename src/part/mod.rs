@@ -1,4 +1,4 @@
-//! Parquet files in a store: staged from a stream, opened, fetched in pieces.
+//! Parquet files in a store: staged from a stream of batches, opened, fetched by ranges, decoded and verified.
 
 mod fetch;
 mod local;
@@ -15,11 +15,11 @@ pub use self::scan::BatchStream;
 pub(crate) use self::stage::{StagedFile, discard, stage, stage_hashed};
 use crate::error::{Error, Result};
 
-/// Runs blocking work off the async threads; a panic becomes an error.
+/// Runs blocking work off the async threads; a panic of it becomes an error.
 pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     tokio::task::spawn_blocking(work)
         .await
-        .map_err(|e| Error::other(format!("a worker stopped: {e}")).with_source(e))?
+        .map_err(|e| Error::other(format!("worker thread failed: {e}")).with_source(e))?
 }

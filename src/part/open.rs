@@ -1,4 +1,10 @@
-//! One Parquet file opened: its footer read, its version held on to.
+//! Opening a Parquet file: its footer is read and its version remembered.
+//!
+//! An [`OpenPart`] reads one version of a file. Requests name the ETag with which an object was opened; a local file is
+//! read by the descriptor that is open, or is refused if it was replaced. [`open`] fetches the end of an
+//! object, and once more where the footer is longer than that.
+//!
+//! [`ErrorKind::NotFound`] for a missing file, [`ErrorKind::PartCorrupted`] for one that is not a Parquet file.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,11 +33,11 @@ pub(crate) struct OpenPart {
 pub(crate) enum PartSource {
     /// A file on this machine.
     Local(Arc<LocalFile>),
-    /// Requests for this version; the end of the object is here already, if it holds column chunks.
+    /// Requests for the version `e_tag`. `tail` is the end of the object if that holds column chunks, else empty.
     Store { e_tag: Option<String>, tail: Bytes },
 }
 
-/// Opens the file at `path`; `tail_bytes` of its end are fetched at first.
+/// Opens the file at `path`. Of an object, the last `tail_bytes` are fetched first.
 pub(crate) async fn open(store: &Store, path: &str, tail_bytes: u64) -> Result<OpenPart> {
     match store.local() {
         Some(_) => open_local(store, path).await,
@@ -40,7 +46,7 @@ pub(crate) async fn open(store: &Store, path: &str, tail_bytes: u64) -> Result<O
 }
 
 impl OpenPart {
-    /// The same part, of which other columns are read.
+    /// The same part with `file` as its description, such as one with other columns.
     pub(crate) fn with_file(&self, file: ParquetFile) -> Self {
         Self {
             path: self.path.clone(),
@@ -58,8 +64,8 @@ impl OpenPart {
         tail + self.file.memory_bytes()
     }
 
-    /// Decodes one column of a row group, all of it or some rows; a file's chunks are read here, on the
-    /// decoding thread.
+    /// Decodes one column of a row group, all of it or some rows. The chunks of a local file are read here, on
+    /// the decoding thread; those of an object are in `fetched`.
     pub(crate) fn decode(
         &self,
         group: usize,
@@ -139,7 +145,7 @@ async fn open_remote(store: &Store, path: &str, tail_bytes: u64) -> Result<OpenP
     }
 }
 
-/// The last `wanted` bytes, the object's length and version.
+/// The last `requested_bytes`, the object's length and its ETag.
 async fn read_tail(
     store: &Store,
     path: &str,
@@ -157,12 +163,12 @@ async fn read_tail(
         .with_if_match(e_tag);
     match store.get(path, options).await {
         Ok((bytes, meta)) => Ok((bytes, meta.size, meta.e_tag)),
-        // An empty object has no range.
+        // Stores refuse any range of an empty object.
         Err(e) if e.kind() == ErrorKind::Unavailable || e.kind() == ErrorKind::Other => {
             match store.head(path).await {
                 Ok(meta) if meta.size == 0 => Err(Error::new(
                     ErrorKind::PartCorrupted,
-                    "0 bytes are no Parquet file",
+                    "not a Parquet file: the file is empty",
                 )
                 .with_path(path)),
                 _ => Err(e),

@@ -1,4 +1,7 @@
-//! Row groups into memory: columns are decoded by all processors, each as its bytes arrive.
+//! Reading row groups into memory: columns are decoded by all processors, each as its bytes arrive.
+//!
+//! [`read_groups`] reads many row groups at once, a [`RowGroupReader`] one at a time. Both limit how many columns are
+//! fetched and decoded at once. The first error ends the read.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,25 +19,26 @@ use crate::parquet::decode::align;
 use crate::parquet::default_threads;
 use crate::store::Store;
 
-/// Pieces of row groups that are fetched, decoded or waited for at once.
+/// Number of [`ColumnFetch`]es that are fetched, decoded or waited for at once.
 const FETCHES_AHEAD: usize = 16;
 
-/// A row group and the fields wanted of it, in the order wanted.
+/// A row group and what to read of it.
 #[derive(Debug, Clone)]
 pub(crate) struct RowGroupSelection {
     pub(crate) part: Arc<OpenPart>,
     pub(crate) index: usize,
+    /// The columns to read, in the order of the result.
     pub(crate) projection: Arc<[usize]>,
-    /// Only these of its rows.
+    /// The rows to read; None for all.
     pub(crate) rows: Option<Range<usize>>,
 }
 
-/// Rows and their columns; a row group is several of these only where a column is several arrays.
+/// Batches of a row group: the number of rows and the columns. There are several only where a column is several arrays.
 pub(crate) type AlignedColumns = Vec<(usize, Vec<ArrayRef>)>;
 
 type DecodedColumns = Vec<(usize, Vec<ArrayRef>)>;
 
-/// What all that is read at once shares: turns to fetch and to decode.
+/// Reads row groups; clones share the permits to fetch and to decode.
 #[derive(Debug, Clone)]
 pub(crate) struct RowGroupReader {
     store: Store,
@@ -51,19 +55,20 @@ impl RowGroupReader {
         }
     }
 
-    /// Reads a row group; the arrays of each field follow one another.
+    /// Reads a row group: the arrays of each column, in the order of its rows, by the index of the field.
     pub(crate) async fn read(
         &self,
         group: RowGroupSelection,
     ) -> Result<HashMap<usize, Vec<ArrayRef>>> {
-        let pieces = group.part.plan_fetches(group.index, &group.projection);
-        let columns = pieces.into_iter();
-        let columns = columns.map(|piece| self.clone().read_columns(group.clone(), piece));
-        let columns = futures::future::try_join_all(columns).await?;
+        let fetches = group.part.plan_fetches(group.index, &group.projection);
+        let reads = fetches
+            .into_iter()
+            .map(|column_fetch| self.clone().read_columns(group.clone(), column_fetch));
+        let columns = futures::future::try_join_all(reads).await?;
         Ok(columns.into_iter().flatten().collect())
     }
 
-    /// Fetches a piece and decodes its columns.
+    /// Fetches some columns and decodes them.
     async fn read_columns(
         self,
         group: RowGroupSelection,
@@ -90,8 +95,8 @@ impl RowGroupReader {
     }
 }
 
-/// Reads row groups, all at once. Of open files the largest columns come first, so that the
-/// processors end together; others in the order of the file, as they arrive.
+/// Reads row groups, all at once. The largest columns of local files come first, so that the processors
+/// end together; those of objects are decoded as they arrive, in the order of the file.
 pub(crate) async fn read_groups(
     store: Store,
     groups: &[RowGroupSelection],

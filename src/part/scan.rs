@@ -1,4 +1,4 @@
-//! A stream of batches and the work behind it.
+//! A stream of record batches and the task that produces them.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use tokio::task::JoinSet;
 use crate::error::{Error, Result};
 use crate::parquet::{Cancel, CancelOnDrop, panic_text};
 
-/// Decoded batches that wait to be taken.
+/// Number of decoded batches that wait for the consumer.
 const BATCHES_AHEAD: usize = 2;
 
-/// A stream of batches; dropping it ends the work behind it.
+/// A stream of record batches; dropping it ends the task that produces them.
 #[derive(Debug)]
 pub struct BatchStream {
-    /// The schema as it was written, projected.
+    /// The schema of the batches.
     pub schema: SchemaRef,
     batches: mpsc::Receiver<Result<RecordBatch>>,
     _work: JoinSet<()>,
     _cancel: CancelOnDrop,
 }
 
-/// Where the work's batches go.
+/// Sends batches to a [`BatchStream`].
 pub(crate) type BatchSender = mpsc::Sender<Result<RecordBatch>>;
 
 impl BatchStream {
-    /// A stream of what `work` sends, and of its error.
+    /// Spawns `work` and streams what it sends; its error, or a panic as an error, comes last.
     pub(crate) fn spawn<F>(
         schema: SchemaRef,
         cancel: &Cancel,
@@ -42,16 +42,16 @@ impl BatchStream {
         let future = work(sender.clone());
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
-            // A stream that only stopped would look as if that was all.
+            // After a panic, a stream that only ended would look complete.
             let outcome = AssertUnwindSafe(future).catch_unwind().await;
             let result = outcome.unwrap_or_else(|panic| {
                 Err(Error::other(format!(
-                    "the read stopped: {}",
+                    "reader task panicked: {}",
                     panic_text(panic.as_ref())
                 )))
             });
             if let Err(error) = result {
-                // The consumer has gone if nobody takes the error.
+                // Sending fails only after the consumer was dropped.
                 let _ = sender.send(Err(error)).await;
             }
         });
@@ -63,12 +63,12 @@ impl BatchStream {
         }
     }
 
-    /// The stream for a thread that may wait, as a writer's is.
+    /// The stream as a reader that blocks, for a thread that may, such as a writer's.
     pub(crate) fn into_reader(self) -> impl RecordBatchReader + Send {
         let schema = Arc::clone(&self.schema);
         let mut stream = self;
         let received = std::iter::from_fn(move || {
-            // All of it, since the work behind the stream ends with it.
+            // Captures the whole stream: dropping the rest of it would end the task.
             let stream = &mut stream;
             stream.batches.blocking_recv()
         });
@@ -76,7 +76,7 @@ impl BatchStream {
         RecordBatchIterator::new(batches, schema)
     }
 
-    /// The next batch; None at the end.
+    /// The next batch or the error; None at the end.
     pub async fn next(&mut self) -> Option<Result<RecordBatch>> {
         self.batches.recv().await
     }

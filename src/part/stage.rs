@@ -1,4 +1,8 @@
-//! A stream of batches into staged Parquet files: encoded by threads, uploaded meanwhile.
+//! Staging a stream of batches as Parquet files: encoded by threads, uploaded meanwhile.
+//!
+//! [`stage`] runs the encoder in a thread, which opens one file after the other through a [`FileOpener`], and drives
+//! the uploads of these files. It gives a [`StagedFile`] each. After an error, and where the call is cancelled, the
+//! files that are staged already are removed; the error is that of the upload that failed first, else the encoder's.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,19 +21,19 @@ use crate::store::stage::{
     StageOutcome, StageWriter, StagedWrite, Staging, Uploader, discard_in_background,
 };
 
-/// A file that no reader sees yet.
+/// A staged file: written, and invisible until it is published.
 #[derive(Debug)]
 pub(crate) struct StagedFile {
     pub(crate) staged: StagedWrite,
     pub(crate) stats: FileStats,
-    /// The SHA3-256 of its bytes, where it was asked for.
+    /// The SHA3-256 of its bytes, if a hasher was passed.
     pub(crate) sha3: Option<[u8; 32]>,
 }
 
-/// What the n-th file of a write is to become.
+/// Gives the path that the n-th file of a write is to become.
 pub(crate) type TargetPathFn = Box<dyn FnMut(usize) -> String + Send>;
 
-/// Encodes `input` into staged files, each begun for its target. After an error nothing is left.
+/// Encodes `input` into staged files, each begun for its target. After an error nothing stays staged.
 pub(crate) async fn stage(
     store: &Store,
     staging: Staging,
@@ -40,7 +44,7 @@ pub(crate) async fn stage(
     stage_with(store, staging, plan, input, (targets, None)).await
 }
 
-/// As [`stage`], of one file, with its SHA3-256.
+/// As [`stage`] for one file, whose SHA3-256 is computed by `hasher`.
 pub(crate) async fn stage_hashed(
     store: &Store,
     staging: Staging,
@@ -75,7 +79,7 @@ async fn stage_with(
     };
     let cancel = Cancel::default();
     let _stop_threads = cancel.guard();
-    // The thread drops `opened` when it ends, which ends `begun`.
+    // The encoder drops `opener` when it ends, which closes `uploader_receiver`.
     let mut encoding = std::pin::pin!(run_blocking(move || writer::write(
         &plan,
         &mut *input,
@@ -98,7 +102,7 @@ async fn stage_with(
             else => break,
         }
     }
-    // An upload's own error says more than the encoder's, which only saw the upload end.
+    // An upload's own error says more than the encoder's, which only knows that the upload ended.
     let outcome = failure.map_or_else(|| encoded.unwrap_or(Ok(())), Err);
     match outcome {
         Ok(()) => {
@@ -121,17 +125,17 @@ async fn upload(index: usize, uploader: Uploader) -> (usize, Result<Option<Stage
     (index, uploader.run().await)
 }
 
-/// Notes where a file lies; None leaves what the encoder noted, a file that needs no upload.
+/// Records where a file is staged; None leaves what the encoder recorded, a file that needs no upload.
 fn record(files: &SharedPendingFiles, index: usize, staged: Option<StagedWrite>) {
     let file = &mut lock_files(files)[index];
     file.staged = staged.or_else(|| file.staged.take());
 }
 
-/// Removes staged files; what cannot be removed is logged, since the cause of it all matters more.
+/// Removes staged files. Failures are logged, since the error that led here matters more.
 pub(crate) async fn discard(store: &Store, staged: &[StagedWrite]) {
     for file in staged {
         if let Err(e) = file.discard(store).await {
-            log::warn!("a staged part could not be removed: {e}");
+            log::warn!("could not remove a staged file: {e}");
         }
     }
 }
@@ -151,12 +155,14 @@ impl PendingFile {
                 stats,
                 sha3: self.sha3,
             }),
-            _ => Err(Error::other("a part was not finished")),
+            _ => Err(Error::other(
+                "internal error: a staged file was not finished",
+            )),
         }
     }
 }
 
-/// The files of a write that is under way; those that are finished are removed if it is dropped.
+/// The files of a write that is under way; dropping it removes those that are staged.
 struct PendingFiles {
     store: Store,
     files: Mutex<Vec<PendingFile>>,
@@ -183,7 +189,7 @@ fn lock_files(files: &SharedPendingFiles) -> MutexGuard<'_, Vec<PendingFile>> {
 struct FileOpener {
     staging: Staging,
     targets: TargetPathFn,
-    /// That of the first file, if its bytes are hashed.
+    /// The hasher of the first file, if its bytes are hashed.
     hasher: Option<SharedHasher>,
     next: usize,
     files: SharedPendingFiles,
@@ -197,7 +203,7 @@ impl ByteSinkFactory for FileOpener {
         self.next += 1;
         lock_files(&self.files).push(PendingFile::default());
         if let Some(uploader) = uploader {
-            // Nobody listens any more only when the whole write is being dropped.
+            // The receiver is closed only when the whole write is being dropped.
             let _ = self.uploaders.send((index, uploader));
         }
         Ok(Box::new(FileSink {

@@ -1,4 +1,4 @@
-//! Every byte of a part, a few at a time.
+//! Verifying every byte of a part, with few of them in memory at a time.
 
 use std::hash::Hasher;
 use std::ops::Range;
@@ -15,13 +15,13 @@ use crate::parquet::decode::{Chunks, RowGroupStream};
 use crate::parquet::file::MAGIC;
 use crate::store::Store;
 
-/// Pieces of row groups that are fetched or decoded at once.
+/// Number of column fetches that are fetched or decoded at once.
 const FETCHES_AHEAD: usize = 2;
 /// Bytes of the page indexes that are hashed at once.
 const HASH_CHUNK_BYTES: u64 = 8 << 20;
 
 impl OpenPart {
-    /// Compares all bytes with their checksums and decodes all columns.
+    /// Compares all bytes with their checksums and decodes all columns; [`ErrorKind::PartCorrupted`] where that fails.
     pub(crate) async fn verify(self: &Arc<Self>, store: &Store) -> Result<()> {
         self.verify_magic(store).await?;
         if let Some((indexes, expected)) = self.file.page_index_checksum() {
@@ -46,7 +46,7 @@ impl OpenPart {
         if begin == MAGIC {
             return Ok(());
         }
-        let message = "the file does not begin as a Parquet file";
+        let message = "not a Parquet file: the magic bytes at its begin are missing";
         Err(Error::new(ErrorKind::PartCorrupted, message))
     }
 
@@ -66,7 +66,7 @@ impl OpenPart {
         if hasher.finish() == expected && indexes.start <= indexes.end {
             return Ok(());
         }
-        let message = "the page indexes were changed";
+        let message = "checksum of the page indexes does not match: the bytes were changed";
         Err(Error::new(ErrorKind::PartCorrupted, message))
     }
 

@@ -113,7 +113,7 @@ class TestWrite:
     def test_a_bare_folder_is_no_dataset(self, ds: pds.ParquetDatasetStore) -> None:
         ds.store.write("a/data.parquet", b"junk")
         ds.store.write("a/notes.txt", b"mine")
-        with pytest.raises(pds.AlreadyExists, match="file of no dataset"):
+        with pytest.raises(pds.AlreadyExists, match="does not belong to a dataset"):
             ds.write_dataset(ROWS, "a")
         assert not ds.dataset_exists("a")
         assert ds.store.read_bytes("a/data.parquet") == b"junk"

@@ -116,7 +116,7 @@ def test_rows_with_the_same_key_in_the_table_all_change(table: pds.Table) -> Non
         (lambda m: m.when_matched_update({"n": "source.nothing"}), "nothing"),
         (lambda m: m.when_matched_update({"n": "1 +"}), "n"),
         (lambda m: m.when_matched_update({"n": "source.text"}), "cast it"),
-        (lambda m: m.when_matched_update({"n": "target.n * 1000000000"}), "does not fit"),
+        (lambda m: m.when_matched_update({"n": "target.n * 1000000000"}), "cannot convert"),
         (lambda m: m.when_matched_update({"n": "target.n * 0.5"}), "cast it"),
         (lambda m: m.when_matched_update({"id": "9223372036854775807 + source.id"}), "(?i)overflow"),
         (lambda m: m.when_matched_delete("source.n"), "true or false"),

@@ -1,24 +1,24 @@
-//! The run-length and bit-packed hybrid of levels and dictionary indices.
+//! The hybrid of run-length encoding and bit packing, in which levels and dictionary indices are stored.
 //!
 //! Source: "Run Length Encoding / Bit-Packing Hybrid" in the Parquet format's `Encodings.md`.
 
 use super::Unsupported;
 
-/// Values that are packed together.
+/// The number of values that are unpacked at a time.
 const BLOCK_VALUES: usize = 32;
-/// No index or level is wider.
+/// The most bits of an index or level.
 const MAX_BIT_WIDTH: u32 = 32;
 
-/// Some values of a stream.
+/// A run of values of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HybridRun<'a> {
-    /// One value, again and again.
+    /// One value, `count` times.
     Rle { value: u32, count: usize },
-    /// Values of the stream's width, the lowest bits first.
+    /// Values of the stream's bit width, the lowest bits first.
     BitPacked { bytes: &'a [u8], count: usize },
 }
 
-/// The runs of a stream until `left` values have come.
+/// The runs of a stream until `remaining` values are read.
 #[derive(Debug)]
 pub(super) struct HybridRuns<'a> {
     bytes: &'a [u8],
@@ -56,7 +56,7 @@ impl<'a> HybridRuns<'a> {
         if header & 1 == 1 {
             let groups = header >> 1;
             let count = (groups * 8).min(self.remaining);
-            // The last group may be cut off after the values it is needed for.
+            // The last group may end after the values that are needed.
             let size = (groups * width).min(self.bytes.len());
             if size < (count * width).div_ceil(8) {
                 return Err(Unsupported);
@@ -73,9 +73,9 @@ impl<'a> HybridRuns<'a> {
             .ok_or(Unsupported)?;
         self.bytes = rest;
         self.remaining -= count;
-        let mut value = [0; 4];
-        value[..bytes.len()].copy_from_slice(bytes);
-        let value = u32::from_le_bytes(value);
+        let mut value_bytes = [0; 4];
+        value_bytes[..bytes.len()].copy_from_slice(bytes);
+        let value = u32::from_le_bytes(value_bytes);
         Ok(HybridRun::Rle { value, count })
     }
 }
@@ -88,7 +88,7 @@ impl<'a> Iterator for HybridRuns<'a> {
     }
 }
 
-/// Appends the `count` values of a stream to `out`.
+/// Appends the first `count` values of a stream to `out`.
 pub(super) fn read_all(
     bytes: &[u8],
     width: u32,
@@ -119,9 +119,9 @@ fn unpack(bytes: &[u8], width: u32, count: usize, out: &mut Vec<u32>) {
         1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32);
 }
 
-/// With the width known, the loop over a block is a straight line of loads and shifts.
+/// Unpacks values of a constant width, with which the loop over a block is a straight line of loads and shifts.
 fn unpack_width<const WIDTH: usize>(mut bytes: &[u8], mut count: usize, out: &mut Vec<u32>) {
-    // Every load takes eight bytes, also the last one's.
+    // Every load reads eight bytes, that of the last value too.
     let mut padded = [0_u8; 4 * BLOCK_VALUES + 8];
     let mut block = [0_u32; BLOCK_VALUES];
     let mask = u64::MAX >> (64 - WIDTH);
@@ -180,7 +180,7 @@ mod tests {
                 read_all(&stream, width, count, &mut decoded).unwrap();
                 assert_eq!(decoded, values[..count], "width {width}, {count} values");
             }
-            // Cut off behind the values that are needed.
+            // Ends after the values that are needed.
             let needed = 1 + (100 * width as usize).div_ceil(8);
             let mut decoded = Vec::new();
             read_all(&stream[..needed], width, 100, &mut decoded).unwrap();

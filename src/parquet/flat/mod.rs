@@ -1,9 +1,9 @@
-//! Flat columns, decoded straight into the array that is handed out.
+//! A fast decoder for flat columns, which writes values straight into the array that it returns.
 //!
-//! The general decoder of arrow-rs gathers values in one form and makes the array from it in a
-//! second pass. This one knows the common cases only: numbers, times, decimals, strings and binaries
-//! without nesting, plain or with a dictionary. Whatever is not of that kind, or not as it should
-//! be, it leaves to the other, whose errors are the ones a user sees.
+//! The general decoder of arrow-rs collects values in one form and builds the array in a second pass. This decoder
+//! knows only the common cases: numbers, times, decimals, strings and binaries without nesting, in plain or dictionary
+//! encoding. Every other column, and every one with an error, it leaves to the general decoder, whose errors are those
+//! that a user sees: [`decode`] has no errors of its own.
 
 mod hybrid;
 mod values;
@@ -26,17 +26,16 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use self::hybrid::{HybridRun, HybridRuns};
 use self::values::{ColumnBuilder, FixedWidthBuilder};
 
-/// For so many rows and bytes room is made beforehand, whatever a footer says.
+/// The most rows and bytes for which memory is reserved beforehand, whatever a footer claims.
 const MAX_RESERVED_ROWS: usize = 1 << 24;
 const MAX_RESERVED_BYTES: usize = 1 << 30;
 
-/// This is for the general decoder.
+/// The column must be decoded by the general decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Unsupported;
 
-/// The rows `wanted` of a column chunk of `rows` rows as an array of `data_type`, which is what the
-/// general decoder makes of it; None where that one is to decode it. Pages without such rows are
-/// passed over.
+/// Decodes the rows `row_range` of a column chunk of `rows` rows to an array of `data_type`, equal to the general
+/// decoder's. None if the general decoder must decode the chunk. Pages before `row_range` are skipped.
 pub(super) fn decode<R: ChunkReader + 'static>(
     reader: R,
     column: &ColumnChunkMetaData,
@@ -70,7 +69,7 @@ fn is_value_encoding(encoding: Encoding) -> bool {
     matches!(encoding, PLAIN | PLAIN_DICTIONARY | RLE_DICTIONARY)
 }
 
-/// What the general decoder reinterprets or widens, and nothing it converts otherwise.
+/// The builder for types that the general decoder reinterprets or widens; None for those that it converts otherwise.
 fn create_builder(
     column: &ColumnChunkMetaData,
     rows: usize,
@@ -132,18 +131,18 @@ fn create_builder(
     Some(builder)
 }
 
-/// A column chunk as its pages are read.
+/// The state of decoding a column chunk, page by page.
 struct ChunkDecoder {
     builder: Box<dyn ColumnBuilder>,
     rows: usize,
     row_range: Range<usize>,
-    /// Rows of pages before the first that is decoded.
+    /// Rows of the pages before the first one that is decoded.
     skipped_rows: usize,
-    /// Of a nullable column.
+    /// The validity of a nullable column; None for a required one.
     validity: Option<Validity>,
-    /// Those of a page.
+    /// The dictionary indices of a page.
     indices: Vec<u32>,
-    /// Rows so far.
+    /// Rows decoded so far.
     decoded_rows: usize,
 }
 
@@ -171,7 +170,7 @@ impl ChunkDecoder {
         Ok(array.slice(first.ok_or(Unsupported)?, self.row_range.len()))
     }
 
-    /// Passes over the next page if all of its rows come before those that are wanted.
+    /// Skips the next page if all of its rows come before `row_range`; returns whether it did.
     fn skip_page<R: ChunkReader>(
         &mut self,
         pages: &mut SerializedPageReader<R>,
@@ -210,8 +209,8 @@ impl ChunkDecoder {
             } => {
                 let (levels, values) = match self.validity {
                     Some(_) if def_level_encoding == Encoding::RLE => {
-                        let (length, rest) = buf.split_first_chunk().ok_or(Unsupported)?;
-                        let length = u32::from_le_bytes(*length) as usize;
+                        let (length_bytes, rest) = buf.split_first_chunk().ok_or(Unsupported)?;
+                        let length = u32::from_le_bytes(*length_bytes) as usize;
                         split(&buf.slice_ref(rest), length)?
                     }
                     Some(_) => return Err(Unsupported),
@@ -250,7 +249,7 @@ impl ChunkDecoder {
             None => rows,
         };
         match encoding {
-            // A page of nulls may have nothing behind its levels.
+            // A page of nulls may have no bytes after its levels.
             _ if present == 0 => {}
             Encoding::PLAIN => self.builder.append_plain(values, present)?,
             _ => {
@@ -282,13 +281,13 @@ fn split(bytes: &Bytes, at: usize) -> Result<(Bytes, Bytes), Unsupported> {
 /// Which rows hold a value.
 #[derive(Default)]
 struct Validity {
-    /// From the first null on.
+    /// One bit for each row; None before the first null.
     bits: Option<BooleanBufferBuilder>,
     rows: usize,
 }
 
 impl Validity {
-    /// Appends a page's levels; gives how many of its rows hold a value.
+    /// Appends the levels of a page; returns how many of its rows hold a value.
     fn append(&mut self, levels: &[u8], rows: usize) -> Result<usize, Unsupported> {
         let mut runs = HybridRuns::new(levels, 1, rows)?;
         let previous_rows = self.rows;

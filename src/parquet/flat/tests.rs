@@ -1,4 +1,4 @@
-//! The general decoder is the oracle.
+//! The flat decoder is compared with the general decoder of arrow-rs, as the oracle.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ use rand::{Rng, SeedableRng};
 const ROWS: usize = 5000;
 
 fn text(i: i64) -> String {
-    // Empty, short, just at and above what is copied at once, and not ASCII.
+    // Empty, short, about as long as what is copied at once, long, and not ASCII.
     let length = [0, 1, 7, 31, 32, 33, 90][usize::try_from(i).unwrap() % 7];
     let pattern = format!("{i}é漢");
     pattern.chars().cycle().take(length).collect()
 }
 
-/// The types, and whether they are decoded here.
+/// Types, and whether the flat decoder supports them.
 fn types() -> Vec<(D, bool)> {
     let zone = Some("Europe/Berlin".into());
     let dictionary = D::Dictionary(Box::new(D::Int32), Box::new(D::Utf8));
@@ -66,7 +66,7 @@ fn types() -> Vec<(D, bool)> {
     supported.chain(others.map(|t| (t, false))).collect()
 }
 
-/// A column of so many distinct values at most.
+/// A column of at most `distinct` distinct values.
 fn column(random: &mut StdRng, data_type: &D, distinct: i64) -> ArrayRef {
     let factor = random.random::<i64>() | 1;
     let draw = |_| random.random_range(0..distinct).wrapping_mul(factor);
@@ -104,7 +104,7 @@ fn column(random: &mut StdRng, data_type: &D, distinct: i64) -> ArrayRef {
     array
 }
 
-/// With nulls here and there: none, runs of them, some, all.
+/// The array with a random share of nulls, in runs: none, some or all rows.
 fn with_nulls(array: &ArrayRef, random: &mut StdRng) -> ArrayRef {
     let share = [0, 1, 50, 99, 100][random.random_range(0..5)];
     let mut run = 0;
@@ -136,12 +136,12 @@ fn properties(random: &mut StdRng) -> WriterProperties {
         .set_writer_version(versions[random.random_range(0..2)])
         .set_data_page_row_count_limit([100, 1000, 100_000][random.random_range(0..3)])
         .set_write_batch_size([64, 1024][random.random_range(0..2)])
-        // Small enough for some columns to go on without it.
+        // The smaller limit makes some columns continue without a dictionary.
         .set_dictionary_page_size_limit([2000, 1 << 20][random.random_range(0..2)]);
     if random.random_ratio(1, 3) {
         builder = builder.set_dictionary_enabled(false);
     }
-    // The second version prefers the delta encodings, which are not of this decoder.
+    // Version 2 would choose the delta encodings, which the flat decoder does not support.
     builder = builder.set_encoding(Encoding::PLAIN);
     builder.build()
 }
@@ -157,7 +157,7 @@ fn write_file(array: &ArrayRef, nullable: bool, properties: WriterProperties) ->
     bytes.into()
 }
 
-/// The column by the general decoder and by this one; with shares of its rows, those between.
+/// The column by the general and by the flat decoder; with two shares of its rows, only the rows between them.
 fn decode_both(file: &Bytes, between: Option<[f64; 2]>) -> (Option<ArrayRef>, Option<ArrayRef>) {
     let Ok(builder) = ParquetRecordBatchReaderBuilder::try_new(file.clone()) else {
         return (None, None);
@@ -176,15 +176,13 @@ fn decode_both(file: &Bytes, between: Option<[f64; 2]>) -> (Option<ArrayRef>, Op
         let row_at = |share: f64| (share * rows as f64) as usize;
         row_at(low.min(high))..row_at(low.max(high))
     });
-    // Outside of what catches the general decoder's panics.
+    // Not within the `catch_unwind` for the general decoder: the flat one must not panic.
     let decoded = super::decode(file.clone(), group.column(0), rows, &row_range, &data_type);
     let mask = ProjectionMask::all();
     let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let batches = builder.with_projection(mask).build().ok()?;
-        let arrays: Result<Vec<_>, _> = batches
-            .map(|b| b.map(|b| Arc::clone(b.column(0))))
-            .collect();
-        let arrays = arrays.ok()?;
+        let columns = batches.map(|b| b.map(|b| Arc::clone(b.column(0))));
+        let arrays = columns.collect::<Result<Vec<_>, _>>().ok()?;
         let parts: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
         let whole = concat(&parts).ok()?;
         (whole.len() == rows).then(|| whole.slice(row_range.start, row_range.len()))
@@ -222,7 +220,7 @@ fn gives_what_the_general_decoder_gives() {
     }
 }
 
-/// Bytes that were changed give the same in both, or an error in one of them; never a panic here.
+/// Of changed bytes both decoders give the same, or one an error; the flat decoder does not panic.
 #[test]
 fn damaged_pages_are_left_to_the_general_decoder() {
     let mut refused = 0;
@@ -243,8 +241,8 @@ fn damaged_pages_are_left_to_the_general_decoder() {
                 let at = random.random_range(4..pages);
                 bytes[at] ^= 1 << random.random_range(0..8);
                 let damaged = bytes.into();
-                // What is not wanted may be damaged unseen, but for the checksums; and the headers of
-                // pages that are passed over panic, which whoever decodes catches.
+                // Damage outside the rows is not noticed here (checksums notice it), and the headers of skipped
+                // pages can panic, which the caller of `decode` catches.
                 let between = [random.random(), random.random()];
                 let _ = std::panic::catch_unwind(|| decode_both(&damaged, Some(between)));
                 let (expected, decoded) = decode_both(&damaged, None);

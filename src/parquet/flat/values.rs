@@ -1,4 +1,8 @@
-//! Where the values of a flat column go.
+//! Builders of the arrays of flat columns.
+//!
+//! [`FixedWidthBuilder`] is for numbers, times and decimals, [`ByteArrayBuilder`] for strings and binaries. A page
+//! appends its values without the nulls; [`ColumnBuilder::pad_nulls`] then moves them to their rows. Anything that a
+//! builder cannot take is [`Unsupported`], and is left to the general decoder.
 
 use std::sync::Arc;
 
@@ -11,24 +15,24 @@ use arrow_schema::DataType;
 
 use super::Unsupported;
 
-/// Short values are copied in one piece of so many bytes, whatever they need of it.
+/// Values of up to this many bytes are copied as one block of this size, so buffers have as many bytes at their end.
 const SLACK_BYTES: usize = 32;
 
-/// Takes a column's values as its pages come.
+/// Collects the values of a column, page by page.
 pub(super) trait ColumnBuilder {
-    /// The dictionary: `count` plain values.
+    /// Sets the dictionary, which is `count` plain values.
     fn set_dictionary(&mut self, bytes: &[u8], count: usize) -> Result<(), Unsupported>;
     /// Appends `count` plain values.
     fn append_plain(&mut self, bytes: &[u8], count: usize) -> Result<(), Unsupported>;
-    /// Appends the dictionary's values at these places.
+    /// Appends the dictionary's values at `indices`.
     fn append_indexed(&mut self, indices: &[u32]) -> Result<(), Unsupported>;
-    /// Spreads the last `present` values over `rows` rows, to those for which `is_valid`.
+    /// Spreads the last `present` values over `rows` rows, to those for which `is_valid` holds.
     fn pad_nulls(&mut self, rows: usize, present: usize, is_valid: &dyn Fn(usize) -> bool);
-    /// The column.
+    /// Builds the array of the column.
     fn finish(&mut self, nulls: Option<NullBuffer>) -> Result<ArrayRef, Unsupported>;
 }
 
-/// A value as Parquet writes it in `N` bytes, as Arrow has it.
+/// A native value of Arrow that Parquet stores in `N` bytes.
 pub(super) trait Physical<const N: usize>: ArrowNativeType {
     fn read(bytes: [u8; N]) -> Self;
 }
@@ -57,7 +61,7 @@ impl Physical<8> for i128 {
     }
 }
 
-// Narrow integers are written as 32 bits, of which the lower ones count.
+// Narrow integers are stored in 32 bits, of which the lower ones count.
 impl Physical<4> for u8 {
     fn read(bytes: [u8; 4]) -> Self {
         bytes[0]
@@ -70,7 +74,7 @@ impl Physical<4> for u16 {
     }
 }
 
-/// Values of a fixed width; `V` has the bits of `data_type`'s values.
+/// Builds an array of values of a fixed width; `V` has the bits of the values of `data_type`.
 #[derive(Debug)]
 pub(super) struct FixedWidthBuilder<const N: usize, V> {
     data_type: DataType,
@@ -151,20 +155,20 @@ fn check_indices(indices: &[u32], length: usize) -> Result<(), Unsupported> {
     }
 }
 
-/// Strings or binaries.
+/// Builds an array of strings or binaries.
 #[derive(Debug)]
 pub(super) struct ByteArrayBuilder<O> {
     is_utf8: bool,
-    /// Where the dictionary's values begin and how long they are.
+    /// The offset in `dictionary_page` and the length of each value of the dictionary.
     dictionary: Vec<(u32, u32)>,
-    /// The dictionary page, and `SLACK` bytes behind it.
+    /// The dictionary page, and [`SLACK_BYTES`] after it.
     dictionary_page: Vec<u8>,
     offsets: Vec<O>,
     values: Vec<u8>,
 }
 
 impl<O: OffsetSizeTrait> ByteArrayBuilder<O> {
-    /// For `rows` values that may have `bytes` bytes together.
+    /// Reserves memory for `rows` values of `bytes` bytes in total.
     pub(super) fn new(is_utf8: bool, rows: usize, bytes: usize) -> Result<Self, Unsupported> {
         let (mut offsets, mut values) = (Vec::new(), Vec::new());
         let reserved_offsets = offsets.try_reserve_exact(rows + 1);
@@ -182,7 +186,7 @@ impl<O: OffsetSizeTrait> ByteArrayBuilder<O> {
         })
     }
 
-    /// Room for `more` bytes, as far as offsets reach, and `SLACK` behind them; gives where they begin.
+    /// Adds room for `additional` bytes, if offsets reach that far, and [`SLACK_BYTES`]; returns where it begins.
     fn make_room(&mut self, additional: usize) -> Result<usize, Unsupported> {
         let begin = self.values.len();
         O::from_usize(begin + additional).ok_or(Unsupported)?;
@@ -191,7 +195,7 @@ impl<O: OffsetSizeTrait> ByteArrayBuilder<O> {
     }
 }
 
-/// The next value of plain bytes: its length and what follows it.
+/// The length of the next plain value, and the bytes after this length.
 fn split_value(bytes: &[u8]) -> Result<(usize, &[u8]), Unsupported> {
     let (length_bytes, rest) = bytes.split_first_chunk().ok_or(Unsupported)?;
     let length = u32::from_le_bytes(*length_bytes) as usize;
@@ -201,7 +205,7 @@ fn split_value(bytes: &[u8]) -> Result<(usize, &[u8]), Unsupported> {
     Ok((length, rest))
 }
 
-/// Copies the first `length` bytes of `from` to `at`; more, where that is quicker.
+/// Copies the first `length` bytes of `from` to `at` in `to`; up to [`SLACK_BYTES`] where that is faster.
 fn copy(from: &[u8], length: usize, to: &mut [u8], at: usize) {
     match from.first_chunk::<SLACK_BYTES>() {
         Some(chunk) if length <= SLACK_BYTES => to[at..at + SLACK_BYTES].copy_from_slice(chunk),
@@ -278,7 +282,7 @@ impl<O: OffsetSizeTrait> ColumnBuilder for ByteArrayBuilder<O> {
             self.offsets[begin + row] = end;
             if is_valid(row) {
                 from -= 1;
-                // What lies before this value; the offsets begin with a zero.
+                // The end of the value before; the offsets begin with a zero.
                 end = self.offsets[begin + from - 1];
             }
         }

@@ -45,7 +45,7 @@ def test_a_job_that_fails_leaves_nothing(rows: DataFrame, target: Target) -> Non
     failing = rows.select("id", f.raise_error(f.lit("on purpose")).cast("string").alias("text"))
     with pytest.raises(PySparkException, match="on purpose"):
         pds.spark.ingest(failing, dataset)
-    with pytest.raises(pds.InvalidInput, match="no column"):
+    with pytest.raises(pds.InvalidInput, match="unknown column"):
         pds.spark.ingest(rows, dataset, event_time="when")
     assert [block.event.kind for block in dataset.log()] == ["Seed"]
     assert _folders(target.store) == {"blocks", "refs"}
