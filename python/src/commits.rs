@@ -1,35 +1,35 @@
-//! What commits of tables take and tell.
+//! Arguments and results of table commits.
 
 use pds::Error;
 use pds::table::commit::Committed;
 use pds::table::format::DataFile;
-use pds::table::{Clause, Then, Upload, When};
+use pds::table::{Clause, TableWriteOptions, Then, When};
 use pyo3::prelude::*;
 
 use crate::dataset::PyWriteOptions;
 use crate::input::parse_seconds;
 use crate::runtime::into_py_result;
 
-/// Version, commit, attempts, seconds waited, whether replayed, rows, files, bytes.
+/// The version, commit id, attempts, seconds waited, whether it was replayed, rows, files and bytes of a commit.
 pub(crate) type OutcomeFields = (u64, String, u32, f64, bool, u64, usize, u64);
 
-/// How files are written anew.
+/// The options with which files are rewritten.
 pub(crate) fn rewrite_options(
     py: Python<'_>,
     options: &PyWriteOptions,
     timeout: f64,
-) -> PyResult<Upload> {
-    Ok(Upload {
-        options: into_py_result(py, options.to_write_options())?,
-        resident: false,
+) -> PyResult<TableWriteOptions> {
+    Ok(TableWriteOptions {
+        write_options: into_py_result(py, options.to_write_options())?,
+        input_in_memory: false,
         overwrite: false,
         idempotency_key: None,
         timeout: into_py_result(py, parse_seconds("commit_timeout", timeout))?,
-        order: None,
+        sort_by: None,
     })
 }
 
-/// The outcome of a commit of these files.
+/// The outcome of a commit that wrote `files`.
 pub(crate) fn outcome_fields(committed: &Committed, files: &[DataFile]) -> OutcomeFields {
     let total = |value: fn(&DataFile) -> u64| files.iter().map(value).sum();
     (
@@ -44,18 +44,20 @@ pub(crate) fn outcome_fields(committed: &Committed, files: &[DataFile]) -> Outco
     )
 }
 
-/// Which rows, as the methods of a merge name them, a predicate, and what with them: None deletes, no
-/// column writes all.
+/// A clause of a merge: which rows (as the methods of a merge name them), the predicate, and the columns with their
+/// values. None deletes the rows; an empty list writes all columns.
 pub(crate) type ClauseFields = (String, Option<String>, Option<Vec<(String, String)>>);
 
-/// A clause of a merge.
+/// Parses a clause of a merge.
 pub(crate) fn parse_clause(py: Python<'_>, fields: ClauseFields) -> PyResult<Clause> {
     let (when_name, predicate, assignments) = fields;
     let when = match when_name.as_str() {
         "matched" => Ok(When::Matched),
         "not_matched" => Ok(When::NotMatched),
         "not_matched_by_source" => Ok(When::NotMatchedBySource),
-        other => Err(Error::invalid(format!("there is no clause {other:?}"))),
+        other => Err(Error::invalid(format!(
+            "unknown clause {other:?} of a merge"
+        ))),
     };
     Ok(Clause {
         when: into_py_result(py, when)?,

@@ -11,8 +11,8 @@ use chrono::DateTime;
 use pds::store::Store;
 use pds::table::actions::{NewTable, Restore, Tag, create};
 use pds::table::commit::was_committed;
-use pds::table::format::{CommitId, DataFile, Moment};
-use pds::table::{self, Instead, ScanOptions, Table, TableColumns, Upload, vacuum};
+use pds::table::format::{CommitId, DataFile, TimestampMicros};
+use pds::table::{self, Instead, ScanOptions, Table, TableColumns, TableWriteOptions, vacuum};
 use pds::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -83,7 +83,7 @@ impl TableHandle {
     fn at_time(&self, py: Python<'_>, micros: i64) -> PyResult<Self> {
         let outside = || Error::invalid(format!("{micros} microseconds are no moment"));
         let time = DateTime::from_timestamp_micros(micros).ok_or_else(outside);
-        let time = Moment::new(into_py_result(py, time)?);
+        let time = TimestampMicros::new(into_py_result(py, time)?);
         let table = into_py_result(py, self.table())?;
         let manifest = run(py, move || async move {
             let newest = table.newest().await?.manifest;
@@ -101,7 +101,7 @@ impl TableHandle {
     /// When it was made, in microseconds after 1970: later than any version before.
     #[getter]
     fn created_at(&self) -> i64 {
-        self.manifest.created_at.micros()
+        self.manifest.created_at.as_micros()
     }
 
     /// The columns, as a `pyarrow.Schema`.
@@ -256,13 +256,13 @@ impl TableHandle {
         let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
         let table = into_py_result(py, self.table())?;
         let input = extract_reader(data)?;
-        let write_options = Upload {
-            options,
-            resident,
+        let write_options = TableWriteOptions {
+            write_options: options,
+            input_in_memory: resident,
             overwrite,
             idempotency_key,
             timeout,
-            order: None,
+            sort_by: None,
         };
         let (committed, files) = run(py, move || async move {
             table::write(&table, input, &write_options).await
@@ -284,13 +284,13 @@ impl TableHandle {
         idempotency_key: Option<String>,
         timeout: f64,
     ) -> PyResult<(OutcomeFields, Self)> {
-        let write_options = Upload {
-            options: into_py_result(py, options.to_write_options())?,
-            resident,
+        let write_options = TableWriteOptions {
+            write_options: into_py_result(py, options.to_write_options())?,
+            input_in_memory: resident,
             overwrite: false,
             idempotency_key,
             timeout: into_py_result(py, parse_seconds("commit_timeout", timeout))?,
-            order: None,
+            sort_by: None,
         };
         let predicate = predicate.map(extract_predicate).transpose()?;
         let target = predicate.map_or(Instead::Of(on), Instead::Where);
@@ -316,7 +316,7 @@ impl TableHandle {
     ) -> PyResult<(Option<OutcomeFields>, Self)> {
         let parsed_clauses = clauses.into_iter().map(|fields| parse_clause(py, fields));
         let clauses = parsed_clauses.collect::<PyResult<Vec<_>>>()?;
-        let write_options = Upload {
+        let write_options = TableWriteOptions {
             idempotency_key,
             ..rewrite_options(py, &options, timeout)?
         };

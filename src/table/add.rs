@@ -13,14 +13,14 @@ use object_store::CopyMode;
 
 use super::actions::{AddFiles, Append};
 use super::commit::{Committed, commit_onto};
-use super::format::{DataFile, Manifest};
+use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
 use super::names;
 use super::schema::TableColumns;
 use super::snapshot::Table;
 use super::statistics::Statistics;
 use super::types::can_widen;
-use super::write::{check_key, is_certain, remove};
+use super::write::{check_idempotency_key, is_definite_failure, remove};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::file::TAIL_BYTES;
 use crate::part::open;
@@ -35,7 +35,7 @@ pub async fn add_files(
     idempotency_key: Option<&str>,
     timeout: Duration,
 ) -> Result<(Committed, Vec<DataFile>)> {
-    check_key(idempotency_key)?;
+    check_idempotency_key(idempotency_key)?;
     let given: HashSet<&String> = paths.iter().collect();
     if given.is_empty() || given.len() < paths.len() {
         return Err(Error::invalid(
@@ -56,10 +56,10 @@ pub async fn add_files(
     let mut change = AddFiles {
         append: Append {
             files: files.clone(),
-            began_at: base.version,
+            base_version: base.version,
             idempotency_key: idempotency_key.map(str::to_owned),
         },
-        absent_at: (copied.len() < files.len()).then_some(base.version),
+        absent_at_version: (copied.len() < files.len()).then_some(base.version),
     };
     let done = loop {
         let left = deadline.saturating_sub(clock.monotonic());
@@ -67,13 +67,13 @@ pub async fn add_files(
             Err(e) if e.kind() == ErrorKind::CommitConflict => e,
             done => break done,
         };
-        if change.absent_at.is_none() || clock.monotonic() >= deadline {
+        if change.absent_at_version.is_none() || clock.monotonic() >= deadline {
             break Err(again);
         }
         // Others brought rows: are these among them?
         newest = table.newest().await?;
         match check_new(table, &newest.manifest, paths).await {
-            Ok(()) => change.absent_at = Some(newest.manifest.version),
+            Ok(()) => change.absent_at_version = Some(newest.manifest.version),
             // Vacuumed while it was looked through: it conflicts once more, and the next is looked at.
             Err(e) if e.kind() == ErrorKind::VersionExpired => {}
             Err(e) => break Err(e),
@@ -81,7 +81,7 @@ pub async fn add_files(
     };
     let unused = match &done {
         Ok(done) => done.replayed,
-        Err(e) => is_certain(e.kind()) || e.kind() == ErrorKind::AlreadyExists,
+        Err(e) => is_definite_failure(e.kind()) || e.kind() == ErrorKind::AlreadyExists,
     };
     if unused {
         remove(table, &copied).await;
@@ -94,7 +94,7 @@ pub async fn add_files(
 /// The files as the table's, and those of them that were copied. All are looked at before one is.
 async fn adopt(
     table: &Table,
-    base: &Manifest,
+    base: &TableManifest,
     paths: &[String],
 ) -> Result<(Vec<DataFile>, Vec<String>)> {
     let columns = &TableColumns::from_manifest(base)?;
@@ -152,7 +152,7 @@ fn inside<'a>(table: &Table, path: &'a str) -> Option<&'a str> {
 }
 
 /// Refuses files of the table's own, and those that it has already.
-async fn check_new(table: &Table, base: &Manifest, paths: &[String]) -> Result<()> {
+async fn check_new(table: &Table, base: &TableManifest, paths: &[String]) -> Result<()> {
     let here: HashSet<&str> = paths
         .iter()
         .filter_map(|path| inside(table, path))

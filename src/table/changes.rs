@@ -14,7 +14,7 @@ use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use futures::{StreamExt, stream};
 
 use super::Table;
-use super::format::{Manifest, Segment, corrupted};
+use super::format::{Segment, TableManifest, corrupted_error};
 use super::listing::{self, ListedFile};
 use super::names;
 use super::schema::TableColumns;
@@ -44,8 +44,8 @@ fn change_columns() -> [Field; 3] {
 /// Streams the changes after `since` up to `until`, as rows with the columns of `until`.
 pub fn scan_changes(
     table: &Table,
-    since: Arc<Manifest>,
-    until: Arc<Manifest>,
+    since: Arc<TableManifest>,
+    until: Arc<TableManifest>,
 ) -> Result<BatchStream> {
     if since.version > until.version {
         let message = format!(
@@ -112,8 +112,8 @@ struct FileChanges {
 impl ChangeScan {
     async fn run(
         self,
-        since: Arc<Manifest>,
-        until: Arc<Manifest>,
+        since: Arc<TableManifest>,
+        until: Arc<TableManifest>,
         sender: &BatchSender,
     ) -> Result<()> {
         let versions: Vec<u64> = (since.version + 1..until.version).collect();
@@ -147,7 +147,7 @@ impl ChangeScan {
     }
 
     /// Whether a commit only wrote the rows again, with all the columns that are told.
-    fn has_same_rows(&self, after: &Manifest) -> bool {
+    fn has_same_rows(&self, after: &TableManifest) -> bool {
         // A column that was added later has no values yet.
         let is_dropped = |id: &u32| {
             let mut columns = after.schema.columns.iter();
@@ -160,8 +160,8 @@ impl ChangeScan {
     /// The changes of one commit; false when nobody takes them any more.
     async fn send_changes(
         &self,
-        before: &Arc<Manifest>,
-        after: &Arc<Manifest>,
+        before: &Arc<TableManifest>,
+        after: &Arc<TableManifest>,
         sender: &BatchSender,
     ) -> Result<bool> {
         let FileChanges {
@@ -218,7 +218,7 @@ impl ChangeScan {
 
     async fn open_reader(
         &self,
-        manifest: &Arc<Manifest>,
+        manifest: &Arc<TableManifest>,
         files: Vec<ListedFile>,
     ) -> Result<SnapshotReader> {
         SnapshotReader::with_files(
@@ -234,11 +234,11 @@ impl ChangeScan {
         &self,
         batch: &RecordBatch,
         change_type: &str,
-        manifest: &Manifest,
+        manifest: &TableManifest,
     ) -> Result<RecordBatch> {
         let rows = batch.num_rows();
         let version = i64::try_from(manifest.version).unwrap_or(i64::MAX);
-        let time = TimestampMicrosecondArray::from_value(manifest.created_at.micros(), rows);
+        let time = TimestampMicrosecondArray::from_value(manifest.created_at.as_micros(), rows);
         let change_values: [ArrayRef; 3] = [
             Arc::new(StringArray::from_iter_values(std::iter::repeat_n(
                 change_type,
@@ -259,15 +259,15 @@ impl ChangeScan {
 
 impl Table {
     /// Why a manifest was not made from the one before it that was read.
-    async fn broken_chain_error(&self, manifest: &Manifest) -> Error {
+    async fn broken_chain_error(&self, manifest: &TableManifest) -> Error {
         let previous = manifest.previous.unwrap_or_default();
         match self.newest().await {
-            Ok(newest) if !newest.manifest.keeps(previous) => {
+            Ok(newest) if !newest.manifest.retains(previous) => {
                 self.expired(previous, &newest.manifest)
             }
             Ok(_) => {
                 let reason = "it was not made from the version before it";
-                corrupted(&names::manifest(manifest.version), reason).with_path(self.root())
+                corrupted_error(&names::manifest(manifest.version), reason).with_path(self.root())
             }
             Err(e) => e,
         }
@@ -278,7 +278,11 @@ fn and_not(a: &BooleanArray, b: &BooleanArray) -> BooleanArray {
     BooleanArray::new(a.values() & &!b.values(), None)
 }
 
-async fn diff_files(table: &Table, before: &Manifest, after: &Manifest) -> Result<FileChanges> {
+async fn diff_files(
+    table: &Table,
+    before: &TableManifest,
+    after: &TableManifest,
+) -> Result<FileChanges> {
     let old_files = list_unshared_files(table, before, after).await?;
     let new_files = list_unshared_files(table, after, before).await?;
     let paths = |files: &[ListedFile]| -> HashSet<String> {
@@ -286,8 +290,8 @@ async fn diff_files(table: &Table, before: &Manifest, after: &Manifest) -> Resul
     };
     let (old_paths, new_paths) = (paths(&old_files), paths(&new_files));
     // A tombstone file says of each of its files by itself: one of them may have left and come back.
-    let deletions = |a: &Manifest, b: &Manifest| -> HashSet<String> {
-        let tombstoned_files = |m: &Manifest| -> HashSet<(String, String)> {
+    let deletions = |a: &TableManifest, b: &TableManifest| -> HashSet<String> {
+        let tombstoned_files = |m: &TableManifest| -> HashSet<(String, String)> {
             let tombstones = m.tombstones.iter();
             let pairs =
                 tombstones.flat_map(|t| t.files.iter().map(|f| (t.path.clone(), f.clone())));
@@ -316,8 +320,8 @@ async fn diff_files(table: &Table, before: &Manifest, after: &Manifest) -> Resul
 /// The files of a snapshot, without the segments that another has just so.
 async fn list_unshared_files(
     table: &Table,
-    manifest: &Manifest,
-    other: &Manifest,
+    manifest: &TableManifest,
+    other: &TableManifest,
 ) -> Result<Vec<ListedFile>> {
     let other_segments: HashMap<&str, &Segment> = other
         .segments
@@ -332,7 +336,7 @@ async fn list_unshared_files(
 /// Files by their paths, those in segments included.
 async fn find_by_path(
     table: &Table,
-    manifest: &Manifest,
+    manifest: &TableManifest,
     listed: &[ListedFile],
     mut paths: HashSet<String>,
 ) -> Result<Vec<ListedFile>> {

@@ -21,34 +21,34 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::format::{
-    CommitId, FORMAT, MAX_MANIFEST_BYTES, Manifest, Moment, Operation, Pointer, RECENT_COMMITS,
-    Transaction, corrupted,
+    CommitId, CommitOperation, FORMAT, MAX_MANIFEST_BYTES, Pointer, RECENT_COMMITS, TableManifest,
+    TimestampMicros, Transaction, corrupted_error,
 };
 use super::listing::Shortener;
 use super::names;
 use super::snapshot::{Snapshot, Table};
-use super::write::{is_certain, remove};
+use super::write::{is_definite_failure, remove};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{CasResult, Register, VersionedValue};
 
 /// How long a commit is tried.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(2);
-const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const MIN_BACKOFF: Duration = Duration::from_millis(10);
 // Somebody wins every round, so waiting longer only makes those who lost lose again.
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+const MAX_BACKOFF: Duration = Duration::from_millis(250);
 /// So many attempts in a row are made without a pause.
 const MAX_EAGER_ATTEMPTS: u32 = 3;
 /// Between two tries at a store that cannot be reached.
-const UNAVAILABLE_PAUSE: Duration = Duration::from_secs(1);
+const UNAVAILABLE_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// A change of a table: the same for every attempt, a pure function of the snapshot it meets.
 pub trait Change: Send + Sync {
     /// What becomes of `base`. Version, identity and time of the result are set by the commit.
-    fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)>;
+    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)>;
 
     /// The version its objects are named after, if it has any: a vacuum may have removed them when
     /// the floor is above.
-    fn began_at(&self) -> Option<u64>;
+    fn base_version(&self) -> Option<u64>;
 
     /// A second commit with the same key is the first one again.
     fn idempotency_key(&self) -> Option<&str> {
@@ -74,7 +74,7 @@ pub struct Committed {
 }
 
 /// Whether a change that is made from a snapshot alone is worth planning on a newer one.
-pub(super) fn plans_again(kind: ErrorKind) -> bool {
+pub(super) fn is_retryable_conflict(kind: ErrorKind) -> bool {
     matches!(
         kind,
         ErrorKind::CommitConflict | ErrorKind::TransactionExpired
@@ -82,10 +82,10 @@ pub(super) fn plans_again(kind: ErrorKind) -> bool {
 }
 
 /// How one attempt ended.
-enum Attempt {
+enum CommitAttempt {
     Committed(Snapshot),
     /// Another commit has the version; the newest snapshot, where it is known.
-    Lost(Option<Snapshot>),
+    Conflict(Option<Snapshot>),
 }
 
 /// Commits a change to the newest snapshot, as often as it takes until `timeout`.
@@ -97,40 +97,40 @@ pub async fn commit(table: &Table, change: &dyn Change, timeout: Duration) -> Re
 pub(super) async fn commit_onto(
     table: &Table,
     change: &dyn Change,
-    known: Option<Snapshot>,
+    cached_snapshot: Option<Snapshot>,
     timeout: Duration,
 ) -> Result<Committed> {
-    let mut lists = Shortener::default();
-    let done = commit_with(&mut lists, table, change, known, timeout).await;
-    let unused = match &done {
-        Ok(done) => lists.unused(Some(&done.snapshot.manifest)),
-        Err(e) if is_certain(e.kind()) => lists.unused(None),
+    let mut compactor = Shortener::default();
+    let result = commit_with(&mut compactor, table, change, cached_snapshot, timeout).await;
+    let unused = match &result {
+        Ok(committed) => compactor.unused(Some(&committed.snapshot.manifest)),
+        Err(e) if is_definite_failure(e.kind()) => compactor.unused(None),
         Err(_) => Vec::new(),
     };
     if !unused.is_empty() {
         remove(table, &unused).await;
     }
-    done
+    result
 }
 
 async fn commit_with(
-    lists: &mut Shortener,
+    compactor: &mut Shortener,
     table: &Table,
     change: &dyn Change,
-    mut known: Option<Snapshot>,
+    mut cached_snapshot: Option<Snapshot>,
     timeout: Duration,
 ) -> Result<Committed> {
     let clock = table.store.clock();
     let commit_id = CommitId::new(clock.new_id());
     let deadline = clock.monotonic() + timeout;
-    let (mut attempts, mut waited, mut pause) = (0, Duration::ZERO, SHORTEST_PAUSE);
+    let (mut attempts, mut waited, mut backoff) = (0, Duration::ZERO, MIN_BACKOFF);
     loop {
-        let base = match known.take() {
+        let base = match cached_snapshot.take() {
             Some(snapshot) => snapshot,
-            None => newest(table, deadline).await?,
+            None => read_newest(table, deadline).await?,
         };
         attempts += 1;
-        let committed = |snapshot: Snapshot, commit_id, version, replayed| Committed {
+        let into_committed = |snapshot: Snapshot, commit_id, version, replayed| Committed {
             version,
             commit_id,
             snapshot,
@@ -139,49 +139,49 @@ async fn commit_with(
             replayed,
         };
         let key = change.idempotency_key();
-        if let Some(done) = key.and_then(|key| base.manifest.transactions.get(key)) {
-            let (commit_id, version) = (done.commit_id.clone(), done.version);
-            return Ok(committed(base, commit_id, version, true));
+        if let Some(transaction) = key.and_then(|key| base.manifest.transactions.get(key)) {
+            let (commit_id, version) = (transaction.commit_id.clone(), transaction.version);
+            return Ok(into_committed(base, commit_id, version, true));
         }
-        check_floor(table, change, &base.manifest)?;
-        let (next, operation) = change.apply(&base.manifest)?;
-        let next = stamped(table, &base.manifest, next, operation, &commit_id);
-        let version = next.version;
-        let next = with_key(next, key);
-        match attempt(table, &base, next, lists, deadline).await? {
-            Attempt::Committed(snapshot) => {
+        check_gc_floor(table, change, &base.manifest)?;
+        let (draft, operation) = change.apply(&base.manifest)?;
+        let manifest = finalize_manifest(table, &base.manifest, draft, operation, &commit_id);
+        let version = manifest.version;
+        let next = record_transaction(manifest, key);
+        match attempt(table, &base, next, compactor, deadline).await? {
+            CommitAttempt::Committed(snapshot) => {
                 table.observe(version, &commit_id);
-                return Ok(committed(snapshot, commit_id, version, false));
+                return Ok(into_committed(snapshot, commit_id, version, false));
             }
-            Attempt::Lost(newest) => known = newest,
+            CommitAttempt::Conflict(newest) => cached_snapshot = newest,
         }
         if clock.monotonic() >= deadline {
-            return Err(timed_out(table, timeout));
+            return Err(commit_timeout_error(table, timeout));
         }
         // Who has just seen the winner's snapshot is as good as anyone for the next one.
-        if known.is_none() || attempts >= MAX_EAGER_ATTEMPTS {
-            pause = jitter(clock.new_id(), pause);
-            clock.sleep(pause).await;
-            waited += pause;
-            known = None;
+        if cached_snapshot.is_none() || attempts >= MAX_EAGER_ATTEMPTS {
+            backoff = jitter(clock.new_id(), backoff);
+            clock.sleep(backoff).await;
+            waited += backoff;
+            cached_snapshot = None;
         }
     }
 }
 
 /// Notes the result of a commit under its idempotency key.
-fn with_key(mut next: Manifest, key: Option<&str>) -> Manifest {
+fn record_transaction(mut next: TableManifest, key: Option<&str>) -> TableManifest {
     if let Some(key) = key {
-        let done = Transaction {
+        let transaction = Transaction {
             version: next.version,
             commit_id: next.commit_id.clone(),
             created_at: next.created_at,
         };
-        next.transactions.insert(key.to_owned(), done);
+        next.transactions.insert(key.to_owned(), transaction);
     }
     next
 }
 
-pub(super) fn timed_out(table: &Table, timeout: Duration) -> Error {
+pub(super) fn commit_timeout_error(table: &Table, timeout: Duration) -> Error {
     let message = format!(
         "other commits came first in every attempt within {} s; nothing was committed, try again or \
          raise commit_timeout",
@@ -191,17 +191,21 @@ pub(super) fn timed_out(table: &Table, timeout: Duration) -> Error {
 }
 
 /// Between the shortest pause and three times the last one, evenly.
-fn jitter(chance: u128, last: Duration) -> Duration {
-    let span = (last * 3).saturating_sub(SHORTEST_PAUSE);
-    let part = u32::try_from(chance % 1024).unwrap_or(0);
-    (SHORTEST_PAUSE + span * part / 1024).min(LONGEST_PAUSE)
+fn jitter(random_bits: u128, previous: Duration) -> Duration {
+    let span = (previous * 3).saturating_sub(MIN_BACKOFF);
+    let fraction = u32::try_from(random_bits % 1024).unwrap_or(0);
+    (MIN_BACKOFF + span * fraction / 1024).min(MAX_BACKOFF)
 }
 
-pub(super) fn check_floor(table: &Table, change: &dyn Change, base: &Manifest) -> Result<()> {
-    match change.began_at() {
-        Some(began) if began < base.gc_floor => {
+pub(super) fn check_gc_floor(
+    table: &Table,
+    change: &dyn Change,
+    base: &TableManifest,
+) -> Result<()> {
+    match change.base_version() {
+        Some(base_version) if base_version < base.gc_floor => {
             let message = format!(
-                "the write began at version {began}, and a vacuum has since removed what began \
+                "the write began at version {base_version}, and a vacuum has since removed what began \
                  before version {}; write again, or vacuum with a longer retention",
                 base.gc_floor
             );
@@ -212,22 +216,22 @@ pub(super) fn check_floor(table: &Table, change: &dyn Change, base: &Manifest) -
 }
 
 /// What every snapshot has from its commit.
-fn stamped(
+fn finalize_manifest(
     table: &Table,
-    base: &Manifest,
-    next: Manifest,
-    operation: Operation,
+    base: &TableManifest,
+    next: TableManifest,
+    operation: CommitOperation,
     commit_id: &CommitId,
-) -> Manifest {
-    let now = Moment::new(table.store.clock().now());
+) -> TableManifest {
+    let now = TimestampMicros::new(table.store.clock().now());
     let older = base.recent_commits.iter().take(RECENT_COMMITS - 1);
     let recent_commits = [&base.commit_id].into_iter().chain(older);
-    Manifest {
+    TableManifest {
         format: FORMAT,
         version: base.version + 1,
         previous: Some(base.version),
         commit_id: commit_id.clone(),
-        created_at: now.max(base.created_at.next()),
+        created_at: now.max(base.created_at.next_millisecond()),
         operation,
         recent_commits: recent_commits.cloned().collect(),
         ..next
@@ -237,14 +241,14 @@ fn stamped(
 async fn attempt(
     table: &Table,
     base: &Snapshot,
-    next: Manifest,
-    lists: &mut Shortener,
+    draft: TableManifest,
+    compactor: &mut Shortener,
     deadline: Duration,
-) -> Result<Attempt> {
-    let next = match lists.shorten(table, &base.manifest, next).await {
+) -> Result<CommitAttempt> {
+    let next = match compactor.shorten(table, &base.manifest, draft).await {
         Ok(next) => next,
         // A list of a snapshot that is not the newest any more.
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Attempt::Lost(None)),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(CommitAttempt::Conflict(None)),
         Err(e) => return Err(e),
     };
     let bytes = next.to_bytes();
@@ -252,43 +256,46 @@ async fn attempt(
     let path = table.path(&names::manifest(next.version));
     let register = Register::new(&table.store, &path);
     // The same bytes again and again while the outcome is open: they land at most once.
-    let created = persistently(table, deadline, || register.create(bytes.clone())).await;
-    let winner = match created.map_err(|e| unless_certain(&next.commit_id, e))? {
+    let created = retry_until(table, deadline, || register.create(bytes.clone())).await;
+    let winner = match created.map_err(|e| unknown_if_unavailable(&next.commit_id, e))? {
         CasResult::Won(_) => None,
-        CasResult::Conflict(found) => {
-            let found =
-                Manifest::parse(&found.bytes, next.version).map_err(|e| e.with_path(&path))?;
-            Some(successor(base, found)?)
+        CasResult::Conflict(stored) => {
+            let manifest = TableManifest::parse(&stored.bytes, next.version)
+                .map_err(|e| e.with_path(&path))?;
+            Some(verify_successor(base, manifest)?)
         }
-        CasResult::Missing => return Ok(Attempt::Lost(None)),
+        CasResult::Missing => return Ok(CommitAttempt::Conflict(None)),
     };
     // For its owner, too, who may have crashed.
-    let target = Pointer::to(winner.as_ref().unwrap_or(&next));
-    let moved = persistently(table, deadline, || advance(table, &base.pointer, &target)).await;
+    let target = Pointer::for_manifest(winner.as_ref().unwrap_or(&next));
+    let advanced = retry_until(table, deadline, || {
+        advance_pointer(table, &base.pointer, &target)
+    })
+    .await;
     // With our manifest there, whoever comes next moves the pointer on.
-    let (pointer, seen) = moved.map_err(|e| match winner {
-        None => unknown(&next.commit_id, e),
-        Some(_) => unless_certain(&next.commit_id, e),
+    let (pointer, current_pointer) = advanced.map_err(|e| match winner {
+        None => as_unknown_outcome(&next.commit_id, e),
+        Some(_) => unknown_if_unavailable(&next.commit_id, e),
     })?;
-    let committed = if next.version < seen.oldest_version {
-        was_ours(table, &next).await?
+    let is_committed = if next.version < current_pointer.oldest_version {
+        is_own_commit(table, &next).await?
     } else {
         winner.is_none()
     };
-    let is_newest = seen.commit_id == target.commit_id;
+    let is_newest = current_pointer.commit_id == target.commit_id;
     let snapshot = |manifest| Snapshot {
         manifest: Arc::new(manifest),
         pointer,
     };
     Ok(match winner {
-        _ if committed => Attempt::Committed(snapshot(next)),
-        Some(winner) if is_newest => Attempt::Lost(Some(snapshot(winner))),
-        _ => Attempt::Lost(None),
+        _ if is_committed => CommitAttempt::Committed(snapshot(next)),
+        Some(winner) if is_newest => CommitAttempt::Conflict(Some(snapshot(winner))),
+        _ => CommitAttempt::Conflict(None),
     })
 }
 
 /// A manifest that nobody could read would end the table.
-fn check_readable(table: &Table, bytes: &Bytes, next: &Manifest) -> Result<()> {
+fn check_readable(table: &Table, bytes: &Bytes, next: &TableManifest) -> Result<()> {
     let length = bytes.len() as u64;
     if length > MAX_MANIFEST_BYTES {
         let message = format!(
@@ -297,7 +304,7 @@ fn check_readable(table: &Table, bytes: &Bytes, next: &Manifest) -> Result<()> {
         );
         return Err(Error::invalid(message).with_path(table.root()));
     }
-    Manifest::parse(bytes, next.version).map_err(|e| {
+    TableManifest::parse(bytes, next.version).map_err(|e| {
         let message = format!("the commit cannot be written: {}", e.message());
         Error::invalid(message).with_path(table.root())
     })?;
@@ -305,24 +312,24 @@ fn check_readable(table: &Table, bytes: &Bytes, next: &Manifest) -> Result<()> {
 }
 
 /// The manifest that was made from `base` by somebody else.
-fn successor(base: &Snapshot, found: Manifest) -> Result<Manifest> {
+fn verify_successor(base: &Snapshot, manifest: TableManifest) -> Result<TableManifest> {
     // Where not: left behind by an older table in this place. Of a slot that was emptied and taken
     // again since, the pointer tells.
-    if found.recent_commits.first() == Some(&base.manifest.commit_id) {
-        return Ok(found);
+    if manifest.recent_commits.first() == Some(&base.manifest.commit_id) {
+        return Ok(manifest);
     }
-    let why = "it was not made from the version before it";
-    Err(corrupted(&names::manifest(found.version), why))
+    let reason = "it was not made from the version before it";
+    Err(corrupted_error(&names::manifest(manifest.version), reason))
 }
 
 /// Whether a version that has been vacuumed since was this commit. If not, the manifest landed in
 /// the slot after the vacuum had emptied it, and is no commit.
-async fn was_ours(table: &Table, next: &Manifest) -> Result<bool> {
+async fn is_own_commit(table: &Table, next: &TableManifest) -> Result<bool> {
     let newest = table.newest().await;
-    let newest = newest.map_err(|e| unknown(&next.commit_id, e))?;
-    let Some(commit_id) = newest.manifest.commit_of(next.version) else {
+    let newest = newest.map_err(|e| as_unknown_outcome(&next.commit_id, e))?;
+    let Some(commit_id) = newest.manifest.commit_id_of(next.version) else {
         let message = "the version is older than any that the newest manifest knows";
-        return Err(unknown(&next.commit_id, Error::other(message)));
+        return Err(as_unknown_outcome(&next.commit_id, Error::other(message)));
     };
     Ok(*commit_id == next.commit_id)
 }
@@ -332,18 +339,18 @@ async fn was_ours(table: &Table, next: &Manifest) -> Result<bool> {
 pub async fn was_committed(table: &Table, commit_id: &CommitId) -> Result<Option<u64>> {
     let mut newest = table.newest().await?;
     // A manifest beyond the pointer is a commit already.
-    while let Some(next) = table.manifest(newest.manifest.version + 1).await? {
-        let next = successor(&newest, next)?;
-        advance(table, &newest.pointer, &Pointer::to(&next)).await?;
+    while let Some(candidate) = table.manifest(newest.manifest.version + 1).await? {
+        let next = verify_successor(&newest, candidate)?;
+        advance_pointer(table, &newest.pointer, &Pointer::for_manifest(&next)).await?;
         newest = table.newest().await?;
     }
     let mut manifest = newest.manifest;
     loop {
-        let mut known = (manifest.oldest_known()..=manifest.version).rev();
-        if let Some(version) = known.find(|v| manifest.commit_of(*v) == Some(commit_id)) {
+        let mut versions = (manifest.oldest_known_version()..=manifest.version).rev();
+        if let Some(version) = versions.find(|v| manifest.commit_id_of(*v) == Some(commit_id)) {
             return Ok(Some(version));
         }
-        let oldest = manifest.oldest_known();
+        let oldest = manifest.oldest_known_version();
         if oldest == 1 {
             return Ok(None);
         }
@@ -353,88 +360,92 @@ pub async fn was_committed(table: &Table, commit_id: &CommitId) -> Result<Option
 
 /// Repeats a conditional write that the store could not answer until `deadline`. Once there was no
 /// answer, no other error is certain: what was sent first may still arrive.
-async fn persistently<T, F>(table: &Table, deadline: Duration, work: impl Fn() -> F) -> Result<T>
+async fn retry_until<T, F>(
+    table: &Table,
+    deadline: Duration,
+    operation: impl Fn() -> F,
+) -> Result<T>
 where
     F: Future<Output = Result<T>>,
 {
     let clock = table.store.clock();
-    let mut open = false;
+    let mut may_have_landed = false;
     loop {
-        match work().await {
+        match operation().await {
             Err(e) if e.kind() == ErrorKind::Unavailable && clock.monotonic() < deadline => {
-                open = true;
-                clock.sleep(UNAVAILABLE_PAUSE).await;
+                may_have_landed = true;
+                clock.sleep(UNAVAILABLE_RETRY_DELAY).await;
             }
-            Err(e) if open => return Err(e.with_kind(ErrorKind::Unavailable)),
-            done => return done,
+            Err(e) if may_have_landed => return Err(e.with_kind(ErrorKind::Unavailable)),
+            result => return result,
         }
     }
 }
 
 /// The newest snapshot, asked for until `deadline` while the store cannot answer.
-async fn newest(table: &Table, deadline: Duration) -> Result<Snapshot> {
+async fn read_newest(table: &Table, deadline: Duration) -> Result<Snapshot> {
     let clock = table.store.clock();
     loop {
         match table.newest().await {
             Err(e) if e.kind() == ErrorKind::Unavailable && clock.monotonic() < deadline => {
-                clock.sleep(UNAVAILABLE_PAUSE).await;
+                clock.sleep(UNAVAILABLE_RETRY_DELAY).await;
             }
-            done => return done,
+            result => return result,
         }
     }
 }
 
 /// Moves the pointer on to `target`, unless it is there or further already; gives what it is then.
-async fn advance(
+async fn advance_pointer(
     table: &Table,
     from: &VersionedValue,
     target: &Pointer,
 ) -> Result<(VersionedValue, Pointer)> {
     let path = table.path(names::POINTER);
     let register = Register::new(&table.store, &path);
-    let moved = match register.replace(from, target.to_bytes()).await {
+    let outcome = match register.replace(from, target.to_bytes()).await {
         // The same pointer written anew has another version at the store.
         Err(e) if e.kind() == ErrorKind::Unavailable => match register.read().await? {
-            Some(now) if now.bytes == from.bytes => {
-                register.replace(&now, target.to_bytes()).await?
+            Some(current) if current.bytes == from.bytes => {
+                register.replace(&current, target.to_bytes()).await?
             }
             _ => return Err(e),
         },
-        moved => moved?,
+        outcome => outcome?,
     };
-    match moved {
+    match outcome {
         CasResult::Won(pointer) => Ok((pointer, target.clone())),
-        CasResult::Conflict(found) => {
-            let pointer = Pointer::parse(&found.bytes).map_err(|e| e.with_path(&path))?;
+        CasResult::Conflict(current) => {
+            let pointer = Pointer::parse(&current.bytes).map_err(|e| e.with_path(&path))?;
             if pointer.version >= target.version {
-                return Ok((found, pointer));
+                return Ok((current, pointer));
             }
-            Err(replaced(table))
+            Err(table_replaced_error(table))
         }
         // Who finds the newest manifest, as everybody does then, finds that of `target`.
         CasResult::Missing => match table.find().await? {
             Some(newest) if newest.manifest.version >= target.version => {
-                Ok((newest.pointer, Pointer::to(&newest.manifest)))
+                Ok((newest.pointer, Pointer::for_manifest(&newest.manifest)))
             }
-            _ => Err(replaced(table)),
+            _ => Err(table_replaced_error(table)),
         },
     }
 }
 
-fn replaced(table: &Table) -> Error {
+fn table_replaced_error(table: &Table) -> Error {
     let message = "the table was removed or put back to an older state while it was written to";
     Error::new(ErrorKind::CommitConflict, message).with_path(table.root())
 }
 
 /// Only what the store could not answer leaves the outcome open.
-pub(super) fn unless_certain(commit_id: &CommitId, error: Error) -> Error {
+pub(super) fn unknown_if_unavailable(commit_id: &CommitId, error: Error) -> Error {
     match error.kind() {
-        ErrorKind::Unavailable => unknown(commit_id, error),
+        ErrorKind::Unavailable => as_unknown_outcome(commit_id, error),
         _ => error,
     }
 }
 
-pub(super) fn unknown(commit_id: &CommitId, cause: Error) -> Error {
+pub(super) fn as_unknown_outcome(commit_id: &CommitId, cause: Error) -> Error {
     let message = format!(
         "it is not known whether commit {} happened; was_committed({:?}) tells later",
         commit_id.as_str(),

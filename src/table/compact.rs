@@ -13,16 +13,16 @@ use serde_json::Value;
 
 use super::Table;
 use super::actions::{MergedTombstones, Replace};
-use super::commit::{Committed, commit_onto, plans_again};
+use super::commit::{Committed, commit_onto, is_retryable_conflict};
 use super::delete::put_tombstones;
-use super::format::{DataFile, Manifest, Tombstones};
+use super::format::{DataFile, TableManifest, Tombstones};
 use super::listing::{FileRef, ListedFile, all_files};
 use super::predicate::Predicate;
 use super::scan::stream_files;
 use super::snapshot::Snapshot;
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone::{self, Deletions, Line};
-use super::write::{Upload, conform, is_certain, remove, upload};
+use super::write::{TableWriteOptions, align_to_schema, is_definite_failure, remove, upload};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Above this share of deleted rows a file is written again whatever its size.
@@ -47,7 +47,7 @@ pub async fn compact(
     table: &Table,
     target_bytes: u64,
     meant: Option<&Predicate>,
-    how: &Upload,
+    how: &TableWriteOptions,
 ) -> Result<Option<Compaction>> {
     let task = Task {
         operation: "compact",
@@ -63,7 +63,7 @@ pub async fn sort(
     table: &Table,
     by: Option<&[String]>,
     target_bytes: u64,
-    how: &Upload,
+    how: &TableWriteOptions,
 ) -> Result<Option<Compaction>> {
     let task = Task {
         operation: "sort",
@@ -88,8 +88,8 @@ pub async fn sort(
             let count: u64 = described.map(|file| file.total_rows).sum();
             let files = bytes.div_ceil(target_bytes).max(1);
             let mut how = how.clone();
-            how.options.rows_per_file = Some(count.div_ceil(files).max(1));
-            how.order = Some(order);
+            how.write_options.rows_per_file = Some(count.div_ceil(files).max(1));
+            how.sort_by = Some(order);
             let all: Vec<usize> = (0..rows.files.len()).collect();
             Ok((Vec::from_iter((!all.is_empty()).then_some(all)), how))
         },
@@ -98,7 +98,7 @@ pub async fn sort(
 }
 
 /// Groups of files, by position, each to be written anew, and how.
-type Plan = (Vec<Vec<usize>>, Upload);
+type Plan = (Vec<Vec<usize>>, TableWriteOptions);
 
 /// Files that are written anew with the same rows.
 struct Task<'a> {
@@ -129,10 +129,10 @@ impl Task<'_> {
             match replace(table, change, newest, deadline).await {
                 Ok(committed) => return Ok(Some(Compaction { committed, added })),
                 Err(e) => {
-                    if is_certain(e.kind()) {
+                    if is_definite_failure(e.kind()) {
                         remove(table, &written).await;
                     }
-                    if !plans_again(e.kind()) || clock.monotonic() >= deadline {
+                    if !is_retryable_conflict(e.kind()) || clock.monotonic() >= deadline {
                         return Err(e);
                     }
                     log::info!("{} of {:?} begins again: {e}", self.operation, table.root());
@@ -210,10 +210,10 @@ impl Task<'_> {
         let touching = touching.filter(|t| t.files.iter().any(|f| gone.contains(f.as_str())));
         Replace {
             operation: self.operation,
-            applied: touching.map(|t| t.path.clone()).collect(),
+            applied_tombstones: touching.map(|t| t.path.clone()).collect(),
             added,
             merged,
-            began_at: manifest.version,
+            base_version: manifest.version,
             removed,
         }
     }
@@ -259,7 +259,7 @@ fn path_of(rows: &SnapshotReader, file: usize) -> &str {
 
 /// The tombstone files that are better fewer: the small ones of files that stay, where they would
 /// not be as many afterwards.
-fn mergeable<'a>(manifest: &'a Manifest, gone: &HashSet<&str>) -> Vec<&'a Tombstones> {
+fn mergeable<'a>(manifest: &'a TableManifest, gone: &HashSet<&str>) -> Vec<&'a Tombstones> {
     let stays = |t: &&Tombstones| t.files.iter().any(|f| !gone.contains(f.as_str()));
     let small = manifest.tombstones.iter().filter(stays);
     let small = small.filter(|t| t.size_bytes < TOMBSTONE_BYTES);
@@ -381,11 +381,11 @@ async fn rewrite(
     table: &Table,
     rows: &Arc<SnapshotReader>,
     group: &[usize],
-    how: &Upload,
+    how: &TableWriteOptions,
 ) -> Result<Vec<DataFile>> {
     let columns = rows.columns.project(None)?;
     let scan = stream_files(Arc::clone(rows), group.to_vec(), columns, None)?;
-    let input = conform(Box::new(scan.into_reader()), &rows.columns.file_schema())?;
+    let input = align_to_schema(Box::new(scan.into_reader()), &rows.columns.file_schema())?;
     let written = upload(table, &rows.manifest, input, how).await?;
     let before = group.iter().map(|f| rows.files[*f].file.total_rows);
     let (before, after): (u64, u64) = (before.sum(), written.iter().map(|f| f.total_rows).sum());

@@ -12,7 +12,7 @@ use roaring::RoaringBitmap;
 use serde_json::Value;
 
 use super::actions::Delete;
-use super::commit::{Committed, commit_onto, plans_again};
+use super::commit::{Committed, commit_onto, is_retryable_conflict};
 use super::filter::ClosedRange;
 use super::format::{DataFile, Tombstones};
 use super::listing::FileRef;
@@ -22,7 +22,7 @@ use super::schema::TableColumns;
 use super::snapshot::Snapshot;
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone::{self, Deleted, Line};
-use super::write::{is_certain, remove};
+use super::write::{is_definite_failure, remove};
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -33,7 +33,7 @@ pub(super) const CONCURRENT_GROUPS: usize = 2;
 
 /// What a delete did.
 #[derive(Debug)]
-pub struct Deletion {
+pub struct DeleteResult {
     /// The commit; None where there was nothing to delete.
     pub committed: Option<Committed>,
     /// The newest snapshot.
@@ -46,50 +46,52 @@ pub struct Deletion {
 
 /// Deletes the rows for which `filter` holds. Rows that are appended meanwhile stay; files that are
 /// rewritten meanwhile are looked at again.
-pub async fn delete(table: &Table, filter: &Predicate, timeout: Duration) -> Result<Deletion> {
+pub async fn delete(table: &Table, filter: &Predicate, timeout: Duration) -> Result<DeleteResult> {
     let clock = table.store().clock();
     let deadline = clock.monotonic() + timeout;
     loop {
         let newest = table.newest().await?;
-        let found = match find(table, &newest, filter).await {
+        let plan = match plan_delete(table, &newest, filter).await {
             // What was the newest has been vacuumed meanwhile.
             Err(e) if e.kind() == ErrorKind::VersionExpired && clock.monotonic() < deadline => {
                 continue;
             }
-            found => found?,
+            plan => plan?,
         };
-        if found.is_empty() {
-            return Ok(Deletion {
+        if plan.is_empty() {
+            return Ok(DeleteResult {
                 committed: None,
                 snapshot: newest,
                 rows: Some(0),
                 bytes: 0,
             });
         }
-        let tombstones = write_tombstones(table, &newest, &found).await?;
+        let tombstones = write_tombstones(table, &newest, &plan).await?;
         let change = Delete {
             filter: filter.to_string(),
             tombstones,
-            looked_at: found.looked_at,
-            removed: found.removed,
-            rows: found.rows,
-            began_at: newest.manifest.version,
+            scanned_files: plan.scanned_files,
+            removed: plan.removed,
+            rows: plan.rows,
+            base_version: newest.manifest.version,
         };
-        let left = deadline.saturating_sub(clock.monotonic());
-        match commit_onto(table, &change, Some(newest), left).await {
-            Ok(done) => {
-                return Ok(Deletion {
-                    snapshot: done.snapshot.clone(),
-                    committed: Some(done),
+        let remaining = deadline.saturating_sub(clock.monotonic());
+        match commit_onto(table, &change, Some(newest), remaining).await {
+            Ok(committed) => {
+                return Ok(DeleteResult {
+                    snapshot: committed.snapshot.clone(),
+                    committed: Some(committed),
                     rows: change.rows,
                     bytes: change.tombstones.map_or(0, |t| t.size_bytes),
                 });
             }
             Err(e) => {
-                if let Some(written) = change.tombstones.filter(|_| is_certain(e.kind())) {
-                    remove(table, &[written.path]).await;
+                if let Some(unused_tombstones) =
+                    change.tombstones.filter(|_| is_definite_failure(e.kind()))
+                {
+                    remove(table, &[unused_tombstones.path]).await;
                 }
-                if !plans_again(e.kind()) || clock.monotonic() >= deadline {
+                if !is_retryable_conflict(e.kind()) || clock.monotonic() >= deadline {
                     return Err(e);
                 }
             }
@@ -99,16 +101,16 @@ pub async fn delete(table: &Table, filter: &Predicate, timeout: Duration) -> Res
 
 /// What is to be deleted of a snapshot.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct DeletePlan {
     lines: Vec<Line>,
     /// The files that these are about.
-    pub(super) looked_at: Vec<FileRef>,
+    pub(super) scanned_files: Vec<FileRef>,
     /// Files of which nothing is left.
     pub(super) removed: Vec<FileRef>,
     pub(super) rows: Option<u64>,
 }
 
-impl Found {
+impl DeletePlan {
     /// Whether nothing goes.
     pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty() && self.removed.is_empty()
@@ -117,145 +119,156 @@ impl Found {
     /// Adds what goes of other files.
     pub(super) fn add(&mut self, other: Self) {
         self.lines.extend(other.lines);
-        self.looked_at.extend(other.looked_at);
+        self.scanned_files.extend(other.scanned_files);
         self.removed.extend(other.removed);
         self.rows = self.rows.zip(other.rows).map(|(a, b)| a + b);
     }
 }
 
-async fn find(table: &Table, newest: &Snapshot, filter: &Predicate) -> Result<Found> {
+async fn plan_delete(table: &Table, newest: &Snapshot, filter: &Predicate) -> Result<DeletePlan> {
     let manifest = &newest.manifest;
     let columns = TableColumns::from_manifest(manifest)?;
     let filter = Arc::new(filter.bind(&columns, &**table.store().clock())?);
-    let rows = SnapshotReader::new(table, Arc::clone(manifest), Some(Arc::clone(&filter))).await?;
-    let by_key = rows.key_id().and_then(|id| {
-        let place = columns.ids.iter().position(|known| *known == id)?;
-        let range = filter.to_closed_range(columns.schema.field(place).name())?;
-        by_key(&rows, id, &range)
+    let reader =
+        SnapshotReader::new(table, Arc::clone(manifest), Some(Arc::clone(&filter))).await?;
+    let key_plan = reader.key_id().and_then(|id| {
+        let index = columns.ids.iter().position(|column_id| *column_id == id)?;
+        let range = filter.to_closed_range(columns.schema.field(index).name())?;
+        plan_by_key(&reader, id, &range)
     });
-    match by_key {
-        Some(found) => Ok(found),
-        None => by_row(&rows).await,
+    match key_plan {
+        Some(plan) => Ok(plan),
+        None => plan_by_row(&reader).await,
     }
 }
 
 /// A range of the key, without reading a row; None where a file's own bounds would be needed to say
 /// it and are not known.
-fn by_key(rows: &SnapshotReader, id: u32, range: &ClosedRange) -> Option<Found> {
-    let mut found = Found::default();
-    if matches!((number(range.min.as_ref()), number(range.max.as_ref())), (Some(a), Some(b)) if a > b)
+fn plan_by_key(reader: &SnapshotReader, id: u32, range: &ClosedRange) -> Option<DeletePlan> {
+    let mut plan = DeletePlan::default();
+    if matches!((as_integer(range.min.as_ref()), as_integer(range.max.as_ref())), (Some(a), Some(b)) if a > b)
     {
-        return Some(found);
+        return Some(plan);
     }
-    for listed in &rows.files {
+    for listed in &reader.files {
         let file = &listed.file;
         let (low, high) = (file.min.get(&id), file.max.get(&id));
         let min = range.min.as_ref().or(low)?;
         let max = range.max.as_ref().or(high)?;
-        if holds_all(file, id, min, max) {
-            found.removed.push(listed.reference());
+        if is_within_range(file, id, min, max) {
+            plan.removed.push(listed.reference());
             continue;
         }
-        found.looked_at.push(listed.reference());
-        found.lines.push(Line {
+        plan.scanned_files.push(listed.reference());
+        plan.lines.push(Line {
             file: file.path.clone(),
             deleted: Deleted::Keys(min.clone(), max.clone()),
         });
     }
-    Some(found)
+    Some(plan)
 }
 
 /// Whether the file's keys certainly all lie in a range of whole numbers.
-fn holds_all(file: &DataFile, id: u32, min: &Value, max: &Value) -> bool {
-    let (low, high) = (number(file.min.get(&id)), number(file.max.get(&id)));
-    let (min, max) = (number(Some(min)), number(Some(max)));
+fn is_within_range(file: &DataFile, id: u32, min: &Value, max: &Value) -> bool {
+    let (low, high) = (as_integer(file.min.get(&id)), as_integer(file.max.get(&id)));
+    let (min, max) = (as_integer(Some(min)), as_integer(Some(max)));
     file.null_counts.get(&id) == Some(&0)
         && matches!((low, high, min, max), (Some(l), Some(h), Some(min), Some(max)) if min <= l && h <= max)
 }
 
-fn number(value: Option<&Value>) -> Option<i64> {
+fn as_integer(value: Option<&Value>) -> Option<i64> {
     value.and_then(Value::as_i64)
 }
 
 /// The rows, by looking at every row group that may hold some.
-pub(super) async fn by_row(rows: &SnapshotReader) -> Result<Found> {
-    let files = (0..rows.files.len()).map(|file| rows_of(rows, file));
-    let files: Vec<Found> = stream::iter(files)
+pub(super) async fn plan_by_row(reader: &SnapshotReader) -> Result<DeletePlan> {
+    let scans = (0..reader.files.len()).map(|file| match_file(reader, file));
+    let plans: Vec<DeletePlan> = stream::iter(scans)
         .buffered(CONCURRENT_FILES)
         .try_collect()
         .await?;
-    let mut all = Found {
+    let mut combined = DeletePlan {
         rows: Some(0),
-        ..Found::default()
+        ..DeletePlan::default()
     };
-    for found in files {
-        all.add(found);
+    for plan in plans {
+        combined.add(plan);
     }
-    Ok(all)
+    Ok(combined)
 }
 
-async fn rows_of(rows: &SnapshotReader, file: usize) -> Result<Found> {
-    let units = rows.open_row_groups(file).await?;
-    let looked = units.iter().map(|unit| async move {
-        let selection = rows.select(unit).await?;
-        let hit = match &selection.mask {
-            Some(kept) => kept.values().set_indices_u32().collect::<RoaringBitmap>(),
-            None => (0..).take(unit.num_rows()).collect(),
+async fn match_file(reader: &SnapshotReader, file: usize) -> Result<DeletePlan> {
+    let row_groups = reader.open_row_groups(file).await?;
+    let scans = row_groups.iter().map(|row_group| async move {
+        let selection = reader.select(row_group).await?;
+        let row_numbers = match &selection.mask {
+            Some(mask) => mask.values().set_indices_u32().collect::<RoaringBitmap>(),
+            None => (0..).take(row_group.num_rows()).collect(),
         };
-        Ok::<_, Error>(Hit {
-            unit: unit.clone(),
-            is_whole: hit.len() == selection.live_rows as u64,
-            rows: hit,
+        Ok::<_, Error>(MatchedRows {
+            row_group: row_group.clone(),
+            covers_group: row_numbers.len() == selection.live_rows as u64,
+            rows: row_numbers,
         })
     });
-    let looked: Vec<Hit> = stream::iter(looked)
+    let matches: Vec<MatchedRows> = stream::iter(scans)
         .buffered(CONCURRENT_GROUPS)
         .try_collect()
         .await?;
-    Ok(found_in(rows, file, looked))
+    Ok(plan_file(reader, file, matches))
 }
 
 /// Rows of a row group that go.
-pub(super) struct Hit {
-    pub(super) unit: RowGroupScan,
+pub(super) struct MatchedRows {
+    pub(super) row_group: RowGroupScan,
     pub(super) rows: RoaringBitmap,
     /// They are all that is left of it.
-    pub(super) is_whole: bool,
+    pub(super) covers_group: bool,
 }
 
 /// What goes of a file, of whose row groups these were looked at.
-pub(super) fn found_in(rows: &SnapshotReader, file: usize, looked: Vec<Hit>) -> Found {
-    let listed = &rows.files[file];
-    let count = looked.iter().map(|hit| hit.rows.len()).sum();
-    let nothing_is_left = looked.first().is_some_and(|first| {
-        let groups = looked.len() + first.unit.num_deleted_row_groups();
-        groups == first.unit.num_file_row_groups() && looked.iter().all(|hit| hit.is_whole)
+pub(super) fn plan_file(
+    reader: &SnapshotReader,
+    file: usize,
+    matches: Vec<MatchedRows>,
+) -> DeletePlan {
+    let listed = &reader.files[file];
+    let count = matches
+        .iter()
+        .map(|group_match| group_match.rows.len())
+        .sum();
+    let is_fully_deleted = matches.first().is_some_and(|first| {
+        let groups = matches.len() + first.row_group.num_deleted_row_groups();
+        groups == first.row_group.num_file_row_groups()
+            && matches.iter().all(|group_match| group_match.covers_group)
     });
-    if nothing_is_left {
-        return Found {
+    if is_fully_deleted {
+        return DeletePlan {
             removed: vec![listed.reference()],
             rows: Some(count),
-            ..Found::default()
+            ..DeletePlan::default()
         };
     }
-    let lines = looked.into_iter().filter(|hit| !hit.rows.is_empty());
-    let lines = lines.map(|hit| {
-        let number = u32::try_from(hit.unit.group).unwrap_or(u32::MAX);
-        let deleted = if hit.is_whole {
-            Deleted::RowGroup(number)
+    let partial = matches
+        .into_iter()
+        .filter(|group_match| !group_match.rows.is_empty());
+    let entries = partial.map(|group_match| {
+        let group = u32::try_from(group_match.row_group.group).unwrap_or(u32::MAX);
+        let deleted = if group_match.covers_group {
+            Deleted::RowGroup(group)
         } else {
-            Deleted::Rows(number, hit.rows)
+            Deleted::Rows(group, group_match.rows)
         };
         Line {
             file: listed.file.path.clone(),
             deleted,
         }
     });
-    let lines: Vec<Line> = lines.collect();
-    let looked_at = (!lines.is_empty()).then(|| listed.reference());
-    Found {
+    let lines: Vec<Line> = entries.collect();
+    let scanned_file = (!lines.is_empty()).then(|| listed.reference());
+    DeletePlan {
         lines,
-        looked_at: looked_at.into_iter().collect(),
+        scanned_files: scanned_file.into_iter().collect(),
         removed: Vec::new(),
         rows: Some(count),
     }
@@ -265,15 +278,15 @@ pub(super) fn found_in(rows: &SnapshotReader, file: usize, looked: Vec<Hit>) -> 
 pub(super) async fn write_tombstones(
     table: &Table,
     newest: &Snapshot,
-    found: &Found,
+    plan: &DeletePlan,
 ) -> Result<Option<Tombstones>> {
-    if found.lines.is_empty() {
+    if plan.lines.is_empty() {
         return Ok(None);
     }
-    let files = found.looked_at.iter().map(|f| f.path.clone()).collect();
+    let files = plan.scanned_files.iter().map(|f| f.path.clone()).collect();
     let version = newest.manifest.version;
-    let written = put_tombstones(table, version, &found.lines, files, found.rows).await?;
-    Ok(Some(written))
+    let tombstones = put_tombstones(table, version, &plan.lines, files, plan.rows).await?;
+    Ok(Some(tombstones))
 }
 
 /// Writes a tombstone file that is about `files`.
@@ -286,13 +299,13 @@ pub(super) async fn put_tombstones(
 ) -> Result<Tombstones> {
     let clock = table.store().clock();
     let bytes = tombstone::encode(lines);
-    let described = Tombstones {
+    let tombstones = Tombstones {
         path: names::tombstones(clock.now(), version, clock.new_id()),
         size_bytes: bytes.len() as u64,
         files,
         deleted_rows,
     };
-    let path = table.path(&described.path);
+    let path = table.path(&tombstones.path);
     table.store().put(&path, bytes, PutMode::Overwrite).await?;
-    Ok(described)
+    Ok(tombstones)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::Table;
-use super::format::Manifest;
+use super::format::TableManifest;
 use super::scan::ScanOptions;
 use super::snapshot_reader::SnapshotReader;
 use crate::error::{Error, Result};
@@ -33,7 +33,7 @@ pub struct ScanPlan {
 /// Plans a scan: reads the footers that it would read, and no rows.
 pub async fn explain(
     table: &Table,
-    manifest: Arc<Manifest>,
+    manifest: Arc<TableManifest>,
     options: ScanOptions,
 ) -> Result<ScanPlan> {
     let reader = &SnapshotReader::new(table, manifest, options.filter).await?;

@@ -6,7 +6,7 @@ use arrow_schema::SchemaRef;
 use serde_json::Value;
 
 use super::actions::NewTable;
-use super::format::{DataFile, Manifest};
+use super::format::{DataFile, TableManifest};
 use crate::error::Result;
 
 /// A file of such a snapshot.
@@ -24,7 +24,7 @@ pub struct ExternalFile {
 
 /// A snapshot of files that have the columns of `schema` by name; columns that a file does not have
 /// are null in it.
-pub fn external_snapshot(schema: &SchemaRef, files: Vec<ExternalFile>) -> Result<Manifest> {
+pub fn external_snapshot(schema: &SchemaRef, files: Vec<ExternalFile>) -> Result<TableManifest> {
     let new_table = NewTable::new(schema, &[], &[])?;
     let names: BTreeMap<u32, String> = {
         let columns = new_table.schema.columns.iter();
@@ -60,7 +60,7 @@ pub fn external_snapshot(schema: &SchemaRef, files: Vec<ExternalFile>) -> Result
             columns: Some(names.clone()),
         }
     });
-    let mut manifest = new_table.manifest(0, chrono::DateTime::UNIX_EPOCH);
+    let mut manifest = new_table.into_manifest(0, chrono::DateTime::UNIX_EPOCH);
     manifest.data_files = data_files.collect();
     Ok(manifest)
 }

@@ -50,8 +50,8 @@ impl CommitId {
 
     /// Checks what a user gives.
     pub fn parse(text: &str) -> Result<Self> {
-        let digits = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
-        if text.len() == 32 && text.bytes().all(digits) {
+        let is_hex_digit = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
+        if text.len() == 32 && text.bytes().all(is_hex_digit) {
             return Ok(Self(text.to_owned()));
         }
         Err(Error::invalid(format!(
@@ -82,7 +82,7 @@ pub struct Pointer {
 
 impl Pointer {
     /// The pointer at a manifest: the same bytes whoever makes them.
-    pub fn to(manifest: &Manifest) -> Self {
+    pub fn for_manifest(manifest: &TableManifest) -> Self {
         Self {
             format: FORMAT,
             version: manifest.version,
@@ -100,12 +100,12 @@ impl Pointer {
     /// Reads a pointer.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let pointer: Self = from_json(bytes, names::POINTER)?;
-        let fits = (1..=MAX_VERSION).contains(&pointer.version)
+        let is_consistent = (1..=MAX_VERSION).contains(&pointer.version)
             && (1..=pointer.version).contains(&pointer.oldest_version)
             && pointer.manifest == names::manifest(pointer.version);
-        if !fits {
-            let why = "its version, manifest and oldest_version do not fit together";
-            return Err(corrupted(names::POINTER, why));
+        if !is_consistent {
+            let reason = "its version, manifest and oldest_version do not fit together";
+            return Err(corrupted_error(names::POINTER, reason));
         }
         Ok(pointer)
     }
@@ -113,36 +113,36 @@ impl Pointer {
 
 /// A moment in UTC, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment(i64);
+pub struct TimestampMicros(i64);
 
-impl Moment {
+impl TimestampMicros {
     /// The moment of a time of day.
     pub fn new(time: DateTime<Utc>) -> Self {
         Self(time.timestamp_micros())
     }
 
     /// Microseconds after 1970.
-    pub fn micros(self) -> i64 {
+    pub fn as_micros(self) -> i64 {
         self.0
     }
 
     /// A thousandth of a second later.
     #[must_use]
-    pub fn next(self) -> Self {
+    pub fn next_millisecond(self) -> Self {
         Self(self.0.saturating_add(1000))
     }
 }
 
-impl Serialize for Moment {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+impl Serialize for TimestampMicros {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let time = DateTime::<Utc>::from_timestamp_micros(self.0).unwrap_or_default();
-        to.serialize_str(&time.to_rfc3339_opts(SecondsFormat::Micros, true))
+        serializer.serialize_str(&time.to_rfc3339_opts(SecondsFormat::Micros, true))
     }
 }
 
-impl<'de> Deserialize<'de> for Moment {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
+impl<'de> Deserialize<'de> for TimestampMicros {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
         DateTime::parse_from_rfc3339(&text)
             .map(|time| Self(time.timestamp_micros()))
             .map_err(serde::de::Error::custom)
@@ -151,7 +151,7 @@ impl<'de> Deserialize<'de> for Moment {
 
 /// One snapshot of a table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Manifest {
+pub struct TableManifest {
     /// The format of this object.
     pub format: u32,
     /// The snapshot's number, from 1.
@@ -161,9 +161,9 @@ pub struct Manifest {
     /// The commit that made it.
     pub commit_id: CommitId,
     /// Later than that of any version before.
-    pub created_at: Moment,
+    pub created_at: TimestampMicros,
     /// What was done.
-    pub operation: Operation,
+    pub operation: CommitOperation,
     /// Columns by name and type, for people and other readers.
     pub schema: TableSchema,
     /// The exact Arrow schema: an IPC schema message.
@@ -208,7 +208,7 @@ pub struct Manifest {
 
 /// What a commit did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Operation {
+pub struct CommitOperation {
     /// Its name: `append`, `delete`, …
     pub name: String,
     /// Counts and parameters.
@@ -216,7 +216,7 @@ pub struct Operation {
     pub details: BTreeMap<String, Value>,
 }
 
-impl Operation {
+impl CommitOperation {
     /// An operation with its details.
     pub fn new<const N: usize>(name: &str, details: [(&str, Value); N]) -> Self {
         Self {
@@ -230,21 +230,21 @@ impl Operation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableSchema {
     /// In their order.
-    pub columns: Vec<Column>,
+    pub columns: Vec<ColumnSchema>,
     /// The highest identity that was ever given.
     pub last_id: u32,
 }
 
 /// One column.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Column {
+pub struct ColumnSchema {
     /// Stays the same when the column is renamed, and is never given again.
     pub id: u32,
     /// Its name.
     pub name: String,
     /// Its Arrow type, as text.
     #[serde(rename = "type")]
-    pub kind: String,
+    pub data_type: String,
 }
 
 /// A data file, with paths relative to the table.
@@ -310,19 +310,19 @@ impl Places {
 }
 
 impl Serialize for Places {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut bytes = Vec::new();
-        let written = self.0.serialize_into(&mut bytes);
-        written.map_err(serde::ser::Error::custom)?;
-        Base64(bytes.into()).serialize(to)
+        let result = self.0.serialize_into(&mut bytes);
+        result.map_err(serde::ser::Error::custom)?;
+        Base64(bytes.into()).serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Places {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let bytes = Base64::deserialize(from)?.0;
-        let read = RoaringBitmap::deserialize_from(&bytes[..]);
-        read.map(Self).map_err(serde::de::Error::custom)
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = Base64::deserialize(deserializer)?.0;
+        let bitmap = RoaringBitmap::deserialize_from(&bytes[..]);
+        bitmap.map(Self).map_err(serde::de::Error::custom)
     }
 }
 
@@ -348,7 +348,7 @@ pub struct Transaction {
     /// The commit.
     pub commit_id: CommitId,
     /// When.
-    pub created_at: Moment,
+    pub created_at: TimestampMicros,
 }
 
 /// Bytes in JSON.
@@ -356,20 +356,20 @@ pub struct Transaction {
 pub struct Base64(pub Bytes);
 
 impl Serialize for Base64 {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&STANDARD.encode(&self.0))
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(&self.0))
     }
 }
 
 impl<'de> Deserialize<'de> for Base64 {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
         let bytes = STANDARD.decode(text).map_err(serde::de::Error::custom)?;
         Ok(Self(bytes.into()))
     }
 }
 
-impl Manifest {
+impl TableManifest {
     /// Its JSON.
     pub fn to_bytes(&self) -> Bytes {
         to_json(self)
@@ -380,37 +380,38 @@ impl Manifest {
         let name = names::manifest(version);
         let manifest: Self = from_json(bytes, &name)?;
         if manifest.version != version {
-            let why = format!("it says it is version {}", manifest.version);
-            return Err(corrupted(&name, &why));
+            let reason = format!("it says it is version {}", manifest.version);
+            return Err(corrupted_error(&name, &reason));
         }
-        match manifest.fault() {
-            Some(why) => Err(corrupted(&name, &why)),
+        match manifest.find_inconsistency() {
+            Some(reason) => Err(corrupted_error(&name, &reason)),
             None => Ok(manifest),
         }
     }
 
     /// What no manifest of any version may say.
-    fn fault(&self) -> Option<String> {
-        let known = 1..=self.version;
+    fn find_inconsistency(&self) -> Option<String> {
+        let valid_versions = 1..=self.version;
         let versions_fit = self.version <= MAX_VERSION
-            && known.contains(&self.oldest_version)
+            && valid_versions.contains(&self.oldest_version)
             && self.gc_floor <= self.version
             && [self.restored_at, self.columns_restored_at, self.added_at]
                 .iter()
                 .flatten()
-                .all(|at| known.contains(at))
+                .all(|at| valid_versions.contains(at))
             && self.previous == (self.version > 1).then(|| self.version - 1)
             && self.recent_commits.is_empty() == self.previous.is_none()
-            && self.tags.values().all(|v| known.contains(v))
+            && self.tags.values().all(|v| valid_versions.contains(v))
             && self
                 .transactions
                 .values()
-                .all(|t| known.contains(&t.version));
+                .all(|t| valid_versions.contains(&t.version));
         if !versions_fit {
             return Some("its version numbers do not fit together".to_owned());
         }
-        let beyond = |s: &&Segment| s.removed.0.max().is_some_and(|last| last >= s.data_files);
-        if let Some(segment) = self.segments.iter().find(beyond) {
+        let removes_too_many =
+            |s: &&Segment| s.removed.0.max().is_some_and(|last| last >= s.data_files);
+        if let Some(segment) = self.segments.iter().find(removes_too_many) {
             return Some(format!(
                 "it removes more of {:?} than it lists",
                 segment.path
@@ -437,7 +438,7 @@ impl Manifest {
     }
 
     /// The commit that made a version, if this snapshot still knows.
-    pub fn commit_of(&self, version: u64) -> Option<&CommitId> {
+    pub fn commit_id_of(&self, version: u64) -> Option<&CommitId> {
         match self.version.checked_sub(version)? {
             0 => Some(&self.commit_id),
             back => self.recent_commits.get(usize::try_from(back - 1).ok()?),
@@ -445,21 +446,21 @@ impl Manifest {
     }
 
     /// The oldest version whose commit this snapshot knows.
-    pub(super) fn oldest_known(&self) -> u64 {
+    pub(super) fn oldest_known_version(&self) -> u64 {
         self.version
             .saturating_sub(self.recent_commits.len() as u64)
             .max(1)
     }
 
     /// Whether a reader may still ask for a version.
-    pub fn keeps(&self, version: u64) -> bool {
+    pub fn retains(&self, version: u64) -> bool {
         (self.oldest_version..=self.version).contains(&version)
             || self.tags.values().any(|tagged| *tagged == version)
     }
 }
 
 #[derive(Deserialize)]
-struct Header {
+struct FormatHeader {
     format: u32,
 }
 
@@ -469,8 +470,9 @@ fn to_json(value: &impl Serialize) -> Bytes {
 }
 
 fn from_json<T: DeserializeOwned>(bytes: &[u8], name: &str) -> Result<T> {
-    let broken = |e: serde_json::Error| corrupted(name, "it cannot be read").with_source(e);
-    let header: Header = serde_json::from_slice(bytes).map_err(broken)?;
+    let decode_error =
+        |e: serde_json::Error| corrupted_error(name, "it cannot be read").with_source(e);
+    let header: FormatHeader = serde_json::from_slice(bytes).map_err(decode_error)?;
     if header.format > FORMAT {
         let message = format!(
             "{name} has format {}, this version of pds knows {FORMAT}; upgrade pds",
@@ -478,13 +480,13 @@ fn from_json<T: DeserializeOwned>(bytes: &[u8], name: &str) -> Result<T> {
         );
         return Err(Error::new(ErrorKind::FormatNotSupported, message));
     }
-    serde_json::from_slice(bytes).map_err(broken)
+    serde_json::from_slice(bytes).map_err(decode_error)
 }
 
-pub(super) fn corrupted(name: &str, why: &str) -> Error {
+pub(super) fn corrupted_error(name: &str, reason: &str) -> Error {
     Error::new(
         ErrorKind::ManifestCorrupted,
-        format!("{name} cannot be used: {why}"),
+        format!("{name} cannot be used: {reason}"),
     )
-    .with_detail(why)
+    .with_detail(reason)
 }

@@ -9,191 +9,205 @@ use std::time::Duration;
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::actions::Append;
-use super::commit::{Change, Committed, check_floor, commit_onto, timed_out};
-use super::format::{Manifest, Operation};
+use super::commit::{Change, Committed, check_gc_floor, commit_onto, commit_timeout_error};
+use super::format::{CommitOperation, TableManifest};
 use super::snapshot::{Snapshot, Table};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The appends of a table that wait, and whose turn it is.
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: Mutex<Vec<Waiting>>,
-    turn: Arc<tokio::sync::Mutex<()>>,
+    pending: Mutex<Vec<PendingAppend>>,
+    leader: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingAppend {
     id: u128,
     append: Append,
     /// How long it is tried, and until when.
     timeout: Duration,
     deadline: Duration,
-    answer: oneshot::Sender<Result<Committed>>,
+    reply: oneshot::Sender<Result<Committed>>,
 }
 
 /// A place in the queue; who goes away leaves it.
-struct Place<'a> {
+struct QueueTicket<'a> {
     queue: &'a Queue,
     id: u128,
 }
 
-impl Place<'_> {
+impl QueueTicket<'_> {
     /// Takes the append back; None where somebody has taken it along.
-    fn leave(&self) -> Option<Append> {
-        let mut waiting = locked(&self.queue.waiting);
-        let place = waiting.iter().position(|other| other.id == self.id)?;
-        Some(waiting.remove(place).append)
+    fn cancel(&self) -> Option<Append> {
+        let mut pending = lock(&self.queue.pending);
+        let position = pending.iter().position(|other| other.id == self.id)?;
+        Some(pending.remove(position).append)
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
-        self.leave();
+        self.cancel();
     }
 }
 
 /// Commits an append without a key, together with others of this process.
-pub(super) async fn commit_together(
+pub(super) async fn commit_batched(
     table: &Table,
     append: Append,
-    known: Option<Snapshot>,
+    cached_snapshot: Option<Snapshot>,
     timeout: Duration,
 ) -> Result<Committed> {
     let clock = table.store().clock();
     let queue: Arc<Queue> = table.store().shared_state(table.root());
-    let (answer, mut answered) = oneshot::channel();
-    let (id, began) = (clock.new_id(), clock.monotonic());
-    locked(&queue.waiting).push(Waiting {
+    let (reply, mut reply_receiver) = oneshot::channel();
+    let (id, start) = (clock.new_id(), clock.monotonic());
+    lock(&queue.pending).push(PendingAppend {
         id,
         append,
         timeout,
-        deadline: began + timeout,
-        answer,
+        deadline: start + timeout,
+        reply,
     });
-    let place = Place { queue: &queue, id };
-    let waited = || clock.monotonic().saturating_sub(began);
-    let mut queued = Duration::ZERO;
-    if let Ok(turn) = Arc::clone(&queue.turn).try_lock_owned() {
-        lead(table, &queue, known, turn);
+    let ticket = QueueTicket { queue: &queue, id };
+    let waited = || clock.monotonic().saturating_sub(start);
+    let mut queue_time = Duration::ZERO;
+    if let Ok(guard) = Arc::clone(&queue.leader).try_lock_owned() {
+        lead_group_commit(table, &queue, cached_snapshot, guard);
     } else {
         tokio::select! {
             biased;
-            done = &mut answered => {
-                let done = done.unwrap_or_else(|_| Err(stopped()));
-                return done.map(|done| Committed { waited: waited(), ..done });
+            committed = &mut reply_receiver => {
+                let committed = committed.unwrap_or_else(|_| Err(leader_stopped_error()));
+                return committed.map(|committed| Committed { waited: waited(), ..committed });
             }
-            turn = Arc::clone(&queue.turn).lock_owned() => {
-                queued = waited();
-                lead(table, &queue, None, turn);
+            guard = Arc::clone(&queue.leader).lock_owned() => {
+                queue_time = waited();
+                lead_group_commit(table, &queue, None, guard);
             }
             () = clock.sleep(timeout) => {
                 // The others have used up its time; one attempt is its own. Otherwise somebody is
                 // about to tell how it ended.
-                if let Some(append) = place.leave() {
+                if let Some(append) = ticket.cancel() {
                     return commit_onto(table, &append, None, Duration::ZERO).await;
                 }
             }
         }
     }
-    let done = answered.await.unwrap_or_else(|_| Err(stopped()));
-    done.map(|done| Committed {
-        waited: done.waited + queued,
-        ..done
+    let committed = reply_receiver
+        .await
+        .unwrap_or_else(|_| Err(leader_stopped_error()));
+    committed.map(|committed| Committed {
+        waited: committed.waited + queue_time,
+        ..committed
     })
 }
 
-fn stopped() -> Error {
+fn leader_stopped_error() -> Error {
     let message = "the commit stopped unexpectedly; the table's history tells whether it happened";
     Error::new(ErrorKind::CommitStateUnknown, message)
 }
 
 /// Commits all that wait, and lets the next ones in.
-fn lead(table: &Table, queue: &Queue, known: Option<Snapshot>, turn: OwnedMutexGuard<()>) {
-    let mut waiting = std::mem::take(&mut *locked(&queue.waiting));
+fn lead_group_commit(
+    table: &Table,
+    queue: &Queue,
+    cached_snapshot: Option<Snapshot>,
+    guard: OwnedMutexGuard<()>,
+) {
+    let mut pending = std::mem::take(&mut *lock(&queue.pending));
     // Of those who went away nothing is committed.
-    waiting.retain(|one| !one.answer.is_closed());
+    pending.retain(|entry| !entry.reply.is_closed());
     let table = table.clone();
-    let work = async move {
-        commit_all(&table, waiting, known).await;
-        drop(turn);
+    let task = async move {
+        commit_pending(&table, pending, cached_snapshot).await;
+        drop(guard);
     };
     #[expect(
         clippy::disallowed_methods,
         reason = "who stops waiting must not take the others along; the timeouts end it"
     )]
-    tokio::spawn(work);
+    tokio::spawn(task);
 }
 
 /// Commits appends in one version, without those whose time is over.
-async fn commit_all(table: &Table, mut waiting: Vec<Waiting>, mut known: Option<Snapshot>) {
+async fn commit_pending(
+    table: &Table,
+    mut pending: Vec<PendingAppend>,
+    mut cached_snapshot: Option<Snapshot>,
+) {
     let clock = table.store().clock();
-    while let Some(first) = waiting.iter().map(|one| one.deadline).min() {
-        let group = Group {
+    while let Some(earliest_deadline) = pending.iter().map(|entry| entry.deadline).min() {
+        let batch = AppendBatch {
             table,
-            appends: waiting.iter().map(|one| one.append.clone()).collect(),
-            refused: Mutex::default(),
+            appends: pending.iter().map(|entry| entry.append.clone()).collect(),
+            rejections: Mutex::default(),
         };
-        let left = first.saturating_sub(clock.monotonic());
-        let done = commit_onto(table, &group, known.take(), left).await;
-        let refused = std::mem::take(&mut *locked(&group.refused));
-        let over = clock.monotonic();
-        let late = done
+        let remaining = earliest_deadline.saturating_sub(clock.monotonic());
+        let result = commit_onto(table, &batch, cached_snapshot.take(), remaining).await;
+        let rejections = std::mem::take(&mut *lock(&batch.rejections));
+        let now = clock.monotonic();
+        let is_timed_out = result
             .as_ref()
-            .is_err_and(|e| e.kind() == ErrorKind::CommitConflict && first <= over);
+            .is_err_and(|e| e.kind() == ErrorKind::CommitConflict && earliest_deadline <= now);
         let mut rest = Vec::new();
-        let refused = refused.into_iter().chain(std::iter::repeat_with(|| None));
-        for (one, refused) in waiting.into_iter().zip(refused) {
-            let answer = match (&done, refused) {
-                (_, Some(refused)) => Err(refused),
-                (Ok(done), None) => Ok(done.clone()),
-                (Err(_), None) if late && one.deadline > over => {
-                    rest.push(one);
+        let per_append = rejections
+            .into_iter()
+            .chain(std::iter::repeat_with(|| None));
+        for (entry, rejection) in pending.into_iter().zip(per_append) {
+            let reply = match (&result, rejection) {
+                (_, Some(error)) => Err(error),
+                (Ok(committed), None) => Ok(committed.clone()),
+                (Err(_), None) if is_timed_out && entry.deadline > now => {
+                    rest.push(entry);
                     continue;
                 }
-                (Err(_), None) if late => Err(timed_out(table, one.timeout)),
+                (Err(_), None) if is_timed_out => Err(commit_timeout_error(table, entry.timeout)),
                 (Err(e), None) => Err(e.duplicate()),
             };
             // Who does not wait any more has given up.
-            let _ = one.answer.send(answer);
+            let _ = entry.reply.send(reply);
         }
-        waiting = rest;
+        pending = rest;
     }
 }
 
 /// Appends as one change. What of them the last attempt left out is noted beside.
-struct Group<'a> {
+struct AppendBatch<'a> {
     table: &'a Table,
     appends: Vec<Append>,
-    refused: Mutex<Vec<Option<Error>>>,
+    rejections: Mutex<Vec<Option<Error>>>,
 }
 
-impl Change for Group<'_> {
-    fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
-        let fits = |append: &Append| {
-            check_floor(self.table, append, base)?;
-            append.check(base)
+impl Change for AppendBatch<'_> {
+    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
+        let validate = |append: &Append| {
+            check_gc_floor(self.table, append, base)?;
+            append.check_columns(base)
         };
-        let refused: Vec<Option<Error>> = self.appends.iter().map(|a| fits(a).err()).collect();
-        let fitting = self.appends.iter().zip(&refused);
-        let fitting: Vec<&Append> = fitting
-            .filter(|(_, refused)| refused.is_none())
+        let rejections: Vec<Option<Error>> =
+            self.appends.iter().map(|a| validate(a).err()).collect();
+        let candidates = self.appends.iter().zip(&rejections);
+        let accepted: Vec<&Append> = candidates
+            .filter(|(_, rejection)| rejection.is_none())
             .map(|(append, _)| append)
             .collect();
-        let first = refused.iter().flatten().next().map(Error::duplicate);
-        let nothing = fitting.is_empty();
-        *locked(&self.refused) = refused;
-        match first.filter(|_| nothing) {
-            Some(refused) => Err(refused),
-            None => Ok(Append::all(&fitting, base)),
+        let first_rejection = rejections.iter().flatten().next().map(Error::duplicate);
+        let all_rejected = accepted.is_empty();
+        *lock(&self.rejections) = rejections;
+        match first_rejection.filter(|_| all_rejected) {
+            Some(error) => Err(error),
+            None => Ok(Append::apply_all(&accepted, base)),
         }
     }
 
-    fn began_at(&self) -> Option<u64> {
+    fn base_version(&self) -> Option<u64> {
         // Each has its own, which apply looks at.
         None
     }
 }
 
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::format::{Manifest, Moment};
+use super::format::{TableManifest, TimestampMicros};
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -14,15 +14,15 @@ const CONCURRENT_READS: usize = 16;
 /// The last `limit` versions up to `newest`, newest first, as far as they have not been vacuumed.
 pub async fn history(
     table: &Table,
-    newest: &Arc<Manifest>,
+    newest: &Arc<TableManifest>,
     limit: u64,
-) -> Result<Vec<Arc<Manifest>>> {
+) -> Result<Vec<Arc<TableManifest>>> {
     let oldest = newest
         .version
         .saturating_sub(limit)
         .max(newest.oldest_version - 1);
     let versions = (oldest + 1..newest.version).rev();
-    let older: Vec<Option<Manifest>> = stream::iter(versions)
+    let older: Vec<Option<TableManifest>> = stream::iter(versions)
         .map(|version| table.manifest(version))
         .buffered(CONCURRENT_READS)
         .try_collect()
@@ -34,7 +34,11 @@ pub async fn history(
 }
 
 /// The version that was the newest at `time`, of those up to `newest`.
-pub async fn at_time(table: &Table, newest: &Arc<Manifest>, time: Moment) -> Result<Arc<Manifest>> {
+pub async fn at_time(
+    table: &Table,
+    newest: &Arc<TableManifest>,
+    time: TimestampMicros,
+) -> Result<Arc<TableManifest>> {
     if newest.created_at <= time {
         return Ok(Arc::clone(newest));
     }

@@ -10,7 +10,7 @@ use arrow_schema::{DataType, Schema};
 use datafusion_common::ScalarValue;
 
 use super::floats::canonicalize;
-use super::format::Manifest;
+use super::format::TableManifest;
 use super::schema::TableColumns;
 use super::statistics::{extreme_value, has_bounds};
 use crate::error::{Error, Result};
@@ -171,7 +171,7 @@ fn resolve_columns(schema: &Schema, on: &[String]) -> Result<Vec<usize>> {
 /// The columns that rows are matched by.
 pub(super) fn resolve_match_columns(
     on: Option<&[String]>,
-    base: &Manifest,
+    base: &TableManifest,
     columns: &TableColumns,
 ) -> Result<Vec<usize>> {
     if let Some(on) = on {

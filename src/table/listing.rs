@@ -11,7 +11,7 @@ use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{GetOptions, PutMode};
 
-use super::format::{DataFile, Manifest, Segment};
+use super::format::{DataFile, Segment, TableManifest};
 use super::schema::TableColumns;
 use super::{Table, names, segment};
 use crate::error::Result;
@@ -82,7 +82,7 @@ impl FileRef {
     }
 }
 
-impl Manifest {
+impl TableManifest {
     /// Whether all these files are still where they were.
     pub(super) fn lists<'a>(&self, files: impl IntoIterator<Item = &'a FileRef>) -> bool {
         let inline: HashSet<&str> = self.data_files.iter().map(|f| f.path.as_str()).collect();
@@ -144,7 +144,7 @@ pub(super) async fn load(table: &Table, segment: &Segment) -> Result<Vec<(u32, D
 /// The files of the segments that are wanted and those of the manifest, in their order.
 pub(super) async fn files(
     table: &Table,
-    manifest: &Manifest,
+    manifest: &TableManifest,
     wanted: &[bool],
 ) -> Result<Vec<ListedFile>> {
     let read = manifest.segments.iter().zip(wanted).filter(|(_, w)| **w);
@@ -174,7 +174,7 @@ pub(super) async fn files(
 }
 
 /// All files of a snapshot.
-pub async fn all_files(table: &Table, manifest: &Manifest) -> Result<Vec<ListedFile>> {
+pub async fn all_files(table: &Table, manifest: &TableManifest) -> Result<Vec<ListedFile>> {
     files(table, manifest, &vec![true; manifest.segments.len()]).await
 }
 
@@ -197,9 +197,9 @@ impl Shortener {
     pub(super) async fn shorten(
         &mut self,
         table: &Table,
-        base: &Manifest,
-        mut next: Manifest,
-    ) -> Result<Manifest> {
+        base: &TableManifest,
+        mut next: TableManifest,
+    ) -> Result<TableManifest> {
         let limits = table.limits;
         if next.data_files.len() > limits.inline {
             let older = next.data_files.len() - limits.inline / 2;
@@ -235,7 +235,7 @@ impl Shortener {
     async fn segment(
         &mut self,
         table: &Table,
-        base: &Manifest,
+        base: &TableManifest,
         sources: Vec<FileRef>,
         files: &[DataFile],
     ) -> Result<Segment> {
@@ -259,7 +259,7 @@ impl Shortener {
     }
 
     /// What was written and `committed` does not name; with None, all of it.
-    pub(super) fn unused(&self, committed: Option<&Manifest>) -> Vec<String> {
+    pub(super) fn unused(&self, committed: Option<&TableManifest>) -> Vec<String> {
         let named = committed.into_iter().flat_map(|m| &m.segments);
         let named: HashSet<&str> = named.map(|s| s.path.as_str()).collect();
         let paths = self.written.iter().map(|w| w.segment.path.clone());

@@ -15,19 +15,23 @@ use arrow_select::take::take_arrays;
 use futures::{StreamExt, TryStreamExt, stream};
 use roaring::RoaringBitmap;
 
-use super::actions::{Delete, Exchange};
+use super::actions::{Delete, RowDelta};
 use super::clauses::{Clause, Clauses, Made, When};
-use super::commit::{Committed, commit_onto, plans_again};
-use super::delete::{CONCURRENT_FILES, CONCURRENT_GROUPS, Found, Hit, found_in, write_tombstones};
+use super::commit::{Committed, commit_onto, is_retryable_conflict};
+use super::delete::{
+    CONCURRENT_FILES, CONCURRENT_GROUPS, DeletePlan, MatchedRows, plan_file, write_tombstones,
+};
 use super::filter::Filter;
-use super::format::{DataFile, Manifest};
+use super::format::{DataFile, TableManifest};
 use super::keys::{KeySet, resolve_match_columns};
 use super::row_group::RowGroupScan;
 use super::schema::TableColumns;
 use super::snapshot::{Snapshot, Table};
 use super::snapshot_reader::SnapshotReader;
 use super::types::keeps_values;
-use super::write::{Upload, check_key, conform, is_certain, remove, upload};
+use super::write::{
+    TableWriteOptions, align_to_schema, check_idempotency_key, is_definite_failure, remove, upload,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::types::convert;
 use crate::part::run_blocking;
@@ -49,9 +53,9 @@ pub async fn merge(
     input: Box<dyn RecordBatchReader + Send>,
     on: Option<&[String]>,
     clauses: &[Clause],
-    how: &Upload,
+    how: &TableWriteOptions,
 ) -> Result<Merged> {
-    check_key(how.idempotency_key.as_deref())?;
+    check_idempotency_key(how.idempotency_key.as_deref())?;
     if clauses.is_empty() {
         return Err(Error::invalid(
             "a merge needs a clause that says what to do",
@@ -90,14 +94,14 @@ pub async fn merge(
         let done = commit_onto(table, &change, Some(newest), left).await;
         let unused = match &done {
             Ok(done) => done.replayed,
-            Err(e) => is_certain(e.kind()),
+            Err(e) => is_definite_failure(e.kind()),
         };
         if unused {
             remove(table, &written).await;
         }
         match done {
             Ok(done) => return Ok(Merged::of(done, change.added)),
-            Err(e) if plans_again(e.kind()) && clock.monotonic() < deadline => {}
+            Err(e) if is_retryable_conflict(e.kind()) && clock.monotonic() < deadline => {}
             Err(e) => return Err(e),
         }
     }
@@ -127,7 +131,7 @@ fn collect(input: Box<dyn RecordBatchReader + Send>) -> Result<RecordBatch> {
 /// What comes and what goes.
 #[derive(Default)]
 struct Effect {
-    gone: Found,
+    gone: DeletePlan,
     batches: Vec<RecordBatch>,
     updated: u64,
     inserted: u64,
@@ -144,13 +148,13 @@ impl Effect {
         self,
         table: &Table,
         newest: &Snapshot,
-        how: &Upload,
-    ) -> Result<(Exchange, Vec<String>)> {
+        how: &TableWriteOptions,
+    ) -> Result<(RowDelta, Vec<String>)> {
         let manifest = &newest.manifest;
         let mut added = Vec::new();
         if let Some(schema) = self.schema.filter(|_| !self.batches.is_empty()) {
             let input = RecordBatchIterator::new(self.batches.into_iter().map(Ok), schema);
-            let input = conform(
+            let input = align_to_schema(
                 Box::new(input),
                 &TableColumns::from_manifest(manifest)?.file_schema(),
             )?;
@@ -166,23 +170,23 @@ impl Effect {
         };
         written.extend(tombstones.iter().map(|t| t.path.clone()));
         let gone = self.gone.rows.unwrap_or_default();
-        let change = Exchange {
+        let change = RowDelta {
             operation: "merge",
-            gone: Delete {
+            deletes: Delete {
                 filter: String::new(),
                 tombstones,
-                looked_at: self.gone.looked_at,
+                scanned_files: self.gone.scanned_files,
                 removed: self.gone.removed,
                 rows: Some(gone.saturating_sub(self.updated)),
-                began_at: manifest.version,
+                base_version: manifest.version,
             },
-            seen: Some(manifest.tombstones.iter().map(|t| t.path.clone()).collect()),
+            base_tombstones: Some(manifest.tombstones.iter().map(|t| t.path.clone()).collect()),
             counts: vec![
                 ("rows_updated", self.updated),
                 ("rows_inserted", self.inserted),
             ],
             added,
-            began_at: manifest.version,
+            base_version: manifest.version,
             idempotency_key: how.idempotency_key.clone(),
         };
         Ok((change, written))
@@ -215,7 +219,7 @@ struct OfUnit {
 impl Merging {
     fn new(
         table: &Table,
-        manifest: &Manifest,
+        manifest: &TableManifest,
         source: RecordBatch,
         on: Option<&[String]>,
         clauses: &[Clause],
@@ -262,14 +266,14 @@ impl Merging {
         })
     }
 
-    async fn change(self, table: &Table, manifest: &Arc<Manifest>) -> Result<Effect> {
+    async fn change(self, table: &Table, manifest: &Arc<TableManifest>) -> Result<Effect> {
         let nothing_to_meet = self.rows_of.is_some() && self.keys.is_empty();
         let rows = SnapshotReader::new(table, Arc::clone(manifest), self.rows_of.clone()).await?;
         let count = if nothing_to_meet { 0 } else { rows.files.len() };
         let (rows, work) = (Arc::new(rows), Arc::new(self));
         let files = (0..count).map(|file| of_file(&work, &rows, file));
         let files: Vec<_> = files.collect();
-        let files: Vec<(Found, Vec<OfUnit>)> = stream::iter(files)
+        let files: Vec<(DeletePlan, Vec<OfUnit>)> = stream::iter(files)
             .buffered(CONCURRENT_FILES)
             .try_collect()
             .await?;
@@ -353,23 +357,23 @@ async fn of_file(
     work: &Arc<Merging>,
     rows: &Arc<SnapshotReader>,
     file: usize,
-) -> Result<(Found, Vec<OfUnit>)> {
+) -> Result<(DeletePlan, Vec<OfUnit>)> {
     let units = rows.open_row_groups(file).await?;
     let looked = units.iter().map(|unit| of_unit(work, rows, unit));
     let looked: Vec<_> = looked.collect();
-    let looked: Vec<(Hit, OfUnit)> = stream::iter(looked)
+    let looked: Vec<(MatchedRows, OfUnit)> = stream::iter(looked)
         .buffered(CONCURRENT_GROUPS)
         .try_collect()
         .await?;
-    let (hits, made): (Vec<Hit>, Vec<OfUnit>) = looked.into_iter().unzip();
-    Ok((found_in(rows, file, hits), made))
+    let (hits, made): (Vec<MatchedRows>, Vec<OfUnit>) = looked.into_iter().unzip();
+    Ok((plan_file(rows, file, hits), made))
 }
 
 async fn of_unit(
     work: &Arc<Merging>,
     rows: &Arc<SnapshotReader>,
     unit: &RowGroupScan,
-) -> Result<(Hit, OfUnit)> {
+) -> Result<(MatchedRows, OfUnit)> {
     let selection = rows.select(unit).await?;
     let all = || vec![true; unit.num_rows()].into();
     let kept = selection.mask.unwrap_or_else(all);
@@ -390,9 +394,9 @@ async fn of_unit(
         })
         .await?;
     }
-    let hit = Hit {
-        unit: unit.clone(),
-        is_whole: made.gone.len() == selection.live_rows as u64,
+    let hit = MatchedRows {
+        row_group: unit.clone(),
+        covers_group: made.gone.len() == selection.live_rows as u64,
         rows: std::mem::take(&mut made.gone),
     };
     Ok((hit, made))

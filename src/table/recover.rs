@@ -19,7 +19,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::format::{CommitId, Manifest, Pointer, corrupted};
+use super::format::{CommitId, Pointer, TableManifest, corrupted_error};
 use super::names;
 use super::snapshot::{Snapshot, Table};
 use super::vacuum::list;
@@ -45,7 +45,7 @@ pub(super) enum Standing {
     /// Nothing newer is known.
     Newest,
     /// This version has been seen and is there.
-    Behind(Box<Manifest>),
+    Behind(Box<TableManifest>),
     /// A newer version has been seen, and is not there any more.
     Unknown,
 }
@@ -119,11 +119,11 @@ impl Table {
              are there; put back what is missing, or remove the folder",
             names::manifest(*newest)
         );
-        Err(corrupted(names::POINTER, &why).with_path(self.root()))
+        Err(corrupted_error(names::POINTER, &why).with_path(self.root()))
     }
 
     /// Whether a manifest was made from the version before it, where that is still there.
-    async fn follows(&self, manifest: &Manifest) -> Result<bool> {
+    async fn follows(&self, manifest: &TableManifest) -> Result<bool> {
         let Some(previous) = manifest.previous else {
             return Ok(true);
         };
@@ -135,11 +135,11 @@ impl Table {
     pub(super) async fn place(
         &self,
         current: Option<&VersionedValue>,
-        manifest: Manifest,
+        manifest: TableManifest,
     ) -> Result<Recovered> {
         let path = self.path(names::POINTER);
         let register = Register::new(&self.store, &path);
-        let value = Pointer::to(&manifest).to_bytes();
+        let value = Pointer::for_manifest(&manifest).to_bytes();
         let version = manifest.version;
         let snapshot = |pointer| {
             self.observe(version, &manifest.commit_id);
@@ -183,12 +183,12 @@ impl Table {
     /// The error of a pointer to nothing.
     pub(super) fn dangling(&self, pointer: &Pointer) -> Error {
         let why = "what the pointer names is not there";
-        corrupted(&pointer.manifest, why).with_path(self.root())
+        corrupted_error(&pointer.manifest, why).with_path(self.root())
     }
 }
 
 /// Whether all versions are there that a manifest says are kept.
-fn is_whole(manifest: &Manifest, versions: &BTreeSet<u64>) -> bool {
+fn is_whole(manifest: &TableManifest, versions: &BTreeSet<u64>) -> bool {
     let kept = manifest.oldest_version..=manifest.version;
     versions.range(kept).count() as u64 == manifest.version - manifest.oldest_version + 1
 }

@@ -9,7 +9,7 @@ use arrow_schema::SchemaRef;
 use arrow_select::filter::{FilterBuilder, filter_record_batch};
 
 use super::filter::Filter;
-use super::ranges::{KeyRanges, Overlap};
+use super::key_ranges::{KeyRanges, Overlap};
 use super::tombstone::Deletions;
 use crate::error::{Error, Result};
 use crate::parquet::decode::align;

@@ -7,7 +7,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::Table;
 use super::filter::Filter;
-use super::format::Manifest;
+use super::format::TableManifest;
 use super::snapshot_reader::SnapshotReader;
 use crate::error::{Error, Result};
 use crate::parquet::Cancel;
@@ -32,7 +32,7 @@ pub struct ScanOptions {
 /// Streams a snapshot's rows. Files and row groups are read a little ahead of who takes them.
 pub async fn scan(
     table: &Table,
-    manifest: Arc<Manifest>,
+    manifest: Arc<TableManifest>,
     options: ScanOptions,
 ) -> Result<BatchStream> {
     let reader = Arc::new(SnapshotReader::new(table, manifest, options.filter).await?);

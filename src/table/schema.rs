@@ -10,7 +10,7 @@ use bytes::Bytes;
 use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
 
 use super::actions::NewTable;
-use super::format::{Column, Manifest, TableSchema, corrupted};
+use super::format::{ColumnSchema, TableManifest, TableSchema, corrupted_error};
 use super::names;
 use crate::error::{Error, Result};
 use crate::parquet::panic_text;
@@ -24,12 +24,16 @@ impl NewTable {
         if schema.fields().is_empty() {
             return Err(Error::invalid("a table needs a column"));
         }
-        let entries = schema.fields().iter().zip(1..).map(|(field, id)| Column {
-            id,
-            name: field.name().clone(),
-            kind: field.data_type().to_string(),
-        });
-        let columns: Vec<Column> = entries.collect();
+        let entries = schema
+            .fields()
+            .iter()
+            .zip(1..)
+            .map(|(field, id)| ColumnSchema {
+                id,
+                name: field.name().clone(),
+                data_type: field.data_type().to_string(),
+            });
+        let columns: Vec<ColumnSchema> = entries.collect();
         let resolve_ids = |argument: &str, names: &[String]| {
             let mut ids = Vec::new();
             for name in names {
@@ -88,14 +92,18 @@ pub struct TableColumns {
 
 impl TableColumns {
     /// Those of a snapshot.
-    pub fn from_manifest(manifest: &Manifest) -> Result<Self> {
+    pub fn from_manifest(manifest: &TableManifest) -> Result<Self> {
         let name = names::manifest(manifest.version);
-        let schema = decode_schema(&manifest.arrow_schema.0)
-            .map_err(|e| corrupted(&name, "its arrow_schema cannot be read").with_source(e))?;
+        let schema = decode_schema(&manifest.arrow_schema.0).map_err(|e| {
+            corrupted_error(&name, "its arrow_schema cannot be read").with_source(e)
+        })?;
         let columns = &manifest.schema.columns;
         let column_names = columns.iter().map(|c| c.name.as_str());
         if !column_names.eq(schema.fields().iter().map(|f| f.name().as_str())) {
-            return Err(corrupted(&name, "its schema and its arrow_schema differ"));
+            return Err(corrupted_error(
+                &name,
+                "its schema and its arrow_schema differ",
+            ));
         }
         Ok(Self {
             schema: Arc::new(schema),

@@ -19,7 +19,7 @@ use parquet::file::properties::WriterProperties;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::format::{DataFile, Places, Segment, corrupted};
+use super::format::{DataFile, Places, Segment, corrupted_error};
 use super::names;
 use super::pruning::FileStatistics;
 use super::schema::TableColumns;
@@ -79,7 +79,8 @@ fn json(value: &impl Serialize) -> String {
 
 /// The files that a segment lists, those that have left included.
 pub(super) fn decode(bytes: &Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
-    let broken = |why: &str| corrupted(&segment.path, &format!("it is no Parquet file: {why}"));
+    let broken =
+        |why: &str| corrupted_error(&segment.path, &format!("it is no Parquet file: {why}"));
     footer::check_file(bytes).map_err(broken)?;
     std::panic::catch_unwind(|| decode_checked(bytes, segment))
         .unwrap_or_else(|panic| Err(broken(panic_text(panic.as_ref()))))
@@ -96,7 +97,7 @@ pub(crate) fn decode_any(bytes: &Bytes, files: u32) {
 }
 
 fn decode_checked(bytes: &Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
-    let broken = |why: &str| corrupted(&segment.path, why);
+    let broken = |why: &str| corrupted_error(&segment.path, why);
     let read = ParquetRecordBatchReaderBuilder::try_new(bytes.clone())
         .map_err(|e| broken("it is no Parquet file").with_source(e))?;
     let wanted = u64::from(segment.data_files);

@@ -1,9 +1,9 @@
 //! What has happened to a table since a version, as far as a change that was planned on it cares.
 
-use super::format::Manifest;
+use super::format::TableManifest;
 use crate::error::{Error, ErrorKind};
 
-impl Manifest {
+impl TableManifest {
     /// Whether rows that were deleted after `version` may be back.
     pub(super) fn restored_since(&self, version: u64) -> bool {
         self.restored_at.is_some_and(|at| at > version)

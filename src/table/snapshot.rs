@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use object_store::GetOptions;
 
-use super::format::{MAX_MANIFEST_BYTES, MAX_POINTER_BYTES, Manifest, Pointer, corrupted};
+use super::format::{
+    MAX_MANIFEST_BYTES, MAX_POINTER_BYTES, Pointer, TableManifest, corrupted_error,
+};
 use super::listing::Limits;
 use super::names;
 use super::recover::{Recovered, Standing};
@@ -28,7 +30,7 @@ pub struct Table {
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     /// What it holds.
-    pub manifest: Arc<Manifest>,
+    pub manifest: Arc<TableManifest>,
     pub(super) pointer: VersionedValue,
 }
 
@@ -94,7 +96,7 @@ impl Table {
                 return Ok(None);
             };
             let found = self.manifest(parsed.version).await?;
-            if let Some(manifest) = found.filter(|m| Pointer::to(m) == parsed) {
+            if let Some(manifest) = found.filter(|m| Pointer::for_manifest(m) == parsed) {
                 self.observe(manifest.version, &manifest.commit_id);
                 let manifest = Arc::new(manifest);
                 return Ok(Some(Snapshot { manifest, pointer }));
@@ -130,45 +132,45 @@ impl Table {
                 Ok(Some((found, parsed)))
             }
             Err(e) if e.kind() == ErrorKind::TooLarge => {
-                Err(corrupted(names::POINTER, "it has too many bytes").with_path(&path))
+                Err(corrupted_error(names::POINTER, "it has too many bytes").with_path(&path))
             }
             Err(e) => Err(e),
         }
     }
 
     /// The manifest of a version, if it is there.
-    pub(super) async fn manifest(&self, version: u64) -> Result<Option<Manifest>> {
+    pub(super) async fn manifest(&self, version: u64) -> Result<Option<TableManifest>> {
         let name = names::manifest(version);
         let path = self.path(&name);
         let read = self
             .store
             .get_at_most(&path, GetOptions::default(), MAX_MANIFEST_BYTES);
         match read.await {
-            Ok((bytes, _)) => Manifest::parse(&bytes, version)
+            Ok((bytes, _)) => TableManifest::parse(&bytes, version)
                 .map(Some)
                 .map_err(|e| e.with_path(&path)),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
             Err(e) if e.kind() == ErrorKind::TooLarge => {
-                Err(corrupted(&name, "it has too many bytes").with_path(&path))
+                Err(corrupted_error(&name, "it has too many bytes").with_path(&path))
             }
             Err(e) => Err(e),
         }
     }
 
     /// The snapshot of a version.
-    pub async fn at(&self, version: u64) -> Result<Arc<Manifest>> {
+    pub async fn at(&self, version: u64) -> Result<Arc<TableManifest>> {
         let newest = self.newest().await?.manifest;
         if newest.version == version {
             return Ok(newest);
         }
-        let found = if newest.keeps(version) {
+        let found = if newest.retains(version) {
             self.manifest(version).await?
         } else {
             None
         };
         // It may have been vacuumed between the two requests, and its place taken by a late one.
         let newest = self.newest().await?.manifest;
-        if let Some(manifest) = found.filter(|_| newest.keeps(version)) {
+        if let Some(manifest) = found.filter(|_| newest.retains(version)) {
             return Ok(Arc::new(manifest));
         }
         if version > newest.version || version == 0 {
@@ -178,9 +180,9 @@ impl Table {
             );
             return Err(Error::invalid(message).with_path(&self.root));
         }
-        if newest.keeps(version) {
+        if newest.retains(version) {
             return Err(
-                corrupted(&names::manifest(version), "it is not there").with_path(&self.root)
+                corrupted_error(&names::manifest(version), "it is not there").with_path(&self.root),
             );
         }
         Err(self.expired(version, &newest))
@@ -192,7 +194,7 @@ impl Table {
             return error;
         }
         match self.newest().await {
-            Ok(now) if !now.manifest.keeps(version) => self.expired(version, &now.manifest),
+            Ok(now) if !now.manifest.retains(version) => self.expired(version, &now.manifest),
             Ok(_) => {
                 let message = format!("version {version} names {path:?}, which is not there");
                 let found = Error::new(ErrorKind::PartCorrupted, message);
@@ -202,7 +204,7 @@ impl Table {
         }
     }
 
-    pub(super) fn expired(&self, version: u64, newest: &Manifest) -> Error {
+    pub(super) fn expired(&self, version: u64, newest: &TableManifest) -> Error {
         let message = format!(
             "version {version} has been vacuumed; the oldest there is is {}",
             newest.oldest_version

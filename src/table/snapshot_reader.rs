@@ -14,7 +14,7 @@ use object_store::GetOptions;
 
 use super::Table;
 use super::filter::Filter;
-use super::format::{DataFile, Manifest, Tombstones, corrupted};
+use super::format::{DataFile, TableManifest, Tombstones, corrupted_error};
 use super::key_ranges::KeyRanges;
 use super::listing::{self, ListedFile};
 use super::pruning::{FileStatistics, RowGroupStatistics};
@@ -45,7 +45,7 @@ const MAX_FOOTER_BYTES: u64 = 16 << 20;
 pub(super) struct SnapshotReader {
     table: Table,
     reader: RowGroupReader,
-    pub(super) manifest: Arc<Manifest>,
+    pub(super) manifest: Arc<TableManifest>,
     pub(super) columns: TableColumns,
     filter: Option<Arc<Filter>>,
     /// The files that may hold rows.
@@ -57,7 +57,7 @@ impl SnapshotReader {
     /// Reads what the tombstones of the files that are left say.
     pub(super) async fn new(
         table: &Table,
-        manifest: Arc<Manifest>,
+        manifest: Arc<TableManifest>,
         filter: Option<Arc<Filter>>,
     ) -> Result<Self> {
         let columns = TableColumns::from_manifest(&manifest)?;
@@ -70,7 +70,7 @@ impl SnapshotReader {
     /// Some files of a snapshot, with other columns than it may have.
     pub(super) async fn with_files(
         table: &Table,
-        manifest: Arc<Manifest>,
+        manifest: Arc<TableManifest>,
         columns: TableColumns,
         files: Vec<ListedFile>,
     ) -> Result<Self> {
@@ -82,7 +82,7 @@ impl SnapshotReader {
 
     fn without_files(
         table: &Table,
-        manifest: Arc<Manifest>,
+        manifest: Arc<TableManifest>,
         columns: TableColumns,
         filter: Option<Arc<Filter>>,
     ) -> Self {
@@ -465,8 +465,9 @@ impl SnapshotReader {
                 .position(|column_id| *column_id == id)
         };
         let position = self.key_id().and_then(position_of);
-        position
-            .ok_or_else(|| corrupted("a tombstone", "it deletes by key, and the table has none"))
+        position.ok_or_else(|| {
+            corrupted_error("a tombstone", "it deletes by key, and the table has none")
+        })
     }
 }
 

@@ -13,7 +13,7 @@ use roaring::RoaringBitmap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::format::{Base64, corrupted};
+use super::format::{Base64, corrupted_error};
 use super::names;
 use crate::error::Result;
 
@@ -142,12 +142,16 @@ fn unpacked<'b>(bytes: &'b [u8], name: &str) -> Result<Cow<'b, [u8]>> {
     if !bytes.starts_with(&ZSTD_MAGIC) {
         return Ok(Cow::Borrowed(bytes));
     }
-    let unreadable = |e: std::io::Error| corrupted(name, "it cannot be unpacked").with_source(e);
+    let unreadable =
+        |e: std::io::Error| corrupted_error(name, "it cannot be unpacked").with_source(e);
     let mut lines = Vec::new();
     let packed = zstd::Decoder::new(bytes).map_err(unreadable)?;
     let read = packed.take(MAX_BYTES + 1).read_to_end(&mut lines);
     if read.map_err(unreadable)? as u64 > MAX_BYTES {
-        return Err(corrupted(name, "it holds more than a tombstone file does"));
+        return Err(corrupted_error(
+            name,
+            "it holds more than a tombstone file does",
+        ));
     }
     Ok(Cow::Owned(lines))
 }
@@ -160,9 +164,10 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Vec<Line>> {
         .filter(|(_, line)| !line.is_empty())
         .map(|(index, line)| {
             let why = || format!("line {} cannot be read", index + 1);
-            let wire: Wire =
-                serde_json::from_slice(line).map_err(|e| corrupted(name, &why()).with_source(e))?;
-            wire.into_line().ok_or_else(|| corrupted(name, &why()))
+            let wire: Wire = serde_json::from_slice(line)
+                .map_err(|e| corrupted_error(name, &why()).with_source(e))?;
+            wire.into_line()
+                .ok_or_else(|| corrupted_error(name, &why()))
         })
         .collect()
 }

@@ -9,17 +9,19 @@ use std::time::Duration;
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema};
 
-use super::actions::{Delete, Exchange};
-use super::commit::{Committed, commit_onto, plans_again};
-use super::delete::{Found, by_row, write_tombstones};
+use super::actions::{Delete, RowDelta};
+use super::commit::{Committed, commit_onto, is_retryable_conflict};
+use super::delete::{DeletePlan, plan_by_row, write_tombstones};
 use super::filter::Filter;
-use super::format::{DataFile, Manifest};
+use super::format::{DataFile, TableManifest};
 use super::keys::{KeySet, resolve_match_columns};
 use super::predicate::Predicate;
 use super::schema::TableColumns;
 use super::snapshot::Table;
 use super::snapshot_reader::SnapshotReader;
-use super::write::{Upload, check_key, conform, is_certain, remove, upload};
+use super::write::{
+    TableWriteOptions, align_to_schema, check_idempotency_key, is_definite_failure, remove, upload,
+};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Which rows go.
@@ -38,9 +40,9 @@ pub async fn exchange(
     table: &Table,
     input: Batches,
     instead: &Instead,
-    how: &Upload,
+    how: &TableWriteOptions,
 ) -> Result<(Committed, Vec<DataFile>)> {
-    check_key(how.idempotency_key.as_deref())?;
+    check_idempotency_key(how.idempotency_key.as_deref())?;
     let newest = table.newest().await?;
     let base = Arc::clone(&newest.manifest);
     let known = how.idempotency_key.as_ref();
@@ -51,7 +53,7 @@ pub async fn exchange(
     }
     let columns = TableColumns::from_manifest(&base)?;
     let given = input.schema();
-    let input = conform(input, &columns.file_schema())?;
+    let input = align_to_schema(input, &columns.file_schema())?;
     let (input, going) = match instead {
         Instead::Of(on) => {
             let places = resolve_match_columns(on.as_deref(), &base, &columns)?;
@@ -78,25 +80,30 @@ pub async fn exchange(
     })
 }
 
-fn change(instead: &Instead, how: &Upload, base: &Manifest, added: Vec<DataFile>) -> Exchange {
+fn change(
+    instead: &Instead,
+    how: &TableWriteOptions,
+    base: &TableManifest,
+    added: Vec<DataFile>,
+) -> RowDelta {
     let (operation, filter) = match instead {
         Instead::Of(_) => ("upsert", String::new()),
         Instead::Where(meant) => ("overwrite", meant.to_string()),
     };
-    Exchange {
+    RowDelta {
         operation,
-        gone: Delete {
+        deletes: Delete {
             filter,
             tombstones: None,
-            looked_at: Vec::new(),
+            scanned_files: Vec::new(),
             removed: Vec::new(),
             rows: Some(0),
-            began_at: base.version,
+            base_version: base.version,
         },
         added,
-        seen: None,
+        base_tombstones: None,
         counts: Vec::new(),
-        began_at: base.version,
+        base_version: base.version,
         idempotency_key: how.idempotency_key.clone(),
     }
 }
@@ -169,7 +176,7 @@ fn with_check(
 /// whether it may be committed all the same.
 async fn carry_out(
     table: &Table,
-    change: &mut Exchange,
+    change: &mut RowDelta,
     going: &Going,
     timeout: Duration,
     open: &mut bool,
@@ -194,7 +201,7 @@ async fn carry_out(
         };
         let found = match filter {
             Some(filter) => look(table, &manifest, filter).await,
-            None => Ok(Found::default()),
+            None => Ok(DeletePlan::default()),
         };
         let found = match found {
             // What was the newest has been vacuumed meanwhile.
@@ -203,30 +210,31 @@ async fn carry_out(
             }
             found => found?,
         };
-        change.gone.tombstones = write_tombstones(table, &newest, &found).await?;
-        change.gone.looked_at = found.looked_at;
-        change.gone.removed = found.removed;
-        change.gone.rows = found.rows;
-        change.gone.began_at = manifest.version;
+        change.deletes.tombstones = write_tombstones(table, &newest, &found).await?;
+        change.deletes.scanned_files = found.scanned_files;
+        change.deletes.removed = found.removed;
+        change.deletes.rows = found.rows;
+        change.deletes.base_version = manifest.version;
         let left = deadline.saturating_sub(clock.monotonic());
         let done = commit_onto(table, &*change, Some(newest), left).await;
-        *open = done.as_ref().is_err_and(|e| !is_certain(e.kind()));
+        *open = done.as_ref().is_err_and(|e| !is_definite_failure(e.kind()));
         let in_vain = !*open && done.as_ref().map_or(true, |done| done.replayed);
-        if let Some(written) = change.gone.tombstones.take_if(|_| in_vain) {
+        if let Some(written) = change.deletes.tombstones.take_if(|_| in_vain) {
             remove(table, &[written.path]).await;
         }
         let error = match done {
             Ok(done) => return Ok(done),
             Err(e) => e,
         };
-        let again = plans_again(error.kind()) && error.kind() != ErrorKind::TransactionExpired;
+        let again =
+            is_retryable_conflict(error.kind()) && error.kind() != ErrorKind::TransactionExpired;
         if !again || clock.monotonic() >= deadline {
             return Err(error);
         }
     }
 }
 
-async fn look(table: &Table, manifest: &Arc<Manifest>, filter: Filter) -> Result<Found> {
+async fn look(table: &Table, manifest: &Arc<TableManifest>, filter: Filter) -> Result<DeletePlan> {
     let rows = SnapshotReader::new(table, Arc::clone(manifest), Some(Arc::new(filter))).await?;
-    by_row(&rows).await
+    plan_by_row(&rows).await
 }

@@ -17,7 +17,7 @@ use object_store::{ObjectMeta, PutMode};
 use serde_json::json;
 
 use super::commit::{Change, commit};
-use super::format::{Manifest, Operation, Segment};
+use super::format::{CommitOperation, Segment, TableManifest};
 use super::listing::load;
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
@@ -77,7 +77,7 @@ struct Floor {
 }
 
 impl Change for Floor {
-    fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
+    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         let mut next = base.clone();
         next.oldest_version = base.oldest_version.max(self.oldest);
         next.gc_floor = base.gc_floor.max(self.oldest);
@@ -85,10 +85,10 @@ impl Change for Floor {
         next.transactions
             .retain(|_, t| t.version >= next.oldest_version.min(keys_since));
         let details = [("oldest_version", json!(next.oldest_version))];
-        Ok((next, Operation::new("vacuum", details)))
+        Ok((next, CommitOperation::new("vacuum", details)))
     }
 
-    fn began_at(&self) -> Option<u64> {
+    fn base_version(&self) -> Option<u64> {
         None
     }
 }
@@ -122,7 +122,7 @@ pub(crate) async fn list(table: &Table, folder: &str) -> Result<BTreeMap<String,
 /// The version that was the newest at `horizon`, by the store's clock.
 fn oldest_kept(
     manifests: &BTreeMap<String, ObjectMeta>,
-    newest: &Manifest,
+    newest: &TableManifest,
     horizon: DateTime<Utc>,
 ) -> u64 {
     let there = manifests.iter().filter(|(_, m)| m.last_modified <= horizon);
@@ -133,7 +133,11 @@ fn oldest_kept(
 }
 
 /// What began before the floor and no retained version references.
-async fn garbage(table: &Table, manifest: &Manifest, horizon: DateTime<Utc>) -> Result<Vacuumed> {
+async fn garbage(
+    table: &Table,
+    manifest: &TableManifest,
+    horizon: DateTime<Utc>,
+) -> Result<Vacuumed> {
     let mut found = Vacuumed {
         oldest_version: manifest.oldest_version,
         files: Vec::new(),
@@ -163,7 +167,7 @@ async fn garbage(table: &Table, manifest: &Manifest, horizon: DateTime<Utc>) -> 
             }
         } else if let Some(version) = names::manifest_version(&relative)
             && version < manifest.version
-            && !manifest.keeps(version)
+            && !manifest.retains(version)
         {
             found.manifests.push(relative);
             found.bytes = found.bytes.saturating_add(meta.size);
@@ -183,7 +187,7 @@ pub(super) enum References {
 }
 
 /// Why nothing can be removed.
-fn missing(table: &Table, manifest: &Manifest, missing: &[String]) -> Error {
+fn missing(table: &Table, manifest: &TableManifest, missing: &[String]) -> Error {
     let names: Vec<&str> = missing.iter().map(String::as_str).take(3).collect();
     let is_missing = |version: u64| missing.contains(&names::manifest(version));
     let tags = manifest.tags.iter();
@@ -212,13 +216,13 @@ fn missing(table: &Table, manifest: &Manifest, missing: &[String]) -> Error {
 /// Every object that a retained version needs.
 pub(super) async fn referenced(
     table: &Table,
-    manifest: &Manifest,
+    manifest: &TableManifest,
     manifests: &BTreeMap<String, ObjectMeta>,
 ) -> Result<References> {
     let there = manifests.keys().filter_map(|p| names::manifest_version(p));
     // Later ones than ours keep what ours has, or what began above the floor.
     let mut kept: Vec<u64> = there
-        .filter(|v| *v < manifest.version && manifest.keeps(*v))
+        .filter(|v| *v < manifest.version && manifest.retains(*v))
         .collect();
     kept.sort_unstable();
     let tagged = manifest.tags.values();
@@ -231,7 +235,7 @@ pub(super) async fn referenced(
         let gone = wanted.filter(|version| kept.binary_search(version).is_err());
         return lacking(table, gone.take(MAX_NAMED).collect()).await;
     }
-    let older: Vec<(u64, Option<Manifest>)> = stream::iter(kept)
+    let older: Vec<(u64, Option<TableManifest>)> = stream::iter(kept)
         .map(|version| async move { Ok((version, table.manifest(version).await?)) })
         .buffered(CONCURRENT_READS)
         .try_collect()
@@ -241,10 +245,10 @@ pub(super) async fn referenced(
     if !gone.is_empty() {
         return lacking(table, gone).await;
     }
-    let older: Vec<Manifest> = older.into_iter().filter_map(|(_, m)| m).collect();
+    let older: Vec<TableManifest> = older.into_iter().filter_map(|(_, m)| m).collect();
     let all = || older.iter().chain([manifest]);
     let mut needed: HashSet<String> = all()
-        .flat_map(Manifest::references)
+        .flat_map(TableManifest::references)
         .map(str::to_owned)
         .collect();
     let listed = listed(table, all()).await;
@@ -260,7 +264,10 @@ pub(super) async fn referenced(
 /// Of versions whose manifests are not there: whether they should be.
 async fn lacking(table: &Table, versions: Vec<u64>) -> Result<References> {
     let newest = table.newest().await?.manifest;
-    let mut kept: Vec<u64> = versions.into_iter().filter(|v| newest.keeps(*v)).collect();
+    let mut kept: Vec<u64> = versions
+        .into_iter()
+        .filter(|v| newest.retains(*v))
+        .collect();
     kept.sort_unstable();
     let mut missing = Vec::new();
     for version in kept {
@@ -277,7 +284,10 @@ async fn lacking(table: &Table, versions: Vec<u64>) -> Result<References> {
 }
 
 /// The files that segments of some snapshots list.
-async fn listed(table: &Table, manifests: impl Iterator<Item = &Manifest>) -> Result<Vec<String>> {
+async fn listed(
+    table: &Table,
+    manifests: impl Iterator<Item = &TableManifest>,
+) -> Result<Vec<String>> {
     let mut segments: HashMap<&str, Segment> = HashMap::new();
     for segment in manifests.flat_map(|m| &m.segments) {
         match segments.get_mut(segment.path.as_str()) {

@@ -10,7 +10,7 @@ use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::DataType;
 use serde_json::Value;
 
-use super::format::corrupted;
+use super::format::corrupted_error;
 use crate::error::Result;
 
 /// A text of more bytes is no bound worth its place in the manifest.
@@ -60,7 +60,8 @@ pub(super) fn to_text(value: &Value) -> Option<String> {
 
 /// A value of a manifest or a tombstone.
 pub(super) fn from_json(value: &Value, data_type: &DataType) -> Result<ArrayRef> {
-    let invalid_value = || corrupted("a bound", &format!("{value} is no value of {data_type}"));
+    let invalid_value =
+        || corrupted_error("a bound", &format!("{value} is no value of {data_type}"));
     let text: ArrayRef = Arc::new(StringArray::from(vec![
         to_text(value).ok_or_else(invalid_value)?,
     ]));

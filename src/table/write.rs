@@ -9,8 +9,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::actions::{Append, Overwrite};
 use super::commit::{Committed, commit_onto};
-use super::format::{DataFile, Manifest};
-use super::group::commit_together;
+use super::format::{DataFile, TableManifest};
+use super::group::commit_batched;
 use super::schema::TableColumns;
 use super::statistics::Statistics;
 use super::types::keeps_values;
@@ -25,18 +25,18 @@ use crate::sort::sort_batches;
 use crate::store::stage::{StagedWrite, Staging};
 
 /// A snapshot read longer ago is read again before the first attempt.
-const FRESH: Duration = Duration::from_secs(2);
+const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(2);
 /// Files made visible at once.
 const CONCURRENT_FILES: usize = 16;
-const MAX_KEY_BYTES: usize = 1024;
+const MAX_IDEMPOTENCY_KEY_BYTES: usize = 1024;
 
 /// How rows are written.
 #[derive(Debug, Clone)]
-pub struct Upload {
+pub struct TableWriteOptions {
     /// Codec, sizes, memory.
-    pub options: WriteOptions,
+    pub write_options: WriteOptions,
     /// The caller holds the whole input in memory.
-    pub resident: bool,
+    pub input_in_memory: bool,
     /// They take the place of all others.
     pub overwrite: bool,
     /// A second write with the same key changes nothing.
@@ -44,80 +44,85 @@ pub struct Upload {
     /// How long the commit is tried.
     pub timeout: Duration,
     /// The identities of the columns that files are sorted by; None is the table's order.
-    pub order: Option<Vec<u32>>,
+    pub sort_by: Option<Vec<u32>>,
 }
 
 /// Writes `input` to the newest snapshot; gives the commit and its files.
 pub async fn write(
     table: &Table,
     input: Box<dyn RecordBatchReader + Send>,
-    how: &Upload,
+    options: &TableWriteOptions,
 ) -> Result<(Committed, Vec<DataFile>)> {
     let clock = table.store().clock();
-    check_key(how.idempotency_key.as_deref())?;
-    let newest = table.newest().await?;
-    let (base, read_at) = (Arc::clone(&newest.manifest), clock.monotonic());
-    let key = how.idempotency_key.clone();
-    let known = key
+    check_idempotency_key(options.idempotency_key.as_deref())?;
+    let snapshot = table.newest().await?;
+    let (base, read_at) = (Arc::clone(&snapshot.manifest), clock.monotonic());
+    let key = options.idempotency_key.clone();
+    let is_replay = key
         .as_ref()
         .is_some_and(|key| base.transactions.contains_key(key));
-    let files = if known {
+    let files = if is_replay {
         Vec::new()
     } else {
-        let input = conform(input, &TableColumns::from_manifest(&base)?.file_schema())?;
-        upload(table, &base, input, how).await?
+        let aligned = align_to_schema(input, &TableColumns::from_manifest(&base)?.file_schema())?;
+        upload(table, &base, aligned, options).await?
     };
     // After a long upload it is hardly the newest any more.
-    let fresh = clock.monotonic() < read_at + FRESH;
-    let newest = fresh.then_some(newest);
-    let began_at = base.version;
-    let (files_now, timeout) = (files.clone(), how.timeout);
-    let done = if how.overwrite {
+    let is_fresh = clock.monotonic() < read_at + MAX_SNAPSHOT_AGE;
+    let cached_snapshot = is_fresh.then_some(snapshot);
+    let base_version = base.version;
+    let (data_files, timeout) = (files.clone(), options.timeout);
+    let result = if options.overwrite {
         let change = Overwrite {
-            files: files_now,
-            began_at,
+            files: data_files,
+            base_version,
             idempotency_key: key,
         };
-        commit_onto(table, &change, newest, timeout).await
+        commit_onto(table, &change, cached_snapshot, timeout).await
     } else {
         let append = Append {
-            files: files_now,
-            began_at,
+            files: data_files,
+            base_version,
             idempotency_key: key,
         };
         match &append.idempotency_key {
-            Some(_) => commit_onto(table, &append, newest, timeout).await,
-            None => commit_together(table, append, newest, timeout).await,
+            Some(_) => commit_onto(table, &append, cached_snapshot, timeout).await,
+            None => commit_batched(table, append, cached_snapshot, timeout).await,
         }
     };
     // With the outcome unknown nothing is removed: that is for vacuum.
-    let unused = match &done {
-        Ok(done) => done.replayed,
-        Err(e) => is_certain(e.kind()),
+    let unused = match &result {
+        Ok(committed) => committed.replayed,
+        Err(e) => is_definite_failure(e.kind()),
     };
     if unused {
-        let named: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
-        remove(table, &named).await;
+        let paths: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
+        remove(table, &paths).await;
     }
-    done.map(|done| {
-        let files = if done.replayed { Vec::new() } else { files };
-        (done, files)
+    result.map(|committed| {
+        let added = if committed.replayed {
+            Vec::new()
+        } else {
+            files
+        };
+        (committed, added)
     })
 }
 
 /// Manifests hold it.
-pub(super) fn check_key(key: Option<&str>) -> Result<()> {
+pub(super) fn check_idempotency_key(key: Option<&str>) -> Result<()> {
     let bytes = key.map_or(1, str::len);
-    if (1..=MAX_KEY_BYTES).contains(&bytes) {
+    if (1..=MAX_IDEMPOTENCY_KEY_BYTES).contains(&bytes) {
         return Ok(());
     }
-    let message = format!("an idempotency key has 1 to {MAX_KEY_BYTES} bytes, not {bytes}");
+    let message =
+        format!("an idempotency key has 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes, not {bytes}");
     Err(Error::invalid(message))
 }
 
 /// Whether an error of a commit says that nothing was committed, now and later, and the store can
 /// be asked to remove what was uploaded for it.
-pub(super) fn is_certain(kind: ErrorKind) -> bool {
+pub(super) fn is_definite_failure(kind: ErrorKind) -> bool {
     !matches!(
         kind,
         ErrorKind::CommitStateUnknown | ErrorKind::Unavailable | ErrorKind::Cancelled
@@ -128,13 +133,13 @@ pub(super) fn is_certain(kind: ErrorKind) -> bool {
 /// After an error nothing is left.
 pub(super) async fn upload(
     table: &Table,
-    base: &Manifest,
+    base: &TableManifest,
     input: Box<dyn RecordBatchReader + Send>,
-    how: &Upload,
+    options: &TableWriteOptions,
 ) -> Result<Vec<DataFile>> {
     let columns = TableColumns::from_manifest(base)?;
     let store = table.store();
-    let staging = Staging::new(store, None, how.options.memory_limit_bytes);
+    let staging = Staging::new(store, None, options.write_options.memory_limit_bytes);
     let identity = PartIdentity {
         write_id: store.clock().new_id(),
         created_at: store.clock().now().to_rfc3339(),
@@ -143,72 +148,88 @@ pub(super) async fn upload(
         last: false,
     };
     let file_schema = columns.file_schema();
-    let mut plan = WritePlan::new(file_schema, how.options.clone(), identity)?;
-    let order = how.order.as_ref().unwrap_or(&base.sort_by);
-    let input = if order.is_empty() {
-        plan.input_in_memory = how.resident;
+    let mut plan = WritePlan::new(file_schema, options.write_options.clone(), identity)?;
+    let sort_by = options.sort_by.as_ref().unwrap_or(&base.sort_by);
+    let sorted_input = if sort_by.is_empty() {
+        plan.input_in_memory = options.input_in_memory;
         input
     } else {
-        let place = |id: &u32| columns.ids.iter().position(|known| known == id);
-        let places: Vec<usize> = order.iter().filter_map(place).collect();
-        sort_batches(input, &places, how.options.memory_limit_bytes / 2)?
+        let column_index = |id: &u32| columns.ids.iter().position(|column_id| column_id == id);
+        let sort_columns: Vec<usize> = sort_by.iter().filter_map(column_index).collect();
+        sort_batches(
+            input,
+            &sort_columns,
+            options.write_options.memory_limit_bytes / 2,
+        )?
     };
     plan.keep_empty = false;
     plan.upload_buffer_bytes = staging.memory_bytes();
-    let named: Arc<Mutex<Vec<String>>> = Arc::default();
+    let assigned_paths: Arc<Mutex<Vec<String>>> = Arc::default();
     let targets = {
-        let (named, table, base) = (Arc::clone(&named), table.clone(), base.version);
+        let (assigned, table, base) = (Arc::clone(&assigned_paths), table.clone(), base.version);
         Box::new(move |_| {
             let clock = table.store().clock();
             let name = names::data_file(clock.now(), base, clock.new_id());
             let path = table.path(&name);
-            named
+            assigned
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .push(name);
             path
         })
     };
-    let files = stage(store, staging, plan, input, targets).await?;
-    let named = std::mem::take(&mut *named.lock().unwrap_or_else(PoisonError::into_inner));
-    show(table, &files, &named).await?;
-    let stored = storage_schema(&columns.schema)?;
-    let described = files.iter().zip(named);
-    Ok(described
-        .map(|(file, name)| describe(file, name, &stored, &columns.ids))
+    let files = stage(store, staging, plan, sorted_input, targets).await?;
+    let paths = std::mem::take(
+        &mut *assigned_paths
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner),
+    );
+    publish_files(table, &files, &paths).await?;
+    let stored_schema = storage_schema(&columns.schema)?;
+    let named_files = files.iter().zip(paths);
+    Ok(named_files
+        .map(|(file, name)| build_data_file(file, name, &stored_schema, &columns.ids))
         .collect())
 }
 
 /// Gives the files their names.
-async fn show(table: &Table, files: &[StagedFile], named: &[String]) -> Result<()> {
+async fn publish_files(table: &Table, files: &[StagedFile], paths: &[String]) -> Result<()> {
     let store = table.store();
-    let shown = files.iter().zip(named).map(|(file, name)| async move {
+    let pending = files.iter().zip(paths).map(|(file, name)| async move {
         let path = table.path(name);
         file.staged.publish(store, &path).await
     });
-    let shown = stream::iter(shown)
+    let published = stream::iter(pending)
         .buffer_unordered(CONCURRENT_FILES)
         .try_collect::<()>();
-    if let Err(error) = shown.await {
+    if let Err(error) = published.await {
         let staged: Vec<StagedWrite> = files.iter().map(|f| f.staged.clone()).collect();
         discard(store, &staged).await;
-        remove(table, named).await;
+        remove(table, paths).await;
         return Err(error);
     }
     Ok(())
 }
 
 /// Removes files that no commit names or will name; what cannot be removed is for vacuum.
-pub(super) async fn remove(table: &Table, named: &[String]) {
-    let paths: Vec<String> = named.iter().map(|name| table.path(name)).collect();
+pub(super) async fn remove(table: &Table, relative_paths: &[String]) {
+    let paths: Vec<String> = relative_paths
+        .iter()
+        .map(|relative_path| table.path(relative_path))
+        .collect();
     if let Err(e) = table.store().delete_all(&paths).await {
         log::warn!("data files of a write that failed could not be removed: {e}");
     }
 }
 
-fn describe(file: &StagedFile, path: String, stored: &SchemaRef, ids: &[u32]) -> DataFile {
+fn build_data_file(
+    file: &StagedFile,
+    path: String,
+    stored_schema: &SchemaRef,
+    ids: &[u32],
+) -> DataFile {
     let stats = &file.stats;
-    let bounds = Statistics::from_footer(&stats.footer, stored, ids);
+    let bounds = Statistics::from_footer(&stats.footer, stored_schema, ids);
     DataFile {
         path,
         size_bytes: stats.bytes,
@@ -224,15 +245,15 @@ fn describe(file: &StagedFile, path: String, stored: &SchemaRef, ids: &[u32]) ->
 
 /// `input` with the columns of the table: by name, in their order, of their types; columns that are
 /// not there are null. Refused are columns the table does not have, and types that could lose.
-pub(crate) fn conform(
+pub(crate) fn align_to_schema(
     input: Box<dyn RecordBatchReader + Send>,
-    wanted: &SchemaRef,
+    target_schema: &SchemaRef,
 ) -> Result<Box<dyn RecordBatchReader + Send>> {
-    let given = input.schema();
-    let mut places = Vec::new();
-    for field in given.fields() {
-        if wanted.index_of(field.name()).is_err() {
-            let names: Vec<&String> = wanted.fields().iter().map(|f| f.name()).collect();
+    let input_schema = input.schema();
+    let mut projection = Vec::new();
+    for field in input_schema.fields() {
+        if target_schema.index_of(field.name()).is_err() {
+            let names: Vec<&String> = target_schema.fields().iter().map(|f| f.name()).collect();
             let message = format!(
                 "column {:?} is not one of those there are, which are {names:?}; add it to the schema \
                  or leave it out",
@@ -241,54 +262,59 @@ pub(crate) fn conform(
             return Err(Error::invalid(message));
         }
     }
-    for field in wanted.fields() {
-        let mut found = given.fields().iter().enumerate();
-        let mut found = found
+    for field in target_schema.fields() {
+        let mut fields = input_schema.fields().iter().enumerate();
+        let mut candidates = fields
             .by_ref()
             .filter(|(_, f)| f.name() == field.name())
             .collect::<Vec<_>>();
-        let place = found.pop();
-        if !found.is_empty() {
+        let candidate = candidates.pop();
+        if !candidates.is_empty() {
             let message = format!("column {:?} occurs twice", field.name());
             return Err(Error::invalid(message));
         }
-        match place {
-            Some((place, found)) => {
-                if !keeps_values(found.data_type(), field.data_type()) {
+        match candidate {
+            Some((index, input_field)) => {
+                if !keeps_values(input_field.data_type(), field.data_type()) {
                     let message = format!(
                         "column {:?} is {} in the schema and {} in the data; cast it first",
                         field.name(),
                         field.data_type(),
-                        found.data_type()
+                        input_field.data_type()
                     );
                     return Err(Error::invalid(message));
                 }
-                places.push(Some(place));
+                projection.push(Some(index));
             }
-            None if field.is_nullable() => places.push(None),
+            None if field.is_nullable() => projection.push(None),
             None => {
                 let message = format!("column {:?} is missing and cannot be null", field.name());
                 return Err(Error::invalid(message));
             }
         }
     }
-    let (schema, target) = (Arc::clone(wanted), Arc::clone(wanted));
+    let (schema, target) = (Arc::clone(target_schema), Arc::clone(target_schema));
     let batches = input.map(move |batch| {
-        fit(&batch?, &places, &target).map_err(|e| ArrowError::ExternalError(Box::new(e)))
+        align_batch(&batch?, &projection, &target)
+            .map_err(|e| ArrowError::ExternalError(Box::new(e)))
     });
     Ok(Box::new(RecordBatchIterator::new(batches, schema)))
 }
 
-fn fit(batch: &RecordBatch, places: &[Option<usize>], schema: &SchemaRef) -> Result<RecordBatch> {
-    let fields = schema.fields().iter().zip(places);
-    let columns = fields.map(|(field, place)| {
-        let Some(place) = place else {
+fn align_batch(
+    batch: &RecordBatch,
+    projection: &[Option<usize>],
+    schema: &SchemaRef,
+) -> Result<RecordBatch> {
+    let fields = schema.fields().iter().zip(projection);
+    let converted = fields.map(|(field, index)| {
+        let Some(index) = index else {
             let nulls = arrow_array::new_null_array(field.data_type(), batch.num_rows());
             return Ok(nulls);
         };
         let column = batch
             .columns()
-            .get(*place)
+            .get(*index)
             .ok_or_else(|| Error::invalid("a batch does not have the columns of its schema"))?;
         if !field.is_nullable() && column.logical_null_count() > 0 {
             let message = format!("column {:?} holds a null and may not", field.name());
@@ -296,6 +322,6 @@ fn fit(batch: &RecordBatch, places: &[Option<usize>], schema: &SchemaRef) -> Res
         }
         convert(column, field.data_type(), field.name())
     });
-    let columns = columns.collect::<Result<Vec<_>>>()?;
+    let columns = converted.collect::<Result<Vec<_>>>()?;
     batch_with_row_count(schema, columns, batch.num_rows())
 }

@@ -59,7 +59,7 @@ pub(crate) async fn upload(table: &Table, base: u64) -> DataFile {
 pub(crate) fn append(file: DataFile, base_version: u64) -> Append {
     Append {
         files: vec![file],
-        began_at: base_version,
+        base_version,
         idempotency_key: None,
     }
 }
@@ -169,9 +169,9 @@ async fn vacuum_keeps_retained_versions() {
         merged: MergedTombstones::default(),
         operation: "compact",
         removed: vec![FileRef::inline(&old.path)],
-        applied: Vec::new(),
+        applied_tombstones: Vec::new(),
         added: vec![upload(&table, 2).await],
-        began_at: 2,
+        base_version: 2,
     };
     commit(&table, &change, DEFAULT_TIMEOUT).await.unwrap();
     let late = append(upload(&table, 2).await, 2);
@@ -324,19 +324,19 @@ async fn a_restore_conflicts_with_changes_planned_before_it() {
     commit(&table, &second, DEFAULT_TIMEOUT).await.unwrap();
     let replace = Replace {
         removed: vec![FileRef::inline(&first.files[0].path)],
-        applied: Vec::new(),
+        applied_tombstones: Vec::new(),
         added: vec![upload(&table, 3).await],
         merged: MergedTombstones::default(),
         operation: "compact",
-        began_at: 3,
+        base_version: 3,
     };
     let delete = Delete {
         filter: "true".to_owned(),
         removed: vec![FileRef::inline(&first.files[0].path)],
         tombstones: None,
-        looked_at: Vec::new(),
+        scanned_files: Vec::new(),
         rows: Some(1),
-        began_at: 3,
+        base_version: 3,
     };
     let from = table.at(3).await.unwrap();
     commit(&table, &Restore { from }, DEFAULT_TIMEOUT)
@@ -348,7 +348,7 @@ async fn a_restore_conflicts_with_changes_planned_before_it() {
     assert_eq!(refused.kind(), ErrorKind::CommitConflict);
     // Planned on what is there now they go through.
     let delete = Delete {
-        began_at: 4,
+        base_version: 4,
         ..delete
     };
     commit(&table, &delete, DEFAULT_TIMEOUT).await.unwrap();
@@ -392,9 +392,9 @@ async fn older_files_move_to_segments() {
         merged: MergedTombstones::default(),
         operation: "compact",
         removed: every_third.clone(),
-        applied: Vec::new(),
+        applied_tombstones: Vec::new(),
         added: vec![upload(&table, full_manifest.version).await],
-        began_at: full_manifest.version,
+        base_version: full_manifest.version,
     };
     commit(&table, &replace, DEFAULT_TIMEOUT).await.unwrap();
     let removed_paths: Vec<&str> = every_third.iter().map(|f| f.path.as_str()).collect();
@@ -448,7 +448,7 @@ async fn commit_size_does_not_grow_with_the_table() {
         let files = (count..count + 4000).map(file).collect();
         let change = Append {
             files,
-            began_at: count / 4000 + 1,
+            base_version: count / 4000 + 1,
             idempotency_key: None,
         };
         commit(&table, &change, DEFAULT_TIMEOUT).await.unwrap();

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::parquet::types::index_of;
 use crate::parquet::writer::check_schema;
 use crate::table::commit::Change;
-use crate::table::format::{Base64, Column, Manifest, Operation, TableSchema};
+use crate::table::format::{Base64, ColumnSchema, CommitOperation, TableManifest, TableSchema};
 use crate::table::schema::{TableColumns, encode_schema};
 use crate::table::types::can_widen;
 
@@ -51,14 +51,14 @@ struct Draft {
 }
 
 impl Draft {
-    fn place(&self, name: &str) -> Result<usize> {
+    fn column_index(&self, name: &str) -> Result<usize> {
         let fields: Vec<FieldRef> = self.columns.iter().map(|(_, f)| Arc::clone(f)).collect();
         index_of(&Schema::new(fields), name)
     }
 
     /// Refuses a name that is taken.
     fn check_new(&self, name: &str) -> Result<()> {
-        match self.place(name) {
+        match self.column_index(name) {
             Ok(_) => Err(Error::invalid(format!(
                 "there is a column {name:?} already"
             ))),
@@ -68,21 +68,21 @@ impl Draft {
 }
 
 impl Change for Alter {
-    fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
-        let before = TableColumns::from_manifest(base)?;
-        let fields = before.schema.fields().iter().cloned();
+    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
+        let current = TableColumns::from_manifest(base)?;
+        let current_fields = current.schema.fields().iter().cloned();
         let mut draft = Draft {
-            columns: before.ids.iter().copied().zip(fields).collect(),
+            columns: current.ids.iter().copied().zip(current_fields).collect(),
             last_id: base.schema.last_id,
         };
-        let operation = self.change(&mut draft, base)?;
+        let operation = self.apply_to_draft(&mut draft, base)?;
         let fields: Vec<FieldRef> = draft.columns.iter().map(|(_, f)| Arc::clone(f)).collect();
-        let schema = Schema::new_with_metadata(fields, before.schema.metadata().clone());
+        let schema = Schema::new_with_metadata(fields, current.schema.metadata().clone());
         check_schema(&Arc::new(schema.clone()))?;
-        let column = |(id, field): &(u32, FieldRef)| Column {
+        let column = |(id, field): &(u32, FieldRef)| ColumnSchema {
             id: *id,
             name: field.name().clone(),
-            kind: field.data_type().to_string(),
+            data_type: field.data_type().to_string(),
         };
         let mut next = base.clone();
         next.arrow_schema = Base64(encode_schema(&schema)?);
@@ -93,34 +93,34 @@ impl Change for Alter {
         Ok((next, operation))
     }
 
-    fn began_at(&self) -> Option<u64> {
+    fn base_version(&self) -> Option<u64> {
         None
     }
 }
 
 impl Alter {
-    fn change(&self, draft: &mut Draft, base: &Manifest) -> Result<Operation> {
+    fn apply_to_draft(&self, draft: &mut Draft, base: &TableManifest) -> Result<CommitOperation> {
         match self {
-            Self::Add(field) => add(draft, field),
+            Self::Add(field) => add_column(draft, field),
             Self::Rename { column, to } => {
-                let place = draft.place(column)?;
+                let index = draft.column_index(column)?;
                 draft.check_new(to)?;
-                let field = draft.columns[place].1.as_ref().clone();
-                draft.columns[place].1 = Arc::new(field.with_name(to));
-                Ok(told("rename_column", column, "to", json!(to)))
+                let field = draft.columns[index].1.as_ref().clone();
+                draft.columns[index].1 = Arc::new(field.with_name(to));
+                Ok(column_operation("rename_column", column, "to", json!(to)))
             }
             Self::Drop { column } => drop_column(draft, column, base),
-            Self::Widen { column, to } => widen(draft, column, to),
-            Self::Reorder { columns } => reorder(draft, columns),
+            Self::Widen { column, to } => widen_column(draft, column, to),
+            Self::Reorder { columns } => reorder_columns(draft, columns),
         }
     }
 }
 
-fn told(name: &str, column: &str, what: &str, detail: Value) -> Operation {
-    Operation::new(name, [("column", json!(column)), (what, detail)])
+fn column_operation(name: &str, column: &str, key: &str, value: Value) -> CommitOperation {
+    CommitOperation::new(name, [("column", json!(column)), (key, value)])
 }
 
-fn add(draft: &mut Draft, field: &Field) -> Result<Operation> {
+fn add_column(draft: &mut Draft, field: &Field) -> Result<CommitOperation> {
     let name = field.name();
     draft.check_new(name)?;
     if !field.is_nullable() {
@@ -130,17 +130,17 @@ fn add(draft: &mut Draft, field: &Field) -> Result<Operation> {
     }
     draft.last_id = draft.last_id.saturating_add(1);
     draft.columns.push((draft.last_id, Arc::new(field.clone())));
-    let kind = json!(field.data_type().to_string());
-    Ok(told("add_column", name, "type", kind))
+    let data_type = json!(field.data_type().to_string());
+    Ok(column_operation("add_column", name, "type", data_type))
 }
 
-fn drop_column(draft: &mut Draft, column: &str, base: &Manifest) -> Result<Operation> {
-    let place = draft.place(column)?;
-    let (id, _) = draft.columns[place];
-    for (what, ids) in [("key", &base.key), ("sort_by", &base.sort_by)] {
+fn drop_column(draft: &mut Draft, column: &str, base: &TableManifest) -> Result<CommitOperation> {
+    let index = draft.column_index(column)?;
+    let (id, _) = draft.columns[index];
+    for (role, ids) in [("key", &base.key), ("sort_by", &base.sort_by)] {
         if ids.contains(&id) {
             let message =
-                format!("column {column:?} cannot be dropped: it is of the table's {what}");
+                format!("column {column:?} cannot be dropped: it is of the table's {role}");
             return Err(Error::invalid(message));
         }
     }
@@ -148,31 +148,42 @@ fn drop_column(draft: &mut Draft, column: &str, base: &Manifest) -> Result<Opera
         let message = format!("column {column:?} cannot be dropped: it is the only one");
         return Err(Error::invalid(message));
     }
-    draft.columns.remove(place);
-    Ok(told("drop_column", column, "id", json!(id)))
+    draft.columns.remove(index);
+    Ok(column_operation("drop_column", column, "id", json!(id)))
 }
 
-fn widen(draft: &mut Draft, column: &str, to: &DataType) -> Result<Operation> {
-    let place = draft.place(column)?;
-    let field = draft.columns[place].1.as_ref().clone();
+fn widen_column(draft: &mut Draft, column: &str, to: &DataType) -> Result<CommitOperation> {
+    let index = draft.column_index(column)?;
+    let field = draft.columns[index].1.as_ref().clone();
     let from = field.data_type();
     if from == to || !can_widen(from, to) {
         let message = format!("column {column:?} is {from}, which cannot become {to}");
         return Err(Error::invalid(message));
     }
-    draft.columns[place].1 = Arc::new(field.with_data_type(to.clone()));
-    Ok(told("widen", column, "type", json!(to.to_string())))
+    draft.columns[index].1 = Arc::new(field.with_data_type(to.clone()));
+    Ok(column_operation(
+        "widen",
+        column,
+        "type",
+        json!(to.to_string()),
+    ))
 }
 
-fn reorder(draft: &mut Draft, columns: &[String]) -> Result<Operation> {
+fn reorder_columns(draft: &mut Draft, columns: &[String]) -> Result<CommitOperation> {
     let mut ordered = Vec::new();
     for name in columns {
-        ordered.push(draft.columns.remove(draft.place(name)?));
+        ordered.push(draft.columns.remove(draft.column_index(name)?));
     }
-    if let Some((_, left)) = draft.columns.first() {
-        let message = format!("column {:?} is not among those to be ordered", left.name());
+    if let Some((_, missing_field)) = draft.columns.first() {
+        let message = format!(
+            "column {:?} is not among those to be ordered",
+            missing_field.name()
+        );
         return Err(Error::invalid(message));
     }
     draft.columns = ordered;
-    Ok(Operation::new("reorder", [("columns", json!(columns))]))
+    Ok(CommitOperation::new(
+        "reorder",
+        [("columns", json!(columns))],
+    ))
 }

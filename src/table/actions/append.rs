@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::error::Result;
 use crate::table::commit::Change;
-use crate::table::format::{DataFile, Manifest, Operation};
+use crate::table::format::{CommitOperation, DataFile, TableManifest};
 
 /// Adds data files that were uploaded before.
 #[derive(Debug, Clone)]
@@ -12,27 +12,31 @@ pub struct Append {
     /// The files.
     pub files: Vec<DataFile>,
     /// The version at which their writer began.
-    pub began_at: u64,
+    pub base_version: u64,
     /// A second append with the same key adds nothing.
     pub idempotency_key: Option<String>,
 }
 
 impl Append {
     /// Refuses a snapshot whose columns its files may not fit.
-    pub(in crate::table) fn check(&self, base: &Manifest) -> Result<()> {
-        base.refuses_files_of(self.began_at).map_or(Ok(()), Err)
+    pub(in crate::table) fn check_columns(&self, base: &TableManifest) -> Result<()> {
+        base.refuses_files_of(self.base_version).map_or(Ok(()), Err)
     }
 
     /// What several of them make of a snapshot.
-    pub(in crate::table) fn all(appends: &[&Self], base: &Manifest) -> (Manifest, Operation) {
+    pub(in crate::table) fn apply_all(
+        appends: &[&Self],
+        base: &TableManifest,
+    ) -> (TableManifest, CommitOperation) {
         let files = || appends.iter().flat_map(|append| &append.files);
-        let total = |of: fn(&DataFile) -> u64| files().map(of).fold(0, u64::saturating_add);
+        let total =
+            |count_of: fn(&DataFile) -> u64| files().map(count_of).fold(0, u64::saturating_add);
         let mut next = base.clone();
         next.data_files.extend(files().cloned());
         if files().next().is_some() {
             next.added_at = Some(base.version + 1);
         }
-        let mut operation = Operation::new(
+        let mut operation = CommitOperation::new(
             "append",
             [
                 ("files", json!(files().count())),
@@ -49,13 +53,13 @@ impl Append {
 }
 
 impl Change for Append {
-    fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
-        self.check(base)?;
-        Ok(Self::all(&[self], base))
+    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
+        self.check_columns(base)?;
+        Ok(Self::apply_all(&[self], base))
     }
 
-    fn began_at(&self) -> Option<u64> {
-        Some(self.began_at)
+    fn base_version(&self) -> Option<u64> {
+        Some(self.base_version)
     }
 
     fn idempotency_key(&self) -> Option<&str> {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{CasResult, Register, probe_conditional_writes};
-use crate::table::commit::{unknown, unless_certain};
+use crate::table::commit::{as_unknown_outcome, unknown_if_unavailable};
 use crate::table::format::{
-    Base64, CommitId, FORMAT, Manifest, Moment, Operation, Pointer, TableSchema,
+    Base64, CommitId, CommitOperation, FORMAT, Pointer, TableManifest, TableSchema, TimestampMicros,
 };
 use crate::table::{Snapshot, Table, names};
 
@@ -27,14 +27,18 @@ pub struct NewTable {
 
 impl NewTable {
     /// The first version.
-    pub(in crate::table) fn manifest(self, commit_id: u128, created_at: DateTime<Utc>) -> Manifest {
-        Manifest {
+    pub(in crate::table) fn into_manifest(
+        self,
+        commit_id: u128,
+        created_at: DateTime<Utc>,
+    ) -> TableManifest {
+        TableManifest {
             format: FORMAT,
             version: 1,
             previous: None,
             commit_id: CommitId::new(commit_id),
-            created_at: Moment::new(created_at),
-            operation: Operation::new("create", []),
+            created_at: TimestampMicros::new(created_at),
+            operation: CommitOperation::new("create", []),
             schema: self.schema,
             arrow_schema: Base64(self.arrow_schema),
             key: self.key,
@@ -61,27 +65,29 @@ impl NewTable {
 /// Crash points: after the manifest and before the pointer, whoever opens the table places it. Late messages:
 /// a manifest that lands after another's table was vacuumed is no commit, as the newest manifest tells; a
 /// pointer that lands late is behind, which writers go forward from.
-pub async fn create(table: &Table, new: NewTable) -> Result<Snapshot> {
+pub async fn create(table: &Table, new_table: NewTable) -> Result<Snapshot> {
     if table.find().await?.is_some() {
-        return Err(exists(table));
+        return Err(already_exists_error(table));
     }
     probe_conditional_writes(&table.store, table.root()).await?;
     let clock = table.store.clock();
-    let manifest = new.manifest(clock.new_id(), clock.now());
+    let manifest = new_table.into_manifest(clock.new_id(), clock.now());
     let path = table.path(&names::manifest(1));
     match Register::new(&table.store, &path)
         .create(manifest.to_bytes())
         .await
-        .map_err(|e| unless_certain(&manifest.commit_id, e))?
+        .map_err(|e| unknown_if_unavailable(&manifest.commit_id, e))?
     {
         CasResult::Won(_) => {}
-        CasResult::Conflict(_) | CasResult::Missing => return Err(exists(table)),
+        CasResult::Conflict(_) | CasResult::Missing => return Err(already_exists_error(table)),
     }
     let path = table.path(names::POINTER);
-    let pointer = Pointer::to(&manifest).to_bytes();
-    let placed = Register::new(&table.store, &path).create(pointer).await;
+    let pointer_bytes = Pointer::for_manifest(&manifest).to_bytes();
+    let pointer_created = Register::new(&table.store, &path)
+        .create(pointer_bytes)
+        .await;
     // With the manifest there, whoever opens the table next places the pointer.
-    match placed.map_err(|e| unknown(&manifest.commit_id, e))? {
+    match pointer_created.map_err(|e| as_unknown_outcome(&manifest.commit_id, e))? {
         CasResult::Won(pointer) => {
             table.observe(1, &manifest.commit_id);
             Ok(Snapshot {
@@ -93,15 +99,15 @@ pub async fn create(table: &Table, new: NewTable) -> Result<Snapshot> {
         // a slot that a vacuum of another's table had emptied.
         CasResult::Conflict(_) | CasResult::Missing => {
             let newest = table.newest().await?;
-            match newest.manifest.commit_of(1) {
+            match newest.manifest.commit_id_of(1) {
                 Some(commit_id) if *commit_id == manifest.commit_id => Ok(newest),
-                _ => Err(exists(table)),
+                _ => Err(already_exists_error(table)),
             }
         }
     }
 }
 
-fn exists(table: &Table) -> Error {
+fn already_exists_error(table: &Table) -> Error {
     let message = format!("there is a table at {:?} already", table.root());
     Error::new(ErrorKind::AlreadyExists, message).with_path(table.root())
 }

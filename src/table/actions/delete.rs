@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::commit::Change;
-use crate::table::format::{Manifest, Operation, Tombstones};
+use crate::table::format::{CommitOperation, TableManifest, Tombstones};
 use crate::table::listing::FileRef;
 
 /// Takes rows away from files that were looked at. Two of these on one file add up; it conflicts when
@@ -17,22 +17,22 @@ pub struct Delete {
     /// The tombstones that were written; None where only whole files go.
     pub tombstones: Option<Tombstones>,
     /// The files that these are about.
-    pub looked_at: Vec<FileRef>,
+    pub scanned_files: Vec<FileRef>,
     /// Files of which nothing is left.
     pub removed: Vec<FileRef>,
     /// Rows that go; None where they were not counted.
     pub rows: Option<u64>,
     /// The version at which it was planned.
-    pub began_at: u64,
+    pub base_version: u64,
 }
 
 impl Change for Delete {
-    fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
-        if base.restored_since(self.began_at) {
+    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
+        if base.restored_since(self.base_version) {
             let message = "an older version was restored by another commit";
             return Err(Error::new(ErrorKind::CommitConflict, message));
         }
-        if !base.lists(self.looked_at.iter().chain(&self.removed)) {
+        if !base.lists(self.scanned_files.iter().chain(&self.removed)) {
             let message = "a file with rows to delete has been rewritten by another commit";
             return Err(Error::new(ErrorKind::CommitConflict, message));
         }
@@ -42,13 +42,13 @@ impl Change for Delete {
         let details = [
             ("filter", json!(self.filter)),
             ("rows", json!(self.rows)),
-            ("read_version", json!(self.began_at)),
+            ("read_version", json!(self.base_version)),
             ("files_removed", json!(self.removed.len())),
         ];
-        Ok((next, Operation::new("delete", details)))
+        Ok((next, CommitOperation::new("delete", details)))
     }
 
-    fn began_at(&self) -> Option<u64> {
-        Some(self.began_at)
+    fn base_version(&self) -> Option<u64> {
+        Some(self.base_version)
     }
 }

@@ -7,60 +7,64 @@ use serde_json::json;
 use super::Delete;
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::commit::Change;
-use crate::table::format::{DataFile, Manifest, Operation};
+use crate::table::format::{CommitOperation, DataFile, TableManifest};
 
 /// Takes rows away and adds files in one commit. It conflicts as a delete does, and when others have
 /// brought rows since these were looked for: there may be some that should go. Where new rows were made of
 /// those that go, it conflicts with their deletion as well.
 #[derive(Debug, Clone)]
-pub struct Exchange {
+pub struct RowDelta {
     /// The name of what is done, for the history.
     pub operation: &'static str,
     /// The rows that go.
-    pub gone: Delete,
+    pub deletes: Delete,
     /// The files that come.
     pub added: Vec<DataFile>,
     /// Where new rows were made of rows that go: the tombstones that were known then, by path.
-    pub seen: Option<Vec<String>>,
+    pub base_tombstones: Option<Vec<String>>,
     /// More to tell in the history.
     pub counts: Vec<(&'static str, u64)>,
     /// The version at which their writer began.
-    pub began_at: u64,
+    pub base_version: u64,
     /// A second one with the same key changes nothing.
     pub idempotency_key: Option<String>,
 }
 
-impl Exchange {
+impl RowDelta {
     /// Whether rows of the files that were looked at have been deleted since.
-    fn has_lost_rows(&self, base: &Manifest) -> bool {
-        let Some(seen) = &self.seen else {
+    fn has_conflicting_deletes(&self, base: &TableManifest) -> bool {
+        let Some(base_tombstones) = &self.base_tombstones else {
             return false;
         };
-        let seen: HashSet<&str> = seen.iter().map(String::as_str).collect();
-        let files = self.gone.looked_at.iter().chain(&self.gone.removed);
-        let files: HashSet<&str> = files.map(|f| f.path.as_str()).collect();
-        let mut new = base
+        let known_paths: HashSet<&str> = base_tombstones.iter().map(String::as_str).collect();
+        let references = self
+            .deletes
+            .scanned_files
+            .iter()
+            .chain(&self.deletes.removed);
+        let files: HashSet<&str> = references.map(|f| f.path.as_str()).collect();
+        let mut new_tombstones = base
             .tombstones
             .iter()
-            .filter(|t| !seen.contains(t.path.as_str()));
-        new.any(|t| t.files.iter().any(|f| files.contains(f.as_str())))
+            .filter(|t| !known_paths.contains(t.path.as_str()));
+        new_tombstones.any(|t| t.files.iter().any(|f| files.contains(f.as_str())))
     }
 }
 
-impl Change for Exchange {
-    fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
-        if let Some(refused) = base.refuses_files_of(self.began_at) {
-            return Err(refused);
+impl Change for RowDelta {
+    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
+        if let Some(conflict) = base.refuses_files_of(self.base_version) {
+            return Err(conflict);
         }
-        if base.added_since(self.gone.began_at) {
+        if base.added_since(self.deletes.base_version) {
             let message = "rows were added by another commit";
             return Err(Error::new(ErrorKind::CommitConflict, message));
         }
-        if self.has_lost_rows(base) {
+        if self.has_conflicting_deletes(base) {
             let message = "rows that it changes were deleted by another commit";
             return Err(Error::new(ErrorKind::CommitConflict, message));
         }
-        let (mut next, mut operation) = self.gone.apply(base)?;
+        let (mut next, mut operation) = self.deletes.apply(base)?;
         next.data_files.extend(self.added.iter().cloned());
         if !self.added.is_empty() {
             next.added_at = Some(base.version + 1);
@@ -69,7 +73,7 @@ impl Change for Exchange {
         let details = [
             ("files", json!(self.added.len())),
             ("rows", json!(rows.fold(0, u64::saturating_add))),
-            ("rows_deleted", json!(self.gone.rows)),
+            ("rows_deleted", json!(self.deletes.rows)),
         ];
         self.operation.clone_into(&mut operation.name);
         for (name, value) in details {
@@ -84,8 +88,8 @@ impl Change for Exchange {
         Ok((next, operation))
     }
 
-    fn began_at(&self) -> Option<u64> {
-        Some(self.began_at)
+    fn base_version(&self) -> Option<u64> {
+        Some(self.base_version)
     }
 
     fn idempotency_key(&self) -> Option<&str> {

@@ -16,7 +16,7 @@ pub use self::alter::Alter;
 pub use self::append::Append;
 pub use self::create::{NewTable, create};
 pub use self::delete::Delete;
-pub use self::exchange::Exchange;
+pub use self::exchange::RowDelta;
 pub use self::overwrite::Overwrite;
 pub use self::replace::{MergedTombstones, Replace};
 pub use self::restore::Restore;

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::error::Result;
 use crate::table::commit::Change;
-use crate::table::format::{DataFile, Manifest, Operation};
+use crate::table::format::{CommitOperation, DataFile, TableManifest};
 
 /// Puts files in the place of all others, whatever has been committed meanwhile.
 #[derive(Debug, Clone)]
@@ -12,15 +12,15 @@ pub struct Overwrite {
     /// The files that come.
     pub files: Vec<DataFile>,
     /// The version at which their writer began.
-    pub began_at: u64,
+    pub base_version: u64,
     /// A second overwrite with the same key changes nothing.
     pub idempotency_key: Option<String>,
 }
 
 impl Change for Overwrite {
-    fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
-        if let Some(refused) = base.refuses_files_of(self.began_at) {
-            return Err(refused);
+    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
+        if let Some(conflict) = base.refuses_files_of(self.base_version) {
+            return Err(conflict);
         }
         let mut next = base.clone();
         next.segments.clear();
@@ -33,11 +33,11 @@ impl Change for Overwrite {
             ("rows", json!(rows.fold(0, u64::saturating_add))),
             ("files_removed", json!(base.file_count())),
         ];
-        Ok((next, Operation::new("overwrite", details)))
+        Ok((next, CommitOperation::new("overwrite", details)))
     }
 
-    fn began_at(&self) -> Option<u64> {
-        Some(self.began_at)
+    fn base_version(&self) -> Option<u64> {
+        Some(self.base_version)
     }
 
     fn idempotency_key(&self) -> Option<&str> {

@@ -6,19 +6,19 @@ use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::commit::Change;
-use crate::table::format::{Manifest, Operation};
+use crate::table::format::{CommitOperation, TableManifest};
 
 /// Makes an older version's content the newest. Tags, idempotency keys and the history stay.
 #[derive(Debug, Clone)]
 pub struct Restore {
     /// The version.
-    pub from: Arc<Manifest>,
+    pub from: Arc<TableManifest>,
 }
 
 impl Change for Restore {
-    fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
+    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         let from = &self.from;
-        if !base.keeps(from.version) {
+        if !base.retains(from.version) {
             let message = format!(
                 "version {} has been vacuumed; the oldest there is is {}",
                 from.version, base.oldest_version
@@ -39,11 +39,11 @@ impl Change for Restore {
             next.columns_restored_at = next.restored_at;
         }
         let details = [("restored_version", json!(from.version))];
-        Ok((next, Operation::new("restore", details)))
+        Ok((next, CommitOperation::new("restore", details)))
     }
 
     /// Its objects are referenced by a version that is kept.
-    fn began_at(&self) -> Option<u64> {
+    fn base_version(&self) -> Option<u64> {
         None
     }
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::commit::Change;
-use crate::table::format::{Manifest, Operation};
+use crate::table::format::{CommitOperation, TableManifest};
 
 const MAX_NAME_BYTES: usize = 255;
 
@@ -18,7 +18,7 @@ pub struct Tag {
 }
 
 impl Change for Tag {
-    fn apply(&self, base: &Manifest) -> Result<(Manifest, Operation)> {
+    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         let name = &self.name;
         let mut next = base.clone();
         let Some(version) = self.version else {
@@ -26,7 +26,7 @@ impl Change for Tag {
                 let message = format!("there is no tag {name:?}");
                 return Err(Error::new(ErrorKind::NotFound, message));
             }
-            return Ok((next, Operation::new("untag", [("tag", json!(name))])));
+            return Ok((next, CommitOperation::new("untag", [("tag", json!(name))])));
         };
         if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(char::is_control) {
             let message = format!(
@@ -38,7 +38,7 @@ impl Change for Tag {
             let message = format!("tag {name:?} is version {tagged} already; delete it first");
             return Err(Error::new(ErrorKind::AlreadyExists, message));
         }
-        if !base.keeps(version) {
+        if !base.retains(version) {
             let message = format!(
                 "there is no version {version}; there are {} to {}",
                 base.oldest_version, base.version
@@ -47,10 +47,10 @@ impl Change for Tag {
         }
         next.tags.insert(name.clone(), version);
         let details = [("tag", json!(name)), ("tagged_version", json!(version))];
-        Ok((next, Operation::new("tag", details)))
+        Ok((next, CommitOperation::new("tag", details)))
     }
 
-    fn began_at(&self) -> Option<u64> {
+    fn base_version(&self) -> Option<u64> {
         None
     }
 }

@@ -22,7 +22,7 @@ use futures::task::LocalSpawnExt;
 use object_store::PutMode;
 use pds::table::actions::{Append, MergedTombstones, NewTable, Replace, create};
 use pds::table::commit::{Change, Committed, DEFAULT_TIMEOUT, commit};
-use pds::table::format::{Column, DataFile, Manifest, TableSchema};
+use pds::table::format::{ColumnSchema, DataFile, TableManifest, TableSchema};
 use pds::table::{FileRef, Limits, ListedFile, Table, all_files, data_file_name, vacuum};
 use pds::{Error, ErrorKind, Result};
 
@@ -117,7 +117,7 @@ impl Actor {
     }
 
     /// The newest snapshot of the table, which whoever comes first creates.
-    async fn open_or_create(&self) -> Option<Arc<Manifest>> {
+    async fn open_or_create(&self) -> Option<Arc<TableManifest>> {
         match self.table.newest().await {
             Ok(snapshot) => return Some(snapshot.manifest),
             Err(e) => {
@@ -155,7 +155,7 @@ impl Actor {
         put.await.map(|_| file)
     }
 
-    async fn append(&self, base: &Manifest, key: Option<String>) -> bool {
+    async fn append(&self, base: &TableManifest, key: Option<String>) -> bool {
         let rows = self.ledger.lock().unwrap().rows_for_key(key.as_deref());
         let Ok(file) = self.upload(base.version, &rows).await else {
             return false;
@@ -163,14 +163,14 @@ impl Actor {
         let path = file.path.clone();
         let change = Append {
             files: vec![file],
-            began_at: base.version,
+            base_version: base.version,
             idempotency_key: key,
         };
         self.commit_and_record(&change, &path, &rows).await
     }
 
     /// The files of a snapshot; None where it cannot be read now.
-    async fn list_files(&self, base: &Manifest) -> Option<Vec<ListedFile>> {
+    async fn list_files(&self, base: &TableManifest) -> Option<Vec<ListedFile>> {
         let listed = all_files(&self.table, base).await;
         let expected_errors = [ErrorKind::VersionExpired, ErrorKind::Unavailable];
         listed
@@ -178,7 +178,7 @@ impl Actor {
             .ok()
     }
 
-    async fn compact(&self, base: &Manifest) -> bool {
+    async fn compact(&self, base: &TableManifest) -> bool {
         let Some(files) = self.list_files(base).await else {
             return false;
         };
@@ -198,9 +198,9 @@ impl Actor {
             operation: "compact",
             merged: MergedTombstones::default(),
             removed,
-            applied: Vec::new(),
+            applied_tombstones: Vec::new(),
             added: vec![file],
-            began_at: base.version,
+            base_version: base.version,
         };
         self.commit_and_record(&change, &path, &[]).await
     }
@@ -240,7 +240,7 @@ impl Actor {
     }
 
     /// Everything a snapshot names is there, or the snapshot has expired.
-    async fn read(&self, base: &Manifest) {
+    async fn read(&self, base: &TableManifest) {
         let files = self.list_files(base).await.unwrap_or_default();
         let listed = files.iter().map(|f| f.file.path.as_str());
         for path in base.references().chain(listed) {
@@ -250,7 +250,7 @@ impl Actor {
             if missing.kind() == ErrorKind::NotFound {
                 match self.table.newest().await {
                     Ok(newest) => assert!(
-                        !newest.manifest.keeps(base.version),
+                        !newest.manifest.retains(base.version),
                         "{path} of version {} is not there, and it is retained",
                         base.version
                     ),
@@ -274,10 +274,10 @@ fn expect_kind(error: &Error, kinds: &[ErrorKind]) {
 fn new_table() -> NewTable {
     NewTable {
         schema: TableSchema {
-            columns: vec![Column {
+            columns: vec![ColumnSchema {
                 id: 1,
                 name: "row".to_owned(),
-                kind: "uint64".to_owned(),
+                data_type: "uint64".to_owned(),
             }],
             last_id: 1,
         },

@@ -9,7 +9,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use pds::ErrorKind;
 use pds::table::commit::was_committed;
-use pds::table::format::{CommitId, Manifest, Pointer};
+use pds::table::format::{CommitId, Pointer, TableManifest};
 use pds::table::{FileRef, Table, all_files};
 
 use super::world::World;
@@ -27,7 +27,7 @@ pub(super) struct CommitLedger {
     refused_rows: HashSet<u64>,
     refused_files: HashSet<String>,
     unknown: Vec<CommitId>,
-    observed: Vec<Manifest>,
+    observed: Vec<TableManifest>,
 }
 
 impl CommitLedger {
@@ -70,7 +70,7 @@ impl CommitLedger {
     }
 
     /// Takes note of an older snapshot that a reader was given.
-    pub(super) fn record_observed(&mut self, manifest: &Manifest) {
+    pub(super) fn record_observed(&mut self, manifest: &TableManifest) {
         self.observed.push(manifest.clone());
     }
 
@@ -88,7 +88,7 @@ impl CommitLedger {
 
 /// A version as it was when the pointer came to it.
 struct Version {
-    manifest: Manifest,
+    manifest: TableManifest,
     files: Vec<String>,
     rows: BTreeSet<u64>,
 }
@@ -152,7 +152,7 @@ impl Model {
         let bytes = self
             .read_object(&pointer.manifest)
             .expect("the manifest is there");
-        let manifest = Manifest::parse(&bytes, pointer.version).unwrap();
+        let manifest = TableManifest::parse(&bytes, pointer.version).unwrap();
         assert_eq!(manifest.commit_id, pointer.commit_id);
         assert_eq!(manifest.oldest_version, pointer.oldest_version);
         assert!(manifest.oldest_version <= manifest.version);

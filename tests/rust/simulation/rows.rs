@@ -20,9 +20,10 @@ use object_store::path::Path;
 use pds::parquet::options::WriteOptions;
 use pds::table::actions::{NewTable, Restore, create};
 use pds::table::commit::{DEFAULT_TIMEOUT, commit};
-use pds::table::format::{Manifest, Pointer};
+use pds::table::format::{Pointer, TableManifest};
 use pds::table::{
-    Instead, Limits, ScanOptions, Table, Upload, compact, delete, exchange, scan, vacuum, write,
+    Instead, Limits, ScanOptions, Table, TableWriteOptions, compact, delete, exchange, scan,
+    vacuum, write,
 };
 use pds::{Error, ErrorKind, Result};
 
@@ -99,7 +100,7 @@ struct RowLedger {
     refused: BTreeSet<i64>,
     scans: Vec<(u64, ScannedRows)>,
     /// Manifests as the pointer came to them.
-    history: BTreeMap<u64, Manifest>,
+    history: BTreeMap<u64, TableManifest>,
 }
 
 type SharedLedger = Arc<Mutex<RowLedger>>;
@@ -118,14 +119,14 @@ fn rows(number: i64, keys: &[i64]) -> Box<dyn RecordBatchReader + Send> {
     Box::new(RecordBatchIterator::new([Ok(batch)], schema()))
 }
 
-fn write_options(number: i64) -> Upload {
-    Upload {
-        options: WriteOptions::new("none", None, Some(3), None, Some(32 << 20)).unwrap(),
-        resident: true,
+fn write_options(number: i64) -> TableWriteOptions {
+    TableWriteOptions {
+        write_options: WriteOptions::new("none", None, Some(3), None, Some(32 << 20)).unwrap(),
+        input_in_memory: true,
         overwrite: false,
         idempotency_key: Some(number.to_string()),
         timeout: DEFAULT_TIMEOUT,
-        order: None,
+        sort_by: None,
     }
 }
 
@@ -223,7 +224,7 @@ impl Actor {
                 .map(drop)
             }
             Role::Compactor => {
-                let options = Upload {
+                let options = TableWriteOptions {
                     idempotency_key: None,
                     ..write_options(0)
                 };
@@ -261,7 +262,7 @@ impl Actor {
 
     async fn append_one(&self) -> Result<()> {
         let (number, keys) = self.begin_write(|n| (n * 100..n * 100 + 5).collect());
-        let options = Upload {
+        let options = TableWriteOptions {
             idempotency_key: None,
             ..write_options(number)
         };
@@ -288,7 +289,7 @@ impl Actor {
     }
 }
 
-async fn scan_rows(table: &Table, manifest: Arc<Manifest>) -> Result<ScannedRows> {
+async fn scan_rows(table: &Table, manifest: Arc<TableManifest>) -> Result<ScannedRows> {
     let mut stream = scan(table, manifest, ScanOptions::default()).await?;
     let mut scanned = ScannedRows::new();
     while let Some(batch) = stream.next().await {
@@ -318,7 +319,7 @@ fn record_version(world: &World, ledger: &SharedLedger) {
     let last = ledger.history.keys().next_back().copied().unwrap_or(0);
     if pointer.version != last {
         assert_eq!(pointer.version, last + 1, "the pointer jumped");
-        let manifest = Manifest::parse(&object(&pointer.manifest).unwrap(), pointer.version);
+        let manifest = TableManifest::parse(&object(&pointer.manifest).unwrap(), pointer.version);
         ledger.history.insert(pointer.version, manifest.unwrap());
     }
 }
@@ -381,7 +382,7 @@ fn replay(ledger: &RowLedger) -> BTreeMap<u64, Rows> {
 }
 
 /// The writes whose files a version has and the one before it has not, by the bounds of their numbers.
-fn new_writes(manifest: &Manifest, before: &Manifest) -> Vec<i64> {
+fn new_writes(manifest: &TableManifest, before: &TableManifest) -> Vec<i64> {
     let known_paths: BTreeSet<&str> = before.data_files.iter().map(|f| f.path.as_str()).collect();
     let files = manifest.data_files.iter();
     let new_files = files.filter(|f| !known_paths.contains(f.path.as_str()));

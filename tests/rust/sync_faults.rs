@@ -1,0 +1,163 @@
+//! Syncs that fail, one at a time and from one on: what is reported is what is there.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arrow_array::{Int64Array, RecordBatch, RecordBatchIterator};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use pds::clock::SystemClock;
+use pds::parquet::options::WriteOptions;
+use pds::store::local::{DiskChange, DiskJournal, LocalStore};
+use pds::store::metrics::Metrics;
+use pds::store::{Capabilities, Store};
+use pds::table::actions::{NewTable, create};
+use pds::table::{Table, TableWriteOptions, check, write};
+use pds::{ErrorKind, Result};
+
+use crate::faults::{expected_sum, read_sum, write_dataset};
+
+/// EIO, of a broken disk.
+const IO_ERROR: i32 = 5;
+const TABLE: &str = "lake/events";
+
+/// Fails syncs by their number: one, or all from it on.
+#[derive(Debug)]
+struct FailingSyncs {
+    first: usize,
+    lasts: bool,
+    count: AtomicUsize,
+}
+
+impl DiskJournal for FailingSyncs {
+    fn record(&self, _change: DiskChange) {}
+
+    fn before_sync(&self, _path: &Path) -> std::io::Result<()> {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let fails = number == self.first || (self.lasts && number > self.first);
+        if fails {
+            return Err(std::io::Error::from_raw_os_error(IO_ERROR));
+        }
+        Ok(())
+    }
+}
+
+fn store_in(root: &Path, journal: Option<Arc<FailingSyncs>>) -> Store {
+    let clock = Arc::new(SystemClock);
+    let mut local = LocalStore::new(root, Arc::clone(&clock) as _);
+    if let Some(journal) = journal {
+        local = local.with_journal(journal);
+    }
+    let objects = Arc::new(local.clone());
+    let metrics = Arc::new(Metrics::default());
+    Store::from_object_store("file", objects, Capabilities::FULL, metrics, clock).with_local(local)
+}
+
+/// Calls `work` on a copy of `template` once for each sync that it makes, with that sync failing.
+async fn fail_every_sync<F>(template: &Path, work: impl Fn(Store, PathBuf, String) -> F)
+where
+    F: Future<Output = ()>,
+{
+    for lasts in [false, true] {
+        for first in 0.. {
+            let folder = tempfile::tempdir().unwrap();
+            copy_folder(template, folder.path());
+            let count = AtomicUsize::new(0);
+            let journal = Arc::new(FailingSyncs { first, lasts, count });
+            let context = format!("sync {first} fails, and all after it: {lasts}");
+            let store = store_in(folder.path(), Some(Arc::clone(&journal)));
+            work(store, folder.path().to_owned(), context).await;
+            if journal.count.load(Ordering::Relaxed) <= first {
+                assert!(first > 4, "there were hardly any syncs");
+                break;
+            }
+        }
+    }
+}
+
+fn copy_folder(from: &Path, into: &Path) {
+    std::fs::create_dir_all(into).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = into.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+fn schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, true)]))
+}
+
+async fn append_rows(table: &Table) -> Result<u64> {
+    let column = Arc::new(Int64Array::from(vec![1, 2, 3]));
+    let batch = RecordBatch::try_new(schema(), vec![column]).unwrap();
+    let options = TableWriteOptions {
+        write_options: WriteOptions::new("none", None, None, None, Some(32 << 20))?,
+        input_in_memory: true,
+        overwrite: false,
+        idempotency_key: None,
+        timeout: Duration::from_secs(1),
+        sort_by: None,
+    };
+    let rows = Box::new(RecordBatchIterator::new([Ok(batch)], schema()));
+    let (committed, _) = write(table, rows, &options).await?;
+    Ok(committed.version)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_with_a_failed_sync_is_whole_or_not_there() {
+    let template = tempfile::tempdir().unwrap();
+    let table = Table::new(store_in(template.path(), None), TABLE).unwrap();
+    let definition = NewTable::new(&schema(), &[], &[]).unwrap();
+    create(&table, definition).await.unwrap();
+    let old = append_rows(&table).await.unwrap();
+    fail_every_sync(template.path(), |store, folder, context| async move {
+        let result = append_rows(&Table::new(store, TABLE).unwrap()).await;
+        let table = Table::new(store_in(&folder, None), TABLE).unwrap();
+        let newest = table.newest().await;
+        let newest = newest.unwrap_or_else(|e| panic!("{context}: {e}"));
+        let version = newest.manifest.version;
+        match result {
+            Ok(new) => assert!(new > old && version == new, "{context}: {version}"),
+            Err(e) if e.kind() == ErrorKind::CommitStateUnknown => {
+                assert!(
+                    version == old || version == old + 1,
+                    "{context}: {version}"
+                );
+            }
+            Err(e) => assert_eq!(version, old, "{context}: {e}"),
+        }
+        let report = check(&table).await.unwrap_or_else(|e| panic!("{context}: {e}"));
+        assert!(report.missing.is_empty(), "{context}: {report:?}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_overwrite_with_a_failed_sync_leaves_a_whole_dataset_or_says_so() {
+    let template = tempfile::tempdir().unwrap();
+    let store = store_in(template.path(), None);
+    write_dataset(&store, 3, 60_000, false).await.unwrap();
+    let (old, new) = (expected_sum(3, 60_000).await, expected_sum(5, 45_000).await);
+    fail_every_sync(template.path(), |store, folder, context| async move {
+        let written = write_dataset(&store, 5, 45_000, true).await;
+        let after = store_in(&folder, None);
+        match (read_sum(&after).await, written) {
+            (Ok(sum), Ok(())) => assert_eq!(sum, new, "{context}"),
+            (Ok(sum), Err(_)) => assert!(sum == old || sum == new, "{context}: {sum:?}"),
+            (Err(e), Ok(())) => panic!("{context}: {e}"),
+            // Some parts were replaced. The error says so, and the next write ends it.
+            (Err(e), Err(_)) => {
+                assert_eq!(e.kind(), ErrorKind::DatasetIncomplete, "{context}: {e}");
+            }
+        }
+        let next = write_dataset(&after, 7, 1000, true).await;
+        next.unwrap_or_else(|e| panic!("{context}: {e}"));
+    })
+    .await;
+}
