@@ -17,7 +17,7 @@ use pds::parquet::seal::Seal;
 use pds::store::Store;
 use pds::table::actions::{NewTable, create};
 use pds::table::commit::DEFAULT_TIMEOUT;
-use pds::table::{Limits, Table, Upload, delete, write};
+use pds::table::{Limits, Table, TableWriteOptions, delete, write};
 use pds::testing::{faulty_memory, test_store};
 
 /// Files in the lists of the seeds.
@@ -161,13 +161,13 @@ async fn write_table(store: &Store) -> pds::Result<()> {
     let schema = rows(0).schema();
     create(&table, NewTable::new(&schema, &["id".to_owned()], &[])?).await?;
     for first in 0..8 {
-        let how = Upload {
-            options: options(),
-            resident: true,
+        let how = TableWriteOptions {
+            write_options: options(),
+            input_in_memory: true,
             overwrite: false,
             idempotency_key: Some(first.to_string()),
             timeout: DEFAULT_TIMEOUT,
-            order: None,
+            sort_by: None,
         };
         write(&table, reader(rows(first * 100)), &how).await?;
     }

@@ -9,7 +9,7 @@ use crate::odf::{Block, schema};
 use crate::parquet::decode::{Chunks, decode_rows};
 use crate::parquet::file::{FileOpenResult, ParquetFile};
 use crate::parquet::seal::Seal;
-use crate::table::format::{Manifest, Pointer};
+use crate::table::format::{Pointer, TableManifest};
 use crate::table::tombstone;
 
 /// Decodes bytes and checks the result; panics if a property does not hold.
@@ -112,8 +112,8 @@ fn check_intent(bytes: &[u8]) {
 fn check_table_manifest(bytes: &[u8]) {
     let document: Option<serde_json::Value> = serde_json::from_slice(bytes).ok();
     let version = document.and_then(|json| json.get("version")?.as_u64());
-    if let Ok(manifest) = Manifest::parse(bytes, version.unwrap_or(1)) {
-        let reparsed = Manifest::parse(&manifest.to_bytes(), manifest.version);
+    if let Ok(manifest) = TableManifest::parse(bytes, version.unwrap_or(1)) {
+        let reparsed = TableManifest::parse(&manifest.to_bytes(), manifest.version);
         assert_eq!(
             reparsed.expect("an encoded manifest can be decoded"),
             manifest
