@@ -17,7 +17,7 @@ use pds::parquet::seal::Seal;
 use pds::store::Store;
 use pds::table::actions::{NewTable, create};
 use pds::table::commit::DEFAULT_TIMEOUT;
-use pds::table::{Limits, Table, TableWriteOptions, delete, write};
+use pds::table::{ListingLimits, Table, TableWriteOptions, delete, write};
 use pds::testing::{faulty_memory, test_store};
 
 /// Files in the lists of the seeds.
@@ -153,10 +153,10 @@ async fn write_dataset(store: &Store) -> pds::Result<()> {
 /// A table of some commits, with lists of files and with deleted rows.
 async fn write_table(store: &Store) -> pds::Result<()> {
     let mut table = Table::new(store.clone(), "table")?;
-    table.limits = Limits {
-        inline: 2,
-        segment: SEGMENT.into(),
-        merged: 2,
+    table.limits = ListingLimits {
+        max_inline_files: 2,
+        max_segment_files: SEGMENT.into(),
+        merge_factor: 2,
     };
     let schema = rows(0).schema();
     create(&table, NewTable::new(&schema, &["id".to_owned()], &[])?).await?;

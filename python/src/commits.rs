@@ -3,7 +3,7 @@
 use pds::Error;
 use pds::table::commit::Committed;
 use pds::table::format::DataFile;
-use pds::table::{Clause, TableWriteOptions, Then, When};
+use pds::table::{Clause, ClauseAction, ClauseKind, TableWriteOptions};
 use pyo3::prelude::*;
 
 use crate::dataset::PyWriteOptions;
@@ -52,20 +52,20 @@ pub(crate) type ClauseFields = (String, Option<String>, Option<Vec<(String, Stri
 pub(crate) fn parse_clause(py: Python<'_>, fields: ClauseFields) -> PyResult<Clause> {
     let (when_name, predicate, assignments) = fields;
     let when = match when_name.as_str() {
-        "matched" => Ok(When::Matched),
-        "not_matched" => Ok(When::NotMatched),
-        "not_matched_by_source" => Ok(When::NotMatchedBySource),
+        "matched" => Ok(ClauseKind::Matched),
+        "not_matched" => Ok(ClauseKind::NotMatched),
+        "not_matched_by_source" => Ok(ClauseKind::NotMatchedBySource),
         other => Err(Error::invalid(format!(
             "unknown clause {other:?} of a merge"
         ))),
     };
     Ok(Clause {
-        when: into_py_result(py, when)?,
+        kind: into_py_result(py, when)?,
         predicate,
-        then: match assignments {
-            None => Then::Delete,
-            Some(columns) if columns.is_empty() => Then::WriteAll,
-            Some(columns) => Then::Write(columns),
+        action: match assignments {
+            None => ClauseAction::Delete,
+            Some(columns) if columns.is_empty() => ClauseAction::WriteAll,
+            Some(columns) => ClauseAction::Write(columns),
         },
     })
 }

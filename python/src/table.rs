@@ -12,7 +12,9 @@ use pds::store::Store;
 use pds::table::actions::{NewTable, Restore, Tag, create};
 use pds::table::commit::was_committed;
 use pds::table::format::{CommitId, DataFile, TimestampMicros};
-use pds::table::{self, Instead, ScanOptions, Table, TableColumns, TableWriteOptions, vacuum};
+use pds::table::{
+    self, ReplaceTarget, ScanOptions, Table, TableColumns, TableWriteOptions, vacuum,
+};
 use pds::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -64,7 +66,7 @@ impl TableHandle {
         let manifest = run(py, move || async move {
             match version {
                 None => table.newest().await.map(|snapshot| snapshot.manifest),
-                Some(version) => table.at(version).await,
+                Some(version) => table.manifest_at(version).await,
             }
         })?;
         Ok(Self {
@@ -293,11 +295,11 @@ impl TableHandle {
             sort_by: None,
         };
         let predicate = predicate.map(extract_predicate).transpose()?;
-        let target = predicate.map_or(Instead::Of(on), Instead::Where);
+        let target = predicate.map_or(ReplaceTarget::MatchingKeys(on), ReplaceTarget::Predicate);
         let table = into_py_result(py, self.table())?;
         let input = extract_reader(data)?;
         let (committed, files) = run(py, move || async move {
-            table::exchange(&table, input, &target, &write_options).await
+            table::replace_rows(&table, input, &target, &write_options).await
         })?;
         Ok(self.outcome_and_snapshot(&committed, &files))
     }

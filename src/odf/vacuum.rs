@@ -30,7 +30,7 @@ use super::slice::Slice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::Register;
 use crate::table::Table;
-use crate::table::vacuum::{horizon, list};
+use crate::table::vacuum::{list_objects, retention_cutoff};
 
 /// How long after it began a write may still move the head.
 pub(super) const WRITE_LEASE: Duration = Duration::from_hours(24);
@@ -96,10 +96,10 @@ pub async fn vacuum(chain: &Chain, older_than: Duration, dry_run: bool) -> Resul
         return Err(chain.not_found());
     }
     let table = Table::new(chain.store().clone(), chain.root())?;
-    let cutoff = horizon(&table, older_than).await?;
+    let cutoff = retention_cutoff(&table, older_than).await?;
     let mut objects = BTreeMap::new();
     for folder in FOLDERS {
-        objects.extend(list(&table, folder).await?);
+        objects.extend(list_objects(&table, folder).await?);
     }
     let references = collect_references(chain, &table, &objects, cutoff).await?;
     let mut removed = RemovedFiles::default();
@@ -132,7 +132,7 @@ async fn collect_references(
     cutoff: DateTime<Utc>,
 ) -> Result<HashSet<(&'static str, Multihash)>> {
     let mut heads: Vec<(Multihash, bool)> = Vec::new();
-    for path in list(table, "refs").await?.into_keys() {
+    for path in list_objects(table, "refs").await?.into_keys() {
         let path = chain.path(&path);
         let register = Register::new(chain.store(), &path);
         if let Some(value) = register.read().await? {

@@ -36,8 +36,8 @@ pub async fn add_files(
     timeout: Duration,
 ) -> Result<(Committed, Vec<DataFile>)> {
     check_idempotency_key(idempotency_key)?;
-    let given: HashSet<&String> = paths.iter().collect();
-    if given.is_empty() || given.len() < paths.len() {
+    let unique_paths: HashSet<&String> = paths.iter().collect();
+    if unique_paths.is_empty() || unique_paths.len() < paths.len() {
         return Err(Error::invalid(
             "paths must name at least one file, and none twice",
         ));
@@ -46,12 +46,12 @@ pub async fn add_files(
     let deadline = clock.monotonic() + timeout;
     let mut newest = table.newest().await?;
     let base = Arc::clone(&newest.manifest);
-    let known = idempotency_key.is_some_and(|key| base.transactions.contains_key(key));
-    let (files, copied) = if known {
+    let is_replay = idempotency_key.is_some_and(|key| base.transactions.contains_key(key));
+    let (files, copied) = if is_replay {
         (Vec::new(), Vec::new())
     } else {
         check_new(table, &base, paths).await?;
-        adopt(table, &base, paths).await?
+        import_files(table, &base, paths).await?
     };
     let mut change = AddFiles {
         append: Append {
@@ -61,14 +61,14 @@ pub async fn add_files(
         },
         absent_at_version: (copied.len() < files.len()).then_some(base.version),
     };
-    let done = loop {
-        let left = deadline.saturating_sub(clock.monotonic());
-        let again = match commit_onto(table, &change, Some(newest), left).await {
+    let result = loop {
+        let remaining = deadline.saturating_sub(clock.monotonic());
+        let conflict = match commit_onto(table, &change, Some(newest), remaining).await {
             Err(e) if e.kind() == ErrorKind::CommitConflict => e,
-            done => break done,
+            result => break result,
         };
         if change.absent_at_version.is_none() || clock.monotonic() >= deadline {
-            break Err(again);
+            break Err(conflict);
         }
         // Others brought rows: are these among them?
         newest = table.newest().await?;
@@ -79,39 +79,43 @@ pub async fn add_files(
             Err(e) => break Err(e),
         }
     };
-    let unused = match &done {
-        Ok(done) => done.replayed,
+    let unused = match &result {
+        Ok(committed) => committed.replayed,
         Err(e) => is_definite_failure(e.kind()) || e.kind() == ErrorKind::AlreadyExists,
     };
     if unused {
         remove(table, &copied).await;
     }
-    let done = done?;
-    let files = if done.replayed { Vec::new() } else { files };
-    Ok((done, files))
+    let committed = result?;
+    let files = if committed.replayed {
+        Vec::new()
+    } else {
+        files
+    };
+    Ok((committed, files))
 }
 
 /// The files as the table's, and those of them that were copied. All are looked at before one is.
-async fn adopt(
+async fn import_files(
     table: &Table,
     base: &TableManifest,
     paths: &[String],
 ) -> Result<(Vec<DataFile>, Vec<String>)> {
     let columns = &TableColumns::from_manifest(base)?;
-    let looked = paths.iter().map(|path| async move {
-        let file = Box::pin(look(table, path, columns)).await?;
+    let reads = paths.iter().map(|path| async move {
+        let file = Box::pin(read_file_entry(table, path, columns)).await?;
         Ok::<_, Error>((path, file))
     });
-    let looked: Vec<_> = looked.collect();
-    let looked: Vec<(&String, DataFile)> = stream::iter(looked)
+    let read_tasks: Vec<_> = reads.collect();
+    let entries: Vec<(&String, DataFile)> = stream::iter(read_tasks)
         .buffered(CONCURRENT_FILES)
         .try_collect()
         .await?;
     let clock = table.store().clock();
     let mut files = Vec::new();
     let mut copies: Vec<(&String, DataFile)> = Vec::new();
-    for (path, mut file) in looked.into_iter().filter(|(_, file)| file.total_rows > 0) {
-        if let Some(name) = inside(table, path) {
+    for (path, mut file) in entries.into_iter().filter(|(_, file)| file.total_rows > 0) {
+        if let Some(name) = relative_path(table, path) {
             name.clone_into(&mut file.path);
         } else {
             file.path = names::data_file(clock.now(), base.version, clock.new_id());
@@ -120,12 +124,12 @@ async fn adopt(
         files.push(file);
     }
     let targets: Vec<String> = copies.iter().map(|(_, file)| file.path.clone()).collect();
-    let work = copies
+    let copying = copies
         .iter()
-        .map(|(from, file)| copy(table, from, file, columns));
-    let work: Vec<_> = work.collect();
-    let work = stream::iter(work).buffer_unordered(CONCURRENT_FILES);
-    if let Err(e) = work.try_collect::<()>().await {
+        .map(|(from, file)| copy_file(table, from, file, columns));
+    let copy_tasks: Vec<_> = copying.collect();
+    let copy_stream = stream::iter(copy_tasks).buffer_unordered(CONCURRENT_FILES);
+    if let Err(e) = copy_stream.try_collect::<()>().await {
         remove(table, &targets).await;
         return Err(e);
     }
@@ -133,13 +137,18 @@ async fn adopt(
 }
 
 /// Copies a file to where it belongs in the table.
-async fn copy(table: &Table, from: &str, file: &DataFile, columns: &TableColumns) -> Result<()> {
+async fn copy_file(
+    table: &Table,
+    from: &str,
+    file: &DataFile,
+    columns: &TableColumns,
+) -> Result<()> {
     let to = table.path(&file.path);
     table.store().copy(from, &to, CopyMode::Overwrite).await?;
     // It may have been replaced since it was looked at.
-    let mut found = Box::pin(look(table, &to, columns)).await?;
-    found.path.clone_from(&file.path);
-    if found == *file {
+    let mut entry = Box::pin(read_file_entry(table, &to, columns)).await?;
+    entry.path.clone_from(&file.path);
+    if entry == *file {
         return Ok(());
     }
     let message = format!("{from:?} was written to while it was added; add it again");
@@ -147,32 +156,32 @@ async fn copy(table: &Table, from: &str, file: &DataFile, columns: &TableColumns
 }
 
 /// The path relative to the table, of a file in its folder.
-fn inside<'a>(table: &Table, path: &'a str) -> Option<&'a str> {
+fn relative_path<'a>(table: &Table, path: &'a str) -> Option<&'a str> {
     path.strip_prefix(table.root())?.strip_prefix('/')
 }
 
 /// Refuses files of the table's own, and those that it has already.
 async fn check_new(table: &Table, base: &TableManifest, paths: &[String]) -> Result<()> {
-    let here: HashSet<&str> = paths
+    let relative_paths: HashSet<&str> = paths
         .iter()
-        .filter_map(|path| inside(table, path))
+        .filter_map(|path| relative_path(table, path))
         .collect();
-    if here.is_empty() {
+    if relative_paths.is_empty() {
         return Ok(());
     }
-    let listed = all_files(table, base).await?;
-    let mut listed = listed.iter().map(|listed| listed.file.path.as_str());
-    let own = |path: &&str| {
+    let files = all_files(table, base).await?;
+    let mut listed_paths = files.iter().map(|file| file.file.path.as_str());
+    let is_own = |path: &&str| {
         let folder = path.split('/').next();
         folder == Some(names::POINTER)
             || folder == Some(names::MANIFESTS)
             || names::base_version(path).is_some()
     };
-    if let Some(path) = here.iter().copied().find(own) {
+    if let Some(path) = relative_paths.iter().copied().find(is_own) {
         let message = format!("{path:?} is one of the table's own objects");
         return Err(Error::invalid(message).with_path(table.path(path)));
     }
-    if let Some(path) = listed.find(|path| here.contains(path)) {
+    if let Some(path) = listed_paths.find(|path| relative_paths.contains(path)) {
         let message = format!("{path:?} is one of the table's files already");
         return Err(Error::new(ErrorKind::AlreadyExists, message).with_path(table.path(path)));
     }
@@ -180,10 +189,10 @@ async fn check_new(table: &Table, base: &TableManifest, paths: &[String]) -> Res
 }
 
 /// What there is to say of a file, without its path.
-async fn look(table: &Table, path: &str, columns: &TableColumns) -> Result<DataFile> {
+async fn read_file_entry(table: &Table, path: &str, columns: &TableColumns) -> Result<DataFile> {
     let part = open(table.store(), path, TAIL_BYTES).await?;
     let file = &part.file;
-    let (names, ids) = matched(&file.schema, columns).map_err(|e| e.with_path(path))?;
+    let (names, ids) = match_columns(&file.schema, columns).map_err(|e| e.with_path(path))?;
     let bounds = Statistics::from_footer(file.metadata(), file.stored_schema(), &ids);
     for (field, id) in columns.schema.fields().iter().zip(columns.ids.iter()) {
         if !field.is_nullable() && file.rows() > 0 && bounds.null_counts.get(id) != Some(&0) {
@@ -209,25 +218,30 @@ async fn look(table: &Table, path: &str, columns: &TableColumns) -> Result<DataF
 }
 
 /// The names that a file has for the table's columns, and the identity of each of its fields.
-fn matched(file: &Schema, columns: &TableColumns) -> Result<(BTreeMap<u32, String>, Vec<u32>)> {
+fn match_columns(
+    file: &Schema,
+    columns: &TableColumns,
+) -> Result<(BTreeMap<u32, String>, Vec<u32>)> {
     let (mut names, mut ids) = (BTreeMap::new(), Vec::new());
     for field in file.fields() {
         let name = field.name();
-        let Some((place, wanted)) = columns.schema.column_with_name(name) else {
-            let known: Vec<&String> = columns.schema.fields().iter().map(|f| f.name()).collect();
-            let message = format!("column {name:?} is not one of the table's, which are {known:?}");
+        let Some((index, table_field)) = columns.schema.column_with_name(name) else {
+            let column_names: Vec<&String> =
+                columns.schema.fields().iter().map(|f| f.name()).collect();
+            let message =
+                format!("column {name:?} is not one of the table's, which are {column_names:?}");
             return Err(Error::invalid(message));
         };
-        if !can_widen(field.data_type(), wanted.data_type()) {
+        if !can_widen(field.data_type(), table_field.data_type()) {
             let message = format!(
                 "column {name:?} is {} in the table and {} in the file; write it again with the \
                  table's type",
-                wanted.data_type(),
+                table_field.data_type(),
                 field.data_type()
             );
             return Err(Error::invalid(message));
         }
-        let id = columns.ids[place];
+        let id = columns.ids[index];
         if names.insert(id, name.clone()).is_some() {
             return Err(Error::invalid(format!("column {name:?} occurs twice")));
         }

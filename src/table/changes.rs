@@ -15,7 +15,7 @@ use futures::{StreamExt, stream};
 
 use super::Table;
 use super::format::{Segment, TableManifest, corrupted_error};
-use super::listing::{self, ListedFile};
+use super::listing::{self, SnapshotFile};
 use super::names;
 use super::schema::TableColumns;
 use super::snapshot_reader::SnapshotReader;
@@ -103,10 +103,10 @@ struct ChangeScan {
 
 /// Files in which two versions differ.
 struct FileChanges {
-    removed: Vec<ListedFile>,
-    added: Vec<ListedFile>,
+    removed: Vec<SnapshotFile>,
+    added: Vec<SnapshotFile>,
     /// Files that both have, with other deleted rows.
-    with_changed_deletes: Vec<ListedFile>,
+    with_changed_deletes: Vec<SnapshotFile>,
 }
 
 impl ChangeScan {
@@ -120,9 +120,9 @@ impl ChangeScan {
         let table = &self.table;
         let mut manifests = stream::iter(versions)
             .map(|version| async move {
-                match table.manifest(version).await {
+                match table.read_manifest(version).await {
                     Ok(Some(manifest)) => Ok(Arc::new(manifest)),
-                    Ok(None) => table.at(version).await,
+                    Ok(None) => table.manifest_at(version).await,
                     Err(e) => Err(e),
                 }
             })
@@ -169,7 +169,7 @@ impl ChangeScan {
             added,
             with_changed_deletes,
         } = diff_files(&self.table, before, after).await?;
-        let old_files: Vec<ListedFile> = removed
+        let old_files: Vec<SnapshotFile> = removed
             .into_iter()
             .chain(with_changed_deletes.iter().cloned())
             .collect();
@@ -219,7 +219,7 @@ impl ChangeScan {
     async fn open_reader(
         &self,
         manifest: &Arc<TableManifest>,
-        files: Vec<ListedFile>,
+        files: Vec<SnapshotFile>,
     ) -> Result<SnapshotReader> {
         SnapshotReader::with_files(
             &self.table,
@@ -263,7 +263,7 @@ impl Table {
         let previous = manifest.previous.unwrap_or_default();
         match self.newest().await {
             Ok(newest) if !newest.manifest.retains(previous) => {
-                self.expired(previous, &newest.manifest)
+                self.version_expired_error(previous, &newest.manifest)
             }
             Ok(_) => {
                 let reason = "it was not made from the version before it";
@@ -285,7 +285,7 @@ async fn diff_files(
 ) -> Result<FileChanges> {
     let old_files = list_unshared_files(table, before, after).await?;
     let new_files = list_unshared_files(table, after, before).await?;
-    let paths = |files: &[ListedFile]| -> HashSet<String> {
+    let paths = |files: &[SnapshotFile]| -> HashSet<String> {
         files.iter().map(|f| f.file.path.clone()).collect()
     };
     let (old_paths, new_paths) = (paths(&old_files), paths(&new_files));
@@ -322,7 +322,7 @@ async fn list_unshared_files(
     table: &Table,
     manifest: &TableManifest,
     other: &TableManifest,
-) -> Result<Vec<ListedFile>> {
+) -> Result<Vec<SnapshotFile>> {
     let other_segments: HashMap<&str, &Segment> = other
         .segments
         .iter()
@@ -330,18 +330,18 @@ async fn list_unshared_files(
         .collect();
     let is_unshared = |s: &Segment| other_segments.get(s.path.as_str()) != Some(&s);
     let selected: Vec<bool> = manifest.segments.iter().map(is_unshared).collect();
-    listing::files(table, manifest, &selected).await
+    listing::list_files(table, manifest, &selected).await
 }
 
 /// Files by their paths, those in segments included.
 async fn find_by_path(
     table: &Table,
     manifest: &TableManifest,
-    listed: &[ListedFile],
+    listed: &[SnapshotFile],
     mut paths: HashSet<String>,
-) -> Result<Vec<ListedFile>> {
-    let mut matching: Vec<ListedFile> = Vec::new();
-    let take = |files: &[ListedFile], paths: &mut HashSet<String>, matching: &mut Vec<_>| {
+) -> Result<Vec<SnapshotFile>> {
+    let mut matching: Vec<SnapshotFile> = Vec::new();
+    let take = |files: &[SnapshotFile], paths: &mut HashSet<String>, matching: &mut Vec<_>| {
         for file in files {
             if paths.remove(&file.file.path) {
                 matching.push(file.clone());

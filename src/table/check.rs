@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use object_store::ObjectMeta;
 
 use super::listing::all_files;
-use super::vacuum::{References, list, referenced};
+use super::vacuum::{References, collect_references, list_objects};
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -14,7 +14,7 @@ const MAX_RESTARTS: u32 = 20;
 
 /// What a check found; paths are relative to the table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Checked {
+pub struct CheckReport {
     /// The newest version, whose sizes were compared.
     pub version: u64,
     /// Objects that a retained version names and that are not there.
@@ -26,60 +26,65 @@ pub struct Checked {
 }
 
 /// Looks at the newest version and at those before it that are kept. No data is read.
-pub async fn check(table: &Table) -> Result<Checked> {
+pub async fn check(table: &Table) -> Result<CheckReport> {
     for _ in 0..MAX_RESTARTS {
         let newest = table.newest().await?.manifest;
-        let manifests = list(table, names::MANIFESTS).await?;
-        let needed = match referenced(table, &newest, &manifests).await? {
+        let manifests = list_objects(table, names::MANIFESTS).await?;
+        let needed = match collect_references(table, &newest, &manifests).await? {
             References::All(needed) => needed,
             References::Overtaken => continue,
             // What they need is not known.
             References::Missing(missing) => {
-                return Ok(Checked {
+                return Ok(CheckReport {
                     version: newest.version,
                     missing,
-                    ..Checked::default()
+                    ..CheckReport::default()
                 });
             }
         };
         let mut objects = manifests;
         for folder in names::FOLDERS {
-            objects.extend(list(table, folder).await?);
+            objects.extend(list_objects(table, folder).await?);
         }
         // A vacuum may have removed some while they were listed.
         if table.newest().await?.manifest.oldest_version != newest.oldest_version {
             continue;
         }
-        let files = all_files(table, &newest).await?;
-        let files = files.iter().map(|f| (&f.file.path, f.file.size_bytes));
+        let listed_files = all_files(table, &newest).await?;
+        let files = listed_files
+            .iter()
+            .map(|f| (&f.file.path, f.file.size_bytes));
         let segments = newest.segments.iter().map(|s| (&s.path, s.size_bytes));
         let tombstones = newest.tombstones.iter().map(|t| (&t.path, t.size_bytes));
         let sizes: BTreeMap<&String, u64> = files.chain(segments).chain(tombstones).collect();
-        let is_other = |(path, size): &(&&String, &u64)| {
-            let found: Option<&ObjectMeta> = objects.get(path.as_str());
-            found.is_some_and(|meta| meta.size != **size)
+        let is_mismatched = |(path, size): &(&&String, &u64)| {
+            let object: Option<&ObjectMeta> = objects.get(path.as_str());
+            object.is_some_and(|meta| meta.size != **size)
         };
-        let named_so = objects
+        let own_paths = objects
             .keys()
             .filter(|path| names::base_version(path).is_some());
-        let mut found = Checked {
+        let mut report = CheckReport {
             version: newest.version,
             mismatched: sizes
                 .iter()
-                .filter(is_other)
+                .filter(is_mismatched)
                 .map(|(p, _)| (*p).clone())
                 .collect(),
-            orphans: named_so.filter(|p| !needed.contains(*p)).cloned().collect(),
+            orphans: own_paths
+                .filter(|p| !needed.contains(*p))
+                .cloned()
+                .collect(),
             missing: Vec::new(),
         };
         for path in needed.iter().filter(|path| !objects.contains_key(*path)) {
             // It may lie elsewhere in the table, or have come after the listing.
             if !table.store().is_file(&table.path(path)).await? {
-                found.missing.push(path.clone());
+                report.missing.push(path.clone());
             }
         }
-        found.missing.sort();
-        return Ok(found);
+        report.missing.sort();
+        return Ok(report);
     }
     let message = "the table is vacuumed faster than it can be checked";
     Err(Error::new(ErrorKind::Unavailable, message).with_path(table.root()))

@@ -27,7 +27,7 @@ const TARGET: &str = "target";
 
 /// Which rows a clause is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
+pub enum ClauseKind {
     /// Rows of the table whose key a row of the source has.
     Matched,
     /// Rows of the source whose key no row of the table has.
@@ -38,7 +38,7 @@ pub enum When {
 
 /// What a clause does with them.
 #[derive(Debug, Clone)]
-pub enum Then {
+pub enum ClauseAction {
     /// They go.
     Delete,
     /// Columns of the source take the place of those with the same name.
@@ -51,74 +51,74 @@ pub enum Then {
 #[derive(Debug, Clone)]
 pub struct Clause {
     /// Which rows it is about.
-    pub when: When,
+    pub kind: ClauseKind,
     /// Of those only the rows for which this holds.
     pub predicate: Option<String>,
     /// What it does.
-    pub then: Then,
+    pub action: ClauseAction,
 }
 
 /// A value of a row that is written.
-enum Value {
+enum ColumnValue {
     /// The column of a batch.
     Column(usize),
     Null,
     Computed(Arc<dyn PhysicalExpr>),
 }
 
-struct Planned {
+struct PlannedClause {
     predicate: Option<Arc<dyn PhysicalExpr>>,
     /// By the table's column; None deletes.
-    values: Option<Vec<Value>>,
-    what: String,
+    values: Option<Vec<ColumnValue>>,
+    label: String,
 }
 
 /// The clauses about some rows, planned for batches with the columns of the source, of the table, or of
 /// both, the source's first.
 pub(super) struct Clauses {
-    planned: Vec<Planned>,
+    planned: Vec<PlannedClause>,
     input: SchemaRef,
     output: SchemaRef,
 }
 
 /// What clauses made of a batch.
 #[derive(Debug, Default)]
-pub(super) struct Made {
+pub(super) struct ClauseOutput {
     /// Rows that are written.
-    pub(super) written: Vec<RecordBatch>,
+    pub(super) batches: Vec<RecordBatch>,
     /// For each row whether a clause decided on it.
     pub(super) decided: Vec<bool>,
     /// How many of these are written.
-    pub(super) rows: u64,
+    pub(super) written_rows: u64,
 }
 
 impl Clauses {
     /// Plans those of the clauses that are about `when`; `table` and `source` are the columns.
     pub(super) fn plan(
         clauses: &[Clause],
-        when: When,
+        kind: ClauseKind,
         (source, table): (&Schema, &SchemaRef),
         clock: &dyn Clock,
     ) -> Result<Self> {
-        let with_source = when != When::NotMatchedBySource;
-        let with_table = when != When::NotMatched;
+        let with_source = kind != ClauseKind::NotMatchedBySource;
+        let with_table = kind != ClauseKind::NotMatched;
         let sides = [
             (SOURCE, source, with_source),
             (TARGET, &**table, with_table),
         ];
-        let sides = sides.iter().filter(|(_, _, there)| *there);
-        let mut named = DFSchema::empty();
+        let used_sides = sides.iter().filter(|(_, _, is_used)| *is_used);
+        let mut df_schema = DFSchema::empty();
         let mut fields = Vec::new();
-        for (name, side, _) in sides {
+        for (name, side, _) in used_sides {
             let qualified = DFSchema::try_from_qualified_schema(*name, side);
-            let joined = qualified.and_then(|side| named.join(&side));
-            named = joined.map_err(|e| sql::planning_error("the source", e))?;
+            let joined = qualified.and_then(|side| df_schema.join(&side));
+            df_schema = joined.map_err(|e| sql::planning_error("the source", e))?;
             fields.extend(side.fields().iter().cloned());
         }
-        let context = Context {
-            named: Arc::new(named),
+        let clause_planner = ClausePlanner {
+            df_schema: Arc::new(df_schema),
             source: with_source.then_some(source),
-            first_of_table: with_table.then_some(if with_source {
+            first_table_column: with_table.then_some(if with_source {
                 source.fields().len()
             } else {
                 0
@@ -126,15 +126,15 @@ impl Clauses {
             table,
             clock,
         };
-        let chosen = clauses.iter().filter(|clause| clause.when == when);
-        let planned = chosen.map(|clause| context.plan(clause));
+        let chosen = clauses.iter().filter(|clause| clause.kind == kind);
+        let planned = chosen.map(|clause| clause_planner.plan(clause));
         // Nullable, so that a null where none may be is told by name when it is written.
-        let output = table.fields().iter();
-        let output = output.map(|f| Arc::new(f.as_ref().clone().with_nullable(true)));
+        let table_fields = table.fields().iter();
+        let output_fields = table_fields.map(|f| Arc::new(f.as_ref().clone().with_nullable(true)));
         Ok(Self {
             planned: planned.collect::<Result<_>>()?,
             input: Arc::new(Schema::new(fields)),
-            output: Arc::new(Schema::new(output.collect::<Vec<_>>())),
+            output: Arc::new(Schema::new(output_fields.collect::<Vec<_>>())),
         })
     }
 
@@ -143,199 +143,209 @@ impl Clauses {
     }
 
     /// Decides on the rows of a batch with these columns.
-    pub(super) fn apply(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<Made> {
-        let mut made = Made {
+    pub(super) fn apply(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<ClauseOutput> {
+        let mut output = ClauseOutput {
             decided: vec![false; rows],
-            ..Made::default()
+            ..ClauseOutput::default()
         };
         // The rows on which no clause has decided, and where they were.
-        let mut open = batch_with_row_count(&self.input, columns, rows)?;
-        let mut places: Vec<usize> = (0..rows).collect();
+        let mut undecided = batch_with_row_count(&self.input, columns, rows)?;
+        let mut positions: Vec<usize> = (0..rows).collect();
         for clause in &self.planned {
-            if places.is_empty() {
+            if positions.is_empty() {
                 break;
             }
-            let held = match &clause.predicate {
-                Some(predicate) => clause.holds(predicate, &open)?,
-                None => vec![true; places.len()].into(),
+            let mask = match &clause.predicate {
+                Some(predicate) => clause.evaluate_predicate(predicate, &undecided)?,
+                None => vec![true; positions.len()].into(),
             };
-            for row in held.values().set_indices() {
-                made.decided[places[row]] = true;
+            for row in mask.values().set_indices() {
+                output.decided[positions[row]] = true;
             }
-            if let Some(values) = clause.values.as_ref().filter(|_| held.true_count() > 0) {
-                let chosen = filtered(&open, &held)?;
-                made.rows += chosen.num_rows() as u64;
-                made.written
-                    .push(clause.written(values, &chosen, &self.output)?);
+            if let Some(values) = clause.values.as_ref().filter(|_| mask.true_count() > 0) {
+                let selected = filter_batch(&undecided, &mask)?;
+                output.written_rows += selected.num_rows() as u64;
+                output
+                    .batches
+                    .push(clause.evaluate_values(values, &selected, &self.output)?);
             }
-            open = filtered(&open, &BooleanArray::new(!held.values(), None))?;
-            places.retain(|place| !made.decided[*place]);
+            undecided = filter_batch(&undecided, &BooleanArray::new(!mask.values(), None))?;
+            positions.retain(|position| !output.decided[*position]);
         }
-        Ok(made)
+        Ok(output)
     }
 }
 
-fn filtered(batch: &RecordBatch, kept: &BooleanArray) -> Result<RecordBatch> {
-    filter_record_batch(batch, kept).map_err(|e| Error::other(e.to_string()).with_source(e))
+fn filter_batch(batch: &RecordBatch, mask: &BooleanArray) -> Result<RecordBatch> {
+    filter_record_batch(batch, mask).map_err(|e| Error::other(e.to_string()).with_source(e))
 }
 
-impl Planned {
-    fn failed(&self, e: DataFusionError) -> Error {
-        let why = e.strip_backtrace();
-        Error::invalid(format!("{} cannot be evaluated: {why}", self.what)).with_source(e)
+impl PlannedClause {
+    fn evaluation_error(&self, e: DataFusionError) -> Error {
+        let reason = e.strip_backtrace();
+        Error::invalid(format!("{} cannot be evaluated: {reason}", self.label)).with_source(e)
     }
 
-    fn holds(
+    fn evaluate_predicate(
         &self,
         predicate: &Arc<dyn PhysicalExpr>,
         batch: &RecordBatch,
     ) -> Result<BooleanArray> {
         let rows = batch.num_rows();
-        let held = predicate
+        let evaluated = predicate
             .evaluate(batch)
-            .and_then(|held| held.into_array(rows));
-        let held = held.map_err(|e| self.failed(e))?;
-        Ok(match held.as_boolean_opt() {
-            Some(held) if held.null_count() > 0 => prep_null_mask_filter(held),
-            Some(held) => held.clone(),
+            .and_then(|value| value.into_array(rows));
+        let mask = evaluated.map_err(|e| self.evaluation_error(e))?;
+        Ok(match mask.as_boolean_opt() {
+            Some(mask) if mask.null_count() > 0 => prep_null_mask_filter(mask),
+            Some(mask) => mask.clone(),
             None => vec![false; rows].into(),
         })
     }
 
-    fn written(
+    fn evaluate_values(
         &self,
-        values: &[Value],
+        values: &[ColumnValue],
         batch: &RecordBatch,
         output: &SchemaRef,
     ) -> Result<RecordBatch> {
         let rows = batch.num_rows();
         let columns = values.iter().zip(output.fields()).map(|(value, field)| {
-            let found = match value {
-                Value::Column(place) => Arc::clone(batch.column(*place)),
-                Value::Null => new_null_array(field.data_type(), rows),
-                Value::Computed(expr) => {
-                    let found = expr
+            let array = match value {
+                ColumnValue::Column(index) => Arc::clone(batch.column(*index)),
+                ColumnValue::Null => new_null_array(field.data_type(), rows),
+                ColumnValue::Computed(expr) => {
+                    let evaluated = expr
                         .evaluate(batch)
-                        .and_then(|found| found.into_array(rows));
-                    found.map_err(|e| self.failed(e))?
+                        .and_then(|result| result.into_array(rows));
+                    evaluated.map_err(|e| self.evaluation_error(e))?
                 }
             };
-            convert(&found, field.data_type(), field.name())
+            convert(&array, field.data_type(), field.name())
         });
         batch_with_row_count(output, columns.collect::<Result<_>>()?, rows)
     }
 }
 
 /// What expressions see.
-struct Context<'a> {
-    named: Arc<DFSchema>,
+struct ClausePlanner<'a> {
+    df_schema: Arc<DFSchema>,
     source: Option<&'a Schema>,
-    first_of_table: Option<usize>,
+    first_table_column: Option<usize>,
     table: &'a SchemaRef,
     clock: &'a dyn Clock,
 }
 
-impl Context<'_> {
-    fn plan(&self, clause: &Clause) -> Result<Planned> {
+impl ClausePlanner<'_> {
+    fn plan(&self, clause: &Clause) -> Result<PlannedClause> {
         let mut predicate = None;
-        let mut what = format!("a clause of the merge ({:?})", clause.when);
+        let mut label = format!("a clause of the merge ({:?})", clause.kind);
         if let Some(text) = &clause.predicate {
-            what = format!("the predicate {}", sql::format_sql(text));
-            let (expr, kind) = self.expression(&what, text, None)?;
-            if !matches!(kind, DataType::Boolean | DataType::Null) {
+            label = format!("the predicate {}", sql::format_sql(text));
+            let (expr, data_type) = self.plan_expression(&label, text, None)?;
+            if !matches!(data_type, DataType::Boolean | DataType::Null) {
                 return Err(Error::invalid(format!(
-                    "{what} is {kind}, and must be true or false"
+                    "{label} is {data_type}, and must be true or false"
                 )));
             }
             predicate = Some(expr);
         }
-        let values = match &clause.then {
-            Then::Delete => None,
-            Then::WriteAll => Some(self.all()?),
-            Then::Write(assigned) => Some(self.some(assigned)?),
+        let values = match &clause.action {
+            ClauseAction::Delete => None,
+            ClauseAction::WriteAll => Some(self.values_by_name()?),
+            ClauseAction::Write(assignments) => Some(self.assigned_values(assignments)?),
         };
-        Ok(Planned {
+        Ok(PlannedClause {
             predicate,
             values,
-            what,
+            label,
         })
     }
 
-    fn expression(
+    fn plan_expression(
         &self,
-        what: &str,
+        label: &str,
         text: &str,
-        target: Option<&DataType>,
+        target_type: Option<&DataType>,
     ) -> Result<(Arc<dyn PhysicalExpr>, DataType)> {
-        let refused = |e: DataFusionError| sql::planning_error(what, e);
-        sql::check_length(what, text)?;
-        sql::with_stack(what, || {
-            let logical = sql::plan(text, &self.named, self.clock, Rewrite::Simplify, target)
-                .map_err(refused)?;
-            let kind = logical.get_type(&self.named).map_err(refused)?;
+        let plan_error = |e: DataFusionError| sql::planning_error(label, e);
+        sql::check_length(label, text)?;
+        sql::with_stack(label, || {
+            let logical_expr = sql::plan(
+                text,
+                &self.df_schema,
+                self.clock,
+                Rewrite::Simplify,
+                target_type,
+            )
+            .map_err(plan_error)?;
+            let data_type = logical_expr.get_type(&self.df_schema).map_err(plan_error)?;
             let context = PhysicalPlanningContext::default();
             let props = ExecutionProps::new();
-            let planned = create_physical_expr(&logical, &self.named, &props, &context);
-            let input = self.named.as_arrow();
-            let planned = apply_sql_semantics(planned.map_err(refused)?, input).map_err(refused)?;
-            Ok((planned, kind))
+            let physical_expr =
+                create_physical_expr(&logical_expr, &self.df_schema, &props, &context);
+            let input = self.df_schema.as_arrow();
+            let checked_expr = apply_sql_semantics(physical_expr.map_err(plan_error)?, input)
+                .map_err(plan_error)?;
+            Ok((checked_expr, data_type))
         })
     }
 
     /// The value of a column that no clause gives one.
-    fn kept(&self, place: usize) -> Value {
-        self.first_of_table
-            .map_or(Value::Null, |first| Value::Column(first + place))
+    fn unassigned_value(&self, column: usize) -> ColumnValue {
+        self.first_table_column.map_or(ColumnValue::Null, |first| {
+            ColumnValue::Column(first + column)
+        })
     }
 
-    fn all(&self) -> Result<Vec<Value>> {
+    fn values_by_name(&self) -> Result<Vec<ColumnValue>> {
         let source = self
             .source
             .ok_or_else(|| Error::other("there is no source"))?;
-        if let Some(other) = source
+        if let Some(unknown_field) = source
             .fields()
             .iter()
             .find(|f| self.table.index_of(f.name()).is_err())
         {
             let message = format!(
                 "column {:?} of the source is not one of the table's; name the columns to write",
-                other.name()
+                unknown_field.name()
             );
             return Err(Error::invalid(message));
         }
         let fields = self.table.fields().iter().enumerate();
-        let values = fields.map(|(place, field)| {
-            let Some((at, found)) = source.column_with_name(field.name()) else {
-                return Ok(self.kept(place));
+        let values = fields.map(|(index, field)| {
+            let Some((source_index, source_field)) = source.column_with_name(field.name()) else {
+                return Ok(self.unassigned_value(index));
             };
-            let (from, to) = (found.data_type(), field.data_type());
-            check_fits(field.name(), from, to, keeps_values(from, to))?;
-            Ok(Value::Column(at))
+            let (from, to) = (source_field.data_type(), field.data_type());
+            check_assignable(field.name(), from, to, keeps_values(from, to))?;
+            Ok(ColumnValue::Column(source_index))
         });
         values.collect()
     }
 
-    fn some(&self, assigned: &[(String, String)]) -> Result<Vec<Value>> {
-        let mut values: Vec<Value> = (0..self.table.fields().len())
-            .map(|c| self.kept(c))
+    fn assigned_values(&self, assignments: &[(String, String)]) -> Result<Vec<ColumnValue>> {
+        let mut values: Vec<ColumnValue> = (0..self.table.fields().len())
+            .map(|c| self.unassigned_value(c))
             .collect();
-        for (column, text) in assigned {
-            let place = crate::parquet::types::index_of(self.table, column)?;
-            let what = format!("the value {} of column {column:?}", sql::format_sql(text));
-            let to = self.table.field(place).data_type();
-            let (expr, kind) = self.expression(&what, text, Some(to))?;
+        for (column, text) in assignments {
+            let index = crate::parquet::types::index_of(self.table, column)?;
+            let label = format!("the value {} of column {column:?}", sql::format_sql(text));
+            let to = self.table.field(index).data_type();
+            let (expr, data_type) = self.plan_expression(&label, text, Some(to))?;
             // Between numbers as SQL assigns; what does not fit is refused then.
-            let is_number = kind.is_numeric() && to.is_numeric();
-            let cuts = to.is_integer() && !kind.is_integer();
-            let fits = keeps_values(&kind, to) || (is_number && !cuts);
-            check_fits(column, &kind, to, fits)?;
-            values[place] = Value::Computed(expr);
+            let is_number = data_type.is_numeric() && to.is_numeric();
+            let truncates = to.is_integer() && !data_type.is_integer();
+            let fits = keeps_values(&data_type, to) || (is_number && !truncates);
+            check_assignable(column, &data_type, to, fits)?;
+            values[index] = ColumnValue::Computed(expr);
         }
         Ok(values)
     }
 }
 
-fn check_fits(column: &str, from: &DataType, to: &DataType, fits: bool) -> Result<()> {
+fn check_assignable(column: &str, from: &DataType, to: &DataType, fits: bool) -> Result<()> {
     if fits {
         return Ok(());
     }

@@ -24,7 +24,7 @@ use super::format::{
     CommitId, CommitOperation, FORMAT, MAX_MANIFEST_BYTES, Pointer, RECENT_COMMITS, TableManifest,
     TimestampMicros, Transaction, corrupted_error,
 };
-use super::listing::Shortener;
+use super::listing::SegmentCompactor;
 use super::names;
 use super::snapshot::{Snapshot, Table};
 use super::write::{is_definite_failure, remove};
@@ -100,11 +100,11 @@ pub(super) async fn commit_onto(
     cached_snapshot: Option<Snapshot>,
     timeout: Duration,
 ) -> Result<Committed> {
-    let mut compactor = Shortener::default();
+    let mut compactor = SegmentCompactor::default();
     let result = commit_with(&mut compactor, table, change, cached_snapshot, timeout).await;
     let unused = match &result {
-        Ok(committed) => compactor.unused(Some(&committed.snapshot.manifest)),
-        Err(e) if is_definite_failure(e.kind()) => compactor.unused(None),
+        Ok(committed) => compactor.unused_paths(Some(&committed.snapshot.manifest)),
+        Err(e) if is_definite_failure(e.kind()) => compactor.unused_paths(None),
         Err(_) => Vec::new(),
     };
     if !unused.is_empty() {
@@ -114,7 +114,7 @@ pub(super) async fn commit_onto(
 }
 
 async fn commit_with(
-    compactor: &mut Shortener,
+    compactor: &mut SegmentCompactor,
     table: &Table,
     change: &dyn Change,
     mut cached_snapshot: Option<Snapshot>,
@@ -242,10 +242,10 @@ async fn attempt(
     table: &Table,
     base: &Snapshot,
     draft: TableManifest,
-    compactor: &mut Shortener,
+    compactor: &mut SegmentCompactor,
     deadline: Duration,
 ) -> Result<CommitAttempt> {
-    let next = match compactor.shorten(table, &base.manifest, draft).await {
+    let next = match compactor.roll_segments(table, &base.manifest, draft).await {
         Ok(next) => next,
         // A list of a snapshot that is not the newest any more.
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(CommitAttempt::Conflict(None)),
@@ -339,7 +339,7 @@ async fn is_own_commit(table: &Table, next: &TableManifest) -> Result<bool> {
 pub async fn was_committed(table: &Table, commit_id: &CommitId) -> Result<Option<u64>> {
     let mut newest = table.newest().await?;
     // A manifest beyond the pointer is a commit already.
-    while let Some(candidate) = table.manifest(newest.manifest.version + 1).await? {
+    while let Some(candidate) = table.read_manifest(newest.manifest.version + 1).await? {
         let next = verify_successor(&newest, candidate)?;
         advance_pointer(table, &newest.pointer, &Pointer::for_manifest(&next)).await?;
         newest = table.newest().await?;
@@ -354,7 +354,7 @@ pub async fn was_committed(table: &Table, commit_id: &CommitId) -> Result<Option
         if oldest == 1 {
             return Ok(None);
         }
-        manifest = table.at(oldest).await?;
+        manifest = table.manifest_at(oldest).await?;
     }
 }
 
@@ -423,7 +423,7 @@ async fn advance_pointer(
             Err(table_replaced_error(table))
         }
         // Who finds the newest manifest, as everybody does then, finds that of `target`.
-        CasResult::Missing => match table.find().await? {
+        CasResult::Missing => match table.find_newest().await? {
             Some(newest) if newest.manifest.version >= target.version => {
                 Ok((newest.pointer, Pointer::for_manifest(&newest.manifest)))
             }

@@ -156,10 +156,10 @@ fn plan_by_key(reader: &SnapshotReader, id: u32, range: &ClosedRange) -> Option<
         let min = range.min.as_ref().or(low)?;
         let max = range.max.as_ref().or(high)?;
         if is_within_range(file, id, min, max) {
-            plan.removed.push(listed.reference());
+            plan.removed.push(listed.to_file_ref());
             continue;
         }
-        plan.scanned_files.push(listed.reference());
+        plan.scanned_files.push(listed.to_file_ref());
         plan.lines.push(Line {
             file: file.path.clone(),
             deleted: Deleted::Keys(min.clone(), max.clone()),
@@ -244,7 +244,7 @@ pub(super) fn plan_file(
     });
     if is_fully_deleted {
         return DeletePlan {
-            removed: vec![listed.reference()],
+            removed: vec![listed.to_file_ref()],
             rows: Some(count),
             ..DeletePlan::default()
         };
@@ -265,7 +265,7 @@ pub(super) fn plan_file(
         }
     });
     let lines: Vec<Line> = entries.collect();
-    let scanned_file = (!lines.is_empty()).then(|| listed.reference());
+    let scanned_file = (!lines.is_empty()).then(|| listed.to_file_ref());
     DeletePlan {
         lines,
         scanned_files: scanned_file.into_iter().collect(),

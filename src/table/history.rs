@@ -22,13 +22,15 @@ pub async fn history(
         .saturating_sub(limit)
         .max(newest.oldest_version - 1);
     let versions = (oldest + 1..newest.version).rev();
-    let older: Vec<Option<TableManifest>> = stream::iter(versions)
-        .map(|version| table.manifest(version))
+    let manifests: Vec<Option<TableManifest>> = stream::iter(versions)
+        .map(|version| table.read_manifest(version))
         .buffered(CONCURRENT_READS)
         .try_collect()
         .await?;
     // A vacuum may remove them while they are read.
-    let older = older.into_iter().map_while(|found| found.map(Arc::new));
+    let older = manifests
+        .into_iter()
+        .map_while(|manifest| manifest.map(Arc::new));
     let first = (limit > 0).then(|| Arc::clone(newest));
     Ok(first.into_iter().chain(older).collect())
 }
@@ -44,10 +46,10 @@ pub async fn at_time(
     }
     // Times grow with versions.
     let (mut low, mut high) = (newest.oldest_version, newest.version);
-    let mut found = None;
+    let mut candidate = None;
     while low < high {
         let middle = low + (high - low) / 2;
-        let manifest = table.manifest(middle).await?.ok_or_else(|| {
+        let manifest = table.read_manifest(middle).await?.ok_or_else(|| {
             let message = format!(
                 "{} has been vacuumed meanwhile; try again",
                 names::manifest(middle)
@@ -56,13 +58,13 @@ pub async fn at_time(
         })?;
         if manifest.created_at <= time {
             low = middle + 1;
-            found = Some(Arc::new(manifest));
+            candidate = Some(Arc::new(manifest));
         } else {
             high = middle;
         }
     }
-    found.ok_or_else(|| {
-        let (kind, why) = if newest.oldest_version == 1 {
+    candidate.ok_or_else(|| {
+        let (kind, reason) = if newest.oldest_version == 1 {
             (ErrorKind::InvalidInput, "the table did not exist then")
         } else {
             (
@@ -71,7 +73,7 @@ pub async fn at_time(
             )
         };
         let message = format!(
-            "{why}; the oldest there is is version {}",
+            "{reason}; the oldest there is is version {}",
             newest.oldest_version
         );
         Error::new(kind, message).with_path(table.root())

@@ -22,25 +22,25 @@ const CONCURRENT_SEGMENTS: usize = 16;
 const MAX_SEGMENT_BYTES: u64 = 256 << 20;
 
 /// Segments that have more bytes together stay apart: a commit writes what becomes of them.
-const MERGED_BYTES: u64 = 1 << 20;
+const MAX_MERGED_SEGMENT_BYTES: u64 = 1 << 20;
 
 /// How long lists become.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct ListingLimits {
     /// Files that a manifest lists at most.
-    pub inline: usize,
+    pub max_inline_files: usize,
     /// Files that a segment lists at most.
-    pub segment: usize,
+    pub max_segment_files: usize,
     /// Neighbouring segments that become one, if that is not too long.
-    pub merged: usize,
+    pub merge_factor: usize,
 }
 
-impl Default for Limits {
+impl Default for ListingLimits {
     fn default() -> Self {
         Self {
-            inline: 256,
-            segment: 4096,
-            merged: 8,
+            max_inline_files: 256,
+            max_segment_files: 4096,
+            merge_factor: 8,
         }
     }
 }
@@ -51,23 +51,23 @@ pub struct FileRef {
     /// Relative to the table.
     pub path: String,
     /// None where the manifest lists it.
-    pub listed: Option<(Arc<str>, u32)>,
+    pub segment_position: Option<(Arc<str>, u32)>,
 }
 
 /// A file of a snapshot.
 #[derive(Debug, Clone)]
-pub struct ListedFile {
+pub struct SnapshotFile {
     /// What is said of it.
     pub file: DataFile,
-    listed: Option<(Arc<str>, u32)>,
+    segment_position: Option<(Arc<str>, u32)>,
 }
 
-impl ListedFile {
+impl SnapshotFile {
     /// The file and where it is listed.
-    pub fn reference(&self) -> FileRef {
+    pub fn to_file_ref(&self) -> FileRef {
         FileRef {
             path: self.file.path.clone(),
-            listed: self.listed.clone(),
+            segment_position: self.segment_position.clone(),
         }
     }
 }
@@ -77,162 +77,175 @@ impl FileRef {
     pub fn inline(path: &str) -> Self {
         Self {
             path: path.to_owned(),
-            listed: None,
+            segment_position: None,
         }
     }
 }
 
 impl TableManifest {
     /// Whether all these files are still where they were.
-    pub(super) fn lists<'a>(&self, files: impl IntoIterator<Item = &'a FileRef>) -> bool {
+    pub(super) fn contains_all<'a>(&self, files: impl IntoIterator<Item = &'a FileRef>) -> bool {
         let inline: HashSet<&str> = self.data_files.iter().map(|f| f.path.as_str()).collect();
-        let segments = self.segments.iter().map(|s| (s.path.as_str(), s));
-        let segments: HashMap<&str, &Segment> = segments.collect();
-        files.into_iter().all(|file| match &file.listed {
+        let entries = self.segments.iter().map(|s| (s.path.as_str(), s));
+        let segments: HashMap<&str, &Segment> = entries.collect();
+        files.into_iter().all(|file| match &file.segment_position {
             None => inline.contains(file.path.as_str()),
-            Some((segment, place)) => segments
+            Some((segment, position)) => segments
                 .get(&**segment)
-                .is_some_and(|s| *place < s.data_files && !s.removed.0.contains(*place)),
+                .is_some_and(|s| *position < s.data_files && !s.removed.0.contains(*position)),
         })
     }
 
     /// Takes files out, which must be listed, and their tombstones.
-    pub(super) fn take_out(&mut self, files: &[FileRef]) {
-        let gone: HashSet<&str> = files.iter().map(|f| f.path.as_str()).collect();
-        let mut places: HashMap<&str, Vec<u32>> = HashMap::new();
-        for (segment, place) in files.iter().filter_map(|f| f.listed.as_ref()) {
-            places.entry(segment).or_default().push(*place);
+    pub(super) fn remove_files(&mut self, files: &[FileRef]) {
+        let removed_paths: HashSet<&str> = files.iter().map(|f| f.path.as_str()).collect();
+        let mut positions: HashMap<&str, Vec<u32>> = HashMap::new();
+        for (segment, position) in files.iter().filter_map(|f| f.segment_position.as_ref()) {
+            positions.entry(segment).or_default().push(*position);
         }
-        self.data_files.retain(|f| !gone.contains(f.path.as_str()));
+        self.data_files
+            .retain(|f| !removed_paths.contains(f.path.as_str()));
         for segment in &mut self.segments {
             segment
                 .removed
                 .0
-                .extend(places.remove(segment.path.as_str()).unwrap_or_default());
+                .extend(positions.remove(segment.path.as_str()).unwrap_or_default());
         }
-        self.segments.retain(|s| alive(s) > 0);
+        self.segments.retain(|s| live_file_count(s) > 0);
         for tombstones in &mut self.tombstones {
-            tombstones.files.retain(|f| !gone.contains(f.as_str()));
+            tombstones
+                .files
+                .retain(|f| !removed_paths.contains(f.as_str()));
         }
         self.tombstones.retain(|t| !t.files.is_empty());
     }
 
     /// How many files the snapshot has.
     pub fn file_count(&self) -> u64 {
-        self.segments.iter().map(alive).sum::<u64>() + self.data_files.len() as u64
+        self.segments.iter().map(live_file_count).sum::<u64>() + self.data_files.len() as u64
     }
 }
 
 /// Files of a segment that are still there.
-fn alive(segment: &Segment) -> u64 {
+fn live_file_count(segment: &Segment) -> u64 {
     u64::from(segment.data_files) - segment.removed.0.len()
 }
 
 /// The files that a segment lists and that have not left, with their places.
-pub(super) async fn load(table: &Table, segment: &Segment) -> Result<Vec<(u32, DataFile)>> {
+pub(super) async fn load_segment(table: &Table, segment: &Segment) -> Result<Vec<(u32, DataFile)>> {
     let path = table.path(&segment.path);
     let store = table.store();
     let read = store.get_at_most(&path, GetOptions::default(), MAX_SEGMENT_BYTES);
     let (bytes, _) = read.await?;
-    let all = segment::decode(&bytes, segment).map_err(|e| e.with_path(&path))?;
-    let there = (0..).zip(all);
-    Ok(there
-        .filter(|(place, _)| !segment.removed.0.contains(*place))
+    let files = segment::decode(&bytes, segment).map_err(|e| e.with_path(&path))?;
+    let numbered_files = (0..).zip(files);
+    Ok(numbered_files
+        .filter(|(position, _)| !segment.removed.0.contains(*position))
         .collect())
 }
 
 /// The files of the segments that are wanted and those of the manifest, in their order.
-pub(super) async fn files(
+pub(super) async fn list_files(
     table: &Table,
     manifest: &TableManifest,
-    wanted: &[bool],
-) -> Result<Vec<ListedFile>> {
-    let read = manifest.segments.iter().zip(wanted).filter(|(_, w)| **w);
-    let read: Vec<&Segment> = read.map(|(segment, _)| segment).collect();
-    let loads = read.iter().map(|segment| async move {
-        match load(table, segment).await {
-            Err(e) => Err(table.gone(manifest.version, &segment.path, e).await),
+    selected: &[bool],
+) -> Result<Vec<SnapshotFile>> {
+    let candidates = manifest
+        .segments
+        .iter()
+        .zip(selected)
+        .filter(|(_, is_selected)| **is_selected);
+    let segments: Vec<&Segment> = candidates.map(|(segment, _)| segment).collect();
+    let reads = segments.iter().map(|segment| async move {
+        match load_segment(table, segment).await {
+            Err(e) => Err(table
+                .missing_object_error(manifest.version, &segment.path, e)
+                .await),
             loaded => loaded,
         }
     });
-    let loads: Vec<_> = loads.collect();
+    let loads: Vec<_> = reads.collect();
     let loaded: Vec<_> = stream::iter(loads)
         .buffered(CONCURRENT_SEGMENTS)
         .try_collect()
         .await?;
     let mut files = Vec::new();
-    for (segment, loaded) in read.iter().zip(loaded) {
+    for (segment, loaded) in segments.iter().zip(loaded) {
         let path: Arc<str> = segment.path.as_str().into();
-        files.extend(loaded.into_iter().map(|(place, file)| ListedFile {
+        files.extend(loaded.into_iter().map(|(position, file)| SnapshotFile {
             file,
-            listed: Some((Arc::clone(&path), place)),
+            segment_position: Some((Arc::clone(&path), position)),
         }));
     }
     let inline = manifest.data_files.iter().cloned();
-    files.extend(inline.map(|file| ListedFile { file, listed: None }));
+    files.extend(inline.map(|file| SnapshotFile {
+        file,
+        segment_position: None,
+    }));
     Ok(files)
 }
 
 /// All files of a snapshot.
-pub async fn all_files(table: &Table, manifest: &TableManifest) -> Result<Vec<ListedFile>> {
-    files(table, manifest, &vec![true; manifest.segments.len()]).await
+pub async fn all_files(table: &Table, manifest: &TableManifest) -> Result<Vec<SnapshotFile>> {
+    list_files(table, manifest, &vec![true; manifest.segments.len()]).await
 }
 
 /// Shortens the lists of manifests; keeps what one attempt of a commit wrote for the next.
 #[derive(Debug, Default)]
-pub(super) struct Shortener {
-    written: Vec<Written>,
+pub(super) struct SegmentCompactor {
+    written: Vec<WrittenSegment>,
 }
 
 #[derive(Debug)]
-struct Written {
+struct WrittenSegment {
     /// What it was made of.
     sources: Vec<FileRef>,
-    base: u64,
+    base_version: u64,
     segment: Segment,
 }
 
-impl Shortener {
+impl SegmentCompactor {
     /// The manifest with shorter lists, where they are too long.
-    pub(super) async fn shorten(
+    pub(super) async fn roll_segments(
         &mut self,
         table: &Table,
         base: &TableManifest,
         mut next: TableManifest,
     ) -> Result<TableManifest> {
         let limits = table.limits;
-        if next.data_files.len() > limits.inline {
-            let older = next.data_files.len() - limits.inline / 2;
-            let older: Vec<DataFile> = next.data_files.drain(..older).collect();
-            for files in older.chunks(limits.segment) {
+        if next.data_files.len() > limits.max_inline_files {
+            let older_count = next.data_files.len() - limits.max_inline_files / 2;
+            let older: Vec<DataFile> = next.data_files.drain(..older_count).collect();
+            for files in older.chunks(limits.max_segment_files) {
                 let sources = files.iter().map(|f| FileRef::inline(&f.path)).collect();
-                let segment = self.segment(table, base, sources, files).await?;
+                let segment = self.write_segment(table, base, sources, files).await?;
                 next.segments.push(segment);
             }
         }
-        while let Some(begin) = mergeable(&next.segments, limits) {
-            let places = begin..begin + limits.merged;
-            let parts = next.segments[places.clone()].to_vec();
-            let loaded = try_join_all(parts.iter().map(|part| load(table, part))).await?;
+        while let Some(start) = find_mergeable(&next.segments, limits) {
+            let range = start..start + limits.merge_factor;
+            let merging = next.segments[range.clone()].to_vec();
+            let loaded =
+                try_join_all(merging.iter().map(|segment| load_segment(table, segment))).await?;
             let (mut sources, mut files) = (Vec::new(), Vec::new());
-            for (part, loaded) in parts.iter().zip(loaded) {
-                let path: Arc<str> = part.path.as_str().into();
-                for (place, file) in loaded {
+            for (segment, loaded) in merging.iter().zip(loaded) {
+                let path: Arc<str> = segment.path.as_str().into();
+                for (position, file) in loaded {
                     sources.push(FileRef {
                         path: file.path.clone(),
-                        listed: Some((Arc::clone(&path), place)),
+                        segment_position: Some((Arc::clone(&path), position)),
                     });
                     files.push(file);
                 }
             }
-            let merged = self.segment(table, base, sources, &files).await?;
-            next.segments.splice(places, [merged]);
+            let merged = self.write_segment(table, base, sources, &files).await?;
+            next.segments.splice(range, [merged]);
         }
         Ok(next)
     }
 
     /// The segment that lists `files`: one that an earlier attempt wrote, or a new one.
-    async fn segment(
+    async fn write_segment(
         &mut self,
         table: &Table,
         base: &TableManifest,
@@ -240,9 +253,9 @@ impl Shortener {
         files: &[DataFile],
     ) -> Result<Segment> {
         // What began below the floor a vacuum may have removed.
-        let same = |w: &&Written| w.base >= base.gc_floor && w.sources == sources;
-        if let Some(known) = self.written.iter().find(same) {
-            return Ok(known.segment.clone());
+        let is_same = |w: &&WrittenSegment| w.base_version >= base.gc_floor && w.sources == sources;
+        if let Some(written) = self.written.iter().find(is_same) {
+            return Ok(written.segment.clone());
         }
         let bytes = segment::encode(files)?;
         let name = names::segment(base.version, table.store().clock().new_id());
@@ -250,30 +263,30 @@ impl Shortener {
         let segment = segment::describe(name, bytes.len() as u64, files, columns.as_ref());
         let path = table.path(&segment.path);
         table.store().put(&path, bytes, PutMode::Overwrite).await?;
-        self.written.push(Written {
+        self.written.push(WrittenSegment {
             sources,
-            base: base.version,
+            base_version: base.version,
             segment: segment.clone(),
         });
         Ok(segment)
     }
 
     /// What was written and `committed` does not name; with None, all of it.
-    pub(super) fn unused(&self, committed: Option<&TableManifest>) -> Vec<String> {
-        let named = committed.into_iter().flat_map(|m| &m.segments);
-        let named: HashSet<&str> = named.map(|s| s.path.as_str()).collect();
+    pub(super) fn unused_paths(&self, committed: Option<&TableManifest>) -> Vec<String> {
+        let committed_segments = committed.into_iter().flat_map(|m| &m.segments);
+        let committed_paths: HashSet<&str> = committed_segments.map(|s| s.path.as_str()).collect();
         let paths = self.written.iter().map(|w| w.segment.path.clone());
         paths
-            .filter(|path| !named.contains(path.as_str()))
+            .filter(|path| !committed_paths.contains(path.as_str()))
             .collect()
     }
 }
 
 /// Where neighbouring segments begin that are better one.
-fn mergeable(segments: &[Segment], limits: Limits) -> Option<usize> {
-    let fits = |some: &[Segment]| {
-        some.iter().map(alive).sum::<u64>() <= limits.segment as u64
-            && some.iter().map(|s| s.size_bytes).sum::<u64>() <= MERGED_BYTES
+fn find_mergeable(segments: &[Segment], limits: ListingLimits) -> Option<usize> {
+    let fits = |window: &[Segment]| {
+        window.iter().map(live_file_count).sum::<u64>() <= limits.max_segment_files as u64
+            && window.iter().map(|s| s.size_bytes).sum::<u64>() <= MAX_MERGED_SEGMENT_BYTES
     };
-    segments.windows(limits.merged).position(fits)
+    segments.windows(limits.merge_factor).position(fits)
 }

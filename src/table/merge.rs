@@ -16,7 +16,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use roaring::RoaringBitmap;
 
 use super::actions::{Delete, RowDelta};
-use super::clauses::{Clause, Clauses, Made, When};
+use super::clauses::{Clause, ClauseKind, ClauseOutput, Clauses};
 use super::commit::{Committed, commit_onto, is_retryable_conflict};
 use super::delete::{
     CONCURRENT_FILES, CONCURRENT_GROUPS, DeletePlan, MatchedRows, plan_file, write_tombstones,
@@ -38,7 +38,7 @@ use crate::part::run_blocking;
 
 /// What a merge did.
 #[derive(Debug)]
-pub struct Merged {
+pub struct MergeResult {
     /// The commit; None where there was nothing to do.
     pub committed: Option<Committed>,
     /// The newest snapshot.
@@ -53,75 +53,79 @@ pub async fn merge(
     input: Box<dyn RecordBatchReader + Send>,
     on: Option<&[String]>,
     clauses: &[Clause],
-    how: &TableWriteOptions,
-) -> Result<Merged> {
-    check_idempotency_key(how.idempotency_key.as_deref())?;
+    options: &TableWriteOptions,
+) -> Result<MergeResult> {
+    check_idempotency_key(options.idempotency_key.as_deref())?;
     if clauses.is_empty() {
         return Err(Error::invalid(
             "a merge needs a clause that says what to do",
         ));
     }
     let clock = table.store().clock();
-    let deadline = clock.monotonic() + how.timeout;
-    let source = run_blocking(move || collect(input)).await?;
+    let deadline = clock.monotonic() + options.timeout;
+    let source = run_blocking(move || collect_source(input)).await?;
     loop {
         let newest = table.newest().await?;
         let manifest = Arc::clone(&newest.manifest);
-        let key = how.idempotency_key.as_ref();
-        let known = key.is_some_and(|key| manifest.transactions.contains_key(key));
-        let work = Merging::new(table, &manifest, source.clone(), on, clauses)?;
-        let change = if known {
-            Ok(Effect::default())
+        let key = options.idempotency_key.as_ref();
+        let is_replay = key.is_some_and(|key| manifest.transactions.contains_key(key));
+        let context = MergeContext::new(table, &manifest, source.clone(), on, clauses)?;
+        let plan_result = if is_replay {
+            Ok(MergePlan::default())
         } else {
-            work.change(table, &manifest).await
+            context.plan(table, &manifest).await
         };
-        let change = match change {
+        let plan = match plan_result {
             // What was the newest has been vacuumed meanwhile.
             Err(e) if e.kind() == ErrorKind::VersionExpired && clock.monotonic() < deadline => {
                 continue;
             }
-            change => change?,
+            plan => plan?,
         };
-        if change.is_empty() && key.is_none() {
-            return Ok(Merged {
+        if plan.is_empty() && key.is_none() {
+            return Ok(MergeResult {
                 committed: None,
                 snapshot: newest,
                 added: Vec::new(),
             });
         }
-        let (change, written) = change.write(table, &newest, how).await?;
-        let left = deadline.saturating_sub(clock.monotonic());
-        let done = commit_onto(table, &change, Some(newest), left).await;
-        let unused = match &done {
-            Ok(done) => done.replayed,
+        let (row_delta, written_paths) = plan.write(table, &newest, options).await?;
+        let remaining = deadline.saturating_sub(clock.monotonic());
+        let result = commit_onto(table, &row_delta, Some(newest), remaining).await;
+        let unused = match &result {
+            Ok(committed) => committed.replayed,
             Err(e) => is_definite_failure(e.kind()),
         };
         if unused {
-            remove(table, &written).await;
+            remove(table, &written_paths).await;
         }
-        match done {
-            Ok(done) => return Ok(Merged::of(done, change.added)),
+        match result {
+            Ok(committed) => return Ok(MergeResult::from_commit(committed, row_delta.added)),
             Err(e) if is_retryable_conflict(e.kind()) && clock.monotonic() < deadline => {}
             Err(e) => return Err(e),
         }
     }
 }
 
-impl Merged {
-    fn of(done: Committed, added: Vec<DataFile>) -> Self {
+impl MergeResult {
+    fn from_commit(committed: Committed, added: Vec<DataFile>) -> Self {
         Self {
-            snapshot: done.snapshot.clone(),
-            added: if done.replayed { Vec::new() } else { added },
-            committed: Some(done),
+            snapshot: committed.snapshot.clone(),
+            added: if committed.replayed {
+                Vec::new()
+            } else {
+                added
+            },
+            committed: Some(committed),
         }
     }
 }
 
 /// The source as one batch.
-fn collect(input: Box<dyn RecordBatchReader + Send>) -> Result<RecordBatch> {
+fn collect_source(input: Box<dyn RecordBatchReader + Send>) -> Result<RecordBatch> {
     let schema = input.schema();
-    let batches = input.collect::<std::result::Result<Vec<_>, _>>();
-    let batches = batches.map_err(crate::parquet::writer::input_error)?;
+    let collected = input.collect::<std::result::Result<Vec<_>, _>>();
+    let batches = collected.map_err(crate::parquet::writer::input_error)?;
     concat_batches(&schema, &batches).map_err(|e| {
         let message = format!("the source does not fit in one batch: {e}; merge it in pieces");
         Error::invalid(message).with_source(e)
@@ -130,17 +134,17 @@ fn collect(input: Box<dyn RecordBatchReader + Send>) -> Result<RecordBatch> {
 
 /// What comes and what goes.
 #[derive(Default)]
-struct Effect {
-    gone: DeletePlan,
+struct MergePlan {
+    deletes: DeletePlan,
     batches: Vec<RecordBatch>,
     updated: u64,
     inserted: u64,
     schema: Option<SchemaRef>,
 }
 
-impl Effect {
+impl MergePlan {
     fn is_empty(&self) -> bool {
-        self.gone.is_empty() && self.batches.is_empty()
+        self.deletes.is_empty() && self.batches.is_empty()
     }
 
     /// Writes the new rows and what says which are gone; gives the change and what was written.
@@ -148,36 +152,36 @@ impl Effect {
         self,
         table: &Table,
         newest: &Snapshot,
-        how: &TableWriteOptions,
+        options: &TableWriteOptions,
     ) -> Result<(RowDelta, Vec<String>)> {
         let manifest = &newest.manifest;
         let mut added = Vec::new();
         if let Some(schema) = self.schema.filter(|_| !self.batches.is_empty()) {
-            let input = RecordBatchIterator::new(self.batches.into_iter().map(Ok), schema);
+            let reader = RecordBatchIterator::new(self.batches.into_iter().map(Ok), schema);
             let input = align_to_schema(
-                Box::new(input),
+                Box::new(reader),
                 &TableColumns::from_manifest(manifest)?.file_schema(),
             )?;
-            added = upload(table, manifest, input, how).await?;
+            added = upload(table, manifest, input, options).await?;
         }
-        let mut written: Vec<String> = added.iter().map(|f| f.path.clone()).collect();
-        let tombstones = match write_tombstones(table, newest, &self.gone).await {
+        let mut written_paths: Vec<String> = added.iter().map(|f| f.path.clone()).collect();
+        let tombstones = match write_tombstones(table, newest, &self.deletes).await {
             Ok(tombstones) => tombstones,
             Err(e) => {
-                remove(table, &written).await;
+                remove(table, &written_paths).await;
                 return Err(e);
             }
         };
-        written.extend(tombstones.iter().map(|t| t.path.clone()));
-        let gone = self.gone.rows.unwrap_or_default();
-        let change = RowDelta {
+        written_paths.extend(tombstones.iter().map(|t| t.path.clone()));
+        let deleted_rows = self.deletes.rows.unwrap_or_default();
+        let row_delta = RowDelta {
             operation: "merge",
             deletes: Delete {
                 filter: String::new(),
                 tombstones,
-                scanned_files: self.gone.scanned_files,
-                removed: self.gone.removed,
-                rows: Some(gone.saturating_sub(self.updated)),
+                scanned_files: self.deletes.scanned_files,
+                removed: self.deletes.removed,
+                rows: Some(deleted_rows.saturating_sub(self.updated)),
                 base_version: manifest.version,
             },
             base_tombstones: Some(manifest.tombstones.iter().map(|t| t.path.clone()).collect()),
@@ -187,18 +191,18 @@ impl Effect {
             ],
             added,
             base_version: manifest.version,
-            idempotency_key: how.idempotency_key.clone(),
+            idempotency_key: options.idempotency_key.clone(),
         };
-        Ok((change, written))
+        Ok((row_delta, written_paths))
     }
 }
 
 /// A merge into one snapshot.
-struct Merging {
-    rows_of: Option<Arc<Filter>>,
+struct MergeContext {
+    key_filter: Option<Arc<Filter>>,
     keys: Arc<KeySet>,
     /// The columns of the key, by position in the table.
-    places: Vec<usize>,
+    key_columns: Vec<usize>,
     source: RecordBatch,
     columns: TableColumns,
     matched: Clauses,
@@ -208,15 +212,15 @@ struct Merging {
 
 /// What was made of a row group.
 #[derive(Default)]
-struct OfUnit {
-    gone: RoaringBitmap,
+struct RowGroupOutput {
+    deleted_rows: RoaringBitmap,
     batches: Vec<RecordBatch>,
     updated: u64,
     /// Rows of the source that had a counterpart.
-    met: RoaringBitmap,
+    matched_source_rows: RoaringBitmap,
 }
 
-impl Merging {
+impl MergeContext {
     fn new(
         table: &Table,
         manifest: &TableManifest,
@@ -225,39 +229,39 @@ impl Merging {
         clauses: &[Clause],
     ) -> Result<Self> {
         let columns = TableColumns::from_manifest(manifest)?;
-        let places = resolve_match_columns(on, manifest, &columns)?;
-        let mut keys = KeySet::new(&columns, &places)?;
-        let given = places.iter().map(|place| {
-            let field = columns.schema.field(*place);
+        let key_columns = resolve_match_columns(on, manifest, &columns)?;
+        let mut keys = KeySet::new(&columns, &key_columns)?;
+        let key_arrays = key_columns.iter().map(|index| {
+            let field = columns.schema.field(*index);
             let name = field.name();
-            let Some(found) = source.column_by_name(name) else {
+            let Some(array) = source.column_by_name(name) else {
                 let message =
                     format!("the source has no column {name:?}, and rows are matched by it");
                 return Err(Error::invalid(message));
             };
-            if !keeps_values(found.data_type(), field.data_type()) {
+            if !keeps_values(array.data_type(), field.data_type()) {
                 let message = format!(
                     "column {name:?} is {} in the table and {} in the source; cast it first",
                     field.data_type(),
-                    found.data_type()
+                    array.data_type()
                 );
                 return Err(Error::invalid(message));
             }
-            convert(found, field.data_type(), name)
+            convert(array, field.data_type(), name)
         });
-        keys.add(&given.collect::<Result<Vec<_>>>()?)?;
+        keys.add(&key_arrays.collect::<Result<Vec<_>>>()?)?;
         let clock = &**table.store().clock();
-        let sides = (source.schema_ref().as_ref(), &columns.schema);
-        let plan = |when| Clauses::plan(clauses, when, sides, clock);
-        let (matched, not_matched) = (plan(When::Matched)?, plan(When::NotMatched)?);
-        let not_matched_by_source = plan(When::NotMatchedBySource)?;
+        let schemas = (source.schema_ref().as_ref(), &columns.schema);
+        let plan = |when| Clauses::plan(clauses, when, schemas, clock);
+        let (matched, not_matched) = (plan(ClauseKind::Matched)?, plan(ClauseKind::NotMatched)?);
+        let not_matched_by_source = plan(ClauseKind::NotMatchedBySource)?;
         let keys = Arc::new(keys);
-        let by_key = not_matched_by_source.is_empty();
-        let by_key = by_key.then(|| Filter::from_keys(Arc::clone(&keys), &columns));
+        let use_key_filter = not_matched_by_source.is_empty();
+        let key_filter = use_key_filter.then(|| Filter::from_keys(Arc::clone(&keys), &columns));
         Ok(Self {
-            rows_of: by_key.transpose()?.map(Arc::new),
+            key_filter: key_filter.transpose()?.map(Arc::new),
             keys,
-            places,
+            key_columns,
             columns,
             matched,
             not_matched,
@@ -266,138 +270,159 @@ impl Merging {
         })
     }
 
-    async fn change(self, table: &Table, manifest: &Arc<TableManifest>) -> Result<Effect> {
-        let nothing_to_meet = self.rows_of.is_some() && self.keys.is_empty();
-        let rows = SnapshotReader::new(table, Arc::clone(manifest), self.rows_of.clone()).await?;
-        let count = if nothing_to_meet { 0 } else { rows.files.len() };
-        let (rows, work) = (Arc::new(rows), Arc::new(self));
-        let files = (0..count).map(|file| of_file(&work, &rows, file));
-        let files: Vec<_> = files.collect();
-        let files: Vec<(DeletePlan, Vec<OfUnit>)> = stream::iter(files)
+    async fn plan(self, table: &Table, manifest: &Arc<TableManifest>) -> Result<MergePlan> {
+        let matches_nothing = self.key_filter.is_some() && self.keys.is_empty();
+        let reader =
+            SnapshotReader::new(table, Arc::clone(manifest), self.key_filter.clone()).await?;
+        let count = if matches_nothing {
+            0
+        } else {
+            reader.files.len()
+        };
+        let (reader, context) = (Arc::new(reader), Arc::new(self));
+        let merges = (0..count).map(|file| merge_file(&context, &reader, file));
+        let tasks: Vec<_> = merges.collect();
+        let file_outputs: Vec<(DeletePlan, Vec<RowGroupOutput>)> = stream::iter(tasks)
             .buffered(CONCURRENT_FILES)
             .try_collect()
             .await?;
-        let mut change = Effect::default();
-        change.gone.rows = Some(0);
-        let mut met = RoaringBitmap::new();
-        for (found, units) in files {
-            change.gone.add(found);
-            for unit in units {
-                change.batches.extend(unit.batches);
-                change.updated += unit.updated;
-                met |= unit.met;
+        let mut plan = MergePlan::default();
+        plan.deletes.rows = Some(0);
+        let mut matched_source_rows = RoaringBitmap::new();
+        for (deletes, outputs) in file_outputs {
+            plan.deletes.add(deletes);
+            for output in outputs {
+                plan.batches.extend(output.batches);
+                plan.updated += output.updated;
+                matched_source_rows |= output.matched_source_rows;
             }
         }
-        let inserted = run_blocking(move || work.inserted(&met)).await?;
-        change.inserted = inserted.rows;
-        change.batches.extend(inserted.written);
-        change.schema = change.batches.first().map(RecordBatch::schema);
-        Ok(change)
+        let inserted = run_blocking(move || context.insert_unmatched(&matched_source_rows)).await?;
+        plan.inserted = inserted.written_rows;
+        plan.batches.extend(inserted.batches);
+        plan.schema = plan.batches.first().map(RecordBatch::schema);
+        Ok(plan)
     }
 
     /// What comes of the rows of the source that have no counterpart.
-    fn inserted(&self, met: &RoaringBitmap) -> Result<Made> {
-        let rows = u32::try_from(self.source.num_rows()).unwrap_or(u32::MAX);
-        let new = (0..rows).filter(|row| !met.contains(*row));
-        let new: UInt32Array = new.collect();
-        if self.not_matched.is_empty() || new.is_empty() {
-            return Ok(Made::default());
+    fn insert_unmatched(&self, matched_source_rows: &RoaringBitmap) -> Result<ClauseOutput> {
+        let row_count = u32::try_from(self.source.num_rows()).unwrap_or(u32::MAX);
+        let unmatched = (0..row_count).filter(|row| !matched_source_rows.contains(*row));
+        let unmatched_rows: UInt32Array = unmatched.collect();
+        if self.not_matched.is_empty() || unmatched_rows.is_empty() {
+            return Ok(ClauseOutput::default());
         }
-        let columns = taken(self.source.columns(), &new)?;
-        self.not_matched.apply(columns, new.len())
+        let columns = take_rows(self.source.columns(), &unmatched_rows)?;
+        self.not_matched.apply(columns, unmatched_rows.len())
     }
 
     /// Decides on rows of the table, which have these numbers in their row group.
-    fn decide(&self, batch: &RecordBatch, numbers: &[u32], made: &mut OfUnit) -> Result<()> {
+    fn apply_clauses(
+        &self,
+        batch: &RecordBatch,
+        row_numbers: &[u32],
+        output: &mut RowGroupOutput,
+    ) -> Result<()> {
         let keys = self
-            .places
+            .key_columns
             .iter()
-            .map(|place| Arc::clone(batch.column(*place)));
-        let found = self.keys.find(&keys.collect::<Vec<_>>())?;
-        let all = (0..).zip(&found);
-        let met: UInt32Array = all
+            .map(|column| Arc::clone(batch.column(*column)));
+        let source_rows = self.keys.find(&keys.collect::<Vec<_>>())?;
+        let numbered = (0..).zip(&source_rows);
+        let matched: UInt32Array = numbered
             .clone()
             .filter(|(_, f)| f.is_some())
             .map(|(n, _)| n)
             .collect();
-        let alone: UInt32Array = all.filter(|(_, f)| f.is_none()).map(|(n, _)| n).collect();
-        let of_source: UInt32Array = found.iter().flatten().copied().collect();
-        made.met.extend(of_source.values().iter().copied());
-        let mut columns = taken(self.source.columns(), &of_source)?;
-        columns.extend(taken(batch.columns(), &met)?);
-        let pairs = [
-            (&self.matched, met, columns),
+        let unmatched: UInt32Array = numbered
+            .filter(|(_, f)| f.is_none())
+            .map(|(n, _)| n)
+            .collect();
+        let source_indices: UInt32Array = source_rows.iter().flatten().copied().collect();
+        output
+            .matched_source_rows
+            .extend(source_indices.values().iter().copied());
+        let mut columns = take_rows(self.source.columns(), &source_indices)?;
+        columns.extend(take_rows(batch.columns(), &matched)?);
+        let inputs = [
+            (&self.matched, matched, columns),
             (
                 &self.not_matched_by_source,
-                alone.clone(),
-                taken(batch.columns(), &alone)?,
+                unmatched.clone(),
+                take_rows(batch.columns(), &unmatched)?,
             ),
         ];
-        for (clauses, rows, columns) in pairs {
+        for (clauses, rows, columns) in inputs {
             if clauses.is_empty() || rows.is_empty() {
                 continue;
             }
-            let done = clauses.apply(columns, rows.len())?;
-            let decided = rows.values().iter().zip(&done.decided);
-            let decided = decided.filter(|(_, decided)| **decided);
-            let places = decided.filter_map(|(row, _)| usize::try_from(*row).ok());
-            made.gone.extend(places.map(|place| numbers[place]));
-            made.updated += done.rows;
-            made.batches.extend(done.written);
+            let clause_output = clauses.apply(columns, rows.len())?;
+            let flagged = rows.values().iter().zip(&clause_output.decided);
+            let decided_rows = flagged.filter(|(_, is_decided)| **is_decided);
+            let positions = decided_rows.filter_map(|(row, _)| usize::try_from(*row).ok());
+            output
+                .deleted_rows
+                .extend(positions.map(|position| row_numbers[position]));
+            output.updated += clause_output.written_rows;
+            output.batches.extend(clause_output.batches);
         }
         Ok(())
     }
 }
 
-fn taken(columns: &[ArrayRef], rows: &UInt32Array) -> Result<Vec<ArrayRef>> {
+fn take_rows(columns: &[ArrayRef], rows: &UInt32Array) -> Result<Vec<ArrayRef>> {
     take_arrays(columns, rows, None).map_err(|e| Error::other(e.to_string()).with_source(e))
 }
 
-async fn of_file(
-    work: &Arc<Merging>,
-    rows: &Arc<SnapshotReader>,
+async fn merge_file(
+    context: &Arc<MergeContext>,
+    reader: &Arc<SnapshotReader>,
     file: usize,
-) -> Result<(DeletePlan, Vec<OfUnit>)> {
-    let units = rows.open_row_groups(file).await?;
-    let looked = units.iter().map(|unit| of_unit(work, rows, unit));
-    let looked: Vec<_> = looked.collect();
-    let looked: Vec<(MatchedRows, OfUnit)> = stream::iter(looked)
+) -> Result<(DeletePlan, Vec<RowGroupOutput>)> {
+    let row_groups = reader.open_row_groups(file).await?;
+    let merges = row_groups
+        .iter()
+        .map(|row_group| merge_row_group(context, reader, row_group));
+    let tasks: Vec<_> = merges.collect();
+    let results: Vec<(MatchedRows, RowGroupOutput)> = stream::iter(tasks)
         .buffered(CONCURRENT_GROUPS)
         .try_collect()
         .await?;
-    let (hits, made): (Vec<MatchedRows>, Vec<OfUnit>) = looked.into_iter().unzip();
-    Ok((plan_file(rows, file, hits), made))
+    let (matches, outputs): (Vec<MatchedRows>, Vec<RowGroupOutput>) = results.into_iter().unzip();
+    Ok((plan_file(reader, file, matches), outputs))
 }
 
-async fn of_unit(
-    work: &Arc<Merging>,
-    rows: &Arc<SnapshotReader>,
-    unit: &RowGroupScan,
-) -> Result<(MatchedRows, OfUnit)> {
-    let selection = rows.select(unit).await?;
-    let all = || vec![true; unit.num_rows()].into();
-    let kept = selection.mask.unwrap_or_else(all);
-    let mut made = OfUnit::default();
-    if kept.true_count() > 0 {
-        let numbers: Vec<u32> = kept.values().set_indices_u32().collect();
-        let batches = rows.read_selected(unit, kept, &work.columns.schema).await?;
-        let work = Arc::clone(work);
-        made = run_blocking(move || {
-            let mut made = OfUnit::default();
-            let mut at = 0;
+async fn merge_row_group(
+    context: &Arc<MergeContext>,
+    reader: &Arc<SnapshotReader>,
+    row_group: &RowGroupScan,
+) -> Result<(MatchedRows, RowGroupOutput)> {
+    let selection = reader.select(row_group).await?;
+    let all_rows = || vec![true; row_group.num_rows()].into();
+    let mask = selection.mask.unwrap_or_else(all_rows);
+    let mut output = RowGroupOutput::default();
+    if mask.true_count() > 0 {
+        let row_numbers: Vec<u32> = mask.values().set_indices_u32().collect();
+        let batches = reader
+            .read_selected(row_group, mask, &context.columns.schema)
+            .await?;
+        let context = Arc::clone(context);
+        output = run_blocking(move || {
+            let mut output = RowGroupOutput::default();
+            let mut start = 0;
             for batch in batches.iter().filter(|batch| batch.num_rows() > 0) {
-                let end = at + batch.num_rows();
-                work.decide(batch, &numbers[at..end], &mut made)?;
-                at = end;
+                let end = start + batch.num_rows();
+                context.apply_clauses(batch, &row_numbers[start..end], &mut output)?;
+                start = end;
             }
-            Ok(made)
+            Ok(output)
         })
         .await?;
     }
-    let hit = MatchedRows {
-        row_group: unit.clone(),
-        covers_group: made.gone.len() == selection.live_rows as u64,
-        rows: std::mem::take(&mut made.gone),
+    let matched = MatchedRows {
+        row_group: row_group.clone(),
+        covers_group: output.deleted_rows.len() == selection.live_rows as u64,
+        rows: std::mem::take(&mut output.deleted_rows),
     };
-    Ok((hit, made))
+    Ok((matched, output))
 }

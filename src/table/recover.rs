@@ -22,26 +22,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::format::{CommitId, Pointer, TableManifest, corrupted_error};
 use super::names;
 use super::snapshot::{Snapshot, Table};
-use super::vacuum::list;
+use super::vacuum::list_objects;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{CasResult, Register, VersionedValue};
 
 /// So many of the newest manifests are looked at: those that were not made from the one before belong to
 /// no version.
-const MAX_STRAYS: usize = 8;
+const MAX_STRAY_MANIFESTS: usize = 8;
 
 /// The newest commit that the users of a store have seen of a table.
 #[derive(Debug, Default)]
-struct Newest(Mutex<Option<(u64, CommitId)>>);
+struct NewestCommit(Mutex<Option<(u64, CommitId)>>);
 
-impl Newest {
-    fn locked(&self) -> MutexGuard<'_, Option<(u64, CommitId)>> {
+impl NewestCommit {
+    fn lock(&self) -> MutexGuard<'_, Option<(u64, CommitId)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// How a pointer relates to what has been seen.
-pub(super) enum Standing {
+pub(super) enum PointerState {
     /// Nothing newer is known.
     Newest,
     /// This version has been seen and is there.
@@ -51,7 +51,7 @@ pub(super) enum Standing {
 }
 
 /// What the manifests say.
-pub(super) enum Recovered {
+pub(super) enum Recovery {
     /// A table.
     Snapshot(Snapshot),
     /// There is none.
@@ -63,97 +63,105 @@ pub(super) enum Recovered {
 impl Table {
     /// Remembers a commit that has been seen, so that nobody here goes back behind it.
     pub(super) fn observe(&self, version: u64, commit_id: &CommitId) {
-        let newest = self.store.shared_state::<Newest>(self.root());
-        let mut known = newest.locked();
-        if known.as_ref().is_none_or(|(seen, _)| *seen < version) {
-            *known = Some((version, commit_id.clone()));
+        let newest = self.store.shared_state::<NewestCommit>(self.root());
+        let mut newest_commit = newest.lock();
+        if newest_commit
+            .as_ref()
+            .is_none_or(|(newest_version, _)| *newest_version < version)
+        {
+            *newest_commit = Some((version, commit_id.clone()));
         }
     }
 
     /// Whether a pointer names an older version than has been seen.
-    pub(super) async fn standing(&self, pointer: &Pointer) -> Result<Standing> {
-        let newest = self.store.shared_state::<Newest>(self.root());
-        let seen = newest.locked().clone();
-        let Some((version, commit_id)) = seen else {
-            return Ok(Standing::Newest);
+    pub(super) async fn pointer_state(&self, pointer: &Pointer) -> Result<PointerState> {
+        let newest = self.store.shared_state::<NewestCommit>(self.root());
+        let newest_commit = newest.lock().clone();
+        let Some((version, commit_id)) = newest_commit else {
+            return Ok(PointerState::Newest);
         };
         let is_same = version == pointer.version && commit_id == pointer.commit_id;
         if version < pointer.version || is_same {
-            return Ok(Standing::Newest);
+            return Ok(PointerState::Newest);
         }
         if version > pointer.version
-            && let Some(manifest) = self.manifest(version).await?
+            && let Some(manifest) = self.read_manifest(version).await?
             && manifest.commit_id == commit_id
         {
-            return Ok(Standing::Behind(Box::new(manifest)));
+            return Ok(PointerState::Behind(Box::new(manifest)));
         }
         // Vacuumed since, or of a table that was removed and another created in its place.
-        let mut known = newest.locked();
-        if known.as_ref().is_some_and(|(_, known)| *known == commit_id) {
-            *known = None;
+        let mut guard = newest.lock();
+        if guard
+            .as_ref()
+            .is_some_and(|(_, newest_id)| *newest_id == commit_id)
+        {
+            *guard = None;
         }
-        Ok(Standing::Unknown)
+        Ok(PointerState::Unknown)
     }
 
     /// Finds the newest version by the manifests there are, and places the pointer at it.
-    pub(super) async fn recover(&self, current: Option<&VersionedValue>) -> Result<Recovered> {
-        let listed = list(self, names::MANIFESTS).await?;
-        let versions = listed.keys().filter_map(|p| names::manifest_version(p));
-        let versions: BTreeSet<u64> = versions.collect();
-        for version in versions.iter().rev().take(MAX_STRAYS) {
-            let Some(manifest) = self.manifest(*version).await? else {
-                return Ok(Recovered::Changed);
+    pub(super) async fn recover(&self, current: Option<&VersionedValue>) -> Result<Recovery> {
+        let objects = list_objects(self, names::MANIFESTS).await?;
+        let parsed = objects.keys().filter_map(|p| names::manifest_version(p));
+        let versions: BTreeSet<u64> = parsed.collect();
+        for version in versions.iter().rev().take(MAX_STRAY_MANIFESTS) {
+            let Some(manifest) = self.read_manifest(*version).await? else {
+                return Ok(Recovery::Changed);
             };
-            if is_whole(&manifest, &versions) && self.follows(&manifest).await? {
-                return self.place(current, manifest).await;
+            if has_all_versions(&manifest, &versions) && self.extends_previous(&manifest).await? {
+                return self.put_pointer(current, manifest).await;
             }
         }
         let Some(newest) = versions.last() else {
-            return Ok(Recovered::Nothing);
+            return Ok(Recovery::Nothing);
         };
-        if current.is_none() && self.pointer().await?.is_some() {
-            return Ok(Recovered::Changed);
+        if current.is_none() && self.read_pointer().await?.is_some() {
+            return Ok(Recovery::Changed);
         }
-        let why = format!(
+        let reason = format!(
             "it is not there, and {} cannot be taken for the newest version: not all versions that it keeps \
              are there; put back what is missing, or remove the folder",
             names::manifest(*newest)
         );
-        Err(corrupted_error(names::POINTER, &why).with_path(self.root()))
+        Err(corrupted_error(names::POINTER, &reason).with_path(self.root()))
     }
 
     /// Whether a manifest was made from the version before it, where that is still there.
-    async fn follows(&self, manifest: &TableManifest) -> Result<bool> {
+    async fn extends_previous(&self, manifest: &TableManifest) -> Result<bool> {
         let Some(previous) = manifest.previous else {
             return Ok(true);
         };
-        let before = self.manifest(previous).await?;
-        Ok(before.is_none_or(|before| manifest.recent_commits.first() == Some(&before.commit_id)))
+        let parent = self.read_manifest(previous).await?;
+        Ok(parent.is_none_or(|parent| manifest.recent_commits.first() == Some(&parent.commit_id)))
     }
 
     /// Places the pointer at a version, where there is none or one that is behind.
-    pub(super) async fn place(
+    pub(super) async fn put_pointer(
         &self,
         current: Option<&VersionedValue>,
         manifest: TableManifest,
-    ) -> Result<Recovered> {
+    ) -> Result<Recovery> {
         let path = self.path(names::POINTER);
         let register = Register::new(&self.store, &path);
-        let value = Pointer::for_manifest(&manifest).to_bytes();
+        let pointer_bytes = Pointer::for_manifest(&manifest).to_bytes();
         let version = manifest.version;
         let snapshot = |pointer| {
             self.observe(version, &manifest.commit_id);
-            Recovered::Snapshot(Snapshot {
+            Recovery::Snapshot(Snapshot {
                 manifest: Arc::new(manifest),
                 pointer,
             })
         };
-        let placed = match current {
-            Some(current) if current.bytes == value => return Ok(snapshot(current.clone())),
-            Some(current) => register.replace(current, value).await,
-            None => register.create(value).await,
+        let put_result = match current {
+            Some(current) if current.bytes == pointer_bytes => {
+                return Ok(snapshot(current.clone()));
+            }
+            Some(current) => register.replace(current, pointer_bytes).await,
+            None => register.create(pointer_bytes).await,
         };
-        match (placed, current) {
+        match (put_result, current) {
             (Ok(CasResult::Won(pointer)), _) => {
                 log::warn!(
                     "the pointer of the table {:?} was missing or old; it is at version {version} now",
@@ -161,7 +169,7 @@ impl Table {
                 );
                 Ok(snapshot(pointer))
             }
-            (Ok(CasResult::Conflict(_) | CasResult::Missing), _) => Ok(Recovered::Changed),
+            (Ok(CasResult::Conflict(_) | CasResult::Missing), _) => Ok(Recovery::Changed),
             // Who may only read, or through a cache that is behind, sees what there is.
             (Err(e), Some(current))
                 if matches!(
@@ -181,14 +189,14 @@ impl Table {
     }
 
     /// The error of a pointer to nothing.
-    pub(super) fn dangling(&self, pointer: &Pointer) -> Error {
-        let why = "what the pointer names is not there";
-        corrupted_error(&pointer.manifest, why).with_path(self.root())
+    pub(super) fn dangling_pointer_error(&self, pointer: &Pointer) -> Error {
+        let reason = "what the pointer names is not there";
+        corrupted_error(&pointer.manifest, reason).with_path(self.root())
     }
 }
 
 /// Whether all versions are there that a manifest says are kept.
-fn is_whole(manifest: &TableManifest, versions: &BTreeSet<u64>) -> bool {
-    let kept = manifest.oldest_version..=manifest.version;
-    versions.range(kept).count() as u64 == manifest.version - manifest.oldest_version + 1
+fn has_all_versions(manifest: &TableManifest, versions: &BTreeSet<u64>) -> bool {
+    let retained = manifest.oldest_version..=manifest.version;
+    versions.range(retained).count() as u64 == manifest.version - manifest.oldest_version + 1
 }

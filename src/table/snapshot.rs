@@ -7,9 +7,9 @@ use object_store::GetOptions;
 use super::format::{
     MAX_MANIFEST_BYTES, MAX_POINTER_BYTES, Pointer, TableManifest, corrupted_error,
 };
-use super::listing::Limits;
+use super::listing::ListingLimits;
 use super::names;
-use super::recover::{Recovered, Standing};
+use super::recover::{PointerState, Recovery};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{Register, VersionedValue};
 use crate::store::{Store, path};
@@ -23,7 +23,7 @@ pub struct Table {
     pub(super) store: Store,
     root: String,
     /// How long its lists become; another number than the usual one is for tests.
-    pub limits: Limits,
+    pub limits: ListingLimits,
 }
 
 /// The newest snapshot and the pointer that named it.
@@ -48,7 +48,7 @@ impl Table {
         Ok(Self {
             store,
             root: root.to_owned(),
-            limits: Limits::default(),
+            limits: ListingLimits::default(),
         })
     }
 
@@ -68,44 +68,48 @@ impl Table {
 
     /// The newest snapshot.
     pub async fn newest(&self) -> Result<Snapshot> {
-        self.find().await?.ok_or_else(|| {
+        self.find_newest().await?.ok_or_else(|| {
             let message = format!("there is no table at {:?}", self.root);
             Error::new(ErrorKind::NotFound, message).with_path(&self.root)
         })
     }
 
     /// The newest snapshot, if there is a table. It is never older than one that was seen before.
-    pub(super) async fn find(&self) -> Result<Option<Snapshot>> {
-        let mut last = None;
+    pub(super) async fn find_newest(&self) -> Result<Option<Snapshot>> {
+        let mut last_version = None;
         for _ in 0..MAX_RESTARTS {
-            let pointer = self.pointer().await?;
-            let recovered = match &pointer {
+            let pointer = self.read_pointer().await?;
+            let recovery = match &pointer {
                 None => self.recover(None).await?,
-                Some((pointer, parsed)) => match self.standing(parsed).await? {
-                    Standing::Newest => Recovered::Nothing,
-                    Standing::Behind(manifest) => self.place(Some(pointer), *manifest).await?,
-                    Standing::Unknown => self.recover_from(pointer).await?,
+                Some((pointer, parsed)) => match self.pointer_state(parsed).await? {
+                    PointerState::Newest => Recovery::Nothing,
+                    PointerState::Behind(manifest) => {
+                        self.put_pointer(Some(pointer), *manifest).await?
+                    }
+                    PointerState::Unknown => self.recover_from(pointer).await?,
                 },
             };
-            match recovered {
-                Recovered::Snapshot(snapshot) => return Ok(Some(snapshot)),
-                Recovered::Changed => continue,
-                Recovered::Nothing => {}
+            match recovery {
+                Recovery::Snapshot(snapshot) => return Ok(Some(snapshot)),
+                Recovery::Changed => continue,
+                Recovery::Nothing => {}
             }
             let Some((pointer, parsed)) = pointer else {
                 return Ok(None);
             };
-            let found = self.manifest(parsed.version).await?;
-            if let Some(manifest) = found.filter(|m| Pointer::for_manifest(m) == parsed) {
+            let candidate = self.read_manifest(parsed.version).await?;
+            if let Some(manifest) = candidate.filter(|m| Pointer::for_manifest(m) == parsed) {
                 self.observe(manifest.version, &manifest.commit_id);
                 let manifest = Arc::new(manifest);
                 return Ok(Some(Snapshot { manifest, pointer }));
             }
             // Vacuumed since the pointer was read, unless the pointer still says the same.
-            if last.replace(parsed.version) == Some(parsed.version) {
+            if last_version.replace(parsed.version) == Some(parsed.version) {
                 return match self.recover_from(&pointer).await? {
-                    Recovered::Snapshot(snapshot) => Ok(Some(snapshot)),
-                    Recovered::Nothing | Recovered::Changed => Err(self.dangling(&parsed)),
+                    Recovery::Snapshot(snapshot) => Ok(Some(snapshot)),
+                    Recovery::Nothing | Recovery::Changed => {
+                        Err(self.dangling_pointer_error(&parsed))
+                    }
                 };
             }
         }
@@ -114,22 +118,22 @@ impl Table {
     }
 
     /// What the manifests say where a pointer may be old; nothing where they say no more than it does.
-    async fn recover_from(&self, pointer: &VersionedValue) -> Result<Recovered> {
+    async fn recover_from(&self, pointer: &VersionedValue) -> Result<Recovery> {
         match self.recover(Some(pointer)).await {
-            Err(e) if e.kind() == ErrorKind::ManifestCorrupted => Ok(Recovered::Nothing),
-            recovered => recovered,
+            Err(e) if e.kind() == ErrorKind::ManifestCorrupted => Ok(Recovery::Nothing),
+            recovery => recovery,
         }
     }
 
     /// The pointer, if there is one.
-    pub(super) async fn pointer(&self) -> Result<Option<(VersionedValue, Pointer)>> {
+    pub(super) async fn read_pointer(&self) -> Result<Option<(VersionedValue, Pointer)>> {
         let path = self.path(names::POINTER);
         let register = Register::new(&self.store, &path);
         match register.read_at_most(MAX_POINTER_BYTES).await {
             Ok(None) => Ok(None),
-            Ok(Some(found)) => {
-                let parsed = Pointer::parse(&found.bytes).map_err(|e| e.with_path(&path))?;
-                Ok(Some((found, parsed)))
+            Ok(Some(stored)) => {
+                let parsed = Pointer::parse(&stored.bytes).map_err(|e| e.with_path(&path))?;
+                Ok(Some((stored, parsed)))
             }
             Err(e) if e.kind() == ErrorKind::TooLarge => {
                 Err(corrupted_error(names::POINTER, "it has too many bytes").with_path(&path))
@@ -139,7 +143,7 @@ impl Table {
     }
 
     /// The manifest of a version, if it is there.
-    pub(super) async fn manifest(&self, version: u64) -> Result<Option<TableManifest>> {
+    pub(super) async fn read_manifest(&self, version: u64) -> Result<Option<TableManifest>> {
         let name = names::manifest(version);
         let path = self.path(&name);
         let read = self
@@ -158,19 +162,19 @@ impl Table {
     }
 
     /// The snapshot of a version.
-    pub async fn at(&self, version: u64) -> Result<Arc<TableManifest>> {
+    pub async fn manifest_at(&self, version: u64) -> Result<Arc<TableManifest>> {
         let newest = self.newest().await?.manifest;
         if newest.version == version {
             return Ok(newest);
         }
-        let found = if newest.retains(version) {
-            self.manifest(version).await?
+        let candidate = if newest.retains(version) {
+            self.read_manifest(version).await?
         } else {
             None
         };
         // It may have been vacuumed between the two requests, and its place taken by a late one.
         let newest = self.newest().await?.manifest;
-        if let Some(manifest) = found.filter(|_| newest.retains(version)) {
+        if let Some(manifest) = candidate.filter(|_| newest.retains(version)) {
             return Ok(Arc::new(manifest));
         }
         if version > newest.version || version == 0 {
@@ -185,26 +189,33 @@ impl Table {
                 corrupted_error(&names::manifest(version), "it is not there").with_path(&self.root),
             );
         }
-        Err(self.expired(version, &newest))
+        Err(self.version_expired_error(version, &newest))
     }
 
     /// Why an object that a version names is not there; another error is given back.
-    pub(super) async fn gone(&self, version: u64, path: &str, error: Error) -> Error {
+    pub(super) async fn missing_object_error(
+        &self,
+        version: u64,
+        path: &str,
+        error: Error,
+    ) -> Error {
         if error.kind() != ErrorKind::NotFound {
             return error;
         }
         match self.newest().await {
-            Ok(now) if !now.manifest.retains(version) => self.expired(version, &now.manifest),
+            Ok(newest) if !newest.manifest.retains(version) => {
+                self.version_expired_error(version, &newest.manifest)
+            }
             Ok(_) => {
                 let message = format!("version {version} names {path:?}, which is not there");
-                let found = Error::new(ErrorKind::PartCorrupted, message);
-                found.with_path(self.path(path)).with_source(error)
+                let not_found = Error::new(ErrorKind::PartCorrupted, message);
+                not_found.with_path(self.path(path)).with_source(error)
             }
             Err(_) => error,
         }
     }
 
-    pub(super) fn expired(&self, version: u64, newest: &TableManifest) -> Error {
+    pub(super) fn version_expired_error(&self, version: u64, newest: &TableManifest) -> Error {
         let message = format!(
             "version {version} has been vacuumed; the oldest there is is {}",
             newest.oldest_version

@@ -16,7 +16,7 @@ use super::Table;
 use super::filter::Filter;
 use super::format::{DataFile, TableManifest, Tombstones, corrupted_error};
 use super::key_ranges::KeyRanges;
-use super::listing::{self, ListedFile};
+use super::listing::{self, SnapshotFile};
 use super::pruning::{FileStatistics, RowGroupStatistics};
 use super::row_group::{
     ColumnArrays, ResolvedDeletions, RowFilter, RowGroupScan, Selection, build_batches,
@@ -49,7 +49,7 @@ pub(super) struct SnapshotReader {
     pub(super) columns: TableColumns,
     filter: Option<Arc<Filter>>,
     /// The files that may hold rows.
-    pub(super) files: Vec<ListedFile>,
+    pub(super) files: Vec<SnapshotFile>,
     deletions: BTreeMap<String, Arc<Deletions>>,
 }
 
@@ -72,7 +72,7 @@ impl SnapshotReader {
         table: &Table,
         manifest: Arc<TableManifest>,
         columns: TableColumns,
-        files: Vec<ListedFile>,
+        files: Vec<SnapshotFile>,
     ) -> Result<Self> {
         let mut reader = Self::without_files(table, manifest, columns, None);
         reader.files = files;
@@ -98,10 +98,10 @@ impl SnapshotReader {
     }
 
     /// The files that may hold rows.
-    async fn list_files(&self) -> Result<Vec<ListedFile>> {
+    async fn list_files(&self) -> Result<Vec<SnapshotFile>> {
         let segments: Vec<DataFile> = self.manifest.segments.iter().map(as_file).collect();
         let selected = self.prune_by_filter(&segments).await?;
-        let listed = listing::files(&self.table, &self.manifest, &selected).await?;
+        let listed = listing::list_files(&self.table, &self.manifest, &selected).await?;
         let files: Vec<DataFile> = listed.iter().map(|l| l.file.clone()).collect();
         let may_match = self.prune_by_filter(&files).await?;
         let matching = listed
@@ -181,7 +181,9 @@ impl SnapshotReader {
 
     /// Why an object that the snapshot names is not there.
     async fn missing_object_error(&self, path: &str, error: Error) -> Error {
-        self.table.gone(self.manifest.version, path, error).await
+        self.table
+            .missing_object_error(self.manifest.version, path, error)
+            .await
     }
 
     /// The row groups of a file that may hold rows.

@@ -26,69 +26,85 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Which rows go.
 #[derive(Debug, Clone)]
-pub enum Instead {
+pub enum ReplaceTarget {
     /// Those that have, in these columns, the values of a new row. None is the table's key.
-    Of(Option<Vec<String>>),
+    MatchingKeys(Option<Vec<String>>),
     /// Those for which a predicate holds, as it must for the new ones.
-    Where(Predicate),
+    Predicate(Predicate),
 }
 
-type Batches = Box<dyn RecordBatchReader + Send>;
+type BoxedBatchReader = Box<dyn RecordBatchReader + Send>;
 
 /// Writes rows in the place of others.
-pub async fn exchange(
+pub async fn replace_rows(
     table: &Table,
-    input: Batches,
-    instead: &Instead,
-    how: &TableWriteOptions,
+    input: BoxedBatchReader,
+    target: &ReplaceTarget,
+    options: &TableWriteOptions,
 ) -> Result<(Committed, Vec<DataFile>)> {
-    check_idempotency_key(how.idempotency_key.as_deref())?;
+    check_idempotency_key(options.idempotency_key.as_deref())?;
     let newest = table.newest().await?;
     let base = Arc::clone(&newest.manifest);
-    let known = how.idempotency_key.as_ref();
-    if known.is_some_and(|key| base.transactions.contains_key(key)) {
-        let nothing = change(instead, how, &base, Vec::new());
-        let done = commit_onto(table, &nothing, Some(newest), how.timeout).await?;
-        return Ok((done, Vec::new()));
+    let idempotency_key = options.idempotency_key.as_ref();
+    if idempotency_key.is_some_and(|key| base.transactions.contains_key(key)) {
+        let empty_delta = build_row_delta(target, options, &base, Vec::new());
+        let committed = commit_onto(table, &empty_delta, Some(newest), options.timeout).await?;
+        return Ok((committed, Vec::new()));
     }
     let columns = TableColumns::from_manifest(&base)?;
-    let given = input.schema();
-    let input = align_to_schema(input, &columns.file_schema())?;
-    let (input, going) = match instead {
-        Instead::Of(on) => {
-            let places = resolve_match_columns(on.as_deref(), &base, &columns)?;
-            check_given(&given, &columns, &places)?;
-            watched(input, &columns, &places)?
+    let input_schema = input.schema();
+    let aligned = align_to_schema(input, &columns.file_schema())?;
+    let (checked_input, pending_deletes) = match target {
+        ReplaceTarget::MatchingKeys(on) => {
+            let key_columns = resolve_match_columns(on.as_deref(), &base, &columns)?;
+            check_key_columns(&input_schema, &columns, &key_columns)?;
+            collect_keys(aligned, &columns, &key_columns)?
         }
-        Instead::Where(meant) => {
-            let filter = meant.bind(&columns, &**table.store().clock())?;
-            (checked(input, filter), Going::Where(meant.clone()))
+        ReplaceTarget::Predicate(predicate) => {
+            let filter = predicate.bind(&columns, &**table.store().clock())?;
+            (
+                assert_predicate(aligned, filter),
+                PendingDeletes::Predicate(predicate.clone()),
+            )
         }
     };
-    let files = upload(table, &base, input, how).await?;
-    let mut change = change(instead, how, &base, files.clone());
-    let mut open = false;
-    let done = carry_out(table, &mut change, &going, how.timeout, &mut open).await;
-    let unused = done.as_ref().map_or(!open, |done| done.replayed);
+    let files = upload(table, &base, checked_input, options).await?;
+    let mut row_delta = build_row_delta(target, options, &base, files.clone());
+    let mut is_outcome_unknown = false;
+    let result = commit_row_delta(
+        table,
+        &mut row_delta,
+        &pending_deletes,
+        options.timeout,
+        &mut is_outcome_unknown,
+    )
+    .await;
+    let unused = result
+        .as_ref()
+        .map_or(!is_outcome_unknown, |committed| committed.replayed);
     if unused {
-        let named: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
-        remove(table, &named).await;
+        let paths: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
+        remove(table, &paths).await;
     }
-    done.map(|done| {
-        let files = if done.replayed { Vec::new() } else { files };
-        (done, files)
+    result.map(|committed| {
+        let files = if committed.replayed {
+            Vec::new()
+        } else {
+            files
+        };
+        (committed, files)
     })
 }
 
-fn change(
-    instead: &Instead,
-    how: &TableWriteOptions,
+fn build_row_delta(
+    target: &ReplaceTarget,
+    options: &TableWriteOptions,
     base: &TableManifest,
     added: Vec<DataFile>,
 ) -> RowDelta {
-    let (operation, filter) = match instead {
-        Instead::Of(_) => ("upsert", String::new()),
-        Instead::Where(meant) => ("overwrite", meant.to_string()),
+    let (operation, filter) = match target {
+        ReplaceTarget::MatchingKeys(_) => ("upsert", String::new()),
+        ReplaceTarget::Predicate(predicate) => ("overwrite", predicate.to_string()),
     };
     RowDelta {
         operation,
@@ -104,16 +120,20 @@ fn change(
         base_tombstones: None,
         counts: Vec::new(),
         base_version: base.version,
-        idempotency_key: how.idempotency_key.clone(),
+        idempotency_key: options.idempotency_key.clone(),
     }
 }
 
 /// Refuses data without the columns that rows are matched by.
-fn check_given(given: &Schema, columns: &TableColumns, places: &[usize]) -> Result<()> {
-    let mut names = places
+fn check_key_columns(
+    input_schema: &Schema,
+    columns: &TableColumns,
+    key_columns: &[usize],
+) -> Result<()> {
+    let mut names = key_columns
         .iter()
-        .map(|place| columns.schema.field(*place).name());
-    match names.find(|name| given.index_of(name).is_err()) {
+        .map(|column| columns.schema.field(*column).name());
+    match names.find(|name| input_schema.index_of(name).is_err()) {
         None => Ok(()),
         Some(name) => {
             let message = format!("the data has no column {name:?}, and rows are matched by it");
@@ -123,35 +143,41 @@ fn check_given(given: &Schema, columns: &TableColumns, places: &[usize]) -> Resu
 }
 
 /// What is known of the rows that go once the new ones are uploaded.
-enum Going {
+enum PendingDeletes {
     Keys(Arc<Mutex<Option<KeySet>>>),
-    Where(Predicate),
+    Predicate(Predicate),
 }
 
 /// The stream, and the keys that will have gone by in it.
-fn watched(input: Batches, columns: &TableColumns, places: &[usize]) -> Result<(Batches, Going)> {
-    let keys = Arc::new(Mutex::new(Some(KeySet::new(columns, places)?)));
-    let (seen, places) = (Arc::clone(&keys), places.to_vec());
-    let note = move |batch: &RecordBatch| {
-        let columns: Vec<_> = places
+fn collect_keys(
+    input: BoxedBatchReader,
+    columns: &TableColumns,
+    key_columns: &[usize],
+) -> Result<(BoxedBatchReader, PendingDeletes)> {
+    let keys = Arc::new(Mutex::new(Some(KeySet::new(columns, key_columns)?)));
+    let (shared_keys, key_columns) = (Arc::clone(&keys), key_columns.to_vec());
+    let add_keys = move |batch: &RecordBatch| {
+        let key_arrays: Vec<_> = key_columns
             .iter()
             .map(|p| Arc::clone(batch.column(*p)))
             .collect();
-        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.as_mut().map_or(Ok(()), |seen| seen.add(&columns))
+        let mut guard = shared_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        guard
+            .as_mut()
+            .map_or(Ok(()), |key_set| key_set.add(&key_arrays))
     };
-    Ok((with_check(input, note), Going::Keys(keys)))
+    Ok((inspect_batches(input, add_keys), PendingDeletes::Keys(keys)))
 }
 
 /// The stream, which ends with an error at a row for which the filter does not hold.
-fn checked(input: Batches, filter: Filter) -> Batches {
-    with_check(input, move |batch| {
+fn assert_predicate(input: BoxedBatchReader, filter: Filter) -> BoxedBatchReader {
+    inspect_batches(input, move |batch| {
         let columns = filter
             .columns()
             .iter()
             .map(|p| Arc::clone(batch.column(*p)));
-        let holds = filter.evaluate(columns.collect(), batch.num_rows())?;
-        if holds.true_count() == batch.num_rows() {
+        let mask = filter.evaluate(columns.collect(), batch.num_rows())?;
+        if mask.true_count() == batch.num_rows() {
             return Ok(());
         }
         let message = "a row is not among those that are overwritten: where does not hold for it";
@@ -159,10 +185,10 @@ fn checked(input: Batches, filter: Filter) -> Batches {
     })
 }
 
-fn with_check(
-    input: Batches,
+fn inspect_batches(
+    input: BoxedBatchReader,
     mut check: impl FnMut(&RecordBatch) -> Result<()> + Send + 'static,
-) -> Batches {
+) -> BoxedBatchReader {
     let schema = input.schema();
     let batches = input.map(move |batch| {
         let batch = batch?;
@@ -174,67 +200,74 @@ fn with_check(
 
 /// Finds the rows that go and commits, again while others bring rows. `open` says after an error
 /// whether it may be committed all the same.
-async fn carry_out(
+async fn commit_row_delta(
     table: &Table,
-    change: &mut RowDelta,
-    going: &Going,
+    row_delta: &mut RowDelta,
+    pending_deletes: &PendingDeletes,
     timeout: Duration,
-    open: &mut bool,
+    is_outcome_unknown: &mut bool,
 ) -> Result<Committed> {
     let clock = table.store().clock();
     let deadline = clock.monotonic() + timeout;
-    let keys = match going {
-        Going::Keys(keys) => keys.lock().unwrap_or_else(PoisonError::into_inner).take(),
-        Going::Where(_) => None,
+    let collected_keys = match pending_deletes {
+        PendingDeletes::Keys(keys) => keys.lock().unwrap_or_else(PoisonError::into_inner).take(),
+        PendingDeletes::Predicate(_) => None,
     };
-    let keys = keys.map(Arc::new);
+    let keys = collected_keys.map(Arc::new);
     loop {
         let newest = table.newest().await?;
         let manifest = Arc::clone(&newest.manifest);
         let columns = TableColumns::from_manifest(&manifest)?;
-        let filter = match (going, &keys) {
-            (Going::Where(meant), _) => Some(meant.bind(&columns, &**clock)?),
-            (Going::Keys(_), Some(keys)) if !keys.is_empty() => {
+        let filter = match (pending_deletes, &keys) {
+            (PendingDeletes::Predicate(predicate), _) => Some(predicate.bind(&columns, &**clock)?),
+            (PendingDeletes::Keys(_), Some(keys)) if !keys.is_empty() => {
                 Some(Filter::from_keys(Arc::clone(keys), &columns)?)
             }
             _ => None,
         };
-        let found = match filter {
-            Some(filter) => look(table, &manifest, filter).await,
+        let plan_result = match filter {
+            Some(filter) => plan_deletes(table, &manifest, filter).await,
             None => Ok(DeletePlan::default()),
         };
-        let found = match found {
+        let deletes = match plan_result {
             // What was the newest has been vacuumed meanwhile.
             Err(e) if e.kind() == ErrorKind::VersionExpired && clock.monotonic() < deadline => {
                 continue;
             }
-            found => found?,
+            deletes => deletes?,
         };
-        change.deletes.tombstones = write_tombstones(table, &newest, &found).await?;
-        change.deletes.scanned_files = found.scanned_files;
-        change.deletes.removed = found.removed;
-        change.deletes.rows = found.rows;
-        change.deletes.base_version = manifest.version;
-        let left = deadline.saturating_sub(clock.monotonic());
-        let done = commit_onto(table, &*change, Some(newest), left).await;
-        *open = done.as_ref().is_err_and(|e| !is_definite_failure(e.kind()));
-        let in_vain = !*open && done.as_ref().map_or(true, |done| done.replayed);
-        if let Some(written) = change.deletes.tombstones.take_if(|_| in_vain) {
-            remove(table, &[written.path]).await;
+        row_delta.deletes.tombstones = write_tombstones(table, &newest, &deletes).await?;
+        row_delta.deletes.scanned_files = deletes.scanned_files;
+        row_delta.deletes.removed = deletes.removed;
+        row_delta.deletes.rows = deletes.rows;
+        row_delta.deletes.base_version = manifest.version;
+        let remaining = deadline.saturating_sub(clock.monotonic());
+        let result = commit_onto(table, &*row_delta, Some(newest), remaining).await;
+        *is_outcome_unknown = result
+            .as_ref()
+            .is_err_and(|e| !is_definite_failure(e.kind()));
+        let is_unused =
+            !*is_outcome_unknown && result.as_ref().map_or(true, |committed| committed.replayed);
+        if let Some(tombstones) = row_delta.deletes.tombstones.take_if(|_| is_unused) {
+            remove(table, &[tombstones.path]).await;
         }
-        let error = match done {
-            Ok(done) => return Ok(done),
+        let error = match result {
+            Ok(committed) => return Ok(committed),
             Err(e) => e,
         };
-        let again =
+        let is_retryable =
             is_retryable_conflict(error.kind()) && error.kind() != ErrorKind::TransactionExpired;
-        if !again || clock.monotonic() >= deadline {
+        if !is_retryable || clock.monotonic() >= deadline {
             return Err(error);
         }
     }
 }
 
-async fn look(table: &Table, manifest: &Arc<TableManifest>, filter: Filter) -> Result<DeletePlan> {
-    let rows = SnapshotReader::new(table, Arc::clone(manifest), Some(Arc::new(filter))).await?;
-    plan_by_row(&rows).await
+async fn plan_deletes(
+    table: &Table,
+    manifest: &Arc<TableManifest>,
+    filter: Filter,
+) -> Result<DeletePlan> {
+    let reader = SnapshotReader::new(table, Arc::clone(manifest), Some(Arc::new(filter))).await?;
+    plan_by_row(&reader).await
 }

@@ -22,7 +22,7 @@ use pds::table::actions::{Append, Delete, MergedTombstones, NewTable, Replace, R
 use pds::table::commit::{DEFAULT_TIMEOUT, commit, was_committed};
 use pds::table::format::{CommitId, DataFile, Segment, TableSchema};
 use pds::table::vacuum::vacuum;
-use pds::table::{FileRef, Limits, ListedFile, Table, all_files, data_file_name};
+use pds::table::{FileRef, ListingLimits, SnapshotFile, Table, all_files, data_file_name};
 use pds::testing::{faulty_memory, test_store};
 
 fn new_table() -> NewTable {
@@ -106,7 +106,10 @@ async fn append_concurrently(store: Store) {
     assert_eq!(newest.version, (WRITERS * APPENDS) as u64 + 1);
     assert_eq!(newest.data_files.len(), WRITERS * APPENDS);
     for (version, commit_id) in all {
-        assert_eq!(table.at(version).await.unwrap().commit_id, commit_id);
+        assert_eq!(
+            table.manifest_at(version).await.unwrap().commit_id,
+            commit_id
+        );
         let committed_version = was_committed(&table, &commit_id).await.unwrap();
         assert_eq!(committed_version, Some(version));
     }
@@ -188,7 +191,7 @@ async fn vacuum_keeps_retained_versions() {
         .unwrap();
     assert_eq!(dry_run.files, removed.files);
     assert!(removed.files.contains(&old.path));
-    let expired = table.at(2).await.unwrap_err();
+    let expired = table.manifest_at(2).await.unwrap_err();
     assert_eq!(expired.kind(), ErrorKind::VersionExpired);
     let refused = commit(&table, &late, DEFAULT_TIMEOUT).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::TransactionExpired);
@@ -338,7 +341,7 @@ async fn a_restore_conflicts_with_changes_planned_before_it() {
         rows: Some(1),
         base_version: 3,
     };
-    let from = table.at(3).await.unwrap();
+    let from = table.manifest_at(3).await.unwrap();
     commit(&table, &Restore { from }, DEFAULT_TIMEOUT)
         .await
         .unwrap();
@@ -366,10 +369,10 @@ async fn list_file_paths(table: &Table) -> Vec<String> {
 #[tokio::test]
 async fn older_files_move_to_segments() {
     let mut table = create_table(memory()).await;
-    table.limits = Limits {
-        inline: 4,
-        segment: 20,
-        merged: 3,
+    table.limits = ListingLimits {
+        max_inline_files: 4,
+        max_segment_files: 20,
+        merge_factor: 3,
     };
     let mut expected = Vec::new();
     for base in 1..=100 {
@@ -387,7 +390,11 @@ async fn older_files_move_to_segments() {
 
     // Files leave segments; the lists themselves are not written again.
     let files = all_files(&table, &full_manifest).await.unwrap();
-    let every_third: Vec<FileRef> = files.iter().step_by(3).map(ListedFile::reference).collect();
+    let every_third: Vec<FileRef> = files
+        .iter()
+        .step_by(3)
+        .map(SnapshotFile::to_file_ref)
+        .collect();
     let replace = Replace {
         merged: MergedTombstones::default(),
         operation: "compact",

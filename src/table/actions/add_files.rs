@@ -19,7 +19,7 @@ impl Change for AddFiles {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         if self
             .absent_at_version
-            .is_some_and(|version| base.added_since(version))
+            .is_some_and(|version| base.has_rows_added_since(version))
         {
             let message = "rows were added by another commit";
             return Err(Error::new(ErrorKind::CommitConflict, message));

@@ -20,7 +20,8 @@ pub struct Append {
 impl Append {
     /// Refuses a snapshot whose columns its files may not fit.
     pub(in crate::table) fn check_columns(&self, base: &TableManifest) -> Result<()> {
-        base.refuses_files_of(self.base_version).map_or(Ok(()), Err)
+        base.schema_conflict_since(self.base_version)
+            .map_or(Ok(()), Err)
     }
 
     /// What several of them make of a snapshot.

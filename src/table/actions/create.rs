@@ -66,7 +66,7 @@ impl NewTable {
 /// a manifest that lands after another's table was vacuumed is no commit, as the newest manifest tells; a
 /// pointer that lands late is behind, which writers go forward from.
 pub async fn create(table: &Table, new_table: NewTable) -> Result<Snapshot> {
-    if table.find().await?.is_some() {
+    if table.find_newest().await?.is_some() {
         return Err(already_exists_error(table));
     }
     probe_conditional_writes(&table.store, table.root()).await?;

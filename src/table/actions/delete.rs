@@ -28,17 +28,17 @@ pub struct Delete {
 
 impl Change for Delete {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
-        if base.restored_since(self.base_version) {
+        if base.was_restored_since(self.base_version) {
             let message = "an older version was restored by another commit";
             return Err(Error::new(ErrorKind::CommitConflict, message));
         }
-        if !base.lists(self.scanned_files.iter().chain(&self.removed)) {
+        if !base.contains_all(self.scanned_files.iter().chain(&self.removed)) {
             let message = "a file with rows to delete has been rewritten by another commit";
             return Err(Error::new(ErrorKind::CommitConflict, message));
         }
         let mut next = base.clone();
         next.tombstones.extend(self.tombstones.clone());
-        next.take_out(&self.removed);
+        next.remove_files(&self.removed);
         let details = [
             ("filter", json!(self.filter)),
             ("rows", json!(self.rows)),

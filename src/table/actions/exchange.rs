@@ -53,10 +53,10 @@ impl RowDelta {
 
 impl Change for RowDelta {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
-        if let Some(conflict) = base.refuses_files_of(self.base_version) {
+        if let Some(conflict) = base.schema_conflict_since(self.base_version) {
             return Err(conflict);
         }
-        if base.added_since(self.deletes.base_version) {
+        if base.has_rows_added_since(self.deletes.base_version) {
             let message = "rows were added by another commit";
             return Err(Error::new(ErrorKind::CommitConflict, message));
         }

@@ -19,7 +19,7 @@ pub struct Overwrite {
 
 impl Change for Overwrite {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
-        if let Some(conflict) = base.refuses_files_of(self.base_version) {
+        if let Some(conflict) = base.schema_conflict_since(self.base_version) {
             return Err(conflict);
         }
         let mut next = base.clone();

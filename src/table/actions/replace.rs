@@ -38,10 +38,10 @@ pub struct Replace {
 
 impl Change for Replace {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
-        if base.restored_since(self.base_version) {
+        if base.was_restored_since(self.base_version) {
             return Err(conflict_error("an older version was restored"));
         }
-        if !base.lists(&self.removed) {
+        if !base.contains_all(&self.removed) {
             return Err(conflict_error("a file that it replaces has been removed"));
         }
         let removed: HashSet<&str> = self.removed.iter().map(|f| f.path.as_str()).collect();
@@ -55,7 +55,7 @@ impl Change for Replace {
         }
         let mut next = base.clone();
         self.merge_tombstones(&mut next)?;
-        next.take_out(&self.removed);
+        next.remove_files(&self.removed);
         next.data_files.extend(self.added.iter().cloned());
         let details = [
             ("files_removed", json!(self.removed.len())),

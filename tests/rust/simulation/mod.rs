@@ -23,7 +23,7 @@ use object_store::PutMode;
 use pds::table::actions::{Append, MergedTombstones, NewTable, Replace, create};
 use pds::table::commit::{Change, Committed, DEFAULT_TIMEOUT, commit};
 use pds::table::format::{ColumnSchema, DataFile, TableManifest, TableSchema};
-use pds::table::{FileRef, Limits, ListedFile, Table, all_files, data_file_name, vacuum};
+use pds::table::{FileRef, ListingLimits, SnapshotFile, Table, all_files, data_file_name, vacuum};
 use pds::{Error, ErrorKind, Result};
 
 use self::model::{CommitLedger, Model};
@@ -32,10 +32,10 @@ use self::world::{FaultRates, LateArrival, World};
 const ROOT: &str = "lake/events";
 const MAX_STEPS: usize = 200_000;
 const OPERATIONS_PER_ACTOR: usize = 4;
-const SHORT_LISTS: Limits = Limits {
-    inline: 2,
-    segment: 5,
-    merged: 2,
+const SHORT_LISTS: ListingLimits = ListingLimits {
+    max_inline_files: 2,
+    max_segment_files: 5,
+    merge_factor: 2,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl Actor {
     }
 
     /// The files of a snapshot; None where it cannot be read now.
-    async fn list_files(&self, base: &TableManifest) -> Option<Vec<ListedFile>> {
+    async fn list_files(&self, base: &TableManifest) -> Option<Vec<SnapshotFile>> {
         let listed = all_files(&self.table, base).await;
         let expected_errors = [ErrorKind::VersionExpired, ErrorKind::Unavailable];
         listed
@@ -188,7 +188,7 @@ impl Actor {
         }
         let first = self.world.draw(u32::try_from(count - 1).unwrap()) as usize;
         let neighbours = files[first..first + 2].iter();
-        let removed: Vec<FileRef> = neighbours.map(ListedFile::reference).collect();
+        let removed: Vec<FileRef> = neighbours.map(SnapshotFile::to_file_ref).collect();
         let rows = self.ledger.lock().unwrap().rows_in(&removed);
         let Ok(file) = self.upload(base.version, &rows).await else {
             return false;
@@ -260,7 +260,7 @@ impl Actor {
         }
         let limit = u32::try_from(base.version).unwrap();
         let version = u64::from(self.world.draw(limit)) + 1;
-        match self.table.at(version).await {
+        match self.table.manifest_at(version).await {
             Ok(older) => self.ledger.lock().unwrap().record_observed(&older),
             Err(e) => expect_kind(&e, &[ErrorKind::VersionExpired, ErrorKind::Unavailable]),
         }
@@ -287,7 +287,7 @@ fn new_table() -> NewTable {
     }
 }
 
-fn open_table(world: &World, actor: usize, limits: Limits) -> Table {
+fn open_table(world: &World, actor: usize, limits: ListingLimits) -> Table {
     let mut table = Table::new(world.store(actor), ROOT).unwrap();
     table.limits = limits;
     table
@@ -298,7 +298,7 @@ fn simulate(seed: u64, rates: FaultRates) -> Model {
     let world = World::new(seed, rates);
     let mut model = Model::new(&world, ROOT);
     // In some worlds lists are long after few commits.
-    let limits = [Limits::default(), SHORT_LISTS][world.draw(2) as usize];
+    let limits = [ListingLimits::default(), SHORT_LISTS][world.draw(2) as usize];
     let mut pool = LocalPool::new();
     let active_actors = Arc::new(AtomicUsize::new(0));
     let mut actors = Vec::new();

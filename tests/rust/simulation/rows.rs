@@ -22,8 +22,8 @@ use pds::table::actions::{NewTable, Restore, create};
 use pds::table::commit::{DEFAULT_TIMEOUT, commit};
 use pds::table::format::{Pointer, TableManifest};
 use pds::table::{
-    Instead, Limits, ScanOptions, Table, TableWriteOptions, compact, delete, exchange, scan,
-    vacuum, write,
+    ListingLimits, ReplaceTarget, ScanOptions, Table, TableWriteOptions, compact, delete,
+    replace_rows, scan, vacuum, write,
 };
 use pds::{Error, ErrorKind, Result};
 
@@ -184,8 +184,8 @@ impl Actor {
             Role::Upserter => {
                 let all = 0..=i64::from(SHARED_KEYS) - 1;
                 let (number, keys) = self.begin_write(|_| self.random_keys(all));
-                let replace_target = Instead::Of(None);
-                let result = exchange(
+                let replace_target = ReplaceTarget::MatchingKeys(None);
+                let result = replace_rows(
                     table,
                     rows(number, &keys),
                     &replace_target,
@@ -199,8 +199,8 @@ impl Actor {
                 let predicate = KeyPredicate::Range(first..=first + 5);
                 let (number, keys) = self.begin_write(|_| self.random_keys(first..=first + 5));
                 let replace_target =
-                    Instead::Where(self.record_predicate(&predicate).as_str().into());
-                let result = exchange(
+                    ReplaceTarget::Predicate(self.record_predicate(&predicate).as_str().into());
+                let result = replace_rows(
                     table,
                     rows(number, &keys),
                     &replace_target,
@@ -235,7 +235,9 @@ impl Actor {
             Role::Restorer => {
                 let newest = table.newest().await?.manifest.version;
                 let back = u64::from(self.world.draw(4));
-                let from = table.at(newest.saturating_sub(back).max(1)).await?;
+                let from = table
+                    .manifest_at(newest.saturating_sub(back).max(1))
+                    .await?;
                 let restored = commit(table, &Restore { from }, DEFAULT_TIMEOUT).await;
                 restored.map(drop)
             }
@@ -282,7 +284,7 @@ impl Actor {
         let newest = self.table.newest().await?.manifest;
         let back = u64::from(self.world.draw(3));
         let version = newest.version.saturating_sub(back).max(1);
-        let manifest = self.table.at(version).await?;
+        let manifest = self.table.manifest_at(version).await?;
         let scanned = scan_rows(&self.table, manifest).await?;
         self.ledger.lock().unwrap().scans.push((version, scanned));
         Ok(())
@@ -406,11 +408,11 @@ async fn simulate(seed: u64, rates: FaultRates) {
     let ledger = SharedLedger::default();
     record_version(&world, &ledger);
     // What a commit of two brings has to be in sight.
-    let short = Limits {
-        inline: 4,
+    let short = ListingLimits {
+        max_inline_files: 4,
         ..SHORT_LISTS
     };
-    let limits = [Limits::default(), short][world.draw(2) as usize];
+    let limits = [ListingLimits::default(), short][world.draw(2) as usize];
     let active_actors = Arc::new(AtomicUsize::new(0));
     let mut tasks = tokio::task::JoinSet::new();
     for (actor_id, role) in ROLES.into_iter().enumerate() {
@@ -445,7 +447,7 @@ async fn simulate(seed: u64, rates: FaultRates) {
     let recorded_count = ledger.lock().unwrap().history.len() as u64;
     let mut unrecorded = Vec::new();
     for version in recorded_count + 1..=newest.version {
-        unrecorded.push(direct_table.at(version).await.unwrap());
+        unrecorded.push(direct_table.manifest_at(version).await.unwrap());
     }
     let end = scan_rows(&direct_table, newest).await.unwrap();
     let mut ledger = ledger.lock().unwrap();
