@@ -21,7 +21,7 @@ use super::predicate::Predicate;
 use super::scan::stream_files;
 use super::snapshot::Snapshot;
 use super::snapshot_reader::SnapshotReader;
-use super::tombstone::{self, Deletions, Line};
+use super::tombstone::{self, Deletions, TombstoneLine};
 use super::write::{TableWriteOptions, align_to_schema, is_definite_failure, remove, upload};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -304,8 +304,8 @@ async fn merge_tombstones(
     let lines = reader.read_lines(sources.to_vec()).await?;
     let by_file = Deletions::by_file(&lines);
     let mut merged = Vec::new();
-    let mut pending: (Vec<Line>, Vec<String>, usize) = (Vec::new(), Vec::new(), 0);
-    let mut flush = async |(lines, files, _): (Vec<Line>, Vec<String>, usize)| {
+    let mut pending: (Vec<TombstoneLine>, Vec<String>, usize) = (Vec::new(), Vec::new(), 0);
+    let mut flush = async |(lines, files, _): (Vec<TombstoneLine>, Vec<String>, usize)| {
         if lines.is_empty() {
             return Ok(());
         }
@@ -323,7 +323,7 @@ async fn merge_tombstones(
         else {
             continue;
         };
-        let lines = deletions.lines(path);
+        let lines = deletions.to_lines(path);
         let bytes = tombstone::encode(&lines).len();
         if (pending.2 + bytes) as u64 > SMALL_TOMBSTONE_BYTES {
             flush(std::mem::take(&mut pending)).await?;

@@ -21,7 +21,7 @@ use super::row_group::RowGroupScan;
 use super::schema::TableColumns;
 use super::snapshot::Snapshot;
 use super::snapshot_reader::SnapshotReader;
-use super::tombstone::{self, Deleted, Line};
+use super::tombstone::{self, TombstoneLine, TombstoneScope};
 use super::write::{is_definite_failure, remove};
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
@@ -102,7 +102,7 @@ pub async fn delete(table: &Table, filter: &Predicate, timeout: Duration) -> Res
 /// What is to be deleted of a snapshot.
 #[derive(Debug, Default)]
 pub(super) struct DeletePlan {
-    lines: Vec<Line>,
+    lines: Vec<TombstoneLine>,
     /// The files that these are about.
     pub(super) scanned_files: Vec<FileRef>,
     /// Files of which nothing is left.
@@ -160,9 +160,9 @@ fn plan_by_key(reader: &SnapshotReader, id: u32, range: &ClosedRange) -> Option<
             continue;
         }
         plan.scanned_files.push(listed.to_file_ref());
-        plan.lines.push(Line {
+        plan.lines.push(TombstoneLine {
             file: file.path.clone(),
-            deleted: Deleted::Keys(min.clone(), max.clone()),
+            deleted: TombstoneScope::Keys(min.clone(), max.clone()),
         });
     }
     Some(plan)
@@ -255,16 +255,16 @@ pub(super) fn plan_file(
     let entries = partial.map(|group_match| {
         let group = u32::try_from(group_match.row_group.group).unwrap_or(u32::MAX);
         let deleted = if group_match.covers_group {
-            Deleted::RowGroup(group)
+            TombstoneScope::RowGroup(group)
         } else {
-            Deleted::Rows(group, group_match.rows)
+            TombstoneScope::Rows(group, group_match.rows)
         };
-        Line {
+        TombstoneLine {
             file: listed.file.path.clone(),
             deleted,
         }
     });
-    let lines: Vec<Line> = entries.collect();
+    let lines: Vec<TombstoneLine> = entries.collect();
     let scanned_file = (!lines.is_empty()).then(|| listed.to_file_ref());
     DeletePlan {
         lines,
@@ -293,7 +293,7 @@ pub(super) async fn write_tombstones(
 pub(super) async fn put_tombstones(
     table: &Table,
     version: u64,
-    lines: &[Line],
+    lines: &[TombstoneLine],
     files: Vec<String>,
     deleted_rows: Option<u64>,
 ) -> Result<Tombstones> {

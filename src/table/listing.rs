@@ -260,7 +260,7 @@ impl SegmentCompactor {
         let bytes = segment::encode(files)?;
         let name = names::segment(base.version, table.store().clock().new_id());
         let columns = TableColumns::from_manifest(base).ok();
-        let segment = segment::describe(name, bytes.len() as u64, files, columns.as_ref());
+        let segment = segment::build_segment(name, bytes.len() as u64, files, columns.as_ref());
         let path = table.path(&segment.path);
         table.store().put(&path, bytes, PutMode::Overwrite).await?;
         self.written.push(WrittenSegment {

@@ -12,12 +12,13 @@
 //! [`crate::ErrorKind::VersionExpired`], [`crate::ErrorKind::UnsafeStore`].
 
 pub mod actions;
-mod add;
+mod add_files;
 mod changes;
 mod check;
 mod clauses;
 pub mod commit;
 mod compact;
+mod conflicts;
 mod delete;
 mod desugar;
 mod exact_literals;
@@ -27,7 +28,7 @@ mod filter;
 mod floats;
 pub mod format;
 mod get_field;
-mod group;
+mod group_commit;
 mod history;
 mod key_ranges;
 mod keys;
@@ -44,7 +45,6 @@ mod schema;
 mod segment;
 mod semantics;
 mod simplify;
-mod since;
 mod snapshot;
 mod snapshot_reader;
 mod sql;
@@ -57,7 +57,7 @@ mod values;
 mod widen;
 mod write;
 
-pub use self::add::add_files;
+pub use self::add_files::add_files;
 pub use self::changes::scan_changes;
 pub use self::check::{CheckReport, check};
 pub use self::clauses::{Clause, ClauseAction, ClauseKind};
@@ -74,7 +74,7 @@ pub use self::predicate::{Bounds, ForeignPredicate, Predicate};
 pub use self::scan::{ScanOptions, scan};
 pub use self::schema::TableColumns;
 #[cfg(feature = "testing")]
-pub(crate) use self::segment::decode_any as decode_segment;
+pub(crate) use self::segment::decode_untrusted as decode_segment;
 pub use self::snapshot::{Snapshot, Table};
 pub use self::upsert::{ReplaceTarget, replace_rows};
 pub(crate) use self::write::align_to_schema;

@@ -27,131 +27,136 @@ use super::statistics::extreme_to_json;
 use crate::error::{Error, Result};
 use crate::parquet::{footer, pages, panic_text};
 
-const TEXTS: [&str; 4] = ["path", "min", "max", "null_counts"];
+const TEXT_COLUMNS: [&str; 4] = ["path", "min", "max", "null_counts"];
 /// The names of columns, where a file is read by them.
-const NAMES: &str = "columns";
+const NAMES_COLUMN: &str = "columns";
 /// Files that are decoded at once.
 const BATCH_ROWS: usize = 1024;
 /// No list is longer in memory.
 const MAX_DECODED_BYTES: usize = 2 << 30;
-const NUMBERS: [&str; 4] = ["size_bytes", "footer_size", "row_group_count", "total_rows"];
+const NUMBER_COLUMNS: [&str; 4] = ["size_bytes", "footer_size", "row_group_count", "total_rows"];
 
 /// The Parquet file that lists `files`.
 pub(super) fn encode(files: &[DataFile]) -> Result<Bytes> {
-    let text = |of: &dyn Fn(&DataFile) -> String| {
-        Arc::new(StringArray::from_iter_values(files.iter().map(of))) as ArrayRef
+    let text = |value_of: &dyn Fn(&DataFile) -> String| {
+        Arc::new(StringArray::from_iter_values(files.iter().map(value_of))) as ArrayRef
     };
-    let number = |of: &dyn Fn(&DataFile) -> u64| {
-        Arc::new(UInt64Array::from_iter_values(files.iter().map(of))) as ArrayRef
+    let number = |value_of: &dyn Fn(&DataFile) -> u64| {
+        Arc::new(UInt64Array::from_iter_values(files.iter().map(value_of))) as ArrayRef
     };
-    let names = files.iter().map(|f| f.columns.as_ref().map(json));
+    let column_names = files.iter().map(|f| f.columns.as_ref().map(to_json));
     let columns = vec![
         text(&|f| f.path.clone()),
-        text(&|f| json(&f.min)),
-        text(&|f| json(&f.max)),
-        text(&|f| json(&f.null_counts)),
+        text(&|f| to_json(&f.min)),
+        text(&|f| to_json(&f.max)),
+        text(&|f| to_json(&f.null_counts)),
         number(&|f| f.size_bytes),
         number(&|f| f.footer_size),
         number(&|f| f.row_group_count),
         number(&|f| f.total_rows),
-        Arc::new(names.collect::<StringArray>()),
+        Arc::new(column_names.collect::<StringArray>()),
     ];
-    let texts = TEXTS.map(|name| Field::new(name, DataType::Utf8, false));
-    let numbers = NUMBERS.map(|name| Field::new(name, DataType::UInt64, false));
-    let names = [Field::new(NAMES, DataType::Utf8, true)];
+    let texts = TEXT_COLUMNS.map(|name| Field::new(name, DataType::Utf8, false));
+    let numbers = NUMBER_COLUMNS.map(|name| Field::new(name, DataType::UInt64, false));
+    let names = [Field::new(NAMES_COLUMN, DataType::Utf8, true)];
     let fields = texts.into_iter().chain(numbers).chain(names);
     let schema = Schema::new(fields.collect::<Vec<_>>());
-    let failed = |e: &dyn std::fmt::Display| Error::other(format!("a segment cannot be made: {e}"));
-    let batch = RecordBatch::try_new(Arc::new(schema), columns).map_err(|e| failed(&e))?;
+    let encode_error =
+        |e: &dyn std::fmt::Display| Error::other(format!("a segment cannot be made: {e}"));
+    let batch = RecordBatch::try_new(Arc::new(schema), columns).map_err(|e| encode_error(&e))?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .build();
     let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties))
-        .map_err(|e| failed(&e))?;
-    writer.write(&batch).map_err(|e| failed(&e))?;
-    writer.into_inner().map(Bytes::from).map_err(|e| failed(&e))
+        .map_err(|e| encode_error(&e))?;
+    writer.write(&batch).map_err(|e| encode_error(&e))?;
+    writer
+        .into_inner()
+        .map(Bytes::from)
+        .map_err(|e| encode_error(&e))
 }
 
-fn json(value: &impl Serialize) -> String {
+fn to_json(value: &impl Serialize) -> String {
     // Plain data into memory cannot fail.
     serde_json::to_string(value).unwrap_or_default()
 }
 
 /// The files that a segment lists, those that have left included.
 pub(super) fn decode(bytes: &Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
-    let broken =
-        |why: &str| corrupted_error(&segment.path, &format!("it is no Parquet file: {why}"));
-    footer::check_file(bytes).map_err(broken)?;
-    std::panic::catch_unwind(|| decode_checked(bytes, segment))
-        .unwrap_or_else(|panic| Err(broken(panic_text(panic.as_ref()))))
+    let corrupt =
+        |reason: &str| corrupted_error(&segment.path, &format!("it is no Parquet file: {reason}"));
+    footer::check_file(bytes).map_err(corrupt)?;
+    std::panic::catch_unwind(|| decode_parquet(bytes, segment))
+        .unwrap_or_else(|panic| Err(corrupt(panic_text(panic.as_ref()))))
 }
 
 /// Reads a list that anybody may have written.
 #[cfg(feature = "testing")]
-pub(crate) fn decode_any(bytes: &Bytes, files: u32) {
+pub(crate) fn decode_untrusted(bytes: &Bytes, files: u32) {
     let segment = Segment {
         data_files: files,
-        ..describe(String::new(), bytes.len() as u64, &[], None)
+        ..build_segment(String::new(), bytes.len() as u64, &[], None)
     };
     let _ = decode(bytes, &segment);
 }
 
-fn decode_checked(bytes: &Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
-    let broken = |why: &str| corrupted_error(&segment.path, why);
-    let read = ParquetRecordBatchReaderBuilder::try_new(bytes.clone())
-        .map_err(|e| broken("it is no Parquet file").with_source(e))?;
-    let wanted = u64::from(segment.data_files);
-    let other = |count: u64| broken(&format!("it lists {count} files and not {wanted}"));
+fn decode_parquet(bytes: &Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
+    let corrupt = |reason: &str| corrupted_error(&segment.path, reason);
+    let builder = ParquetRecordBatchReaderBuilder::try_new(bytes.clone())
+        .map_err(|e| corrupt("it is no Parquet file").with_source(e))?;
+    let expected_files = u64::from(segment.data_files);
+    let count_mismatch =
+        |count: u64| corrupt(&format!("it lists {count} files and not {expected_files}"));
     // Equal rows take no room in a file: what it claims is looked at before memory is taken for it.
-    let claimed = read.metadata().file_metadata().num_rows();
-    if u64::try_from(claimed) != Ok(wanted) {
-        return Err(other(claimed.unsigned_abs()));
+    let claimed_rows = builder.metadata().file_metadata().num_rows();
+    if u64::try_from(claimed_rows) != Ok(expected_files) {
+        return Err(count_mismatch(claimed_rows.unsigned_abs()));
     }
-    for group in read.metadata().row_groups() {
+    for group in builder.metadata().row_groups() {
         for column in group.columns() {
-            check_pages(bytes, column, group.num_rows()).map_err(|why| broken(&why))?;
+            check_pages(bytes, column, group.num_rows()).map_err(|reason| corrupt(&reason))?;
         }
     }
-    let read = read.with_batch_size(BATCH_ROWS).build();
+    let reader = builder.with_batch_size(BATCH_ROWS).build();
     let mut files = Vec::new();
-    let mut size = 0;
-    for batch in read.map_err(|e| broken("it is no Parquet file").with_source(e))? {
-        let batch = batch.map_err(|e| broken("it cannot be read").with_source(e))?;
-        size += batch.get_array_memory_size();
-        if size > MAX_DECODED_BYTES {
-            return Err(broken("it holds more than the list of a segment does"));
+    let mut decoded_bytes = 0;
+    for batch in reader.map_err(|e| corrupt("it is no Parquet file").with_source(e))? {
+        let batch = batch.map_err(|e| corrupt("it cannot be read").with_source(e))?;
+        decoded_bytes += batch.get_array_memory_size();
+        if decoded_bytes > MAX_DECODED_BYTES {
+            return Err(corrupt("it holds more than the list of a segment does"));
         }
-        rows(&batch, &mut files).ok_or_else(|| broken("it does not list data files"))?;
-        if files.len() as u64 > wanted {
-            return Err(other(files.len() as u64));
+        read_rows(&batch, &mut files).ok_or_else(|| corrupt("it does not list data files"))?;
+        if files.len() as u64 > expected_files {
+            return Err(count_mismatch(files.len() as u64));
         }
     }
-    if files.len() as u64 != wanted {
-        return Err(other(files.len() as u64));
+    if files.len() as u64 != expected_files {
+        return Err(count_mismatch(files.len() as u64));
     }
     if let Some(outside) = files.iter().find(|f| !names::is_inside(&f.path)) {
-        let why = format!("it names {:?}, which is elsewhere", outside.path);
-        return Err(broken(&why));
+        let reason = format!("it names {:?}, which is elsewhere", outside.path);
+        return Err(corrupt(&reason));
     }
     Ok(files)
 }
 
 fn check_pages(bytes: &Bytes, column: &ColumnChunkMetaData, rows: i64) -> Result<(), String> {
-    let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+    let to_index = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
     let (start, length) = column.byte_range();
-    let chunk = bytes.get(place(start)..place(start.saturating_add(length)));
+    let chunk = bytes.get(to_index(start)..to_index(start.saturating_add(length)));
     let chunk = chunk.ok_or("a column lies beyond its end")?;
     let rows = usize::try_from(rows).unwrap_or_default();
     pages::check(bytes.clone(), chunk, column, rows)
 }
 
-fn rows(batch: &RecordBatch, files: &mut Vec<DataFile>) -> Option<()> {
+fn read_rows(batch: &RecordBatch, files: &mut Vec<DataFile>) -> Option<()> {
     let mut texts = Vec::new();
-    for name in TEXTS {
+    for name in TEXT_COLUMNS {
         texts.push(batch.column_by_name(name)?.as_string_opt::<i32>()?);
     }
     let mut numbers = Vec::new();
-    for name in NUMBERS {
+    for name in NUMBER_COLUMNS {
         numbers.push(
             batch
                 .column_by_name(name)?
@@ -159,8 +164,8 @@ fn rows(batch: &RecordBatch, files: &mut Vec<DataFile>) -> Option<()> {
         );
     }
     // Older writers have none.
-    let names = batch.column_by_name(NAMES);
-    let names = names.and_then(|names| names.as_string_opt::<i32>());
+    let names_column = batch.column_by_name(NAMES_COLUMN);
+    let names = names_column.and_then(|names| names.as_string_opt::<i32>());
     let ([path, min, max, nulls], [size, footer, groups, total]) = (&texts[..], &numbers[..])
     else {
         return None;
@@ -172,11 +177,11 @@ fn rows(batch: &RecordBatch, files: &mut Vec<DataFile>) -> Option<()> {
             footer_size: footer.value(row),
             row_group_count: groups.value(row),
             total_rows: total.value(row),
-            min: parsed(min.value(row))?,
-            max: parsed(max.value(row))?,
-            null_counts: parsed(nulls.value(row))?,
+            min: parse_json(min.value(row))?,
+            max: parse_json(max.value(row))?,
+            null_counts: parse_json(nulls.value(row))?,
             columns: match names.filter(|names| names.is_valid(row)) {
-                Some(names) => Some(parsed(names.value(row))?),
+                Some(names) => Some(parse_json(names.value(row))?),
                 None => None,
             },
         });
@@ -184,12 +189,12 @@ fn rows(batch: &RecordBatch, files: &mut Vec<DataFile>) -> Option<()> {
     Some(())
 }
 
-fn parsed<T: DeserializeOwned>(text: &str) -> Option<T> {
+fn parse_json<T: DeserializeOwned>(text: &str) -> Option<T> {
     serde_json::from_str(text).ok()
 }
 
 /// What a manifest says of a segment that lists `files`.
-pub(super) fn describe(
+pub(super) fn build_segment(
     path: String,
     size_bytes: u64,
     files: &[DataFile],
@@ -211,23 +216,26 @@ pub(super) fn describe(
     let Some(columns) = columns else {
         return segment;
     };
-    for (place, id) in columns.ids.iter().enumerate() {
-        let nulls: Option<u64> = files.iter().map(|f| f.null_counts.get(id).copied()).sum();
-        if let Some(nulls) = nulls {
-            segment.null_counts.insert(*id, nulls);
+    for (index, id) in columns.ids.iter().enumerate() {
+        let null_count: Option<u64> = files.iter().map(|f| f.null_counts.get(id).copied()).sum();
+        if let Some(null_count) = null_count {
+            segment.null_counts.insert(*id, null_count);
         }
         // A file of nulls has no bounds, and needs none.
         let is_null = |f: &DataFile| f.null_counts.get(id) == Some(&f.total_rows);
-        let nulls = files.iter().filter(|f| is_null(f)).count();
-        let of = FileStatistics { files, columns };
-        let ends = (
-            of.bounds(place, |f| f.min.get(id).filter(|_| !is_null(f))),
-            of.bounds(place, |f| f.max.get(id).filter(|_| !is_null(f))),
+        let null_files = files.iter().filter(|f| is_null(f)).count();
+        let statistics = FileStatistics { files, columns };
+        let bounds = (
+            statistics.bounds(index, |f| f.min.get(id).filter(|_| !is_null(f))),
+            statistics.bounds(index, |f| f.max.get(id).filter(|_| !is_null(f))),
         );
-        let (Some(min), Some(max)) = ends else {
+        let (Some(min), Some(max)) = bounds else {
             continue;
         };
-        if nulls == files.len() || min.null_count() != nulls || max.null_count() != nulls {
+        if null_files == files.len()
+            || min.null_count() != null_files
+            || max.null_count() != null_files
+        {
             continue;
         }
         if let (Some(min), Some(max)) = (extreme_to_json(&min, false), extreme_to_json(&max, true))
@@ -240,7 +248,7 @@ pub(super) fn describe(
 }
 
 /// A segment as if it were one large file, to be pruned.
-pub(super) fn as_file(segment: &Segment) -> DataFile {
+pub(super) fn to_data_file(segment: &Segment) -> DataFile {
     DataFile {
         path: segment.path.clone(),
         size_bytes: segment.size_bytes,
@@ -289,7 +297,7 @@ mod tests {
             schema: Arc::new(schema),
             ids: [1, 2, 3].into(),
         };
-        let segment = describe("s".to_owned(), 5, &files, Some(&columns));
+        let segment = build_segment("s".to_owned(), 5, &files, Some(&columns));
         assert_eq!(decode(&bytes, &segment).unwrap(), files);
         assert_eq!((segment.data_files, segment.total_rows), (1000, 10_000));
         assert_eq!(

@@ -23,7 +23,7 @@ use super::row_group::{
     column_not_read,
 };
 use super::schema::{TableColumns, field_indices_by_id, field_indices_by_name};
-use super::segment::as_file;
+use super::segment::to_data_file;
 use super::tombstone::{self, Deletions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::decode::slice_arrays;
@@ -99,7 +99,7 @@ impl SnapshotReader {
 
     /// The files that may hold rows.
     async fn list_files(&self) -> Result<Vec<SnapshotFile>> {
-        let segments: Vec<DataFile> = self.manifest.segments.iter().map(as_file).collect();
+        let segments: Vec<DataFile> = self.manifest.segments.iter().map(to_data_file).collect();
         let selected = self.prune_by_filter(&segments).await?;
         let listed = listing::list_files(&self.table, &self.manifest, &selected).await?;
         let files: Vec<DataFile> = listed.iter().map(|l| l.file.clone()).collect();
@@ -153,11 +153,12 @@ impl SnapshotReader {
     pub(super) async fn read_lines(
         &self,
         tombstones: Vec<&Tombstones>,
-    ) -> Result<Vec<tombstone::Line>> {
+    ) -> Result<Vec<tombstone::TombstoneLine>> {
         let tombstone_reads = tombstones.into_iter().map(|tombstone_file| async move {
             let path = self.table.path(&tombstone_file.path);
             let store = self.table.store();
-            let request = store.get_at_most(&path, GetOptions::default(), tombstone::MAX_BYTES);
+            let request =
+                store.get_at_most(&path, GetOptions::default(), tombstone::MAX_TOMBSTONE_BYTES);
             match request.await {
                 Ok((bytes, _)) => {
                     let parsed = tombstone::parse(&bytes, &tombstone_file.path);
@@ -172,7 +173,7 @@ impl SnapshotReader {
             }
         });
         let reads: Vec<_> = tombstone_reads.collect();
-        let lines: Vec<Vec<tombstone::Line>> = stream::iter(reads)
+        let lines: Vec<Vec<tombstone::TombstoneLine>> = stream::iter(reads)
             .buffered(CONCURRENT_TOMBSTONES)
             .try_collect()
             .await?;

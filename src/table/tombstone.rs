@@ -18,26 +18,26 @@ use super::names;
 use crate::error::Result;
 
 /// Up to so many rows are listed by number.
-const FEW_ROWS: u64 = 16;
+const MAX_LISTED_ROWS: u64 = 16;
 /// Shorter files stay readable.
-const COMPRESSED_FROM_BYTES: usize = 4 << 10;
+const COMPRESSION_THRESHOLD_BYTES: usize = 4 << 10;
 const ZSTD_LEVEL: i32 = 3;
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// A file above this is none, packed or not.
-pub(super) const MAX_BYTES: u64 = 1 << 30;
+pub(super) const MAX_TOMBSTONE_BYTES: u64 = 1 << 30;
 
 /// Deleted rows of one data file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Line {
+pub struct TombstoneLine {
     /// The file, relative to the table.
     pub file: String,
     /// Its rows.
-    pub deleted: Deleted,
+    pub deleted: TombstoneScope,
 }
 
 /// Rows of a data file.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Deleted {
+pub enum TombstoneScope {
     /// All of a row group.
     RowGroup(u32),
     /// Some of a row group, numbered within it from 0.
@@ -47,7 +47,7 @@ pub enum Deleted {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Wire {
+struct JsonLine {
     file: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     row_group: Option<u32>,
@@ -61,9 +61,9 @@ struct Wire {
     roaring: Option<Base64>,
 }
 
-impl Wire {
-    fn of(line: &Line) -> Self {
-        let mut wire = Self {
+impl JsonLine {
+    fn from_line(line: &TombstoneLine) -> Self {
+        let mut json_line = Self {
             file: line.file.clone(),
             row_group: None,
             pk_min: None,
@@ -72,38 +72,40 @@ impl Wire {
             roaring: None,
         };
         match &line.deleted {
-            Deleted::RowGroup(group) => wire.row_group = Some(*group),
-            Deleted::Rows(group, rows) => {
-                wire.row_group = Some(*group);
-                if rows.len() <= FEW_ROWS {
-                    wire.deleted_rows = Some(rows.iter().collect());
+            TombstoneScope::RowGroup(group) => json_line.row_group = Some(*group),
+            TombstoneScope::Rows(group, rows) => {
+                json_line.row_group = Some(*group);
+                if rows.len() <= MAX_LISTED_ROWS {
+                    json_line.deleted_rows = Some(rows.iter().collect());
                 } else {
-                    wire.roaring = Some(Base64(to_portable(rows)));
+                    json_line.roaring = Some(Base64(to_portable(rows)));
                 }
             }
-            Deleted::Keys(min, max) => {
-                (wire.pk_min, wire.pk_max) = (Some(min.clone()), Some(max.clone()));
+            TombstoneScope::Keys(min, max) => {
+                (json_line.pk_min, json_line.pk_max) = (Some(min.clone()), Some(max.clone()));
             }
         }
-        wire
+        json_line
     }
 
     /// None where the fields do not fit together.
-    fn into_line(self) -> Option<Line> {
+    fn into_line(self) -> Option<TombstoneLine> {
         let deleted = match (self.row_group, self.deleted_rows, self.roaring) {
-            (Some(group), None, None) => Deleted::RowGroup(group),
-            (Some(group), Some(rows), None) => Deleted::Rows(group, rows.into_iter().collect()),
-            (Some(group), None, Some(Base64(bytes))) => {
-                Deleted::Rows(group, RoaringBitmap::deserialize_from(&bytes[..]).ok()?)
+            (Some(group), None, None) => TombstoneScope::RowGroup(group),
+            (Some(group), Some(rows), None) => {
+                TombstoneScope::Rows(group, rows.into_iter().collect())
             }
-            (None, None, None) => Deleted::Keys(self.pk_min.clone()?, self.pk_max.clone()?),
+            (Some(group), None, Some(Base64(bytes))) => {
+                TombstoneScope::Rows(group, RoaringBitmap::deserialize_from(&bytes[..]).ok()?)
+            }
+            (None, None, None) => TombstoneScope::Keys(self.pk_min.clone()?, self.pk_max.clone()?),
             _ => return None,
         };
-        let by_key = matches!(deleted, Deleted::Keys(..));
+        let by_key = matches!(deleted, TombstoneScope::Keys(..));
         if !by_key && (self.pk_min.is_some() || self.pk_max.is_some()) {
             return None;
         }
-        names::is_inside(&self.file).then_some(Line {
+        names::is_inside(&self.file).then_some(TombstoneLine {
             file: self.file,
             deleted,
         })
@@ -120,54 +122,57 @@ fn to_portable(rows: &RoaringBitmap) -> Bytes {
 }
 
 /// The bytes of a tombstone file.
-pub fn encode(lines: &[Line]) -> Bytes {
+pub fn encode(lines: &[TombstoneLine]) -> Bytes {
     let mut bytes = Vec::new();
     for line in lines {
         // Plain data into memory cannot fail.
-        let _ = serde_json::to_writer(&mut bytes, &Wire::of(line));
+        let _ = serde_json::to_writer(&mut bytes, &JsonLine::from_line(line));
         bytes.push(b'\n');
     }
-    if bytes.len() < COMPRESSED_FROM_BYTES {
+    if bytes.len() < COMPRESSION_THRESHOLD_BYTES {
         return bytes.into();
     }
     // Bitmaps in base64 are a third longer than they need to be.
     match zstd::bulk::compress(&bytes, ZSTD_LEVEL) {
-        Ok(packed) if packed.len() < bytes.len() => packed.into(),
+        Ok(compressed) if compressed.len() < bytes.len() => compressed.into(),
         _ => bytes.into(),
     }
 }
 
 /// The lines of a file, which may be packed.
-fn unpacked<'b>(bytes: &'b [u8], name: &str) -> Result<Cow<'b, [u8]>> {
+fn decompress<'b>(bytes: &'b [u8], name: &str) -> Result<Cow<'b, [u8]>> {
     if !bytes.starts_with(&ZSTD_MAGIC) {
         return Ok(Cow::Borrowed(bytes));
     }
-    let unreadable =
+    let decompress_error =
         |e: std::io::Error| corrupted_error(name, "it cannot be unpacked").with_source(e);
-    let mut lines = Vec::new();
-    let packed = zstd::Decoder::new(bytes).map_err(unreadable)?;
-    let read = packed.take(MAX_BYTES + 1).read_to_end(&mut lines);
-    if read.map_err(unreadable)? as u64 > MAX_BYTES {
+    let mut decompressed = Vec::new();
+    let decoder = zstd::Decoder::new(bytes).map_err(decompress_error)?;
+    let read_result = decoder
+        .take(MAX_TOMBSTONE_BYTES + 1)
+        .read_to_end(&mut decompressed);
+    if read_result.map_err(decompress_error)? as u64 > MAX_TOMBSTONE_BYTES {
         return Err(corrupted_error(
             name,
             "it holds more than a tombstone file does",
         ));
     }
-    Ok(Cow::Owned(lines))
+    Ok(Cow::Owned(decompressed))
 }
 
 /// Reads the tombstone file `name`.
-pub fn parse(bytes: &[u8], name: &str) -> Result<Vec<Line>> {
-    let bytes = unpacked(bytes, name)?;
-    let lines = bytes.split(|b| *b == b'\n').enumerate();
+pub fn parse(bytes: &[u8], name: &str) -> Result<Vec<TombstoneLine>> {
+    let text = decompress(bytes, name)?;
+    let lines = text.split(|b| *b == b'\n').enumerate();
     lines
         .filter(|(_, line)| !line.is_empty())
         .map(|(index, line)| {
-            let why = || format!("line {} cannot be read", index + 1);
-            let wire: Wire = serde_json::from_slice(line)
-                .map_err(|e| corrupted_error(name, &why()).with_source(e))?;
-            wire.into_line()
-                .ok_or_else(|| corrupted_error(name, &why()))
+            let reason = || format!("line {} cannot be read", index + 1);
+            let json_line: JsonLine = serde_json::from_slice(line)
+                .map_err(|e| corrupted_error(name, &reason()).with_source(e))?;
+            json_line
+                .into_line()
+                .ok_or_else(|| corrupted_error(name, &reason()))
         })
         .collect()
 }
@@ -185,30 +190,33 @@ pub struct Deletions {
 
 impl Deletions {
     /// Adds more.
-    pub fn add(&mut self, deleted: &Deleted) {
+    pub fn add(&mut self, deleted: &TombstoneScope) {
         match deleted {
-            Deleted::RowGroup(group) => {
+            TombstoneScope::RowGroup(group) => {
                 self.groups.insert(*group);
                 self.rows.remove(group);
             }
-            Deleted::Rows(group, rows) if !self.groups.contains(group) => {
+            TombstoneScope::Rows(group, rows) if !self.groups.contains(group) => {
                 *self.rows.entry(*group).or_default() |= rows;
             }
-            Deleted::Rows(..) => {}
-            Deleted::Keys(min, max) => {
+            TombstoneScope::Rows(..) => {}
+            TombstoneScope::Keys(min, max) => {
                 self.keys.push((min.clone(), max.clone()));
             }
         }
     }
 
     /// As few lines as say it of a file.
-    pub fn lines(&self, file: &str) -> Vec<Line> {
-        let groups = self.groups.iter().map(|group| Deleted::RowGroup(*group));
-        let rows = self.rows.iter();
-        let rows = rows.map(|(group, rows)| Deleted::Rows(*group, rows.clone()));
-        let keys = joined(&self.keys).into_iter();
-        let keys = keys.map(|(min, max)| Deleted::Keys(min, max));
-        let line = |deleted| Line {
+    pub fn to_lines(&self, file: &str) -> Vec<TombstoneLine> {
+        let groups = self
+            .groups
+            .iter()
+            .map(|group| TombstoneScope::RowGroup(*group));
+        let row_sets = self.rows.iter();
+        let rows = row_sets.map(|(group, rows)| TombstoneScope::Rows(*group, rows.clone()));
+        let ranges = merge_ranges(&self.keys).into_iter();
+        let keys = ranges.map(|(min, max)| TombstoneScope::Keys(min, max));
+        let line = |deleted| TombstoneLine {
             file: file.to_owned(),
             deleted,
         };
@@ -216,39 +224,44 @@ impl Deletions {
     }
 
     /// Of every file that the lines are about.
-    pub fn by_file<'a>(lines: impl IntoIterator<Item = &'a Line>) -> BTreeMap<String, Self> {
-        let mut all: BTreeMap<String, Self> = BTreeMap::new();
+    pub fn by_file<'a>(
+        lines: impl IntoIterator<Item = &'a TombstoneLine>,
+    ) -> BTreeMap<String, Self> {
+        let mut by_path: BTreeMap<String, Self> = BTreeMap::new();
         for line in lines {
-            all.entry(line.file.clone()).or_default().add(&line.deleted);
+            by_path
+                .entry(line.file.clone())
+                .or_default()
+                .add(&line.deleted);
         }
-        all
+        by_path
     }
 }
 
 /// The ranges, each once; those of whole numbers that meet are one.
-fn joined(ranges: &[(Value, Value)]) -> Vec<(Value, Value)> {
-    let mut whole: Vec<(i64, i64)> = Vec::new();
-    let mut other: BTreeMap<String, (Value, Value)> = BTreeMap::new();
+fn merge_ranges(ranges: &[(Value, Value)]) -> Vec<(Value, Value)> {
+    let mut integers: Vec<(i64, i64)> = Vec::new();
+    let mut other_ranges: BTreeMap<String, (Value, Value)> = BTreeMap::new();
     for (min, max) in ranges {
         if let (Some(min), Some(max)) = (min.as_i64(), max.as_i64()) {
-            whole.push((min, max));
+            integers.push((min, max));
         } else {
             let range = (min.clone(), max.clone());
-            other.insert(format!("{min} {max}"), range);
+            other_ranges.insert(format!("{min} {max}"), range);
         }
     }
-    whole.retain(|(min, max)| min <= max);
-    whole.sort_unstable();
-    let mut joined: Vec<(i64, i64)> = Vec::new();
-    for (min, max) in whole {
-        match joined.last_mut() {
+    integers.retain(|(min, max)| min <= max);
+    integers.sort_unstable();
+    let mut merged: Vec<(i64, i64)> = Vec::new();
+    for (min, max) in integers {
+        match merged.last_mut() {
             Some((_, last)) if min <= last.saturating_add(1) => *last = max.max(*last),
-            _ => joined.push((min, max)),
+            _ => merged.push((min, max)),
         }
     }
-    let whole = joined.into_iter();
-    let whole = whole.map(|(min, max)| (Value::from(min), Value::from(max)));
-    whole.chain(other.into_values()).collect()
+    let merged_integers = merged.into_iter();
+    let integer_ranges = merged_integers.map(|(min, max)| (Value::from(min), Value::from(max)));
+    integer_ranges.chain(other_ranges.into_values()).collect()
 }
 
 #[cfg(test)]
@@ -259,8 +272,8 @@ mod tests {
 
     use super::*;
 
-    fn line(deleted: Deleted) -> Line {
-        Line {
+    fn line(deleted: TombstoneScope) -> TombstoneLine {
+        TombstoneLine {
             file: "data/a.parquet".to_owned(),
             deleted,
         }
@@ -272,7 +285,7 @@ mod tests {
         let rows: RoaringBitmap = (0..60_000)
             .map(|_| random.random_range(0..6_000_000))
             .collect();
-        let lines = [line(Deleted::Rows(0, rows.clone()))];
+        let lines = [line(TombstoneScope::Rows(0, rows.clone()))];
         let packed = encode(&lines);
         assert!(packed.starts_with(&ZSTD_MAGIC));
         // Little more than the bitmap itself.
@@ -281,7 +294,7 @@ mod tests {
         for length in [4, 100, packed.len() / 2, packed.len() - 1] {
             assert!(parse(&packed[..length], "t").is_err(), "{length} bytes");
         }
-        let few = encode(&[line(Deleted::RowGroup(1))]);
+        let few = encode(&[line(TombstoneScope::RowGroup(1))]);
         assert!(few.starts_with(b"{"));
     }
 
@@ -292,10 +305,10 @@ mod tests {
             .map(|_| random.random_range(0..1_000_000))
             .collect();
         let lines = [
-            line(Deleted::RowGroup(3)),
-            line(Deleted::Rows(0, (5..9).collect())),
-            line(Deleted::Rows(1, some)),
-            line(Deleted::Keys(json!(-5), json!("z"))),
+            line(TombstoneScope::RowGroup(3)),
+            line(TombstoneScope::Rows(0, (5..9).collect())),
+            line(TombstoneScope::Rows(1, some)),
+            line(TombstoneScope::Keys(json!(-5), json!("z"))),
         ];
         assert_eq!(parse(&encode(&lines), "t").unwrap(), lines);
         let text = String::from_utf8(encode(&lines[..2]).to_vec()).unwrap();
@@ -308,36 +321,36 @@ mod tests {
     fn a_million_rows_in_a_run_are_few_bytes() {
         let mut run = RoaringBitmap::new();
         run.insert_range(17..1_000_017);
-        let bytes = encode(&[line(Deleted::Rows(0, run))]);
+        let bytes = encode(&[line(TombstoneScope::Rows(0, run))]);
         assert!(bytes.len() <= 4096, "{} bytes", bytes.len());
     }
 
     #[test]
     fn deletions_add_up() {
         let lines = [
-            line(Deleted::Rows(0, (0..3).collect())),
-            line(Deleted::Rows(0, (2..5).collect())),
-            line(Deleted::Rows(1, (0..2).collect())),
-            line(Deleted::RowGroup(1)),
-            line(Deleted::Rows(1, (7..9).collect())),
-            line(Deleted::Keys(json!(1), json!(2))),
-            line(Deleted::Keys(json!(9), json!(8))),
-            line(Deleted::Keys(json!("a"), json!("b"))),
-            line(Deleted::Keys(json!(3), json!(5))),
-            line(Deleted::Keys(json!("a"), json!("b"))),
-            line(Deleted::Keys(json!(7), json!(7))),
+            line(TombstoneScope::Rows(0, (0..3).collect())),
+            line(TombstoneScope::Rows(0, (2..5).collect())),
+            line(TombstoneScope::Rows(1, (0..2).collect())),
+            line(TombstoneScope::RowGroup(1)),
+            line(TombstoneScope::Rows(1, (7..9).collect())),
+            line(TombstoneScope::Keys(json!(1), json!(2))),
+            line(TombstoneScope::Keys(json!(9), json!(8))),
+            line(TombstoneScope::Keys(json!("a"), json!("b"))),
+            line(TombstoneScope::Keys(json!(3), json!(5))),
+            line(TombstoneScope::Keys(json!("a"), json!("b"))),
+            line(TombstoneScope::Keys(json!(7), json!(7))),
         ];
         let all = &Deletions::by_file(&lines)["data/a.parquet"];
         assert_eq!(all.groups, BTreeSet::from([1]));
         assert_eq!(all.rows, BTreeMap::from([(0, (0..5).collect())]));
         let fewer = [
-            line(Deleted::RowGroup(1)),
-            line(Deleted::Rows(0, (0..5).collect())),
-            line(Deleted::Keys(json!(1), json!(5))),
-            line(Deleted::Keys(json!(7), json!(7))),
-            line(Deleted::Keys(json!("a"), json!("b"))),
+            line(TombstoneScope::RowGroup(1)),
+            line(TombstoneScope::Rows(0, (0..5).collect())),
+            line(TombstoneScope::Keys(json!(1), json!(5))),
+            line(TombstoneScope::Keys(json!(7), json!(7))),
+            line(TombstoneScope::Keys(json!("a"), json!("b"))),
         ];
-        assert_eq!(all.lines("data/a.parquet"), fewer);
+        assert_eq!(all.to_lines("data/a.parquet"), fewer);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use super::actions::{Append, Overwrite};
 use super::commit::{Committed, commit_onto};
 use super::format::{DataFile, TableManifest};
-use super::group::commit_batched;
+use super::group_commit::commit_batched;
 use super::schema::TableColumns;
 use super::statistics::Statistics;
 use super::types::keeps_values;

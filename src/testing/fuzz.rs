@@ -144,7 +144,7 @@ fn check_tombstones(bytes: &[u8]) {
         let reparsed = tombstone::parse(&tombstone::encode(&lines), "fuzzed");
         assert_eq!(reparsed.expect("encoded tombstones can be decoded"), lines);
         for deletions in tombstone::Deletions::by_file(&lines).values() {
-            deletions.lines("fuzzed");
+            deletions.to_lines("fuzzed");
         }
     }
 }
