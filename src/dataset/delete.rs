@@ -4,7 +4,7 @@ use super::acquire::{ClaimStatus, wait_until_intent_removed};
 use super::intent::{Intent, IntentOperation, Phase};
 use super::lease::PublishLease;
 use super::recover::{acquire, heal};
-use super::removal::{NestedPolicy, is_dataset_file, list_files_below, remove_all};
+use super::removal::{NestedPolicy, Removal, is_dataset_file, list_files_below};
 use super::steps::{StepError, Steps};
 use super::{check_key, without_cas};
 use crate::error::{Error, ErrorKind, Result};
@@ -77,7 +77,7 @@ async fn delete_with_lease(lease: &PublishLease<'_>, after_recovery: bool) -> Re
             intent.base = base;
         })
         .await?;
-    let error = match remove_all(&steps, NestedPolicy::Delete).await {
+    let error = match remove_with_nested(&steps).await {
         Ok(()) => {
             lease.release().await;
             return Ok(());
@@ -96,4 +96,19 @@ async fn delete_with_lease(lease: &PublishLease<'_>, after_recovery: bool) -> Re
             error.context("the deletion was interrupted; the next call that may write finishes it")
         }
     })
+}
+
+/// Removes everything in the folder, and the datasets in folders below, each under a lease of its own.
+async fn remove_with_nested(steps: &Steps<'_, '_>) -> Result<(), StepError> {
+    let mut removal = Removal::begin(steps, NestedPolicy::Delete).await?;
+    while let Some(nested) = removal.run_round().await? {
+        for folder in &nested {
+            match Box::pin(delete(&steps.store, folder)).await {
+                // Another process deleted it or is writing it; the next listing shows which.
+                Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Fenced) => {}
+                deleted => deleted?,
+            }
+        }
+    }
+    Ok(())
 }

@@ -10,8 +10,7 @@ use chrono::{DateTime, Utc};
 use object_store::GetOptions;
 
 use super::intent::{BaseVersions, IntendedPart};
-use super::read::MAX_MANIFEST_BYTES;
-use super::{DatasetManifest, INTENT, MANIFEST, SUCCESS};
+use super::{DatasetManifest, INTENT, MANIFEST, MAX_MANIFEST_BYTES, SUCCESS};
 use crate::error::{ErrorKind, Result};
 use crate::parquet::file::TAIL_BYTES;
 use crate::part::open;

@@ -66,6 +66,8 @@ pub const SUCCESS: &str = "_SUCCESS";
 pub const MANIFEST: &str = "manifest.json";
 /// The name of the intent, which exists during a publish and after a crash.
 pub const INTENT: &str = "_publish.json";
+/// The greatest length of a manifest.
+const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
 /// How parts are named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,21 +19,19 @@ use object_store::GetOptions;
 
 use super::open::{DatasetParts, open_parts};
 use super::recover::recover;
-use super::{DatasetManifest, INTENT, MANIFEST, SUCCESS, incomplete_error};
+use super::{DatasetManifest, INTENT, MANIFEST, MAX_MANIFEST_BYTES, SUCCESS, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::projection::Projection;
 use crate::part::{OpenPart, RowGroupSelection, read_groups};
 use crate::store::{Store, path};
 
 /// Attempts of a read; it starts over when the dataset was replaced during one.
-const MAX_RESTARTS: u32 = 20;
+pub(super) const MAX_RESTARTS: u32 = 20;
 /// Parts that are open at once where the footers of all parts are too large to be kept.
 const MAX_OPEN_PARTS: usize = 64;
 /// Footers read at once.
 const CONCURRENT_OPENS: usize = 32;
-const RESTART_DELAY: Duration = Duration::from_millis(20);
-/// The greatest length of a manifest.
-pub(super) const MAX_MANIFEST_BYTES: u64 = 64 << 20;
+pub(super) const RESTART_DELAY: Duration = Duration::from_millis(20);
 
 /// The rows of a dataset in memory.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! Removing everything in a dataset's folder, under the lease of a delete that was just begun or is recovered.
 //!
-//! [`remove_all`] lists the folder and what is below it until nothing new shows. [`ErrorKind::Locked`] where other
-//! processes keep writing.
+//! A [`Removal`] lists the folder and what is below it, round by round, until nothing new shows. [`ErrorKind::Locked`]
+//! where other processes keep writing.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -11,7 +11,7 @@ use object_store::ObjectMeta;
 use super::intent::{BaseVersions, Phase};
 use super::lease::PublishLease;
 use super::steps::{CONCURRENT_PARTS, StepError, Steps, remove_version};
-use super::{INTENT, MANIFEST, SUCCESS, delete, is_reserved};
+use super::{INTENT, MANIFEST, SUCCESS, is_reserved};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::path;
 
@@ -31,7 +31,9 @@ pub(super) async fn recover_delete(
         return Ok(());
     }
     // Datasets in folders below may be newer than the error of the interrupted delete.
-    remove_all(&steps, NestedPolicy::Keep).await
+    let mut removal = Removal::begin(&steps, NestedPolicy::Keep).await?;
+    while removal.run_round().await?.is_some() {}
+    Ok(())
 }
 
 /// Every file below the folder but the intent, listed while the lease held.
@@ -57,24 +59,48 @@ pub(super) enum NestedPolicy {
     Keep,
 }
 
-/// Removes the marker first, then the manifest, so that a marker that lands late has none; then the rest, until a
-/// listing shows nothing new. Datasets in folders below are deleted each under a lease of its own: another process may
-/// be writing them.
-pub(super) async fn remove_all(
-    steps: &Steps<'_, '_>,
+/// The removal of everything in a folder: the marker first, then the manifest, so that a marker that lands late has
+/// none; then the rest, until a listing shows nothing new.
+pub(super) struct Removal<'a, 's, 'l> {
+    steps: &'a Steps<'s, 'l>,
     nested_policy: NestedPolicy,
-) -> Result<(), StepError> {
-    let key = steps.lease.key;
-    let marker = path::join(key, SUCCESS);
-    if steps.folder.is_marked() {
-        steps.remove_marker(steps.folder.e_tag(SUCCESS)).await?;
+    attempted: HashSet<(String, Option<String>)>,
+    rounds: u32,
+}
+
+impl<'a, 's, 'l> Removal<'a, 's, 'l> {
+    /// Removes the marker.
+    pub(super) async fn begin(
+        steps: &'a Steps<'s, 'l>,
+        nested_policy: NestedPolicy,
+    ) -> Result<Self, StepError> {
+        if steps.folder.is_marked() {
+            steps.remove_marker(steps.folder.e_tag(SUCCESS)).await?;
+        }
+        Ok(Self {
+            steps,
+            nested_policy,
+            attempted: HashSet::new(),
+            rounds: 0,
+        })
     }
-    let mut attempted: HashSet<(String, Option<String>)> = HashSet::new();
-    for _ in 0..MAX_ROUNDS {
+
+    /// Lists the folder and removes what is in it; None once a listing shows nothing new. Returns the datasets in
+    /// folders below that the caller has to delete, each under a lease of its own: another process may be writing them.
+    pub(super) async fn run_round(&mut self) -> Result<Option<Vec<String>>, StepError> {
+        let (steps, key) = (self.steps, self.steps.lease.key);
+        self.rounds += 1;
+        if self.rounds > MAX_ROUNDS {
+            let message = format!(
+                "gave up after {MAX_ROUNDS} listings: other processes keep writing below {key:?}"
+            );
+            return Err(Error::new(ErrorKind::Locked, message).with_path(key).into());
+        }
         let files = list_files_below(steps.lease).await?;
+        let marker = path::join(key, SUCCESS);
         if let Some(late_marker) = files.iter().find(|meta| meta.location.as_ref() == marker) {
             steps.remove_marker(late_marker.e_tag.as_deref()).await?;
-            continue;
+            return Ok(Some(Vec::new()));
         }
         let nested = find_nested_datasets(key, &files);
         let (nested_files, own_files): (Vec<_>, Vec<_>) = files.into_iter().partition(|meta| {
@@ -84,31 +110,22 @@ pub(super) async fn remove_all(
         let (dataset_files, other_files): (Vec<_>, Vec<_>) = own_files
             .into_iter()
             .partition(|meta| is_dataset_file(key, meta));
+        let deletes_nested = self.nested_policy == NestedPolicy::Delete;
         // A file that cannot be deleted by its listed name (a folder's own object) is tried once.
         let version_key = |meta: &ObjectMeta| (meta.location.to_string(), meta.e_tag.clone());
-        let before = attempted.len();
-        attempted.extend(dataset_files.iter().chain(&other_files).map(version_key));
-        if nested_policy == NestedPolicy::Delete {
-            attempted.extend(nested_files.iter().map(version_key));
+        let before = self.attempted.len();
+        self.attempted
+            .extend(dataset_files.iter().chain(&other_files).map(version_key));
+        if deletes_nested {
+            self.attempted.extend(nested_files.iter().map(version_key));
         }
-        if attempted.len() == before {
-            return Ok(());
+        if self.attempted.len() == before {
+            return Ok(None);
         }
         remove_files(steps, &dataset_files).await?;
-        if nested_policy == NestedPolicy::Delete {
-            for nested in &nested {
-                match Box::pin(delete(&steps.store, nested)).await {
-                    // Another process deleted it or is writing it; the next listing shows which.
-                    Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Fenced) => {}
-                    deleted => deleted?,
-                }
-            }
-        }
         remove_files(steps, &other_files).await?;
+        Ok(Some(if deletes_nested { nested } else { Vec::new() }))
     }
-    let message =
-        format!("gave up after {MAX_ROUNDS} listings: other processes keep writing below {key:?}");
-    Err(Error::new(ErrorKind::Locked, message).with_path(key).into())
 }
 
 /// The folders below `key` with a dataset or the begin of one; of folders within each other the outermost.

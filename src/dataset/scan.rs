@@ -11,7 +11,9 @@ use std::sync::Arc;
 use arrow_schema::SchemaRef;
 
 use super::open::{DatasetParts, PartIndex, check_part, open_part, open_parts};
-use super::read::{ObservedManifest, is_unchanged, resolve_current, was_stable};
+use super::read::{
+    MAX_RESTARTS, ObservedManifest, RESTART_DELAY, is_unchanged, resolve_current, was_stable,
+};
 use super::{DatasetManifest, check_key, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::Cancel;
@@ -47,7 +49,7 @@ impl OpenDataset {
 /// Opens the dataset as it is now.
 pub async fn open(store: &Store, key: &str) -> Result<OpenDataset> {
     check_key(key)?;
-    for _ in 0..10 {
+    for _ in 0..MAX_RESTARTS {
         let observed = resolve_current(store, key).await?;
         match open_parts(store, key, &observed.manifest).await {
             Ok(parts) => {
@@ -59,12 +61,12 @@ pub async fn open(store: &Store, key: &str) -> Result<OpenDataset> {
                 });
             }
             Err(error) if was_stable(store, key, &observed).await? => return Err(error),
-            Err(_) => {}
+            Err(_) => store.clock().sleep(RESTART_DELAY).await,
         }
     }
     Err(incomplete_error(
         key,
-        "it was replaced during each attempt to open its parts",
+        &format!("it was replaced during each of {MAX_RESTARTS} attempts to open its parts"),
     ))
 }
 

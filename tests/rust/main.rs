@@ -14,5 +14,6 @@ mod power_loss;
 mod s3;
 mod simulation;
 mod stores;
+mod sync_faults;
 mod tables;
 mod takeover;

@@ -64,7 +64,11 @@ where
             let folder = tempfile::tempdir().unwrap();
             copy_folder(template, folder.path());
             let count = AtomicUsize::new(0);
-            let journal = Arc::new(FailingSyncs { first, lasts, count });
+            let journal = Arc::new(FailingSyncs {
+                first,
+                lasts,
+                count,
+            });
             let context = format!("sync {first} fails, and all after it: {lasts}");
             let store = store_in(folder.path(), Some(Arc::clone(&journal)));
             work(store, folder.path().to_owned(), context).await;
@@ -125,14 +129,13 @@ async fn a_commit_with_a_failed_sync_is_whole_or_not_there() {
         match result {
             Ok(new) => assert!(new > old && version == new, "{context}: {version}"),
             Err(e) if e.kind() == ErrorKind::CommitStateUnknown => {
-                assert!(
-                    version == old || version == old + 1,
-                    "{context}: {version}"
-                );
+                assert!(version == old || version == old + 1, "{context}: {version}");
             }
             Err(e) => assert_eq!(version, old, "{context}: {e}"),
         }
-        let report = check(&table).await.unwrap_or_else(|e| panic!("{context}: {e}"));
+        let report = check(&table)
+            .await
+            .unwrap_or_else(|e| panic!("{context}: {e}"));
         assert!(report.missing.is_empty(), "{context}: {report:?}");
     })
     .await;
