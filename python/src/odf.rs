@@ -1,4 +1,8 @@
-//! Chains of the Open Data Fabric: blocks, and a dataset made of them.
+//! Handles of the Open Data Fabric for Python: [`BlockHandle`] wraps a block, [`ChainHandle`] the chain of a dataset.
+//!
+//! `pds.odf` makes its own types of the results, so methods return tuples. Hashes and times are text, events are
+//! plain Python objects. A position in a chain (`at`, `micros`) is the hash of a block, or microseconds since 1970,
+//! or the head. Errors are raised as the exceptions of `pds.errors`.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -33,7 +37,7 @@ pub(crate) struct BlockHandle(Arc<Block>);
 
 #[pymethods]
 impl BlockHandle {
-    /// Encodes a block of an event; the time is RFC 3339.
+    /// Encodes a block of an event. The time is RFC 3339.
     #[staticmethod]
     fn create(
         py: Python<'_>,
@@ -51,14 +55,14 @@ impl BlockHandle {
         Ok(Self(Arc::new(into_py_result(py, create_block())?)))
     }
 
-    /// Reads a block as it is stored.
+    /// Decodes a block from the bytes that are stored.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, raw: Vec<u8>) -> PyResult<Self> {
         let block = into_py_result(py, Block::from_bytes(raw.into()))?;
         Ok(Self(Arc::new(block)))
     }
 
-    /// Reads the YAML of a block.
+    /// Parses the YAML of a block.
     #[staticmethod]
     fn from_yaml(py: Python<'_>, text: &str) -> PyResult<Self> {
         Ok(Self(Arc::new(into_py_result(py, Block::from_yaml(text))?)))
@@ -70,19 +74,19 @@ impl BlockHandle {
         self.0.hash().to_string()
     }
 
-    /// When it was appended, RFC 3339.
+    /// The time at which the block was appended, RFC 3339.
     #[getter]
     fn system_time(&self) -> String {
         odf::format_time(&self.0.system_time)
     }
 
-    /// The hash of the block before.
+    /// The hash of the previous block; None in the first block.
     #[getter]
     fn prev_block_hash(&self) -> Option<String> {
         self.0.prev_block_hash.as_ref().map(ToString::to_string)
     }
 
-    /// Its place, from 0.
+    /// The position in the chain, from 0.
     #[getter]
     fn sequence_number(&self) -> u64 {
         self.0.sequence_number
@@ -94,34 +98,34 @@ impl BlockHandle {
         self.0.manifest_version()
     }
 
-    /// The event in the specification's spelling.
+    /// The event, in the spelling of the specification.
     #[getter]
     fn event<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         to_object(py, self.0.event())
     }
 
-    /// The bytes as they were received.
+    /// The bytes that the block was read from.
     fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.0.bytes())
     }
 
-    /// The bytes that the fields give anew.
+    /// Encodes the fields in canonical form.
     fn encode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &into_py_result(py, self.0.encode())?))
     }
 
-    /// The YAML of the block.
+    /// Formats the block as YAML.
     fn to_yaml(&self) -> String {
         self.0.to_yaml()
     }
 }
 
-/// First row, last row, bytes, logical hash, physical hash.
+/// First offset, last offset, size in bytes, logical hash, physical hash.
 type SliceFields = (u64, u64, u64, String, String);
-/// Path and what is wrong with it.
+/// The path of an object, and what is wrong with it.
 type Problems = Vec<(String, String)>;
 
-/// A dataset's chain.
+/// The chain of a dataset.
 #[pyclass(frozen, module = "pds._pds")]
 #[derive(Debug)]
 pub(crate) struct ChainHandle {
@@ -131,7 +135,7 @@ pub(crate) struct ChainHandle {
 }
 
 impl ChainHandle {
-    /// The chain; in a forked process over a client of its own.
+    /// Returns the chain; in a forked process with a client of its own.
     fn open_chain(&self) -> Result<Chain> {
         self.chain.with_store(self.store.store()?)
     }
@@ -141,8 +145,8 @@ impl ChainHandle {
             (Some(hash), _) => BlockSelector::Hash(into_py_result(py, hash.parse())?),
             (None, Some(micros)) => {
                 let time = DateTime::from_timestamp_micros(micros);
-                let outside = || Error::invalid(format!("{micros} microseconds are no moment"));
-                BlockSelector::Time(into_py_result(py, time.ok_or_else(outside))?)
+                let invalid = || Error::invalid(format!("timestamp out of range: {micros} µs"));
+                BlockSelector::Time(into_py_result(py, time.ok_or_else(invalid))?)
             }
             (None, None) => BlockSelector::Head,
         };
@@ -157,7 +161,7 @@ fn block_handles(blocks: Vec<Arc<Block>>) -> Vec<BlockHandle> {
 
 #[pymethods]
 impl ChainHandle {
-    /// A chain that is there already, or may come.
+    /// Opens a chain, which need not exist yet. Sends no request.
     #[staticmethod]
     fn open(py: Python<'_>, store: &StoreHandle, path: String) -> PyResult<Self> {
         let chain = into_py_result(py, store.store().and_then(|s| Chain::new(s, &path)))?;
@@ -168,7 +172,7 @@ impl ChainHandle {
         })
     }
 
-    /// Begins the chain.
+    /// Creates the dataset with its first block.
     fn create(
         &self,
         py: Python<'_>,
@@ -182,7 +186,7 @@ impl ChainHandle {
             "root" => DatasetKind::Root,
             "derivative" => DatasetKind::Derivative,
             other => {
-                let message = format!("kind is \"root\" or \"derivative\", not {other:?}");
+                let message = format!("kind must be \"root\" or \"derivative\", not {other:?}");
                 return into_py_result(py, Err(Error::invalid(message)));
             }
         };
@@ -192,14 +196,14 @@ impl ChainHandle {
         })
     }
 
-    /// The newest block's hash; None where there is no chain.
+    /// Reads the hash of the newest block; None if there is no dataset.
     fn head(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let chain = into_py_result(py, self.open_chain())?;
         let head = run(py, move || async move { chain.head().await })?;
         Ok(head.map(|head| head.hash.to_string()))
     }
 
-    /// A block.
+    /// Returns the block with a hash.
     fn block(&self, py: Python<'_>, block_hash: &str) -> PyResult<BlockHandle> {
         let hash: Multihash = into_py_result(py, block_hash.parse())?;
         let chain = into_py_result(py, self.open_chain())?;
@@ -207,7 +211,7 @@ impl ChainHandle {
         Ok(BlockHandle(block))
     }
 
-    /// The newest blocks, newest first.
+    /// Returns up to `limit` blocks, newest first.
     fn blocks(&self, py: Python<'_>, limit: Option<usize>) -> PyResult<Vec<BlockHandle>> {
         let chain = into_py_result(py, self.open_chain())?;
         let limit = limit.unwrap_or(usize::MAX);
@@ -218,17 +222,15 @@ impl ChainHandle {
         Ok(block_handles(blocks))
     }
 
-    /// Appends events, all or none.
+    /// Appends events, all or none. Returns the blocks and the number of attempts.
     fn append(
         &self,
         py: Python<'_>,
         events: Vec<Bound<'_, PyAny>>,
         timeout: f64,
     ) -> PyResult<(Vec<BlockHandle>, u32)> {
-        let events = events
-            .iter()
-            .map(from_object)
-            .collect::<PyResult<Vec<_>>>()?;
+        let values: PyResult<Vec<_>> = events.iter().map(from_object).collect();
+        let events = values?;
         let timeout = into_py_result(py, parse_seconds("timeout", timeout))?;
         let chain = into_py_result(py, self.open_chain())?;
         let appended = run(
@@ -238,7 +240,7 @@ impl ChainHandle {
         Ok((block_handles(appended.blocks), appended.attempts))
     }
 
-    /// Appends a block as it is.
+    /// Appends a block unchanged.
     fn append_block(&self, py: Python<'_>, block: &BlockHandle) -> PyResult<()> {
         let block = Block::clone(&block.0);
         let chain = into_py_result(py, self.open_chain())?;
@@ -247,7 +249,7 @@ impl ChainHandle {
         })
     }
 
-    /// Adds rows: blocks, attempts, the slice.
+    /// Appends rows. Returns the blocks, the number of attempts, and the slice.
     #[expect(clippy::too_many_arguments, reason = "a call of the facade's own")]
     fn ingest(
         &self,
@@ -275,14 +277,11 @@ impl ChainHandle {
             let (logical, physical) = (s.logical_hash.to_string(), s.physical_hash.to_string());
             (s.start, s.end, s.size, logical, physical)
         });
-        Ok((
-            block_handles(ingested.appended.blocks),
-            ingested.appended.attempts,
-            slice,
-        ))
+        let appended = ingested.appended;
+        Ok((block_handles(appended.blocks), appended.attempts, slice))
     }
 
-    /// The columns, as a `pyarrow.Schema`; None where nothing says yet.
+    /// Returns the schema as a `pyarrow.Schema`; None if there is none yet.
     fn schema<'py>(
         &self,
         py: Python<'py>,
@@ -296,7 +295,7 @@ impl ChainHandle {
             .transpose()
     }
 
-    /// The rows as a snapshot.
+    /// Returns the rows as a snapshot of a table.
     fn snapshot(
         &self,
         py: Python<'_>,
@@ -312,7 +311,7 @@ impl ChainHandle {
         })
     }
 
-    /// The rows of a snapshot of a block that retractions and corrections leave: schema and batches.
+    /// Applies retractions and corrections up to a block. Returns the schema and the batches of the rows that remain.
     fn ledger<'py>(
         &self,
         py: Python<'py>,
@@ -328,13 +327,12 @@ impl ChainHandle {
             limit: None,
         };
         let (schema, batches) = run(py, move || async move { view.ledger(scan_options).await })?;
-        let batches = batches.into_iter();
-        let batches = batches.map(|batch| PyRecordBatch::new(batch).into_pyarrow(py));
-        let batches = batches.collect::<PyResult<Vec<_>>>()?;
-        Ok((PySchema::new(schema).into_pyarrow(py)?, batches))
+        let to_pyarrow = |batch| PyRecordBatch::new(batch).into_pyarrow(py);
+        let py_batches: PyResult<Vec<_>> = batches.into_iter().map(to_pyarrow).collect();
+        Ok((PySchema::new(schema).into_pyarrow(py)?, py_batches?))
     }
 
-    /// The block; names of the system columns; last offset; watermark.
+    /// Returns the hash of the block, the names of the system columns, the last offset and the watermark.
     #[expect(clippy::type_complexity, reason = "a call of the facade's own")]
     fn facts(
         &self,
@@ -346,16 +344,12 @@ impl ChainHandle {
         let state = &view.state;
         let names = state.vocabulary.names().map(str::to_owned);
         let watermark = into_py_result(py, state.watermark())?.map(|w| odf::format_time(&w));
-        let hash = state.tip.as_ref().map(|tip| tip.hash.to_string());
-        Ok((
-            hash.unwrap_or_default(),
-            names,
-            state.last_offset(),
-            watermark,
-        ))
+        let tip = state.tip.as_ref();
+        let hash = tip.map_or_else(String::new, |tip| tip.hash.to_string());
+        Ok((hash, names, state.last_offset(), watermark))
     }
 
-    /// Checks everything: blocks, slices, rows, what is wrong.
+    /// Verifies the chain. Returns the numbers of blocks, slices and rows, and the problems.
     fn verify(
         &self,
         py: Python<'_>,
@@ -376,8 +370,8 @@ impl ChainHandle {
         ))
     }
 
-    /// Merges slices: blocks and slices before and after, the head before; None if there was nothing to
-    /// merge.
+    /// Merges slices. Returns the heads before and after, and the numbers of slices before and after; None if there
+    /// is nothing to merge.
     fn compact(
         &self,
         py: Python<'_>,
@@ -391,21 +385,13 @@ impl ChainHandle {
         let compacted = run(py, move || async move {
             odf::compact(&chain, target_bytes, &options, timeout).await
         })?;
-        Ok(compacted.map(|compacted| {
-            let (before, after) = (
-                compacted.head_before.to_string(),
-                compacted.head_after.to_string(),
-            );
-            (
-                before,
-                after,
-                compacted.slices_before,
-                compacted.slices_after,
-            )
+        Ok(compacted.map(|c| {
+            let (before, after) = (c.head_before.to_string(), c.head_after.to_string());
+            (before, after, c.slices_before, c.slices_after)
         }))
     }
 
-    /// Removes what no reference leads to: paths and bytes.
+    /// Removes objects that no reference leads to. Returns their paths and their size in bytes.
     fn vacuum(
         &self,
         py: Python<'_>,
@@ -421,7 +407,7 @@ impl ChainHandle {
     }
 }
 
-/// A new identity and its private key.
+/// Generates an identity. Returns it with its private key.
 #[pyfunction]
 fn new_identity(py: Python<'_>) -> PyResult<(String, Bound<'_, PyBytes>)> {
     let identity = into_py_result(py, DatasetId::generate())?;
@@ -431,14 +417,14 @@ fn new_identity(py: Python<'_>) -> PyResult<(String, Bound<'_, PyBytes>)> {
     ))
 }
 
-/// An identity in its canonical spelling, and as `did:key`.
+/// Parses an identity. Returns its canonical spelling, and the key as `did:key`.
 #[pyfunction]
 fn parse_dataset_id(py: Python<'_>, text: &str) -> PyResult<(String, String)> {
     let id: DatasetId = into_py_result(py, text.parse())?;
     Ok((id.to_string(), id.to_did_key()))
 }
 
-/// A hash's code and digest, and its text in base 16 and base 58.
+/// Parses a multihash. Returns its code, its digest, and its text in base 16 and in base 58.
 #[pyfunction]
 fn parse_multihash<'py>(
     py: Python<'py>,
@@ -449,21 +435,21 @@ fn parse_multihash<'py>(
     Ok((hash.code(), digest, hash.to_string(), hash.to_base58()))
 }
 
-/// The SHA3-256 of some bytes.
+/// Computes the SHA3-256 of some bytes.
 #[pyfunction]
 fn sha3_256(raw: Vec<u8>) -> String {
     Multihash::sha3_256(&raw).to_string()
 }
 
-/// The `SetDataSchema` event of a schema, with the system columns in front where they are missing.
+/// Converts a schema to a `SetDataSchema` event, with the system columns `names` in front.
 #[pyfunction]
 fn schema_event<'py>(
     py: Python<'py>,
-    given: &Bound<'_, PyAny>,
+    schema: &Bound<'_, PyAny>,
     names: Option<[String; 4]>,
     raw: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let data_schema = extract_schema(given)?;
+    let data_schema = extract_schema(schema)?;
     let mut fields = Vec::new();
     if let Some([offset, operation, system_time, event_time]) = names {
         let vocabulary = odf::Vocabulary {
@@ -474,11 +460,8 @@ fn schema_event<'py>(
         };
         for field in odf::ingest::system_fields(&vocabulary) {
             let name = field.name().clone();
-            fields.push(
-                data_schema
-                    .field_with_name(&name)
-                    .map_or(field, Clone::clone),
-            );
+            let known_field = data_schema.field_with_name(&name);
+            fields.push(known_field.map_or(field, Clone::clone));
         }
     }
     let system_names: Vec<String> = fields.iter().map(|field| field.name().clone()).collect();
@@ -491,15 +474,15 @@ fn schema_event<'py>(
     to_object(py, &event)
 }
 
-/// The `pyarrow.Schema` of a `SetDataSchema` event.
+/// Converts a `SetDataSchema` event to its `pyarrow.Schema`.
 #[pyfunction]
 fn event_schema<'py>(py: Python<'py>, event: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let event = from_object(event)?;
-    let wrong = |e: Error| match e.kind() {
+    let as_invalid = |e: Error| match e.kind() {
         ErrorKind::BlockCorrupted => e.with_kind(ErrorKind::InvalidInput),
         _ => e,
     };
-    let schema = into_py_result(py, schema::arrow_from_event(&event).map_err(wrong))?;
+    let schema = into_py_result(py, schema::arrow_from_event(&event).map_err(as_invalid))?;
     PySchema::new(Arc::new(schema)).into_pyarrow(py)
 }
 

@@ -1,7 +1,15 @@
-//! Blocks: what a chain is made of. A block keeps the bytes it was read from; its hash is theirs.
+//! Blocks, the elements of a chain. A [`Block`] keeps the bytes that it was read from; its hash is the hash of these
+//! bytes.
 //!
-//! A file is a manifest (kind, version, content) whose content is a block that was finished by itself.
-//! Versions 2 and 3 differ in the alignment of timestamps only.
+//! The bytes are a manifest (kind, version, content) whose content is a flatbuffer of its own. Versions 2 and 3 of
+//! the manifest differ only in the alignment of timestamps. An event that this release does not know becomes
+//! [`UNKNOWN_EVENT`] and keeps its bytes.
+//!
+//! Errors: [`ErrorKind::BlockCorrupted`] for damaged bytes; [`ErrorKind::FormatNotSupported`] for other versions of
+//! the manifest, for the layout of ODF 0.33, and for encoding a block with fields of a later release;
+//! [`ErrorKind::InvalidInput`] for an event that has no encoding and for a block that is too long.
+//!
+//! Source: the Open Data Fabric specification.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -18,12 +26,12 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The multicodec of an ODF metadata block.
 const MANIFEST_KIND: i64 = 0x40_0000;
-/// The version that is written.
+/// The version of the manifest that is written.
 pub const MANIFEST_VERSION: i32 = 3;
 const OLDEST_VERSION: i32 = 2;
-/// A longer block is none.
+/// The longest block that is written or read, in bytes.
 pub(super) const MAX_BLOCK_BYTES: usize = 16 << 20;
-/// The name of events that this release does not know.
+/// The kind of an event that this release does not know.
 pub const UNKNOWN_EVENT: &str = "Unknown";
 
 /// One block of a chain.
@@ -32,19 +40,19 @@ pub struct Block {
     bytes: Bytes,
     hash: Multihash,
     version: i32,
-    /// When it was appended.
+    /// The time at which the block was appended.
     pub system_time: UtcDateTime,
-    /// The hash of the block before; none of the first.
+    /// The hash of the previous block; None in the first block.
     pub prev_block_hash: Option<Multihash>,
-    /// Its place in the chain, from 0.
+    /// The position in the chain, from 0.
     pub sequence_number: u64,
     event: Value,
-    /// Whether all of the event is in `event`.
+    /// Whether `event` holds all fields of the event.
     is_fully_decoded: bool,
 }
 
 impl Block {
-    /// Encodes a block. The event is a mapping in the specification's spelling, with its name as `kind`.
+    /// Encodes a block. The event is a JSON object in the spelling of the specification, with its name as `kind`.
     pub fn new(
         system_time: UtcDateTime,
         prev_block_hash: Option<&Multihash>,
@@ -80,7 +88,7 @@ impl Block {
         )?;
         if bytes.len() > MAX_BLOCK_BYTES {
             let message = format!(
-                "a block of {} bytes; {MAX_BLOCK_BYTES} are allowed",
+                "the block has {} bytes; at most {MAX_BLOCK_BYTES} are allowed",
                 bytes.len()
             );
             return Err(Error::invalid(message));
@@ -88,7 +96,7 @@ impl Block {
         Self::from_bytes(bytes.into()).map_err(|e| e.with_kind(ErrorKind::InvalidInput))
     }
 
-    /// Reads a block as it is stored.
+    /// Decodes a block from the bytes that are stored.
     pub fn from_bytes(bytes: Bytes) -> Result<Self> {
         let hash = Multihash::sha3_256(&bytes);
         let with_context = |e: Error| e.context(format!("block {hash}"));
@@ -101,29 +109,33 @@ impl Block {
         let kind = manifest.scalar_bytes(0)?.map_or(0, i64::from_le_bytes);
         if kind != MANIFEST_KIND {
             return Err(block_corrupted(format!(
-                "its kind is {kind:#x}, not {MANIFEST_KIND:#x}"
+                "not a metadata block: expected the kind {MANIFEST_KIND:#x}, found {kind:#x}"
             )));
         }
         let version = manifest.scalar_bytes(1)?.map_or(0, i32::from_le_bytes);
         if !(OLDEST_VERSION..=MANIFEST_VERSION).contains(&version) {
             return Err(unsupported_version(version));
         }
-        let content_bytes = manifest.byte_vector(2)?;
-        let content = FlatBufferReader::new(
-            content_bytes.ok_or_else(|| block_corrupted("it has no content"))?,
-        );
+        let content_bytes = manifest
+            .byte_vector(2)?
+            .ok_or_else(|| block_corrupted("the content is missing"))?;
+        let content = FlatBufferReader::new(content_bytes);
         let block = content.root()?;
         refuse_old_layout(&block)?;
         let system_time = block.timestamp(0)?;
-        let parsed_hash = block.byte_vector(1)?.map(Multihash::from_bytes).transpose();
-        let previous = parsed_hash.map_err(|e| e.with_kind(ErrorKind::BlockCorrupted))?;
+        let previous = block
+            .byte_vector(1)?
+            .map(Multihash::from_bytes)
+            .transpose()
+            .map_err(|e| e.with_kind(ErrorKind::BlockCorrupted))?;
         let sequence_number = block.scalar_bytes(2)?.map_or(0, u64::from_le_bytes);
         let (event, is_known) = decode_event(&block, &bytes)?;
         let is_fully_decoded = is_known && !content.has_unknown_slots();
         Ok(Self {
             hash,
             version,
-            system_time: system_time.ok_or_else(|| block_corrupted("it has no system time"))?,
+            system_time: system_time
+                .ok_or_else(|| block_corrupted("the system time is missing"))?,
             prev_block_hash: previous,
             sequence_number,
             event,
@@ -132,24 +144,30 @@ impl Block {
         })
     }
 
-    /// Reads the YAML of a block and encodes it.
+    /// Parses the YAML of a block and encodes the block.
     pub fn from_yaml(text: &str) -> Result<Self> {
         let parsed = yaml::parse(text)?;
         if parsed.event.get("kind").and_then(Value::as_str) == Some(UNKNOWN_EVENT) {
-            let manifest_base64 = parsed.event.get("manifest").and_then(Value::as_str);
-            let decoded = manifest_base64.and_then(|text| STANDARD.decode(text).ok());
-            let manifest = decoded
-                .ok_or_else(|| Error::invalid("an unknown event needs its manifest, in base64"))?;
+            let manifest = parsed
+                .event
+                .get("manifest")
+                .and_then(Value::as_str)
+                .and_then(|text| STANDARD.decode(text).ok())
+                .ok_or_else(|| {
+                    Error::invalid("an event of the kind Unknown needs its manifest in base64")
+                })?;
             return Self::from_bytes(manifest.into());
         }
-        let parsed_hash = parsed.prev_block_hash.map(|text| text.parse::<Multihash>());
-        let previous = parsed_hash.transpose()?;
+        let previous = parsed
+            .prev_block_hash
+            .map(|text| text.parse::<Multihash>())
+            .transpose()?;
         let time = time::from_text(&parsed.system_time)?;
         let (version, number) = (parsed.version, parsed.sequence_number);
         Self::with_version(version, time, previous.as_ref(), number, &parsed.event)
     }
 
-    /// The YAML of the block, in the specification's spelling.
+    /// Formats the block as YAML, in the spelling of the specification.
     pub fn to_yaml(&self) -> String {
         let previous = self.prev_block_hash.as_ref().map(Multihash::to_string);
         let text = yaml::format_block(
@@ -162,11 +180,11 @@ impl Block {
         if self.is_fully_decoded || self.kind() == UNKNOWN_EVENT {
             text
         } else {
-            format!("# Some fields are of a later release and not shown.\n{text}")
+            format!("# Fields of a later release are not shown.\n{text}")
         }
     }
 
-    /// The bytes as they were received.
+    /// The bytes that the block was read from.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
@@ -181,12 +199,12 @@ impl Block {
         self.version
     }
 
-    /// The event, in the specification's spelling.
+    /// The event, in the spelling of the specification.
     pub fn event(&self) -> &Value {
         &self.event
     }
 
-    /// The name of the event.
+    /// The name of the event; [`UNKNOWN_EVENT`] if this release does not know it.
     pub fn kind(&self) -> &str {
         self.event
             .get("kind")
@@ -194,17 +212,17 @@ impl Block {
             .unwrap_or(UNKNOWN_EVENT)
     }
 
-    /// Whether all of the event is known to this release.
+    /// Whether this release knows the event and all its fields.
     pub fn is_fully_decoded(&self) -> bool {
         self.is_fully_decoded
     }
 
-    /// Encodes the fields anew, canonically.
+    /// Encodes the fields in canonical form, without use of the bytes that were read.
     pub fn encode(&self) -> Result<Vec<u8>> {
         if !self.is_fully_decoded {
             let message = format!(
-                "block {} has fields of a later release, which encoding it anew would lose; its \
-                 bytes as received are whole",
+                "block {} has fields of a later release, which would be lost by encoding it; use the \
+                 bytes that were read",
                 self.hash
             );
             return Err(Error::new(ErrorKind::FormatNotSupported, message));
@@ -223,26 +241,26 @@ impl Block {
 
 fn unsupported_version(version: i32) -> Error {
     let message = format!(
-        "manifest version {version} is not supported: versions {OLDEST_VERSION} to {MANIFEST_VERSION} are"
+        "unsupported manifest version {version}: this release supports {OLDEST_VERSION} to {MANIFEST_VERSION}"
     );
     Error::new(ErrorKind::FormatNotSupported, message)
 }
 
-/// In the layout of release 0.33 the sequence number has 4 bytes, so 8 are too many for it.
+/// Refuses the layout of ODF 0.33: its sequence number has 4 bytes, so a value of 8 would overlap another slot.
 fn refuse_old_layout(block: &FlatBufferTable<'_>) -> Result<()> {
     if block.overlaps(2, 8)? {
-        let message = "it has the layout of ODF 0.33 (a sequence number of 4 bytes, SetDataSchema as \
-                       event 11), which later releases cannot read";
+        let message = "the layout of ODF 0.33 (a sequence number of 4 bytes, SetDataSchema as event 11) is \
+                       not supported";
         return Err(Error::new(ErrorKind::FormatNotSupported, message));
     }
     Ok(())
 }
 
-/// The event and whether this release knows it.
+/// Returns the event, and whether this release knows it.
 fn decode_event(block: &FlatBufferTable<'_>, manifest: &Bytes) -> Result<(Value, bool)> {
     match block.union(3, &EVENT) {
         Ok(Some(event)) => Ok((event, true)),
-        Ok(None) => Err(block_corrupted("it has no event")),
+        Ok(None) => Err(block_corrupted("the event is missing")),
         Err(e) if e.kind() == ErrorKind::FormatNotSupported => {
             let tag = block.scalar_bytes(3)?.map_or(0, |[tag]| tag);
             let event = json!({
@@ -288,18 +306,18 @@ fn encode(
     Ok(manifest_writer.finish(manifest))
 }
 
-/// What the tables alone do not say.
+/// Checks what the layout of the tables does not express.
 fn check_event(event: &Value) -> Result<()> {
     let has = |name: &str| event.get(name).is_some_and(|value| !value.is_null());
     let kind = event.get("kind").and_then(Value::as_str);
     if kind == Some("SetDataSchema") && has("rawArrowSchema") == has("schema") {
-        let message = "SetDataSchema has either schema or rawArrowSchema";
+        let message = "SetDataSchema needs exactly one of schema and rawArrowSchema";
         return Err(Error::invalid(message));
     }
     Ok(())
 }
 
-/// An event without fields that are none.
+/// Makes an event of its name and of the fields that have a value.
 pub fn build_event(
     kind: &str,
     fields: impl IntoIterator<Item = (&'static str, Option<Value>)>,

@@ -1,11 +1,19 @@
-//! A chain in a store: blocks by hash, and one reference that a conditional write moves.
+//! A chain in a store: blocks under their hashes, and a reference, the head, that conditional writes move.
 //!
 //! ```text
 //! <root>/blocks/<hash>   <root>/data/<hash>   <root>/checkpoints/<hash>   <root>/refs/head
 //! ```
 //!
-//! Data is written first, then blocks, then the head. What is named by its hash never changes. A block
-//! that nobody's head came to is an orphan and harms nobody.
+//! Data is written first, then blocks, then the head. An object that is named by its hash never changes. A block that
+//! no head ever named is an orphan and does no harm.
+//!
+//! A [`Chain`] reads blocks, which it caches, and appends events. After a lost race an append is repeated on the new
+//! head.
+//!
+//! Errors: [`ErrorKind::NotFound`] (no dataset), [`ErrorKind::BlockCorrupted`] (a block is missing or is not what was
+//! written), [`ErrorKind::InvalidAppend`] (a rule), [`ErrorKind::CommitConflict`] (every race was lost; nothing was
+//! appended), [`ErrorKind::CommitStateUnknown`] (the answer of the store was lost). [`Chain::create`] refuses stores
+//! that ignore conditions.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,21 +34,21 @@ use crate::store::Store;
 use crate::store::cas::{CasResult, Register, VersionedValue, probe_conditional_writes};
 use crate::table::Table;
 
-/// Blocks read or written at once.
+/// The number of blocks that are read or written at once.
 pub(super) const CONCURRENT_BLOCKS: usize = 32;
-/// So many blocks are read one after another before the folder is listed.
+/// The number of blocks that are read one after another before all blocks are listed and read.
 const STEPS_BEFORE_LISTING: usize = 8;
-/// A hash in any base.
+/// The longest head that is read, in bytes. A hash in any base is shorter.
 const MAX_HEAD_BYTES: u64 = 1024;
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(5);
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(250);
 
-/// What a dataset's data comes from.
+/// The origin of a dataset's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatasetKind {
-    /// From outside.
+    /// The data comes from outside.
     Root,
-    /// From other datasets.
+    /// The data is computed from other datasets.
     Derivative,
 }
 
@@ -53,50 +61,50 @@ impl DatasetKind {
     }
 }
 
-/// A chain: its place, and the part of it that has been read.
+/// A chain at a location in a store, and the blocks of it that have been read. Clones share these blocks.
 #[derive(Debug, Clone)]
 pub struct Chain {
     store: Store,
     root: String,
     cache: Arc<Mutex<ChainCache>>,
-    /// The process that `known` is of.
+    /// The process that `cache` belongs to.
     process_id: u32,
 }
 
 #[derive(Debug, Default)]
 struct ChainCache {
     blocks: HashMap<Multihash, Arc<Block>>,
-    /// The newest state that was folded.
+    /// The state that was computed last.
     state: Option<Arc<ChainState>>,
 }
 
-/// The head as it was read: what it names and what identifies its writing.
+/// A head that was read: the hash that it names, and the version of the object.
 #[derive(Debug, Clone)]
 pub struct ChainHead {
-    /// The newest block's hash.
+    /// The hash of the newest block.
     pub hash: Multihash,
     pub(super) version: VersionedValue,
 }
 
-/// Blocks that were appended.
+/// The result of an append.
 #[derive(Debug, Clone)]
 pub struct Appended {
-    /// The blocks, oldest first.
+    /// The appended blocks, oldest first.
     pub blocks: Vec<Arc<Block>>,
-    /// How often it was tried.
+    /// The number of attempts; above 1 after conflicts with other writers.
     pub attempts: u32,
 }
 
-/// How an append that others came before goes on.
+/// The outcome of moving the head once.
 pub(super) enum HeadUpdate {
     Appended(Vec<Arc<Block>>),
     Conflict,
 }
 
 impl Chain {
-    /// The chain at `root`; nothing is read yet.
+    /// The chain at `root`. Sends no request.
     pub fn new(store: Store, root: &str) -> Result<Self> {
-        // Its rows are read as a table's, so what is no place for one is none for a chain.
+        // Rows are read through a table, so the path must be valid for one.
         Table::new(store.clone(), root)?;
         Ok(Self {
             store,
@@ -106,37 +114,38 @@ impl Chain {
         })
     }
 
-    /// The same chain through another client.
+    /// Returns the same chain through another client of its store.
     pub fn with_store(&self, store: Store) -> Result<Self> {
         let mut chain = Self::new(store, &self.root)?;
-        // In a forked process a thread that is not there may hold the lock.
+        // In a forked process the lock may be held by a thread that does not exist there.
         if chain.process_id == self.process_id {
             chain.cache = Arc::clone(&self.cache);
         }
         Ok(chain)
     }
 
-    /// Where it is.
+    /// The path of the dataset.
     pub fn root(&self) -> &str {
         &self.root
     }
 
-    /// What it is in.
+    /// The store of the dataset.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// The path of an object of it.
+    /// Returns the path of an object of the dataset.
     pub(super) fn path(&self, relative: &str) -> String {
         crate::store::path::join(&self.root, relative)
     }
 
-    /// The path of a slice of data.
+    /// Returns the path of a slice.
     pub(super) fn data_path(&self, hash: &str) -> String {
         self.path(&format!("data/{hash}"))
     }
 
-    /// Begins a chain: its first block, now or at a time before.
+    /// Creates the dataset with its first block, a `Seed` of the system time `time`, which defaults to now.
+    /// [`ErrorKind::AlreadyExists`] if there is a head; [`ErrorKind::UnsafeStore`] if the store ignores conditions.
     pub async fn create(
         &self,
         id: &DatasetId,
@@ -151,7 +160,7 @@ impl Chain {
         let seed = Block::new(time, None, 0, &build_event("Seed", fields))?;
         let path = self.path("refs/head");
         let exists = || {
-            let message = "there is a dataset already";
+            let message = "the dataset exists already";
             Error::new(ErrorKind::AlreadyExists, message).with_path(&self.root)
         };
         if self.store.is_file(&path).await? {
@@ -164,7 +173,7 @@ impl Chain {
         let created = register.create(value).await;
         match created.map_err(|e| as_unknown_outcome(&seed, e))? {
             CasResult::Won(_) => Ok(self.cache_block(seed)),
-            // Its answer may have got lost, and others have followed it by now.
+            // The answer may have been lost, and other blocks may follow the seed by now.
             CasResult::Conflict(current_head) if self.begins_with(&current_head, &seed).await? => {
                 Ok(self.cache_block(seed))
             }
@@ -172,7 +181,7 @@ impl Chain {
         }
     }
 
-    /// The head; None where there is no chain.
+    /// Reads the head from the store; None if there is no dataset.
     pub async fn head(&self) -> Result<Option<ChainHead>> {
         let path = self.path("refs/head");
         let register = Register::new(&self.store, &path);
@@ -187,13 +196,13 @@ impl Chain {
         self.head().await?.ok_or_else(|| self.not_found())
     }
 
-    /// The error of a chain that is not there.
+    /// Returns the error of a dataset that does not exist.
     pub fn not_found(&self) -> Error {
-        let message = "there is no dataset: it has no refs/head";
+        let message = "the dataset does not exist: refs/head is missing";
         Error::new(ErrorKind::NotFound, message).with_path(&self.root)
     }
 
-    /// A block, checked against its name.
+    /// Returns a block, checked against its hash.
     pub async fn block(&self, hash: &Multihash) -> Result<Arc<Block>> {
         if let Some(block) = self.lock_cache().blocks.get(hash) {
             return Ok(Arc::clone(block));
@@ -201,7 +210,7 @@ impl Chain {
         Ok(self.cache_block(self.fetch(hash).await?))
     }
 
-    /// A block as it is in the store now, checked against its name.
+    /// Reads a block from the store, also if it is cached, and checks it against its hash.
     pub(super) async fn fetch(&self, hash: &Multihash) -> Result<Block> {
         let path = self.path(&format!("blocks/{hash}"));
         let get = self
@@ -216,8 +225,9 @@ impl Chain {
         })?;
         let actual_hash = Multihash::sha3_256(&bytes);
         if actual_hash != *hash {
-            let message =
-                format!("block {hash} is not what was written: its bytes have hash {actual_hash}");
+            let message = format!(
+                "block {hash} is not what was written: its bytes have the hash {actual_hash}"
+            );
             return Err(Error::new(ErrorKind::BlockCorrupted, message).with_path(&path));
         }
         Block::from_bytes(bytes).map_err(|e| e.with_path(&path))
@@ -236,7 +246,7 @@ impl Chain {
         block
     }
 
-    /// The blocks from `newest` back, at most so many, newest first; ends before `until`.
+    /// Returns the blocks from `newest` back, newest first: at most `limit`, and only those after `until`.
     pub async fn blocks_back_from(
         &self,
         newest: &Multihash,
@@ -264,7 +274,8 @@ impl Chain {
         Ok(blocks)
     }
 
-    /// Reads all blocks there are, many at once; those that cannot be read are left for who needs them.
+    /// Reads all blocks of the dataset into the cache, many at once. Blocks that cannot be read are skipped: an error
+    /// is raised only for a block that is needed.
     async fn read_all(&self) -> Result<()> {
         let objects = self.store.list(&self.path("blocks")).await?;
         let hashes = objects.iter().filter_map(|meta| {
@@ -282,20 +293,20 @@ impl Chain {
         while let Some(read) = reads.next().await {
             match read {
                 Ok(block) => drop(self.cache_block(block)),
-                Err(e) => log::debug!("a block was passed over: {e}"),
+                Err(e) => log::debug!("skipped a block that cannot be read: {e}"),
             }
         }
         Ok(())
     }
 
-    /// What the chain says up to its head.
+    /// Reads the head and returns it with the state of the chain.
     pub async fn state(&self) -> Result<(ChainHead, Arc<ChainState>)> {
         let head = self.require_head().await?;
         let state = self.state_at(&head.hash).await?;
         Ok((head, state))
     }
 
-    /// What the chain says up to a block.
+    /// Returns the state of the chain after a block.
     pub async fn state_at(&self, hash: &Multihash) -> Result<Arc<ChainState>> {
         let cached_state = self.lock_cache().state.clone();
         let cached_tip = cached_state
@@ -317,7 +328,8 @@ impl Chain {
         Ok(state)
     }
 
-    /// Appends events, all or none, on whatever the chain says by then.
+    /// Appends events, all or none. After a lost race they are checked and appended again on the new head, until
+    /// `timeout` has passed.
     pub async fn append(&self, events: &[Value], timeout: Duration) -> Result<Appended> {
         let clock = self.store.clock();
         let deadline = clock.monotonic() + timeout;
@@ -338,7 +350,7 @@ impl Chain {
         }
     }
 
-    /// Waits a while that differs from others', and gives the next one.
+    /// Sleeps for a random part of `delay`, and returns the next delay.
     pub(super) async fn back_off(&self, delay: Duration) -> Duration {
         let clock = self.store.clock();
         let jitter = u32::try_from(clock.new_id() % 1024).unwrap_or(0);
@@ -348,13 +360,13 @@ impl Chain {
 
     pub(super) fn timeout_error(&self, timeout: Duration) -> Error {
         let message = format!(
-            "other writers came first in every attempt within {} s; nothing was appended, try again",
+            "gave up after {} s: lost every race against other writers; nothing was appended, try again",
             timeout.as_secs()
         );
         Error::new(ErrorKind::CommitConflict, message).with_path(&self.root)
     }
 
-    /// Now, or the newest block's time where that is later.
+    /// Returns the system time of a new block: now, or the time of the newest block if that is later.
     pub(super) fn time_after(&self, state: &ChainState) -> UtcDateTime {
         let now = self.store.clock().now().to_utc();
         state
@@ -363,7 +375,7 @@ impl Chain {
             .map_or(now, |tip| tip.system_time.max(now))
     }
 
-    /// Appends events to a head, once.
+    /// Appends events to a head, in one attempt.
     pub(super) async fn try_append(
         &self,
         head: &ChainHead,
@@ -387,18 +399,19 @@ impl Chain {
         self.move_head(head, blocks).await
     }
 
-    /// Appends a block as it is.
+    /// Appends a block unchanged, in one attempt.
     pub async fn append_block(&self, block: Block) -> Result<Appended> {
         if self.head().await?.is_none() {
             ChainState::default()
                 .check_new(&block)
                 .map_err(|e| e.with_path(&self.root))?;
-            let message = "there is no dataset: create it first";
+            let message = "the dataset does not exist: create it first";
             return Err(Error::new(ErrorKind::NotFound, message).with_path(&self.root));
         }
         let (head, state) = self.state().await?;
         let previous = block.prev_block_hash.as_ref();
-        // On an older block it keeps the rules or not; either way another came before it.
+        // A block that follows an older block is checked on that one first: a violated rule is raised before the
+        // conflict.
         let base = match previous {
             Some(hash) if *hash != head.hash => match self.block(hash).await {
                 Ok(_) => {
@@ -414,7 +427,7 @@ impl Chain {
             .map_err(|e| e.with_path(&self.root))?;
         if previous != Some(&head.hash) {
             let message = format!(
-                "the block follows {}, and the head is {} by now; nothing was appended",
+                "the block follows {}, but the head is {}; nothing was appended",
                 previous.map(Multihash::to_string).unwrap_or_default(),
                 head.hash
             );
@@ -426,21 +439,21 @@ impl Chain {
                 attempts: 1,
             }),
             HeadUpdate::Conflict => {
-                let message = "another block came first; nothing was appended";
+                let message = "another writer appended first; nothing was appended";
                 Err(Error::new(ErrorKind::CommitConflict, message).with_path(&self.root))
             }
         }
     }
 }
 
-/// Numbers go down by one, and end with 0 at the first.
+/// Checks that sequence numbers go down by one, to 0 at the first block.
 fn check_link(block: &Block, after: Option<&Arc<Block>>) -> Result<()> {
     let number = block.sequence_number;
     let is_next = after.is_none_or(|after| after.sequence_number == number.wrapping_add(1));
     let is_first = block.prev_block_hash.is_none();
     if !is_next || is_first != (number == 0) {
         let message = format!(
-            "block {} has number {number} and is not in its place",
+            "block {}: unexpected sequence number {number}",
             block.hash()
         );
         return Err(Error::new(ErrorKind::BlockCorrupted, message));
@@ -448,7 +461,7 @@ fn check_link(block: &Block, after: Option<&Arc<Block>>) -> Result<()> {
     Ok(())
 }
 
-/// What a chain says after blocks, newest first, that follow a state.
+/// Returns the state of a chain after blocks, given newest first, that follow the state `base`.
 pub(super) fn replay(base: Option<ChainState>, newest_first: &[Arc<Block>]) -> ChainState {
     let mut state = base.unwrap_or_default();
     for block in newest_first.iter().rev() {

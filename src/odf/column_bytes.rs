@@ -1,7 +1,10 @@
-//! The bytes that the hash of a column is made of.
+//! The bytes that the hash of a column is computed from.
 //!
-//! Source: RFC-002 of the Open Data Fabric and the `arrow-digest` crate (version 0 of its array digest), which
-//! the tests compare with. They are made here and not there so that columns are hashed side by side.
+//! [`encode_type`] encodes the type of a column, which comes first, and [`encode_values`] the values. A type without
+//! a logical hash has no encoding: None.
+//!
+//! Source: RFC-002 of the Open Data Fabric and the `arrow-digest` crate (version 0 of its array digest), which the
+//! tests compare with. The bytes are made here, not in the crate, so that columns can be hashed side by side.
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef};
@@ -10,9 +13,8 @@ use arrow_schema::{DataType, TimeUnit};
 
 const NULL: u8 = 0;
 
-/// The bytes of a type, which come before those of the values; None of a type without a hash.
+/// Encodes a type; None if the type has no logical hash.
 pub(super) fn encode_type(data_type: &DataType) -> Option<Vec<u8>> {
-    use DataType as Kind;
     let int = |signed: u8, bits: u64| encode_type_id(1, &[&[signed], &bits.to_le_bytes()]);
     let float = |bits: u64| encode_type_id(2, &[&bits.to_le_bytes()]);
     let decimal = |bits: u64, precision: u8, scale: i8| {
@@ -31,31 +33,32 @@ pub(super) fn encode_type(data_type: &DataType) -> Option<Vec<u8>> {
         encode_type_id(id, &[&bits.to_le_bytes(), &unit.to_le_bytes()])
     };
     Some(match data_type {
-        Kind::Int8 => int(1, 8),
-        Kind::Int16 => int(1, 16),
-        Kind::Int32 => int(1, 32),
-        Kind::Int64 => int(1, 64),
-        Kind::UInt8 => int(0, 8),
-        Kind::UInt16 => int(0, 16),
-        Kind::UInt32 => int(0, 32),
-        Kind::UInt64 => int(0, 64),
-        Kind::Float16 => float(16),
-        Kind::Float32 => float(32),
-        Kind::Float64 => float(64),
-        Kind::Binary | Kind::LargeBinary | Kind::BinaryView | Kind::FixedSizeBinary(_) => {
-            encode_type_id(3, &[])
-        }
-        Kind::Utf8 | Kind::LargeUtf8 | Kind::Utf8View => encode_type_id(4, &[]),
-        Kind::Boolean => encode_type_id(5, &[]),
-        Kind::Decimal32(precision, scale) => decimal(32, *precision, *scale),
-        Kind::Decimal64(precision, scale) => decimal(64, *precision, *scale),
-        Kind::Decimal128(precision, scale) => decimal(128, *precision, *scale),
-        Kind::Decimal256(precision, scale) => decimal(256, *precision, *scale),
-        Kind::Date32 => with_unit(7, 32, 0),
-        Kind::Date64 => with_unit(7, 64, 1),
-        Kind::Time32(unit) => with_unit(8, 32, unit_number(*unit)),
-        Kind::Time64(unit) => with_unit(8, 64, unit_number(*unit)),
-        Kind::Timestamp(unit, zone) => {
+        DataType::Int8 => int(1, 8),
+        DataType::Int16 => int(1, 16),
+        DataType::Int32 => int(1, 32),
+        DataType::Int64 => int(1, 64),
+        DataType::UInt8 => int(0, 8),
+        DataType::UInt16 => int(0, 16),
+        DataType::UInt32 => int(0, 32),
+        DataType::UInt64 => int(0, 64),
+        DataType::Float16 => float(16),
+        DataType::Float32 => float(32),
+        DataType::Float64 => float(64),
+        DataType::Binary
+        | DataType::LargeBinary
+        | DataType::BinaryView
+        | DataType::FixedSizeBinary(_) => encode_type_id(3, &[]),
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => encode_type_id(4, &[]),
+        DataType::Boolean => encode_type_id(5, &[]),
+        DataType::Decimal32(precision, scale) => decimal(32, *precision, *scale),
+        DataType::Decimal64(precision, scale) => decimal(64, *precision, *scale),
+        DataType::Decimal128(precision, scale) => decimal(128, *precision, *scale),
+        DataType::Decimal256(precision, scale) => decimal(256, *precision, *scale),
+        DataType::Date32 => with_unit(7, 32, 0),
+        DataType::Date64 => with_unit(7, 64, 1),
+        DataType::Time32(unit) => with_unit(8, 32, unit_number(*unit)),
+        DataType::Time64(unit) => with_unit(8, 64, unit_number(*unit)),
+        DataType::Timestamp(unit, zone) => {
             let unit = unit_number(*unit).to_le_bytes();
             match zone {
                 None => encode_type_id(9, &[&unit, &[0]]),
@@ -65,7 +68,7 @@ pub(super) fn encode_type(data_type: &DataType) -> Option<Vec<u8>> {
                 }
             }
         }
-        Kind::List(item) | Kind::LargeList(item) | Kind::FixedSizeList(item, _) => {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
             encode_type_id(11, &[&encode_type(item.data_type())?])
         }
         _ => return None,
@@ -87,7 +90,8 @@ fn unit_number(unit: TimeUnit) -> u16 {
     }
 }
 
-/// The bytes of an array's values, of which these are null: as they lie, or else they are made in `made`.
+/// Encodes the values of an array, of which `nulls` are null. Returns the array's own buffer if it holds the
+/// encoding; otherwise returns None, and the encoding is in `scratch`.
 pub(super) fn encode_values(
     array: &dyn Array,
     nulls: Option<&NullBuffer>,
@@ -101,7 +105,7 @@ pub(super) fn encode_values(
     None
 }
 
-/// The values one after the other, as they lie.
+/// Returns the buffer of an array whose values have `width` bytes each.
 fn fixed_width_values(array: &dyn Array, width: usize) -> Buffer {
     let data = array.to_data();
     data.buffers()[0].slice_with_length(data.offset() * width, data.len() * width)
@@ -162,7 +166,7 @@ fn append_values(array: &dyn Array, nulls: Option<&NullBuffer>, bytes: &mut Vec<
     }
 }
 
-/// Where the bytes of rows go.
+/// Appends the encoded values of rows to `bytes`.
 struct ValueEncoder<'a> {
     rows: usize,
     nulls: Option<&'a NullBuffer>,
@@ -170,7 +174,7 @@ struct ValueEncoder<'a> {
 }
 
 impl ValueEncoder<'_> {
-    /// Calls `append` for the rows with a value; a null has a byte of its own.
+    /// Calls `append_value` for every row that has a value, and appends one byte for every null.
     fn for_each_row(&mut self, append_value: impl Fn(usize, &mut Vec<u8>)) {
         for row in 0..self.rows {
             if self.nulls.is_none_or(|nulls| nulls.is_valid(row)) {
@@ -301,7 +305,7 @@ mod tests {
                 .find_map(|intermediate| {
                     cast(&cast(&numbers, intermediate).unwrap(), data_type).ok()
                 })
-                .unwrap_or_else(|| panic!("no {data_type} of numbers")),
+                .unwrap_or_else(|| panic!("numbers cannot be cast to {data_type}")),
         }
     }
 

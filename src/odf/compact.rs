@@ -1,8 +1,12 @@
-//! Many small slices as few large ones, with the history still there to be checked.
+//! Merges many small slices into few large ones, and keeps the history verifiable.
 //!
-//! Blocks never change, so the chain is made anew from the first merged slice on: the same events at the
-//! same times, rows with the same numbers. The head moves to the new chain; blocks and data of the old one
-//! stay, and every merged block names the head that it was made from.
+//! Blocks never change, so [`compact()`] rewrites the chain from the first merged slice on: the same events at the
+//! same times, rows with the same offsets. The head moves to the new chain. The blocks and the data of the old chain
+//! stay until a vacuum, and every merged block names the head that it was made from.
+//!
+//! Errors: [`ErrorKind::PartCorrupted`] for a slice that is not what was written, [`ErrorKind::FormatNotSupported`]
+//! for a block of a later release after a merged slice, [`ErrorKind::InvalidInput`] for a chain without a schema.
+//! After an error the merged slices are removed, unless the outcome of moving the head is unknown.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,10 +29,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
 use crate::table::{ScanOptions, scan};
 
-/// Where a merged block says what it was made from.
+/// The attribute of a merged block with the head that it was made from.
 const COMPACTED_FROM: &str = "pds/compactedFrom";
 
-/// The head that a merged block was made from.
+/// Returns the head that a merged block was made from; None for other blocks.
 pub(super) fn compacted_from(event: &Value) -> Option<Multihash> {
     event
         .get("extra")?
@@ -38,20 +42,20 @@ pub(super) fn compacted_from(event: &Value) -> Option<Multihash> {
         .ok()
 }
 
-/// Slices that were merged.
+/// The result of a compaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compacted {
-    /// The head before.
+    /// The head before the compaction.
     pub head_before: Multihash,
-    /// The head after.
+    /// The head after the compaction.
     pub head_after: Multihash,
-    /// Slices before.
+    /// The number of slices of `AddData` events before the compaction.
     pub slices_before: u64,
-    /// Slices after.
+    /// The number of slices of `AddData` events after the compaction.
     pub slices_after: u64,
 }
 
-/// Merges slices that follow each other up to a size; None where none do.
+/// Merges consecutive slices as long as they have at most `target_bytes` together; None if there is nothing to merge.
 pub async fn compact(
     chain: &Chain,
     target_bytes: u64,
@@ -62,7 +66,7 @@ pub async fn compact(
     let deadline = clock.monotonic() + timeout;
     let lease = WriteLease::new(chain);
     let mut delay = Duration::from_millis(5);
-    // What was merged once is merged.
+    // Slices that were merged in one attempt are used again in the next.
     let mut merged_slices: HashMap<Vec<Multihash>, Slice> = HashMap::new();
     let result = loop {
         let (head, state) = chain.state().await?;
@@ -112,15 +116,16 @@ pub async fn compact(
     result
 }
 
-/// A block of the new chain: an old one as it is, or several with their slices.
+/// A block of the new chain: a block of the old chain, or several blocks whose slices are merged.
 struct Step {
     time: UtcDateTime,
     event: Value,
-    /// The block it was, if it is one.
+    /// The block of the old chain; None if several are merged.
     original_block: Option<Arc<Block>>,
     slices: Vec<Slice>,
+    /// The size of the slices in bytes.
     bytes: u64,
-    /// The columns of the slices.
+    /// The schema of the slices.
     schema: Option<SchemaRef>,
 }
 
@@ -131,11 +136,11 @@ impl Step {
     }
 }
 
-/// The steps of the new chain, oldest first.
+/// Plans the blocks of the new chain, oldest first.
 fn plan_steps(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
     let mut state = ChainState::default();
     let mut steps: Vec<Step> = Vec::new();
-    // The step that slices are merged into.
+    // The step that the next slice can be merged into.
     let mut open_step: Option<usize> = None;
     for block in newest_first.iter().rev() {
         let event = block.event();
@@ -188,7 +193,7 @@ fn plan_steps(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step
     Ok(steps)
 }
 
-/// Whether two events can be one: it has room for the state of one source and one set of attributes.
+/// Whether two events can be merged: one event has room for the state of one source and for one set of attributes.
 fn can_merge(before: &Value, after: &Value) -> bool {
     let source = |event: &Value| event.get("newSourceState").map(|s| s["sourceName"].clone());
     let (source_before, source_after) = (source(before), source(after));
@@ -201,7 +206,7 @@ fn can_merge(before: &Value, after: &Value) -> bool {
         && (source_before.is_none() || source_before == source_after)
 }
 
-/// From the state before the first to that after the second.
+/// Merges two events: the result leads from the state before the first one to the state after the second one.
 fn merge_events(before: &Value, after: &Value) -> Value {
     let mut event = after.clone();
     for name in ["prevCheckpoint", "prevOffset"] {
@@ -210,7 +215,8 @@ fn merge_events(before: &Value, after: &Value) -> Value {
     event
 }
 
-/// The blocks of the new chain that are not in the old one.
+/// Makes the blocks of the new chain that are not in the old one, and writes the slices that are not in
+/// `merged_slices`.
 async fn rewrite_blocks(
     chain: &Chain,
     steps: &[Step],
@@ -221,7 +227,7 @@ async fn rewrite_blocks(
     let mut state = ChainState::default();
     let mut new_blocks: Vec<Block> = Vec::new();
     for step in steps {
-        // As long as nothing before it is another, a block stays the block it is.
+        // A block stays as it is as long as the blocks before it do.
         let tip_hash = state.tip.as_ref().map(|tip| &tip.hash);
         let original = step.original_block.as_ref();
         if let Some(block) = original.filter(|block| block.prev_block_hash.as_ref() == tip_hash) {
@@ -229,8 +235,8 @@ async fn rewrite_blocks(
             continue;
         }
         if original.is_some_and(|block| !block.is_fully_decoded()) {
-            let message = "an event of a later release stands behind slices that would be merged, and \
-                           cannot be written anew";
+            let message =
+                "cannot rewrite a block of a later release after merged slices; upgrade pds";
             return Err(Error::new(ErrorKind::FormatNotSupported, message).with_path(chain.root()));
         }
         let mut event = step.event.clone();
@@ -254,7 +260,7 @@ async fn rewrite_blocks(
     Ok(new_blocks)
 }
 
-/// Reads slices, checking their rows, and writes them as one.
+/// Reads slices, checks their rows, and writes them as one slice.
 async fn merge_slices(
     chain: &Chain,
     step: &Step,
@@ -262,10 +268,10 @@ async fn merge_slices(
     options: &WriteOptions,
 ) -> Result<Slice> {
     let (Some(first), Some(last)) = (step.slices.first(), step.slices.last()) else {
-        return Err(Error::other("nothing to merge"));
+        return Err(Error::other("internal error: no slices to merge"));
     };
     let schema = step.schema.clone().ok_or_else(|| {
-        let message = "a chain without SetDataSchema cannot be compacted; append one first";
+        let message = "a chain without a schema cannot be compacted; append a SetDataSchema first";
         Error::invalid(message).with_path(chain.root())
     })?;
     let (table, manifest) = build_slice_snapshot(chain, &schema, &state.vocabulary, &step.slices)?;
@@ -289,7 +295,7 @@ async fn merge_slices(
     match new_slice {
         Some(new_slice) if new_slice.slice.end == last.end => Ok(new_slice.slice),
         _ => {
-            let message = "slices do not hold the rows that their blocks say";
+            let message = "the slices do not have the number of rows that their blocks state";
             Err(Error::new(ErrorKind::PartCorrupted, message).with_path(chain.root()))
         }
     }

@@ -1,8 +1,17 @@
-//! Flatbuffers read by their layout: every offset is checked before it is followed, so that damaged
-//! and hostile bytes give an error.
+//! Reads flatbuffers by their layout. Every offset is checked before it is followed, so damaged and hostile bytes
+//! give an error.
 //!
-//! Source: the binary format of flatbuffers. Depth and the bytes looked at are limited; a buffer may
-//! share tables, and sharing could make a small one endless.
+//! A [`FlatBufferReader`] wraps a buffer, a [`FlatBufferTable`] is one of its tables. Tables become JSON objects in
+//! the spelling of the specification.
+//!
+//! Errors: [`ErrorKind::BlockCorrupted`] for damaged bytes; [`ErrorKind::FormatNotSupported`] for the tag of a union
+//! or the number of an enum that this release does not know. Slots that the layout does not have are no error, see
+//! [`FlatBufferReader::has_unknown_slots`].
+//!
+//! Refused: tables that are nested too deeply, and buffers that read the same bytes too often. Offsets may share
+//! tables, and sharing could make a small buffer expand without end.
+//!
+//! Source: the binary format of flatbuffers.
 
 use std::cell::Cell;
 
@@ -15,22 +24,22 @@ use super::multihash::{DatasetId, Multihash};
 use super::time;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Tables in tables; the same limit as the verifiers of the flatbuffers libraries.
+/// The most levels of nested tables; the limit of the verifiers of the flatbuffers libraries.
 pub(super) const MAX_DEPTH: usize = 64;
-/// How often the same bytes may be looked at, on average.
+/// How often every byte may be read, on average.
 const MAX_READS_PER_BYTE: usize = 8;
-/// What a vector, a string or an offset starts with.
+/// The bytes of an offset, and of the length in front of a vector or a string.
 const OFFSET_BYTES: usize = 4;
-/// What a table costs besides its bytes.
+/// What a table costs of the budget besides its own bytes.
 const TABLE_COST: usize = 32;
 const TIMESTAMP_BYTES: usize = 16;
 
-/// An error of damaged bytes.
+/// An error of the kind [`ErrorKind::BlockCorrupted`]: the bytes are damaged.
 pub(super) fn block_corrupted(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::BlockCorrupted, message)
 }
 
-/// An error of bytes that a later release may have written.
+/// An error of the kind [`ErrorKind::FormatNotSupported`]: a later release may have written the bytes.
 fn format_not_supported(message: String) -> Error {
     Error::new(ErrorKind::FormatNotSupported, message)
 }
@@ -39,8 +48,9 @@ fn format_not_supported(message: String) -> Error {
 #[derive(Debug)]
 pub(super) struct FlatBufferReader<'a> {
     bytes: &'a [u8],
+    /// The number of bytes that may still be read.
     budget: Cell<usize>,
-    /// Whether slots were seen that the layout does not have.
+    /// Whether a table had slots that its layout does not have.
     unknown_slots: Cell<bool>,
 }
 
@@ -65,44 +75,48 @@ impl<'a> FlatBufferReader<'a> {
         }
     }
 
+    /// Whether a table that was read has slots that its layout does not have: a later release wrote it.
     pub(super) fn has_unknown_slots(&self) -> bool {
         self.unknown_slots.get()
     }
 
-    /// The root.
+    /// Returns the root table.
     pub(super) fn root(&'a self) -> Result<FlatBufferTable<'a>> {
         self.table_at(self.follow_offset(0)?, 0)
     }
 
     fn read_array<const N: usize>(&self, at: usize) -> Result<[u8; N]> {
-        let end = at.checked_add(N);
-        let bytes = end.and_then(|end| self.bytes.get(at..end));
-        bytes
+        at.checked_add(N)
+            .and_then(|end| self.bytes.get(at..end))
             .and_then(|bytes| bytes.try_into().ok())
-            .ok_or_else(|| block_corrupted(format!("it ends before byte {at} and {N} more")))
+            .ok_or_else(|| {
+                let message = format!("flatbuffer: {N} bytes at byte {at} are out of bounds");
+                block_corrupted(message)
+            })
     }
 
     fn spend(&self, bytes: usize) -> Result<()> {
-        let checked_budget = self.budget.get().checked_sub(bytes);
-        let remaining = checked_budget
-            .ok_or_else(|| block_corrupted("its offsets lead to the same bytes again and again"))?;
+        let remaining = self.budget.get().checked_sub(bytes).ok_or_else(|| {
+            block_corrupted("flatbuffer: too many offsets lead to the same bytes")
+        })?;
         self.budget.set(remaining);
         Ok(())
     }
 
-    /// Where the offset at a place leads.
+    /// Returns the position that the offset at byte `at` leads to.
     fn follow_offset(&self, at: usize) -> Result<usize> {
         let offset = u32::from_le_bytes(self.read_array(at)?) as usize;
-        let target = at.checked_add(offset).filter(|t| *t < self.bytes.len());
-        target
-            .filter(|_| offset != 0)
-            .ok_or_else(|| block_corrupted(format!("the offset at byte {at} leads nowhere")))
+        at.checked_add(offset)
+            .filter(|target| offset != 0 && *target < self.bytes.len())
+            .ok_or_else(|| {
+                block_corrupted(format!("flatbuffer: offset out of bounds at byte {at}"))
+            })
     }
 
     fn table_at(&'a self, at: usize, depth: usize) -> Result<FlatBufferTable<'a>> {
         if depth >= MAX_DEPTH {
             return Err(block_corrupted(format!(
-                "more than {MAX_DEPTH} tables in tables"
+                "flatbuffer: tables are nested in more than {MAX_DEPTH} levels"
             )));
         }
         let vtable_distance = i64::from(i32::from_le_bytes(self.read_array(at)?));
@@ -110,8 +124,11 @@ impl<'a> FlatBufferReader<'a> {
             .ok()
             .and_then(|at| at.checked_sub(vtable_distance));
         let vtable_start = signed_start.and_then(|v| usize::try_from(v).ok());
-        let missing_vtable =
-            || block_corrupted(format!("the table at byte {at} has no description"));
+        let missing_vtable = || {
+            block_corrupted(format!(
+                "flatbuffer: missing vtable of the table at byte {at}"
+            ))
+        };
         let vtable = vtable_start.ok_or_else(missing_vtable)?;
         let vtable_bytes = usize::from(u16::from_le_bytes(self.read_array(vtable)?));
         let table_bytes = usize::from(u16::from_le_bytes(
@@ -136,7 +153,8 @@ impl<'a> FlatBufferReader<'a> {
         })
     }
 
-    /// The bytes of the vector an offset leads to, of elements of a width.
+    /// Returns the position of the first element and the number of elements of the vector that the offset at byte
+    /// `at` leads to; each element has `width` bytes.
     fn vector(&self, at: usize, width: usize) -> Result<(usize, usize)> {
         let start = self.follow_offset(at)?;
         let count = u32::from_le_bytes(self.read_array(start)?) as usize;
@@ -146,7 +164,7 @@ impl<'a> FlatBufferReader<'a> {
         });
         let bytes = checked_bytes.ok_or_else(|| {
             block_corrupted(format!(
-                "the vector at byte {start} is longer than the buffer"
+                "flatbuffer: the vector at byte {start} is longer than the buffer"
             ))
         })?;
         self.spend(bytes + OFFSET_BYTES)?;
@@ -161,10 +179,10 @@ impl<'a> FlatBufferReader<'a> {
     fn text_at(&self, at: usize) -> Result<&'a str> {
         let bytes = self.bytes_at(at)?;
         std::str::from_utf8(bytes)
-            .map_err(|e| block_corrupted("text that is not UTF-8").with_source(e))
+            .map_err(|e| block_corrupted("flatbuffer: a string is not UTF-8").with_source(e))
     }
 
-    /// Where the elements of a vector of offsets are.
+    /// Returns the positions of the elements of a vector of offsets.
     fn element_positions(&self, at: usize) -> Result<impl Iterator<Item = usize> + use<>> {
         let (start, count) = self.vector(at, OFFSET_BYTES)?;
         Ok((0..count).map(move |index| start + index * OFFSET_BYTES))
@@ -172,13 +190,14 @@ impl<'a> FlatBufferReader<'a> {
 }
 
 impl<'a> FlatBufferTable<'a> {
-    /// Where a slot's value is, of so many bytes; none if it is left out.
+    /// Returns the position of a slot's value, which has `width` bytes; None if the slot is absent.
     fn slot_position(&self, slot: u16, width: usize) -> Result<Option<usize>> {
         let Some(offset) = self.slot_offset(slot)? else {
             return Ok(None);
         };
         if offset < 4 || offset + width > self.table_bytes {
-            return Err(block_corrupted(format!("slot {slot} is outside its table")));
+            let message = format!("flatbuffer: slot {slot} is outside of its table");
+            return Err(block_corrupted(message));
         }
         Ok(Some(self.at + offset))
     }
@@ -192,17 +211,17 @@ impl<'a> FlatBufferTable<'a> {
         Ok((offset != 0).then_some(usize::from(offset)))
     }
 
-    /// Whether the value of a slot cannot have a width: it would lie over the next one.
+    /// Whether a value of `width` bytes in a slot would overlap the value of another slot or the end of the table.
     pub(super) fn overlaps(&self, slot: u16, width: usize) -> Result<bool> {
         let Some(start) = self.slot_offset(slot)? else {
             return Ok(false);
         };
-        let mut is_over = start + width > self.table_bytes;
+        let mut overlaps = start + width > self.table_bytes;
         for other in 0..u16::try_from((self.vtable_bytes - 4) / 2).unwrap_or(0) {
             let offset = self.slot_offset(other)?.unwrap_or(0);
-            is_over |= other != slot && (start..start + width).contains(&offset);
+            overlaps |= other != slot && (start..start + width).contains(&offset);
         }
-        Ok(is_over)
+        Ok(overlaps)
     }
 
     pub(super) fn scalar_bytes<const N: usize>(&self, slot: u16) -> Result<Option<[u8; N]>> {
@@ -221,7 +240,7 @@ impl<'a> FlatBufferTable<'a> {
         bytes.map(|bytes| time::from_bytes(&bytes)).transpose()
     }
 
-    /// The table of a slot.
+    /// Returns the table of a slot; None if the slot is absent.
     fn table(&self, slot: u16) -> Result<Option<Self>> {
         let at = self.slot_position(slot, OFFSET_BYTES)?;
         at.map(|at| {
@@ -231,7 +250,8 @@ impl<'a> FlatBufferTable<'a> {
         .transpose()
     }
 
-    /// A union's value with its name as `kind`; the tag is in this slot, the table in the next.
+    /// Returns the value of a union, with the name of the variant as `kind`; None if the union is absent. The tag is
+    /// in `slot`, the table in the next one.
     pub(super) fn union(&self, slot: u16, union: &UnionLayout) -> Result<Option<Value>> {
         let tag = self.scalar_bytes::<1>(slot)?.map_or(0, |[tag]| tag);
         let Some(table) = self.table(slot + 1)?.filter(|_| tag != 0) else {
@@ -239,7 +259,7 @@ impl<'a> FlatBufferTable<'a> {
         };
         let (name, layout) = union.variant_by_tag(tag).ok_or_else(|| {
             format_not_supported(format!(
-                "{} has no number {tag} in this release",
+                "unknown tag {tag} of the union {}; a later release may know it",
                 union.name
             ))
         })?;
@@ -248,7 +268,7 @@ impl<'a> FlatBufferTable<'a> {
         Ok(Some(Value::Object(fields)))
     }
 
-    /// All fields, in the spelling of the specification.
+    /// Returns all fields, in the spelling of the specification.
     pub(super) fn read_fields(&self, layout: &'static TableLayout) -> Result<Map<String, Value>> {
         let mut fields = Map::new();
         for (slot, field) in layout.slots() {
@@ -259,7 +279,7 @@ impl<'a> FlatBufferTable<'a> {
                 }
                 None if field.optional => {}
                 None => {
-                    let message = format!("{} has no {}", layout.name, field.name);
+                    let message = format!("{}: missing field {:?}", layout.name, field.name);
                     return Err(block_corrupted(message));
                 }
             }
@@ -318,28 +338,29 @@ impl<'a> FlatBufferTable<'a> {
         let Some(number) = number.or((!optional).then_some(0)) else {
             return Ok(None);
         };
-        let index = usize::try_from(number).ok();
-        let known_name = index.and_then(|n| enum_layout.names.get(n));
+        let known_name = usize::try_from(number)
+            .ok()
+            .and_then(|index| enum_layout.names.get(index));
         let name = known_name.ok_or_else(|| {
             format_not_supported(format!(
-                "{number} is none of {} in this release",
+                "unknown number {number} of an enum; this release knows {}",
                 enum_layout.names.join(", ")
             ))
         })?;
         Ok(Some(Value::from(*name)))
     }
 
-    /// What an offset leads to.
+    /// Returns the value that the offset at byte `at` leads to.
     fn value_at(&self, at: usize, field_type: &FieldType) -> Result<Value> {
         let buffer = self.buffer;
-        let wrong = |e: Error| e.with_kind(ErrorKind::BlockCorrupted);
+        let as_corrupted = |e: Error| e.with_kind(ErrorKind::BlockCorrupted);
         Ok(match field_type {
             FieldType::Hash => {
-                let hash = Multihash::from_bytes(buffer.bytes_at(at)?).map_err(wrong)?;
+                let hash = Multihash::from_bytes(buffer.bytes_at(at)?).map_err(as_corrupted)?;
                 hash.to_string().into()
             }
             FieldType::DatasetId => {
-                let id = DatasetId::from_bytes(buffer.bytes_at(at)?).map_err(wrong)?;
+                let id = DatasetId::from_bytes(buffer.bytes_at(at)?).map_err(as_corrupted)?;
                 id.to_string().into()
             }
             FieldType::Bytes => STANDARD.encode(buffer.bytes_at(at)?).into(),
@@ -360,8 +381,9 @@ impl<'a> FlatBufferTable<'a> {
                 let positions = buffer.element_positions(at)?;
                 let values = positions.map(|at| {
                     let value = self.child(at)?.union(0, union)?;
-                    value
-                        .ok_or_else(|| block_corrupted(format!("a {} without a value", union.name)))
+                    value.ok_or_else(|| {
+                        block_corrupted(format!("an element of the type {} is empty", union.name))
+                    })
                 });
                 Value::Array(values.collect::<Result<_>>()?)
             }
@@ -372,7 +394,11 @@ impl<'a> FlatBufferTable<'a> {
             | FieldType::Bool
             | FieldType::Time
             | FieldType::Enum(_)
-            | FieldType::Union(_) => return Err(Error::other("a number is not an offset")),
+            | FieldType::Union(_) => {
+                return Err(Error::other(
+                    "internal error: a number was read as an offset",
+                ));
+            }
         })
     }
 
@@ -386,9 +412,9 @@ fn read_attributes(table: &FlatBufferTable<'_>) -> Result<Value> {
     let at = table.slot_position(0, OFFSET_BYTES)?;
     let text = at.map(|at| table.buffer.text_at(at)).transpose()?;
     let attributes: Value = serde_json::from_str(text.unwrap_or("{}"))
-        .map_err(|e| block_corrupted("attributes that are not JSON").with_source(e))?;
+        .map_err(|e| block_corrupted("the attributes are not JSON").with_source(e))?;
     if !attributes.is_object() {
-        return Err(block_corrupted("attributes that are not a JSON object"));
+        return Err(block_corrupted("the attributes are not a JSON object"));
     }
     Ok(attributes)
 }

@@ -1,7 +1,11 @@
-//! The logical hash of rows: SHA3-256 of Arrow data, the same whatever the layout of the data.
+//! The logical hash of rows: a SHA3-256 of Arrow data that does not depend on the layout of the data.
 //!
-//! Source: RFC-002 of the Open Data Fabric and the `arrow-digest` crate (version 0), whose hash of a record
-//! is made here, with all columns side by side: a hash of the names, then those of the columns.
+//! A [`LogicalHash`] takes batches and hashes all columns side by side. The result is the hash of the names of the
+//! fields, followed by the hashes of the columns. A type without a logical hash is an error of the kind
+//! [`crate::ErrorKind::InvalidInput`].
+//!
+//! Source: RFC-002 of the Open Data Fabric and the record digest of the `arrow-digest` crate (version 0), which the
+//! tests compare with.
 
 use std::sync::Arc;
 
@@ -17,20 +21,21 @@ use super::multihash::{ARROW0_SHA3_256, Multihash};
 use crate::error::{Error, Result};
 use crate::hash::{Sha3, SharedHasher, update_all};
 
-/// Of structs the crate's hash depends on how rows are cut into batches: those of kamu have so many.
+/// The rows of a batch of a schema with structs. The crate's hash of structs depends on how rows are split into
+/// batches, and kamu's batches have so many rows.
 const STRUCT_BATCH_ROWS: usize = 10_000;
-/// Of the rows whose bytes are made at once.
+/// About how many bytes of rows are encoded at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// The hash of a stream of batches.
 pub(super) struct LogicalHash {
     names: Sha3,
     columns: Vec<Sha3>,
-    /// Where the bytes of each column's rows are made.
+    /// The encoded values of each column.
     scratch: Vec<Vec<u8>>,
-    /// What is hashed along with them.
+    /// Another stream that is hashed in the lanes that the columns leave free.
     pub(super) shared_hasher: Option<SharedHasher>,
-    /// Rows that wait for a batch of the right length, of schemas with structs.
+    /// Rows that wait until they fill a batch of [`STRUCT_BATCH_ROWS`]; None if the schema has no structs.
     pending_batches: Option<Vec<RecordBatch>>,
 }
 
@@ -44,7 +49,7 @@ impl std::fmt::Debug for LogicalHash {
 }
 
 impl LogicalHash {
-    /// Of rows with these columns; an error names the one that has no logical hash.
+    /// Creates the hash of rows with these columns. The error names the column that has no logical hash.
     pub(super) fn new(schema: &Schema) -> Result<Self> {
         let mut logical_hash = Self {
             names: Sha3::new(),
@@ -74,7 +79,7 @@ impl LogicalHash {
             }
             let Some(type_bytes) = encode_type(field.data_type()) else {
                 let message = format!(
-                    "column {:?}: the logical hash of ODF is not defined for {}; cast it first",
+                    "column {:?}: the logical hash of ODF is not defined for {}; cast the column first",
                     field.name(),
                     field.data_type()
                 );
@@ -87,7 +92,7 @@ impl LogicalHash {
         Ok(())
     }
 
-    /// Takes rows.
+    /// Adds rows.
     pub(super) fn update(&mut self, batch: &RecordBatch) -> Result<()> {
         let Some(mut pending_batches) = self.pending_batches.take() else {
             return self.hash(std::slice::from_ref(batch));
@@ -111,10 +116,10 @@ impl LogicalHash {
 
     /// Hashes batches as if they were one.
     fn hash(&mut self, batches: &[RecordBatch]) -> Result<()> {
-        let results = batches
+        let normalized = batches
             .iter()
-            .map(|batch| normalize_nulls(batch.columns(), None));
-        let normalized = results.collect::<Result<Vec<_>>>()?;
+            .map(|batch| normalize_nulls(batch.columns(), None))
+            .collect::<Result<Vec<_>>>()?;
         let mut leaves = Vec::with_capacity(self.columns.len());
         for column in 0..normalized.first().map_or(0, Vec::len) {
             let parts: Vec<_> = normalized
@@ -131,30 +136,31 @@ impl LogicalHash {
     }
 
     fn hash_leaves(&mut self, all_rows: usize, leaves: &[Leaf]) {
-        let leaf_arrays = leaves.iter();
-        let array_sizes = leaf_arrays.map(|(array, _)| estimate_array_bytes(array));
-        let row_bytes = array_sizes.sum::<usize>() / all_rows.max(1);
+        let all_bytes: usize = leaves
+            .iter()
+            .map(|(array, _)| estimate_array_bytes(array))
+            .sum();
+        let row_bytes = all_bytes / all_rows.max(1);
         let chunk_rows = (CHUNK_BYTES / row_bytes.max(1)).max(1);
         for start in (0..all_rows).step_by(chunk_rows) {
             let rows = chunk_rows.min(all_rows - start);
-            let encoded_chunks =
-                leaves
-                    .iter()
-                    .zip(&mut self.scratch)
-                    .map(|((array, nulls), scratch)| {
-                        let nulls = nulls.as_ref().map(|nulls| nulls.slice(start, rows));
-                        encode_values(array.slice(start, rows).as_ref(), nulls.as_ref(), scratch)
-                    });
-            let chunks: Vec<_> = encoded_chunks.collect();
-            let column_chunks = self
+            let chunks: Vec<_> = leaves
+                .iter()
+                .zip(&mut self.scratch)
+                .map(|((array, nulls), scratch)| {
+                    let nulls = nulls.as_ref().map(|nulls| nulls.slice(start, rows));
+                    encode_values(array.slice(start, rows).as_ref(), nulls.as_ref(), scratch)
+                })
+                .collect();
+            let mut streams: Vec<_> = self
                 .columns
                 .iter_mut()
-                .zip(chunks.iter().zip(&self.scratch));
-            let column_bytes = column_chunks.map(|(hash, (chunk, scratch))| {
-                let bytes = chunk.as_ref().map_or(&scratch[..], |chunk| &chunk[..]);
-                (hash, bytes)
-            });
-            let mut streams: Vec<_> = column_bytes.collect();
+                .zip(chunks.iter().zip(&self.scratch))
+                .map(|(hash, (chunk, scratch))| {
+                    let bytes = chunk.as_ref().map_or(&scratch[..], |chunk| &chunk[..]);
+                    (hash, bytes)
+                })
+                .collect();
             match &self.shared_hasher {
                 Some(shared_hasher) => shared_hasher.update_with(&mut streams),
                 None => update_all(&mut streams),
@@ -166,7 +172,7 @@ impl LogicalHash {
         }
     }
 
-    /// The hash of all rows taken.
+    /// Returns the hash of all rows that were added.
     pub(super) fn finish(mut self) -> Result<Multihash> {
         if let Some(pending_batches) = self.pending_batches.take() {
             self.hash(&pending_batches)?;
@@ -178,7 +184,7 @@ impl LogicalHash {
     }
 }
 
-/// About the bytes of an array's values.
+/// Returns about how many bytes the values of an array have.
 fn estimate_array_bytes(array: &ArrayRef) -> usize {
     let sum = |lengths: &mut dyn Iterator<Item = u32>| lengths.map(|n| n as usize).sum::<usize>();
     let view_bytes = match array.data_type() {
@@ -189,10 +195,11 @@ fn estimate_array_bytes(array: &ArrayRef) -> usize {
     view_bytes + array.to_data().get_slice_memory_size().unwrap_or(0)
 }
 
-/// An array that is no struct, with its nulls and those of the structs that it is in.
+/// An array that is not a struct, with the nulls of the array and of the structs around it.
 type Leaf = (ArrayRef, Option<NullBuffer>);
 
-/// The leaves of a column, of which there are several parts with the nulls of what they are in.
+/// Collects the leaves of a column. `parts` are the arrays of the column, `outer` the nulls of the structs around
+/// each.
 fn collect_leaves(parts: &[ArrayRef], outer: &[Option<NullBuffer>], leaves: &mut Vec<Vec<Leaf>>) {
     let nulls = combine_nulls(outer, parts);
     let structs: Option<Vec<&StructArray>> =
@@ -210,8 +217,8 @@ fn collect_leaves(parts: &[ArrayRef], outer: &[Option<NullBuffer>], leaves: &mut
     }
 }
 
-/// As `arrow-digest` combines nulls: where both have some in any of the rows that it takes at once, what
-/// either calls valid counts as valid.
+/// Combines nulls as `arrow-digest` does: if both sides have nulls in any of the rows that it takes at once, a value
+/// that either side calls valid counts as valid.
 fn combine_nulls(outer: &[Option<NullBuffer>], parts: &[ArrayRef]) -> Vec<Option<NullBuffer>> {
     let inner: Vec<_> = parts.iter().map(|part| part.nulls().cloned()).collect();
     let has_nulls = |all: &[Option<NullBuffer>]| all.iter().flatten().any(|n| n.null_count() > 0);
@@ -230,8 +237,8 @@ fn combine_nulls(outer: &[Option<NullBuffer>], parts: &[ArrayRef]) -> Vec<Option
     }
 }
 
-/// The columns with the nulls of structs in their fields, and nothing under a null: the crate may hash
-/// what lies there, and a file does not keep it.
+/// Applies the nulls of structs to their fields, and clears the values under the nulls of fields: the crate may hash
+/// such values, and a file does not keep them.
 fn normalize_nulls(arrays: &[ArrayRef], outer: Option<&NullBuffer>) -> Result<Vec<ArrayRef>> {
     let normalize = |array: &ArrayRef| -> Result<ArrayRef> {
         let nulls = NullBuffer::union(outer, array.nulls());
@@ -241,7 +248,7 @@ fn normalize_nulls(arrays: &[ArrayRef], outer: Option<&NullBuffer>) -> Result<Ve
                 _ => Ok(Arc::clone(array)),
             };
         };
-        // Fields of a struct may hold anything where they are null.
+        // The mask is needed without outer nulls, too: fields may hold any value under their own nulls.
         let mask = nulls
             .clone()
             .unwrap_or_else(|| NullBuffer::new_valid(array.len()));
@@ -255,12 +262,19 @@ fn normalize_nulls(arrays: &[ArrayRef], outer: Option<&NullBuffer>) -> Result<Ve
     arrays.iter().map(normalize).collect()
 }
 
-/// An array with some of its values null, and zeros or nothing in their places.
+/// Returns the array with these nulls, and with zeros or empty values under them.
 fn zero_nulls(array: &ArrayRef, nulls: &NullBuffer) -> Result<ArrayRef> {
-    // The places of nulls lead to a value of zeros behind the others.
+    // The index of a null leads to the zero value in the second array.
     let zero = zero_value(array.data_type())?;
-    let selected = (0..array.len()).map(|at| if nulls.is_valid(at) { (0, at) } else { (1, 0) });
-    let indices: Vec<(usize, usize)> = selected.collect();
+    let indices: Vec<(usize, usize)> = (0..array.len())
+        .map(|row| {
+            if nulls.is_valid(row) {
+                (0, row)
+            } else {
+                (1, 0)
+            }
+        })
+        .collect();
     let interleaved =
         interleave(&[array.as_ref(), zero.as_ref()], &indices).map_err(schema_mismatch)?;
     let data = interleaved
@@ -270,7 +284,7 @@ fn zero_nulls(array: &ArrayRef, nulls: &NullBuffer) -> Result<ArrayRef> {
     Ok(make_array(data.build().map_err(schema_mismatch)?))
 }
 
-/// One value of a type: zeros, or nothing.
+/// Returns an array with one value of a type: zero, or empty.
 fn zero_value(data_type: &DataType) -> Result<ArrayRef> {
     if let DataType::FixedSizeList(item, length) = data_type
         && !item.is_nullable()
@@ -286,7 +300,7 @@ fn zero_value(data_type: &DataType) -> Result<ArrayRef> {
 }
 
 fn schema_mismatch(error: ArrowError) -> Error {
-    let message = format!("rows are not what their schema says: {error}");
+    let message = format!("the rows do not match their schema: {error}");
     Error::invalid(message).with_source(error)
 }
 

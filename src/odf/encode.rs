@@ -1,6 +1,14 @@
-//! Flatbuffers written by their layout, in the canonical order: of every table first its vectors,
-//! strings and tables, depth first as they are declared, then its slots as they are declared, a
-//! union's tag before its value. Hashes are of these bytes, so nothing here may change.
+//! Writes flatbuffers by their layout, in the canonical order: of every table first its vectors, strings and tables,
+//! depth first in the order of declaration, then its slots in the order of declaration, the tag of a union before its
+//! value. Blocks are named by the hash of these bytes, so the bytes of an event must never change.
+//!
+//! A [`FlatBufferWriter`] builds one buffer. It takes JSON in the spelling of the specification.
+//!
+//! Errors are [`crate::ErrorKind::InvalidInput`], with the names of the fields that lead to the value in front of the
+//! message: unknown and missing fields, values of another type, unknown variants, and tables that are nested too
+//! deeply.
+//!
+//! Source: the binary format of flatbuffers. `tests/vectors/odf.json` has blocks of other tools to compare with.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,13 +29,13 @@ use crate::error::{Error, Result};
 
 type Offset = WIPOffset<UnionWIPOffset>;
 
-/// A timestamp of a manifest's version: those of version 2 are aligned to a byte.
+/// A timestamp that is aligned to one byte, as in version 2 of the manifest.
 #[derive(Clone, Copy)]
 pub(super) struct PackedTimestamp {
     bytes: [u8; 16],
 }
 
-/// The same, aligned to four bytes.
+/// A timestamp that is aligned to four bytes, as in version 3 of the manifest.
 #[derive(Clone, Copy)]
 struct AlignedTimestamp(PackedTimestamp);
 
@@ -71,7 +79,7 @@ impl Push for AlignedTimestamp {
     }
 }
 
-/// A buffer under way.
+/// Builds one flatbuffer.
 pub(super) struct FlatBufferWriter<'f> {
     builder: FlatBufferBuilder<'f>,
     aligned_timestamps: bool,
@@ -80,13 +88,13 @@ pub(super) struct FlatBufferWriter<'f> {
 
 impl fmt::Debug for FlatBufferWriter<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Writer")
+        f.debug_struct("FlatBufferWriter")
             .field("depth", &self.depth)
             .finish_non_exhaustive()
     }
 }
 
-/// What a slot gets.
+/// The value of a slot.
 enum SlotValue {
     Offset(Offset),
     Union(u8, Offset),
@@ -116,7 +124,8 @@ impl FlatBufferWriter<'_> {
         self.builder.create_vector(bytes).as_union_value()
     }
 
-    /// A table of slots that are there already.
+    /// Writes a table with the slots that `fill` pushes. The vectors, strings and tables of the slots must be written
+    /// before.
     pub(super) fn write_slots(&mut self, fill: impl FnOnce(&mut Self)) -> Offset {
         let start = self.builder.start_table();
         fill(self);
@@ -173,7 +182,7 @@ impl FlatBufferWriter<'_> {
         }
     }
 
-    /// A table with all its fields.
+    /// Writes a table with all its fields.
     pub(super) fn write_table(
         &mut self,
         layout: &'static TableLayout,
@@ -190,7 +199,7 @@ impl FlatBufferWriter<'_> {
     ) -> Result<Offset> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            let message = format!("more than {MAX_DEPTH} tables in tables");
+            let message = format!("the event is nested in more than {MAX_DEPTH} levels");
             return Err(Error::invalid(message));
         }
         let mut slot_values = Vec::with_capacity(layout.fields.len());
@@ -216,7 +225,7 @@ impl FlatBufferWriter<'_> {
         }))
     }
 
-    /// A union's tag and table; which one it is, `kind` says.
+    /// Writes the table of a union and returns its tag and its offset. The field `kind` names the variant.
     pub(super) fn write_union(
         &mut self,
         union: &'static UnionLayout,
@@ -224,13 +233,13 @@ impl FlatBufferWriter<'_> {
     ) -> Result<(u8, Offset)> {
         let fields = as_object(value)?;
         let Some(kind) = fields.get("kind").and_then(Value::as_str) else {
-            let message = format!("{} has no kind: {}", union.name, describe_variants(union));
+            let message = format!("{} needs a kind: {}", union.name, describe_variants(union));
             return Err(Error::invalid(message));
         };
         let variant = union.variant_by_name(kind);
         let (tag, layout) = variant.ok_or_else(|| {
             let message = format!(
-                "{kind:?} is no {}: {}",
+                "unknown {} {kind:?}: {}",
                 union.name,
                 describe_variants(union)
             );
@@ -285,8 +294,9 @@ impl FlatBufferWriter<'_> {
                 self.write_bytes(&id.to_bytes())
             }
             FieldType::Bytes => {
-                let decoded = STANDARD.decode(as_text(value)?);
-                let bytes = decoded.map_err(|e| Error::invalid("not base64").with_source(e))?;
+                let bytes = STANDARD
+                    .decode(as_text(value)?)
+                    .map_err(|e| Error::invalid("the value is not base64").with_source(e))?;
                 self.write_bytes(&bytes)
             }
             FieldType::DatasetRef => {
@@ -321,7 +331,9 @@ impl FlatBufferWriter<'_> {
             FieldType::Attributes => {
                 let json =
                     serde_json::to_string(&sort_keys(&Value::Object(as_object(value)?.clone())))
-                        .map_err(|e| Error::other("attributes cannot be written").with_source(e))?;
+                        .map_err(|e| {
+                            Error::other("the attributes cannot be serialized").with_source(e)
+                        })?;
                 let entries = self.builder.create_string(&json).as_union_value();
                 self.write_slots(|writer| writer.push_offset(0, entries))
             }
@@ -330,7 +342,7 @@ impl FlatBufferWriter<'_> {
     }
 }
 
-/// Keys in order at every level, whatever map the JSON library has been built with.
+/// Sorts the keys at every level. Features of `serde_json` decide whether its maps are sorted.
 fn sort_keys(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -363,22 +375,22 @@ fn check_field_names<'k>(
     } else {
         names.join(", ")
     };
-    let message = format!("there is no field {key:?}; there are: {name_list}");
+    let message = format!("unknown field {key:?}; known fields: {name_list}");
     Err(Error::invalid(message))
 }
 
 fn missing_field(layout: &TableLayout, field: &FieldLayout) -> Error {
-    let message = format!("{} needs {}", layout.name, field.name);
+    let message = format!("{} needs the field {:?}", layout.name, field.name);
     Error::invalid(message)
 }
 
 fn describe_variants(union: &UnionLayout) -> String {
     let names: Vec<_> = union.variants.iter().map(|(name, _)| *name).collect();
-    format!("it is one of {}", names.join(", "))
+    format!("expected one of {}", names.join(", "))
 }
 
 fn unexpected_value(expected_type: &str, value: &Value) -> Error {
-    Error::invalid(format!("{value} is not {expected_type}"))
+    Error::invalid(format!("expected {expected_type}, found {value}"))
 }
 
 fn as_text(value: &Value) -> Result<&str> {
@@ -400,10 +412,12 @@ fn as_object(value: &Value) -> Result<&Map<String, Value>> {
 }
 
 fn as_number<T: TryFrom<i128>>(value: &Value) -> Result<T> {
-    let signed = value.as_i64().map(i128::from);
-    let integer = signed.or_else(|| value.as_u64().map(i128::from));
-    let converted = integer.and_then(|n| T::try_from(n).ok());
-    converted.ok_or_else(|| unexpected_value("a whole number in range", value))
+    value
+        .as_i64()
+        .map(i128::from)
+        .or_else(|| value.as_u64().map(i128::from))
+        .and_then(|n| T::try_from(n).ok())
+        .ok_or_else(|| unexpected_value("a whole number in range", value))
 }
 
 fn enum_slot_value(enum_layout: &EnumLayout, value: &Value) -> Result<SlotValue> {
@@ -412,14 +426,15 @@ fn enum_slot_value(enum_layout: &EnumLayout, value: &Value) -> Result<SlotValue>
         .names
         .iter()
         .position(|name| is_spelling(name, variant_name));
-    let checked_number = position.and_then(|index| i16::try_from(index).ok());
-    let number = checked_number.ok_or_else(|| {
-        let message = format!(
-            "{variant_name:?} is none of {}",
-            enum_layout.names.join(", ")
-        );
-        Error::invalid(message)
-    })?;
+    let number = position
+        .and_then(|index| i16::try_from(index).ok())
+        .ok_or_else(|| {
+            let message = format!(
+                "unknown value {variant_name:?}: expected one of {}",
+                enum_layout.names.join(", ")
+            );
+            Error::invalid(message)
+        })?;
     Ok(match enum_layout.width {
         EnumWidth::I16 => SlotValue::I16(number),
         EnumWidth::I32 => SlotValue::I32(number.into()),

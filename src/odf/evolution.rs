@@ -1,19 +1,20 @@
-//! What a schema may become.
+//! Schema evolution: which changes of a logical schema are allowed.
 
 use serde_json::Value;
 
 /// How a schema differs from the one before it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct DataSchemaDifference {
-    /// Anything at all, attributes and order too.
+    /// Whether anything differs, attributes and the order of fields included.
     pub has_changes: bool,
-    /// What a later schema may not do, in words.
+    /// Descriptions of the changes that are not allowed.
     pub forbidden_changes: Vec<String>,
-    /// Fields that are added within others: allowed, and not read here.
+    /// Optional fields that are added within other fields. The rules allow them, but older rows cannot be read with
+    /// them.
     pub nested_additions: Vec<String>,
 }
 
-/// Compares two logical schemas; with `ignore_optional`, what may be null is no difference.
+/// Compares two logical schemas. With `ignore_optional`, a field may change between optional and required.
 pub(super) fn compare_schemas(
     before: &Value,
     after: &Value,

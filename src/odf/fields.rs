@@ -1,11 +1,11 @@
-//! Fields of an event, and what is wrong with one.
+//! Access to the fields of events, and the errors of events that break a rule.
 
 use serde_json::Value;
 
 use super::time::{self, UtcDateTime};
 use crate::error::{Error, ErrorKind, Result};
 
-/// An event that a rule does not allow.
+/// An error of the kind [`ErrorKind::InvalidAppend`] with the name of the violated rule as its detail.
 pub(super) fn invalid_append(rule: &str, message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidAppend, message).with_detail(rule)
 }
@@ -18,7 +18,7 @@ pub(super) fn no_op_event(message: &str) -> Error {
     invalid_append("NoOpEvent", message)
 }
 
-/// A field that is there.
+/// Returns a field; None if it is absent or null.
 pub(super) fn get<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     value.get(name).filter(|field| !field.is_null())
 }

@@ -1,4 +1,5 @@
-//! The head of a chain moved: by one conditional write, whose outcome is found out whatever was answered.
+//! Moves the head of a chain by one conditional write, and resolves its outcome from the chain if the answer was
+//! lost.
 
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{CasResult, Register, VersionedValue};
 
 impl Chain {
-    /// Writes blocks and makes the last of them the head, if the head is still the one that was read.
+    /// Writes blocks, and makes the last of them the head if the head is still the one that was read. An outcome that
+    /// cannot be resolved is [`ErrorKind::CommitStateUnknown`].
     pub(super) async fn move_head(
         &self,
         head: &ChainHead,
@@ -33,14 +35,14 @@ impl Chain {
         let is_appended = match outcome.map_err(|e| as_unknown_outcome(last, e))? {
             CasResult::Won(_) => true,
             CasResult::Conflict(current_head) => {
-                // Its answer may have got lost, and others have followed it by now.
+                // The answer may have been lost, and other blocks may follow the new one by now.
                 let newest = parse_head(&current_head)
                     .map_err(|e| unknown_outcome(last, e.with_path(&path)))?;
                 let contains_result = self.contains_block(&newest, last, &head.hash).await;
                 contains_result.map_err(|e| unknown_outcome(last, e))?
             }
             CasResult::Missing => {
-                let message = "the dataset has been removed";
+                let message = "the dataset was removed: refs/head is missing";
                 return Err(Error::new(ErrorKind::NotFound, message).with_path(self.root()));
             }
         };
@@ -54,7 +56,7 @@ impl Chain {
         Ok(HeadUpdate::Appended(blocks))
     }
 
-    /// Whether the chain from a head begins with a block.
+    /// Whether the chain that a head leads to begins with the block `seed`.
     pub(super) async fn begins_with(&self, head: &VersionedValue, seed: &Block) -> Result<bool> {
         let blocks = self
             .blocks_back_from(&parse_head(head)?, None, usize::MAX)
@@ -64,7 +66,7 @@ impl Chain {
             .is_some_and(|first| first.hash() == seed.hash()))
     }
 
-    /// Whether a block that was to follow `base` is before `newest`, or was before it was compacted.
+    /// Whether a block that was to follow `base` is in the chain of `newest`, or was in it before a compaction.
     async fn contains_block(
         &self,
         newest: &Multihash,
@@ -76,7 +78,7 @@ impl Chain {
         while let Some(head) = heads.get(visited).cloned() {
             visited += 1;
             let branch = match self.blocks_back_from(&head, Some(base), usize::MAX).await {
-                // Who copied the dataset may have left behind what was compacted.
+                // A copy of the dataset may lack the blocks before a compaction.
                 Err(e) if e.kind() == ErrorKind::BlockCorrupted && visited > 1 => continue,
                 branch => branch?,
             };
@@ -93,7 +95,7 @@ impl Chain {
 
     pub(super) async fn put_block(&self, block: &Block) -> Result<()> {
         let path = self.path(&format!("blocks/{}", block.hash()));
-        // The same bytes whoever writes them.
+        // The path is the hash of the bytes, so every writer of it writes the same.
         self.store()
             .put(&path, block.bytes().clone(), PutMode::Overwrite)
             .await?;
@@ -101,7 +103,7 @@ impl Chain {
     }
 }
 
-/// Only what the store could not answer leaves the outcome open.
+/// Turns [`ErrorKind::Unavailable`] into an unknown outcome. After other errors the head was certainly not moved.
 pub(super) fn as_unknown_outcome(block: &Block, error: Error) -> Error {
     match error.kind() {
         ErrorKind::Unavailable => unknown_outcome(block, error),
@@ -111,7 +113,7 @@ pub(super) fn as_unknown_outcome(block: &Block, error: Error) -> Error {
 
 fn unknown_outcome(block: &Block, cause: Error) -> Error {
     let message = format!(
-        "it is not known whether block {} was appended; the log tells later",
+        "block {} is in an unknown state: it may have been appended; check the log later",
         block.hash()
     );
     Error::new(ErrorKind::CommitStateUnknown, message)
@@ -119,11 +121,11 @@ fn unknown_outcome(block: &Block, cause: Error) -> Error {
         .with_source(cause)
 }
 
-/// The block that a head names.
+/// Parses the hash of the block that a head names.
 pub(super) fn parse_head(head: &VersionedValue) -> Result<Multihash> {
     let text = std::str::from_utf8(&head.bytes).unwrap_or_default();
     text.trim_end().parse().map_err(|e: Error| {
         let error = e.with_kind(ErrorKind::BlockCorrupted);
-        error.context("the head names no block")
+        error.context("the head does not name a block")
     })
 }

@@ -1,16 +1,20 @@
-//! Rows into a chain: one Parquet file, named by its hash, and the block that tells of it.
+//! Appends rows to a chain: [`ingest()`] writes one Parquet file, named by its hash, and the block that names it.
 //!
-//! The system columns come in front: the row's number, its operation, when it was written and when it
-//! happened. The file's bytes and its rows are hashed while it is written.
+//! The system columns come first: the offset of the row, its operation, the time at which it was written and the time
+//! at which it happened. The bytes of the file and the rows are hashed while the file is written.
 //!
-//! When another writer came first, what it changed decides: after rows, a vocabulary or other columns the
-//! rows are written anew from the file that is there already, with the numbers, names and columns of now. A
-//! slice has the columns of the schema before it, also if that came while the slice was written: the head
-//! moves only from the block that the plan was made on, and every new head is planned on anew.
+//! If another writer appends first, the change decides: after new rows, a new vocabulary or new columns, the rows are
+//! written again from the file that was written, with the offsets, names and columns that are valid then. A slice has
+//! the columns of the schema before it, also if that schema was appended while the slice was written: the head moves
+//! only from the block that the plan was made for, and every new head gets a new plan.
 //!
-//! Crash points: before the head is moved, slice and blocks are in nobody's chain ([`super::vacuum()`] removes
-//! them). An error before the head's replacement was sent, or that was refused, removes the slice; one
-//! without an answer leaves it, for the block may be there.
+//! Crash points: until the head is moved, no chain has the slice and the blocks ([`super::vacuum()`] removes them).
+//! After an error before the new head was sent, or a refused one, the slice is removed; after an unknown outcome it
+//! stays, for a block may name it.
+//!
+//! Errors: [`ErrorKind::InvalidInput`] for rows that do not fit the schema or the rules of system columns,
+//! [`ErrorKind::CommitConflict`] when every race was lost until the timeout, [`ErrorKind::TransactionExpired`] when a
+//! vacuum may have removed the slice, [`ErrorKind::CommitStateUnknown`] when the answer of the store was lost.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,31 +37,32 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
 use crate::table::{ScanOptions, scan};
 
-/// How rows are added.
+/// The options of an ingest.
 #[derive(Debug, Clone)]
 pub struct IngestOptions {
-    /// The column that says when a row happened; None is the one that is called so in the chain.
+    /// The column of the input with the event time. Defaults to the one that has the vocabulary's name.
     pub event_time: Option<String>,
-    /// No older rows are expected after it; None is the latest event time.
+    /// The watermark: no rows with an older event time are expected. Defaults to the latest event time of the
+    /// dataset.
     pub watermark: Option<UtcDateTime>,
-    /// What the source is to go on from, as the specification's `SourceState`.
+    /// The state from which the source continues, a `SourceState` of the specification.
     pub source_state: Option<Value>,
-    /// Codec, row groups, memory.
+    /// The options of the data file: codec, row groups, memory.
     pub write_options: WriteOptions,
-    /// How long it is tried while others come first.
+    /// How long the append is repeated after lost races.
     pub timeout: Duration,
 }
 
-/// Rows that were added.
+/// The result of an ingest.
 #[derive(Debug, Clone)]
 pub struct Ingested {
-    /// The blocks; none where there was nothing to say.
+    /// The appended blocks; none if there was nothing to append.
     pub appended: Appended,
-    /// The slice, if there were rows.
+    /// The new slice; None if there were no rows.
     pub slice: Option<Slice>,
 }
 
-/// Adds rows.
+/// Appends rows to a chain.
 pub async fn ingest(
     chain: &Chain,
     input: Box<dyn RecordBatchReader + Send>,
@@ -113,7 +118,7 @@ pub async fn ingest(
             slice: new_slice.map(|new_slice| new_slice.slice),
         }),
         Err(e) => {
-            // With the outcome unknown the file stays: the block may be there.
+            // If the outcome is unknown, the file stays: a block may name it.
             if let Some(new_slice) = new_slice.filter(|_| is_definite_failure(&e)) {
                 remove_slice(chain, &new_slice.slice).await;
             }
@@ -122,13 +127,13 @@ pub async fn ingest(
     }
 }
 
-/// Whether an error says that no block names what was written: all but that of a head whose replacement
-/// was not answered.
+/// Whether no block names the slice after an error. Only an unknown outcome of moving the head leaves that open.
 fn is_definite_failure(error: &Error) -> bool {
     error.kind() != ErrorKind::CommitStateUnknown
 }
 
-/// Writes the rows anew where others brought rows meanwhile, a vocabulary or other columns.
+/// Makes a new plan for the state after a lost race, and writes the rows again if rows, the vocabulary or columns
+/// changed. Returns the new slice; None if the old one stays valid.
 async fn rebase(
     chain: &Chain,
     plan: &mut IngestPlan,
@@ -179,7 +184,7 @@ async fn rebase(
     write(chain, plan, input, &options, time).await
 }
 
-/// The rows with the system columns' names of another vocabulary.
+/// Returns the rows with their system columns renamed from one vocabulary to another.
 fn rename_system_columns(
     input: Box<dyn RecordBatchReader + Send>,
     before: &Vocabulary,
@@ -205,7 +210,7 @@ fn rename_system_columns(
     Box::new(arrow_array::RecordBatchIterator::new(batches, schema))
 }
 
-/// A column under the name that another vocabulary has for it.
+/// Returns a field under the name that another vocabulary has for it.
 fn rename_system_field(field: &Field, before: &Vocabulary, after: &Vocabulary) -> Field {
     let new_name = match field.name() {
         name if *name == before.operation => &after.operation,
@@ -215,15 +220,15 @@ fn rename_system_field(field: &Field, before: &Vocabulary, after: &Vocabulary) -
     field.clone().with_name(new_name)
 }
 
-/// The columns that slices get.
+/// The columns and the first offset of the new slice.
 #[derive(PartialEq)]
 struct IngestPlan {
     vocabulary: Vocabulary,
     /// All columns of a slice.
     slice_schema: SchemaRef,
-    /// The event that says so, where the chain does not yet.
+    /// The `SetDataSchema` event of these columns, if the chain has none yet.
     new_schema_event: Option<Value>,
-    /// The number of the first row.
+    /// The offset of the first row.
     start: u64,
 }
 
@@ -240,7 +245,7 @@ impl IngestPlan {
         Self::with_schema(state, vocabulary, target, new_schema_event)
     }
 
-    /// For rows that were written by another plan.
+    /// Makes a plan for rows that were written by an older plan.
     fn rebased(state: &ChainState, old_plan: &Self, options: &IngestOptions) -> Result<Self> {
         let generated = [
             old_plan.vocabulary.names()[0],
@@ -267,8 +272,8 @@ impl IngestPlan {
         for name in vocabulary.names() {
             if slice_schema.index_of(name).is_err() {
                 let message = format!(
-                    "the schema of the dataset has no column {name:?}, which the vocabulary asks for; append \
-                     a SetVocab with the name that it has, or a SetDataSchema with that column"
+                    "the schema of the dataset has no column {name:?}, which the vocabulary names; append a \
+                     SetVocab with the name of its column, or a SetDataSchema with this column"
                 );
                 return Err(Error::invalid(message));
             }
@@ -281,7 +286,7 @@ impl IngestPlan {
         })
     }
 
-    /// What is to be appended.
+    /// Makes the events to append; none if nothing changes.
     fn events(
         &self,
         state: &ChainState,
@@ -325,25 +330,25 @@ impl IngestPlan {
     }
 }
 
-/// A time in milliseconds, of the years that a block can name.
+/// Converts milliseconds since 1970 to a time of the years that a block can store.
 fn event_time_from_millis(milliseconds: i64) -> Result<UtcDateTime> {
     let event_time = chrono::DateTime::from_timestamp_millis(milliseconds);
     event_time
         .filter(|event_time| (0..=9999).contains(&event_time.year()))
         .ok_or_else(|| {
             let message = format!(
-                "the event time {milliseconds} ms after 1970 is outside the years 0 to 9999"
+                "the event time {milliseconds} ms since 1970 is outside of the years 0 to 9999"
             );
             Error::invalid(message)
         })
 }
 
-/// The number of the next row.
+/// Returns the offset of the next row.
 fn next_offset(state: &ChainState) -> Result<u64> {
     let next = state
         .last_offset()
         .map_or(Some(0), |last| last.checked_add(1));
-    next.ok_or_else(|| Error::invalid("there are no more offsets"))
+    next.ok_or_else(|| Error::invalid("offset overflow: the range of offsets is used up"))
 }
 
 /// The type of the times in system columns.
@@ -351,7 +356,7 @@ pub(super) fn time_type() -> DataType {
     DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into()))
 }
 
-/// The columns of a dataset whose first rows have these.
+/// Infers the schema of a dataset from its first rows: the system columns, then the columns of the input.
 fn infer_schema(
     input_schema: &Schema,
     vocabulary: &Vocabulary,
@@ -368,7 +373,7 @@ fn infer_schema(
     Schema::new(fields)
 }
 
-/// The columns in front.
+/// Returns the system columns, which come first in a slice.
 pub fn system_fields(vocabulary: &Vocabulary) -> Vec<Field> {
     let [offset, operation, system_time, event_time] = vocabulary.names();
     vec![
@@ -379,7 +384,7 @@ pub fn system_fields(vocabulary: &Vocabulary) -> Vec<Field> {
     ]
 }
 
-/// Writes a slice of new rows; None where there are none.
+/// Writes rows as a slice; None if there are no rows.
 async fn write(
     chain: &Chain,
     plan: &IngestPlan,

@@ -1,17 +1,21 @@
-//! The tables of the metadata events as data: what a flatbuffer slot holds, and how the same field is
-//! spelt in YAML. [`super::encode`], [`super::decode`] and [`super::yaml`] all read this.
+//! The layout of the metadata events as data: the type of every flatbuffer slot, and the name of the same field in
+//! YAML. [`super::encode`], [`super::decode`] and [`super::yaml`] interpret it.
 //!
-//! Source: `opendatafabric.fbs` and the JSON schemas of the Open Data Fabric specification. Slots are
-//! numbered in the order of declaration; a union takes two, its tag in front.
+//! A [`TableLayout`] lists the fields of a table, a [`UnionLayout`] the variants of a union, an [`EnumLayout`] the
+//! names of an enum. Slots are numbered in the order of declaration; a union takes two, the first for its tag.
+//!
+//! Nothing here fails: lookups of unknown names and tags return None, and the callers make errors of it.
+//!
+//! Source: `opendatafabric.fbs` and the JSON schemas of the Open Data Fabric specification.
 
-/// What a field holds.
+/// The type of a field's value.
 #[derive(Debug)]
 pub(super) enum FieldType {
-    /// Bytes of a multihash.
+    /// The bytes of a multihash.
     Hash,
-    /// Bytes of a dataset's identity.
+    /// The bytes of a dataset's identity.
     DatasetId,
-    /// Bytes, base64 in text.
+    /// Bytes; base64 in YAML and JSON.
     Bytes,
     Text,
     /// A dataset's identity or alias, as text.
@@ -26,13 +30,13 @@ pub(super) enum FieldType {
     Union(&'static UnionLayout),
     Texts,
     Tables(&'static TableLayout),
-    /// A vector of tables that hold a union each.
+    /// A vector of tables, each of which holds one union.
     Unions(&'static UnionLayout),
-    /// A table with one string: a JSON object.
+    /// A table with one string, which is a JSON object.
     Attributes,
 }
 
-/// A named number.
+/// An enum: the number of a name is its index.
 #[derive(Debug)]
 pub(super) struct EnumLayout {
     pub names: &'static [&'static str],
@@ -55,11 +59,12 @@ pub(super) struct TableLayout {
 pub(super) struct FieldLayout {
     pub name: &'static str,
     pub field_type: FieldType,
-    /// Of numbers: none is another thing than zero, so zero is written.
+    /// Whether the field may be absent. An optional number is written also if it is zero, since absent means another
+    /// thing.
     pub optional: bool,
 }
 
-/// One of several tables; the first has tag 1.
+/// A union of tables; the tag of the first variant is 1.
 #[derive(Debug)]
 pub(super) struct UnionLayout {
     pub name: &'static str,
@@ -67,7 +72,7 @@ pub(super) struct UnionLayout {
 }
 
 impl FieldLayout {
-    /// The slots it takes.
+    /// The number of slots that the field takes.
     pub(super) fn slot_count(&self) -> u16 {
         if matches!(self.field_type, FieldType::Union(_)) {
             2
@@ -78,7 +83,7 @@ impl FieldLayout {
 }
 
 impl TableLayout {
-    /// The fields with their first slots.
+    /// Returns the fields, each with its first slot.
     pub(super) fn slots(&self) -> impl Iterator<Item = (u16, &'static FieldLayout)> {
         self.fields.iter().scan(0, |next, field| {
             let slot = *next;
@@ -87,14 +92,15 @@ impl TableLayout {
         })
     }
 
-    /// The number of slots.
+    /// The number of slots of all fields.
     pub(super) fn slot_count(&self) -> u16 {
         self.fields.iter().map(FieldLayout::slot_count).sum()
     }
 }
 
 impl UnionLayout {
-    /// The tag and table of a variant; older tools write its name in camel or lower case.
+    /// Returns the tag and the table of a variant. Older tools write the name in camel or lower case, so these are
+    /// accepted.
     pub(super) fn variant_by_name(&self, name: &str) -> Option<(u8, &'static TableLayout)> {
         let index = self
             .variants
@@ -103,14 +109,14 @@ impl UnionLayout {
         Some((u8::try_from(index + 1).ok()?, self.variants[index].1))
     }
 
-    /// The name and table of a tag.
+    /// Returns the name and the table of a tag; None if this release does not know the tag.
     pub(super) fn variant_by_tag(&self, tag: u8) -> Option<(&'static str, &'static TableLayout)> {
         let index = usize::from(tag).checked_sub(1)?;
         self.variants.get(index).copied()
     }
 }
 
-/// Whether a name is given as the specification spells it, in camel case or in lower case.
+/// Whether `spelling` is `name` as the specification spells it, in camel case or in lower case.
 pub(super) fn is_spelling(name: &str, spelling: &str) -> bool {
     let camel = || {
         let mut letters = name.chars();

@@ -1,17 +1,17 @@
-//! Open Data Fabric: a dataset's history as a chain of metadata blocks, each linked to the one before
-//! by hash, with the schema of its data among them.
+//! Open Data Fabric (ODF): the history of a dataset as a chain of metadata blocks, each linked to the one before it
+//! by hash. The schema of the data is recorded in the chain.
 //!
-//! [`block`] is one block, its bytes and its hash; [`rules`] says what may follow what; [`chain`] keeps
-//! blocks in a store and moves the head by compare-and-swap; [`mod@ingest`] adds rows, [`view`] shows
-//! what was there at a block, [`mod@verify`] checks all of it, [`mod@compact`] merges small slices and [`mod@vacuum`] removes
-//! what no reference leads to.
+//! [`block`] defines one block, its bytes and its hash. [`rules`] checks which block may follow in a chain. [`chain`]
+//! keeps blocks in a store and moves the head by compare-and-swap. [`mod@ingest`] appends rows, [`view`] reads a
+//! chain as of one block, [`mod@verify`] checks blocks and files, [`mod@compact`] merges small slices, and
+//! [`mod@vacuum`] removes objects that no reference leads to.
 //!
 //! Source: the Open Data Fabric specification and its RFCs 001 to 017.
 //!
 //! Errors: [`crate::ErrorKind::BlockCorrupted`] (a block or the head is not what was written),
-//! [`crate::ErrorKind::InvalidAppend`] (a rule of the chain, named in `detail`),
-//! [`crate::ErrorKind::FormatNotSupported`] (an older or a later release wrote it),
-//! [`crate::ErrorKind::CommitConflict`] (others came first).
+//! [`crate::ErrorKind::InvalidAppend`] (a rule of the chain is violated; `detail` names it),
+//! [`crate::ErrorKind::FormatNotSupported`] (an older or a later release wrote the block),
+//! [`crate::ErrorKind::CommitConflict`] (other writers appended first).
 
 pub mod block;
 pub mod chain;

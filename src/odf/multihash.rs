@@ -1,6 +1,13 @@
-//! Self-describing hashes and identities: a code, a length, the digest, and text with its base in
-//! front. Source: the multiformats specifications (varint, multihash, multibase, multicodec) and
-//! did:key; the codes are those of RFC-002 and RFC-003 of the Open Data Fabric.
+//! Self-describing hashes ([`Multihash`]) and the identities of datasets ([`DatasetId`]).
+//!
+//! A multihash is a code, a length and a digest; an identity is the code of ed25519 and a public key. As text both
+//! have the letter of a base in front. Base 16, base 58 (bitcoin) and base 64 (url) are read, base 16 is written.
+//!
+//! Text and bytes that are neither are [`crate::ErrorKind::InvalidInput`]; so is text that is not the canonical
+//! encoding of its bytes, and text that is too long.
+//!
+//! Source: the multiformats specifications (varint, multihash, multibase, multicodec) and did:key. The codes are
+//! those of RFC-002 and RFC-003 of the Open Data Fabric.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,10 +25,10 @@ pub const SHA3_256: u64 = 0x16;
 pub const ARROW0_SHA3_256: u64 = 0x30_0016;
 const DIGEST_BYTES: usize = 32;
 const ED25519_PUBLIC: [u8; 2] = [0xed, 0x01];
-/// Longer text is no hash of ours, and base 58 takes quadratic time.
+/// The longest text that is decoded. Hashes and identities are shorter, and base 58 takes quadratic time.
 const MAX_TEXT_BYTES: usize = 512;
 
-/// A hash that says how it was made.
+/// A digest with the code of its hash function.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Multihash {
     bytes: Vec<u8>,
@@ -29,12 +36,12 @@ pub struct Multihash {
 }
 
 impl Multihash {
-    /// The SHA3-256 of some bytes.
+    /// Computes the SHA3-256 of some bytes.
     pub fn sha3_256(bytes: &[u8]) -> Self {
         Self::new(SHA3_256, &Sha3::digest(bytes))
     }
 
-    /// A digest with its code.
+    /// Makes a multihash of a code and a digest.
     pub fn new(code: u64, digest: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(digest.len() + 8);
         put_varint(&mut bytes, code);
@@ -44,17 +51,29 @@ impl Multihash {
         Self { bytes, digest_at }
     }
 
-    /// Reads the binary form.
+    /// Reads the binary form. The digest of a SHA3-256 must have 32 bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let wrong = || Error::invalid(format!("{} bytes are no multihash", bytes.len()));
-        let (code, rest) = take_varint(bytes).ok_or_else(wrong)?;
-        let (length, digest) = take_varint(rest).ok_or_else(wrong)?;
+        let invalid = || {
+            let message = format!(
+                "not a multihash: no code and length in {} bytes",
+                bytes.len()
+            );
+            Error::invalid(message)
+        };
+        let (code, rest) = take_varint(bytes).ok_or_else(invalid)?;
+        let (length, digest) = take_varint(rest).ok_or_else(invalid)?;
         if length != digest.len() as u64 {
-            let message = format!("a multihash names {length} bytes and has {}", digest.len());
+            let message = format!(
+                "not a multihash: expected a digest of {length} bytes, found {}",
+                digest.len()
+            );
             return Err(Error::invalid(message));
         }
         if matches!(code, SHA3_256 | ARROW0_SHA3_256) && digest.len() != DIGEST_BYTES {
-            let message = format!("a SHA3-256 has 32 bytes, not {}", digest.len());
+            let message = format!(
+                "not a multihash: a SHA3-256 has {DIGEST_BYTES} bytes, not {}",
+                digest.len()
+            );
             return Err(Error::invalid(message));
         }
         Ok(Self::new(code, digest))
@@ -65,17 +84,17 @@ impl Multihash {
         &self.bytes
     }
 
-    /// How it was made.
+    /// The multicodec of the hash function.
     pub fn code(&self) -> u64 {
         take_varint(&self.bytes).map_or(0, |(code, _)| code)
     }
 
-    /// The hash alone.
+    /// The digest, without code and length.
     pub fn digest(&self) -> &[u8] {
         &self.bytes[self.digest_at..]
     }
 
-    /// The text in base 58, as older tools write it.
+    /// Formats the multihash in base 58, as older tools write it.
     pub fn to_base58(&self) -> String {
         multibase::encode(Base::Base58Btc, &self.bytes)
     }
@@ -102,7 +121,7 @@ impl FromStr for Multihash {
     }
 }
 
-/// Which dataset it is: an ed25519 public key, `did:odf:fed01…`.
+/// The identity of a dataset: an ed25519 public key, as text `did:odf:fed01…`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct DatasetId([u8; DIGEST_BYTES]);
 
@@ -111,18 +130,18 @@ pub struct DatasetId([u8; DIGEST_BYTES]);
 pub struct NewIdentity {
     /// The identity.
     pub id: DatasetId,
-    /// The private key, PKCS#8 (version 2). Who has it can prove that the dataset is theirs.
+    /// The private key in PKCS#8 (version 2). It proves the ownership of the dataset.
     pub private_key: Vec<u8>,
 }
 
 impl DatasetId {
     const PREFIX: &'static str = "did:odf:";
 
-    /// A new key pair.
+    /// Generates a key pair. An error of the kind [`crate::ErrorKind::Other`] if the system has no random numbers.
     pub fn generate() -> Result<NewIdentity> {
-        let failed = |_| Error::other("the system gives no random numbers for a new key");
+        let failed = |_| Error::other("no key generated: the system provides no random numbers");
         let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(failed)?;
-        let unusable = |e| Error::other(format!("a new key cannot be used: {e}"));
+        let unusable = |e| Error::other(format!("the new key cannot be read: {e}"));
         let pair = Ed25519KeyPair::from_pkcs8(document.as_ref()).map_err(unusable)?;
         let mut key = [0; DIGEST_BYTES];
         key.copy_from_slice(pair.public_key().as_ref());
@@ -135,23 +154,26 @@ impl DatasetId {
 
     /// Reads the binary form: `ed 01` and the key.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let key_bytes = bytes.strip_prefix(&ED25519_PUBLIC);
-        let key = key_bytes.and_then(|key| key.try_into().ok());
-        key.map(Self).ok_or_else(|| {
-            let message = format!(
-                "{} bytes are no dataset identity: it is ed01 and 32 bytes of an ed25519 key",
-                bytes.len()
-            );
-            Error::invalid(message)
-        })
+        bytes
+            .strip_prefix(&ED25519_PUBLIC)
+            .and_then(|key| key.try_into().ok())
+            .map(Self)
+            .ok_or_else(|| {
+                let message = format!(
+                    "not a dataset identity: expected ed01 and the {DIGEST_BYTES} bytes of an ed25519 key, found \
+                     {} bytes",
+                    bytes.len()
+                );
+                Error::invalid(message)
+            })
     }
 
-    /// The binary form.
+    /// Returns the binary form: `ed 01` and the key.
     pub fn to_bytes(&self) -> Vec<u8> {
         [&ED25519_PUBLIC[..], &self.0].concat()
     }
 
-    /// The same key as `did:key`.
+    /// Formats the key as `did:key`.
     pub fn to_did_key(&self) -> String {
         format!(
             "did:key:{}",
@@ -178,7 +200,10 @@ impl FromStr for DatasetId {
 
     fn from_str(text: &str) -> Result<Self> {
         let Some(key) = text.strip_prefix(Self::PREFIX) else {
-            let message = format!("{text:?} is no dataset identity: those begin with did:odf:");
+            let message = format!(
+                "{text:?} is not a dataset identity: it must begin with {}",
+                Self::PREFIX
+            );
             return Err(Error::invalid(message));
         };
         let with_context = |e: Error| e.context(format!("{text:?}"));
@@ -186,23 +211,27 @@ impl FromStr for DatasetId {
     }
 }
 
-/// The bytes of multibase text: base 16, base 58 (bitcoin) or base 64 (url).
+/// Decodes multibase text in base 16, base 58 (bitcoin) or base 64 (url).
 fn decode_multibase(text: &str) -> Result<Vec<u8>> {
     if text.len() > MAX_TEXT_BYTES {
-        let message = format!("text of {} bytes is no multihash", text.len());
+        let message = format!(
+            "not a hash or an identity: text of {} bytes; at most {MAX_TEXT_BYTES} are allowed",
+            text.len()
+        );
         return Err(Error::invalid(message));
     }
-    let wrong = |reason: String| Error::invalid(format!("{text:?} is no multibase text: {reason}"));
-    let (base, bytes) = multibase::decode(text).map_err(|e| wrong(e.to_string()))?;
+    let invalid =
+        |reason: String| Error::invalid(format!("{text:?} is not multibase text: {reason}"));
+    let (base, bytes) = multibase::decode(text).map_err(|e| invalid(e.to_string()))?;
     let is_supported = matches!(base, Base::Base16Lower | Base::Base58Btc | Base::Base64Url);
     if !is_supported {
-        return Err(wrong(
-            "it begins with f (base 16), z (base 58) or u (base 64)".to_owned(),
+        return Err(invalid(
+            "it must begin with f (base 16), z (base 58) or u (base 64)".to_owned(),
         ));
     }
-    // One hash has one text in each base, so that no letter of it can change unseen.
+    // A hash has exactly one text in each base, so no letter of the text can change unnoticed.
     if multibase::encode(base, &bytes) != text {
-        return Err(wrong("it is not the shortest and lowest form".to_owned()));
+        return Err(invalid("it is not in canonical form".to_owned()));
     }
     Ok(bytes)
 }
@@ -215,7 +244,8 @@ fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push((value & 0x7f) as u8);
 }
 
-/// At most nine bytes, without padding: what the multiformats call an unsigned varint.
+/// Reads an unsigned varint of the multiformats, which has at most nine bytes and no padding. Returns the value and
+/// the bytes after it.
 fn take_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0;
     for (index, byte) in bytes.iter().take(9).enumerate() {

@@ -1,4 +1,12 @@
-//! Rows with their system columns in front, hashed and counted on the way.
+//! Turns input into the rows of a slice: the system columns come first, and the rows are hashed and counted as they
+//! pass.
+//!
+//! [`add_system_columns`] wraps the reader of the input. [`SystemColumns`] holds the names and values of the system
+//! columns, [`SliceStats`] what is known about the slice after its last row.
+//!
+//! Errors are [`crate::ErrorKind::InvalidInput`]: names that clash with system columns, an event time that is not a
+//! time, unknown operations, corrections that are not pairs, and offsets above the range of Int64. Errors of single
+//! rows come while the rows are read, as [`ArrowError::ExternalError`].
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,9 +26,9 @@ use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
 use crate::hash::SharedHasher;
 use crate::parquet::types::{batch_with_row_count, convert};
-use crate::table::conform;
+use crate::table::align_to_schema;
 
-/// Rows of a batch that are taken at once.
+/// The most rows of a batch that are processed at once.
 const CHUNK_ROWS: usize = 1 << 16;
 
 const APPEND: i32 = 0;
@@ -28,13 +36,13 @@ const RETRACT: i32 = 1;
 const CORRECT_FROM: i32 = 2;
 const CORRECT_TO: i32 = 3;
 
-/// What is known of a slice when its last row has passed.
+/// The statistics of a slice, complete after its last row has passed.
 #[derive(Debug, Default)]
 pub(super) struct SliceStats {
     digest: Option<LogicalHash>,
     latest_event_time_ms: Option<i64>,
     rows: u64,
-    /// The last operation.
+    /// The operation of the last row.
     last_operation: Option<i32>,
 }
 
@@ -46,22 +54,22 @@ impl SliceStats {
         })
     }
 
-    /// Lets the bytes of a file be hashed along with the rows.
+    /// Lets the bytes of a file be hashed beside the rows.
     pub(super) fn share_lanes(&mut self, shared_hasher: SharedHasher) {
         if let Some(digest) = &mut self.digest {
             digest.shared_hasher = Some(shared_hasher);
         }
     }
 
-    /// The logical hash and the latest event time.
+    /// Returns the logical hash, and the latest event time in milliseconds.
     pub(super) fn finish(self) -> Result<(Multihash, Option<i64>)> {
         let digest = self
             .digest
-            .ok_or_else(|| Error::other("nothing was counted"))?;
+            .ok_or_else(|| Error::other("internal error: the slice has no logical hash"))?;
         Ok((digest.finish()?, self.latest_event_time_ms))
     }
 
-    /// Takes rows as they are.
+    /// Adds rows with all columns of the slice.
     pub(super) fn update(&mut self, rows: &RecordBatch) -> Result<()> {
         if let Some(digest) = &mut self.digest {
             digest.update(rows)?;
@@ -70,14 +78,14 @@ impl SliceStats {
         Ok(())
     }
 
-    /// Corrections are pairs, side by side.
+    /// Checks the codes of operations, and that every correct-from is directly followed by its correct-to.
     fn check_operations(&mut self, operations: &Int32Array) -> Result<()> {
         for (index, operation) in operations.values().iter().enumerate() {
             let row = || self.rows + index as u64;
             let follows_correct_from = self.last_operation == Some(CORRECT_FROM);
             if !(APPEND..=CORRECT_TO).contains(operation) {
                 let message = format!(
-                    "row {}: {operation} is no operation: {APPEND} appends, {RETRACT} retracts, \
+                    "row {}: unknown operation code {operation}: {APPEND} appends, {RETRACT} retracts, \
                      {CORRECT_FROM} and {CORRECT_TO} correct from and to",
                     row()
                 );
@@ -85,7 +93,7 @@ impl SliceStats {
             }
             if follows_correct_from != (*operation == CORRECT_TO) {
                 let message = format!(
-                    "row {}: a correct-to ({CORRECT_TO}) directly follows its correct-from ({CORRECT_FROM})",
+                    "row {}: a correct-to ({CORRECT_TO}) must directly follow its correct-from ({CORRECT_FROM})",
                     row()
                 );
                 return Err(Error::invalid(message));
@@ -106,25 +114,26 @@ impl SliceStats {
     }
 }
 
-/// What the system columns get.
+/// The names and the values of the system columns.
 #[derive(Debug, Clone)]
 pub(super) struct SystemColumns {
     pub slice_schema: SchemaRef,
     pub vocabulary: Vocabulary,
-    /// The column of the input that says when a row happened.
+    /// The column of the input that holds the event time. Defaults to the one with the vocabulary's name.
     pub event_time: Option<String>,
+    /// The offset of the first row.
     pub start: u64,
     pub system_time_ms: i64,
 }
 
-/// The rows of `input` as those of a slice.
+/// Returns the rows of `input` as rows of a slice, and counts them in `stats`.
 pub(super) fn add_system_columns(
     input: Box<dyn RecordBatchReader + Send>,
     system_columns: SystemColumns,
     stats: Arc<Mutex<SliceStats>>,
 ) -> Result<Box<dyn RecordBatchReader + Send>> {
     let prepared_rows = prepare_input(input, &system_columns)?;
-    // What the engine fills in may be missing.
+    // The input has no offset and no system time; operation and event time may be null or missing.
     let [offset, operation, system_time, event_time] = system_columns.vocabulary.names();
     let slice_fields = system_columns.slice_schema.fields().iter();
     let provided_fields = slice_fields.filter(|f| f.name() != offset && f.name() != system_time);
@@ -134,7 +143,7 @@ pub(super) fn add_system_columns(
         _ => field.as_ref().clone(),
     });
     let input_schema = Arc::new(Schema::new(input_fields.collect::<Vec<_>>()));
-    let aligned_rows = conform(prepared_rows, &input_schema)?;
+    let aligned_rows = align_to_schema(prepared_rows, &input_schema)?;
     let schema = Arc::clone(&system_columns.slice_schema);
     let end_stats = Arc::clone(&stats);
     let batches = aligned_rows.flat_map(split_batch).map(move |batch| {
@@ -142,7 +151,7 @@ pub(super) fn add_system_columns(
         let mut stats = stats.lock().unwrap_or_else(PoisonError::into_inner);
         fill_system_columns(&batch, &system_columns, &mut stats).map_err(external_error)
     });
-    // An error after the last batch, where there is one to tell.
+    // After the last batch comes the error of a correction without its second row.
     let end = std::iter::once(()).filter_map(move |()| {
         let stats = end_stats.lock().unwrap_or_else(PoisonError::into_inner);
         stats.check_end().err().map(|e| Err(external_error(e)))
@@ -157,7 +166,7 @@ fn external_error(error: Error) -> ArrowError {
     ArrowError::ExternalError(Box::new(error))
 }
 
-/// Refuses columns whose names mean others.
+/// Refuses columns of the input whose names clash with system columns.
 fn check_column_names(input_schema: &Schema, system_columns: &SystemColumns) -> Result<()> {
     let [offset, _, system_time, event_time] = system_columns.vocabulary.names();
     for name in [offset, system_time] {
@@ -174,14 +183,15 @@ fn check_column_names(input_schema: &Schema, system_columns: &SystemColumns) -> 
         crate::parquet::types::index_of(input_schema, source)?;
         if source != event_time && system_columns.slice_schema.index_of(source).is_ok() {
             let message = format!(
-                "column {source:?} is a column of the dataset and cannot be the event time, which is \
-                 {event_time:?}; rename it in the data"
+                "column {source:?} cannot be the event time: the dataset has a column of this name, and \
+                 {event_time:?} for the event time; rename the column of the input"
             );
             return Err(Error::invalid(message));
         }
         if source != event_time && input_schema.index_of(event_time).is_ok() {
             let message = format!(
-                "column {event_time:?} would be taken by the event time {source:?}; leave one of them out"
+                "column {event_time:?} clashes with the event time {source:?}, which gets this name; leave out \
+                 one of the columns"
             );
             return Err(Error::invalid(message));
         }
@@ -189,7 +199,7 @@ fn check_column_names(input_schema: &Schema, system_columns: &SystemColumns) -> 
     Ok(())
 }
 
-/// The input with operation and event time by the names and types they have in slices.
+/// Returns the input with operation and event time under the names and types that they have in slices.
 fn prepare_input(
     input: Box<dyn RecordBatchReader + Send>,
     system_columns: &SystemColumns,
@@ -204,7 +214,7 @@ fn prepare_input(
         fields.push(match field.name() {
             _ if is_time && !is_timestamp_or_date(field.data_type()) => {
                 let message = format!(
-                    "the event time {source:?} is {}: it must be a timestamp or a date",
+                    "the event time {source:?} must be a timestamp or a date, not {}",
                     field.data_type()
                 );
                 return Err(Error::invalid(message));
@@ -212,7 +222,10 @@ fn prepare_input(
             _ if is_time => Field::new(event_time, time_type(), true),
             name if name == operation => {
                 if !field.data_type().is_integer() {
-                    let message = format!("the operation {name:?} must be a whole number");
+                    let message = format!(
+                        "the operation {name:?} must be a whole number, not {}",
+                        field.data_type()
+                    );
                     return Err(Error::invalid(message));
                 }
                 Field::new(name, DataType::Int32, true)
@@ -233,7 +246,7 @@ fn prepare_input(
     Ok(Box::new(RecordBatchIterator::new(batches, schema)))
 }
 
-/// A batch in pieces, so that the first can be encoded while the next is hashed.
+/// Splits a batch into chunks, so that one chunk can be encoded while the next is hashed.
 fn split_batch(batch: Result<RecordBatch, ArrowError>) -> Vec<Result<RecordBatch, ArrowError>> {
     match batch {
         Ok(batch) => {
@@ -254,7 +267,7 @@ fn is_timestamp_or_date(data_type: &DataType) -> bool {
     )
 }
 
-/// Times to the millisecond; other columns have their types already.
+/// Casts times to milliseconds and operations to Int32. Other columns have the type of their field already.
 fn cast_column(column: &ArrayRef, field: &Field) -> Result<ArrayRef> {
     if column.data_type() == field.data_type() {
         return Ok(Arc::clone(column));
@@ -263,27 +276,27 @@ fn cast_column(column: &ArrayRef, field: &Field) -> Result<ArrayRef> {
         safe: false,
         ..CastOptions::default()
     };
-    // Towards the past, before 1970 too.
+    // Rounds towards the past, also before 1970.
     let units_per_milli = match column.data_type() {
         DataType::Timestamp(TimeUnit::Microsecond, _) => Some(1_000),
         DataType::Timestamp(TimeUnit::Nanosecond, _) => Some(1_000_000),
         _ => None,
     };
     if let (Some(per_milli), true) = (units_per_milli, is_timestamp_or_date(field.data_type())) {
-        let cast_result = cast_with_options(column, &DataType::Int64, &options);
-        let integers = cast_result.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+        let integers = cast_with_options(column, &DataType::Int64, &options)
+            .map_err(|e| Error::other(e.to_string()).with_source(e))?;
         let units = integers.as_primitive::<Int64Type>();
         let floored: Int64Array = units.unary(|value| value.div_euclid(per_milli));
         let times = floored.reinterpret_cast::<TimestampMillisecondType>();
         return Ok(Arc::new(times.with_timezone("UTC")));
     }
     cast_with_options(column, field.data_type(), &options).map_err(|e| {
-        let message = format!("column {:?} cannot be used: {e}", field.name());
+        let message = format!("column {:?} cannot be cast: {e}", field.name());
         Error::invalid(message).with_source(e)
     })
 }
 
-/// A batch of a slice.
+/// Returns the batch with all columns of a slice, and adds it to `stats`.
 fn fill_system_columns(
     batch: &RecordBatch,
     system_columns: &SystemColumns,
@@ -294,7 +307,9 @@ fn fill_system_columns(
     let stop = start.and_then(|n| n.checked_add(rows as u64));
     let signed = |n: Option<u64>| n.and_then(|n| i64::try_from(n).ok());
     let (Some(first), Some(end)) = (signed(start), signed(stop)) else {
-        return Err(Error::invalid("there are no more offsets"));
+        return Err(Error::invalid(
+            "offset overflow: the range of Int64 is used up",
+        ));
     };
     let [offset, operation, system_time, event_time] = system_columns.vocabulary.names();
     let mut columns = Vec::with_capacity(system_columns.slice_schema.fields().len());
@@ -307,9 +322,9 @@ fn fill_system_columns(
                 Arc::new(times.with_timezone("UTC"))
             }
             name => {
-                let optional_column = batch.column_by_name(name);
-                let input_column =
-                    optional_column.ok_or_else(|| Error::other("a column has gone"))?;
+                let input_column = batch.column_by_name(name).ok_or_else(|| {
+                    Error::other(format!("internal error: column {name:?} is missing"))
+                })?;
                 if name == operation {
                     let operations = fill_operations(input_column);
                     stats.check_operations(&operations)?;

@@ -1,8 +1,11 @@
-//! The rules of a chain: what may follow what.
+//! The rules of a chain: which block may follow.
 //!
-//! [`ChainState`] is what a chain says up to a block. A block is checked against it and then folded into it,
-//! by who appends and by who verifies alike. The rules, their names and their messages are those of the
-//! Open Data Fabric's own implementation.
+//! A [`ChainState`] is the state of a chain after a block. The next block is checked against the state and then
+//! applied to it, by writers and by the verification alike. [`ChainState::check`] holds for every block of a chain;
+//! [`ChainState::check_new`] also refuses new blocks that change nothing and schemas that this release cannot use.
+//!
+//! A violated rule is [`ErrorKind::InvalidAppend`] with the name of the rule as its detail. The rules, their names and
+//! their messages are those of the Open Data Fabric's own implementation.
 
 use std::collections::BTreeMap;
 
@@ -24,18 +27,18 @@ use crate::error::{Error, ErrorKind, Result};
 const NO_PROGRESS: &str =
     "Event neither has data nor it advances checkpoint, watermark, or source state";
 
-/// The newest block.
+/// The newest block of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tip {
-    /// Its hash.
+    /// The hash of the block.
     pub hash: Multihash,
-    /// Its number.
+    /// The sequence number of the block.
     pub sequence_number: u64,
-    /// Its time.
+    /// The system time of the block.
     pub system_time: UtcDateTime,
 }
 
-/// What a chain says up to a block.
+/// The state of a chain after a block.
 #[derive(Debug, Clone, Default)]
 pub struct ChainState {
     /// The newest block.
@@ -48,15 +51,15 @@ pub struct ChainState {
     pub last_data_event: Option<Value>,
     /// The state of each source.
     pub source_states: BTreeMap<String, Value>,
-    /// The last of the events of which only the last counts, by kind; push sources by name.
+    /// The last event of each kind of which only the last one counts; those of push sources by name.
     settings: BTreeMap<String, Value>,
     /// The last `ExecuteTransform`.
     last_transform: Option<Value>,
-    /// An event that this release cannot read and that may have said what the data is.
+    /// The tag of an event that this release does not know and that may determine what the data is.
     unreadable_tag: Option<u64>,
 }
 
-/// The last offset after an event that may carry data.
+/// Returns the offset of the last row after an event that may carry data.
 pub(super) fn last_offset(event: &Value) -> Option<u64> {
     let data = get(event, "newData").and_then(|data| get(data, "offsetInterval"));
     match data {
@@ -65,7 +68,7 @@ pub(super) fn last_offset(event: &Value) -> Option<u64> {
     }
 }
 
-/// The hash of the checkpoint that an event leaves.
+/// Returns the hash of the new checkpoint of an event.
 fn checkpoint(event: &Value) -> Option<&str> {
     get(event, "newCheckpoint").and_then(|c| get_text(c, "physicalHash"))
 }
@@ -76,19 +79,19 @@ fn is_empty(event: &Value) -> bool {
     names.iter().all(|name| get(event, name).is_none())
 }
 
-/// Whether an event may carry data.
+/// Whether events of this kind may carry data.
 pub(super) fn is_data_event(kind: &str) -> bool {
     matches!(kind, "AddData" | "ExecuteTransform")
 }
 
 impl ChainState {
-    /// Folds a block in; who calls has checked it or trusts the chain.
+    /// Applies a block to the state. The block is not checked here.
     pub fn apply(&mut self, block: &Block) {
         let event = block.event();
         match block.kind() {
             "SetVocab" => self.vocabulary = Vocabulary::from_event(event),
             "SetDataSchema" => self.schema_event = Some(event.clone()),
-            // Each undoes the other.
+            // Each of the two events undoes the other.
             "DisablePollingSource" => drop(self.settings.remove("SetPollingSource")),
             "SetPollingSource" => drop(self.settings.remove("DisablePollingSource")),
             "DisablePushSource" | "AddPushSource" => {
@@ -103,7 +106,7 @@ impl ChainState {
             }
             UNKNOWN_EVENT => {
                 let tag = get_number(event, "tag").unwrap_or(0);
-                // The rest of those that are known do not say what the data is.
+                // The other known events do not determine what the data is.
                 if matches!(tag, 0..=2 | 10) || tag > EVENT.variants.len() as u64 {
                     self.unreadable_tag = Some(tag);
                 }
@@ -130,46 +133,46 @@ impl ChainState {
         });
     }
 
-    /// An error where an event of a later release may have said what the data is.
+    /// Returns [`ErrorKind::FormatNotSupported`] if an event of a later release may determine what the data is.
     pub fn check_readable(&self) -> Result<()> {
         let Some(tag) = self.unreadable_tag else {
             return Ok(());
         };
         let message = format!(
-            "the chain has an event of a later release (number {tag}), which may say what the data is; \
-             upgrade"
+            "the chain has an event of a later release (tag {tag}), which may determine what the data is; \
+             upgrade pds"
         );
         Err(Error::new(ErrorKind::FormatNotSupported, message))
     }
 
-    /// The last event of a kind of which only the last counts.
+    /// Returns the last event of a kind of which only the last one counts.
     pub fn setting(&self, kind: &str) -> Option<&Value> {
         self.settings.get(kind)
     }
 
-    /// The offset of the last row.
+    /// Returns the offset of the last row; None if there are no rows.
     pub fn last_offset(&self) -> Option<u64> {
         self.last_data_event.as_ref().and_then(last_offset)
     }
 
-    /// The watermark.
+    /// Returns the watermark of the last event that may carry data.
     pub fn watermark(&self) -> Result<Option<UtcDateTime>> {
         self.last_data_event
             .as_ref()
             .map_or(Ok(None), |event| get_time(event, "newWatermark"))
     }
 
-    /// The hash of the last checkpoint.
+    /// Returns the hash of the last checkpoint.
     pub fn checkpoint(&self) -> Option<&str> {
         self.last_data_event.as_ref().and_then(checkpoint)
     }
 
-    /// Whether a block may be appended: it keeps the rules and changes something.
+    /// Checks that a new block may be appended: it follows the rules and changes something.
     pub fn check_new(&self, block: &Block) -> Result<()> {
         self.check(block)?;
         let event = block.event();
         match block.kind() {
-            // Who reads it needs it, though older tools did not look.
+            // Readers depend on a usable schema. Older tools did not check it, so existing blocks may have others.
             "SetDataSchema" => self.check_schema_usable(event),
             "AddData" => {
                 let state = get(event, "newSourceState");
@@ -185,7 +188,7 @@ impl ChainState {
         }
     }
 
-    /// Whether this release can write and read data of a schema.
+    /// Checks that this release can write and read data of a schema.
     fn check_schema_usable(&self, event: &Value) -> Result<()> {
         let as_invalid_event = |e: Error| invalid_event(e.message().to_owned()).with_source(e);
         let columns = schema::arrow_from_event(event).map_err(as_invalid_event)?;
@@ -194,7 +197,7 @@ impl ChainState {
         let name_count = names.len();
         names.dedup();
         if names.len() < name_count {
-            let message = "a schema has two columns of the same name";
+            let message = "the schema has two columns of the same name";
             return Err(invalid_event(message));
         }
         let previous_schema = self.schema_event.as_ref().map(schema::logical_from_event);
@@ -202,8 +205,8 @@ impl ChainState {
             let nested = evolution::compare_schemas(&previous_schema, new, true).nested_additions;
             if !nested.is_empty() {
                 let message = format!(
-                    "the fields {} are added within another, which rows that are there cannot be read \
-                     with; add a column",
+                    "the fields {} are added within another field, and older rows cannot be read with them; \
+                     add a column instead",
                     nested.join(", ")
                 );
                 return Err(invalid_event(message));
@@ -212,7 +215,7 @@ impl ChainState {
         Ok(())
     }
 
-    /// Whether a block may come next.
+    /// Checks that a block may come next.
     pub fn check(&self, block: &Block) -> Result<()> {
         self.check_sequence(block)?;
         let event = block.event();
@@ -235,7 +238,7 @@ impl ChainState {
         }
     }
 
-    /// Seed, link, number and time.
+    /// Checks the seed, the link, the sequence number and the system time.
     fn check_sequence(&self, block: &Block) -> Result<()> {
         let is_seed = block.kind() == "Seed";
         let previous = block.prev_block_hash.as_ref();
@@ -282,7 +285,7 @@ impl ChainState {
         Ok(())
     }
 
-    /// What holds of all data: offsets, watermark, schema, checkpoint.
+    /// Checks the rules of all data: offsets, watermark, schema, checkpoint.
     fn check_data(&self, event: &Value) -> Result<()> {
         let prev_offset = get_number(event, "prevOffset");
         let interval = get(event, "newData").and_then(|data| get(data, "offsetInterval"));
@@ -351,10 +354,10 @@ impl ChainState {
     fn check_transform(&self, event: &Value) -> Result<()> {
         let inputs = get_list(event, "queryInputs");
         let ids = |inputs: &[Value], name: &str| -> Vec<String> {
-            let canonical_ids = inputs
+            inputs
                 .iter()
-                .map(|i| canonicalize_reference(get_text(i, name).unwrap_or_default()));
-            canonical_ids.collect()
+                .map(|input| canonicalize_reference(get_text(input, name).unwrap_or_default()))
+                .collect()
         };
         let declared = match (self.setting("SetTransform"), &self.last_transform) {
             (Some(transform), _) => ids(&get_list(transform, "inputs"), "datasetRef"),
@@ -386,7 +389,7 @@ impl ChainState {
 
     fn check_schema(&self, event: &Value) -> Result<()> {
         let Some(new) = get(event, "schema") else {
-            // The older form may say what it likes.
+            // The older form, rawArrowSchema, is not restricted.
             return Ok(());
         };
         schema::to_arrow(new).map_err(|e| invalid_event(e.message().to_owned()).with_source(e))?;
@@ -394,7 +397,7 @@ impl ChainState {
             return Ok(());
         };
         let was_raw = get(previous_event, "rawArrowSchema").is_some();
-        // Of the older form not everything has a logical type.
+        // Some types of a rawArrowSchema have no logical type.
         let Ok(previous_schema) = schema::logical_from_event(previous_event) else {
             return Ok(());
         };
@@ -444,7 +447,7 @@ impl ChainState {
         Ok(())
     }
 
-    /// Refuses an event that says what was said.
+    /// Refuses an event that is identical to the last one of its key.
     fn check_not_identical(&self, event: &Value) -> Result<()> {
         let before = setting_key(event).and_then(|key| self.settings.get(&key));
         if before == Some(event) {
@@ -454,7 +457,7 @@ impl ChainState {
     }
 }
 
-/// Under what the last event of its kind is kept; None for events that all count.
+/// Returns the key under which the last event of its kind is kept; None for kinds of which all events count.
 fn setting_key(event: &Value) -> Option<String> {
     let kind = get_text(event, "kind")?;
     match kind {

@@ -1,8 +1,15 @@
-//! The schema of `SetDataSchema` and Arrow's, each as the other.
+//! Conversion between the schema of a `SetDataSchema` event and an Arrow schema.
 //!
-//! Logical types come from RFC-016 of the Open Data Fabric; what Arrow has several layouts for is kept
-//! in attributes (`arrow.apache.org/…`) where it is not the usual one. `rawArrowSchema` (RFC-010) is
-//! Arrow's own flatbuffer, without a message around it.
+//! [`event_from_arrow`] and [`arrow_from_event`] convert events, [`from_arrow`] and [`to_arrow`] logical schemas.
+//! Where Arrow has several layouts for a logical type, attributes (`arrow.apache.org/…`) record a layout that is not
+//! the usual one, so that an Arrow schema survives the round trip. Dictionaries and run-end encoding become the types
+//! of their values.
+//!
+//! Errors: [`crate::ErrorKind::InvalidInput`] for an Arrow type that ODF does not have;
+//! [`crate::ErrorKind::BlockCorrupted`] for a schema of an event that has no Arrow schema.
+//!
+//! Source: RFC-016 (logical types) and RFC-010 (`rawArrowSchema`, Arrow's own flatbuffer without an IPC message
+//! around it) of the Open Data Fabric.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -22,9 +29,9 @@ use crate::parquet::panic_text;
 const BUFFER: &str = "arrow.apache.org/bufferEncoding";
 const DATE: &str = "arrow.apache.org/dateEncoding";
 const DECIMAL: &str = "arrow.apache.org/decimalEncoding";
-/// Ours: a timestamp that is local time, where the specification's are UTC if they do not say.
+/// Not in the specification: marks a timestamp without a time zone, which would otherwise be UTC.
 const TIMESTAMP: &str = "arrow.apache.org/timestampEncoding";
-/// Ours: the attributes of a list's items.
+/// Not in the specification: the attributes of a list's items.
 const ITEM: &str = "arrow.apache.org/itemEncoding";
 const UTC: &str = "UTC";
 const UNITS: [(&str, TimeUnit); 4] = [
@@ -35,7 +42,7 @@ const UNITS: [(&str, TimeUnit); 4] = [
 ];
 const MAX_DECIMAL128_DIGITS: u8 = 38;
 
-/// The `SetDataSchema` event of an Arrow schema: of logical types, or of Arrow's own bytes.
+/// Converts an Arrow schema to a `SetDataSchema` event: with `rawArrowSchema` if `raw`, else with a logical schema.
 pub fn event_from_arrow(schema: &Schema, raw: bool) -> Result<Value> {
     if raw {
         let mut dictionaries = DictionaryTracker::new(false);
@@ -48,21 +55,20 @@ pub fn event_from_arrow(schema: &Schema, raw: bool) -> Result<Value> {
     Ok(json!({"kind": "SetDataSchema", "schema": logical_schema}))
 }
 
-/// The Arrow schema of a `SetDataSchema` event.
+/// Converts a `SetDataSchema` event to its Arrow schema.
 pub fn arrow_from_event(event: &Value) -> Result<Schema> {
     match event.get("rawArrowSchema").and_then(Value::as_str) {
         Some(text) => {
-            let bytes = STANDARD.decode(text);
-            decode_raw_arrow(
-                &bytes
-                    .map_err(|e| block_corrupted("rawArrowSchema is not base64").with_source(e))?,
-            )
+            let bytes = STANDARD
+                .decode(text)
+                .map_err(|e| block_corrupted("rawArrowSchema is not base64").with_source(e))?;
+            decode_raw_arrow(&bytes)
         }
         None => to_arrow(event.get("schema").unwrap_or(&Value::Null)),
     }
 }
 
-/// The logical schema of a `SetDataSchema` event, whichever form it has.
+/// Returns the logical schema of a `SetDataSchema` event of either form.
 pub(super) fn logical_from_event(event: &Value) -> Result<Value> {
     match event.get("schema") {
         Some(schema) if !schema.is_null() => Ok(schema.clone()),
@@ -70,7 +76,8 @@ pub(super) fn logical_from_event(event: &Value) -> Result<Value> {
     }
 }
 
-/// A schema without the attributes that tell layouts apart, which a raw one has whether meant or not.
+/// Removes the attributes of layouts from a logical schema. A raw schema always has layouts, whether they matter or
+/// not.
 fn strip_layouts(mut schema: Value) -> Value {
     match &mut schema {
         Value::Object(fields) => {
@@ -98,17 +105,17 @@ fn strip_layouts(mut schema: Value) -> Value {
     schema
 }
 
-/// The schema in Arrow's own flatbuffer.
+/// Decodes a schema from Arrow's own flatbuffer.
 fn decode_raw_arrow(bytes: &[u8]) -> Result<Schema> {
     let unreadable =
         |reason: &str| block_corrupted(format!("rawArrowSchema cannot be read: {reason}"));
     let root = root_as_schema(bytes).map_err(|e| unreadable(&e.to_string()).with_source(e))?;
-    // Offsets are sound now; of types that it does not know the conversion panics.
+    // The offsets are verified now, but the conversion panics on types that it does not know.
     let converted = std::panic::catch_unwind(AssertUnwindSafe(|| fb_to_schema(root)));
     converted.map_err(|panic| unreadable(panic_text(panic.as_ref())))
 }
 
-/// The logical schema of an Arrow schema.
+/// Converts an Arrow schema to a logical schema.
 pub fn from_arrow(schema: &Schema) -> Result<Value> {
     let fields = schema.fields().iter().map(|f| field_from_arrow(f));
     Ok(json!({"fields": fields.collect::<Result<Vec<_>>>()?}))
@@ -125,7 +132,7 @@ fn field_from_arrow(field: &Field) -> Result<Value> {
     Ok(odf_field)
 }
 
-/// A type, and the attributes of a field that has it.
+/// Returns the ODF type of an Arrow type, and the attributes that a field of this type has.
 fn type_from_arrow(data_type: &DataType, nullable: bool) -> Result<(Value, Map<String, Value>)> {
     match data_type {
         DataType::Dictionary(_, value) => return type_from_arrow(value, nullable),
@@ -138,14 +145,15 @@ fn type_from_arrow(data_type: &DataType, nullable: bool) -> Result<(Value, Map<S
     } else {
         required_type
     };
-    let pairs = layout_attribute(data_type)
+    let attributes = layout_attribute(data_type)
         .into_iter()
-        .chain(item_attributes(data_type)?);
-    let attributes = pairs.map(|(key, value)| (key.to_owned(), value));
-    Ok((odf_type, attributes.collect()))
+        .chain(item_attributes(data_type)?)
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect();
+    Ok((odf_type, attributes))
 }
 
-/// The attributes of a list's items, which are no fields that could have their own.
+/// Returns the attributes of a list's items as an attribute of the list: in ODF the items are not a field.
 fn item_attributes(data_type: &DataType) -> Result<Option<(&'static str, Value)>> {
     let (DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _)) =
         data_type
@@ -156,7 +164,7 @@ fn item_attributes(data_type: &DataType) -> Result<Option<(&'static str, Value)>
     Ok((!attributes.is_empty()).then_some((ITEM, Value::Object(attributes))))
 }
 
-/// Which of several layouts it is, where it is not the usual one.
+/// Returns the attribute that records the layout of a type; None for the usual layout.
 fn layout_attribute(data_type: &DataType) -> Option<(&'static str, Value)> {
     let bits = data_type.primitive_width().unwrap_or_default() * 8;
     Some(match data_type {
@@ -218,7 +226,7 @@ fn logical_type(data_type: &DataType) -> Result<Value> {
         }
         DataType::Map(entries, sorted) => map_type_from_arrow(entries, *sorted)?,
         _ => {
-            let message = format!("the schema of ODF has no type for {data_type}; cast it first");
+            let message = format!("ODF has no type for {data_type}; cast the column first");
             return Err(Error::invalid(message));
         }
     })
@@ -231,10 +239,10 @@ fn list_type_from_arrow(item: &Field) -> Result<Value> {
 
 fn map_type_from_arrow(entries: &Field, sorted: bool) -> Result<Value> {
     let DataType::Struct(pair) = entries.data_type() else {
-        return Err(Error::invalid("a map without keys and values"));
+        return Err(Error::invalid("a map must have entries of the type Struct"));
     };
     let [key, value] = &**pair else {
-        return Err(Error::invalid("a map has a key and a value"));
+        return Err(Error::invalid("a map must have entries of two fields"));
     };
     let (key, _) = type_from_arrow(key.data_type(), key.is_nullable())?;
     let (value, _) = type_from_arrow(value.data_type(), value.is_nullable())?;
@@ -246,14 +254,16 @@ fn unit_name(unit: TimeUnit) -> &'static str {
     entry.map_or("Millisecond", |(name, _)| name)
 }
 
-/// The Arrow schema of a logical schema.
+/// Converts a logical schema to an Arrow schema.
 pub fn to_arrow(schema: &Value) -> Result<Schema> {
     Ok(Schema::new(fields_to_arrow(schema)?))
 }
 
 fn fields_to_arrow(holder: &Value) -> Result<Fields> {
-    let field_array = holder.get("fields").and_then(Value::as_array);
-    let fields = field_array.ok_or_else(|| block_corrupted("a schema without fields"))?;
+    let fields = holder
+        .get("fields")
+        .and_then(Value::as_array)
+        .ok_or_else(|| block_corrupted("the schema has no list of fields"))?;
     fields.iter().map(field_to_arrow).collect()
 }
 
@@ -268,7 +278,7 @@ fn field_to_arrow(field: &Value) -> Result<Field> {
     Ok(Field::new(name, data_type, nullable))
 }
 
-/// The Arrow type, and whether it may be null.
+/// Returns the Arrow type, and whether its values may be null.
 fn type_to_arrow(odf_type: &Value, attributes: &Value) -> Result<(DataType, bool)> {
     let name = odf_type
         .get("kind")
@@ -277,7 +287,7 @@ fn type_to_arrow(odf_type: &Value, attributes: &Value) -> Result<(DataType, bool
     if name == "Option" {
         let (inner, nested) = type_to_arrow(&odf_type["inner"], attributes)?;
         if nested {
-            return Err(block_corrupted("an Option in an Option"));
+            return Err(block_corrupted("the type Option is nested in an Option"));
         }
         return Ok((inner, true));
     }
@@ -319,7 +329,7 @@ fn type_to_arrow(odf_type: &Value, attributes: &Value) -> Result<(DataType, bool
             let keys_sorted = odf_type.get("keysSorted").and_then(Value::as_bool);
             DataType::Map(Arc::new(entries), keys_sorted.unwrap_or(false))
         }
-        other => return Err(block_corrupted(format!("there is no type {other:?}"))),
+        other => return Err(block_corrupted(format!("unknown type {other:?}"))),
     };
     Ok((data_type, false))
 }
@@ -343,19 +353,23 @@ fn time_zone(odf_type: &Value, attributes: &Value) -> Option<Arc<str>> {
 
 fn decimal_to_arrow(odf_type: &Value, attributes: &Value) -> Result<DataType> {
     let number = |name: &str| odf_type.get(name).and_then(Value::as_i64).unwrap_or(0);
-    let wrong = || block_corrupted("a decimal of more digits than there are");
-    let checked_precision = u8::try_from(number("precision"))
+    let out_of_range =
+        || block_corrupted("the precision or the scale of a decimal is out of range");
+    let precision = u8::try_from(number("precision"))
         .ok()
-        .filter(|p| (1..=76).contains(p));
-    let precision = checked_precision.ok_or_else(wrong)?;
-    let scale = i8::try_from(number("scale")).map_err(|e| wrong().with_source(e))?;
+        .filter(|precision| (1..=76).contains(precision))
+        .ok_or_else(out_of_range)?;
+    let scale = i8::try_from(number("scale")).map_err(|e| out_of_range().with_source(e))?;
     let bits = attributes.get(DECIMAL).and_then(|e| e.get("bitWidth"));
     let data_type = match bits.and_then(Value::as_u64) {
         Some(32) => DataType::Decimal32(precision, scale),
         Some(64) => DataType::Decimal64(precision, scale),
         Some(128) => DataType::Decimal128(precision, scale),
         Some(256) => DataType::Decimal256(precision, scale),
-        Some(bits) => return Err(block_corrupted(format!("a decimal of {bits} bits"))),
+        Some(bits) => {
+            let message = format!("unsupported decimal of {bits} bits");
+            return Err(block_corrupted(message));
+        }
         None if precision <= MAX_DECIMAL128_DIGITS => DataType::Decimal128(precision, scale),
         None => DataType::Decimal256(precision, scale),
     };
@@ -366,7 +380,7 @@ fn decimal_to_arrow(odf_type: &Value, attributes: &Value) -> Result<DataType> {
         _ => 76,
     };
     if precision > limit {
-        return Err(wrong());
+        return Err(out_of_range());
     }
     Ok(data_type)
 }
@@ -378,10 +392,9 @@ fn buffer_type_to_arrow(name: &str, odf_type: &Value, attributes: &Value) -> Res
     let is_large = bits.and_then(Value::as_u64) == Some(64);
     let length = match odf_type.get("fixedLength").and_then(Value::as_u64) {
         None => None,
-        Some(length) => Some(
-            i32::try_from(length)
-                .map_err(|e| block_corrupted(format!("{length} items")).with_source(e))?,
-        ),
+        Some(length) => Some(i32::try_from(length).map_err(|e| {
+            block_corrupted(format!("fixedLength {length} is out of range")).with_source(e)
+        })?),
     };
     Ok(match (name, length) {
         ("Binary", Some(length)) => DataType::FixedSizeBinary(length),

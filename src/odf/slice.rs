@@ -1,4 +1,10 @@
-//! Slices: the files of a chain, named by the hash of their bytes.
+//! Slices: the data files of a chain, named by the hash of their bytes.
+//!
+//! A [`Slice`] is what a block says about a file. [`write_slice`] writes rows to a hidden file and publishes it under
+//! its hash as an [`UncommittedSlice`], which a block may then name; [`remove_slice`] removes one that no block will
+//! name. [`build_slice_snapshot`] makes slices readable as a snapshot of a table.
+//!
+//! If publishing fails, the staged file is discarded, and the file that may have been published is removed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,34 +21,35 @@ use crate::hash::SharedHasher;
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
-use crate::part::{discard, run_blocking, stage_hashed};
+use crate::part::{discard, run_blocking, stage_with_hasher};
 use crate::store::stage::{Staging, temp_path_in};
 use crate::table::{Table, external_snapshot};
 
-/// Of a file, what waits to be hashed.
+/// The most bytes of a file that wait to be hashed.
 const MAX_WAITING_BYTES: usize = 32 << 20;
 
-/// A file of a chain.
+/// A data file of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slice {
-    /// The hash of its rows.
+    /// The logical hash of the rows.
     pub logical_hash: Multihash,
-    /// The hash of its bytes, and its name.
+    /// The hash of the bytes, which is the name of the file.
     pub physical_hash: Multihash,
-    /// The number of its first row.
+    /// The offset of the first row.
     pub start: u64,
-    /// The number of its last row.
+    /// The offset of the last row.
     pub end: u64,
-    /// Its bytes.
+    /// The size of the file in bytes.
     pub size: u64,
 }
 
 impl Slice {
-    /// Its rows.
+    /// The number of rows.
     pub fn rows(&self) -> u64 {
         self.end - self.start + 1
     }
 
+    /// Reads the slice of an event; None if the event has no data.
     pub(super) fn from_event(event: &Value) -> Result<Option<Self>> {
         let Some(data) = event.get("newData").filter(|data| !data.is_null()) else {
             return Ok(None);
@@ -53,7 +60,7 @@ impl Slice {
         let (start, end) = (number(&interval["start"]), number(&interval["end"]));
         // Offsets are Int64 in the data.
         if end < start || i64::try_from(end).is_err() {
-            let message = format!("a slice of the rows {start} to {end}");
+            let message = format!("invalid offset interval of a slice: {start} to {end}");
             return Err(super::decode::block_corrupted(message));
         }
         Ok(Some(Self {
@@ -75,14 +82,14 @@ impl Slice {
     }
 }
 
-/// A slice that is there and in no block yet.
+/// A slice that was published and is not in a block yet.
 pub(super) struct UncommittedSlice {
     pub(super) slice: Slice,
     /// The latest event time, in milliseconds.
     pub(super) latest_event_time_ms: Option<i64>,
 }
 
-/// Removes a slice that is in no block.
+/// Removes a slice that no block names. An error is logged only.
 pub(super) async fn remove_slice(chain: &Chain, slice: &Slice) {
     remove_by_hash(chain, &slice.physical_hash).await;
 }
@@ -90,11 +97,12 @@ pub(super) async fn remove_slice(chain: &Chain, slice: &Slice) {
 async fn remove_by_hash(chain: &Chain, physical_hash: &Multihash) {
     let path = chain.data_path(&physical_hash.to_string());
     if let Err(e) = chain.store().delete(&path).await {
-        log::warn!("{path} is in no block and could not be removed: {e}");
+        log::warn!("the slice {path}, which no block names, could not be removed: {e}");
     }
 }
 
-/// Writes rows, which a tally is kept of as they pass, as a slice from an offset on.
+/// Writes rows as a slice whose first offset is `start`; None if there are no rows. `stats` must count the rows as
+/// they pass.
 pub(super) async fn write_slice(
     chain: &Chain,
     rows: Box<dyn RecordBatchReader + Send>,
@@ -118,7 +126,7 @@ pub(super) async fn write_slice(
     };
     let mut write_plan = WritePlan::new(rows.schema(), options, identity)?;
     write_plan.keep_empty = false;
-    // The file's bytes are hashed with the columns of the rows that come after.
+    // The bytes of the file are hashed beside the columns of the rows that come after.
     let file_hasher = SharedHasher::new(waiting_bytes);
     write_plan.upload_buffer_bytes = staging.memory_bytes() + 2 * waiting_bytes;
     lock_stats(&stats).share_lanes(file_hasher.clone());
@@ -126,10 +134,10 @@ pub(super) async fn write_slice(
         let file_hasher = file_hasher.clone();
         move || file_hasher.finish_pending()
     });
-    // Its name is known when it is whole.
+    // The name is known only when the file is complete.
     let hidden = temp_path_in(store, &chain.path("data"), "slice");
     let targets = Box::new(move |_| hidden.clone());
-    let files = stage_hashed(store, staging, write_plan, rows, targets, file_hasher).await?;
+    let files = stage_with_hasher(store, staging, write_plan, rows, targets, file_hasher).await?;
     let Some(file) = files.first() else {
         return Ok(None);
     };
@@ -139,11 +147,11 @@ pub(super) async fn write_slice(
             run_blocking(move || final_stats.finish()).await?;
         let digest = file
             .sha3
-            .ok_or_else(|| Error::other("a slice was not hashed"))?;
+            .ok_or_else(|| Error::other("internal error: the slice was not hashed"))?;
         let physical_hash = Multihash::new(SHA3_256, &digest);
         let target = chain.data_path(&physical_hash.to_string());
         if let Err(e) = file.staged.publish(store, &target).await {
-            // It may have its name all the same.
+            // The file may have got its name despite the error.
             remove_by_hash(chain, &physical_hash).await;
             return Err(e);
         }
@@ -173,7 +181,7 @@ fn lock_stats(stats: &Mutex<SliceStats>) -> MutexGuard<'_, SliceStats> {
     stats.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Rows, and what is done when the last of them is there.
+/// Returns the rows, and calls `on_end` after the last of them.
 fn call_at_end(
     rows: Box<dyn RecordBatchReader + Send>,
     on_end: impl FnOnce() + Send + 'static,
@@ -189,13 +197,13 @@ fn call_at_end(
     Box::new(RecordBatchIterator::new(rows.chain(ending), schema))
 }
 
-/// Slices as a snapshot to scan.
+/// Returns slices as a snapshot of a table, which can be scanned.
 pub(super) fn build_slice_snapshot(
     chain: &Chain,
     schema: &SchemaRef,
     vocabulary: &Vocabulary,
     slices: &[Slice],
-) -> Result<(Table, crate::table::format::Manifest)> {
+) -> Result<(Table, crate::table::format::TableManifest)> {
     let table = Table::new(chain.store().clone(), chain.root())?;
     let files = slices.iter().map(|slice| crate::table::ExternalFile {
         path: format!("data/{}", slice.physical_hash),

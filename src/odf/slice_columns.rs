@@ -1,13 +1,13 @@
-//! Whether a slice has the columns that the chain says.
+//! Compares the columns of a slice with the schema of the chain.
 //!
-//! Names and order are compared, and types as far as they say what values are: not whether there may be nulls,
-//! nor how texts, lists and dictionaries are laid out, which writers choose as they like.
+//! Names, order and types are compared. Of a type only the values count: whether they may be null, and the layout of
+//! strings, lists and dictionaries, are up to the writer.
 
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Schema, TimeUnit};
 
-/// How the columns of a slice differ from those that the chain says; None where they do not.
+/// Describes the first difference between the columns of a slice and the schema of the chain; None if there is none.
 pub(super) fn describe_difference(chain_schema: &Schema, slice_schema: &Schema) -> Option<String> {
     let names = |schema: &Schema| -> Vec<String> {
         schema.fields().iter().map(|f| f.name().clone()).collect()
@@ -15,21 +15,21 @@ pub(super) fn describe_difference(chain_schema: &Schema, slice_schema: &Schema) 
     let (expected_names, actual_names) = (names(chain_schema), names(slice_schema));
     if expected_names != actual_names {
         return Some(format!(
-            "it has the columns {actual_names:?}, and the schema before it says {expected_names:?}"
+            "the slice has the columns {actual_names:?}; the schema before it has {expected_names:?}"
         ));
     }
     let mut pairs = chain_schema.fields().iter().zip(slice_schema.fields());
     let (expected, actual) =
         pairs.find(|(a, b)| normalize_type(a.data_type()) != normalize_type(b.data_type()))?;
     Some(format!(
-        "its column {:?} is {}, and the schema before it says {}",
+        "column {:?} of the slice is {}; in the schema before it the column is {}",
         expected.name(),
         actual.data_type(),
         expected.data_type()
     ))
 }
 
-/// The type of the same values in one layout.
+/// Returns one type for all layouts of the same values.
 fn normalize_type(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Dictionary(_, values) => normalize_type(values),
@@ -39,7 +39,7 @@ fn normalize_type(data_type: &DataType) -> DataType {
         DataType::Date64 => DataType::Date32,
         DataType::Time32(TimeUnit::Second) => DataType::Time32(TimeUnit::Millisecond),
         DataType::Timestamp(unit, zone) => {
-            // Parquet knows milliseconds, and whether it is UTC.
+            // Parquet has no seconds, and keeps of a time zone only that the time is UTC.
             let unit = match unit {
                 TimeUnit::Second => TimeUnit::Millisecond,
                 finer => *finer,

@@ -1,4 +1,4 @@
-//! What a transform and its inputs may be.
+//! The rules of transforms and their inputs. The messages are those of the Open Data Fabric's own implementation.
 
 use serde_json::Value;
 
@@ -81,7 +81,7 @@ pub(super) fn check_query_input(before: &Value, now: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Identities have one spelling, other references that which they have.
+/// Returns a dataset's identity in its canonical spelling, and any other reference unchanged.
 pub(super) fn canonicalize_reference(reference: &str) -> String {
     let id = reference.parse::<DatasetId>().map(|id| id.to_string());
     id.unwrap_or_else(|_| reference.to_owned())

@@ -1,17 +1,21 @@
 //! Removes blocks, slices and checkpoints that no reference leads to.
 //!
-//! They are of writes that failed or were interrupted, and of chains as they were before a compaction. Needed
-//! is what the blocks name that any reference (`refs/…`) leads to, and as long as the blocks of a compaction are
-//! young, also what those before it name.
+//! Such objects are left by writes that failed or were interrupted, and by compactions, which leave the old chain
+//! behind. An object is needed if it is a block that any reference (`refs/…`) leads to, or if such a block names it.
+//! As long as the blocks of a compaction are young, the blocks before the compaction and what they name are needed as
+//! well.
 //!
-//! A write that is under way has a slice and blocks that no head leads to yet. It moves the head only within
-//! `LEASE` of when it began with them, by its own clock, and a vacuum takes nothing that is younger than
-//! [`MIN_AGE`], twice as long, by the store's: both count from when an upload began, as stores do. Objects are
-//! listed before references are read. So what a head is moved to after that was too young to be listed as old.
+//! A write in progress has a slice and blocks that no head leads to yet. It moves the head only within `WRITE_LEASE`
+//! of its beginning, by its own clock, and a vacuum removes nothing that is younger than [`MIN_AGE`], which is twice
+//! as long, by the clock of the store. Both count from the beginning of an upload, as stores do. Objects are listed
+//! before references are read, so whatever a head is moved to after that was too young to be listed as old.
 //!
-//! Crash points: what is removed is needed by nobody, in any order; who comes next removes the rest. Late
-//! messages: names are hashes of bytes with a random identity, and never come again, so a removal that arrives
-//! late removes nothing else. Where a block cannot be read nothing is removed.
+//! Crash points: nothing that is removed is needed, in whatever order it is removed, and the next vacuum removes the
+//! rest. Late requests: names are hashes of bytes with a random identity and never recur, so a removal that arrives
+//! late removes nothing else.
+//!
+//! Nothing is removed if a block cannot be read ([`ErrorKind::BlockCorrupted`]) or if an event of a later release may
+//! name files ([`ErrorKind::FormatNotSupported`]).
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -32,13 +36,13 @@ use crate::store::cas::Register;
 use crate::table::Table;
 use crate::table::vacuum::{list_objects, retention_cutoff};
 
-/// How long after it began a write may still move the head.
+/// How long after its beginning a write may still move the head.
 pub(super) const WRITE_LEASE: Duration = Duration::from_hours(24);
-/// Younger objects stay.
+/// Younger objects are never removed.
 pub const MIN_AGE: Duration = Duration::from_hours(48);
 const FOLDERS: [&str; 3] = ["blocks", "data", "checkpoints"];
 
-/// When a write began.
+/// The time at which a write began, by two clocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WriteLease {
     monotonic: Duration,
@@ -54,43 +58,44 @@ impl WriteLease {
         }
     }
 
-    /// An error when what was written may have been removed by now.
+    /// Returns [`ErrorKind::TransactionExpired`] if a vacuum may have removed by now what was written.
     pub(super) fn check(&self, chain: &Chain) -> Result<()> {
         let clock = chain.store().clock();
         let elapsed = clock.monotonic().saturating_sub(self.monotonic);
-        // A machine that was suspended has only noticed by the other clock.
+        // The monotonic clock may stand still while the machine is suspended.
         let wall_elapsed = (clock.now() - self.time).to_std().unwrap_or_default();
         if elapsed.max(wall_elapsed) <= WRITE_LEASE {
             return Ok(());
         }
         let message = format!(
             "the write took longer than {} hours, after which a vacuum may remove what it wrote; nothing was \
-             appended, write again",
+             appended, retry the write",
             WRITE_LEASE.as_secs() / 3600
         );
         Err(Error::new(ErrorKind::TransactionExpired, message).with_path(chain.root()))
     }
 }
 
-/// What a vacuum removed, or would remove.
+/// The objects that a vacuum removed, or would remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RemovedFiles {
-    /// Relative to the dataset.
+    /// The paths of the objects, relative to the dataset.
     pub files: Vec<String>,
-    /// Their bytes.
+    /// The size of all objects in bytes.
     pub bytes: u64,
 }
 
-/// Removes what no reference leads to and is older than `older_than` by the store's clock.
+/// Removes objects that no reference leads to and that are older than `older_than` by the clock of the store; only
+/// lists them if `dry_run`. An `older_than` below [`MIN_AGE`] is [`ErrorKind::InvalidInput`].
 pub async fn vacuum(chain: &Chain, older_than: Duration, dry_run: bool) -> Result<RemovedFiles> {
     if older_than < MIN_AGE {
         let message = format!(
-            "older_than must be at least {} days: what is younger may belong to a write that is under way",
+            "older_than must be at least {} days: younger objects may belong to a write in progress",
             MIN_AGE.as_secs() / 86_400
         );
         return Err(Error::invalid(message));
     }
-    // As it is in the store now, not as it is remembered.
+    // A new chain has no cache: only blocks that are in the store now count.
     let chain = &Chain::new(chain.store().clone(), chain.root())?;
     if chain.head().await?.is_none() {
         return Err(chain.not_found());
@@ -117,14 +122,14 @@ pub async fn vacuum(chain: &Chain, older_than: Duration, dry_run: bool) -> Resul
     Ok(removed)
 }
 
-/// The folder and the hash of an object's path; None for what a chain does not name so.
+/// Parses the path of an object into its folder and its hash; None if the object is not part of a chain.
 fn parse_object_path(path: &str) -> Option<(&'static str, Multihash)> {
     let (folder, name) = path.split_once('/')?;
     let folder = FOLDERS.into_iter().find(|known| *known == folder)?;
     Some((folder, name.parse().ok()?))
 }
 
-/// What the references lead to.
+/// Collects what the references lead to.
 async fn collect_references(
     chain: &Chain,
     table: &Table,
@@ -146,7 +151,8 @@ async fn collect_references(
             continue;
         }
         let blocks = match chain.blocks_back_from(&head, None, usize::MAX).await {
-            // Of a chain that was merged something may have been left behind, or removed.
+            // Of the chain before a compaction, blocks may have been removed, or left out when the dataset was
+            // copied.
             Err(e) if e.kind() == ErrorKind::BlockCorrupted && !is_reference => continue,
             blocks => blocks?,
         };
@@ -165,7 +171,7 @@ async fn collect_references(
     Ok(references)
 }
 
-/// A block and what it names.
+/// Adds a block and the files that it names.
 fn add_references(
     block: &Block,
     references: &mut HashSet<(&'static str, Multihash)>,
@@ -176,7 +182,7 @@ fn add_references(
     }
     if !block.is_fully_decoded() {
         let message = format!(
-            "block {} has fields of a later release, which may name files; upgrade",
+            "block {} has fields of a later release, which may name files; upgrade pds",
             block.hash()
         );
         return Err(Error::new(ErrorKind::FormatNotSupported, message));
@@ -190,8 +196,10 @@ fn add_references(
         .into_iter()
         .flatten()
     {
-        let parsed_hash = Value::as_str(hash_value).map(str::parse::<Multihash>);
-        references.extend(parsed_hash.transpose()?.map(|hash| ("checkpoints", hash)));
+        let hash = Value::as_str(hash_value)
+            .map(str::parse::<Multihash>)
+            .transpose()?;
+        references.extend(hash.map(|hash| ("checkpoints", hash)));
     }
     Ok(())
 }

@@ -1,4 +1,10 @@
-//! Whether a chain is what was written: links, rules, and every byte of its files.
+//! Verification of a chain: links, rules, and every byte of its files.
+//!
+//! [`verify()`] reads the chain from its head and returns a [`ChainVerification`]. What is wrong with the dataset is
+//! a [`Problem`] that names the object; an error is raised only if the store fails or there is no dataset.
+//!
+//! A missing or unreadable block ends the verification, since the blocks before it cannot be reached. A head that was
+//! set back to an older block is not detected.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,28 +31,28 @@ use crate::parquet::file::TAIL_BYTES;
 use crate::part::{open, run_blocking};
 use crate::table::{ScanOptions, scan};
 
-/// Bytes of a file that are hashed at once.
+/// The bytes of a file that are read and hashed at once.
 const READ_CHUNK_BYTES: u64 = 8 << 20;
 
-/// Something that is not as it was written.
+/// A deviation of an object from what was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The object.
+    /// The path of the object.
     pub path: String,
-    /// What is wrong.
+    /// What is wrong with the object.
     pub message: String,
 }
 
-/// What was looked at, and what is wrong.
+/// The result of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChainVerification {
-    /// Blocks from the head to the seed.
+    /// The number of blocks from the newest one to the seed.
     pub blocks: u64,
-    /// Slices whose bytes and rows were hashed.
+    /// The number of slices whose bytes and rows were hashed.
     pub slices: u64,
-    /// Their rows.
+    /// The number of rows of these slices.
     pub rows: u64,
-    /// What is wrong, oldest first.
+    /// The problems: those of blocks first, then those of files, each oldest first.
     pub problems: Vec<Problem>,
 }
 
@@ -57,8 +63,8 @@ impl ChainVerification {
     }
 }
 
-/// Reads the chain anew, up to its head or to a block, and checks it; with `data`, its files as well.
-/// Errors are of the store alone.
+/// Reads the chain from the store, up to `until` or to its head, and verifies it; with `include_data`, its files as
+/// well. [`ErrorKind::NotFound`] if there is no dataset; other errors are those of the store.
 pub async fn verify(
     chain: &Chain,
     until: Option<&Multihash>,
@@ -69,8 +75,7 @@ pub async fn verify(
     let newest = match fresh.head().await {
         Ok(Some(head)) => until.cloned().unwrap_or(head.hash),
         Ok(None) => {
-            let message = "there is no dataset: it has no refs/head";
-            return Err(Error::new(ErrorKind::NotFound, message).with_path(chain.root()));
+            return Err(chain.not_found());
         }
         Err(e) if is_finding(&e) => {
             verification.add_problem(fresh.path("refs/head"), e.message());
@@ -95,6 +100,7 @@ pub async fn verify(
     Ok(verification)
 }
 
+/// Whether an error is a problem of the dataset, not a failure of the store.
 fn is_finding(error: &Error) -> bool {
     matches!(
         error.kind(),
@@ -163,15 +169,15 @@ async fn check_files(
     Ok(())
 }
 
-/// A file and what it should be.
+/// A file and its expected content.
 struct FileCheck {
     path: String,
     hash: Option<Multihash>,
     size: u64,
     slice: Option<Slice>,
-    /// The name of the column of its numbers.
+    /// The name of the offset column.
     offset: String,
-    /// The columns that the chain says, where it does.
+    /// The schema of the chain before the slice; None if it has none that can be used.
     schema: Option<Schema>,
 }
 
@@ -187,7 +193,7 @@ impl FileCheck {
             size: slice.size,
             slice: Some(slice),
             offset: state.vocabulary.offset.clone(),
-            // What is wrong with a schema is told of its own block.
+            // A schema that cannot be used is a problem of its own block.
             schema: state
                 .schema_event
                 .as_ref()
@@ -223,19 +229,24 @@ impl FileCheck {
         let damaged = |message: String| Error::new(ErrorKind::PartCorrupted, message);
         let store = chain.store();
         let meta = store.head(&self.path).await.map_err(|e| match e.kind() {
-            ErrorKind::NotFound => damaged("it is missing".to_owned()),
+            ErrorKind::NotFound => damaged("the file is missing".to_owned()),
             _ => e,
         })?;
         if meta.size != self.size {
-            let message = format!("it has {} bytes, its block says {}", meta.size, self.size);
+            let message = format!(
+                "the file has {} bytes; its block states {}",
+                meta.size, self.size
+            );
             return Err(damaged(message));
         }
         let Some(expected_hash) = &self.hash else {
-            return Err(damaged("its block gives no hash of it".to_owned()));
+            return Err(damaged(
+                "the block states no valid hash of the file".to_owned(),
+            ));
         };
         if expected_hash.code() != SHA3_256 {
             let message = format!(
-                "hashes of the code {:#x} cannot be checked",
+                "unsupported hash function {:#x} of the file",
                 expected_hash.code()
             );
             return Err(Error::new(ErrorKind::FormatNotSupported, message));
@@ -247,7 +258,7 @@ impl FileCheck {
             let options = GetOptions::new().with_range(Some(at..end));
             let (bytes, _) = store.get(&self.path, options).await?;
             if bytes.is_empty() {
-                return Err(damaged(format!("it ends after {at} bytes")));
+                return Err(damaged(format!("the file ends after {at} bytes")));
             }
             at += bytes.len() as u64;
             hasher = run_blocking(move || {
@@ -259,15 +270,14 @@ impl FileCheck {
         let actual_hash = Multihash::new(SHA3_256, &hasher.finish());
         if actual_hash != *expected_hash {
             return Err(damaged(format!(
-                "its bytes have the physical hash {actual_hash}"
+                "the physical hash is {actual_hash}; its block states {expected_hash}"
             )));
         }
         Ok(())
     }
 }
 
-/// Checks the logical hash of a slice, the numbers of its rows, and its columns against those that the chain
-/// says.
+/// Checks the logical hash of a slice, the offsets of its rows, and its columns against the schema of the chain.
 pub(super) async fn check_rows(
     chain: &Chain,
     slice: &Slice,
@@ -286,7 +296,9 @@ pub(super) async fn check_rows(
         return Err(damaged(reason));
     }
     let Ok(column) = schema.index_of(offset) else {
-        return Err(damaged(format!("it has no column {offset:?}")));
+        return Err(damaged(format!(
+            "the slice has no offset column {offset:?}"
+        )));
     };
     let vocabulary = super::vocabulary::Vocabulary::default();
     let (table, manifest) =
@@ -297,11 +309,11 @@ pub(super) async fn check_rows(
     while let Some(batch) = batches.next().await {
         let batch = batch?;
         let first = next;
-        // So many rows there are not: the footer was checked.
+        // No overflow: the footer was checked, and no file has so many rows.
         next = next.saturating_add(batch.num_rows() as u64);
         digest = run_blocking(move || {
             if !is_sequential(batch.column(column), first..next) {
-                let message = format!("its rows are not numbered from {first} on");
+                let message = format!("the offsets of the rows do not count from {first}");
                 return Err(Error::new(ErrorKind::PartCorrupted, message));
             }
             digest.update(&batch)?;
@@ -312,13 +324,14 @@ pub(super) async fn check_rows(
     let actual_hash = digest.finish()?;
     if actual_hash != slice.logical_hash {
         return Err(damaged(format!(
-            "its rows have the logical hash {actual_hash}"
+            "the logical hash of the rows is {actual_hash}; the block states {}",
+            slice.logical_hash
         )));
     }
     Ok(())
 }
 
-/// Whether a column counts.
+/// Whether a column holds the expected offsets, in order and without nulls.
 fn is_sequential(column: &ArrayRef, expected: Range<u64>) -> bool {
     if !column.data_type().is_integer() || column.null_count() > 0 {
         return false;

@@ -1,4 +1,13 @@
-//! What a chain shows at a block: its schema and its slices.
+//! A chain as of a block: its schema, its slices and their rows.
+//!
+//! [`Chain::view`] finds the block that a [`BlockSelector`] selects and returns a [`ChainView`]. A time before a
+//! compaction selects a block of the chain before that compaction. [`ChainView::snapshot`] makes the slices readable
+//! as a table, [`ChainView::ledger`] applies retractions and corrections.
+//!
+//! Errors: [`ErrorKind::NotFound`] (a time before the first block, or no schema), [`ErrorKind::VersionExpired`] (a
+//! vacuum removed the chain of that time), [`ErrorKind::FormatNotSupported`] (an event of a later release may
+//! determine what the data is). A ledger fails with [`ErrorKind::PartCorrupted`] for an unknown operation, and with
+//! [`ErrorKind::InvalidInput`] for the retraction of a row that does not exist.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,31 +32,31 @@ use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::file::TAIL_BYTES;
 use crate::part::open;
-use crate::table::format::Manifest;
+use crate::table::format::TableManifest;
 use crate::table::{ScanOptions, Table, scan};
 
-/// Which block.
+/// Selects a block of a chain.
 #[derive(Debug, Clone)]
 pub enum BlockSelector {
-    /// The newest.
+    /// The newest block.
     Head,
-    /// By hash.
+    /// The block with this hash.
     Hash(Multihash),
-    /// The last that was appended by then, to the microsecond.
+    /// The last block that was appended at this time or before, compared in microseconds.
     Time(UtcDateTime),
 }
 
-/// A chain as it was at a block.
+/// A chain as of a block.
 #[derive(Debug, Clone)]
 pub struct ChainView {
     chain: Chain,
-    /// What it says.
+    /// The state of the chain after the block.
     pub state: Arc<ChainState>,
     blocks: Arc<Vec<Arc<Block>>>,
 }
 
 impl Chain {
-    /// The chain as it was at a block.
+    /// Returns the chain as of a block.
     pub async fn view(&self, selector: &BlockSelector) -> Result<ChainView> {
         let (head, newest) = self.state().await?;
         let hash = match selector {
@@ -75,8 +84,8 @@ impl Chain {
             let blocks = match self.blocks_back_from(&newest, None, usize::MAX).await {
                 Err(e) if e.kind() == ErrorKind::BlockCorrupted && newest != *head => {
                     let message = format!(
-                        "the slices of {time} were merged later, and a vacuum has removed the chain as it \
-                         was then"
+                        "the slices of {time} were merged later, and a vacuum has removed the chain of \
+                         that time"
                     );
                     let error = Error::new(ErrorKind::VersionExpired, message);
                     return Err(error.with_path(self.root()).with_source(e));
@@ -90,7 +99,7 @@ impl Chain {
                 let message = format!("the dataset begins after {time}");
                 return Err(Error::new(ErrorKind::NotFound, message).with_path(self.root()));
             };
-            // What was merged later was seen one by one then.
+            // If the next slice was merged later, the chain of that time is the one before the compaction.
             let later = blocks[..at]
                 .iter()
                 .rev()
@@ -104,12 +113,12 @@ impl Chain {
 }
 
 impl ChainView {
-    /// The blocks, newest first.
+    /// Returns the blocks, newest first.
     pub fn blocks(&self) -> &[Arc<Block>] {
         &self.blocks
     }
 
-    /// The slices, oldest first.
+    /// Returns the slices, oldest first.
     pub fn slices(&self) -> Result<Vec<Slice>> {
         let events = self
             .blocks
@@ -124,8 +133,8 @@ impl ChainView {
             .collect())
     }
 
-    /// The columns: those of the last `SetDataSchema`; without one, those of the newest file; None
-    /// where nothing says.
+    /// Returns the schema of the last `SetDataSchema`; without one, the schema of the newest slice; None if there is
+    /// no slice either.
     pub async fn schema(&self) -> Result<Option<SchemaRef>> {
         self.state.check_readable()?;
         if let Some(event) = &self.state.schema_event {
@@ -140,11 +149,10 @@ impl ChainView {
         Ok(Some(Arc::new(Schema::new(fields))))
     }
 
-    /// The rows as a snapshot that can be scanned.
-    pub async fn snapshot(&self) -> Result<(Table, Manifest)> {
+    /// Returns the rows as a snapshot of a table, which can be scanned.
+    pub async fn snapshot(&self) -> Result<(Table, TableManifest)> {
         let schema = self.schema().await?.ok_or_else(|| {
-            let message =
-                "the dataset has no schema yet: nothing was ingested, and no SetDataSchema";
+            let message = "the dataset has no schema; ingest rows or append a SetDataSchema first";
             Error::new(ErrorKind::NotFound, message).with_path(self.chain.root())
         })?;
         build_slice_snapshot(
@@ -155,8 +163,8 @@ impl ChainView {
         )
     }
 
-    /// The rows that are left when retractions and corrections are applied, in order: of those for which
-    /// `wanted` holds, its columns. All rows are held in memory.
+    /// Applies retractions and corrections, and returns the rows that remain, in order: of those that match the
+    /// filter of `options`, its columns. All rows of the chain are held in memory.
     pub async fn ledger(&self, options: ScanOptions) -> Result<(SchemaRef, Vec<RecordBatch>)> {
         let (table, manifest) = self.snapshot().await?;
         let manifest = Arc::new(manifest);
@@ -164,10 +172,9 @@ impl ChainView {
         let (schema, batches) = collect_batches(&table, Arc::clone(&manifest), all_columns).await?;
         let vocabulary = self.state.vocabulary.clone();
         let computation = crate::part::run_blocking(move || {
-            let concatenated = concat_batches(&schema, &batches);
-            let rows_in_order =
-                concatenated.map_err(|e| Error::other(e.to_string()).with_source(e))?;
-            apply_operations(&rows_in_order, &vocabulary)
+            let rows = concat_batches(&schema, &batches)
+                .map_err(|e| Error::other(e.to_string()).with_source(e))?;
+            apply_operations(&rows, &vocabulary)
         });
         let live_offsets = computation.await?;
         let offset = self.state.vocabulary.offset.clone();
@@ -203,15 +210,16 @@ impl ChainView {
             rows.map_err(|e| Error::other(e.to_string()).with_source(e))
         });
         let live_batches = filtered.collect::<Result<Vec<_>>>()?;
-        let projected = schema.project(&(0..output_columns.len()).collect::<Vec<_>>());
-        let output_schema = projected.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+        let output_schema = schema
+            .project(&(0..output_columns.len()).collect::<Vec<_>>())
+            .map_err(|e| Error::other(e.to_string()).with_source(e))?;
         Ok((Arc::new(output_schema), live_batches))
     }
 }
 
 async fn collect_batches(
     table: &Table,
-    manifest: Arc<Manifest>,
+    manifest: Arc<TableManifest>,
     options: ScanOptions,
 ) -> Result<(SchemaRef, Vec<RecordBatch>)> {
     let mut stream = scan(table, manifest, options).await?;
@@ -224,8 +232,8 @@ async fn collect_batches(
 }
 
 fn live_mask(column: &ArrayRef, live_offsets: &[i64]) -> Result<BooleanArray> {
-    let cast_result = arrow_cast::cast(column, &DataType::Int64);
-    let integers = cast_result.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+    let integers = arrow_cast::cast(column, &DataType::Int64)
+        .map_err(|e| Error::other(e.to_string()).with_source(e))?;
     let offsets = integers.as_primitive::<Int64Type>().values();
     Ok(offsets
         .iter()
@@ -233,9 +241,9 @@ fn live_mask(column: &ArrayRef, live_offsets: &[i64]) -> Result<BooleanArray> {
         .collect())
 }
 
-/// The numbers of the rows that operations leave.
+/// Returns the offsets of the rows that remain after all operations, in ascending order.
 fn apply_operations(rows: &RecordBatch, vocabulary: &Vocabulary) -> Result<Vec<i64>> {
-    let wrong = |e: arrow_schema::ArrowError| Error::other(e.to_string()).with_source(e);
+    let as_other = |e: arrow_schema::ArrowError| Error::other(e.to_string()).with_source(e);
     let [offset, operation, system_time, _] = vocabulary.names();
     let schema = rows.schema();
     let column_index = |name: &str| crate::parquet::types::index_of(&schema, name);
@@ -252,14 +260,15 @@ fn apply_operations(rows: &RecordBatch, vocabulary: &Vocabulary) -> Result<Vec<i
     let fields = data_columns
         .iter()
         .map(|i| SortField::new(schema.field(*i).data_type().clone()));
-    let converter = RowConverter::new(fields.collect()).map_err(wrong)?;
+    let converter = RowConverter::new(fields.collect()).map_err(as_other)?;
     let columns: Vec<_> = data_columns
         .iter()
         .map(|i| Arc::clone(rows.column(*i)))
         .collect();
-    let keys = converter.convert_columns(&columns).map_err(wrong)?;
-    let cast_operations = arrow_cast::cast(rows.column(column_index(operation)?), &DataType::Int32);
-    let operation_column = cast_operations.map_err(wrong)?;
+    let keys = converter.convert_columns(&columns).map_err(as_other)?;
+    let operation_column =
+        arrow_cast::cast(rows.column(column_index(operation)?), &DataType::Int32)
+            .map_err(as_other)?;
     let operations = operation_column.as_primitive::<Int32Type>();
     let mut live_rows: HashMap<OwnedRow, Vec<u64>> = HashMap::new();
     let mut is_live = vec![false; rows.num_rows()];
@@ -273,23 +282,26 @@ fn apply_operations(rows: &RecordBatch, vocabulary: &Vocabulary) -> Result<Vec<i
             }
             1 | 2 => {}
             other => {
-                let message = format!("row {index} has the operation {other}, which is none");
+                let message = format!("row {index}: unknown operation code {other}");
                 return Err(Error::new(ErrorKind::PartCorrupted, message));
             }
         }
         let Some(retracted) = live_rows.get_mut(&key).and_then(Vec::pop) else {
             let message = format!(
-                "row {index} of the changes retracts a row that is not there; scan the changes themselves"
+                "row {index} retracts a row that does not exist; scan the rows without to_ledger()"
             );
             return Err(Error::invalid(message));
         };
         is_live[usize::try_from(retracted).unwrap_or(usize::MAX)] = false;
     }
-    let cast_offsets = arrow_cast::cast(rows.column(column_index(offset)?), &DataType::Int64);
-    let offset_column = cast_offsets.map_err(wrong)?;
+    let offset_column =
+        arrow_cast::cast(rows.column(column_index(offset)?), &DataType::Int64).map_err(as_other)?;
     let offsets = offset_column.as_primitive::<Int64Type>().values().iter();
-    let live = offsets.zip(&is_live).filter(|(_, is_live)| **is_live);
-    let mut live_offsets: Vec<i64> = live.map(|(offset, _)| *offset).collect();
+    let mut live_offsets: Vec<i64> = offsets
+        .zip(&is_live)
+        .filter(|(_, is_live)| **is_live)
+        .map(|(offset, _)| *offset)
+        .collect();
     live_offsets.sort_unstable();
     Ok(live_offsets)
 }

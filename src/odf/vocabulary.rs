@@ -1,4 +1,4 @@
-//! The names and types of the system columns.
+//! The names of the system columns.
 
 use serde_json::Value;
 
@@ -7,13 +7,13 @@ use super::fields::get_text;
 /// The names of the system columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vocabulary {
-    /// The row's number.
+    /// The column of offsets, the numbers of the rows.
     pub offset: String,
-    /// Append, retract or correct.
+    /// The column of operations: append, retract or correct.
     pub operation: String,
-    /// When the row was written.
+    /// The column of the times at which the rows were written.
     pub system_time: String,
-    /// When what it tells happened.
+    /// The column of the times at which the events of the rows happened.
     pub event_time: String,
 }
 
@@ -29,7 +29,7 @@ impl Default for Vocabulary {
 }
 
 impl Vocabulary {
-    /// The names in the order of the columns.
+    /// Returns the names in the order of the fields, which is the order of the columns.
     pub fn names(&self) -> [&str; 4] {
         [
             &self.offset,

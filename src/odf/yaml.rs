@@ -1,7 +1,11 @@
-//! Blocks as YAML, in the specification's own spelling and order.
+//! Blocks as YAML, in the spelling and order of the specification.
 //!
-//! Text is written plain where every reader takes it for text, as a literal block where it has lines, and
-//! in double quotes where neither will do.
+//! [`format_block`] writes the YAML of a block, [`parse`] reads it into a [`ParsedBlock`]. Text is written plain if
+//! every YAML reader takes it for text, as a literal block if it has several lines, and in double quotes otherwise.
+//!
+//! Errors of [`parse`] are [`crate::ErrorKind::InvalidInput`]: text that is too long, is nested too deeply or is not
+//! YAML, a `kind` other than `MetadataBlock`, and fields that are missing or have another type. The fields of the
+//! event are checked when the block is encoded.
 
 use std::fmt::Write as _;
 
@@ -10,16 +14,17 @@ use serde_json::{Map, Value};
 use super::layout::{EVENT, FieldType, TableLayout, UnionLayout};
 use crate::error::{Error, Result};
 
-/// Longer text is no block.
+/// The longest text that is parsed, in bytes.
 const MAX_YAML_BYTES: usize = 64 << 20;
-/// Attributes are JSON of up to 128 levels, and have their place within the block.
+/// The most levels that are parsed: attributes are JSON of up to 128 levels, and lie within other levels of the
+/// block.
 const MAX_YAML_DEPTH: usize = 200;
-/// What some reader or other takes for something that is no text.
+/// Words that some YAML readers do not take for text.
 const RESERVED_WORDS: [&str; 11] = [
     "null", "true", "false", "yes", "no", "on", "off", "y", "n", "~", "nan",
 ];
 
-/// What a manifest of a block says.
+/// The fields of the manifest of a block.
 #[derive(Debug)]
 pub(super) struct ParsedBlock {
     pub version: i32,
@@ -29,7 +34,7 @@ pub(super) struct ParsedBlock {
     pub event: Value,
 }
 
-/// A value whose fields are in the order of declaration.
+/// A YAML value whose fields keep the order of declaration.
 enum Node {
     Scalar(String),
     /// Text of several lines.
@@ -38,7 +43,7 @@ enum Node {
     List(Vec<Self>),
 }
 
-/// Any JSON.
+/// Converts JSON that has no layout.
 fn node_from_json(value: &Value) -> Node {
     match value {
         Value::String(text) => node_from_text(text),
@@ -121,7 +126,7 @@ fn is_printable(c: char) -> bool {
     !c.is_control() && !other
 }
 
-/// Text on one line.
+/// Formats text on one line: plain, or in double quotes.
 fn format_scalar(text: &str) -> String {
     if is_plain(text) {
         return text.to_owned();
@@ -135,7 +140,7 @@ fn format_scalar(text: &str) -> String {
             '\t' => quoted.push_str("\\t"),
             '\r' => quoted.push_str("\\r"),
             c if is_printable(c) => quoted.push(c),
-            // Writing to a string does not fail.
+            // Writing to a String cannot fail.
             c => drop(write!(quoted, "\\U{:08x}", u32::from(c))),
         }
     }
@@ -143,12 +148,12 @@ fn format_scalar(text: &str) -> String {
     quoted
 }
 
-/// Whether every reader takes it for text.
+/// Whether every YAML reader takes the plain text for text.
 fn is_plain(text: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || "_./".contains(c);
     let is_inner = |c: char| is_word(c) || " -+=:(),'@*%;!?<>|&$".contains(c);
     let is_special = RESERVED_WORDS.contains(&text.to_ascii_lowercase().as_str());
-    // Numbers and times in any of the versions of YAML begin so.
+    // In all versions of YAML, numbers and times begin with a digit or a dot.
     let is_number = text.starts_with(|c: char| c.is_ascii_digit() || c == '.');
     let has_end = text.ends_with([' ', ':']) || text.contains(": ");
     text.starts_with(is_word) && text.chars().all(is_inner) && !has_end && !is_special && !is_number
@@ -177,10 +182,10 @@ fn write_node(out: &mut String, node: &Node, indent: usize) {
     }
 }
 
-/// Longer keys have to be marked; YAML's limit is 1024, with quotes.
+/// Longer keys are marked with `?`. The limit of YAML is 1024 characters with the quotes.
 const IMPLICIT_KEY_CHARS: usize = 1_000;
 
-/// Fields; who calls has indented the first.
+/// Writes the fields of a map. The caller has indented the first one.
 fn write_map(out: &mut String, fields: &[(String, Node)], indent: usize) {
     for (index, (key, value)) in fields.iter().enumerate() {
         if index > 0 {
@@ -202,7 +207,7 @@ fn write_map(out: &mut String, fields: &[(String, Node)], indent: usize) {
                 out.extend(std::iter::repeat_n(' ', indent + 2));
                 write_node(out, value, indent + 2);
             }
-            // Lists are not indented.
+            // Lists are not indented below their key.
             Node::List(items) if !items.is_empty() => {
                 let indent = if is_long { indent + 2 } else { indent };
                 out.push('\n');
@@ -227,7 +232,7 @@ fn write_list(out: &mut String, items: &[Node], indent: usize) {
     }
 }
 
-/// The YAML of a block.
+/// Formats a block as YAML.
 pub(super) fn format_block(
     version: i32,
     system_time: &str,
@@ -250,26 +255,32 @@ pub(super) fn format_block(
     out
 }
 
-/// Reads the YAML of a block.
+/// Parses the YAML of a block.
 pub(super) fn parse(text: &str) -> Result<ParsedBlock> {
     if text.len() > MAX_YAML_BYTES {
-        let message = format!("YAML of {} bytes is no block", text.len());
+        let message = format!(
+            "the YAML has {} bytes; at most {MAX_YAML_BYTES} are allowed",
+            text.len()
+        );
         return Err(Error::invalid(message));
     }
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_depth: MAX_YAML_DEPTH },
     };
     let manifest: Value = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|e| Error::invalid(format!("the YAML cannot be read: {e}")))?;
+        .map_err(|e| Error::invalid(format!("the YAML cannot be parsed: {e}")))?;
     let kind = manifest.get("kind").and_then(Value::as_str);
     if kind != Some("MetadataBlock") {
-        let actual_kind = kind.unwrap_or("nothing");
-        let message = format!("the YAML is no block: its kind is {actual_kind}, not MetadataBlock");
+        let actual_kind = kind.unwrap_or("missing");
+        let message =
+            format!("the YAML is not a block: expected kind MetadataBlock, found {actual_kind}");
         return Err(Error::invalid(message));
     }
-    let missing = |name: &str| Error::invalid(format!("the YAML has no {name} that can be used"));
-    let version_number = manifest.get("version").and_then(Value::as_i64);
-    let version = version_number.and_then(|v| i32::try_from(v).ok());
+    let missing = |name: &str| Error::invalid(format!("the YAML has no valid {name}"));
+    let version = manifest
+        .get("version")
+        .and_then(Value::as_i64)
+        .and_then(|version| i32::try_from(version).ok());
     let content = manifest.get("content").ok_or_else(|| missing("content"))?;
     let optional_text = |name: &str| match content.get(name) {
         None | Some(Value::Null) => Ok(None),
