@@ -51,7 +51,7 @@ class TaskOptions:
 
     number: int = 0
     threads: int | None = None
-    resident: bool = False
+    input_in_memory: bool = False
     keep_empty: bool = True
     shared: bool = False
 

@@ -89,7 +89,7 @@ struct NewWrite {
 struct TaskFields {
     number: u64,
     threads: Option<usize>,
-    resident: bool,
+    input_in_memory: bool,
     keep_empty: bool,
     shared: bool,
 }
@@ -192,7 +192,7 @@ fn write_dataset(
     py: Python<'_>,
     store: &StoreHandle,
     write: NewWrite,
-    resident: bool,
+    input_in_memory: bool,
     small: bool,
     data: &Bound<'_, PyAny>,
     schema_hash: String,
@@ -213,7 +213,7 @@ fn write_dataset(
     let task = WriteTask {
         number: 0,
         threads: default_threads(),
-        input_in_memory: resident,
+        input_in_memory,
         keep_empty: true,
         shared: false,
     };
@@ -238,7 +238,7 @@ fn prepare(
     let task = WriteTask {
         number: task.number,
         threads: task.threads.unwrap_or_else(default_threads),
-        input_in_memory: task.resident,
+        input_in_memory: task.input_in_memory,
         keep_empty: task.keep_empty,
         shared: task.shared,
     };

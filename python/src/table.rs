@@ -249,7 +249,7 @@ impl TableHandle {
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         options: PyWriteOptions,
-        resident: bool,
+        input_in_memory: bool,
         overwrite: bool,
         idempotency_key: Option<String>,
         timeout: f64,
@@ -260,7 +260,7 @@ impl TableHandle {
         let input = extract_reader(data)?;
         let write_options = TableWriteOptions {
             write_options: options,
-            input_in_memory: resident,
+            input_in_memory,
             overwrite,
             idempotency_key,
             timeout,
@@ -275,12 +275,12 @@ impl TableHandle {
     /// Puts a stream in the place of the rows for which a predicate holds, or with None of those with
     /// the same values in the columns `on`.
     #[expect(clippy::too_many_arguments, reason = "a call of the facade's own")]
-    fn exchange(
+    fn replace_rows(
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         options: PyWriteOptions,
-        resident: bool,
+        input_in_memory: bool,
         predicate: Option<&Bound<'_, PyAny>>,
         on: Option<Vec<String>>,
         idempotency_key: Option<String>,
@@ -288,7 +288,7 @@ impl TableHandle {
     ) -> PyResult<(OutcomeFields, Self)> {
         let write_options = TableWriteOptions {
             write_options: into_py_result(py, options.to_write_options())?,
-            input_in_memory: resident,
+            input_in_memory,
             overwrite: false,
             idempotency_key,
             timeout: into_py_result(py, parse_seconds("commit_timeout", timeout))?,

@@ -321,6 +321,19 @@ def test_a_long_write_that_fails_leaves_nothing(tmp_path: Path, backend: str) ->
 
 
 @pytest.mark.defaults
+def test_a_store_without_writers_takes_a_file_beyond_the_memory_limit(tmp_path: Path) -> None:
+    """All of it is held in memory then; it waited for ever for memory that it held itself."""
+
+    class Whole(LocalBackend):
+        def open_atomic(self, path: str, *, overwrite: bool = False) -> Any:  # noqa: ARG002 the backend's signature
+            raise remote_store.CapabilityNotSupported("no writers", capability="open_atomic", path=path)
+
+    ds = pds.ParquetDatasetStore(remote_store.Store(Whole(str(tmp_path))), compression="none", memory_limit=32 << 20)
+    ds.write_dataset(_noise(5), "a")
+    assert ds.read_dataset("a").equals(_noise(5).read_all())
+
+
+@pytest.mark.defaults
 def test_a_store_that_takes_no_more_bytes(tmp_path: Path) -> None:
     """The error of the third piece is the write's, and nothing is left."""
 

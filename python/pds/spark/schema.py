@@ -23,7 +23,7 @@ from pds.errors import InvalidInput, InvalidType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["conform", "dataset_schema", "frame_schema", "worker_schema"]
+__all__ = ["align_to_schema", "dataset_schema", "frame_schema", "worker_schema"]
 
 _Converted = TypeVar("_Converted")
 
@@ -147,7 +147,7 @@ def worker_schema(schema: spark.StructType) -> pa.Schema:
     return pa.schema(_convert_fields(schema.fields, lambda field: _to_arrow_field(field, for_files=False)))
 
 
-def conform(
+def align_to_schema(
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from pds.errors import RemoteStoreError
-from pds.spark.schema import conform
+from pds.spark.schema import align_to_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,7 +59,7 @@ class PrepareParts:
             msg = "PrepareParts must be called in a Spark task"
             raise RuntimeError(msg)
         task = context.partitionId()
-        reader = pa.RecordBatchReader.from_batches(self.schema, conform(batches, self.schema))
+        reader = pa.RecordBatchReader.from_batches(self.schema, align_to_schema(batches, self.schema))
         # Spark runs several tasks at once, so each task uses only the processors that Spark assigned to it.
         parts = self.write.prepare(reader, task=task, threads=context.cpus())
         try:
@@ -104,4 +104,4 @@ class ReadParts:
                 reader = self.datasets.read_part(
                     self.key, self.manifest, part, self.columns, part_index=self.part_index
                 )
-                yield from conform(reader, self.schema)
+                yield from align_to_schema(reader, self.schema)

@@ -324,7 +324,7 @@ class Table(Snapshot):
         check_idempotency_key(idempotency_key)
         source = arrow_stream(data)
         requests_before, base_handle = self._count_requests(), self._handle
-        outcome, handle = base_handle.exchange(
+        outcome, handle = base_handle.replace_rows(
             source, self._location.options, is_in_memory(data), where, on, idempotency_key, self._location.timeout
         )
         return self._finish_commit(outcome, handle, requests_before, base_handle)
