@@ -1,6 +1,7 @@
 //! One version of a local file, whose descriptor is kept open while few others are.
 
 use std::fs::File;
+use std::io::ErrorKind as IoKind;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,7 +56,12 @@ impl LocalFile {
         let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
         file.read_exact_at(&mut bytes, range.start).map_err(|e| {
             let message = format!("cannot read bytes {range:?} of the file: {e}");
-            Error::new(ErrorKind::PartCorrupted, message)
+            // A file that is too short is damaged; the disk may be at fault for the rest.
+            let kind = match e.kind() {
+                IoKind::UnexpectedEof => ErrorKind::PartCorrupted,
+                _ => ErrorKind::Other,
+            };
+            Error::new(kind, message)
                 .with_path(&self.path)
                 .with_source(e)
         })?;

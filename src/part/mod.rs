@@ -12,7 +12,7 @@ pub(crate) use self::open::{OpenPart, open};
 pub(crate) use self::read::{RowGroupReader, RowGroupSelection, read_groups};
 pub(crate) use self::scan::BatchSender;
 pub use self::scan::BatchStream;
-pub(crate) use self::stage::{StagedFile, discard, stage, stage_hashed};
+pub(crate) use self::stage::{StagedFile, discard, stage, stage_with_hasher};
 use crate::error::{Error, Result};
 
 /// Runs blocking work off the async threads; a panic of it becomes an error.

@@ -45,7 +45,7 @@ pub(crate) async fn stage(
 }
 
 /// As [`stage`] for one file, whose SHA3-256 is computed by `hasher`.
-pub(crate) async fn stage_hashed(
+pub(crate) async fn stage_with_hasher(
     store: &Store,
     staging: Staging,
     plan: WritePlan,
