@@ -90,10 +90,6 @@ impl Layout {
 /// One write of one dataset: its checked arguments and its identity, the same in every process that
 /// takes part in it.
 #[derive(Debug, Clone)]
-#[expect(
-    clippy::struct_field_names,
-    reason = "write_id is its name in the format"
-)]
 pub struct DatasetWrite {
     /// The folder of the dataset.
     pub key: String,

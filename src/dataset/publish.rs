@@ -47,35 +47,7 @@ pub async fn publish(
         prepare::abort(store, write, &parts).await;
         return Err(error);
     }
-    let names: Vec<String> = (0..parts.len())
-        .map(|i| write.layout.part_name(i))
-        .collect();
-    let manifest = DatasetManifest {
-        dataset_key: write.key.clone(),
-        parts: names.clone(),
-        row_count: parts.iter().map(|p| p.rows).sum(),
-        schema_hash: schema_hash.to_owned(),
-        compression: write.options.codec.clone(),
-        created_at_utc: write.created_at.clone(),
-        run_id: write.run_id.clone(),
-        metadata: write.metadata.clone(),
-    };
-    let to_intended_part = |(name, part): (String, &StagedPart)| IntendedPart {
-        name,
-        bytes: part.bytes,
-        task: part.task,
-        sequence: part.sequence,
-        staged: part.staged.clone(),
-    };
-    let publication = Publication {
-        overwrite: write.overwrite,
-        manifest: manifest.to_json().into(),
-        parts: names
-            .into_iter()
-            .zip(&parts)
-            .map(to_intended_part)
-            .collect(),
-    };
+    let (manifest, publication) = plan_publication(write, &parts, schema_hash);
     if !store.capabilities().delete || !store.capabilities().conditional {
         without_cas::publish(store, &write.key, &publication).await?;
         return Ok(manifest);
@@ -102,6 +74,40 @@ pub async fn publish(
         .run_with_heartbeat(Box::pin(publish_with_lease(&lease, &publication)))
         .await?;
     Ok(manifest)
+}
+
+/// The manifest of a write, and what is published with it.
+fn plan_publication(
+    write: &DatasetWrite,
+    parts: &[StagedPart],
+    schema_hash: &str,
+) -> (DatasetManifest, Publication) {
+    let names: Vec<String> = (0..parts.len())
+        .map(|i| write.layout.part_name(i))
+        .collect();
+    let manifest = DatasetManifest {
+        dataset_key: write.key.clone(),
+        parts: names.clone(),
+        row_count: parts.iter().map(|p| p.rows).sum(),
+        schema_hash: schema_hash.to_owned(),
+        compression: write.options.codec.clone(),
+        created_at_utc: write.created_at.clone(),
+        run_id: write.run_id.clone(),
+        metadata: write.metadata.clone(),
+    };
+    let to_intended_part = |(name, part): (String, &StagedPart)| IntendedPart {
+        name,
+        bytes: part.bytes,
+        task: part.task,
+        sequence: part.sequence,
+        staged: part.staged.clone(),
+    };
+    let publication = Publication {
+        overwrite: write.overwrite,
+        manifest: manifest.to_json().into(),
+        parts: names.into_iter().zip(parts).map(to_intended_part).collect(),
+    };
+    (manifest, publication)
 }
 
 /// The staged parts of a call that has no lease yet. Dropped, as by a cancelled call, it removes them unless an intent

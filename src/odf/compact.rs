@@ -280,18 +280,18 @@ async fn merge_slices(
         super::verify::check_rows(chain, slice, offset, Some(&schema)).await?;
     }
     let stream = scan(&table, Arc::new(manifest), ScanOptions::default()).await?;
-    let stats = Arc::new(Mutex::new(SliceStats::new(&schema)?));
-    let shared_stats = Arc::clone(&stats);
+    let slice_stats = Arc::new(Mutex::new(SliceStats::new(&schema)?));
+    let shared_stats = Arc::clone(&slice_stats);
     let counted_rows = stream.into_reader().map(move |batch| {
         let batch = batch?;
-        let mut stats = shared_stats.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = stats.update(&batch);
+        let mut counted = shared_stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = counted.update(&batch);
         result.map_err(|e| ArrowError::ExternalError(Box::new(e)))?;
         Ok(batch)
     });
     let rows: Box<dyn RecordBatchReader + Send> =
         Box::new(RecordBatchIterator::new(counted_rows, schema));
-    let new_slice = write_slice(chain, rows, stats, first.start, options).await?;
+    let new_slice = write_slice(chain, rows, slice_stats, first.start, options).await?;
     match new_slice {
         Some(new_slice) if new_slice.slice.end == last.end => Ok(new_slice.slice),
         _ => {

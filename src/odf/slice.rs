@@ -21,7 +21,7 @@ use crate::hash::SharedHasher;
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
-use crate::part::{discard, run_blocking, stage_with_hasher};
+use crate::part::{StagedFile, discard, run_blocking, stage_with_hasher};
 use crate::store::stage::{Staging, temp_path_in};
 use crate::table::{Table, external_snapshot};
 
@@ -142,28 +142,14 @@ pub(super) async fn write_slice(
         return Ok(None);
     };
     let final_stats = std::mem::take(&mut *lock_stats(&stats));
-    let publication = async {
-        let (logical_hash, latest_event_time_ms) =
-            run_blocking(move || final_stats.finish()).await?;
-        let digest = file
-            .sha3
-            .ok_or_else(|| Error::other("internal error: the slice was not hashed"))?;
-        let physical_hash = Multihash::new(SHA3_256, &digest);
-        let target = chain.data_path(&physical_hash.to_string());
-        if let Err(e) = file.staged.publish(store, &target).await {
-            // The file may have got its name despite the error.
-            remove_by_hash(chain, &physical_hash).await;
-            return Err(e);
-        }
-        Ok((logical_hash, latest_event_time_ms, physical_hash))
-    };
-    let (logical_hash, latest_event_time_ms, physical_hash) = match publication.await {
-        Ok(hashes) => hashes,
-        Err(e) => {
-            discard(store, std::slice::from_ref(&file.staged)).await;
-            return Err(e);
-        }
-    };
+    let (logical_hash, latest_event_time_ms, physical_hash) =
+        match publish_file(chain, file, final_stats).await {
+            Ok(hashes) => hashes,
+            Err(e) => {
+                discard(store, std::slice::from_ref(&file.staged)).await;
+                return Err(e);
+            }
+        };
     let slice = Slice {
         logical_hash,
         physical_hash,
@@ -175,6 +161,27 @@ pub(super) async fn write_slice(
         slice,
         latest_event_time_ms,
     }))
+}
+
+/// Gives the file the name of its hash. Returns the logical hash, the latest event time in milliseconds, and the
+/// physical hash.
+async fn publish_file(
+    chain: &Chain,
+    file: &StagedFile,
+    stats: SliceStats,
+) -> Result<(Multihash, Option<i64>, Multihash)> {
+    let (logical_hash, latest_event_time_ms) = run_blocking(move || stats.finish()).await?;
+    let digest = file
+        .sha3
+        .ok_or_else(|| Error::other("internal error: the slice was not hashed"))?;
+    let physical_hash = Multihash::new(SHA3_256, &digest);
+    let target = chain.data_path(&physical_hash.to_string());
+    if let Err(e) = file.staged.publish(chain.store(), &target).await {
+        // The file may have got its name despite the error.
+        remove_by_hash(chain, &physical_hash).await;
+        return Err(e);
+    }
+    Ok((logical_hash, latest_event_time_ms, physical_hash))
 }
 
 fn lock_stats(stats: &Mutex<SliceStats>) -> MutexGuard<'_, SliceStats> {

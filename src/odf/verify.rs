@@ -160,7 +160,7 @@ async fn check_files(
         match result {
             Ok(()) => {}
             Err(e) if is_finding(&e) => {
-                verification.add_problem(checks[at].path.clone(), e.message())
+                verification.add_problem(checks[at].path.clone(), e.message());
             }
             Err(e) => return Err(e),
         }

@@ -247,16 +247,14 @@ fn apply_operations(rows: &RecordBatch, vocabulary: &Vocabulary) -> Result<Vec<i
     let [offset, operation, system_time, _] = vocabulary.names();
     let schema = rows.schema();
     let column_index = |name: &str| crate::parquet::types::index_of(&schema, name);
-    let data_columns: Vec<usize> = {
-        let generated = [
-            column_index(offset)?,
-            column_index(operation)?,
-            column_index(system_time)?,
-        ];
-        (0..schema.fields().len())
-            .filter(|i| !generated.contains(i))
-            .collect()
-    };
+    let generated = [
+        column_index(offset)?,
+        column_index(operation)?,
+        column_index(system_time)?,
+    ];
+    let data_columns: Vec<usize> = (0..schema.fields().len())
+        .filter(|i| !generated.contains(i))
+        .collect();
     let fields = data_columns
         .iter()
         .map(|i| SortField::new(schema.field(*i).data_type().clone()));

@@ -96,10 +96,10 @@ impl PageHeader {
         while let Some((field, field_type)) = reader.read_field_header(&mut last_field_id)? {
             match field {
                 UNCOMPRESSED if is_integer(field_type) => {
-                    header.uncompressed_bytes = read_length(reader)?
+                    header.uncompressed_bytes = read_length(reader)?;
                 }
                 COMPRESSED if is_integer(field_type) => {
-                    header.compressed_bytes = read_length(reader)?
+                    header.compressed_bytes = read_length(reader)?;
                 }
                 DATA_PAGE if field_type == STRUCT => {
                     header.encoding = read_values_and_encoding(reader, DATA_PAGE_ENCODING)?.1;
@@ -135,7 +135,7 @@ fn read_values_and_encoding(
         match field {
             NUM_VALUES if is_integer(field_type) => count = read_length(reader)?,
             _ if field == encoding_field && is_integer(field_type) => {
-                encoding = read_length(reader)?
+                encoding = read_length(reader)?;
             }
             _ => reader.skip_value(field_type, 1)?,
         }

@@ -98,13 +98,13 @@ impl OpenPart {
         for column_fetch in &fetches {
             requests.push(self.fetch_columns(store, column_fetch).boxed());
         }
-        let fetched: Vec<Chunks> = stream::iter(requests)
+        let chunk_groups: Vec<Chunks> = stream::iter(requests)
             .buffered(CONCURRENT_FETCHES)
             .try_collect()
             .await?;
         let mut chunks = Chunks::new();
-        for fetched_chunks in fetched {
-            chunks.absorb(fetched_chunks);
+        for group_chunks in chunk_groups {
+            chunks.absorb(group_chunks);
         }
         Ok(chunks)
     }

@@ -138,7 +138,7 @@ impl HttpService for Service {
 #[derive(Debug)]
 struct Progress {
     clock: Arc<dyn Clock>,
-    last_progress: Mutex<Duration>,
+    last_taken: Mutex<Duration>,
     pending_frames: AtomicUsize,
     body_bytes: u64,
 }
@@ -147,14 +147,14 @@ impl Progress {
     fn new(clock: &Arc<dyn Clock>, body_bytes: u64) -> Self {
         Self {
             clock: Arc::clone(clock),
-            last_progress: Mutex::new(clock.monotonic()),
+            last_taken: Mutex::new(clock.monotonic()),
             pending_frames: AtomicUsize::new(0),
             body_bytes,
         }
     }
 
     fn lock_last_progress(&self) -> MutexGuard<'_, Duration> {
-        self.last_progress
+        self.last_taken
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }

@@ -139,7 +139,7 @@ impl Modules {
         let exports = self.exports();
         let mut uses = BTreeMap::new();
         for (module, code) in &self.sources {
-            let mut used = BTreeSet::new();
+            let mut targets = BTreeSet::new();
             for path in paths_of(module, code) {
                 let Some((mut target, mut name)) = self.split(&path) else {
                     continue;
@@ -149,10 +149,10 @@ impl Modules {
                 }
                 let is_child = target.starts_with(&format!("{module}::"));
                 if target != *module && !(is_child && self.parents.contains(module)) {
-                    used.insert(target);
+                    targets.insert(target);
                 }
             }
-            uses.insert(module.clone(), used);
+            uses.insert(module.clone(), targets);
         }
         uses
     }

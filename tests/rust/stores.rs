@@ -123,13 +123,13 @@ async fn stage(store: &Store, target: &str, bytes: Vec<u8>) -> StagedWrite {
         writer.write(&bytes).unwrap();
         writer.finish().unwrap()
     });
-    let uploaded = match uploader {
+    let result = match uploader {
         Some(uploader) => uploader.run().await.unwrap(),
         None => None,
     };
     match write.await.unwrap() {
         StageOutcome::Done(staged) => staged,
-        StageOutcome::Uploading => uploaded.unwrap(),
+        StageOutcome::Uploading => result.unwrap(),
     }
 }
 

@@ -62,7 +62,7 @@ const ROLES: [Role; 7] = [
 /// One role's player: the process that has it may crash, and another goes on in its place.
 #[derive(Clone)]
 struct Actor {
-    actor_id: usize,
+    id: usize,
     role: Role,
     table: Table,
     world: World,
@@ -91,7 +91,7 @@ impl Actor {
             Role::IdempotentAppender => {
                 let operations_left = self.operations_left.load(Ordering::Relaxed);
                 return self
-                    .append(&base, Some(format!("{}-{operations_left}", self.actor_id)))
+                    .append(&base, Some(format!("{}-{operations_left}", self.id)))
                     .await;
             }
             Role::Compactor => {
@@ -313,7 +313,7 @@ fn simulate(seed: u64, rates: FaultRates) -> Model {
     };
     for (actor_id, role) in ROLES.into_iter().enumerate() {
         let actor = Actor {
-            actor_id,
+            id: actor_id,
             role,
             table: open_table(&world, actor_id, limits),
             world: world.clone(),
