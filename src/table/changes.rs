@@ -1,8 +1,14 @@
-//! What happened to the rows between two versions: inserts and deletes, commit by commit.
+//! The change feed of a table: rows inserted and deleted between two versions, commit by commit.
 //!
-//! Files that came are inserts, files that went are deletes, and of files that stayed the rows that are
-//! deleted in one version and not in the other. A compaction changes no rows and is passed over, unless
-//! it left out a column that was dropped then and is there again.
+//! [`scan_changes`] compares each version with the one before it. The rows of added files are inserts,
+//! the rows of removed files are deletes; of a file that both versions list, the rows that are deleted
+//! in one of them only are read. The deletes of a commit come before its inserts. A compaction or a sort
+//! changes no rows and is skipped, unless it ran while a column of the last version was dropped: the
+//! files it wrote lack that column.
+//!
+//! The columns that describe a change have the names of Delta Lake's change data feed; a table with a
+//! column of such a name is refused. Errors: `VersionExpired` if a vacuum has removed a version of the
+//! range, `ManifestCorrupted` if a manifest does not follow the one before it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,14 +30,14 @@ use crate::parquet::Cancel;
 use crate::parquet::types::batch_with_row_count;
 use crate::part::{BatchSender, BatchStream};
 
-/// Manifests read ahead.
+/// Number of manifests that are read ahead.
 const VERSIONS_AHEAD: usize = 16;
-/// Operations after which there are the same rows.
+/// Operations that rewrite files and change no rows.
 const REWRITE_OPERATIONS: [&str; 2] = ["compact", "sort"];
 const INSERT: &str = "insert";
 const DELETE: &str = "delete";
 
-/// The columns that tell of a change, with the names that Delta Lake gives them.
+/// The columns that describe a change, with Delta Lake's names.
 fn change_columns() -> [Field; 3] {
     let time = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
     [
@@ -41,7 +47,11 @@ fn change_columns() -> [Field; 3] {
     ]
 }
 
-/// Streams the changes after `since` up to `until`, as rows with the columns of `until`.
+/// Streams the changes of the versions after `since`, up to and including `until`: rows with the columns
+/// of `until` (all nullable) and the change columns.
+///
+/// Fails with `InvalidInput` if `since` is newer than `until`, or if the table has a column with the
+/// name of a change column.
 pub fn scan_changes(
     table: &Table,
     since: Arc<TableManifest>,
@@ -49,7 +59,7 @@ pub fn scan_changes(
 ) -> Result<BatchStream> {
     if since.version > until.version {
         let message = format!(
-            "changes are from an older version to a newer one, not from {} to {}",
+            "cannot read changes from {} to {}: the first version must not be the newer one",
             since.version, until.version
         );
         return Err(Error::invalid(message));
@@ -61,15 +71,18 @@ pub fn scan_changes(
         .find(|f| table_columns.schema.index_of(f.name()).is_ok())
     {
         let message = format!(
-            "the table has a column {:?} of its own; rename it",
+            "column {:?} of the table has the name of a change column; rename it",
             reserved.name()
         );
         return Err(Error::invalid(message));
     }
-    // Rows of older versions may have nulls where there may be none now.
-    let table_fields = table_columns.schema.fields().iter();
-    let nullable = table_fields.map(|f| Arc::new(f.as_ref().clone().with_nullable(true)));
-    let nullable_fields: Vec<FieldRef> = nullable.collect();
+    // Rows of older versions may have nulls in columns that are not nullable now.
+    let nullable_fields: Vec<FieldRef> = table_columns
+        .schema
+        .fields()
+        .iter()
+        .map(|f| Arc::new(f.as_ref().clone().with_nullable(true)))
+        .collect();
     let metadata = table_columns.schema.metadata().clone();
     let columns = TableColumns {
         schema: Arc::new(Schema::new_with_metadata(
@@ -101,11 +114,11 @@ struct ChangeScan {
     schema: SchemaRef,
 }
 
-/// Files in which two versions differ.
+/// The files in which two versions differ.
 struct FileChanges {
     removed: Vec<SnapshotFile>,
     added: Vec<SnapshotFile>,
-    /// Files that both have, with other deleted rows.
+    /// Files that both versions list, with tombstones that only one version has.
     with_changed_deletes: Vec<SnapshotFile>,
 }
 
@@ -134,7 +147,8 @@ impl ChangeScan {
                 Some(after) => after?,
                 None => Arc::clone(&until),
             };
-            // Between a tagged version and the oldest one a late manifest may have taken an empty slot.
+            // Between a tagged version and the oldest retained one, a late commit may have created its
+            // manifest under a number that a vacuum had freed.
             if after.recent_commits.first() != Some(&before.commit_id) {
                 return Err(self.table.broken_chain_error(&after).await);
             }
@@ -146,9 +160,9 @@ impl ChangeScan {
         Ok(())
     }
 
-    /// Whether a commit only wrote the rows again, with all the columns that are told.
+    /// Whether a commit only rewrote the rows, with all the columns that the feed returns.
     fn has_same_rows(&self, after: &TableManifest) -> bool {
-        // A column that was added later has no values yet.
+        // A column with a higher id was added later: it has no values to lose.
         let is_dropped = |id: &u32| {
             let mut columns = after.schema.columns.iter();
             *id <= after.schema.last_id && columns.all(|column| column.id != *id)
@@ -157,7 +171,7 @@ impl ChangeScan {
         is_rewrite && !self.columns.ids.iter().any(is_dropped)
     }
 
-    /// The changes of one commit; false when nobody takes them any more.
+    /// Sends the changes of one commit. Returns false if the receiver was dropped.
     async fn send_changes(
         &self,
         before: &Arc<TableManifest>,
@@ -258,7 +272,8 @@ impl ChangeScan {
 }
 
 impl Table {
-    /// Why a manifest was not made from the one before it that was read.
+    /// The error for a manifest that does not follow the version that was read before it:
+    /// `VersionExpired` if that version is no longer retained, otherwise `ManifestCorrupted`.
     async fn broken_chain_error(&self, manifest: &TableManifest) -> Error {
         let previous = manifest.previous.unwrap_or_default();
         match self.newest().await {
@@ -266,7 +281,7 @@ impl Table {
                 self.version_expired_error(previous, &newest.manifest)
             }
             Ok(_) => {
-                let reason = "it was not made from the version before it";
+                let reason = "it does not follow the commit of the version before it";
                 corrupted_error(&names::manifest(manifest.version), reason).with_path(self.root())
             }
             Err(e) => e,
@@ -289,13 +304,14 @@ async fn diff_files(
         files.iter().map(|f| f.file.path.clone()).collect()
     };
     let (old_paths, new_paths) = (paths(&old_files), paths(&new_files));
-    // A tombstone file says of each of its files by itself: one of them may have left and come back.
+    // A tombstone file lists several data files, and one of them may have left the table and come back:
+    // compare the pairs.
     let deletions = |a: &TableManifest, b: &TableManifest| -> HashSet<String> {
         let tombstoned_files = |m: &TableManifest| -> HashSet<(String, String)> {
-            let tombstones = m.tombstones.iter();
-            let pairs =
-                tombstones.flat_map(|t| t.files.iter().map(|f| (t.path.clone(), f.clone())));
-            pairs.collect()
+            m.tombstones
+                .iter()
+                .flat_map(|t| t.files.iter().map(|f| (t.path.clone(), f.clone())))
+                .collect()
         };
         let added_pairs = &tombstoned_files(a) - &tombstoned_files(b);
         added_pairs.into_iter().map(|(_, file)| file).collect()
@@ -317,7 +333,7 @@ async fn diff_files(
     })
 }
 
-/// The files of a snapshot, without the segments that another has just so.
+/// The files of a snapshot, without those in segments that the other snapshot has unchanged.
 async fn list_unshared_files(
     table: &Table,
     manifest: &TableManifest,
@@ -333,7 +349,7 @@ async fn list_unshared_files(
     listing::list_files(table, manifest, &selected).await
 }
 
-/// Files by their paths, those in segments included.
+/// The files of a snapshot with these paths: from `listed`, and if some are not there, from all segments.
 async fn find_by_path(
     table: &Table,
     manifest: &TableManifest,

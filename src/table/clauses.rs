@@ -1,6 +1,11 @@
-//! What a merge does with rows: clauses that are tried in their order, the first that holds decides.
+//! The clauses of a merge: what happens to matched and unmatched rows.
 //!
-//! Predicates and values are SQL over `source.…` and `target.…`.
+//! Clauses of one kind are tried in their order; for every row the first whose predicate is true decides.
+//! Predicates and values are SQL expressions over the columns `source.…` and `target.…`, planned by
+//! DataFusion with the semantics of [`apply_sql_semantics`].
+//!
+//! Refused with [`crate::ErrorKind::InvalidInput`]: a predicate that is not boolean, an unknown column,
+//! a value whose type cannot be assigned to its column, and an expression that fails for a row.
 
 use std::sync::Arc;
 
@@ -21,46 +26,47 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::parquet::types::{batch_with_row_count, convert};
 
-/// The names that expressions call both sides by.
+/// The qualifiers of both sides in expressions.
 const SOURCE: &str = "source";
 const TARGET: &str = "target";
 
-/// Which rows a clause is about.
+/// Which rows a clause applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClauseKind {
-    /// Rows of the table whose key a row of the source has.
+    /// Rows of the table whose key occurs in the source.
     Matched,
-    /// Rows of the source whose key no row of the table has.
+    /// Rows of the source whose key does not occur in the table.
     NotMatched,
-    /// Rows of the table whose key no row of the source has.
+    /// Rows of the table whose key does not occur in the source.
     NotMatchedBySource,
 }
 
-/// What a clause does with them.
+/// What a clause does with its rows.
 #[derive(Debug, Clone)]
 pub enum ClauseAction {
-    /// They go.
+    /// Deletes the rows.
     Delete,
-    /// Columns of the source take the place of those with the same name.
+    /// Writes all columns of the source to the columns with the same names.
     WriteAll,
-    /// Columns get the values of expressions; the others keep theirs, or are null in a new row.
+    /// Writes the values of SQL expressions, as pairs of column and expression; the other columns keep
+    /// their values, or are null in a new row.
     Write(Vec<(String, String)>),
 }
 
-/// One clause.
+/// One clause of a merge.
 #[derive(Debug, Clone)]
 pub struct Clause {
-    /// Which rows it is about.
+    /// Which rows it applies to.
     pub kind: ClauseKind,
-    /// Of those only the rows for which this holds.
+    /// The SQL condition on those rows. Defaults to all of them.
     pub predicate: Option<String>,
-    /// What it does.
+    /// What it does with the rows.
     pub action: ClauseAction,
 }
 
-/// A value of a row that is written.
+/// Where the value of a written column comes from.
 enum ColumnValue {
-    /// The column of a batch.
+    /// The column of the input batch with this index.
     Column(usize),
     Null,
     Computed(Arc<dyn PhysicalExpr>),
@@ -68,12 +74,13 @@ enum ColumnValue {
 
 struct PlannedClause {
     predicate: Option<Arc<dyn PhysicalExpr>>,
-    /// By the table's column; None deletes.
+    /// One value for each column of the table; None deletes the row.
     values: Option<Vec<ColumnValue>>,
+    /// Names the clause in error messages.
     label: String,
 }
 
-/// The clauses about some rows, planned for batches with the columns of the source, of the table, or of
+/// The clauses of one kind, planned for batches with the columns of the source, of the table, or of
 /// both, the source's first.
 pub(super) struct Clauses {
     planned: Vec<PlannedClause>,
@@ -81,19 +88,19 @@ pub(super) struct Clauses {
     output: SchemaRef,
 }
 
-/// What clauses made of a batch.
+/// The result of applying clauses to a batch.
 #[derive(Debug, Default)]
 pub(super) struct ClauseOutput {
-    /// Rows that are written.
+    /// The rows to write.
     pub(super) batches: Vec<RecordBatch>,
-    /// For each row whether a clause decided on it.
+    /// For each row of the input whether a clause applied to it.
     pub(super) decided: Vec<bool>,
-    /// How many of these are written.
+    /// The number of rows to write.
     pub(super) written_rows: u64,
 }
 
 impl Clauses {
-    /// Plans those of the clauses that are about `when`; `table` and `source` are the columns.
+    /// Plans the clauses of `kind` for the schemas of the source and the table.
     pub(super) fn plan(
         clauses: &[Clause],
         kind: ClauseKind,
@@ -106,10 +113,9 @@ impl Clauses {
             (SOURCE, source, with_source),
             (TARGET, &**table, with_table),
         ];
-        let used_sides = sides.iter().filter(|(_, _, is_used)| *is_used);
         let mut df_schema = DFSchema::empty();
         let mut fields = Vec::new();
-        for (name, side, _) in used_sides {
+        for (name, side, _) in sides.iter().filter(|(_, _, is_used)| *is_used) {
             let qualified = DFSchema::try_from_qualified_schema(*name, side);
             let joined = qualified.and_then(|side| df_schema.join(&side));
             df_schema = joined.map_err(|e| sql::planning_error("the source", e))?;
@@ -128,7 +134,7 @@ impl Clauses {
         };
         let chosen = clauses.iter().filter(|clause| clause.kind == kind);
         let planned = chosen.map(|clause| clause_planner.plan(clause));
-        // Nullable, so that a null where none may be is told by name when it is written.
+        // Nullable, so that a null in a required column is refused by name when the row is written.
         let table_fields = table.fields().iter();
         let output_fields = table_fields.map(|f| Arc::new(f.as_ref().clone().with_nullable(true)));
         Ok(Self {
@@ -142,13 +148,13 @@ impl Clauses {
         self.planned.is_empty()
     }
 
-    /// Decides on the rows of a batch with these columns.
+    /// Applies the clauses to `rows` rows with these columns.
     pub(super) fn apply(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<ClauseOutput> {
         let mut output = ClauseOutput {
             decided: vec![false; rows],
             ..ClauseOutput::default()
         };
-        // The rows on which no clause has decided, and where they were.
+        // The rows to which no clause has applied yet, and their positions in the input.
         let mut undecided = batch_with_row_count(&self.input, columns, rows)?;
         let mut positions: Vec<usize> = (0..rows).collect();
         for clause in &self.planned {
@@ -227,10 +233,11 @@ impl PlannedClause {
     }
 }
 
-/// What expressions see.
+/// The schemas that expressions are planned against.
 struct ClausePlanner<'a> {
     df_schema: Arc<DFSchema>,
     source: Option<&'a Schema>,
+    /// The index of the table's first column in a batch, if batches have the table's columns.
     first_table_column: Option<usize>,
     table: &'a SchemaRef,
     clock: &'a dyn Clock,
@@ -239,13 +246,13 @@ struct ClausePlanner<'a> {
 impl ClausePlanner<'_> {
     fn plan(&self, clause: &Clause) -> Result<PlannedClause> {
         let mut predicate = None;
-        let mut label = format!("a clause of the merge ({:?})", clause.kind);
+        let mut label = format!("the {:?} clause of the merge", clause.kind);
         if let Some(text) = &clause.predicate {
             label = format!("the predicate {}", sql::format_sql(text));
             let (expr, data_type) = self.plan_expression(&label, text, None)?;
             if !matches!(data_type, DataType::Boolean | DataType::Null) {
                 return Err(Error::invalid(format!(
-                    "{label} is {data_type}, and must be true or false"
+                    "{label} has the type {data_type}; it must be true or false"
                 )));
             }
             predicate = Some(expr);
@@ -291,7 +298,7 @@ impl ClausePlanner<'_> {
         })
     }
 
-    /// The value of a column that no clause gives one.
+    /// The value of a column that the clause does not assign: its own, or null in a new row.
     fn unassigned_value(&self, column: usize) -> ColumnValue {
         self.first_table_column.map_or(ColumnValue::Null, |first| {
             ColumnValue::Column(first + column)
@@ -301,14 +308,14 @@ impl ClausePlanner<'_> {
     fn values_by_name(&self) -> Result<Vec<ColumnValue>> {
         let source = self
             .source
-            .ok_or_else(|| Error::other("there is no source"))?;
+            .ok_or_else(|| Error::other("internal error: the clause has no source columns"))?;
         if let Some(unknown_field) = source
             .fields()
             .iter()
             .find(|f| self.table.index_of(f.name()).is_err())
         {
             let message = format!(
-                "column {:?} of the source is not one of the table's; name the columns to write",
+                "unknown column {:?} in the source: the table does not have it; name the columns to write",
                 unknown_field.name()
             );
             return Err(Error::invalid(message));
@@ -334,7 +341,7 @@ impl ClausePlanner<'_> {
             let label = format!("the value {} of column {column:?}", sql::format_sql(text));
             let to = self.table.field(index).data_type();
             let (expr, data_type) = self.plan_expression(&label, text, Some(to))?;
-            // Between numbers as SQL assigns; what does not fit is refused then.
+            // Numbers are assigned as in SQL: a value that does not fit is refused when it is converted.
             let is_number = data_type.is_numeric() && to.is_numeric();
             let truncates = to.is_integer() && !data_type.is_integer();
             let fits = keeps_values(&data_type, to) || (is_number && !truncates);
@@ -349,6 +356,8 @@ fn check_assignable(column: &str, from: &DataType, to: &DataType, fits: bool) ->
     if fits {
         return Ok(());
     }
-    let message = format!("column {column:?} is {to} in the table, and its value {from}; cast it");
+    let message = format!(
+        "type mismatch for column {column:?}: expected {to}, got {from}; cast it with CAST"
+    );
     Err(Error::invalid(message))
 }

@@ -1,19 +1,24 @@
-//! The commit: one manifest is created, then the pointer is moved on.
+//! The commit protocol: create the next manifest, then advance the pointer.
 //!
 //! 1. Read the pointer (version N) and its manifest.
-//! 2. Create `manifest/v(N+1).json` where there is none. This is the commit; one writer wins it.
-//! 3. Move the pointer from N to N+1.
+//! 2. Create `manifest/v(N+1).json` on condition that it does not exist. This is the commit; only one
+//!    writer succeeds.
+//! 3. Advance the pointer from N to N+1.
 //!
-//! Who finds v(N+1) while the pointer says N moves the pointer on for its owner and starts again
-//! from there, with the same change applied to the newer snapshot. An answer that is not plain is
-//! settled by reading back ([`Register`]); where that fails too, the caller is told that the outcome
-//! is unknown, and nothing is removed.
+//! A writer that finds v(N+1) while the pointer is at N advances the pointer on behalf of that commit's
+//! writer. Then it applies its own [`Change`] to the newer snapshot and tries again. An ambiguous answer
+//! is resolved by reading back ([`Register`]). If that fails too, the error is
+//! [`ErrorKind::CommitStateUnknown`], and no uploaded object is removed.
 //!
-//! A create can land in a slot that a vacuum emptied (its owner slept through many versions). Such
-//! a manifest is no commit: the pointer has moved past it. So success is reported only after the
-//! pointer was seen at or beyond the version, and its `oldest_version` at or before it. A version
-//! that has been vacuumed may have been ours all the same, committed on our behalf before we looked:
-//! the newest manifest names the commits before it.
+//! A create can land in a slot that a vacuum has emptied, if its writer was suspended for many versions.
+//! Such a manifest is no commit: the pointer is already past it. So a commit is reported only after the
+//! pointer was read at or beyond its version, with an `oldest_version` at or before it. If the version
+//! has been vacuumed, the create may still have been a commit to which another writer advanced the
+//! pointer: the newest manifest lists the commits before it and decides.
+//!
+//! Errors: [`ErrorKind::CommitConflict`] if every attempt lost a race until the timeout, or if the change
+//! does not apply to the newest snapshot; [`ErrorKind::TransactionExpired`] if a vacuum may have removed
+//! the objects of the change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,26 +36,28 @@ use super::write::{is_definite_failure, remove};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{CasResult, Register, VersionedValue};
 
-/// How long a commit is tried.
+/// For how long a commit is retried unless the caller sets a timeout.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(2);
 const MIN_BACKOFF: Duration = Duration::from_millis(10);
-// Somebody wins every round, so waiting longer only makes those who lost lose again.
+// One writer wins every round, so a longer delay only makes the losers lose again.
 const MAX_BACKOFF: Duration = Duration::from_millis(250);
-/// So many attempts in a row are made without a pause.
+/// From this attempt on, every retry is delayed, even if the winner's snapshot is known.
 const MAX_EAGER_ATTEMPTS: u32 = 3;
-/// Between two tries at a store that cannot be reached.
+/// The delay between retries while the store is unavailable.
 const UNAVAILABLE_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// A change of a table: the same for every attempt, a pure function of the snapshot it meets.
+/// A change of a table: a pure function of the snapshot it is applied to, the same for every attempt.
 pub trait Change: Send + Sync {
-    /// What becomes of `base`. Version, identity and time of the result are set by the commit.
+    /// Returns the manifest after the change of `base`, and the operation for the history. The commit
+    /// sets the version, the commit id and the time.
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)>;
 
-    /// The version its objects are named after, if it has any: a vacuum may have removed them when
-    /// the floor is above.
+    /// The version in the names of the change's uploaded objects, if it has any. A vacuum may have
+    /// removed them if `gc_floor` is above it.
     fn base_version(&self) -> Option<u64>;
 
-    /// A second commit with the same key is the first one again.
+    /// The key under which the change is committed at most once: a second commit with the same key
+    /// returns the first one.
     fn idempotency_key(&self) -> Option<&str> {
         None
     }
@@ -59,21 +66,22 @@ pub trait Change: Send + Sync {
 /// A commit that happened.
 #[derive(Debug, Clone)]
 pub struct Committed {
-    /// The version it made.
+    /// The version that the commit created.
     pub version: u64,
-    /// Its identity.
+    /// The random id of the commit.
     pub commit_id: CommitId,
-    /// The snapshot it made; for a replay the newest.
+    /// The snapshot that the commit created; for a replay the newest snapshot.
     pub snapshot: Snapshot,
-    /// How often it was tried.
+    /// The number of attempts, the successful one included.
     pub attempts: u32,
-    /// How long it waited for others.
+    /// The time spent in delays between attempts and in the queue of a group commit.
     pub waited: Duration,
-    /// It was committed before, under the same idempotency key.
+    /// An earlier commit had the same idempotency key; this one changed nothing.
     pub replayed: bool,
 }
 
-/// Whether a change that is made from a snapshot alone is worth planning on a newer one.
+/// Whether a change that was planned from a snapshot alone can be planned again on a newer one after
+/// an error of this kind.
 pub(super) fn is_retryable_conflict(kind: ErrorKind) -> bool {
     matches!(
         kind,
@@ -84,16 +92,17 @@ pub(super) fn is_retryable_conflict(kind: ErrorKind) -> bool {
 /// How one attempt ended.
 enum CommitAttempt {
     Committed(Snapshot),
-    /// Another commit has the version; the newest snapshot, where it is known.
+    /// Another commit has the version. Holds the newest snapshot if it is known.
     Conflict(Option<Snapshot>),
 }
 
-/// Commits a change to the newest snapshot, as often as it takes until `timeout`.
+/// Commits a change to the newest snapshot; retries until `timeout` while other commits come first.
 pub async fn commit(table: &Table, change: &dyn Change, timeout: Duration) -> Result<Committed> {
     commit_onto(table, change, None, timeout).await
 }
 
-/// As [`commit`], with a snapshot that was the newest just now.
+/// Like [`commit`], but the first attempt is made on `cached_snapshot` if there is one. Removes the
+/// segments that unsuccessful attempts wrote, if the outcome is known.
 pub(super) async fn commit_onto(
     table: &Table,
     change: &dyn Change,
@@ -158,7 +167,7 @@ async fn commit_with(
         if clock.monotonic() >= deadline {
             return Err(commit_timeout_error(table, timeout));
         }
-        // Who has just seen the winner's snapshot is as good as anyone for the next one.
+        // With the winner's snapshot at hand, an immediate retry has as good a chance as any other writer.
         if cached_snapshot.is_none() || attempts >= MAX_EAGER_ATTEMPTS {
             backoff = jitter(clock.new_id(), backoff);
             clock.sleep(backoff).await;
@@ -168,7 +177,7 @@ async fn commit_with(
     }
 }
 
-/// Notes the result of a commit under its idempotency key.
+/// Records the commit under its idempotency key.
 fn record_transaction(mut next: TableManifest, key: Option<&str>) -> TableManifest {
     if let Some(key) = key {
         let transaction = Transaction {
@@ -183,20 +192,22 @@ fn record_transaction(mut next: TableManifest, key: Option<&str>) -> TableManife
 
 pub(super) fn commit_timeout_error(table: &Table, timeout: Duration) -> Error {
     let message = format!(
-        "other commits came first in every attempt within {} s; nothing was committed, try again or \
-         raise commit_timeout",
+        "gave up after {} s: lost every race against concurrent commits; nothing was committed, try \
+         again or raise commit_timeout",
         timeout.as_secs()
     );
     Error::new(ErrorKind::CommitConflict, message).with_path(table.root())
 }
 
-/// Between the shortest pause and three times the last one, evenly.
+/// A random delay, uniform between [`MIN_BACKOFF`] and three times the previous one, at most
+/// [`MAX_BACKOFF`].
 fn jitter(random_bits: u128, previous: Duration) -> Duration {
     let span = (previous * 3).saturating_sub(MIN_BACKOFF);
     let fraction = u32::try_from(random_bits % 1024).unwrap_or(0);
     (MIN_BACKOFF + span * fraction / 1024).min(MAX_BACKOFF)
 }
 
+/// Fails with [`ErrorKind::TransactionExpired`] if a vacuum may have removed the change's objects.
 pub(super) fn check_gc_floor(
     table: &Table,
     change: &dyn Change,
@@ -205,8 +216,9 @@ pub(super) fn check_gc_floor(
     match change.base_version() {
         Some(base_version) if base_version < base.gc_floor => {
             let message = format!(
-                "the write began at version {base_version}, and a vacuum has since removed what began \
-                 before version {}; write again, or vacuum with a longer retention",
+                "the write started at version {base_version}, and a vacuum has since removed the files \
+                 of writes that started before version {}; write again, or vacuum with a longer \
+                 retention",
                 base.gc_floor
             );
             Err(Error::new(ErrorKind::TransactionExpired, message).with_path(table.root()))
@@ -215,7 +227,7 @@ pub(super) fn check_gc_floor(
     }
 }
 
-/// What every snapshot has from its commit.
+/// Sets the fields that every commit sets: version, commit id, time, operation and recent commits.
 fn finalize_manifest(
     table: &Table,
     base: &TableManifest,
@@ -247,7 +259,7 @@ async fn attempt(
 ) -> Result<CommitAttempt> {
     let next = match compactor.roll_segments(table, &base.manifest, draft).await {
         Ok(next) => next,
-        // A list of a snapshot that is not the newest any more.
+        // A segment of `base` is missing: `base` is no longer the newest snapshot.
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(CommitAttempt::Conflict(None)),
         Err(e) => return Err(e),
     };
@@ -255,7 +267,7 @@ async fn attempt(
     check_readable(table, &bytes, &next)?;
     let path = table.path(&names::manifest(next.version));
     let register = Register::new(&table.store, &path);
-    // The same bytes again and again while the outcome is open: they land at most once.
+    // Every retry sends the same bytes on the same condition, so they land at most once.
     let created = retry_until(table, deadline, || register.create(bytes.clone())).await;
     let winner = match created.map_err(|e| unknown_if_unavailable(&next.commit_id, e))? {
         CasResult::Won(_) => None,
@@ -266,13 +278,13 @@ async fn attempt(
         }
         CasResult::Missing => return Ok(CommitAttempt::Conflict(None)),
     };
-    // For its owner, too, who may have crashed.
+    // The winner may have crashed before it advanced the pointer, so this is done for it, too.
     let target = Pointer::for_manifest(winner.as_ref().unwrap_or(&next));
     let advanced = retry_until(table, deadline, || {
         advance_pointer(table, &base.pointer, &target)
     })
     .await;
-    // With our manifest there, whoever comes next moves the pointer on.
+    // Once our manifest exists, the next writer advances the pointer to it: no error here is definite.
     let (pointer, current_pointer) = advanced.map_err(|e| match winner {
         None => as_unknown_outcome(&next.commit_id, e),
         Some(_) => unknown_if_unavailable(&next.commit_id, e),
@@ -294,48 +306,50 @@ async fn attempt(
     })
 }
 
-/// A manifest that nobody could read would end the table.
+/// Refuses a manifest that readers would refuse: committing it would make the table unusable.
 fn check_readable(table: &Table, bytes: &Bytes, next: &TableManifest) -> Result<()> {
     let length = bytes.len() as u64;
     if length > MAX_MANIFEST_BYTES {
         let message = format!(
-            "the manifest would have {length} bytes, more than {MAX_MANIFEST_BYTES}; compact the \
-             table"
+            "the new manifest has {length} bytes, more than the maximum of {MAX_MANIFEST_BYTES}; compact \
+             the table"
         );
         return Err(Error::invalid(message).with_path(table.root()));
     }
     TableManifest::parse(bytes, next.version).map_err(|e| {
-        let message = format!("the commit cannot be written: {}", e.message());
+        let message = format!("the new manifest is invalid: {}", e.message());
         Error::invalid(message).with_path(table.root())
     })?;
     Ok(())
 }
 
-/// The manifest that was made from `base` by somebody else.
+/// Checks that another writer created `manifest` from `base`.
 fn verify_successor(base: &Snapshot, manifest: TableManifest) -> Result<TableManifest> {
-    // Where not: left behind by an older table in this place. Of a slot that was emptied and taken
-    // again since, the pointer tells.
+    // Otherwise an older table in this folder left it behind. A slot that a vacuum emptied and a late
+    // create took is detected by the pointer instead.
     if manifest.recent_commits.first() == Some(&base.manifest.commit_id) {
         return Ok(manifest);
     }
-    let reason = "it was not made from the version before it";
+    let reason = "it was not created from the version before it";
     Err(corrupted_error(&names::manifest(manifest.version), reason))
 }
 
-/// Whether a version that has been vacuumed since was this commit. If not, the manifest landed in
+/// Whether the commit of a version that has been vacuumed was this one. If not, the manifest landed in
 /// the slot after the vacuum had emptied it, and is no commit.
 async fn is_own_commit(table: &Table, next: &TableManifest) -> Result<bool> {
-    let newest = table.newest().await;
-    let newest = newest.map_err(|e| as_unknown_outcome(&next.commit_id, e))?;
+    let newest = table
+        .newest()
+        .await
+        .map_err(|e| as_unknown_outcome(&next.commit_id, e))?;
     let Some(commit_id) = newest.manifest.commit_id_of(next.version) else {
-        let message = "the version is older than any that the newest manifest knows";
+        let message = "the version is older than the retained commit history";
         return Err(as_unknown_outcome(&next.commit_id, Error::other(message)));
     };
     Ok(*commit_id == next.commit_id)
 }
 
-/// The version that a commit made, None if it made none. A commit whose outcome was unknown may
-/// still arrive while its writer's last requests are on their way.
+/// Returns the version that a commit created, or None if it created none. A commit whose outcome was
+/// unknown can still land while the last requests of its writer are in flight.
 pub async fn was_committed(table: &Table, commit_id: &CommitId) -> Result<Option<u64>> {
     let mut newest = table.newest().await?;
     // A manifest beyond the pointer is a commit already.
@@ -358,8 +372,8 @@ pub async fn was_committed(table: &Table, commit_id: &CommitId) -> Result<Option
     }
 }
 
-/// Repeats a conditional write that the store could not answer until `deadline`. Once there was no
-/// answer, no other error is certain: what was sent first may still arrive.
+/// Repeats a conditional write until `deadline` while the store is unavailable. After the first request
+/// without an answer every error has the kind [`ErrorKind::Unavailable`]: that request may still land.
 async fn retry_until<T, F>(
     table: &Table,
     deadline: Duration,
@@ -382,7 +396,7 @@ where
     }
 }
 
-/// The newest snapshot, asked for until `deadline` while the store cannot answer.
+/// Reads the newest snapshot; retries until `deadline` while the store is unavailable.
 async fn read_newest(table: &Table, deadline: Duration) -> Result<Snapshot> {
     let clock = table.store.clock();
     loop {
@@ -395,7 +409,8 @@ async fn read_newest(table: &Table, deadline: Duration) -> Result<Snapshot> {
     }
 }
 
-/// Moves the pointer on to `target`, unless it is there or further already; gives what it is then.
+/// Advances the pointer to `target`, unless it is at that version or a later one already. Returns the
+/// current pointer.
 async fn advance_pointer(
     table: &Table,
     from: &VersionedValue,
@@ -404,7 +419,7 @@ async fn advance_pointer(
     let path = table.path(names::POINTER);
     let register = Register::new(&table.store, &path);
     let outcome = match register.replace(from, target.to_bytes()).await {
-        // The same pointer written anew has another version at the store.
+        // A pointer that was written again with the same bytes has another ETag.
         Err(e) if e.kind() == ErrorKind::Unavailable => match register.read().await? {
             Some(current) if current.bytes == from.bytes => {
                 register.replace(&current, target.to_bytes()).await?
@@ -422,7 +437,7 @@ async fn advance_pointer(
             }
             Err(table_replaced_error(table))
         }
-        // Who finds the newest manifest, as everybody does then, finds that of `target`.
+        // The pointer was removed. Recovery by the manifests finds that of `target` or a later one.
         CasResult::Missing => match table.find_newest().await? {
             Some(newest) if newest.manifest.version >= target.version => {
                 Ok((newest.pointer, Pointer::for_manifest(&newest.manifest)))
@@ -433,11 +448,11 @@ async fn advance_pointer(
 }
 
 fn table_replaced_error(table: &Table) -> Error {
-    let message = "the table was removed or put back to an older state while it was written to";
+    let message = "the table was removed or set back to an older state during the commit";
     Error::new(ErrorKind::CommitConflict, message).with_path(table.root())
 }
 
-/// Only what the store could not answer leaves the outcome open.
+/// Reports an unknown outcome if the store was unavailable; every other error is definite.
 pub(super) fn unknown_if_unavailable(commit_id: &CommitId, error: Error) -> Error {
     match error.kind() {
         ErrorKind::Unavailable => as_unknown_outcome(commit_id, error),
@@ -447,7 +462,7 @@ pub(super) fn unknown_if_unavailable(commit_id: &CommitId, error: Error) -> Erro
 
 pub(super) fn as_unknown_outcome(commit_id: &CommitId, cause: Error) -> Error {
     let message = format!(
-        "it is not known whether commit {} happened; was_committed({:?}) tells later",
+        "commit {} is in an unknown state; check later with was_committed({:?})",
         commit_id.as_str(),
         commit_id.as_str()
     );

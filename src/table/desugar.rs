@@ -1,4 +1,4 @@
-//! What is short for comparisons, written out, so that these are exact: `CASE x WHEN …` and `nullif`.
+//! Shorthand for comparisons (`CASE x WHEN …` and `nullif`), written out so that the comparisons are exact.
 
 use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion_common::{DataFusionError, Result, ScalarValue};
@@ -6,10 +6,10 @@ use datafusion_expr::expr::{Case, Expr, ScalarFunction};
 use datafusion_expr::{Operator, binary_expr};
 use datafusion_functions::core::coalesce;
 
-/// Nodes that all copies of an expression may have together.
+/// Maximum number of nodes of all copies of an operand together.
 const MAX_COPIED: usize = 10_000;
 
-/// The expression without what is short for another one.
+/// Rewrites shorthand to the expressions that it stands for.
 pub(super) fn desugar(expr: Expr) -> Result<Expr> {
     let rewritten = expr.transform_up(|node| match node {
         Expr::SimilarTo(_) => {
@@ -37,7 +37,7 @@ pub(super) fn desugar(expr: Expr) -> Result<Expr> {
             let case = Case::new(None, pairs, Some(Box::new(value)));
             Ok(Transformed::yes(Expr::Case(case)))
         }
-        // It knows no decimals.
+        // `nvl` does not support decimals.
         Expr::ScalarFunction(call) if call.func.name() == "nvl" => Ok(Transformed::yes(
             Expr::ScalarFunction(ScalarFunction::new_udf(coalesce(), call.args)),
         )),
@@ -52,7 +52,7 @@ fn is_nullif(call: &ScalarFunction) -> bool {
     call.func.name() == "nullif" && call.args.len() == 2 && !call.args[0].is_volatile()
 }
 
-/// Each within another one would double what there is.
+/// Refuses to copy a large operand: constructs within each other double it at each level.
 fn check_copies(expr: &Expr, copies: usize, construct: &str) -> Result<()> {
     let mut nodes = 0;
     expr.apply(|_| {
@@ -60,7 +60,7 @@ fn check_copies(expr: &Expr, copies: usize, construct: &str) -> Result<()> {
         Ok(TreeNodeRecursion::Continue)
     })?;
     if nodes * copies > MAX_COPIED {
-        let message = format!("too many of {construct} within each other");
+        let message = format!("{construct} is nested too deeply or has too large an operand");
         return Err(DataFusionError::Plan(message));
     }
     Ok(())

@@ -1,9 +1,13 @@
-//! Literals of a predicate at their full precision, whatever the type of what they are compared with.
+//! Literals of a predicate at their full precision, whatever the type of the value they are compared with.
 //!
-//! SQL compares `second_column < TIMESTAMP '… 00:00:00.5'` as moments and `bigint_column = 0.5` as
-//! numbers. DataFusion's coercion would take a string for the column's own type, and numbers with a
-//! point for floats; so the literals (and what is compared with them) get types here that lose nothing,
-//! before the coercion finds the common type of both sides.
+//! SQL compares `second_column < TIMESTAMP '… 00:00:00.5'` as points in time and `bigint_column = 0.5` as
+//! numbers. DataFusion's coercion would convert a string to the column's own type, and numbers with a
+//! decimal point to floats. So [`keep_exact`] casts the literals, and the values they are compared with,
+//! to types that lose nothing, before the coercion finds the common type of both sides.
+//!
+//! Number literals with a decimal point are parsed as decimals. They stay decimals beside integers and
+//! decimals, and become floats of 64 bits beside everything else. An expression that has no valid type
+//! is no error here: the coercion reports it.
 
 use std::sync::Arc;
 
@@ -19,17 +23,17 @@ use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast, lit};
 
 use super::sql;
 
-/// Digits of the widest decimal that literals are.
+/// Maximum number of digits of a decimal literal.
 const MAX_DIGITS: usize = 38;
-/// The zone of moments without one.
+/// The zone of timestamps that have none.
 const UTC: &str = "+00:00";
 const TIME64_NANOSECOND: DataType = DataType::Time64(TimeUnit::Nanosecond);
 
-/// Functions whose value is one of their arguments.
+/// Functions that return one of their arguments.
 const CONDITIONAL_FUNCTIONS: [&str; 5] = ["coalesce", "nvl", "nvl2", "greatest", "least"];
 
-/// The expression, as it was parsed with decimals for numbers with a point, with literals that are
-/// compared and added up exactly. `target` is what its value becomes.
+/// Rewrites an expression whose number literals were parsed as decimals, so that literals are compared
+/// and added exactly. `target` is the type that its value is converted to, if any.
 pub(super) fn keep_exact(expr: Expr, schema: &DFSchema, target: Option<&DataType>) -> Result<Expr> {
     let rewritten = expr.transform_up(|node| Ok(Transformed::yes(rewrite_node(node, schema)?)));
     let exact = rewritten?.data;
@@ -39,7 +43,7 @@ pub(super) fn keep_exact(expr: Expr, schema: &DFSchema, target: Option<&DataType
     })
 }
 
-/// A node with its literals, those in its operands being done.
+/// Rewrites the literals of a node whose operands have been rewritten.
 fn rewrite_node(node: Expr, schema: &DFSchema) -> Result<Expr> {
     Ok(match node {
         Expr::BinaryExpr(binary) => rewrite_binary(binary, schema),
@@ -112,13 +116,13 @@ fn rewrite_binary(binary: BinaryExpr, schema: &DFSchema) -> Expr {
     binary_expr(left, op, right)
 }
 
-/// Whether numbers of a type are those that decimals are, and no others.
+/// Whether a type is an integer or a decimal.
 fn is_exact(data_type: &DataType) -> bool {
     data_type.is_integer() || data_type.is_decimal()
 }
 
-/// Both sides of a sum: numbers with a point are decimals beside integers and decimals, and floats beside
-/// all else.
+/// Coerces both sides of a sum: decimal literals stay decimals beside integers and decimals, and become
+/// floats beside everything else.
 fn coerce_arithmetic(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr) {
     let is_exact_side =
         |side: &Expr| data_type(side, schema).is_some_and(|side_type| is_exact(&side_type));
@@ -133,7 +137,7 @@ fn coerce_arithmetic(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr)
     let (left_type, right_type) = (data_type(&left, schema), data_type(&right, schema));
     let (left, right) = (coerce(left, is_right_exact), coerce(right, is_left_exact));
     match (left_type, right_type) {
-        // Of two zones DataFusion would take the clocks' difference.
+        // Of timestamps in two zones DataFusion would subtract the local times.
         (Some(DataType::Timestamp(left_unit, a)), Some(DataType::Timestamp(right_unit, b)))
             if a != b =>
         {
@@ -144,10 +148,10 @@ fn coerce_arithmetic(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr)
     }
 }
 
-/// Whether a product of decimals has a type.
+/// Whether there is a decimal type for the product of two decimals.
 fn has_decimal_product(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
     let scale = |side: &Expr| match (side, data_type(side, schema)) {
-        // Of 1e30 as a decimal most products would not fit.
+        // Most products with a literal such as 1e30 would not fit a decimal.
         (
             Expr::Literal(..),
             Some(DataType::Decimal128(_, scale) | DataType::Decimal256(_, scale)),
@@ -169,8 +173,8 @@ fn decimal_scale(data_type: &DataType) -> usize {
     }
 }
 
-/// An operand of what has no exact value, such as a quotient: a float where a number with a point is
-/// in it, whose digits a decimal would cut.
+/// Coerces an operand of an operation without an exact result, such as a division: to a float if it
+/// contains a decimal literal, because a decimal result would cut digits.
 fn coerce_inexact(expr: Expr, schema: &DFSchema) -> Expr {
     let is_decimal_literal = |node: &Expr| {
         let is_decimal = |value: &ScalarValue| value.data_type().is_decimal();
@@ -198,8 +202,8 @@ fn negate(expr: Expr) -> Expr {
     }
 }
 
-/// Values of which one is chosen: numbers with a point are decimals where the others are none but
-/// integers and decimals, and moments are in UTC where one has a zone.
+/// Coerces values of which one is chosen: decimal literals stay decimals if all values are integers or
+/// decimals, and timestamps are in UTC if one of them has a zone.
 fn unify_values(values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
     let type_of = |value: &Expr| data_type(value, schema);
     let is_plain = |value_type: DataType| value_type.is_null() || is_exact(&value_type);
@@ -236,7 +240,7 @@ fn null() -> Expr {
     lit(ScalarValue::Null)
 }
 
-/// Both sides of a comparison.
+/// Coerces both sides of a comparison.
 fn coerce_comparison(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr) {
     let (left_type, right_type) = (data_type(&left, schema), data_type(&right, schema));
     (
@@ -245,11 +249,11 @@ fn coerce_comparison(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr)
     )
 }
 
-/// An expression and the values that it is compared with.
+/// Coerces an expression and the values that it is compared with; the expression comes first.
 fn coerce_list(expr: Expr, values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
     let expr_type = data_type(&expr, schema);
     let value_types: Vec<_> = values.iter().map(|v| data_type(v, schema)).collect();
-    // The one that says most of how the expression has to be read.
+    // The type that decides how the expression is read.
     let decisive = value_types.iter().flatten().find(|value_type| {
         matches!(value_type, DataType::Time64(_) | DataType::Timestamp(..))
             || value_type.is_floating()
@@ -271,7 +275,7 @@ fn data_type(expr: &Expr, schema: &DFSchema) -> Option<DataType> {
     expr.get_type(schema).ok()
 }
 
-/// What is compared with a value of the type `other`.
+/// Coerces an expression that is compared with a value of the type `other_type`.
 fn coerce_operand(expr: Expr, own_type: Option<&DataType>, other_type: Option<&DataType>) -> Expr {
     use DataType::{Date32, Date64, LargeUtf8, Time32, Time64, Timestamp, Utf8, Utf8View};
     let (Some(own_type), Some(other_type)) = (own_type, other_type) else {
@@ -288,7 +292,7 @@ fn coerce_operand(expr: Expr, own_type: Option<&DataType>, other_type: Option<&D
     match (own_type, other_type) {
         (own_type, other_type) if own_type.is_string() => coerce_string(expr, other_type),
         (Timestamp(..), other_type) => to_utc(refine_timestamp_literal(expr), own_type, other_type),
-        // A string beside it is read in nanoseconds.
+        // A string beside a time is read in nanoseconds.
         (Time32(_) | Time64(_), Time32(_) | Time64(_) | Utf8 | LargeUtf8 | Utf8View) => {
             cast(expr, TIME64_NANOSECOND)
         }
@@ -298,7 +302,7 @@ fn coerce_operand(expr: Expr, own_type: Option<&DataType>, other_type: Option<&D
             let midnight = Timestamp((*unit).max(TimeUnit::Microsecond), None);
             to_utc(cast(expr, midnight.clone()), &midnight, other_type)
         }
-        // As a decimal, a NaN would be none.
+        // There is no NaN among decimals.
         (own_type, other_type) if own_type.is_decimal() && other_type.is_floating() => {
             cast(expr, DataType::Float64)
         }
@@ -306,7 +310,7 @@ fn coerce_operand(expr: Expr, own_type: Option<&DataType>, other_type: Option<&D
     }
 }
 
-/// A string that is compared with a value of another type.
+/// Coerces a string that is compared with a value of another type.
 fn coerce_string(expr: Expr, other_type: &DataType) -> Expr {
     use DataType::{Date32, Date64, Time32, Time64, Timestamp};
     let Some(literal) = string_literal(&expr) else {
@@ -319,6 +323,7 @@ fn coerce_string(expr: Expr, other_type: &DataType) -> Expr {
     let value = match other_type {
         Time32(_) | Time64(_) => parse(&TIME64_NANOSECOND),
         Date32 | Date64 => {
+            // A string with a time of day is a timestamp.
             let timestamp = parse(&Timestamp(TimeUnit::Nanosecond, None));
             let day =
                 parse(&Date32).and_then(|day| day.cast_to(&timestamp.as_ref()?.data_type()).ok());
@@ -350,7 +355,7 @@ fn string_literal(expr: &Expr) -> Option<&str> {
     }
 }
 
-/// A number with a point, with all its digits.
+/// Parses a number with all its digits; `None` for other text and for more than [`MAX_DIGITS`].
 fn parse_decimal_literal(text: &str) -> Option<ScalarValue> {
     let text = text.trim();
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -368,7 +373,7 @@ fn parse_decimal_literal(text: &str) -> Option<ScalarValue> {
     Some(ScalarValue::Decimal128(Some(value), precision, scale))
 }
 
-/// `TIMESTAMP '…'` in a unit that holds it: nanoseconds end in 2262.
+/// Converts `TIMESTAMP '…'` to a unit that can hold it: nanoseconds end in the year 2262.
 fn refine_timestamp_literal(expr: Expr) -> Expr {
     let Expr::Cast(timestamp_cast) = &expr else {
         return expr;
@@ -387,11 +392,11 @@ fn refine_timestamp_literal(expr: Expr) -> Expr {
     in_microseconds.map_or(expr, lit)
 }
 
-/// A moment without a zone that is beside one with a zone: it is one of UTC, as casts have it.
+/// Reads a timestamp without a zone as UTC if the other side has a zone; Arrow's casts do the same.
 fn to_utc(expr: Expr, own_type: &DataType, other_type: &DataType) -> Expr {
     match (own_type, other_type) {
         (DataType::Timestamp(unit, None), DataType::Timestamp(_, Some(_))) => {
-            // What is too late for nanoseconds is a literal of microseconds.
+            // A literal beyond the range of nanoseconds is in microseconds.
             let unit = match &expr {
                 Expr::Literal(value, _) => match value.data_type() {
                     DataType::Timestamp(unit, _) => unit,
@@ -405,7 +410,7 @@ fn to_utc(expr: Expr, own_type: &DataType, other_type: &DataType) -> Expr {
     }
 }
 
-/// Where an interval is added: the unit that the other side needs, so that nothing of it is cut.
+/// The unit that a timestamp needs so that adding this interval cuts nothing; `None` if it is no interval.
 fn interval_unit(interval: &Expr) -> Option<TimeUnit> {
     use ScalarValue::{IntervalDayTime, IntervalMonthDayNano, IntervalYearMonth};
     match interval {
@@ -424,7 +429,7 @@ fn interval_unit(interval: &Expr) -> Option<TimeUnit> {
     }
 }
 
-/// A moment or a day to which an interval is added, as a moment in at least this unit.
+/// Casts a timestamp or a date, to which an interval is added, to a timestamp of at least this unit.
 fn refine_timestamp(expr: Expr, unit: Option<TimeUnit>, schema: &DFSchema) -> Expr {
     let (Some(unit), Some(own_type)) = (unit, data_type(&expr, schema)) else {
         return expr;
@@ -438,7 +443,7 @@ fn refine_timestamp(expr: Expr, unit: Option<TimeUnit>, schema: &DFSchema) -> Ex
     }
 }
 
-/// A decimal literal without a negative scale, which not every kernel knows.
+/// Replaces a negative scale of a decimal literal, because not every kernel supports one.
 fn normalize_scale(expr: Expr) -> Expr {
     let Expr::Literal(ScalarValue::Decimal128(Some(value), _, scale), _) = &expr else {
         return expr;
@@ -455,7 +460,7 @@ fn normalize_scale(expr: Expr) -> Expr {
     }
 }
 
-/// A decimal literal as the float that is next to it.
+/// Converts a decimal literal to the nearest float; other expressions stay.
 fn decimal_to_float(expr: Expr) -> Expr {
     let text = match &expr {
         Expr::Literal(ScalarValue::Decimal128(Some(value), _, scale), _) => {

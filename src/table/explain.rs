@@ -1,4 +1,4 @@
-//! What a scan would read.
+//! The plan of a scan: how many files, row groups and rows it would read.
 
 use std::sync::Arc;
 
@@ -10,27 +10,27 @@ use super::scan::ScanOptions;
 use super::snapshot_reader::SnapshotReader;
 use crate::error::{Error, Result};
 
-/// Files opened at once.
+/// Number of files opened at once.
 const CONCURRENT_FILES: usize = 16;
 
-/// What of a snapshot a scan would look at. What it passes over it knows from statistics.
+/// What a scan of a snapshot would read, after pruning by statistics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ScanPlan {
     /// Files of the snapshot.
     pub files: u64,
-    /// Those that may hold rows.
+    /// Files that may hold matching rows.
     pub files_read: u64,
-    /// Row groups of these.
+    /// Row groups of the files that are read.
     pub row_groups: u64,
-    /// Those that may hold rows.
+    /// Row groups that may hold matching rows.
     pub row_groups_read: u64,
-    /// Rows of these, deleted ones included.
+    /// Rows of the row groups that are read, deleted ones included.
     pub rows_read: u64,
-    /// Files with deleted rows of the files that are read.
+    /// Tombstone files of the files that are read.
     pub tombstones_read: u64,
 }
 
-/// Plans a scan: reads the footers that it would read, and no rows.
+/// Plans a scan: reads the footers that the scan would read, and no rows.
 pub async fn explain(
     table: &Table,
     manifest: Arc<TableManifest>,

@@ -1,4 +1,4 @@
-//! Parquet files whose list is kept elsewhere, as a snapshot that can be scanned like any other.
+//! A snapshot of Parquet files that are listed outside a table, to be scanned like a table's version.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,21 @@ use super::actions::NewTable;
 use super::format::{DataFile, TableManifest};
 use crate::error::Result;
 
-/// A file of such a snapshot.
+/// A Parquet file of an external snapshot.
 #[derive(Debug, Clone)]
 pub struct ExternalFile {
-    /// Relative to the table.
+    /// Path, relative to the table's folder.
     pub path: String,
-    /// Its length.
+    /// Length in bytes.
     pub size_bytes: u64,
-    /// Its rows.
+    /// Number of rows.
     pub rows: u64,
-    /// The smallest and the largest value of a column of whole numbers.
+    /// An integer column with its smallest and its largest value, for pruning.
     pub bounds: Option<(String, u64, u64)>,
 }
 
-/// A snapshot of files that have the columns of `schema` by name; columns that a file does not have
-/// are null in it.
+/// Builds a snapshot of files whose columns are matched to those of `schema` by name; a column that a
+/// file lacks reads as null. Fails if a table cannot have this schema.
 pub fn external_snapshot(schema: &SchemaRef, files: Vec<ExternalFile>) -> Result<TableManifest> {
     let new_table = NewTable::new(schema, &[], &[])?;
     let names: BTreeMap<u32, String> = {

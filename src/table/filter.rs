@@ -1,8 +1,15 @@
 //! Filters: SQL predicates over a table's columns, planned and evaluated by DataFusion.
 //!
-//! Names of columns are taken as they are written, quoted where they are no plain words. A row for
-//! which the predicate is null is not meant. Of floats -0.0 is 0.0, and every NaN is the same and larger
-//! than all else: in comparisons, ranges and IN lists.
+//! A [`Filter`] is a predicate bound to the columns of one snapshot: SQL, a set of keys, or a predicate
+//! that the caller evaluates. From statistics it decides which files and row groups may hold matching
+//! rows, and it evaluates the rows that are read.
+//!
+//! Column names keep their case; a name that is not a plain word is quoted. A row for which the predicate
+//! is null does not match. Of floats, -0.0 equals 0.0, and all NaN are equal and larger than every other
+//! value: in comparisons, ranges and IN lists.
+//!
+//! A predicate that cannot be planned, is not boolean, or fails on a row is an error of the kind
+//! `InvalidInput`. A predicate that statistics cannot decide prunes nothing and is no error.
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,21 +40,21 @@ use crate::error::{Error, Result};
 use crate::parquet::types::batch_with_row_count;
 use crate::part::run_blocking;
 
-/// A predicate that was checked against a table's columns.
+/// A predicate that is bound to the columns of a table's snapshot.
 pub struct Filter {
     sql: String,
     logical: Expr,
     physical: Arc<dyn PhysicalExpr>,
-    /// The columns it needs, by position among the table's.
+    /// The columns that it reads, by position among the table's; ascending.
     columns: Vec<usize>,
-    /// Those columns.
+    /// The schema of these columns.
     input: SchemaRef,
     pruning: Option<PruningPredicate>,
     /// Whether statistics decide which files and row groups are read.
     uses_statistics: bool,
-    /// Only rows with one of these keys, whose columns are at these places among its own.
+    /// The keys that rows have to have, and the positions of the key's columns in `columns`.
     keys: Option<(Vec<usize>, Arc<KeySet>)>,
-    /// Somebody else says for which rows it holds.
+    /// The caller's predicate, which is evaluated in place of `physical`.
     foreign: Option<Arc<dyn ForeignPredicate>>,
 }
 
@@ -58,18 +65,18 @@ impl fmt::Debug for Filter {
 }
 
 impl Filter {
-    /// Parses a predicate; `clock` says what `now()` is.
+    /// Parses and plans a SQL predicate; `clock` gives the time of `now()`.
     pub fn parse(sql: &str, table: &TableColumns, clock: &dyn Clock) -> Result<Self> {
         Self::parse_with(sql, table, clock, Rewrite::Simplify)
     }
 
-    /// Parses a predicate that is evaluated as it is written, on every row: no statistics.
+    /// Parses a predicate that is evaluated as written, on every row: not simplified, and without pruning.
     pub fn parse_verbatim(sql: &str, table: &TableColumns, clock: &dyn Clock) -> Result<Self> {
         let filter = Self::parse_with(sql, table, clock, Rewrite::Verbatim);
         filter.map(Self::without_statistics)
     }
 
-    /// The filter, of which statistics decide nothing.
+    /// The same filter, without pruning by statistics.
     pub(super) fn without_statistics(mut self) -> Self {
         self.uses_statistics = false;
         self
@@ -90,24 +97,28 @@ impl Filter {
             let logical = sql::plan(sql, &schema, clock, rewrite, None).map_err(to_error)?;
             let data_type = logical.get_type(&schema).map_err(to_error)?;
             if !matches!(data_type, DataType::Boolean | DataType::Null) {
-                let message = format!("{context} is {data_type}, and must be true or false");
+                let message =
+                    format!("{context} has type {data_type}; a filter must be true or false");
                 return Err(Error::invalid(message));
             }
             Self::new(sql.to_owned(), logical, &[], table).map_err(to_error)
         })
     }
 
-    /// The rows with one of these keys. The columns must have the types they had.
+    /// A filter for the rows with one of these keys. Fails if a key column was dropped or has another
+    /// type than the keys.
     pub(super) fn from_keys(keys: Arc<KeySet>, table: &TableColumns) -> Result<Self> {
         let to_error = |e: DataFusionError| Error::other(e.to_string()).with_source(e);
         let mut positions = Vec::new();
         let mut terms = Vec::new();
         for (column, (id, data_type)) in keys.ids.iter().zip(keys.data_types()).enumerate() {
-            let position = table.ids.iter().position(|table_id| table_id == id);
-            let position = position.filter(|p| table.schema.field(*p).data_type() == data_type);
-            let Some(position) = position else {
-                let message =
-                    "a column that rows are matched by was changed by another commit; write again";
+            let Some(position) = table
+                .ids
+                .iter()
+                .position(|table_id| table_id == id)
+                .filter(|p| table.schema.field(*p).data_type() == data_type)
+            else {
+                let message = "another commit dropped or changed a key column; repeat the write";
                 return Err(Error::invalid(message));
             };
             positions.push(position);
@@ -126,7 +137,7 @@ impl Filter {
         Ok(filter)
     }
 
-    /// The rows for which somebody else says that it holds.
+    /// A filter that the caller's predicate evaluates. Fails if the table lacks a column of it.
     pub(super) fn from_foreign(
         predicate: Arc<dyn ForeignPredicate>,
         table: &TableColumns,
@@ -139,7 +150,7 @@ impl Filter {
         Ok(filter)
     }
 
-    /// `needed` are columns that it needs besides those of the expression.
+    /// `needed` are columns that the filter reads besides those of the expression.
     fn new(
         sql: String,
         logical: Expr,
@@ -156,7 +167,7 @@ impl Filter {
         let projected = DFSchema::try_from(input.as_ref().clone())?;
         let context = PhysicalPlanningContext::default();
         let planned = create_physical_expr(&logical, &projected, &ExecutionProps::new(), &context)?;
-        // Without it nothing is pruned, which is slower and no error.
+        // A predicate that cannot be used for pruning prunes nothing: slower, and not an error.
         let pruning = to_prunable(&logical, &projected).and_then(|predicate| {
             let physical_predicate =
                 create_physical_expr(&predicate, &projected, &ExecutionProps::new(), &context);
@@ -177,12 +188,12 @@ impl Filter {
         })
     }
 
-    /// The columns it needs, by position among the table's.
+    /// The columns that it reads, by position among the table's; ascending.
     pub(super) fn columns(&self) -> &[usize] {
         &self.columns
     }
 
-    /// For which of `rows` rows it holds, by the columns it needs.
+    /// Evaluates `rows` rows, given the columns of [`Self::columns`]: one value per row, none of them null.
     pub(super) fn evaluate(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<BooleanArray> {
         if let Some((positions, keys)) = &self.keys {
             let key: Vec<ArrayRef> = positions.iter().map(|p| Arc::clone(&columns[*p])).collect();
@@ -192,7 +203,7 @@ impl Filter {
         if let Some(foreign) = &self.foreign {
             let mask = foreign.holds(&batch)?;
             if mask.len() != rows {
-                let message = format!("{} of {rows} rows were looked at", mask.len());
+                let message = format!("predicate returned {} values for {rows} rows", mask.len());
                 return Err(Error::other(message));
             }
             return Ok(nulls_to_false(&mask));
@@ -208,12 +219,13 @@ impl Filter {
         let value = self.physical.evaluate(&batch).map_err(to_error)?;
         let array = value.into_array(rows).map_err(to_error)?;
         let Some(mask) = array.as_boolean_opt() else {
+            // The literal NULL: no row matches.
             return Ok(BooleanArray::from(vec![false; rows]));
         };
         Ok(nulls_to_false(mask))
     }
 
-    /// Which of some containers may hold rows for which it holds.
+    /// For each container (file or row group) whether it may hold matching rows.
     pub(super) async fn prune<S: PruningStatistics + Sync>(
         &self,
         statistics: S,
@@ -236,13 +248,12 @@ impl Filter {
             return all();
         };
         pruning.prune(statistics).unwrap_or_else(|e| {
-            log::debug!("the filter {:?} does not prune: {e}", self.sql);
+            log::debug!("the filter {:?} cannot be used for pruning: {e}", self.sql);
             all()
         })
     }
 
-    /// The closed range that it is of one column, where it is nothing else. An end that is open is
-    /// None.
+    /// The closed range of `column` that the filter is equal to; `None` if it is anything else.
     pub(super) fn to_closed_range(&self, column: &str) -> Option<ClosedRange> {
         let mut range = ClosedRange::default();
         let data_type = self.input.field_with_name(column).ok()?.data_type();
@@ -253,7 +264,7 @@ impl Filter {
     }
 }
 
-/// A null is no.
+/// A row for which the predicate is null does not match.
 fn nulls_to_false(mask: &BooleanArray) -> BooleanArray {
     match mask.null_count() {
         0 => mask.clone(),
@@ -261,7 +272,7 @@ fn nulls_to_false(mask: &BooleanArray) -> BooleanArray {
     }
 }
 
-/// From a value to a value, both included.
+/// A range of values, both ends included; `None` is an open end.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ClosedRange {
     pub(super) min: Option<serde_json::Value>,
@@ -269,8 +280,8 @@ pub(super) struct ClosedRange {
 }
 
 impl ClosedRange {
-    /// Takes one comparison into account; None where it is none that a closed range can say, or the
-    /// end is said twice.
+    /// Narrows the range by one comparison. Returns `None` if a closed range cannot express it, or if
+    /// the range has that end already.
     fn narrow(&mut self, conjunct: &Expr, column: &str, data_type: &DataType) -> Option<()> {
         let Expr::BinaryExpr(comparison) = conjunct else {
             return None;
@@ -285,12 +296,12 @@ impl ClosedRange {
             _ => return None,
         };
         let array = value.to_array().ok()?;
-        // A tombstone says a value of the key, and no other one.
+        // A tombstone's bounds are values of the key's own type.
         if array.is_null(0) || array.data_type() != data_type || data_type.is_floating() {
             return None;
         }
         let step = |by: i64| {
-            // Between whole numbers there is nothing.
+            // Only integers have a next value.
             let is_integer = array.data_type().is_integer();
             let number = to_json(&array).filter(|_| is_integer)?.as_i64()?;
             Some(serde_json::Value::from(number.checked_add(by)?))

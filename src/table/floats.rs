@@ -1,4 +1,4 @@
-//! Floats as they are compared: one zero, whatever its sign, and one NaN, larger than all else.
+//! The canonical form in which floats are compared: one zero, and one NaN, larger than all other values.
 
 use std::fmt::{self, Display, Formatter};
 use std::hash::{Hash, Hasher};
@@ -14,7 +14,8 @@ use datafusion_physical_expr::PhysicalExpr;
 
 type Half = <Float16Type as ArrowPrimitiveType>::Native;
 
-/// The values with 0.0 for -0.0, and the one NaN without a sign for every NaN.
+/// Replaces -0.0 by 0.0, and every NaN by the one without a sign, also within dictionaries, lists, maps
+/// and structs.
 pub(super) fn canonicalize(values: &ArrayRef) -> ArrayRef {
     match values.data_type() {
         DataType::Float16 => map_floats::<Float16Type>(values, |v| match v.is_nan() {
@@ -37,14 +38,14 @@ pub(super) fn canonicalize(values: &ArrayRef) -> ArrayRef {
     }
 }
 
-/// Lists, structs and maps with such values in them.
+/// Canonicalizes the values within lists, structs and maps.
 fn canonicalize_children(values: &ArrayRef) -> ArrayRef {
     let data = values.to_data();
     let child_data = data.child_data().iter();
     let canonical_children =
         child_data.map(|child| canonicalize(&make_array(child.clone())).to_data());
     let children = canonical_children.collect();
-    // Of the same types and lengths: it cannot fail.
+    // The children keep their types and lengths, so this cannot fail.
     let built = data.into_builder().child_data(children).build();
     built.map_or_else(|_never| Arc::clone(values), make_array)
 }
@@ -57,7 +58,7 @@ fn map_floats<T: ArrowPrimitiveType>(
     Arc::new(mapped)
 }
 
-/// Whether values of a type have more than one zero, also within them.
+/// Whether a type is a float or contains floats.
 pub(super) fn has_floats(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(_, value) => has_floats(value),
@@ -73,7 +74,7 @@ pub(super) fn has_floats(data_type: &DataType) -> bool {
     }
 }
 
-/// The values of an expression as they are compared.
+/// An expression whose value is that of the inner one, with canonical floats.
 #[derive(Debug)]
 pub(super) struct CanonicalFloatsExpr(pub(super) Arc<dyn PhysicalExpr>);
 

@@ -295,21 +295,21 @@ pub struct Segment {
     #[serde(default)]
     pub null_counts: BTreeMap<u32, u64>,
     /// The files that are listed and have left the table since, by their places in the list.
-    #[serde(default, skip_serializing_if = "Places::is_empty")]
-    pub removed: Places,
+    #[serde(default, skip_serializing_if = "PositionBitmap::is_empty")]
+    pub removed: PositionBitmap,
 }
 
-/// Places in a list, as a Roaring bitmap in its portable format.
+/// Positions in a list, as a Roaring bitmap in its portable format.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Places(pub RoaringBitmap);
+pub struct PositionBitmap(pub RoaringBitmap);
 
-impl Places {
+impl PositionBitmap {
     fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-impl Serialize for Places {
+impl Serialize for PositionBitmap {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut bytes = Vec::new();
         let result = self.0.serialize_into(&mut bytes);
@@ -318,7 +318,7 @@ impl Serialize for Places {
     }
 }
 
-impl<'de> Deserialize<'de> for Places {
+impl<'de> Deserialize<'de> for PositionBitmap {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let bytes = Base64::deserialize(deserializer)?.0;
         let bitmap = RoaringBitmap::deserialize_from(&bytes[..]);

@@ -1,7 +1,7 @@
-//! Fields of structs and values of maps: null where what they are in is null.
+//! Fields of structs and values of maps: null where the struct or the map is null.
 //!
-//! DataFusion's `get_field` gives a struct's child as it is stored, and what is stored under a null
-//! may be anything.
+//! DataFusion's `get_field` returns a struct's child as it is stored, and under a null struct the child
+//! may hold any value.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::parquet::projection::with_nulls;
 /// The name of DataFusion's function.
 const GET_FIELD: &str = "get_field";
 
-/// A call of `get_field` that goes one step down.
+/// A call of `get_field` with one step, null where its parent is null.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct GetFieldExpr(ScalarFunctionExpr);
 
 impl GetFieldExpr {
-    /// The expression in place of a call of `get_field`, with all its steps; None for other expressions.
+    /// Replaces a call of `get_field` by one call for each of its steps; `None` for other expressions.
     pub(super) fn try_replace(
         expr: &Arc<dyn PhysicalExpr>,
         input: &Schema,
@@ -45,7 +45,7 @@ impl GetFieldExpr {
     }
 }
 
-/// It has no options.
+/// `get_field` reads no option.
 fn default_config() -> Arc<ConfigOptions> {
     Arc::new(ConfigOptions::default())
 }
@@ -64,12 +64,15 @@ impl PhysicalExpr for GetFieldExpr {
     }
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
-        let arg_exprs = self.0.args().iter();
-        let values = arg_exprs.map(|arg| arg.evaluate(batch));
-        let args = values.collect::<Result<Vec<_>>>()?;
+        let arg_exprs = self.0.args();
+        let args = arg_exprs
+            .iter()
+            .map(|arg| arg.evaluate(batch))
+            .collect::<Result<Vec<_>>>()?;
         let parent = args.first().cloned();
-        let field_exprs = self.0.args().iter();
-        let arg_fields = field_exprs.map(|arg| arg.return_field(batch.schema_ref()));
+        let arg_fields = arg_exprs
+            .iter()
+            .map(|arg| arg.return_field(batch.schema_ref()));
         let return_field = self.return_field(batch.schema_ref())?;
         if let Some(ColumnarValue::Scalar(parent)) = &parent
             && parent.is_null()
@@ -91,7 +94,7 @@ impl PhysicalExpr for GetFieldExpr {
                     .map_err(|e| DataFusionError::External(Box::new(e)))?;
                 Ok(ColumnarValue::Array(child))
             }
-            // Of a constant there is one value.
+            // A constant parent has one value.
             (ColumnarValue::Array(child), _) if child.len() == 1 => {
                 let value = ScalarValue::try_from_array(&child, 0)?;
                 Ok(ColumnarValue::Scalar(value))

@@ -1,7 +1,13 @@
-//! Appends of one process to one table that are waiting for each other go into one commit.
+//! Group commit: concurrent appends of one process to one table share a commit.
 //!
-//! While a commit is under way those that come next wait; whose turn it is then takes all that wait
-//! along. Each gets the version that holds its rows, or its own error.
+//! Appends without an idempotency key queue while a commit of the table is under way. The first append
+//! that gets the leader lock commits all queued ones as one version, in a task of its own, so that a
+//! caller who stops waiting does not cancel the others.
+//!
+//! Every append gets the version that holds its rows, or its own error: an append whose columns or files
+//! do not fit the newest snapshot is left out of the batch, and an append whose timeout is over is
+//! dropped while the others are tried further. If the task ends without a reply, the error is
+//! [`ErrorKind::CommitStateUnknown`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +20,7 @@ use super::format::{CommitOperation, TableManifest};
 use super::snapshot::{Snapshot, Table};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The appends of a table that wait, and whose turn it is.
+/// The queued appends of a table, and the lock of the append that leads the next commit.
 #[derive(Debug, Default)]
 struct Queue {
     pending: Mutex<Vec<PendingAppend>>,
@@ -25,20 +31,21 @@ struct Queue {
 struct PendingAppend {
     id: u128,
     append: Append,
-    /// How long it is tried, and until when.
+    /// The caller's timeout, for the error message.
     timeout: Duration,
+    /// The end of the timeout, by the store's monotonic clock.
     deadline: Duration,
     reply: oneshot::Sender<Result<Committed>>,
 }
 
-/// A place in the queue; who goes away leaves it.
+/// An entry of the queue, which is removed when the ticket is dropped.
 struct QueueTicket<'a> {
     queue: &'a Queue,
     id: u128,
 }
 
 impl QueueTicket<'_> {
-    /// Takes the append back; None where somebody has taken it along.
+    /// Removes the append from the queue; None if a leader has taken it.
     fn cancel(&self) -> Option<Append> {
         let mut pending = lock(&self.queue.pending);
         let position = pending.iter().position(|other| other.id == self.id)?;
@@ -52,7 +59,7 @@ impl Drop for QueueTicket<'_> {
     }
 }
 
-/// Commits an append without a key, together with others of this process.
+/// Commits an append without an idempotency key, together with other appends of this process.
 pub(super) async fn commit_batched(
     table: &Table,
     append: Append,
@@ -87,8 +94,8 @@ pub(super) async fn commit_batched(
                 lead_group_commit(table, &queue, None, guard);
             }
             () = clock.sleep(timeout) => {
-                // The others have used up its time; one attempt is its own. Otherwise somebody is
-                // about to tell how it ended.
+                // The commits of others have used up the timeout: make one attempt without them. If a
+                // leader has taken the append, its reply is on the way.
                 if let Some(append) = ticket.cancel() {
                     return commit_onto(table, &append, None, Duration::ZERO).await;
                 }
@@ -105,11 +112,12 @@ pub(super) async fn commit_batched(
 }
 
 fn leader_stopped_error() -> Error {
-    let message = "the commit stopped unexpectedly; the table's history tells whether it happened";
+    let message = "the task that committed the append stopped unexpectedly; look in the table's \
+                   history whether the rows were committed";
     Error::new(ErrorKind::CommitStateUnknown, message)
 }
 
-/// Commits all that wait, and lets the next ones in.
+/// Starts a task that commits all queued appends and then releases the leader lock.
 fn lead_group_commit(
     table: &Table,
     queue: &Queue,
@@ -117,7 +125,7 @@ fn lead_group_commit(
     guard: OwnedMutexGuard<()>,
 ) {
     let mut pending = std::mem::take(&mut *lock(&queue.pending));
-    // Of those who went away nothing is committed.
+    // The caller of a closed reply has been cancelled: its append is not committed.
     pending.retain(|entry| !entry.reply.is_closed());
     let table = table.clone();
     let task = async move {
@@ -126,12 +134,13 @@ fn lead_group_commit(
     };
     #[expect(
         clippy::disallowed_methods,
-        reason = "who stops waiting must not take the others along; the timeouts end it"
+        reason = "a cancelled caller must not cancel the others; the timeouts end the task"
     )]
     tokio::spawn(task);
 }
 
-/// Commits appends in one version, without those whose time is over.
+/// Commits appends in one version. If the earliest deadline passes, the appends that are over it fail
+/// and the others are tried again.
 async fn commit_pending(
     table: &Table,
     mut pending: Vec<PendingAppend>,
@@ -166,14 +175,14 @@ async fn commit_pending(
                 (Err(_), None) if is_timed_out => Err(commit_timeout_error(table, entry.timeout)),
                 (Err(e), None) => Err(e.duplicate()),
             };
-            // Who does not wait any more has given up.
+            // A failed send means that the caller has been cancelled.
             let _ = entry.reply.send(reply);
         }
         pending = rest;
     }
 }
 
-/// Appends as one change. What of them the last attempt left out is noted beside.
+/// Appends as one change, and for each the error with which the last attempt left it out.
 struct AppendBatch<'a> {
     table: &'a Table,
     appends: Vec<Append>,
@@ -203,7 +212,7 @@ impl Change for AppendBatch<'_> {
     }
 
     fn base_version(&self) -> Option<u64> {
-        // Each has its own, which apply looks at.
+        // Every append has its own, which `apply` checks.
         None
     }
 }

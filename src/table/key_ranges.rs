@@ -1,4 +1,9 @@
-//! Rows that are deleted by ranges of their key.
+//! Ranges of a key: which rows and row groups are deleted by key.
+//!
+//! [`KeyRanges`] holds the ranges of a file's tombstones, sorted and merged. Its masks say which keys lie
+//! outside; by the bounds of a row group's keys it finds row groups that are deleted as a whole or not at
+//! all ([`Overlap`]), whose keys need not be read. A value that is not of the key's type is an error of
+//! the kind `ManifestCorrupted`.
 
 use arrow_array::{Array, ArrayRef, BooleanArray, Scalar, UInt64Array};
 use arrow_ord::cmp::{gt_eq, lt_eq};
@@ -9,19 +14,21 @@ use serde_json::Value;
 use super::values::from_json;
 use crate::error::{Error, Result};
 
-/// Up to so many ranges are compared one after the other with whole columns.
+/// Up to this number, ranges are compared one after the other with whole columns.
 const MAX_LINEAR_RANGES: usize = 4;
 
-/// How much of a row group lies in the ranges.
+/// How many keys of a row group lie in the ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Overlap {
+    /// No key.
     Disjoint,
-    /// Its keys have to be looked at.
+    /// Unknown or some: the keys have to be read.
     Partial,
+    /// All keys.
     Full,
 }
 
-/// Closed ranges of a key, in ascending order and apart from each other.
+/// Closed ranges of a key, ascending and disjoint.
 #[derive(Debug)]
 pub(super) struct KeyRanges {
     converter: RowConverter,
@@ -36,7 +43,7 @@ struct KeyRange {
 }
 
 impl KeyRanges {
-    /// The ranges from a tombstone's values, for a key of a type.
+    /// Parses the values of tombstones as ranges of a key of the type `key`; drops empty ranges.
     pub(super) fn new(ranges: &[(Value, Value)], key: &DataType) -> Result<Self> {
         let converter =
             RowConverter::new(vec![SortField::new(key.clone())]).map_err(arrow_error)?;
@@ -72,7 +79,7 @@ impl KeyRanges {
         })
     }
 
-    /// Which keys lie in none of them; a null lies in none.
+    /// For each key whether it lies in none of the ranges; a null lies in none.
     pub(super) fn outside_mask(&self, keys: &ArrayRef) -> Result<BooleanArray> {
         if self.ranges.len() > MAX_LINEAR_RANGES {
             let converted = self.converter.convert_columns(std::slice::from_ref(keys));
@@ -97,8 +104,8 @@ impl KeyRanges {
         Ok(outside)
     }
 
-    /// How much of row groups lies in the ranges, by the smallest and largest key of each and its
-    /// nulls. What is not known is null.
+    /// For each row group how its keys overlap the ranges, by its smallest key, its largest key and its
+    /// number of nulls. An unknown statistic is null.
     pub(super) fn overlaps(
         &self,
         mins: &ArrayRef,

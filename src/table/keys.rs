@@ -1,5 +1,8 @@
-//! The keys of rows that are written, to find the rows that have them already. Of floats -0.0 is the key
-//! 0.0, and every NaN is the same key.
+//! The keys of input rows, to find the rows of a table that have the same keys.
+//!
+//! A [`KeySet`] numbers the keys in the order in which they are added, and compares them in the row format
+//! of `arrow-row`. -0.0 and 0.0 are the same key, and so are all NaN. A null in a key column, a key that is
+//! added twice and a type that cannot be compared are errors of the kind `InvalidInput`.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,22 +19,22 @@ use super::statistics::{extreme_value, has_bounds};
 use crate::error::{Error, Result};
 use crate::parquet::types::convert;
 
-/// Keys, each once.
+/// A set of keys.
 #[derive(Debug)]
 pub(super) struct KeySet {
-    /// The identities of the columns.
+    /// The ids of the key columns.
     pub(super) ids: Vec<u32>,
     names: Vec<String>,
     data_types: Vec<DataType>,
     converter: RowConverter,
-    /// Their numbers, in the order in which they were added.
+    /// The number of each key, by its encoded values.
     numbers: HashMap<Box<[u8]>, u32>,
-    /// By column, the smallest and the largest value. They hold nothing of the batches.
+    /// For each column its smallest and its largest value, copied so that no batch stays in memory.
     bounds: Vec<Option<(ScalarValue, ScalarValue)>>,
 }
 
 impl KeySet {
-    /// No key yet; `places` are the columns of the key, by position among the table's.
+    /// An empty set; `positions` are those of the key columns among the table's.
     pub(super) fn new(columns: &TableColumns, positions: &[usize]) -> Result<Self> {
         let fields = positions
             .iter()
@@ -39,7 +42,7 @@ impl KeySet {
         let data_types: Vec<DataType> = fields.clone().map(|f| f.data_type().clone()).collect();
         let sort_fields = data_types.iter().cloned().map(SortField::new).collect();
         let converter = RowConverter::new(sort_fields).map_err(|e| {
-            let message = format!("columns of the types {data_types:?} cannot be compared: {e}");
+            let message = format!("a key cannot have columns of types {data_types:?}: {e}");
             Error::invalid(message).with_source(e)
         })?;
         Ok(Self {
@@ -55,18 +58,18 @@ impl KeySet {
         })
     }
 
-    /// Adds the keys of rows; refuses nulls and keys that are there.
+    /// Adds the keys of rows. Fails on a null, and on a key that the set already has.
     pub(super) fn add(&mut self, keys: &[ArrayRef]) -> Result<()> {
         for (name, column) in self.names.iter().zip(keys) {
             if column.logical_null_count() > 0 {
-                let message = format!("column {name:?} holds a null, and rows are matched by it");
+                let message = format!("null in key column {name:?}; a key has no nulls");
                 return Err(Error::invalid(message));
             }
         }
         for (row, bytes) in self.encode_keys(keys)?.iter().enumerate() {
             let count = self.numbers.len();
             let number = u32::try_from(count)
-                .map_err(|e| Error::invalid("more than 4,294,967,295 keys").with_source(e))?;
+                .map_err(|e| Error::invalid("too many keys: more than 2^32").with_source(e))?;
             match self.numbers.entry(bytes.as_ref().into()) {
                 Entry::Vacant(entry) => drop(entry.insert(number)),
                 Entry::Occupied(_) => {
@@ -94,13 +97,13 @@ impl KeySet {
         Ok(())
     }
 
-    /// For each row whether its key is one of these.
+    /// For each row whether the set has its key.
     pub(super) fn contains(&self, keys: &[ArrayRef]) -> Result<Vec<bool>> {
         let numbers = self.find(keys)?.into_iter();
         Ok(numbers.map(|number| number.is_some()).collect())
     }
 
-    /// For each row the number of its key.
+    /// For each row the number of its key, if the set has it.
     pub(super) fn find(&self, keys: &[ArrayRef]) -> Result<Vec<Option<u32>>> {
         let typed_columns = keys.iter().zip(&self.data_types).zip(&self.names);
         let converted =
@@ -122,12 +125,12 @@ impl KeySet {
         self.numbers.is_empty()
     }
 
-    /// The columns' types.
+    /// The types of the key columns.
     pub(super) fn data_types(&self) -> &[DataType] {
         &self.data_types
     }
 
-    /// The smallest and the largest value of a column.
+    /// The smallest and the largest value of a key column; `None` without keys and for a type without bounds.
     pub(super) fn bounds(&self, column: usize) -> Option<&(ScalarValue, ScalarValue)> {
         self.bounds[column].as_ref()
     }
@@ -141,7 +144,7 @@ fn min_and_max(column: &ArrayRef) -> Option<(ScalarValue, ScalarValue)> {
     Some((bound(false)?, bound(true)?))
 }
 
-/// A key, for a message.
+/// A key as text, for a message.
 fn format_key(keys: &[ArrayRef], row: usize) -> String {
     let values = keys.iter().map(|column| {
         arrow_cast::display::array_value_to_string(column, row).unwrap_or_else(|_| "?".to_owned())
@@ -149,26 +152,26 @@ fn format_key(keys: &[ArrayRef], row: usize) -> String {
     values.collect::<Vec<_>>().join(", ")
 }
 
-/// The positions of columns by name, in the order of the table; refuses none and one that is there twice.
+/// The positions of the named columns, in the order of the table. Fails if no column is named, or if a
+/// name is unknown or given twice.
 fn resolve_columns(schema: &Schema, on: &[String]) -> Result<Vec<usize>> {
     let mut positions = Vec::new();
     for name in on {
         let position = crate::parquet::types::index_of(schema, name)?;
         if positions.contains(&position) {
-            return Err(Error::invalid(format!("column {name:?} is named twice")));
+            return Err(Error::invalid(format!("duplicate key column {name:?}")));
         }
         positions.push(position);
     }
     if positions.is_empty() {
-        let message =
-            "rows are matched by no column: the table has no key, name the columns with on=";
+        let message = "no merge key: the table has no key; name the columns with on=";
         return Err(Error::invalid(message));
     }
     positions.sort_unstable();
     Ok(positions)
 }
 
-/// The columns that rows are matched by.
+/// The positions of the columns that rows are matched by: those in `on`, or else the table's key.
 pub(super) fn resolve_match_columns(
     on: Option<&[String]>,
     base: &TableManifest,

@@ -1,11 +1,16 @@
-//! Casts that keep every value and the order of values, and where a value lies among those that are cast.
+//! Casts that keep every value and the order of values, so that a comparison does not need them.
+//!
+//! `CAST(column AS wider) < literal` can be a comparison of the column itself if the cast multiplies the
+//! stored number by a constant, or keeps a string. [`LosslessCast`] recognizes such casts, and finds the
+//! place of a literal among the values of the narrower type ([`ValuePosition`]). `None` means that this
+//! is not known, and that the expression has to stay as it is; nothing here is an error.
 
 use arrow_schema::{DataType, TimeUnit};
 use datafusion_common::{DFSchema, ScalarValue};
 use datafusion_expr::ExprSchemable;
 use datafusion_expr::expr::Expr;
 
-/// A cast that keeps every value and their order: each is multiplied.
+/// A cast that keeps every value and their order: it multiplies the stored number by `factor`.
 pub(super) struct LosslessCast<'a> {
     pub(super) inner: &'a Expr,
     pub(super) from: DataType,
@@ -13,17 +18,20 @@ pub(super) struct LosslessCast<'a> {
     factor: i128,
 }
 
-/// Where a value lies among those of the narrower type.
+/// Where a value of the wider type lies among those of the narrower type.
 pub(super) enum ValuePosition {
+    /// Equal to this value.
     Exact(ScalarValue),
-    /// Between this one and the next.
+    /// Between this value and the next.
     After(ScalarValue),
+    /// Above the largest value.
     Above,
+    /// Below the smallest value.
     Below,
 }
 
 impl<'a> LosslessCast<'a> {
-    /// Of an expression that is such a cast.
+    /// Returns `None` if the expression is not such a cast.
     pub(super) fn from_expr(cast: &'a Expr, schema: &DFSchema) -> Option<Self> {
         let Expr::Cast(cast) = cast else {
             return None;
@@ -39,7 +47,7 @@ impl<'a> LosslessCast<'a> {
         })
     }
 
-    /// Where a value of the wider type lies; None where that is not known.
+    /// Where a value of the wider type lies; `None` if that is not known.
     pub(super) fn locate(&self, value: &ScalarValue) -> Option<ValuePosition> {
         if value.is_null() || value.data_type() != *self.to {
             return None;
@@ -49,10 +57,10 @@ impl<'a> LosslessCast<'a> {
         }
         let (low, high) = value_range(&self.from)?;
         let (floor, exact) = match scalar_to_f64(value) {
-            // pyarrow, which evaluates its own expressions, has no order for it.
+            // pyarrow, which evaluates its own expressions, does not order a NaN.
             Some(value) if value.is_nan() => return None,
             Some(value) => {
-                // Beyond these a float is not between two neighbours of the integers.
+                // Beyond this limit a float is not between two neighboring integers.
                 let limit = if matches!(self.to, DataType::Float64) {
                     2_f64.powi(53)
                 } else {
@@ -86,7 +94,7 @@ impl<'a> LosslessCast<'a> {
 
 #[allow(
     clippy::cast_possible_truncation,
-    reason = "it ends at the largest and the smallest number"
+    reason = "the cast saturates at the largest and the smallest number"
 )]
 fn floor_to_i128(value: f64) -> i128 {
     value.floor() as i128
@@ -108,7 +116,7 @@ fn scalar_to_f64(value: &ScalarValue) -> Option<f64> {
     }
 }
 
-/// By what values of `from` are multiplied in `to`; None where the cast does not keep all of them.
+/// The factor by which the cast multiplies stored numbers; `None` if it does not keep every value.
 fn cast_factor(from: &DataType, to: &DataType) -> Option<i128> {
     use DataType::{Date32, Date64, Dictionary, Float32, Float64, Time32, Time64, Timestamp};
     let ticks = |from: &TimeUnit, to: &TimeUnit| {
@@ -165,7 +173,7 @@ fn ticks_per_second(unit: TimeUnit) -> i128 {
     }
 }
 
-/// Precision and scale of a decimal of up to 128 bits, its scale not negative.
+/// Precision and scale of a decimal of up to 128 bits whose scale is not negative.
 fn precision_and_scale(data_type: &DataType) -> Option<(u8, u8)> {
     match data_type {
         DataType::Decimal32(precision, scale)
@@ -175,7 +183,7 @@ fn precision_and_scale(data_type: &DataType) -> Option<(u8, u8)> {
     }
 }
 
-/// The smallest and the largest number that values of a type are.
+/// The smallest and the largest number that a value of a type is stored as.
 fn value_range(data_type: &DataType) -> Option<(i128, i128)> {
     use DataType::{
         Date32, Date64, Dictionary, Int8, Int16, Int32, Int64, Time32, Time64, Timestamp, UInt8,
@@ -198,7 +206,7 @@ fn value_range(data_type: &DataType) -> Option<(i128, i128)> {
     })
 }
 
-/// A literal as the number that it is stored as.
+/// The number that a literal is stored as.
 fn scalar_to_i128(value: &ScalarValue) -> Option<i128> {
     use ScalarValue as S;
     Some(match value {
@@ -227,7 +235,7 @@ fn scalar_to_i128(value: &ScalarValue) -> Option<i128> {
     })
 }
 
-/// A literal of a type, by the number that it is stored as.
+/// The literal of a type that is stored as this number.
 fn scalar_from_i128(number: i128, data_type: &DataType) -> Option<ScalarValue> {
     use DataType as D;
     let to_i32 = || i32::try_from(number).ok();

@@ -1,8 +1,13 @@
-//! Merge: rows of a source decide, by a key, which rows of a table are changed, deleted and added.
+//! Merge: updates, deletes and inserts rows of a table by matching them with the rows of a source.
 //!
-//! The source is held in memory. Of the table only row groups that may hold its keys are read, unless
-//! rows without a counterpart in the source are to go. What comes and what goes is one commit; if
-//! others brought rows meanwhile, it is made anew from the newest snapshot.
+//! Rows match by key ([`KeySet`]); clauses ([`Clause`]) say what happens to matched rows and to those
+//! without a match. The source is held in memory as one batch. Of the table only row groups that may
+//! hold a key of the source are read, unless a clause is about rows that the source does not have.
+//! A changed row is deleted by a tombstone and written again in a new file.
+//!
+//! All changes are one commit. If it conflicts with another, the merge is planned again on the newest
+//! snapshot, until the timeout. Refused with [`ErrorKind::InvalidInput`]: no clause, a source
+//! without a key column, and types that do not fit; those of [`super::commit`] come in addition.
 
 use std::sync::Arc;
 
@@ -39,15 +44,15 @@ use crate::part::run_blocking;
 /// What a merge did.
 #[derive(Debug)]
 pub struct MergeResult {
-    /// The commit; None where there was nothing to do.
+    /// The commit; None if nothing changed.
     pub committed: Option<Committed>,
-    /// The newest snapshot.
+    /// The snapshot after the merge.
     pub snapshot: Snapshot,
-    /// Files that were written.
+    /// The data files that the commit added.
     pub added: Vec<DataFile>,
 }
 
-/// Merges `input` into the table by the columns `on`, or with None by its key.
+/// Merges `input` into the table. Rows match by the columns `on`, which default to the table's key.
 pub async fn merge(
     table: &Table,
     input: Box<dyn RecordBatchReader + Send>,
@@ -58,7 +63,7 @@ pub async fn merge(
     check_idempotency_key(options.idempotency_key.as_deref())?;
     if clauses.is_empty() {
         return Err(Error::invalid(
-            "a merge needs a clause that says what to do",
+            "a merge needs a clause; add at least one when_… clause",
         ));
     }
     let clock = table.store().clock();
@@ -76,7 +81,7 @@ pub async fn merge(
             context.plan(table, &manifest).await
         };
         let plan = match plan_result {
-            // What was the newest has been vacuumed meanwhile.
+            // A vacuum has removed this snapshot since it was read.
             Err(e) if e.kind() == ErrorKind::VersionExpired && clock.monotonic() < deadline => {
                 continue;
             }
@@ -121,21 +126,26 @@ impl MergeResult {
     }
 }
 
-/// The source as one batch.
+/// Reads the source into one batch.
 fn collect_source(input: Box<dyn RecordBatchReader + Send>) -> Result<RecordBatch> {
     let schema = input.schema();
-    let collected = input.collect::<std::result::Result<Vec<_>, _>>();
-    let batches = collected.map_err(crate::parquet::writer::input_error)?;
+    let batches = input
+        .collect::<std::result::Result<Vec<_>, _>>()
+        .map_err(crate::parquet::writer::input_error)?;
     concat_batches(&schema, &batches).map_err(|e| {
-        let message = format!("the source does not fit in one batch: {e}; merge it in pieces");
+        let message = format!(
+            "the source of the merge does not fit in one batch: {e}; merge it in smaller pieces"
+        );
         Error::invalid(message).with_source(e)
     })
 }
 
-/// What comes and what goes.
+/// The changes of a merge to one snapshot.
 #[derive(Default)]
 struct MergePlan {
+    /// The rows to delete, those to update included.
     deletes: DeletePlan,
+    /// The new rows: updated and inserted ones.
     batches: Vec<RecordBatch>,
     updated: u64,
     inserted: u64,
@@ -147,7 +157,7 @@ impl MergePlan {
         self.deletes.is_empty() && self.batches.is_empty()
     }
 
-    /// Writes the new rows and what says which are gone; gives the change and what was written.
+    /// Uploads the new rows and the tombstones. Returns the change, and the paths of the uploaded objects.
     async fn write(
         self,
         table: &Table,
@@ -197,11 +207,12 @@ impl MergePlan {
     }
 }
 
-/// A merge into one snapshot.
+/// What a merge into one snapshot reads by.
 struct MergeContext {
+    /// Selects the rows with a key of the source; None if all rows of the table must be read.
     key_filter: Option<Arc<Filter>>,
     keys: Arc<KeySet>,
-    /// The columns of the key, by position in the table.
+    /// The indices of the key columns in the table's schema.
     key_columns: Vec<usize>,
     source: RecordBatch,
     columns: TableColumns,
@@ -210,13 +221,13 @@ struct MergeContext {
     not_matched_by_source: Clauses,
 }
 
-/// What was made of a row group.
+/// The changes to one row group.
 #[derive(Default)]
 struct RowGroupOutput {
     deleted_rows: RoaringBitmap,
     batches: Vec<RecordBatch>,
     updated: u64,
-    /// Rows of the source that had a counterpart.
+    /// The rows of the source that matched a row of the row group.
     matched_source_rows: RoaringBitmap,
 }
 
@@ -236,12 +247,12 @@ impl MergeContext {
             let name = field.name();
             let Some(array) = source.column_by_name(name) else {
                 let message =
-                    format!("the source has no column {name:?}, and rows are matched by it");
+                    format!("missing key column {name:?} in the source; rows are matched by it");
                 return Err(Error::invalid(message));
             };
             if !keeps_values(array.data_type(), field.data_type()) {
                 let message = format!(
-                    "column {name:?} is {} in the table and {} in the source; cast it first",
+                    "type mismatch for key column {name:?}: expected {}, got {}; cast it first",
                     field.data_type(),
                     array.data_type()
                 );
@@ -252,7 +263,7 @@ impl MergeContext {
         keys.add(&key_arrays.collect::<Result<Vec<_>>>()?)?;
         let clock = &**table.store().clock();
         let schemas = (source.schema_ref().as_ref(), &columns.schema);
-        let plan = |when| Clauses::plan(clauses, when, schemas, clock);
+        let plan = |kind| Clauses::plan(clauses, kind, schemas, clock);
         let (matched, not_matched) = (plan(ClauseKind::Matched)?, plan(ClauseKind::NotMatched)?);
         let not_matched_by_source = plan(ClauseKind::NotMatchedBySource)?;
         let keys = Arc::new(keys);
@@ -304,11 +315,12 @@ impl MergeContext {
         Ok(plan)
     }
 
-    /// What comes of the rows of the source that have no counterpart.
+    /// Applies the clauses to the rows of the source that matched no row of the table.
     fn insert_unmatched(&self, matched_source_rows: &RoaringBitmap) -> Result<ClauseOutput> {
         let row_count = u32::try_from(self.source.num_rows()).unwrap_or(u32::MAX);
-        let unmatched = (0..row_count).filter(|row| !matched_source_rows.contains(*row));
-        let unmatched_rows: UInt32Array = unmatched.collect();
+        let unmatched_rows: UInt32Array = (0..row_count)
+            .filter(|row| !matched_source_rows.contains(*row))
+            .collect();
         if self.not_matched.is_empty() || unmatched_rows.is_empty() {
             return Ok(ClauseOutput::default());
         }
@@ -316,7 +328,8 @@ impl MergeContext {
         self.not_matched.apply(columns, unmatched_rows.len())
     }
 
-    /// Decides on rows of the table, which have these numbers in their row group.
+    /// Applies the clauses to a batch of rows of the table; `row_numbers` are their positions in the row
+    /// group.
     fn apply_clauses(
         &self,
         batch: &RecordBatch,
@@ -380,10 +393,11 @@ async fn merge_file(
     file: usize,
 ) -> Result<(DeletePlan, Vec<RowGroupOutput>)> {
     let row_groups = reader.open_row_groups(file).await?;
-    let merges = row_groups
+    // A Vec, because the future of the iterator itself would not be Send.
+    let tasks: Vec<_> = row_groups
         .iter()
-        .map(|row_group| merge_row_group(context, reader, row_group));
-    let tasks: Vec<_> = merges.collect();
+        .map(|row_group| merge_row_group(context, reader, row_group))
+        .collect();
     let results: Vec<(MatchedRows, RowGroupOutput)> = stream::iter(tasks)
         .buffered(CONCURRENT_GROUPS)
         .try_collect()

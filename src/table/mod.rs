@@ -1,15 +1,16 @@
 //! Tables: append, delete, scan and time travel, committed by compare-and-swap on one object.
 //!
-//! A table is a folder of immutable objects and one pointer ([`format::Pointer`]). The commit is the
-//! creation of `manifest/v(N+1).json`, which exactly one writer wins; the pointer follows, and
-//! whoever finds it behind moves it on, so a crashed writer blocks nobody ([`commit`]). Readers take
-//! the manifest the pointer names and hold that snapshot. [`vacuum`] removes what no retained
-//! version references.
+//! A table is a folder of immutable objects and one pointer ([`format::Pointer`]). A commit creates
+//! `manifest/v(N+1).json`, which only one writer can do, and then advances the pointer. A later writer
+//! advances a pointer that is behind, so a crashed writer blocks no other ([`commit`]). A reader reads
+//! the manifest that the pointer names and keeps that snapshot. [`vacuum`] removes the objects that no
+//! retained version references.
 //!
-//! Errors: [`crate::ErrorKind::CommitConflict`] (another commit came first and this one does not fit
-//! any more), [`crate::ErrorKind::CommitStateUnknown`] (the answer was lost and cannot be found out now),
-//! [`crate::ErrorKind::TransactionExpired`] (a vacuum ran meanwhile; begin again),
-//! [`crate::ErrorKind::VersionExpired`], [`crate::ErrorKind::UnsafeStore`].
+//! Errors: [`crate::ErrorKind::CommitConflict`] (another commit came first, and the change does not apply
+//! to its snapshot), [`crate::ErrorKind::CommitStateUnknown`] (the store's answer was lost, and reading
+//! back did not resolve it), [`crate::ErrorKind::TransactionExpired`] (a vacuum or a restore has
+//! invalidated the uploaded files; write again), [`crate::ErrorKind::VersionExpired`] (the version has been
+//! vacuumed), [`crate::ErrorKind::UnsafeStore`] (the store does not honor conditional writes).
 
 pub mod actions;
 mod add_files;

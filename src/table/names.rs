@@ -1,31 +1,31 @@
-//! Where a table's objects lie, relative to the table.
+//! The paths of a table's objects, relative to the table's folder.
 //!
-//! Data and tombstones carry the version their writer had read when it began (`b…`): what began
-//! before the floor of a vacuum and is referenced by nobody can be removed without looking at a
-//! clock.
+//! The names of data files, tombstones and segments contain the base version of their writer (`b…`): an
+//! object that no version references and whose base version is below the floor of a vacuum can be
+//! removed without comparing clocks.
 
 use chrono::{DateTime, Utc};
 
 use crate::store::path;
 
-/// The pointer.
+/// The pointer: the object that names the newest manifest.
 pub(super) const POINTER: &str = "_latest_manifest";
 pub(super) const MANIFESTS: &str = "manifest";
 const SEGMENTS: &str = "manifest/segments/";
 const DATA: &str = "data";
 const TOMBSTONES: &str = "tombstone";
-/// Digits of a version, so that names sort as numbers do.
+/// Versions are padded to this number of digits, so that names sort like numbers.
 const DIGITS: usize = 8;
 
-/// The folders that hold a table's objects.
+/// The folders of data files and tombstones.
 pub(super) const FOLDERS: [&str; 2] = [DATA, TOMBSTONES];
 
-/// The manifest of a version.
+/// The path of a version's manifest.
 pub(super) fn manifest(version: u64) -> String {
     format!("{MANIFESTS}/v{version:0DIGITS$}.json")
 }
 
-/// The version whose manifest has this name.
+/// The version whose manifest has this path; `None` for other paths.
 pub(super) fn manifest_version(path: &str) -> Option<u64> {
     let digits = path
         .strip_prefix(MANIFESTS)?
@@ -34,17 +34,17 @@ pub(super) fn manifest_version(path: &str) -> Option<u64> {
     parse_version(digits)
 }
 
-/// A new data file of a writer that began at version `base`.
+/// The path of a new data file of a writer that began at version `base`.
 pub fn data_file(created_at: DateTime<Utc>, base: u64, id: u128) -> String {
     object(DATA, created_at, base, id, "parquet")
 }
 
-/// A new tombstone file.
+/// The path of a new tombstone file of a writer that began at version `base`.
 pub fn tombstones(created_at: DateTime<Utc>, base: u64, id: u128) -> String {
     object(TOMBSTONES, created_at, base, id, "del")
 }
 
-/// A new list of data files.
+/// The path of a new segment of a writer that began at version `base`.
 pub(super) fn segment(base: u64, id: u128) -> String {
     format!("{SEGMENTS}b{base:0DIGITS$}-{id:032x}.parquet")
 }
@@ -54,7 +54,7 @@ fn object(folder: &str, created_at: DateTime<Utc>, base: u64, id: u128, extensio
     format!("{folder}/{hour}/b{base:0DIGITS$}-{id:032x}.{extension}")
 }
 
-/// The version at which the writer of an object began; None for what no version of pds names so.
+/// The version at which the writer of an object began; `None` for paths that no version of pds gives.
 pub(super) fn base_version(path: &str) -> Option<u64> {
     if let Some(name) = path.strip_prefix(SEGMENTS) {
         return parse_base_version(name.strip_suffix(".parquet")?);
@@ -88,12 +88,12 @@ fn parse_base_version(name: &str) -> Option<u64> {
 
 fn parse_version(digits: &str) -> Option<u64> {
     let plain = digits.len() >= DIGITS && digits.bytes().all(|b| b.is_ascii_digit());
-    // Only as it would be written: `v000000012` is another name than `v00000012`.
+    // Only the form that pds writes: `v000000012` is another name than `v00000012`.
     let number: u64 = plain.then(|| digits.parse().ok())??;
     (format!("{number:0DIGITS$}") == digits).then_some(number)
 }
 
-/// Whether a reference of a manifest stays within the table.
+/// Whether a path in a manifest stays within the table's folder and is not the pointer.
 pub(super) fn is_inside(reference: &str) -> bool {
     path::parse(reference).is_ok() && reference != POINTER
 }

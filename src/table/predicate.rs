@@ -1,4 +1,4 @@
-//! Which rows are meant: SQL, or a predicate that somebody else evaluates.
+//! Predicates: SQL, or one that the caller evaluates, such as an expression of pyarrow.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,41 +15,41 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::parquet::types::batch_with_row_count;
 
-/// Which rows are meant. It is checked against the columns of every snapshot it is used on.
+/// Selects rows. A predicate is bound to the columns of each snapshot that it is used on.
 #[derive(Debug, Clone)]
 pub enum Predicate {
-    /// As SQL.
+    /// A SQL expression.
     Sql(String),
     /// Evaluated by the caller.
     Foreign(Arc<dyn ForeignPredicate>),
 }
 
-/// A predicate that is not the engine's.
+/// A predicate that the caller evaluates.
 pub trait ForeignPredicate: fmt::Debug + Send + Sync {
-    /// What it is, for people.
+    /// The predicate as text, for messages and the history.
     fn text(&self) -> &str;
 
-    /// The names of the columns it needs.
+    /// The names of the columns that it reads.
     fn columns(&self) -> &[String];
 
-    /// For which rows it holds, one value a row; a null is no.
+    /// Evaluates the predicate: one value per row; a row with a null does not match.
     fn holds(&self, rows: &RecordBatch) -> Result<BooleanArray>;
 
-    /// Which of some containers (files, row groups) may hold rows for which it holds.
+    /// For each container (file or row group) whether it may hold matching rows.
     fn may_hold(&self, bounds: &Bounds) -> Result<Vec<bool>>;
 }
 
-/// What is known of the rows of some containers: a row for each of them, its columns those that a
-/// predicate needs. What is not known is null.
+/// Statistics of containers (files or row groups): one row for each container, one column for each
+/// column that a predicate reads. Unknown values are null.
 #[derive(Debug)]
 pub struct Bounds {
     /// The smallest values.
     pub min: RecordBatch,
-    /// The largest.
+    /// The largest values.
     pub max: RecordBatch,
-    /// How many nulls there are.
+    /// Numbers of nulls.
     pub null_counts: RecordBatch,
-    /// How many rows, as a column `rows`.
+    /// Numbers of rows, in one column `rows`.
     pub row_counts: RecordBatch,
 }
 
@@ -69,7 +69,7 @@ impl fmt::Display for Predicate {
 }
 
 impl Predicate {
-    /// The filter that it is of a snapshot's columns; `clock` says what `now()` is.
+    /// Binds the predicate to the columns of a snapshot; `clock` gives the time of `now()`.
     pub fn bind(&self, columns: &TableColumns, clock: &dyn Clock) -> Result<Filter> {
         match self {
             Self::Sql(sql) => Filter::parse(sql, columns, clock),
@@ -77,7 +77,7 @@ impl Predicate {
         }
     }
 
-    /// The same, or without statistics and rewriting: evaluated as it is written on every row there is.
+    /// Like [`Self::bind`]; without `use_stats` the filter is evaluated as written, on every row.
     pub fn bind_with(
         &self,
         columns: &TableColumns,
@@ -95,7 +95,7 @@ impl Predicate {
 }
 
 impl Bounds {
-    /// What statistics say of the columns `input`.
+    /// Collects the statistics of the columns of `input`.
     pub(super) fn from_statistics(
         statistics: &dyn PruningStatistics,
         input: &SchemaRef,

@@ -1,4 +1,8 @@
-//! What is known of files and row groups before they are read.
+//! Statistics of files and row groups, in the form that DataFusion's pruning reads.
+//!
+//! [`FileStatistics`] come from the manifest, [`RowGroupStatistics`] from a file's footer. A statistic
+//! that is missing, inexact or unreadable is null, or `None` for the whole column: it prunes nothing and
+//! is no error. Bounds of floats in a footer are not used.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,7 +37,7 @@ impl FileStatistics<'_> {
         Some((position, self.columns.ids[position]))
     }
 
-    /// Values of the files for the column at a place, with its type; what is not known is null.
+    /// The bounds of the files for the column at a position, in its type; unknown ones are null.
     pub(super) fn bounds(
         &self,
         position: usize,
@@ -42,7 +46,7 @@ impl FileStatistics<'_> {
         let field = self.columns.schema.field(position);
         let strings = self.files.iter().map(|file| bound(file).and_then(to_text));
         let texts: ArrayRef = Arc::new(strings.collect::<StringArray>());
-        // What cannot be read bounds nothing.
+        // Text that cannot be parsed becomes null.
         let options = CastOptions {
             safe: true,
             ..CastOptions::default()
@@ -94,7 +98,7 @@ impl PruningStatistics for FileStatistics<'_> {
 pub(super) struct RowGroupStatistics<'a> {
     pub(super) part: &'a OpenPart,
     pub(super) columns: &'a TableColumns,
-    /// The field of the file for each of the table's columns.
+    /// For each column of the table its field in the file, if the file has it.
     pub(super) field_mappings: &'a [Option<usize>],
 }
 
@@ -107,7 +111,7 @@ enum StatisticsType {
 }
 
 impl RowGroupStatistics<'_> {
-    /// How much of each row group lies in ranges of the key.
+    /// For each row group how its keys overlap the ranges.
     pub(super) fn overlaps(&self, ranges: &KeyRanges, key: &str) -> Result<Vec<Overlap>> {
         let key = Column::from_name(key);
         let bounds = self.min_values(&key).zip(self.max_values(&key));
@@ -133,7 +137,7 @@ impl RowGroupStatistics<'_> {
         if let StatisticsType::NullCount = statistics_type {
             return Some(Arc::new(converter.row_group_null_counts(groups()).ok()?));
         }
-        // A NaN is within no bound, and nobody says whether there is one.
+        // A NaN is within no bound, and the footer does not say whether there is one.
         if contains_floats(converter.arrow_field().data_type()) {
             return None;
         }

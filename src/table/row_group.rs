@@ -1,4 +1,9 @@
-//! A row group, and which of its rows are left.
+//! Row groups, and the selection of their rows: not deleted, and matching a filter.
+//!
+//! A [`RowGroupScan`] is a row group of an open file with the file's deletions. A [`RowFilter`] selects its
+//! rows from the columns of the key and of the filter ([`Selection`]), and [`build_batches`] makes batches
+//! of the selected rows. The filter is not evaluated on deleted rows: an error in one of them would fail
+//! the scan.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,29 +21,29 @@ use crate::parquet::decode::align;
 use crate::parquet::types::batch_with_row_count;
 use crate::part::OpenPart;
 
-/// A row group of a file.
+/// A row group of an open file.
 #[derive(Debug, Clone)]
 pub(super) struct RowGroupScan {
-    /// The file, by position in [`Rows::files`].
+    /// The file, by position in [`SnapshotReader::files`](super::snapshot_reader::SnapshotReader::files).
     pub(super) file: usize,
-    /// Its row group.
+    /// The row group, by position in the file.
     pub(super) group: usize,
     pub(super) part: Arc<OpenPart>,
-    /// The field of the file for each of the table's columns.
+    /// For each column of the table its field in the file, if the file has it.
     pub(super) field_mappings: Arc<[Option<usize>]>,
     pub(super) deletions: Option<Arc<ResolvedDeletions>>,
 }
 
-/// What is deleted of an open file.
+/// The deletions of an open file.
 #[derive(Debug)]
 pub(super) struct ResolvedDeletions {
     pub(super) recorded: Arc<Deletions>,
-    /// Rows that are deleted by their key, and how many these are of each row group.
+    /// The ranges of deleted keys, and for each row group how its keys overlap them.
     pub(super) key_ranges: Option<(KeyRanges, Vec<Overlap>)>,
 }
 
 impl ResolvedDeletions {
-    /// Whether nothing is left of a row group.
+    /// Whether all rows of a row group are deleted.
     fn covers(&self, group: usize) -> bool {
         self.recorded.groups.contains(&group_number(group)) || self.overlap(group) == Overlap::Full
     }
@@ -50,32 +55,32 @@ impl ResolvedDeletions {
     }
 }
 
-/// Arrays by the table's column.
+/// Arrays by the position of the table's column.
 pub(super) type ColumnArrays = HashMap<usize, Vec<ArrayRef>>;
 
-/// Which rows of a row group are left, and what was read to know it.
+/// The selected rows of a row group, and the columns that were read to select them.
 #[derive(Debug)]
 pub(super) struct Selection {
-    /// None is all.
+    /// For each row whether it is selected; `None` selects all.
     pub(super) mask: Option<BooleanArray>,
-    /// Rows that are not deleted.
+    /// Number of rows that are not deleted.
     pub(super) live_rows: usize,
     pub(super) columns: ColumnArrays,
 }
 
 impl RowGroupScan {
-    /// Its rows, deleted ones included.
+    /// Number of rows, deleted ones included.
     pub(super) fn num_rows(&self) -> usize {
         let rows = self.part.file.metadata().row_group(self.group).num_rows();
         usize::try_from(rows).unwrap_or(usize::MAX)
     }
 
-    /// The row groups of its file.
+    /// Number of row groups of the file.
     pub(super) fn num_file_row_groups(&self) -> usize {
         self.part.file.metadata().num_row_groups()
     }
 
-    /// The row groups of its file of which nothing is left.
+    /// Number of row groups of the file whose rows are all deleted.
     pub(super) fn num_deleted_row_groups(&self) -> usize {
         let count_covered = |deletions: &Arc<ResolvedDeletions>| {
             let groups = 0..self.num_file_row_groups();
@@ -84,20 +89,20 @@ impl RowGroupScan {
         self.deletions.as_ref().map_or(0, count_covered)
     }
 
-    /// Whether nothing is left of it.
+    /// Whether all rows are deleted.
     pub(super) fn is_deleted(&self) -> bool {
         let deletions = self.deletions.as_ref();
         deletions.is_some_and(|deletions| deletions.covers(self.group))
     }
 
-    /// The ranges in which some of its keys may lie.
+    /// The ranges of deleted keys, if some of the row group's keys may lie in them.
     fn partial_ranges(&self) -> Option<&KeyRanges> {
         let deletions = self.deletions.as_ref()?;
         let (ranges, _) = deletions.key_ranges.as_ref()?;
         (deletions.overlap(self.group) == Overlap::Partial).then_some(ranges)
     }
 
-    /// Whether its keys say which rows are deleted.
+    /// Whether the keys have to be read to know which rows are deleted.
     pub(super) fn has_key_deletes(&self) -> bool {
         self.partial_ranges().is_some()
     }
@@ -107,15 +112,16 @@ fn group_number(group: usize) -> u32 {
     u32::try_from(group).unwrap_or(u32::MAX)
 }
 
-/// What decides on the rows of a row group.
+/// Selects rows of a row group.
 pub(super) struct RowFilter {
     pub(super) row_group: RowGroupScan,
-    /// Where rows are deleted by it: its position.
+    /// The position of the key column, if rows are deleted by key.
     pub(super) key: Option<usize>,
     pub(super) filter: Option<Arc<Filter>>,
 }
 
 impl RowFilter {
+    /// Selects rows, given the columns of the key and of the filter.
     pub(super) fn select(&self, columns: ColumnArrays) -> Result<Selection> {
         let rows = self.row_group.num_rows();
         let mut mask = self.position_mask(rows);
@@ -143,7 +149,7 @@ impl RowFilter {
         })
     }
 
-    /// The rows that are not deleted by their number; None is all.
+    /// For each row whether it is not deleted by its number; `None` if no row is.
     fn position_mask(&self, rows: usize) -> Option<BooleanArray> {
         let deletions = self.row_group.deletions.as_ref()?;
         let deleted_rows = deletions
@@ -151,7 +157,7 @@ impl RowFilter {
             .rows
             .get(&group_number(self.row_group.group))?;
         let mut mask = vec![true; rows];
-        // Rows that the group does not have are not gone through, however many a bitmap claims.
+        // Visit only rows that the group has: a bitmap may claim many more.
         let positions = deleted_rows.range(..u32::try_from(rows).unwrap_or(u32::MAX));
         for row in positions.filter_map(|row| usize::try_from(row).ok()) {
             if let Some(is_live) = mask.get_mut(row) {
@@ -162,8 +168,8 @@ impl RowFilter {
     }
 }
 
-/// For which of `rows` rows the filter holds. Those that are not kept are not looked at: what they hold
-/// may be the reason why they are gone.
+/// For each of `rows` rows whether it is in the mask and matches the filter. The filter is evaluated on
+/// the rows of the mask only: what a deleted row holds may be the reason for its deletion.
 fn evaluate_masked(
     filter: &Filter,
     arrays: Vec<ArrayRef>,
@@ -190,7 +196,7 @@ fn evaluate_masked(
     Ok(BooleanArray::new(matching.finish(), None))
 }
 
-/// The rows that are left, as `schema`, which is that of the columns `wanted`.
+/// Makes batches of the selected rows, as `schema`: that of the columns in `projection`.
 pub(super) fn build_batches(
     column_arrays: &ColumnArrays,
     projection: &[usize],
@@ -213,10 +219,10 @@ pub(super) fn build_batches(
 }
 
 pub(super) fn column_not_read() -> Error {
-    Error::other("a column was not read")
+    Error::other("internal error: a column was not read")
 }
 
-/// Some of the columns that were read, cut at common places.
+/// The columns in `projection`, cut at common rows; each chunk with its number of rows.
 fn align_columns(
     column_arrays: &ColumnArrays,
     projection: &[usize],

@@ -1,4 +1,4 @@
-//! The rows of a snapshot as a stream.
+//! Streams the rows of a snapshot.
 
 use std::sync::Arc;
 
@@ -13,23 +13,25 @@ use crate::error::{Error, Result};
 use crate::parquet::Cancel;
 use crate::part::{BatchSender, BatchStream};
 
-/// Files opened ahead.
+/// Number of files opened ahead.
 const FILES_AHEAD: usize = 8;
-/// Row groups decoded ahead.
+/// Number of row groups decoded ahead.
 const ROW_GROUPS_AHEAD: usize = 2;
 
-/// What of a snapshot is wanted.
+/// What to read of a snapshot.
 #[derive(Debug, Clone, Default)]
 pub struct ScanOptions {
-    /// Columns in the order wanted; None is all.
+    /// Names of columns, in the order of the output. Defaults to all.
     pub columns: Option<Vec<String>>,
-    /// The rows for which it holds; None is all.
+    /// Selects rows. Defaults to all.
     pub filter: Option<Arc<Filter>>,
-    /// So many rows at most.
+    /// Maximum number of rows. Defaults to no limit.
     pub limit: Option<u64>,
 }
 
-/// Streams a snapshot's rows. Files and row groups are read a little ahead of who takes them.
+/// Streams a snapshot's rows. Files and row groups are read a little ahead of the consumer.
+///
+/// Fails if the snapshot lacks a column of `options`.
 pub async fn scan(
     table: &Table,
     manifest: Arc<TableManifest>,
@@ -41,7 +43,7 @@ pub async fn scan(
     stream_files(reader, files, columns, options.limit)
 }
 
-/// Streams the rows of some files, by position in [`Rows::files`].
+/// Streams rows of some files, by position in [`SnapshotReader::files`].
 pub(super) fn stream_files(
     reader: Arc<SnapshotReader>,
     files: Vec<usize>,
@@ -67,7 +69,7 @@ pub(super) fn stream_files(
 struct TableScan {
     reader: Arc<SnapshotReader>,
     files: Vec<usize>,
-    /// Positions among all columns.
+    /// Positions among the table's columns.
     columns: Vec<usize>,
     schema: SchemaRef,
 }

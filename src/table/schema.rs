@@ -1,4 +1,9 @@
-//! A table's columns: the exact Arrow schema, and identities that outlive names.
+//! A table's columns: the exact Arrow schema, and ids that outlive names.
+//!
+//! A manifest holds the schema as an IPC message and an id for each column ([`TableColumns`]); a data file
+//! has the ids as field ids of Parquet, so its columns are found after a rename. [`NewTable::new`] refuses
+//! a schema without columns, one that Parquet does not support, and unknown or duplicate columns in a
+//! key (`InvalidInput`). A manifest whose schema cannot be decoded is `ManifestCorrupted`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,11 +23,11 @@ use crate::parquet::types::index_of;
 use crate::parquet::writer::check_schema;
 
 impl NewTable {
-    /// A table of `schema`; `key` and `sort_by` name columns of it.
+    /// Describes a table of `schema`; `key` and `sort_by` are names of its columns.
     pub fn new(schema: &SchemaRef, key: &[String], sort_by: &[String]) -> Result<Self> {
         check_schema(schema)?;
         if schema.fields().is_empty() {
-            return Err(Error::invalid("a table needs a column"));
+            return Err(Error::invalid("a table needs at least one column"));
         }
         let entries = schema
             .fields()
@@ -40,7 +45,7 @@ impl NewTable {
                 let field = index_of(schema, name).map_err(|e| e.context(argument))?;
                 let id = columns[field].id;
                 if ids.contains(&id) {
-                    return Err(Error::invalid(format!("{argument} names {name:?} twice")));
+                    return Err(Error::invalid(format!("duplicate column {name:?} in {argument}")));
                 }
                 ids.push(id);
             }
@@ -58,7 +63,7 @@ impl NewTable {
     }
 }
 
-/// An IPC schema message, as a stream begins with.
+/// Encodes a schema as an IPC message, such as the one at the start of an IPC stream.
 pub(super) fn encode_schema(schema: &Schema) -> Result<Bytes> {
     let options = IpcWriteOptions::default();
     let mut dictionaries = DictionaryTracker::new(false);
@@ -69,13 +74,13 @@ pub(super) fn encode_schema(schema: &Schema) -> Result<Bytes> {
     );
     let mut bytes = Vec::new();
     let result = write_message(&mut bytes, message, &options);
-    result.map_err(|e| Error::invalid(format!("the schema cannot be kept: {e}")).with_source(e))?;
+    result.map_err(|e| Error::invalid(format!("schema cannot be serialized: {e}")).with_source(e))?;
     Ok(bytes.into())
 }
 
-/// The schema of an IPC message.
+/// Decodes the schema of an IPC message; damaged bytes are an error.
 fn decode_schema(message: &[u8]) -> Result<Schema> {
-    // Offsets are verified; of types that it does not know the conversion panics.
+    // Offsets are verified, but the conversion panics on types that it does not know.
     let unwound = std::panic::catch_unwind(|| try_schema_from_ipc_buffer(message));
     let decoded = unwound.map_err(|panic| Error::other(panic_text(panic.as_ref())))?;
     decoded.map_err(|e| Error::other(e.to_string()).with_source(e))
@@ -84,25 +89,25 @@ fn decode_schema(message: &[u8]) -> Result<Schema> {
 /// The columns of one snapshot.
 #[derive(Debug, Clone)]
 pub struct TableColumns {
-    /// As the user has them.
+    /// The columns as users see them, without ids.
     pub schema: SchemaRef,
-    /// The identity of each.
+    /// The id of each column.
     pub ids: Arc<[u32]>,
 }
 
 impl TableColumns {
-    /// Those of a snapshot.
+    /// The columns of a snapshot. Fails with `ManifestCorrupted` if its schema cannot be decoded.
     pub fn from_manifest(manifest: &TableManifest) -> Result<Self> {
         let name = names::manifest(manifest.version);
         let schema = decode_schema(&manifest.arrow_schema.0).map_err(|e| {
-            corrupted_error(&name, "its arrow_schema cannot be read").with_source(e)
+            corrupted_error(&name, "its arrow_schema cannot be decoded").with_source(e)
         })?;
         let columns = &manifest.schema.columns;
         let column_names = columns.iter().map(|c| c.name.as_str());
         if !column_names.eq(schema.fields().iter().map(|f| f.name().as_str())) {
             return Err(corrupted_error(
                 &name,
-                "its schema and its arrow_schema differ",
+                "its schema and its arrow_schema have different columns",
             ));
         }
         Ok(Self {
@@ -111,7 +116,7 @@ impl TableColumns {
         })
     }
 
-    /// The schema of a data file, which says the identities.
+    /// The schema of a data file: the table's, with the ids of the columns as field ids.
     pub(super) fn file_schema(&self) -> SchemaRef {
         let with_id = |(field, id): (&FieldRef, &u32)| {
             let mut metadata = field.metadata().clone();
@@ -126,20 +131,20 @@ impl TableColumns {
         ))
     }
 
-    /// The identities of columns by name, each once.
+    /// The ids of the named columns. Fails if a name is unknown or given twice.
     pub(super) fn ids_of(&self, names: &[String]) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
         for name in names {
             let id = self.ids[index_of(&self.schema, name)?];
             if ids.contains(&id) {
-                return Err(Error::invalid(format!("column {name:?} is named twice")));
+                return Err(Error::invalid(format!("duplicate column {name:?}")));
             }
             ids.push(id);
         }
         Ok(ids)
     }
 
-    /// The positions of columns by name; None is all of them.
+    /// The positions of the named columns, or of all. Fails if a name is unknown.
     pub(super) fn project(&self, names: Option<&[String]>) -> Result<Vec<usize>> {
         match names {
             None => Ok((0..self.ids.len()).collect()),
@@ -148,7 +153,7 @@ impl TableColumns {
     }
 }
 
-/// The fields of a data file by the identity of their column.
+/// The fields of a data file by the ids of their columns.
 pub(super) fn field_indices_by_id(file: &Schema) -> HashMap<u32, usize> {
     let ids = file
         .fields()
@@ -161,7 +166,7 @@ pub(super) fn field_indices_by_id(file: &Schema) -> HashMap<u32, usize> {
     ids.collect()
 }
 
-/// The fields of a data file by the names that it has for columns.
+/// The fields of a data file by the ids of the columns that have these names in it.
 pub(super) fn field_indices_by_name(
     file: &Schema,
     names: &BTreeMap<u32, String>,
@@ -178,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    /// Whatever the bytes of a schema say, it is a schema or an error.
+    /// Any bytes are a schema or an error.
     #[test]
     fn damaged_schemas_are_errors_and_never_a_panic() {
         let schema = Schema::new(vec![
@@ -188,7 +193,7 @@ mod tests {
         ]);
         let encoded = encode_schema(&schema).unwrap();
         assert_eq!(decode_schema(&encoded).unwrap(), schema);
-        // Types that nobody knows are among these, such as a whole number of 7 bits.
+        // Unknown types are among these, such as an integer of 7 bits.
         let mut error_count = 0;
         for offset in 0..encoded.len() {
             for value in [0, 7, 65, 255] {

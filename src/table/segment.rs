@@ -19,7 +19,7 @@ use parquet::file::properties::WriterProperties;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::format::{DataFile, Places, Segment, corrupted_error};
+use super::format::{DataFile, PositionBitmap, Segment, corrupted_error};
 use super::names;
 use super::pruning::FileStatistics;
 use super::schema::TableColumns;
@@ -211,7 +211,7 @@ pub(super) fn build_segment(
         min: BTreeMap::new(),
         max: BTreeMap::new(),
         null_counts: BTreeMap::new(),
-        removed: Places::default(),
+        removed: PositionBitmap::default(),
     };
     let Some(columns) = columns else {
         return segment;

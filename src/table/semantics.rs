@@ -1,5 +1,5 @@
-//! Expressions as they are evaluated: what DataFusion would make of overflows, floats and structs that
-//! are null is not what SQL means.
+//! SQL's semantics where DataFusion evaluates physical expressions in another way: integer overflow,
+//! comparisons of floats, fields of structs that are null.
 
 use std::sync::Arc;
 
@@ -16,9 +16,8 @@ use super::floats::{CanonicalFloatsExpr, canonicalize, has_floats};
 use super::get_field::GetFieldExpr;
 use super::sql;
 
-/// The expression with sums, products and minuses of whole numbers that fail where they do not fit, and with
-/// comparisons that know one zero and one NaN, and fields that are null where their struct is. `input`
-/// are its columns.
+/// Rewrites an expression: arithmetic of integers fails on overflow, comparisons know one zero and one
+/// NaN, and fields are null where their struct is. `input` has the expression's columns.
 pub(super) fn apply_sql_semantics(
     expr: Arc<dyn PhysicalExpr>,
     input: &Schema,
@@ -47,7 +46,7 @@ pub(super) fn apply_sql_semantics(
             if !data_type.is_integer() {
                 return Ok(Transformed::no(expr));
             }
-            // A minus wraps round; a difference knows where it overflows.
+            // A negation wraps around; the difference `0 - x` fails on overflow.
             let zero = lit_of(ScalarValue::new_zero(&data_type)?);
             let difference = BinaryExpr::new(zero, Operator::Minus, Arc::clone(negative.arg()));
             return Ok(Transformed::yes(Arc::new(
@@ -70,7 +69,7 @@ pub(super) fn apply_sql_semantics(
     rewritten.map(|transformed| transformed.data)
 }
 
-/// One side of a comparison.
+/// One side of a comparison, with canonical floats.
 fn canonicalize_operand(
     expr: &Arc<dyn PhysicalExpr>,
     input: &Schema,

@@ -1,9 +1,12 @@
-//! What of a predicate is worked out before it is evaluated, and what statistics can say of it.
+//! Simplifies predicates before they are evaluated, and finds what statistics can decide.
 //!
-//! Only rewrites that hold for every value: constants are evaluated once, as a row would evaluate them;
-//! NOT goes inwards by the rules of three-valued logic; and `CAST(column AS wider) < literal` becomes
-//! `column < literal` where the cast keeps every value and the order of values. A literal between two
-//! values of the column is rounded to the side that keeps the comparison's meaning.
+//! [`simplify`] does only rewrites that hold for every value: constants are evaluated once, as a row would
+//! evaluate them; NOT moves inwards by the rules of three-valued logic; and `CAST(column AS wider) <
+//! literal` becomes `column < literal` if the cast keeps every value and the order of values. A literal
+//! between two values of the column is rounded to the side that keeps the comparison's meaning.
+//! A constant that cannot be evaluated stays, and is an error only if a row needs it.
+//!
+//! [`to_prunable`] weakens a predicate to what the bounds of columns can decide.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -22,22 +25,22 @@ use super::lossless_cast::{LosslessCast, ValuePosition, is_utc};
 use super::semantics::apply_sql_semantics;
 use super::sql;
 
-/// An IN list of more values is a few ranges for statistics.
+/// For pruning, an IN list of more values becomes ranges.
 const MAX_IN_LIST_VALUES: usize = 20;
-/// So many.
+/// Maximum number of these ranges.
 const MAX_RANGES: usize = 32;
 
-/// The expression, which was coerced, in the form that is fast and says the most to statistics.
+/// Rewrites a coerced expression to a form that is faster to evaluate and that statistics can decide.
 pub(super) fn simplify(expr: Expr, schema: &DFSchema) -> Result<Expr> {
-    let folded = expr.transform_up(|node| Ok(Transformed::yes(fold(node))))?;
-    let normalized = push_not(folded.data, false);
+    let with_folds = expr.transform_up(|node| Ok(Transformed::yes(fold(node))))?;
+    let normalized = push_not(with_folds.data, false);
     let unwrapped =
         normalized.transform_up(|node| Ok(Transformed::yes(unwrap_casts(node, schema))))?;
     Ok(unwrapped.data)
 }
 
-/// A constant instead of what has only constants for operands. What cannot be evaluated stays: it may
-/// be that no row needs it.
+/// Replaces an expression whose operands are constants by its value. One that cannot be evaluated stays:
+/// perhaps no row needs it.
 fn fold(expr: Expr) -> Expr {
     if matches!(expr, Expr::Literal(..) | Expr::Column(_)) || expr.is_volatile_node() {
         return expr;
@@ -58,19 +61,20 @@ fn evaluate(expr: &Expr) -> Result<ScalarValue> {
     let (context, props) = (PhysicalPlanningContext::default(), ExecutionProps::new());
     let empty_schema = Arc::new(Schema::empty());
     let planned = create_physical_expr(expr, &DFSchema::empty(), &props, &context)?;
-    let planned = apply_sql_semantics(planned, &empty_schema)?;
+    let physical = apply_sql_semantics(planned, &empty_schema)?;
     let options = RecordBatchOptions::new().with_row_count(Some(1));
     let row = RecordBatch::try_new_with_options(empty_schema, Vec::new(), &options)?;
-    let value = planned.evaluate(&row)?.into_array(1)?;
+    let value = physical.evaluate(&row)?.into_array(1)?;
     let scalar = ScalarValue::try_from_array(&value, 0)?;
-    if scalar.data_type() == planned.data_type(&Schema::empty())? {
+    if scalar.data_type() == physical.data_type(&Schema::empty())? {
         Ok(scalar)
     } else {
-        Err(DataFusionError::Internal("of another type".to_owned()))
+        let message = "the value of a constant has another type than its expression";
+        Err(DataFusionError::Internal(message.to_owned()))
     }
 }
 
-/// The expression, or what is true where it is false and null where it is null.
+/// The expression or, if `negated`, its negation: true where it is false, and null where it is null.
 fn push_not(expr: Expr, negated: bool) -> Expr {
     match expr {
         Expr::Not(inner) => push_not(*inner, !negated),
@@ -118,12 +122,12 @@ fn push_not(expr: Expr, negated: bool) -> Expr {
     }
 }
 
-/// A comparison without the cast, where there is one that keeps every value.
+/// A comparison without its cast, if the cast keeps every value.
 fn unwrap_casts(expr: Expr, schema: &DFSchema) -> Expr {
     let Some(once) = unwrap_cast(&expr, schema) else {
         return expr;
     };
-    // What was within may be a column that was widened.
+    // The inner expression may itself be the cast of a column.
     unwrap_cast(&once, schema).unwrap_or(once)
 }
 
@@ -198,7 +202,7 @@ fn unwrap_in_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
     Some(Expr::InList(InList::new(inner, values, list.negated)))
 }
 
-/// True or false, and null where the expression is null.
+/// The value `holds`, but null where the expression is null.
 fn constant_unless_null(expr: &Expr, holds: bool) -> Expr {
     let expr = Box::new(expr.clone());
     let null = lit(ScalarValue::Boolean(None));
@@ -209,8 +213,8 @@ fn constant_unless_null(expr: &Expr, holds: bool) -> Expr {
     }
 }
 
-/// What holds for every row for which the expression holds, said so that statistics can decide it;
-/// None where they say nothing. Casts other than a few that keep the order are not among it.
+/// An expression that holds for every row for which `expr` holds, and that statistics can decide; `None`
+/// if there is none. Of casts it has only those that keep the order of values.
 pub(super) fn to_prunable(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
     match expr {
         Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
@@ -253,7 +257,7 @@ fn column_type(expr: &Expr, schema: &DFSchema) -> Option<DataType> {
     }
 }
 
-/// Whether bounds of a column decide a comparison.
+/// Whether the bounds of a column can decide a comparison.
 fn is_comparison_with_bound(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> bool {
     use Operator::{Eq, Gt, GtEq, Lt, LtEq, NotEq};
     let ((side, Expr::Literal(value, _)) | (Expr::Literal(value, _), side)) = (left, right) else {
@@ -271,7 +275,7 @@ fn is_comparison_with_bound(left: &Expr, op: Operator, right: &Expr, schema: &DF
     compares && data_type.is_some_and(|data_type| data_type == value.data_type())
 }
 
-/// SQL has a place for a NaN among numbers, pyarrow's expressions have none.
+/// Bounds decide nothing about a NaN: SQL orders it among numbers, pyarrow's expressions do not.
 fn is_nan(value: &ScalarValue) -> bool {
     match value {
         ScalarValue::Float64(Some(value)) => value.is_nan(),
@@ -280,8 +284,8 @@ fn is_nan(value: &ScalarValue) -> bool {
     }
 }
 
-/// Whether the cast of a larger value is never the smaller one, and never fails between two that
-/// do not.
+/// Whether the cast of a larger value is never smaller, and never fails between two values that can be
+/// cast.
 fn keeps_order(from: &DataType, to: &DataType) -> bool {
     match (from, to) {
         (DataType::Timestamp(_, zone), DataType::Date32) => {

@@ -1,7 +1,10 @@
-//! Row groups of a snapshot, and which of their rows are left: not deleted, and meant by a filter.
+//! Reads the rows of a snapshot that are not deleted and that match a filter.
 //!
-//! Files and row groups that cannot hold such rows are not read. Of the others the columns of the
-//! filter come first; the rest only where a row is left.
+//! A [`SnapshotReader`] lists the files that may hold such rows, by their statistics, with their
+//! deletions. Of a row group it reads the columns of the filter first, the others only if a row is selected.
+//!
+//! A missing object is an error of the kind `VersionExpired` if a vacuum has removed the version, otherwise
+//! `PartCorrupted`, and so is a file whose length or number of rows the manifest does not give.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -31,16 +34,16 @@ use crate::parquet::file::TAIL_BYTES;
 use crate::parquet::types::convert;
 use crate::part::{OpenPart, RowGroupReader, RowGroupSelection, open, run_blocking};
 
-/// Tombstone files read at once.
+/// Number of tombstone files read at once.
 const CONCURRENT_TOMBSTONES: usize = 16;
-/// No file ends with less, whatever its manifest says.
+/// Least number of bytes to read for a footer, whatever size the manifest gives.
 const MIN_FOOTER_BYTES: u64 = 64;
-/// How often a file is opened again that was written again meanwhile.
+/// How often a file is reopened that was overwritten while it was read.
 const MAX_REOPENS: u32 = 3;
 /// A footer above this is read in two requests.
 const MAX_FOOTER_BYTES: u64 = 16 << 20;
 
-/// The rows of a snapshot, all or those of a filter.
+/// Reads the rows of a snapshot, all of them or those that match a filter.
 #[derive(Debug)]
 pub(super) struct SnapshotReader {
     table: Table,
@@ -48,13 +51,13 @@ pub(super) struct SnapshotReader {
     pub(super) manifest: Arc<TableManifest>,
     pub(super) columns: TableColumns,
     filter: Option<Arc<Filter>>,
-    /// The files that may hold rows.
+    /// The files that may hold matching rows.
     pub(super) files: Vec<SnapshotFile>,
     deletions: BTreeMap<String, Arc<Deletions>>,
 }
 
 impl SnapshotReader {
-    /// Reads what the tombstones of the files that are left say.
+    /// Lists the files that may hold matching rows, and reads their tombstones.
     pub(super) async fn new(
         table: &Table,
         manifest: Arc<TableManifest>,
@@ -67,7 +70,7 @@ impl SnapshotReader {
         Ok(reader)
     }
 
-    /// Some files of a snapshot, with other columns than it may have.
+    /// A reader of some files of a snapshot, whose columns may differ from the snapshot's.
     pub(super) async fn with_files(
         table: &Table,
         manifest: Arc<TableManifest>,
@@ -97,7 +100,7 @@ impl SnapshotReader {
         }
     }
 
-    /// The files that may hold rows.
+    /// The files that may hold matching rows.
     async fn list_files(&self) -> Result<Vec<SnapshotFile>> {
         let segments: Vec<DataFile> = self.manifest.segments.iter().map(to_data_file).collect();
         let selected = self.prune_by_filter(&segments).await?;
@@ -126,13 +129,13 @@ impl SnapshotReader {
         filter.prune(statistics).await
     }
 
-    /// Which of the files may hold rows for which a filter holds.
+    /// For each file whether it may hold rows that match `filter`.
     pub(super) async fn prune_listed_files(&self, filter: &Filter) -> Result<Vec<bool>> {
         let files: Vec<DataFile> = self.files.iter().map(|l| l.file.clone()).collect();
         self.prune_files(filter, &files).await
     }
 
-    /// What is deleted of a file.
+    /// The deletions of a file.
     pub(super) fn deletions_of(&self, file: usize) -> Option<&Deletions> {
         let path = &self.files[file].file.path;
         self.deletions.get(path).map(AsRef::as_ref)
@@ -163,7 +166,8 @@ impl SnapshotReader {
                 Ok((bytes, _)) => {
                     let parsed = tombstone::parse(&bytes, &tombstone_file.path);
                     let mut lines = parsed.map_err(|e| e.with_path(&path))?;
-                    // What is said of files that have left does not count, though one may be back.
+                    // Lines about files that the manifest does not name for this tombstone do not count,
+                    // although such a file may have come back.
                     let files: HashSet<&str> =
                         tombstone_file.files.iter().map(String::as_str).collect();
                     lines.retain(|line| files.contains(line.file.as_str()));
@@ -180,14 +184,14 @@ impl SnapshotReader {
         Ok(lines.into_iter().flatten().collect())
     }
 
-    /// Why an object that the snapshot names is not there.
+    /// The error for an object of the snapshot that was not read: if it is missing, says why.
     async fn missing_object_error(&self, path: &str, error: Error) -> Error {
         self.table
             .missing_object_error(self.manifest.version, path, error)
             .await
     }
 
-    /// The row groups of a file that may hold rows.
+    /// The row groups of a file that may hold matching rows.
     pub(super) async fn open_row_groups(&self, file: usize) -> Result<Vec<RowGroupScan>> {
         let part = self.open_file(file).await?;
         let row_groups = self.all_row_groups(file, &part)?;
@@ -212,7 +216,7 @@ impl SnapshotReader {
             .collect())
     }
 
-    /// A file, opened.
+    /// Opens a file and checks that it is the one that the manifest describes.
     pub(super) async fn open_file(&self, file: usize) -> Result<Arc<OpenPart>> {
         let data_file = &self.files[file].file;
         let path = self.table.path(&data_file.path);
@@ -246,7 +250,7 @@ impl SnapshotReader {
         Ok(row_groups.collect())
     }
 
-    /// A row group of a file.
+    /// One row group of a file, with the file's deletions.
     pub(super) fn row_group(
         &self,
         file: usize,
@@ -277,7 +281,7 @@ impl SnapshotReader {
         })
     }
 
-    /// What is deleted of a file, and which row groups need a look at their keys to know.
+    /// The deletions of a file, and for which row groups the keys have to be read to apply them.
     fn resolve_deletions(
         &self,
         part: &OpenPart,
@@ -305,7 +309,7 @@ impl SnapshotReader {
         })
     }
 
-    /// The rows of a row group that are not deleted.
+    /// For each row of a row group whether it is not deleted, for a reader without a filter.
     pub(super) async fn live_row_mask(&self, row_group: &RowGroupScan) -> Result<BooleanArray> {
         if row_group.is_deleted() {
             return Ok(vec![false; row_group.num_rows()].into());
@@ -314,7 +318,7 @@ impl SnapshotReader {
         Ok(mask.unwrap_or_else(|| vec![true; row_group.num_rows()].into()))
     }
 
-    /// All columns of some rows of a row group.
+    /// Reads all columns of the rows of `mask`.
     pub(super) async fn read_selected(
         &self,
         row_group: &RowGroupScan,
@@ -329,7 +333,7 @@ impl SnapshotReader {
         run_blocking(move || build_batches(&columns, &projection, rows, Some(&mask), &schema)).await
     }
 
-    /// Which rows of a row group are left.
+    /// Selects the rows of a row group that are not deleted and match the filter.
     pub(super) async fn select(&self, row_group: &RowGroupScan) -> Result<Selection> {
         let by_key = row_group.has_key_deletes();
         let key = if by_key {
@@ -355,7 +359,7 @@ impl SnapshotReader {
         run_blocking(move || row_filter.select(columns)).await
     }
 
-    /// The rows of a row group that are left, as `schema`, which is that of the columns `wanted`.
+    /// Reads the selected rows of a row group, as `schema`: that of the columns in `projection`.
     pub(super) async fn read(
         &self,
         row_group: &RowGroupScan,
@@ -395,7 +399,7 @@ impl SnapshotReader {
         .await
     }
 
-    /// Columns of some rows of a row group as the table has them.
+    /// Reads columns of some rows in the table's types; a column that the file lacks is null.
     async fn read_columns(
         &self,
         row_group: &RowGroupScan,
@@ -419,7 +423,7 @@ impl SnapshotReader {
         let mut field_arrays = loop {
             match self.reader.read(group.clone()).await {
                 Ok(field_arrays) => break field_arrays,
-                // Written a second time by a request that was repeated: it holds the same.
+                // A retried request wrote the file a second time, with the same content.
                 Err(e) if e.kind() == ErrorKind::Conflict && reopened < MAX_REOPENS => {
                     reopened += 1;
                     group.part = self.open_file(row_group.file).await?;
@@ -451,7 +455,7 @@ impl SnapshotReader {
         .await
     }
 
-    /// The identity of the key, if it is one column.
+    /// The id of the key column, if the key is one column.
     pub(super) fn key_id(&self) -> Option<u32> {
         match self.manifest.key.as_slice() {
             [id] => Some(*id),
@@ -459,7 +463,7 @@ impl SnapshotReader {
         }
     }
 
-    /// The position of the key.
+    /// The position of the key column.
     fn key_position(&self) -> Result<usize> {
         let position_of = |id| {
             self.columns
@@ -469,19 +473,20 @@ impl SnapshotReader {
         };
         let position = self.key_id().and_then(position_of);
         position.ok_or_else(|| {
-            corrupted_error("a tombstone", "it deletes by key, and the table has none")
+            let reason = "it deletes by key, and the table has no key of one column";
+            corrupted_error("a tombstone", reason)
         })
     }
 }
 
-/// A file that is not the one the manifest means would lose or gain rows.
+/// Refuses a file that is not the one that the manifest describes: rows would be lost or added.
 fn check_file(part: &OpenPart, file: &DataFile) -> Result<()> {
     let (length, rows) = (part.file.length, part.file.rows());
     if (length, rows) == (file.size_bytes, file.total_rows) {
         return Ok(());
     }
     let message = format!(
-        "{:?} has {length} bytes and {rows} rows, the manifest says {} and {}",
+        "{:?} has {length} bytes and {rows} rows; the manifest expects {} bytes and {} rows",
         file.path, file.size_bytes, file.total_rows
     );
     Err(Error::new(ErrorKind::PartCorrupted, message).with_path(&part.path))

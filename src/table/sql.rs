@@ -1,4 +1,12 @@
-//! SQL expressions, parsed, checked and evaluated by DataFusion.
+//! SQL expressions over columns, parsed and planned by DataFusion in PostgreSQL's dialect.
+//!
+//! [`plan`] returns a logical expression whose literals keep their precision, with the common types of all
+//! operands, and simplified unless [`Rewrite::Verbatim`] is asked for. It has DataFusion's scalar functions
+//! and no aggregates, window functions or tables.
+//!
+//! DataFusion walks expressions by recursion. So [`check_length`] limits the operators, [`with_stack`] plans
+//! on a thread with a large stack, and [`plan`] refuses an expression that is nested too deeply for other
+//! threads. What cannot be parsed or planned, panics included, is an error of the kind `InvalidInput`.
 
 use std::sync::Arc;
 use std::thread;
@@ -33,16 +41,16 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::parquet::panic_text;
 
-/// Bytes of stack to plan with: DataFusion walks expressions by recursion.
+/// Stack of the planning thread: DataFusion walks expressions by recursion.
 const PLANNING_STACK_BYTES: usize = 256 << 20;
-/// More could nest deeper than that holds.
+/// Maximum number of operators: more could nest deeper than this stack allows.
 const MAX_OPERATORS: usize = 5_000;
-/// As much of an expression as a message shows.
+/// Maximum length of an expression in a message.
 const MAX_SQL_CHARS: usize = 200;
-/// Levels of an expression that can be walked on any thread.
+/// Maximum depth of an expression that can be walked on the stack of any thread.
 const MAX_DEPTH: usize = 200;
 
-/// Runs what walks expressions by recursion; a panic becomes an error about `what`.
+/// Runs work that walks expressions by recursion; a panic becomes an error about `context`.
 pub(super) fn with_stack<T: Send>(
     context: &str,
     work: impl FnOnce() -> Result<T> + Send,
@@ -50,7 +58,7 @@ pub(super) fn with_stack<T: Send>(
     thread::scope(|scope| {
         let builder = thread::Builder::new().stack_size(PLANNING_STACK_BYTES);
         let handle = builder.spawn_scoped(scope, work).map_err(|e| {
-            let message = "no thread could be started to plan an expression";
+            let message = "failed to start a thread to plan an expression";
             Error::other(message).with_source(e)
         })?;
         let result = handle.join();
@@ -58,7 +66,7 @@ pub(super) fn with_stack<T: Send>(
     })
 }
 
-/// Refuses what could nest too deep.
+/// Refuses an expression that could nest too deeply.
 pub(super) fn check_length(context: &str, sql: &str) -> Result<()> {
     if count_operators(sql) > MAX_OPERATORS {
         let reason = format!("more than {MAX_OPERATORS} operators; use IN for many values");
@@ -71,7 +79,7 @@ fn invalid_expression(context: &str, reason: &str) -> Error {
     Error::invalid(format!("{context} cannot be used: {reason}"))
 }
 
-/// DataFusion's error about `what`.
+/// Converts an error of DataFusion to one about `context`.
 pub(super) fn planning_error(context: &str, e: DataFusionError) -> Error {
     invalid_expression(context, &e.strip_backtrace()).with_source(e)
 }
@@ -87,13 +95,14 @@ pub(super) fn format_sql(sql: &str) -> String {
 /// Whether an expression is rewritten before it is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rewrite {
-    /// What can be known beforehand is.
+    /// Rewritten once, before any row.
     Simplify,
-    /// As it was written, every row for itself.
+    /// Evaluated as written, for each row.
     Verbatim,
 }
 
-/// The expression that SQL is over some columns. `target` is the type of what it is a value of.
+/// Plans SQL as an expression over the columns of `schema`. `target` is the type that its value is
+/// converted to, if any.
 pub(super) fn plan(
     sql: &str,
     schema: &Arc<DFSchema>,
@@ -102,10 +111,12 @@ pub(super) fn plan(
     target: Option<&DataType>,
 ) -> datafusion_common::Result<Expr> {
     let dialect = PostgreSqlDialect {};
-    let sql_parser = DFParserBuilder::new(sql).with_dialect(&dialect).build()?;
-    let parsed = { sql_parser }.parse_into_expr()?;
+    let parsed = DFParserBuilder::new(sql)
+        .with_dialect(&dialect)
+        .build()?
+        .parse_into_expr()?;
     if parsed.alias.is_some() {
-        return Err(DataFusionError::Plan("it has a name (AS)".to_owned()));
+        return Err(DataFusionError::Plan("a name (AS) is not allowed".to_owned()));
     }
     let functions = Functions::new();
     let options = ParserOptions::new()
@@ -118,9 +129,9 @@ pub(super) fn plan(
         .with_query_execution_start_time(Some(clock.now()))
         .build();
     // Of DataFusion's simplifier only the coercion is used: some of its rewrites change what an
-    // expression means (casts that are not reversible, sums that wrap round).
+    // expression means (casts that are not reversible, sums that wrap around).
     let simplifier = ExprSimplifier::new(context.clone());
-    // Every level of a long chain would look at all those below it.
+    // Balance first: each level of a long chain would walk all levels below it.
     let widened = widen(desugar(balance(expr))?, schema)?;
     let exact = keep_exact(widened, schema, target)?;
     let coerced = simplifier.coerce(exact, schema)?;
@@ -136,7 +147,7 @@ pub(super) fn plan(
     Ok(simple)
 }
 
-/// Functions that are no functions of rows: of the time of the query, or short for other expressions.
+/// Functions that are replaced when a query is planned: those of its time, and shorthand.
 const RESOLVED_FUNCTIONS: [&str; 11] = [
     "now",
     "current_date",
@@ -151,7 +162,7 @@ const RESOLVED_FUNCTIONS: [&str; 11] = [
     "get_field",
 ];
 
-/// The expression with what those functions stand for.
+/// Replaces calls of [`RESOLVED_FUNCTIONS`] by the expressions that they stand for.
 fn resolve(expr: Expr, context: &SimplifyContext) -> datafusion_common::Result<Expr> {
     let resolved = expr.transform_up(|node| match node {
         Expr::ScalarFunction(call) if RESOLVED_FUNCTIONS.contains(&call.func.name()) => {
@@ -170,10 +181,10 @@ fn resolve(expr: Expr, context: &SimplifyContext) -> datafusion_common::Result<E
     resolved.map(|resolved| resolved.data)
 }
 
-/// The tokens that may each put an expression into another one. Brackets are counted by the parser.
+/// Counts the tokens that may each nest an expression in another one. The parser counts the brackets.
 fn count_operators(sql: &str) -> usize {
     let tokenized = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize();
-    // The parser says what is wrong.
+    // The parser reports text that has no tokens.
     let tokens = tokenized.unwrap_or_default();
     let mut follows_value = false;
     let mut count = 0;
@@ -200,7 +211,7 @@ fn count_operators(sql: &str) -> usize {
     count
 }
 
-/// The words among the operators.
+/// Operators that are words.
 const NESTING_KEYWORDS: [Keyword; 12] = [
     Keyword::AND,
     Keyword::AT,
@@ -216,7 +227,7 @@ const NESTING_KEYWORDS: [Keyword; 12] = [
     Keyword::XOR,
 ];
 
-/// The expression with long chains of AND and OR as trees that are not deep.
+/// Turns long chains of AND and OR into balanced trees.
 fn balance(expr: Expr) -> Expr {
     let op = match &expr {
         Expr::BinaryExpr(e) if matches!(e.op, Operator::And | Operator::Or) => e.op,
@@ -226,7 +237,7 @@ fn balance(expr: Expr) -> Expr {
     combine_terms(terms.into_iter().map(balance).collect(), op)
 }
 
-/// The terms, combined as a tree that is not deep; nothing is true.
+/// Combines terms as a balanced tree; without terms the result is true.
 pub(super) fn combine_terms(mut terms: Vec<Expr>, op: Operator) -> Expr {
     let rest = terms.split_off(terms.len() / 2);
     match terms.len() {
@@ -235,7 +246,7 @@ pub(super) fn combine_terms(mut terms: Vec<Expr>, op: Operator) -> Expr {
     }
 }
 
-/// Whether it compares values by their order.
+/// Whether an operator compares values by their order.
 pub(super) fn is_comparison(op: Operator) -> bool {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     let by_order = [
@@ -260,7 +271,7 @@ fn depth(expr: &Expr) -> datafusion_common::Result<usize> {
     Ok(deepest + 1)
 }
 
-/// The functions there are: DataFusion's scalar ones.
+/// The functions of SQL expressions: DataFusion's scalar ones.
 struct Functions {
     scalar: Vec<Arc<ScalarUDF>>,
     planners: Vec<Arc<dyn ExprPlanner>>,
@@ -270,7 +281,7 @@ struct Functions {
 impl Functions {
     fn new() -> Self {
         let mut options = ConfigOptions::default();
-        // A time with a zone is a moment, whatever the zone of the column it is compared with.
+        // A timestamp with a zone is a point in time, whatever the zone of the column it is compared with.
         options.execution.time_zone = Some("+00:00".into());
         Self {
             scalar: datafusion_functions::all_default_functions(),
@@ -285,7 +296,7 @@ impl Functions {
     }
 }
 
-/// Times of different units can be compared: NOT asks for the type before [`keep_exact`] sees it.
+/// Makes times of different units comparable: NOT asks for the type before [`keep_exact`] casts them.
 #[derive(Debug)]
 struct TimePlanner;
 
@@ -320,7 +331,7 @@ impl ContextProvider for Functions {
         &self,
         name: TableReference,
     ) -> datafusion_common::Result<Arc<dyn TableSource>> {
-        not_impl_err!("an expression sees columns, and not the table {name}")
+        not_impl_err!("an expression can use columns, and not the table {name}")
     }
 
     fn get_expr_planners(&self) -> &[Arc<dyn ExprPlanner>] {

@@ -1,8 +1,9 @@
 //! Bounds of a data file's columns for the manifest, from the statistics of its footer.
 //!
-//! Only bounds that are exact and hold for every value: not of floats (a NaN is in no bound), not of
-//! strings that were cut. Integers and booleans are JSON's own; other values are the text that Arrow
-//! casts them to.
+//! [`Statistics`] has only bounds that are exact and hold for every value: none of floats (a NaN is within
+//! no bound) and none of strings that were cut. Integers and booleans are JSON values; others are the text
+//! that Arrow casts them to. A column whose statistics are missing or unreadable has no bounds, and is no
+//! error.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use serde_json::Value;
 
 use super::values::to_json;
 
-/// By column identity.
+/// Bounds and numbers of nulls, by column id.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Statistics {
     pub(super) min: BTreeMap<u32, Value>,
@@ -25,7 +26,7 @@ pub(super) struct Statistics {
 }
 
 impl Statistics {
-    /// Those of a file whose columns are stored as `stored`, with these identities.
+    /// The statistics of a file whose columns are stored as `stored_schema` and have these ids.
     pub(super) fn from_footer(
         footer: &ParquetMetaData,
         stored_schema: &Schema,
@@ -86,7 +87,7 @@ impl ColumnStatistics {
             &maxes,
             &converter.row_group_is_max_value_exact(groups())?,
         );
-        // A row group of nulls has none; any other without bounds leaves the file without.
+        // A row group of nulls has no bounds; if any other has none, the file has none.
         let groups_with_nulls = groups().zip(counts.iter());
         let empty =
             groups_with_nulls.filter(|(g, nulls)| *nulls == Some(g.num_rows().unsigned_abs()));
@@ -104,16 +105,16 @@ impl ColumnStatistics {
     }
 }
 
-/// Whether all bounds are known to be those of the values.
+/// Whether all bounds are known to be exact.
 fn is_exact(footer: &ParquetMetaData, bounds: &ArrayRef, flags: &BooleanArray) -> bool {
     let trusted = are_trusted(footer, bounds.data_type());
     let mut flags = flags.iter().enumerate();
-    // Nothing is said of a row group without values.
+    // A row group without values has no flag.
     flags.all(|(group, flag)| flag.unwrap_or(trusted || bounds.is_null(group)))
 }
 
-/// Whether bounds of which the writer does not say that they are exact are so. Texts may be cut; and
-/// without an order of columns nobody knows how other values were compared.
+/// Whether bounds are exact if the writer does not flag them. Strings may be cut; and without a column
+/// order in the footer it is unknown how other values were compared.
 pub(super) fn are_trusted(footer: &ParquetMetaData, data_type: &DataType) -> bool {
     let is_text = matches!(
         data_type,
@@ -122,6 +123,7 @@ pub(super) fn are_trusted(footer: &ParquetMetaData, data_type: &DataType) -> boo
     !is_text && footer.file_metadata().column_orders().is_some()
 }
 
+/// Whether the manifest has bounds of columns of a type.
 pub(super) fn has_bounds(data_type: &DataType) -> bool {
     data_type.is_integer()
         || data_type.is_decimal()
@@ -138,12 +140,12 @@ pub(super) fn has_bounds(data_type: &DataType) -> bool {
         )
 }
 
-/// The smallest value, or the largest, for the manifest.
+/// The smallest value, or the largest, as JSON for the manifest.
 pub(super) fn extreme_to_json(values: &ArrayRef, largest: bool) -> Option<Value> {
     to_json(&extreme_value(values, largest)?)
 }
 
-/// As an array of one row.
+/// The smallest value, or the largest, as an array of one row.
 pub(super) fn extreme_value(values: &ArrayRef, largest: bool) -> Option<ArrayRef> {
     let options = arrow_schema::SortOptions {
         descending: largest,

@@ -1,9 +1,9 @@
-//! Which types of columns values may have where another is wanted.
+//! Which types can be converted to which without the loss of a value.
 
 use arrow_schema::{DataType, Field, Fields, TimeUnit};
 
-/// Whether a column of files of type `from` may be one of type `to` without writing them again: every value has its
-/// equal there, and values have the same order and the same statistics.
+/// Whether a column of the type `from` can become one of the type `to` without rewriting its files: every
+/// value has an equal one in `to`, with the same order and the same statistics.
 pub(super) fn can_widen(from: &DataType, to: &DataType) -> bool {
     match (from, to) {
         (DataType::Dictionary(_, value), _) if from != to => can_widen(value, to),
@@ -18,8 +18,8 @@ pub(super) fn can_widen(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-/// Whether rows that are written may have `from` where the column has `to`: every value has its equal there, or is found
-/// out of range when it is converted.
+/// Whether input of the type `from` can be written to a column of the type `to`: every value has an equal
+/// one in `to`, or the conversion fails because it is out of range.
 pub(super) fn keeps_values(from: &DataType, to: &DataType) -> bool {
     use DataType as D;
     match (from, to) {
@@ -27,7 +27,7 @@ pub(super) fn keeps_values(from: &DataType, to: &DataType) -> bool {
         (D::Dictionary(_, from), D::Dictionary(_, to)) => keeps_values(from, to),
         (D::Dictionary(_, value), _) => keeps_values(value, to),
         (_, D::Dictionary(_, value)) => keeps_values(from, value),
-        // The same moments, whatever the zone is called.
+        // The same points in time, whatever the name of the zone.
         (D::Timestamp(unit, zone), D::Timestamp(finer, other)) => {
             zone.is_some() == other.is_some() && is_finer(*unit, *finer)
         }
@@ -41,7 +41,7 @@ pub(super) fn keeps_values(from: &DataType, to: &DataType) -> bool {
             length == same && item_fits(from, to, &keeps_values)
         }
         (_, D::Float32 | D::Float64) if from.is_integer() => {
-            // A float of 32 bits has 24 for digits, one of 64 has 53.
+            // Floats of 32 bits have 24 bits of precision, those of 64 bits have 53.
             width_bytes(from) < width_bytes(to)
         }
         _ => match (precision_and_scale(from), precision_and_scale(to)) {
@@ -75,7 +75,7 @@ fn is_simple_widening(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-/// The rule within lists and structs.
+/// Applies a rule to the items of lists and to the fields of structs.
 fn nested_types_fit(
     from: &DataType,
     to: &DataType,
@@ -107,7 +107,7 @@ fn width_bytes(data_type: &DataType) -> usize {
     data_type.primitive_width().unwrap_or_default()
 }
 
-/// Digits, and how many of them are behind the point.
+/// The digits of a decimal, and how many of them are after the decimal point.
 fn precision_and_scale(data_type: &DataType) -> Option<(i16, i16)> {
     use DataType::{Decimal32, Decimal64, Decimal128, Decimal256};
     match data_type {

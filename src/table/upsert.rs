@@ -1,7 +1,13 @@
-//! Rows for other rows in one commit: those with the same key, or those for which a predicate holds.
+//! Replaces rows in one commit: an upsert replaces the rows with the same key as a new row, an overwrite
+//! with a predicate those that match it.
 //!
-//! The new rows are uploaded first. Then the rows that go are looked for in the newest snapshot; if
-//! others have brought rows meanwhile, they are looked for again, and nothing is uploaded again.
+//! The new rows are uploaded first; an upsert collects their keys ([`KeySet`]) on the way. Then
+//! the rows to replace are searched in the newest snapshot and deleted by tombstones. If a concurrent
+//! commit has added rows, they are searched again; nothing is uploaded again.
+//!
+//! Errors: [`ErrorKind::InvalidInput`] for input without the key columns, or with a row that does not
+//! satisfy the predicate; those of [`super::commit`]. After an error that leaves the outcome unknown no
+//! file is removed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -24,18 +30,19 @@ use super::write::{
 };
 use crate::error::{Error, ErrorKind, Result};
 
-/// Which rows go.
+/// Which rows are replaced.
 #[derive(Debug, Clone)]
 pub enum ReplaceTarget {
-    /// Those that have, in these columns, the values of a new row. None is the table's key.
+    /// The rows that have the values of a new row in these columns. Defaults to the table's key.
     MatchingKeys(Option<Vec<String>>),
-    /// Those for which a predicate holds, as it must for the new ones.
+    /// The rows that satisfy a predicate. Every new row must satisfy it, too.
     Predicate(Predicate),
 }
 
 type BoxedBatchReader = Box<dyn RecordBatchReader + Send>;
 
-/// Writes rows in the place of others.
+/// Writes `input` and deletes the rows of `target` in one commit. Returns the commit and the files that it
+/// added.
 pub async fn replace_rows(
     table: &Table,
     input: BoxedBatchReader,
@@ -124,7 +131,7 @@ fn build_row_delta(
     }
 }
 
-/// Refuses data without the columns that rows are matched by.
+/// Refuses input without a key column.
 fn check_key_columns(
     input_schema: &Schema,
     columns: &TableColumns,
@@ -136,19 +143,20 @@ fn check_key_columns(
     match names.find(|name| input_schema.index_of(name).is_err()) {
         None => Ok(()),
         Some(name) => {
-            let message = format!("the data has no column {name:?}, and rows are matched by it");
+            let message = format!("missing key column {name:?} in the data; rows are matched by it");
             Err(Error::invalid(message))
         }
     }
 }
 
-/// What is known of the rows that go once the new ones are uploaded.
+/// How the rows to delete are identified once the new rows are uploaded.
 enum PendingDeletes {
+    /// The keys of the new rows, complete when the stream has ended.
     Keys(Arc<Mutex<Option<KeySet>>>),
     Predicate(Predicate),
 }
 
-/// The stream, and the keys that will have gone by in it.
+/// Returns the stream, and the set to which its keys are added while it is read.
 fn collect_keys(
     input: BoxedBatchReader,
     columns: &TableColumns,
@@ -169,7 +177,7 @@ fn collect_keys(
     Ok((inspect_batches(input, add_keys), PendingDeletes::Keys(keys)))
 }
 
-/// The stream, which ends with an error at a row for which the filter does not hold.
+/// Returns the stream, which fails at a batch with a row that does not satisfy the filter.
 fn assert_predicate(input: BoxedBatchReader, filter: Filter) -> BoxedBatchReader {
     inspect_batches(input, move |batch| {
         let columns = filter
@@ -180,8 +188,9 @@ fn assert_predicate(input: BoxedBatchReader, filter: Filter) -> BoxedBatchReader
         if mask.true_count() == batch.num_rows() {
             return Ok(());
         }
-        let message = "a row is not among those that are overwritten: where does not hold for it";
-        Err(Error::invalid(message))
+        Err(Error::invalid(
+            "an input row does not satisfy the overwrite predicate (where)",
+        ))
     })
 }
 
@@ -198,8 +207,8 @@ fn inspect_batches(
     Box::new(RecordBatchIterator::new(batches, schema))
 }
 
-/// Finds the rows that go and commits, again while others bring rows. `open` says after an error
-/// whether it may be committed all the same.
+/// Finds the rows to delete and commits; repeats both while concurrent commits add rows. After an error
+/// `is_outcome_unknown` says whether the commit may have happened all the same.
 async fn commit_row_delta(
     table: &Table,
     row_delta: &mut RowDelta,
@@ -230,7 +239,7 @@ async fn commit_row_delta(
             None => Ok(DeletePlan::default()),
         };
         let deletes = match plan_result {
-            // What was the newest has been vacuumed meanwhile.
+            // A vacuum has removed this snapshot since it was read.
             Err(e) if e.kind() == ErrorKind::VersionExpired && clock.monotonic() < deadline => {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Single values in manifests and tombstones: integers and booleans as JSON has them, all else as the
-//! text that Arrow casts it to.
+//! Single values in manifests and tombstones: integers and booleans are JSON values, others the text that
+//! Arrow casts them to.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use serde_json::Value;
 use super::format::corrupted_error;
 use crate::error::Result;
 
-/// A text of more bytes is no bound worth its place in the manifest.
+/// Maximum length of a text: a longer bound is not worth its place in the manifest.
 const MAX_TEXT_BYTES: usize = 128;
 const STRICT: CastOptions<'_> = CastOptions {
     safe: false,
     format_options: FormatOptions::new(),
 };
 
-/// One value; None where a manifest cannot hold it.
+/// Converts an array of one value to JSON; `None` if a manifest cannot hold the value.
 pub(super) fn to_json(value: &ArrayRef) -> Option<Value> {
     if value.len() != 1 || value.is_null(0) {
         return None;
@@ -43,13 +43,13 @@ pub(super) fn to_json(value: &ArrayRef) -> Option<Value> {
     let texts = cast(&DataType::Utf8)?;
     let text = texts.as_string::<i32>().value(0);
     let json = (text.len() <= MAX_TEXT_BYTES).then(|| Value::from(text))?;
-    // Whoever reads it has to get the same.
+    // A reader has to get the same value.
     let round_trips =
         from_json(&json, data_type).is_ok_and(|array| array.as_ref() == value.as_ref());
     round_trips.then_some(json)
 }
 
-/// What a value is as text.
+/// The text of a string, number or boolean; `None` for other JSON.
 pub(super) fn to_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -58,10 +58,10 @@ pub(super) fn to_text(value: &Value) -> Option<String> {
     }
 }
 
-/// A value of a manifest or a tombstone.
+/// Parses a value of a manifest or a tombstone. Fails with `ManifestCorrupted`.
 pub(super) fn from_json(value: &Value, data_type: &DataType) -> Result<ArrayRef> {
     let invalid_value =
-        || corrupted_error("a bound", &format!("{value} is no value of {data_type}"));
+        || corrupted_error("a bound", &format!("{value} is not a valid {data_type}"));
     let text: ArrayRef = Arc::new(StringArray::from(vec![
         to_text(value).ok_or_else(invalid_value)?,
     ]));

@@ -1,8 +1,8 @@
-//! Columns as types that expressions can be coerced with.
+//! Casts columns to types that DataFusion can coerce without loss.
 //!
-//! DataFusion knows no common type of a decimal of 32 or 64 bits and an integer, and cuts the decimal; and
-//! it makes dictionaries of what a dictionary of numbers is compared with. So these become decimals of
-//! 128 bits and plain values, before anything is compared.
+//! DataFusion has no common type of a decimal of 32 or 64 bits and an integer, and cuts the decimal; and
+//! it converts values that are compared with a dictionary of numbers to dictionaries. So such columns
+//! become decimals of 128 bits and plain values before the coercion.
 
 use arrow_schema::DataType;
 use datafusion_common::tree_node::{Transformed, TreeNode};
@@ -10,10 +10,10 @@ use datafusion_common::{DFSchema, Result};
 use datafusion_expr::expr::Expr;
 use datafusion_expr::{ExprSchemable, cast};
 
-/// The expression with all that is of such a type cast.
+/// Casts the columns, functions and casts of such types in an expression.
 pub(super) fn widen(expr: Expr, schema: &DFSchema) -> Result<Expr> {
     let widened = expr.transform_up(|node| {
-        // All else is of what its operands are.
+        // The types of other expressions follow from their operands.
         let is_source = matches!(
             node,
             Expr::Column(_) | Expr::ScalarFunction(_) | Expr::Cast(_) | Expr::TryCast(_)
@@ -27,13 +27,13 @@ pub(super) fn widen(expr: Expr, schema: &DFSchema) -> Result<Expr> {
     widened.map(|widened| widened.data)
 }
 
-/// The type that values of a type are cast to, where there is one.
+/// The type that values of a type are cast to, if any.
 fn widened_type(data_type: &DataType) -> Option<DataType> {
     match data_type {
         DataType::Decimal32(precision, scale) | DataType::Decimal64(precision, scale) => {
             Some(DataType::Decimal128(*precision, *scale))
         }
-        // Text is compared as it is, key by key.
+        // Dictionaries of strings and bytes are compared as they are, key by key.
         DataType::Dictionary(_, values) if values.is_string() || values.is_binary() => None,
         DataType::Dictionary(_, values) if !values.is_nested() => {
             Some(widened_type(values).unwrap_or_else(|| values.as_ref().clone()))

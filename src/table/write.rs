@@ -1,10 +1,19 @@
-//! A stream of batches into data files, before a commit names them.
+//! Writing: aligns a stream of batches to the table's schema, uploads it as data files and commits them.
+//!
+//! [`write`] appends or overwrites; upserts, merges and compactions use [`align_to_schema`] and
+//! [`upload`]. Columns are matched by name. Refused are unknown, repeated and missing columns, types whose
+//! conversion could lose a value, and nulls in a column that must not be null, all with
+//! [`ErrorKind::InvalidInput`].
+//!
+//! No commit names the files before they are complete. After an error that says for certain that nothing
+//! was committed ([`is_definite_failure`]) the files are removed; if the outcome is unknown they stay for
+//! a vacuum.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
-use arrow_schema::{ArrowError, SchemaRef};
+use arrow_schema::{ArrowError, FieldRef, SchemaRef};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::actions::{Append, Overwrite};
@@ -24,30 +33,30 @@ use crate::part::{StagedFile, discard, stage};
 use crate::sort::sort_batches;
 use crate::store::stage::{StagedWrite, Staging};
 
-/// A snapshot read longer ago is read again before the first attempt.
+/// After this time the snapshot that was read before the upload is read again for the commit.
 const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(2);
-/// Files made visible at once.
+/// The maximum number of files that are published concurrently.
 const CONCURRENT_FILES: usize = 16;
 const MAX_IDEMPOTENCY_KEY_BYTES: usize = 1024;
 
 /// How rows are written.
 #[derive(Debug, Clone)]
 pub struct TableWriteOptions {
-    /// Codec, sizes, memory.
+    /// The options of the Parquet files: codec, sizes, memory limit.
     pub write_options: WriteOptions,
     /// The caller holds the whole input in memory.
     pub input_in_memory: bool,
-    /// They take the place of all others.
+    /// The rows replace all rows of the table instead of being appended.
     pub overwrite: bool,
-    /// A second write with the same key changes nothing.
+    /// A second write with the same key changes nothing; 1 to 1024 bytes.
     pub idempotency_key: Option<String>,
-    /// How long the commit is tried.
+    /// For how long the commit is retried.
     pub timeout: Duration,
-    /// The identities of the columns that files are sorted by; None is the table's order.
+    /// The ids of the columns that files are sorted by. Defaults to the table's sort order.
     pub sort_by: Option<Vec<u32>>,
 }
 
-/// Writes `input` to the newest snapshot; gives the commit and its files.
+/// Writes `input` to the newest snapshot. Returns the commit and the files that it added.
 pub async fn write(
     table: &Table,
     input: Box<dyn RecordBatchReader + Send>,
@@ -67,7 +76,7 @@ pub async fn write(
         let aligned = align_to_schema(input, &TableColumns::from_manifest(&base)?.file_schema())?;
         upload(table, &base, aligned, options).await?
     };
-    // After a long upload it is hardly the newest any more.
+    // After a long upload the snapshot is hardly the newest any more.
     let is_fresh = clock.monotonic() < read_at + MAX_SNAPSHOT_AGE;
     let cached_snapshot = is_fresh.then_some(snapshot);
     let base_version = base.version;
@@ -90,7 +99,7 @@ pub async fn write(
             None => commit_batched(table, append, cached_snapshot, timeout).await,
         }
     };
-    // With the outcome unknown nothing is removed: that is for vacuum.
+    // If the outcome is unknown the files stay: a vacuum removes them if they were not committed.
     let unused = match &result {
         Ok(committed) => committed.replayed,
         Err(e) => is_definite_failure(e.kind()),
@@ -109,19 +118,19 @@ pub async fn write(
     })
 }
 
-/// Manifests hold it.
+/// Refuses an idempotency key that is empty or too long to be stored in manifests.
 pub(super) fn check_idempotency_key(key: Option<&str>) -> Result<()> {
     let bytes = key.map_or(1, str::len);
     if (1..=MAX_IDEMPOTENCY_KEY_BYTES).contains(&bytes) {
         return Ok(());
     }
     let message =
-        format!("an idempotency key has 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes, not {bytes}");
+        format!("idempotency_key must have 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes, not {bytes}");
     Err(Error::invalid(message))
 }
 
-/// Whether an error of a commit says that nothing was committed, now and later, and the store can
-/// be asked to remove what was uploaded for it.
+/// Whether an error of a commit means that nothing was committed and nothing will be, and that the
+/// store is able to remove the uploaded files.
 pub(super) fn is_definite_failure(kind: ErrorKind) -> bool {
     !matches!(
         kind,
@@ -129,8 +138,8 @@ pub(super) fn is_definite_failure(kind: ErrorKind) -> bool {
     )
 }
 
-/// Encodes and uploads `input`, which has the columns of `base`, as files for it or a later snapshot.
-/// After an error nothing is left.
+/// Encodes `input`, which has the columns of `base`, and uploads it as data files. After an error it
+/// removes the files that it uploaded.
 pub(super) async fn upload(
     table: &Table,
     base: &TableManifest,
@@ -192,7 +201,7 @@ pub(super) async fn upload(
         .collect())
 }
 
-/// Gives the files their names.
+/// Publishes staged files under their names in the table; after an error it removes all of them.
 async fn publish_files(table: &Table, files: &[StagedFile], paths: &[String]) -> Result<()> {
     let store = table.store();
     let pending = files.iter().zip(paths).map(|(file, name)| async move {
@@ -211,14 +220,17 @@ async fn publish_files(table: &Table, files: &[StagedFile], paths: &[String]) ->
     Ok(())
 }
 
-/// Removes files that no commit names or will name; what cannot be removed is for vacuum.
+/// Removes files that no commit names or will name. A failure is logged: a vacuum removes them later.
 pub(super) async fn remove(table: &Table, relative_paths: &[String]) {
     let paths: Vec<String> = relative_paths
         .iter()
         .map(|relative_path| table.path(relative_path))
         .collect();
     if let Err(e) = table.store().delete_all(&paths).await {
-        log::warn!("data files of a write that failed could not be removed: {e}");
+        log::warn!(
+            "files of the table {:?} that were not committed could not be removed; vacuum removes them: {e}",
+            table.root()
+        );
     }
 }
 
@@ -243,8 +255,9 @@ fn build_data_file(
     }
 }
 
-/// `input` with the columns of the table: by name, in their order, of their types; columns that are
-/// not there are null. Refused are columns the table does not have, and types that could lose.
+/// Returns `input` with the columns of `target_schema`, matched by name, in their order and with their
+/// types. Missing nullable columns are null. Refuses unknown, repeated and missing required columns, and
+/// types whose conversion could lose a value.
 pub(crate) fn align_to_schema(
     input: Box<dyn RecordBatchReader + Send>,
     target_schema: &SchemaRef,
@@ -255,29 +268,29 @@ pub(crate) fn align_to_schema(
         if target_schema.index_of(field.name()).is_err() {
             let names: Vec<&String> = target_schema.fields().iter().map(|f| f.name()).collect();
             let message = format!(
-                "column {:?} is not one of those there are, which are {names:?}; add it to the schema \
-                 or leave it out",
+                "unknown column {:?}; the schema has {names:?}; add it to the schema or leave it out",
                 field.name()
             );
             return Err(Error::invalid(message));
         }
     }
     for field in target_schema.fields() {
-        let mut fields = input_schema.fields().iter().enumerate();
-        let mut candidates = fields
-            .by_ref()
+        let mut candidates = input_schema
+            .fields()
+            .iter()
+            .enumerate()
             .filter(|(_, f)| f.name() == field.name())
             .collect::<Vec<_>>();
         let candidate = candidates.pop();
         if !candidates.is_empty() {
-            let message = format!("column {:?} occurs twice", field.name());
+            let message = format!("column {:?} occurs twice in the data", field.name());
             return Err(Error::invalid(message));
         }
         match candidate {
             Some((index, input_field)) => {
                 if !keeps_values(input_field.data_type(), field.data_type()) {
                     let message = format!(
-                        "column {:?} is {} in the schema and {} in the data; cast it first",
+                        "type mismatch for column {:?}: expected {}, got {}; cast it first",
                         field.name(),
                         field.data_type(),
                         input_field.data_type()
@@ -288,7 +301,10 @@ pub(crate) fn align_to_schema(
             }
             None if field.is_nullable() => projection.push(None),
             None => {
-                let message = format!("column {:?} is missing and cannot be null", field.name());
+                let message = format!(
+                    "column {:?} is missing in the data and not nullable in the schema",
+                    field.name()
+                );
                 return Err(Error::invalid(message));
             }
         }
@@ -306,8 +322,7 @@ fn align_batch(
     projection: &[Option<usize>],
     schema: &SchemaRef,
 ) -> Result<RecordBatch> {
-    let fields = schema.fields().iter().zip(projection);
-    let converted = fields.map(|(field, index)| {
+    let align_column = |(field, index): (&FieldRef, &Option<usize>)| {
         let Some(index) = index else {
             let nulls = arrow_array::new_null_array(field.data_type(), batch.num_rows());
             return Ok(nulls);
@@ -315,13 +330,18 @@ fn align_batch(
         let column = batch
             .columns()
             .get(*index)
-            .ok_or_else(|| Error::invalid("a batch does not have the columns of its schema"))?;
+            .ok_or_else(|| Error::invalid("a batch has fewer columns than its schema"))?;
         if !field.is_nullable() && column.logical_null_count() > 0 {
-            let message = format!("column {:?} holds a null and may not", field.name());
+            let message = format!("null in non-nullable column {:?}", field.name());
             return Err(Error::invalid(message));
         }
         convert(column, field.data_type(), field.name())
-    });
-    let columns = converted.collect::<Result<Vec<_>>>()?;
+    };
+    let columns = schema
+        .fields()
+        .iter()
+        .zip(projection)
+        .map(align_column)
+        .collect::<Result<Vec<_>>>()?;
     batch_with_row_count(schema, columns, batch.num_rows())
 }
