@@ -21,7 +21,7 @@ use object_store::{CopyMode, MultipartId, PutMode, PutResult, UpdateVersion};
 use super::Store;
 use super::limit::SendLimit;
 use super::metrics::RequestKind;
-use super::probe::Probe;
+use super::probe::{Probe, ProbeOutcome};
 use crate::error::{Error, ErrorKind, Result};
 
 /// What must be at a path for a request to change it.
@@ -451,10 +451,11 @@ impl Store {
         let mut probes_left = MAX_PROBES;
         let conditions = loop {
             probes_left -= 1;
-            match Probe::new(&store, folder).run().await {
-                // A lost answer says nothing about the store; the next probe uses other objects.
-                Err(e) if e.kind() == ErrorKind::Unavailable && probes_left > 0 => {}
-                result => break result?,
+            match Probe::new(&store, folder).run().await? {
+                ProbeOutcome::Conditions(conditions) => break conditions,
+                ProbeOutcome::AnswerLost(e) if probes_left == 0 => return Err(e),
+                // The next probe uses other objects.
+                ProbeOutcome::AnswerLost(_) => {}
             }
         };
         *cached() = Some(conditions);

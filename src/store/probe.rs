@@ -16,6 +16,14 @@ use crate::error::{Error, ErrorKind, Result};
 /// The attempts of a write whose answer gets lost.
 const MAX_ATTEMPTS: u32 = 4;
 
+/// The outcome of a probe of a store that answers.
+pub(super) enum ProbeOutcome {
+    /// The conditions that hold.
+    Conditions(ConditionSupport),
+    /// The answer of a request was lost, which says nothing about the store.
+    AnswerLost(Error),
+}
+
 /// One probe of a store, with an object of its own.
 pub(super) struct Probe {
     store: Store,
@@ -30,12 +38,21 @@ impl Probe {
         }
     }
 
-    pub(super) async fn run(&self) -> Result<ConditionSupport> {
+    /// [`ErrorKind::Unavailable`] if the store does not answer.
+    pub(super) async fn run(&self) -> Result<ProbeOutcome> {
         let probed = self.probe_conditions().await;
         let removed = self.store.delete(&self.path).await;
-        let conditions = probed?;
-        removed?;
-        Ok(conditions)
+        match probed {
+            // A store that does not answer at all is not asked once more, timeout by timeout.
+            Err(e) if e.kind() == ErrorKind::Unavailable && removed.is_ok() => {
+                Ok(ProbeOutcome::AnswerLost(e))
+            }
+            probed => {
+                let conditions = probed?;
+                removed?;
+                Ok(ProbeOutcome::Conditions(conditions))
+            }
+        }
     }
 
     async fn probe_conditions(&self) -> Result<ConditionSupport> {
@@ -82,6 +99,7 @@ impl Probe {
             // An attempt whose answer was lost may have landed, so read the object back.
             match self.store.get(&self.path, GetOptions::default()).await {
                 Ok((content, meta)) if content == bytes => break meta.e_tag,
+                Err(e) if e.kind() == ErrorKind::Unavailable => return Err(error),
                 _ if attempts == MAX_ATTEMPTS || error.kind() == ErrorKind::PermissionDenied => {
                     return Err(error);
                 }
