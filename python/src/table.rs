@@ -1,4 +1,8 @@
-//! Tables: one snapshot as Python holds it, and what is done on the newest.
+//! The methods of a table's snapshot that Python calls.
+//!
+//! Reads use the snapshot of the handle; writes commit to the newest snapshot and return a new handle
+//! with the result. Calls that use the store run through [`crate::runtime::run`], which releases the GIL and
+//! maps errors.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -29,12 +33,12 @@ use crate::runtime::{into_py_result, run};
 use crate::scan::Scan;
 use crate::store::StoreHandle;
 
-/// Version; paths that are missing, of another length, named by nobody.
+/// The version, and the paths of missing, mismatched and unreferenced objects.
 type CheckFields = (u64, Vec<String>, Vec<String>, Vec<String>);
 
 #[pymethods]
 impl TableHandle {
-    /// Creates a table.
+    /// Creates a table and opens its first version.
     #[staticmethod]
     fn create(
         py: Python<'_>,
@@ -54,7 +58,7 @@ impl TableHandle {
         })
     }
 
-    /// Opens a table's newest snapshot, or that of a version.
+    /// Opens the newest snapshot of a table, or that of `version`.
     #[staticmethod]
     fn open(
         py: Python<'_>,
@@ -76,16 +80,16 @@ impl TableHandle {
         })
     }
 
-    /// The snapshot of a version.
+    /// Opens the snapshot of a version.
     fn at(&self, py: Python<'_>, version: u64) -> PyResult<Self> {
         Self::open(py, &self.store, self.path.clone(), Some(version))
     }
 
-    /// The snapshot that was the newest so many microseconds after 1970.
+    /// Opens the snapshot that was the newest at a time, in microseconds since 1970.
     fn at_time(&self, py: Python<'_>, micros: i64) -> PyResult<Self> {
-        let outside = || Error::invalid(format!("{micros} microseconds are no moment"));
-        let time = DateTime::from_timestamp_micros(micros).ok_or_else(outside);
-        let time = TimestampMicros::new(into_py_result(py, time)?);
+        let out_of_range = || Error::invalid(format!("timestamp out of range: {micros} µs"));
+        let parsed = DateTime::from_timestamp_micros(micros).ok_or_else(out_of_range);
+        let time = TimestampMicros::new(into_py_result(py, parsed)?);
         let table = into_py_result(py, self.table())?;
         let manifest = run(py, move || async move {
             let newest = table.newest().await?.manifest;
@@ -94,13 +98,13 @@ impl TableHandle {
         Ok(self.with_manifest(manifest))
     }
 
-    /// The snapshot's number.
+    /// The version of the snapshot.
     #[getter]
     fn version(&self) -> u64 {
         self.manifest.version
     }
 
-    /// When it was made, in microseconds after 1970: later than any version before.
+    /// The time of the commit in microseconds since 1970, later than that of any version before.
     #[getter]
     fn created_at(&self) -> i64 {
         self.manifest.created_at.as_micros()
@@ -113,12 +117,12 @@ impl TableHandle {
         PySchema::new(columns.schema).into_pyarrow(py)
     }
 
-    /// The manifest's JSON.
+    /// The manifest as JSON.
     fn manifest<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.manifest.to_bytes())
     }
 
-    /// The JSON of the last versions' manifests, newest first.
+    /// Reads the manifests of the last `limit` versions as JSON, newest first.
     fn history<'py>(&self, py: Python<'py>, limit: u64) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let table = into_py_result(py, self.table())?;
         let newest = Arc::clone(&self.manifest);
@@ -129,13 +133,13 @@ impl TableHandle {
         Ok(bytes.collect())
     }
 
-    /// How many data files there are; nothing is read.
+    /// The number of data files; sends no request.
     #[getter]
     fn file_count(&self) -> u64 {
         self.manifest.file_count()
     }
 
-    /// The data files: path, bytes, row groups, rows.
+    /// Reads the list of data files: for each the path, size in bytes, row groups and rows.
     fn files(&self, py: Python<'_>) -> PyResult<Vec<(String, u64, u64, u64)>> {
         let table = into_py_result(py, self.table())?;
         let manifest = Arc::clone(&self.manifest);
@@ -146,7 +150,7 @@ impl TableHandle {
         Ok(files.into_iter().map(|entry| row(entry.file)).collect())
     }
 
-    /// Checks a filter; raises `InvalidInput`.
+    /// Raises `InvalidInput` if a filter does not fit the snapshot's columns.
     fn check_filter(&self, predicate: &Bound<'_, PyAny>) -> PyResult<()> {
         self.build_filter(Some(predicate), true).map(drop)
     }
@@ -173,7 +177,7 @@ impl TableHandle {
         Ok(Scan::new(scan))
     }
 
-    /// What a scan would read: files, those read, row groups, those read, rows, tombstone files.
+    /// Plans a scan: files, files to read, row groups, row groups to read, rows to read, tombstone files to read.
     fn explain(
         &self,
         py: Python<'_>,
@@ -199,7 +203,7 @@ impl TableHandle {
         ))
     }
 
-    /// Checks the table: version, what is missing, what has another length, what nobody names.
+    /// Checks the objects of the table.
     fn check(&self, py: Python<'_>) -> PyResult<CheckFields> {
         let table = into_py_result(py, self.table())?;
         let report = run(py, move || async move { table::check(&table).await })?;
@@ -211,7 +215,7 @@ impl TableHandle {
         ))
     }
 
-    /// Streams the changes after a version up to this snapshot.
+    /// Streams the changes after version `since` up to this snapshot.
     fn changes(&self, py: Python<'_>, since: u64) -> PyResult<Scan> {
         let since = self.at(py, since)?.manifest;
         let table = into_py_result(py, self.table())?;
@@ -222,7 +226,8 @@ impl TableHandle {
         Ok(Scan::new(scan))
     }
 
-    /// Deletes rows: the outcome, or None where there was nothing to delete; rows, tombstone bytes.
+    /// Deletes rows. Returns the outcome, or None if no row matched; the number of rows, or None if they were
+    /// not counted; the size of the tombstone file in bytes; and the new snapshot.
     fn delete(
         &self,
         py: Python<'_>,
@@ -242,7 +247,7 @@ impl TableHandle {
         Ok((outcome, deleted.rows, deleted.bytes, after))
     }
 
-    /// Appends a stream, or puts it in the place of all there is.
+    /// Appends a stream, or replaces all rows by it.
     #[expect(clippy::too_many_arguments, reason = "a call of the facade's own")]
     fn write(
         &self,
@@ -272,8 +277,8 @@ impl TableHandle {
         Ok(self.outcome_and_snapshot(&committed, &files))
     }
 
-    /// Puts a stream in the place of the rows for which a predicate holds, or with None of those with
-    /// the same values in the columns `on`.
+    /// Replaces the rows that satisfy a predicate by a stream, or without a predicate the rows with the same
+    /// values in the columns `on`.
     #[expect(clippy::too_many_arguments, reason = "a call of the facade's own")]
     fn replace_rows(
         &self,
@@ -304,7 +309,7 @@ impl TableHandle {
         Ok(self.outcome_and_snapshot(&committed, &files))
     }
 
-    /// Merges a stream by clauses: the outcome, or None where there was nothing to do.
+    /// Merges a stream by clauses. Returns the outcome, or None if nothing changed, and the new snapshot.
     #[expect(clippy::too_many_arguments, reason = "a call of the facade's own")]
     fn merge(
         &self,
@@ -333,7 +338,7 @@ impl TableHandle {
         Ok((outcome, self.with_manifest(merged.snapshot.manifest)))
     }
 
-    /// Adds Parquet files that are there already.
+    /// Adds existing Parquet files.
     fn add_files(
         &self,
         py: Python<'_>,
@@ -349,7 +354,7 @@ impl TableHandle {
         Ok(self.outcome_and_snapshot(&committed, &files))
     }
 
-    /// Writes small files as larger ones: the outcome, or None.
+    /// Rewrites small files as larger ones. Returns None if there is nothing to rewrite.
     fn compact(
         &self,
         py: Python<'_>,
@@ -370,7 +375,7 @@ impl TableHandle {
             .map(|compacted| self.outcome_and_snapshot(&compacted.committed, &compacted.added)))
     }
 
-    /// Writes all rows anew, sorted: the outcome, or None.
+    /// Rewrites all rows as sorted files. Returns None if there are no files.
     fn sort(
         &self,
         py: Python<'_>,
@@ -389,7 +394,7 @@ impl TableHandle {
         Ok(sorted.map(|sorted| self.outcome_and_snapshot(&sorted.committed, &sorted.added)))
     }
 
-    /// Makes a version's content the newest.
+    /// Restores the content of a version as a new version.
     fn restore(
         &self,
         py: Python<'_>,
@@ -400,7 +405,7 @@ impl TableHandle {
         self.commit_change(py, Restore { from }, timeout)
     }
 
-    /// Gives a version a name, or takes the name away.
+    /// Tags a version, or removes the tag if `version` is None.
     fn tag(
         &self,
         py: Python<'_>,
@@ -411,7 +416,8 @@ impl TableHandle {
         self.commit_change(py, Tag { name, version }, timeout)
     }
 
-    /// Removes what no kept version needs: oldest version, files, manifests, bytes.
+    /// Removes the objects that no retained version references. Returns the oldest retained version, the
+    /// removed files and manifests, and their total size in bytes.
     fn vacuum(
         &self,
         py: Python<'_>,
@@ -433,7 +439,7 @@ impl TableHandle {
         ))
     }
 
-    /// The version that a commit made; None if it made none.
+    /// Returns the version that a commit created, or None if it created none.
     fn was_committed(&self, py: Python<'_>, commit_id: &str) -> PyResult<Option<u64>> {
         let commit_id = into_py_result(py, CommitId::parse(commit_id))?;
         let table = into_py_result(py, self.table())?;
@@ -443,7 +449,7 @@ impl TableHandle {
     }
 }
 
-/// Whether there is a table.
+/// Whether there is a table at `path`.
 #[pyfunction]
 fn table_exists(py: Python<'_>, store: &StoreHandle, path: String) -> PyResult<bool> {
     let store: Store = into_py_result(py, store.store())?;

@@ -1,7 +1,13 @@
-//! Parquet files that are there already as files of a table, without writing their rows again.
+//! Adds existing Parquet files to a table without rewriting their rows.
 //!
-//! A file within the table's folder stays where it is, and is never removed by a vacuum; any other is
-//! copied inside the store. Such files are read by the names that columns had when they were added.
+//! A file within the table's folder stays where it is, and a vacuum never removes it. Any other file is
+//! copied within the store. The columns of such files are found by the names that they have when they are
+//! added, because the files hold no column ids.
+//!
+//! Refused with [`ErrorKind::InvalidInput`]: columns that the table does not have, types that cannot
+//! be widened to the table's, nulls in a non-nullable column, the table's own objects, and a file that is
+//! overwritten while it is copied. A file that the table lists already is
+//! [`ErrorKind::AlreadyExists`]. All files are checked before the first is copied.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -25,10 +31,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::file::TAIL_BYTES;
 use crate::part::open;
 
-/// Files opened or copied at once.
+/// The maximum number of files that are opened or copied concurrently.
 const CONCURRENT_FILES: usize = 16;
 
-/// Adds Parquet files, by their paths in the table's store.
+/// Adds Parquet files; `paths` are in the table's store. Returns the commit and the files that it added.
 pub async fn add_files(
     table: &Table,
     paths: &[String],
@@ -39,7 +45,7 @@ pub async fn add_files(
     let unique_paths: HashSet<&String> = paths.iter().collect();
     if unique_paths.is_empty() || unique_paths.len() < paths.len() {
         return Err(Error::invalid(
-            "paths must name at least one file, and none twice",
+            "paths must name at least one file, and no file twice",
         ));
     }
     let clock = table.store().clock();
@@ -70,11 +76,12 @@ pub async fn add_files(
         if change.absent_at_version.is_none() || clock.monotonic() >= deadline {
             break Err(conflict);
         }
-        // Others brought rows: are these among them?
+        // A concurrent commit has added rows: check that the same files are not among them.
         newest = table.newest().await?;
         match check_new(table, &newest.manifest, paths).await {
             Ok(()) => change.absent_at_version = Some(newest.manifest.version),
-            // Vacuumed while it was looked through: it conflicts once more, and the next is looked at.
+            // The snapshot was vacuumed during the check: the next attempt conflicts again, and the
+            // check is repeated on a newer one.
             Err(e) if e.kind() == ErrorKind::VersionExpired => {}
             Err(e) => break Err(e),
         }
@@ -95,7 +102,8 @@ pub async fn add_files(
     Ok((committed, files))
 }
 
-/// The files as the table's, and those of them that were copied. All are looked at before one is.
+/// Checks all files, then copies those outside the table's folder. Returns the table's entries for them,
+/// and the paths of the copies relative to the table. Files without rows are left out.
 async fn import_files(
     table: &Table,
     base: &TableManifest,
@@ -106,6 +114,7 @@ async fn import_files(
         let file = Box::pin(read_file_entry(table, path, columns)).await?;
         Ok::<_, Error>((path, file))
     });
+    // A Vec, because the future of the iterator itself would not be Send.
     let read_tasks: Vec<_> = reads.collect();
     let entries: Vec<(&String, DataFile)> = stream::iter(read_tasks)
         .buffered(CONCURRENT_FILES)
@@ -124,10 +133,10 @@ async fn import_files(
         files.push(file);
     }
     let targets: Vec<String> = copies.iter().map(|(_, file)| file.path.clone()).collect();
-    let copying = copies
+    let copy_tasks: Vec<_> = copies
         .iter()
-        .map(|(from, file)| copy_file(table, from, file, columns));
-    let copy_tasks: Vec<_> = copying.collect();
+        .map(|(from, file)| copy_file(table, from, file, columns))
+        .collect();
     let copy_stream = stream::iter(copy_tasks).buffer_unordered(CONCURRENT_FILES);
     if let Err(e) = copy_stream.try_collect::<()>().await {
         remove(table, &targets).await;
@@ -136,7 +145,7 @@ async fn import_files(
     Ok((files, targets))
 }
 
-/// Copies a file to where it belongs in the table.
+/// Copies a file to its path in the table, and checks that the copy is what was read before.
 async fn copy_file(
     table: &Table,
     from: &str,
@@ -145,22 +154,22 @@ async fn copy_file(
 ) -> Result<()> {
     let to = table.path(&file.path);
     table.store().copy(from, &to, CopyMode::Overwrite).await?;
-    // It may have been replaced since it was looked at.
+    // The source may have been overwritten since it was read.
     let mut entry = Box::pin(read_file_entry(table, &to, columns)).await?;
     entry.path.clone_from(&file.path);
     if entry == *file {
         return Ok(());
     }
-    let message = format!("{from:?} was written to while it was added; add it again");
+    let message = format!("file {from:?} was overwritten while it was copied; add it again");
     Err(Error::invalid(message).with_path(from))
 }
 
-/// The path relative to the table, of a file in its folder.
+/// The path relative to the table; None for a file outside its folder.
 fn relative_path<'a>(table: &Table, path: &'a str) -> Option<&'a str> {
     path.strip_prefix(table.root())?.strip_prefix('/')
 }
 
-/// Refuses files of the table's own, and those that it has already.
+/// Refuses the table's own objects, and files that the table lists already.
 async fn check_new(table: &Table, base: &TableManifest, paths: &[String]) -> Result<()> {
     let relative_paths: HashSet<&str> = paths
         .iter()
@@ -178,17 +187,17 @@ async fn check_new(table: &Table, base: &TableManifest, paths: &[String]) -> Res
             || names::base_version(path).is_some()
     };
     if let Some(path) = relative_paths.iter().copied().find(is_own) {
-        let message = format!("{path:?} is one of the table's own objects");
+        let message = format!("{path:?} is an object of the table itself and cannot be added");
         return Err(Error::invalid(message).with_path(table.path(path)));
     }
     if let Some(path) = listed_paths.find(|path| relative_paths.contains(path)) {
-        let message = format!("{path:?} is one of the table's files already");
+        let message = format!("file {path:?} is already in the table");
         return Err(Error::new(ErrorKind::AlreadyExists, message).with_path(table.path(path)));
     }
     Ok(())
 }
 
-/// What there is to say of a file, without its path.
+/// Reads a file's footer and returns its entry for the table, with an empty path.
 async fn read_file_entry(table: &Table, path: &str, columns: &TableColumns) -> Result<DataFile> {
     let part = open(table.store(), path, TAIL_BYTES).await?;
     let file = &part.file;
@@ -197,7 +206,7 @@ async fn read_file_entry(table: &Table, path: &str, columns: &TableColumns) -> R
     for (field, id) in columns.schema.fields().iter().zip(columns.ids.iter()) {
         if !field.is_nullable() && file.rows() > 0 && bounds.null_counts.get(id) != Some(&0) {
             let message = format!(
-                "column {:?} may not be null in the table, and is or may be in {path:?}",
+                "column {:?} may not be null in the table, but {path:?} has nulls or no null count for it",
                 field.name()
             );
             return Err(Error::invalid(message).with_path(path));
@@ -206,7 +215,7 @@ async fn read_file_entry(table: &Table, path: &str, columns: &TableColumns) -> R
     Ok(DataFile {
         path: String::new(),
         size_bytes: file.length,
-        // It is found by reading.
+        // Unknown: readers find the footer by its length at the end of the file.
         footer_size: 0,
         row_group_count: file.metadata().num_row_groups() as u64,
         total_rows: file.rows(),
@@ -217,7 +226,8 @@ async fn read_file_entry(table: &Table, path: &str, columns: &TableColumns) -> R
     })
 }
 
-/// The names that a file has for the table's columns, and the identity of each of its fields.
+/// Matches a file's columns to the table's by name. Returns the names by column id, and the column id of
+/// each field of the file.
 fn match_columns(
     file: &Schema,
     columns: &TableColumns,
@@ -228,13 +238,12 @@ fn match_columns(
         let Some((index, table_field)) = columns.schema.column_with_name(name) else {
             let column_names: Vec<&String> =
                 columns.schema.fields().iter().map(|f| f.name()).collect();
-            let message =
-                format!("column {name:?} is not one of the table's, which are {column_names:?}");
+            let message = format!("unknown column {name:?}; the table has {column_names:?}");
             return Err(Error::invalid(message));
         };
         if !can_widen(field.data_type(), table_field.data_type()) {
             let message = format!(
-                "column {name:?} is {} in the table and {} in the file; write it again with the \
+                "column {name:?} is {} in the table and {} in the file; rewrite the file with the \
                  table's type",
                 table_field.data_type(),
                 field.data_type()
@@ -243,7 +252,8 @@ fn match_columns(
         }
         let id = columns.ids[index];
         if names.insert(id, name.clone()).is_some() {
-            return Err(Error::invalid(format!("column {name:?} occurs twice")));
+            let message = format!("column {name:?} occurs twice in the file");
+            return Err(Error::invalid(message));
         }
         ids.push(id);
     }

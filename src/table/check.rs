@@ -1,4 +1,4 @@
-//! Whether everything is there that a table's versions name, and what is there besides.
+//! Checks that every object that a table's retained versions reference exists, and finds unreferenced ones.
 
 use std::collections::BTreeMap;
 
@@ -9,23 +9,25 @@ use super::vacuum::{References, collect_references, list_objects};
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How often a table that changes meanwhile is looked at again.
+/// How often the check starts again because a vacuum removed versions during it.
 const MAX_RESTARTS: u32 = 20;
 
-/// What a check found; paths are relative to the table.
+/// The findings of a check; paths are relative to the table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// The newest version, whose sizes were compared.
     pub version: u64,
-    /// Objects that a retained version names and that are not there.
+    /// Objects that a retained version references and that do not exist.
     pub missing: Vec<String>,
-    /// Objects of the newest version with another length than it says.
+    /// Objects of the newest version whose size differs from the recorded one.
     pub mismatched: Vec<String>,
-    /// Objects that no retained version names: of writes that failed, or are under way.
+    /// Objects that no retained version references: of writes that failed or are in progress.
     pub orphans: Vec<String>,
 }
 
-/// Looks at the newest version and at those before it that are kept. No data is read.
+/// Checks the objects of all retained versions by listing; no data is read. If the manifest of a retained
+/// version is missing, only such manifests are reported. Fails with [`ErrorKind::Unavailable`] if
+/// vacuums keep removing versions during the check.
 pub async fn check(table: &Table) -> Result<CheckReport> {
     for _ in 0..MAX_RESTARTS {
         let newest = table.newest().await?.manifest;
@@ -33,7 +35,7 @@ pub async fn check(table: &Table) -> Result<CheckReport> {
         let needed = match collect_references(table, &newest, &manifests).await? {
             References::All(needed) => needed,
             References::Overtaken => continue,
-            // What they need is not known.
+            // The references of missing manifests are not known: nothing else can be checked.
             References::Missing(missing) => {
                 return Ok(CheckReport {
                     version: newest.version,
@@ -46,7 +48,7 @@ pub async fn check(table: &Table) -> Result<CheckReport> {
         for folder in names::FOLDERS {
             objects.extend(list_objects(table, folder).await?);
         }
-        // A vacuum may have removed some while they were listed.
+        // A vacuum may have removed objects while they were listed.
         if table.newest().await?.manifest.oldest_version != newest.oldest_version {
             continue;
         }
@@ -78,7 +80,7 @@ pub async fn check(table: &Table) -> Result<CheckReport> {
             missing: Vec::new(),
         };
         for path in needed.iter().filter(|path| !objects.contains_key(*path)) {
-            // It may lie elsewhere in the table, or have come after the listing.
+            // It may be in a folder that was not listed, or newer than the listing.
             if !table.store().is_file(&table.path(path)).await? {
                 report.missing.push(path.clone());
             }
@@ -86,6 +88,8 @@ pub async fn check(table: &Table) -> Result<CheckReport> {
         report.missing.sort();
         return Ok(report);
     }
-    let message = "the table is vacuumed faster than it can be checked";
+    let message = format!(
+        "gave up after {MAX_RESTARTS} attempts: vacuums removed versions during every check; try again"
+    );
     Err(Error::new(ErrorKind::Unavailable, message).with_path(table.root()))
 }

@@ -1,9 +1,15 @@
-//! Compaction: small files become larger ones, rows that tombstones delete are left out, and many
-//! small tombstone files become few.
+//! Compaction: rewrites small data files as larger ones, files with mostly deleted rows without these
+//! rows, and many small tombstone files as few.
 //!
-//! Rows keep their order within what is joined, which comes last. Sorting does it to all files at once.
-//! What is written is committed in the place of what was read, if nobody has changed that meanwhile;
-//! otherwise it is planned again.
+//! [`compact`] rewrites groups of neighboring files and keeps the order of rows within a group; new files
+//! come last in the table. [`sort`] rewrites all files as one group in sorted order.
+//!
+//! The commit ([`Replace`]) replaces the files that were read. If a concurrent commit has changed them, the
+//! compaction is planned again on the newest snapshot until the timeout. If they are only listed elsewhere
+//! since (in another segment), the commit is repeated without writing again.
+//!
+//! A rewrite fails with [`ErrorKind::Other`] if it wrote more rows than it read, or fewer although none was
+//! deleted. Other errors are those of [`super::commit`] and of reading.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -25,24 +31,24 @@ use super::tombstone::{self, Deletions, TombstoneLine};
 use super::write::{TableWriteOptions, align_to_schema, is_definite_failure, remove, upload};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Above this share of deleted rows a file is written again whatever its size.
+/// A file with a larger share of deleted rows is rewritten whatever its size.
 const MAX_DELETED_PERCENT: u64 = 50;
 
-/// Tombstone files of fewer bytes are small.
+/// A tombstone file of fewer bytes is merged with others.
 const SMALL_TOMBSTONE_BYTES: u64 = 1 << 20;
 
-/// What a compaction did.
+/// The result of a compaction or a sort.
 #[derive(Debug)]
 pub struct Compaction {
     /// The commit.
     pub committed: Committed,
-    /// Files that were written.
+    /// The data files that the commit added.
     pub added: Vec<DataFile>,
 }
 
-/// Writes neighbouring files of fewer than half of `target_bytes` as files of about that size, and
-/// files anew of which most rows are deleted; of those that may hold rows which are `meant`, where that
-/// is given. None where nothing is worth it.
+/// Rewrites neighboring files of fewer than half of `target_bytes` as files of about that size, and files
+/// of which most rows are deleted. With a `predicate` only files that may hold rows that satisfy it.
+/// Returns None if there is nothing to rewrite.
 pub async fn compact(
     table: &Table,
     target_bytes: u64,
@@ -59,8 +65,8 @@ pub async fn compact(
     task.run(table, options.timeout).await
 }
 
-/// Writes all rows anew, sorted by columns or, with None, by the table's sort order or else its key, as
-/// files of about `target_bytes`. None where there are no rows.
+/// Rewrites all rows as sorted files of about `target_bytes`. The columns default to the table's sort
+/// order, or to its key if it has none. Returns None if the table has no files.
 pub async fn sort(
     table: &Table,
     by: Option<&[String]>,
@@ -102,13 +108,13 @@ pub async fn sort(
     task.run(table, options.timeout).await
 }
 
-/// Groups of files, by position, each to be written anew, and how.
+/// The groups of files to rewrite, as indices into the reader's files, and the options to write with.
 type RewritePlan = (Vec<Vec<usize>>, TableWriteOptions);
 
-/// Files that are written anew with the same rows.
+/// A rewrite of files with the same rows: a compaction or a sort.
 struct RewriteTask<'a> {
     operation: &'static str,
-    /// Only files that may hold such rows.
+    /// Restricts the rewrite to files that may hold rows that satisfy it.
     predicate: Option<&'a Predicate>,
     plan: &'a (dyn Fn(&SnapshotReader, &[bool]) -> Result<RewritePlan> + Sync),
 }
@@ -122,7 +128,7 @@ impl RewriteTask<'_> {
             let reader_result =
                 SnapshotReader::new(table, Arc::clone(&newest.manifest), None).await;
             let reader = match reader_result {
-                // What was the newest has been vacuumed meanwhile.
+                // A vacuum has removed this snapshot since it was read.
                 Err(e) if e.kind() == ErrorKind::VersionExpired && clock.monotonic() < deadline => {
                     continue;
                 }
@@ -141,13 +147,18 @@ impl RewriteTask<'_> {
                     if !is_retryable_conflict(e.kind()) || clock.monotonic() >= deadline {
                         return Err(e);
                     }
-                    log::info!("{} of {:?} begins again: {e}", self.operation, table.root());
+                    log::info!(
+                        "{} of the table {:?} is planned again: {e}",
+                        self.operation,
+                        table.root()
+                    );
                 }
             }
         }
     }
 
-    /// The change and the objects that were written for it; None where there is nothing to do.
+    /// Writes the new files. Returns the change and the paths of the written objects, or None if there is
+    /// nothing to rewrite. After an error the written objects are removed.
     async fn write(
         &self,
         table: &Table,
@@ -161,8 +172,11 @@ impl RewriteTask<'_> {
             None => vec![true; reader.files.len()],
         };
         let (groups, options) = (self.plan)(reader, &selected)?;
-        let paths = groups.iter().flatten().map(|f| path_of(reader, *f));
-        let removed_paths: HashSet<&str> = paths.collect();
+        let removed_paths: HashSet<&str> = groups
+            .iter()
+            .flatten()
+            .map(|f| path_of(reader, *f))
+            .collect();
         let sources = mergeable_tombstones(&reader.manifest, &removed_paths);
         if groups.is_empty() && sources.is_empty() {
             return Ok(None);
@@ -195,7 +209,7 @@ impl RewriteTask<'_> {
             }
             let (operation, group_count) = (self.operation, groups.len());
             log::info!(
-                "{operation} of {:?}: {} of {group_count} groups of files written",
+                "{operation} of the table {:?}: {} of {group_count} groups of files written",
                 table.root(),
                 index + 1
             );
@@ -212,11 +226,11 @@ impl RewriteTask<'_> {
         merged: MergedTombstones,
     ) -> Replace {
         let manifest = &reader.manifest;
-        let references = groups
+        let removed: Vec<FileRef> = groups
             .iter()
             .flatten()
-            .map(|f| reader.files[*f].to_file_ref());
-        let removed: Vec<FileRef> = references.collect();
+            .map(|f| reader.files[*f].to_file_ref())
+            .collect();
         let removed_paths: HashSet<&str> = removed.iter().map(|f| f.path.as_str()).collect();
         let tombstones = manifest.tombstones.iter();
         let touching =
@@ -232,7 +246,7 @@ impl RewriteTask<'_> {
     }
 }
 
-/// Commits, again where the files that go are only listed elsewhere meanwhile.
+/// Commits the change; repeats a commit that conflicts only because its files are listed elsewhere now.
 async fn commit_replace(
     table: &Table,
     mut change: Replace,
@@ -254,19 +268,19 @@ async fn commit_replace(
     }
 }
 
-/// The files that go as the newest snapshot lists them; None where one has left it, or all are where
-/// they were.
+/// The files to remove as the newest snapshot lists them; None if one has left the table, or if all are
+/// listed where they were.
 async fn find_moved_files(table: &Table, change: &Replace) -> Result<Option<Vec<FileRef>>> {
     let manifest = table.newest().await?.manifest;
     let files = all_files(table, &manifest).await?;
     let references = files.iter().map(SnapshotFile::to_file_ref);
     let mut newest_by_path: HashMap<String, FileRef> =
         references.map(|f| (f.path.clone(), f)).collect();
-    let lookups = change
+    let moved: Option<Vec<FileRef>> = change
         .removed
         .iter()
-        .map(|f| newest_by_path.remove(&f.path));
-    let moved: Option<Vec<FileRef>> = lookups.collect();
+        .map(|f| newest_by_path.remove(&f.path))
+        .collect();
     Ok(moved.filter(|files| *files != change.removed))
 }
 
@@ -274,26 +288,29 @@ fn path_of(reader: &SnapshotReader, file: usize) -> &str {
     &reader.files[file].file.path
 }
 
-/// The tombstone files that are better fewer: the small ones of files that stay, where they would
-/// not be as many afterwards.
+/// The tombstone files to merge: the small ones of files that stay, if merging them makes them fewer.
 fn mergeable_tombstones<'a>(
     manifest: &'a TableManifest,
     removed_paths: &HashSet<&str>,
 ) -> Vec<&'a Tombstones> {
     let covers_kept_file =
         |t: &&Tombstones| t.files.iter().any(|f| !removed_paths.contains(f.as_str()));
-    let live = manifest.tombstones.iter().filter(covers_kept_file);
-    let candidates = live.filter(|t| t.size_bytes < SMALL_TOMBSTONE_BYTES);
-    let small: Vec<&Tombstones> = candidates.collect();
+    let small: Vec<&Tombstones> = manifest
+        .tombstones
+        .iter()
+        .filter(covers_kept_file)
+        .filter(|t| t.size_bytes < SMALL_TOMBSTONE_BYTES)
+        .collect();
     let bytes: u64 = small.iter().map(|t| t.size_bytes).sum();
-    // Of neighbours that were merged any two have more than that.
+    // Any two neighbors that come from a merge have more bytes together than SMALL_TOMBSTONE_BYTES.
     if small.len() as u64 > 2 * (bytes / SMALL_TOMBSTONE_BYTES) + 1 {
         return small;
     }
     Vec::new()
 }
 
-/// Writes what tombstones say of the files that stay as few tombstones, each of neighbouring files.
+/// Writes the deletions of `sources` in files that stay as few tombstone files, each about neighboring data
+/// files. Adds the paths of written objects to `paths`.
 async fn merge_tombstones(
     table: &Table,
     reader: &SnapshotReader,
@@ -336,7 +353,7 @@ async fn merge_tombstones(
     Ok(merged)
 }
 
-/// Groups of neighbouring files, by position, each to become one.
+/// The groups of neighboring files to rewrite, as indices; each group becomes about one file.
 fn plan_groups(reader: &SnapshotReader, target_bytes: u64, selected: &[bool]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let (mut pending, mut bytes): (Vec<usize>, u64) = (Vec::new(), 0);
@@ -366,7 +383,7 @@ fn plan_groups(reader: &SnapshotReader, target_bytes: u64, selected: &[bool]) ->
     groups
 }
 
-/// Whether most rows of a file are deleted.
+/// Whether more than [`MAX_DELETED_PERCENT`] of a file's rows are deleted, by estimate.
 fn is_mostly_deleted(reader: &SnapshotReader, file: usize) -> bool {
     let data_file = &reader.files[file].file;
     let Some(deletions) = reader.deletions_of(file) else {
@@ -382,8 +399,8 @@ fn is_mostly_deleted(reader: &SnapshotReader, file: usize) -> bool {
     deleted.saturating_mul(100) > data_file.total_rows.saturating_mul(MAX_DELETED_PERCENT)
 }
 
-/// About how many rows of a file have a key in a range of whole numbers, as if keys lay evenly
-/// between the file's bounds.
+/// Estimates how many rows of a file have a key in a range of integers, as if keys were spread evenly
+/// between the file's bounds. 0 if the bounds or the range are not integers.
 fn estimate_deleted_rows(file: &DataFile, key: Option<u32>, min: &Value, max: &Value) -> u64 {
     let bound = |bounds: &BTreeMap<u32, Value>| bounds.get(&key?).and_then(Value::as_i64);
     let ends = (
@@ -401,7 +418,7 @@ fn estimate_deleted_rows(file: &DataFile, key: Option<u32>, min: &Value, max: &V
     u64::try_from(rows).unwrap_or_default()
 }
 
-/// Writes the rows of some files.
+/// Writes the rows of a group of files as new files, and checks their number.
 async fn rewrite_group(
     table: &Table,
     reader: &Arc<SnapshotReader>,
@@ -418,7 +435,12 @@ async fn rewrite_group(
     if after > before || (untouched && after < before) {
         let paths: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
         remove(table, &paths).await;
-        return Err(Error::other(format!("{before} rows became {after}")));
+        let message = format!(
+            "internal error: rewriting {before} rows of the table {:?} wrote {after} rows; nothing was \
+             committed",
+            table.root()
+        );
+        return Err(Error::other(message));
     }
     Ok(files)
 }

@@ -1,23 +1,24 @@
-//! What has happened to a table since a version, as far as a change that was planned on it cares.
+//! Conflict checks: what commits after a version have done that a change planned on that version must know.
 
 use super::format::TableManifest;
 use crate::error::{Error, ErrorKind};
 
 impl TableManifest {
-    /// Whether rows that were deleted after `version` may be back.
+    /// Whether a restore after `version` may have brought deleted rows back.
     pub(super) fn was_restored_since(&self, version: u64) -> bool {
         self.restored_at.is_some_and(|at| at > version)
     }
 
-    /// Whether files that were written at `version` may not fit the columns.
+    /// The error of files that were written at `version`, if a later restore of older columns means
+    /// that they may not fit the schema.
     pub(super) fn schema_conflict_since(&self, version: u64) -> Option<Error> {
         self.columns_restored_at.filter(|at| *at > version)?;
         let message = "older columns were restored while the rows were written; write again";
-        // Planning again would not help.
+        // Not CommitConflict: a new plan would use the same files.
         Some(Error::new(ErrorKind::TransactionExpired, message))
     }
 
-    /// Whether there may be rows that were not there at `version`.
+    /// Whether a commit after `version` may have added rows.
     pub(super) fn has_rows_added_since(&self, version: u64) -> bool {
         self.added_at.is_some_and(|at| at > version)
     }

@@ -1,7 +1,13 @@
-//! Deleting rows: which ones, as tombstones; nothing of a data file is written again.
+//! Deletes rows by writing tombstones ([`super::tombstone`]); no data file is rewritten.
 //!
-//! A range of the key needs no data at all: one line a file says it. For any other filter its columns
-//! are read, and the rows are named by row group.
+//! A filter that is a closed range of a key of one column needs no data: a tombstone line for each file
+//! holds the range ([`plan_by_key`]). For any other filter its columns are read from the row groups that may
+//! hold matching rows, and the lines hold row groups and row numbers ([`plan_by_row`]). A file of which
+//! every row is deleted leaves the table without a tombstone.
+//!
+//! Rows that concurrent commits append are not deleted. If a concurrent commit rewrites a file of the plan,
+//! the delete is planned again on the newest snapshot, until the timeout. Errors are those of
+//! [`super::commit`] and of reading.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,33 +32,32 @@ use super::write::{is_definite_failure, remove};
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Files looked through at once.
+/// The maximum number of files that are scanned concurrently.
 pub(super) const CONCURRENT_FILES: usize = 4;
-/// Row groups of a file looked through at once.
+/// The maximum number of row groups of a file that are scanned concurrently.
 pub(super) const CONCURRENT_GROUPS: usize = 2;
 
-/// What a delete did.
+/// The result of a delete.
 #[derive(Debug)]
 pub struct DeleteResult {
-    /// The commit; None where there was nothing to delete.
+    /// The commit; None if no row matched.
     pub committed: Option<Committed>,
-    /// The newest snapshot.
+    /// The snapshot after the delete.
     pub snapshot: Snapshot,
-    /// Rows that were deleted; None where they were not counted.
+    /// The number of deleted rows; None if they were deleted by key and not counted.
     pub rows: Option<u64>,
-    /// The bytes of the tombstones.
+    /// The size of the tombstone file in bytes.
     pub bytes: u64,
 }
 
-/// Deletes the rows for which `filter` holds. Rows that are appended meanwhile stay; files that are
-/// rewritten meanwhile are looked at again.
+/// Deletes the rows that satisfy `filter`, but none that a concurrent commit appends.
 pub async fn delete(table: &Table, filter: &Predicate, timeout: Duration) -> Result<DeleteResult> {
     let clock = table.store().clock();
     let deadline = clock.monotonic() + timeout;
     loop {
         let newest = table.newest().await?;
         let plan = match plan_delete(table, &newest, filter).await {
-            // What was the newest has been vacuumed meanwhile.
+            // A vacuum has removed this snapshot since it was read.
             Err(e) if e.kind() == ErrorKind::VersionExpired && clock.monotonic() < deadline => {
                 continue;
             }
@@ -99,24 +104,25 @@ pub async fn delete(table: &Table, filter: &Predicate, timeout: Duration) -> Res
     }
 }
 
-/// What is to be deleted of a snapshot.
+/// The rows to delete from a snapshot.
 #[derive(Debug, Default)]
 pub(super) struct DeletePlan {
     lines: Vec<TombstoneLine>,
-    /// The files that these are about.
+    /// The files that the lines are about.
     pub(super) scanned_files: Vec<FileRef>,
-    /// Files of which nothing is left.
+    /// The files of which all remaining rows are deleted.
     pub(super) removed: Vec<FileRef>,
+    /// The number of rows to delete; None if they are not counted.
     pub(super) rows: Option<u64>,
 }
 
 impl DeletePlan {
-    /// Whether nothing goes.
+    /// Whether no row is to be deleted.
     pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty() && self.removed.is_empty()
     }
 
-    /// Adds what goes of other files.
+    /// Adds the plan of other files.
     pub(super) fn add(&mut self, other: Self) {
         self.lines.extend(other.lines);
         self.scanned_files.extend(other.scanned_files);
@@ -142,8 +148,8 @@ async fn plan_delete(table: &Table, newest: &Snapshot, filter: &Predicate) -> Re
     }
 }
 
-/// A range of the key, without reading a row; None where a file's own bounds would be needed to say
-/// it and are not known.
+/// Plans the delete of a range of the key without reading a row. None if the range is open at an end
+/// and a file has no bound to close it with.
 fn plan_by_key(reader: &SnapshotReader, id: u32, range: &ClosedRange) -> Option<DeletePlan> {
     let mut plan = DeletePlan::default();
     if matches!((as_integer(range.min.as_ref()), as_integer(range.max.as_ref())), (Some(a), Some(b)) if a > b)
@@ -168,7 +174,7 @@ fn plan_by_key(reader: &SnapshotReader, id: u32, range: &ClosedRange) -> Option<
     Some(plan)
 }
 
-/// Whether the file's keys certainly all lie in a range of whole numbers.
+/// Whether all keys of the file certainly lie in a range of integers.
 fn is_within_range(file: &DataFile, id: u32, min: &Value, max: &Value) -> bool {
     let (low, high) = (as_integer(file.min.get(&id)), as_integer(file.max.get(&id)));
     let (min, max) = (as_integer(Some(min)), as_integer(Some(max)));
@@ -180,7 +186,7 @@ fn as_integer(value: Option<&Value>) -> Option<i64> {
     value.and_then(Value::as_i64)
 }
 
-/// The rows, by looking at every row group that may hold some.
+/// Plans the delete by scanning the row groups that may hold matching rows.
 pub(super) async fn plan_by_row(reader: &SnapshotReader) -> Result<DeletePlan> {
     let scans = (0..reader.files.len()).map(|file| match_file(reader, file));
     let plans: Vec<DeletePlan> = stream::iter(scans)
@@ -218,15 +224,16 @@ async fn match_file(reader: &SnapshotReader, file: usize) -> Result<DeletePlan> 
     Ok(plan_file(reader, file, matches))
 }
 
-/// Rows of a row group that go.
+/// The rows of a row group that are to be deleted.
 pub(super) struct MatchedRows {
     pub(super) row_group: RowGroupScan,
+    /// Row numbers within the row group, from 0.
     pub(super) rows: RoaringBitmap,
-    /// They are all that is left of it.
+    /// The rows are all remaining rows of the row group.
     pub(super) covers_group: bool,
 }
 
-/// What goes of a file, of whose row groups these were looked at.
+/// Plans the delete for one file from the matches in its scanned row groups.
 pub(super) fn plan_file(
     reader: &SnapshotReader,
     file: usize,
@@ -249,10 +256,7 @@ pub(super) fn plan_file(
             ..DeletePlan::default()
         };
     }
-    let partial = matches
-        .into_iter()
-        .filter(|group_match| !group_match.rows.is_empty());
-    let entries = partial.map(|group_match| {
+    let to_line = |group_match: MatchedRows| {
         let group = u32::try_from(group_match.row_group.group).unwrap_or(u32::MAX);
         let deleted = if group_match.covers_group {
             TombstoneScope::RowGroup(group)
@@ -263,8 +267,12 @@ pub(super) fn plan_file(
             file: listed.file.path.clone(),
             deleted,
         }
-    });
-    let lines: Vec<TombstoneLine> = entries.collect();
+    };
+    let lines: Vec<TombstoneLine> = matches
+        .into_iter()
+        .filter(|group_match| !group_match.rows.is_empty())
+        .map(to_line)
+        .collect();
     let scanned_file = (!lines.is_empty()).then(|| listed.to_file_ref());
     DeletePlan {
         lines,
@@ -274,7 +282,7 @@ pub(super) fn plan_file(
     }
 }
 
-/// Writes the tombstone file, if any.
+/// Writes the tombstone file of a plan; None if the plan has no lines.
 pub(super) async fn write_tombstones(
     table: &Table,
     newest: &Snapshot,

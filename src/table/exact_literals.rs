@@ -392,7 +392,7 @@ fn refine_timestamp_literal(expr: Expr) -> Expr {
     in_microseconds.map_or(expr, lit)
 }
 
-/// Reads a timestamp without a zone as UTC if the other side has a zone; Arrow's casts do the same.
+/// Reads a timestamp without a zone as UTC if the other side has a zone, as casts do.
 fn to_utc(expr: Expr, own_type: &DataType, other_type: &DataType) -> Expr {
     match (own_type, other_type) {
         (DataType::Timestamp(unit, None), DataType::Timestamp(_, Some(_))) => {

@@ -1,7 +1,9 @@
-//! The objects of a table as bytes: pointer and manifest, JSON with stable field names.
+//! The format of a table's pointer ([`Pointer`]) and manifests ([`TableManifest`]): JSON with stable names.
 //!
-//! A reader refuses a newer `format` by name and ignores fields it does not know. Every value that
-//! is written conditionally holds a random `commit_id`, so equal bytes never recur.
+//! A reader refuses a newer `format` ([`ErrorKind::FormatNotSupported`]) and ignores unknown fields.
+//! Values that do not fit together are refused ([`ErrorKind::ManifestCorrupted`]). Every value that is
+//! written conditionally holds a random `commit_id`, so the same bytes never recur. Paths are relative to
+//! the table's folder, columns are named by id.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -17,19 +19,19 @@ use serde_json::Value;
 use super::names;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The only format there is.
+/// The current and only format version.
 pub const FORMAT: u32 = 1;
-/// How many commits back a manifest knows: a writer that finds its version vacuumed looks whether
-/// it was its own.
+/// The number of earlier commits that a manifest lists: a writer whose version has been vacuumed learns
+/// from it whether the commit was its own.
 pub const RECENT_COMMITS: usize = 64;
-/// No table has so many versions, and JSON of other languages keeps such numbers exact.
+/// The highest valid version, which JSON numbers of other languages represent exactly.
 pub(super) const MAX_VERSION: u64 = 1 << 53;
-/// More bytes than this are no pointer.
+/// The maximum size of a pointer.
 pub(super) const MAX_POINTER_BYTES: u64 = 64 << 10;
-/// More bytes than this are no manifest.
+/// The maximum size of a manifest.
 pub(super) const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 
-/// What identifies one commit: 128 random bits, as 32 hexadecimal digits.
+/// The id of a commit: 128 random bits, as 32 hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct CommitId(String);
@@ -43,23 +45,23 @@ impl TryFrom<String> for CommitId {
 }
 
 impl CommitId {
-    /// The identity of these bits.
+    /// Formats 128 random bits.
     pub fn new(bits: u128) -> Self {
         Self(format!("{bits:032x}"))
     }
 
-    /// Checks what a user gives.
+    /// Parses 32 lowercase hexadecimal digits.
     pub fn parse(text: &str) -> Result<Self> {
         let is_hex_digit = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
         if text.len() == 32 && text.bytes().all(is_hex_digit) {
             return Ok(Self(text.to_owned()));
         }
         Err(Error::invalid(format!(
-            "commit_id must be 32 hexadecimal digits, not {text:?}"
+            "commit_id must be 32 hexadecimal digits in lower case, not {text:?}"
         )))
     }
 
-    /// The digits.
+    /// The 32 hexadecimal digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -72,16 +74,16 @@ pub struct Pointer {
     pub format: u32,
     /// The newest version.
     pub version: u64,
-    /// Its commit.
+    /// The commit that created that version.
     pub commit_id: CommitId,
-    /// Its manifest, relative to the table.
+    /// The path of that version's manifest, relative to the table.
     pub manifest: String,
     /// Versions before this one have been vacuumed.
     pub oldest_version: u64,
 }
 
 impl Pointer {
-    /// The pointer at a manifest: the same bytes whoever makes them.
+    /// The pointer to a manifest. Every writer creates the same bytes.
     pub fn for_manifest(manifest: &TableManifest) -> Self {
         Self {
             format: FORMAT,
@@ -92,12 +94,12 @@ impl Pointer {
         }
     }
 
-    /// Its JSON.
+    /// Encodes the pointer as JSON.
     pub fn to_bytes(&self) -> Bytes {
         to_json(self)
     }
 
-    /// Reads a pointer.
+    /// Parses a pointer and checks that its fields fit together.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let pointer: Self = from_json(bytes, names::POINTER)?;
         let is_consistent = (1..=MAX_VERSION).contains(&pointer.version)
@@ -111,22 +113,22 @@ impl Pointer {
     }
 }
 
-/// A moment in UTC, in microseconds.
+/// A time in UTC, in microseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimestampMicros(i64);
 
 impl TimestampMicros {
-    /// The moment of a time of day.
+    /// Truncates a time to microseconds.
     pub fn new(time: DateTime<Utc>) -> Self {
         Self(time.timestamp_micros())
     }
 
-    /// Microseconds after 1970.
+    /// Microseconds since 1970.
     pub fn as_micros(self) -> i64 {
         self.0
     }
 
-    /// A thousandth of a second later.
+    /// The time one millisecond later.
     #[must_use]
     pub fn next_millisecond(self) -> Self {
         Self(self.0.saturating_add(1000))
@@ -154,64 +156,63 @@ impl<'de> Deserialize<'de> for TimestampMicros {
 pub struct TableManifest {
     /// The format of this object.
     pub format: u32,
-    /// The snapshot's number, from 1.
+    /// The number of the version, from 1.
     pub version: u64,
-    /// The version it was made from.
+    /// The version that it was created from; None for version 1.
     pub previous: Option<u64>,
-    /// The commit that made it.
+    /// The commit that created it.
     pub commit_id: CommitId,
-    /// Later than that of any version before.
+    /// The time of the commit, later than that of any version before.
     pub created_at: TimestampMicros,
-    /// What was done.
+    /// What the commit did.
     pub operation: CommitOperation,
-    /// Columns by name and type, for people and other readers.
+    /// The columns by name and type, for people and other readers.
     pub schema: TableSchema,
     /// The exact Arrow schema: an IPC schema message.
     pub arrow_schema: Base64,
-    /// The columns that identify a row.
+    /// The ids of the columns that identify a row.
     #[serde(default)]
     pub key: Vec<u32>,
-    /// The columns that files are sorted by.
+    /// The ids of the columns that files are sorted by.
     #[serde(default)]
     pub sort_by: Vec<u32>,
-    /// Lists of the older files, oldest first.
+    /// The lists of the older files, oldest first.
     #[serde(default)]
     pub segments: Vec<Segment>,
-    /// The newest files.
+    /// The newest files, which no segment lists.
     pub data_files: Vec<DataFile>,
-    /// Deleted rows of the files.
+    /// The tombstone files with the deleted rows of data files.
     pub tombstones: Vec<Tombstones>,
-    /// Versions before this one have been vacuumed.
+    /// Versions before this one have been vacuumed, except tagged ones.
     pub oldest_version: u64,
-    /// Writers that began before this version have to begin again.
+    /// Writers that started before this version must start again: their files may have been removed.
     pub gc_floor: u64,
-    /// The last version that brought an older one back: what was planned before it was planned on
-    /// other rows.
+    /// The last version that restored an older one: a change planned before it was planned on other rows.
     #[serde(default)]
     pub restored_at: Option<u64>,
-    /// The last version that brought older columns back: files written before may not fit them.
+    /// The last version that restored older columns: files written before it may not fit them.
     #[serde(default)]
     pub columns_restored_at: Option<u64>,
-    /// The last version that brought rows.
+    /// The last version that added rows.
     #[serde(default)]
     pub added_at: Option<u64>,
-    /// The commits of the versions before this one, newest first, the last [`RECENT_COMMITS`].
+    /// The commits of the versions before this one, newest first, at most [`RECENT_COMMITS`].
     #[serde(default)]
     pub recent_commits: Vec<CommitId>,
-    /// Results of commits with an idempotency key, by key.
+    /// The commits with an idempotency key, by key.
     #[serde(default)]
     pub transactions: BTreeMap<String, Transaction>,
-    /// Versions that vacuum keeps, by name.
+    /// The versions that vacuum keeps, by tag.
     #[serde(default)]
     pub tags: BTreeMap<String, u64>,
 }
 
-/// What a commit did.
+/// What a commit did, for the history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CommitOperation {
-    /// Its name: `append`, `delete`, …
+    /// The name of the operation: `append`, `delete`, …
     pub name: String,
-    /// Counts and parameters.
+    /// Counts and parameters, by name.
     #[serde(flatten)]
     pub details: BTreeMap<String, Value>,
 }
@@ -229,77 +230,77 @@ impl CommitOperation {
 /// The columns of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableSchema {
-    /// In their order.
+    /// The columns in the order of the schema.
     pub columns: Vec<ColumnSchema>,
-    /// The highest identity that was ever given.
+    /// The highest column id that was ever assigned.
     pub last_id: u32,
 }
 
-/// One column.
+/// One column of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColumnSchema {
-    /// Stays the same when the column is renamed, and is never given again.
+    /// The id, which stays the same when the column is renamed and is never reused.
     pub id: u32,
-    /// Its name.
+    /// The current name.
     pub name: String,
-    /// Its Arrow type, as text.
+    /// The Arrow type, as text.
     #[serde(rename = "type")]
     pub data_type: String,
 }
 
-/// A data file, with paths relative to the table.
+/// A data file of a table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DataFile {
-    /// Where it is.
+    /// The path relative to the table.
     pub path: String,
-    /// Its length.
+    /// The size of the object in bytes.
     pub size_bytes: u64,
-    /// The length of its Parquet footer, so that one request fetches it.
+    /// The size of the Parquet footer in bytes, so that one request reads it; 0 if it is not known.
     pub footer_size: u64,
-    /// Row groups.
+    /// The number of row groups.
     pub row_group_count: u64,
-    /// Rows, deleted ones included.
+    /// The number of rows, deleted ones included.
     pub total_rows: u64,
-    /// The smallest value by column identity; columns without exact bounds are missing.
+    /// The smallest values by column id; columns without exact bounds are missing.
     #[serde(default)]
     pub min: BTreeMap<u32, Value>,
-    /// The largest.
+    /// The largest values by column id.
     #[serde(default)]
     pub max: BTreeMap<u32, Value>,
-    /// Nulls by column identity.
+    /// The numbers of nulls by column id.
     #[serde(default)]
     pub null_counts: BTreeMap<u32, u64>,
-    /// The names of its columns by identity, of a file that does not say the identities itself.
+    /// The file's column names by column id, for a file that does not hold the ids itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub columns: Option<BTreeMap<u32, String>>,
 }
 
-/// A list of data files that is an object of its own.
+/// A segment: a list of data files in an object of its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Segment {
-    /// Where it is.
+    /// The path relative to the table.
     pub path: String,
-    /// Its length.
+    /// The size of the object in bytes.
     pub size_bytes: u64,
-    /// How many files it lists.
+    /// The number of files that it lists, removed ones included.
     pub data_files: u32,
-    /// Their rows, deleted ones included.
+    /// The number of rows in these files, deleted ones included.
     pub total_rows: u64,
-    /// The smallest value of all files by column identity; columns without exact bounds are missing.
+    /// The smallest values of all files by column id; columns without exact bounds are missing.
     #[serde(default)]
     pub min: BTreeMap<u32, Value>,
-    /// The largest.
+    /// The largest values of all files by column id.
     #[serde(default)]
     pub max: BTreeMap<u32, Value>,
-    /// Nulls by column identity.
+    /// The numbers of nulls by column id.
     #[serde(default)]
     pub null_counts: BTreeMap<u32, u64>,
-    /// The files that are listed and have left the table since, by their places in the list.
+    /// The positions in the list of files that have left the table since.
     #[serde(default, skip_serializing_if = "PositionBitmap::is_empty")]
     pub removed: PositionBitmap,
 }
 
-/// Positions in a list, as a Roaring bitmap in its portable format.
+/// Positions in a list, from 0; a Roaring bitmap, stored in its portable format.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PositionBitmap(pub RoaringBitmap);
 
@@ -329,29 +330,29 @@ impl<'de> Deserialize<'de> for PositionBitmap {
 /// A tombstone file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tombstones {
-    /// Where it is.
+    /// The path relative to the table.
     pub path: String,
-    /// Its length.
+    /// The size of the object in bytes.
     pub size_bytes: u64,
-    /// The data files it is about.
+    /// The paths of the data files of which it deletes rows.
     pub files: Vec<String>,
-    /// Rows it deletes; None where they were not counted.
+    /// The number of rows that it deletes; None if they were not counted.
     #[serde(default)]
     pub deleted_rows: Option<u64>,
 }
 
-/// The result of a commit that can be asked for again.
+/// A commit with an idempotency key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transaction {
-    /// The version it made.
+    /// The version that the commit created.
     pub version: u64,
-    /// The commit.
+    /// The id of the commit.
     pub commit_id: CommitId,
-    /// When.
+    /// The time of the commit.
     pub created_at: TimestampMicros,
 }
 
-/// Bytes in JSON.
+/// Bytes that are base64 in JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Base64(pub Bytes);
 
@@ -370,17 +371,17 @@ impl<'de> Deserialize<'de> for Base64 {
 }
 
 impl TableManifest {
-    /// Its JSON.
+    /// Encodes the manifest as JSON.
     pub fn to_bytes(&self) -> Bytes {
         to_json(self)
     }
 
-    /// Reads the manifest of `version`.
+    /// Parses the manifest of `version` and checks that its fields fit together.
     pub fn parse(bytes: &[u8], version: u64) -> Result<Self> {
         let name = names::manifest(version);
         let manifest: Self = from_json(bytes, &name)?;
         if manifest.version != version {
-            let reason = format!("it says it is version {}", manifest.version);
+            let reason = format!("expected version {version}, found {}", manifest.version);
             return Err(corrupted_error(&name, &reason));
         }
         match manifest.find_inconsistency() {
@@ -389,7 +390,7 @@ impl TableManifest {
         }
     }
 
-    /// What no manifest of any version may say.
+    /// The first inconsistency between fields, if there is one.
     fn find_inconsistency(&self) -> Option<String> {
         let valid_versions = 1..=self.version;
         let versions_fit = self.version <= MAX_VERSION
@@ -413,23 +414,23 @@ impl TableManifest {
             |s: &&Segment| s.removed.0.max().is_some_and(|last| last >= s.data_files);
         if let Some(segment) = self.segments.iter().find(removes_too_many) {
             return Some(format!(
-                "it removes more of {:?} than it lists",
+                "it removes files of the segment {:?} beyond the end of its list",
                 segment.path
             ));
         }
         let mut paths = HashSet::new();
         for path in self.references() {
             if !names::is_inside(path) {
-                return Some(format!("it names {path:?}, which is elsewhere"));
+                return Some(format!("it references a path outside the table: {path:?}"));
             }
             if !paths.insert(path) {
-                return Some(format!("it names {path:?} twice"));
+                return Some(format!("it references {path:?} twice"));
             }
         }
         None
     }
 
-    /// Every object the manifest names; what its segments list comes in addition.
+    /// The paths of all objects that the manifest itself names; the files of its segments are not among them.
     pub fn references(&self) -> impl Iterator<Item = &str> {
         let data = self.data_files.iter().map(|f| f.path.as_str());
         let segments = self.segments.iter().map(|s| s.path.as_str());
@@ -437,7 +438,7 @@ impl TableManifest {
         data.chain(segments).chain(tombstones)
     }
 
-    /// The commit that made a version, if this snapshot still knows.
+    /// The commit that created a version, if the retained commit history reaches back to it.
     pub fn commit_id_of(&self, version: u64) -> Option<&CommitId> {
         match self.version.checked_sub(version)? {
             0 => Some(&self.commit_id),
@@ -445,14 +446,14 @@ impl TableManifest {
         }
     }
 
-    /// The oldest version whose commit this snapshot knows.
+    /// The oldest version whose commit the retained commit history holds.
     pub(super) fn oldest_known_version(&self) -> u64 {
         self.version
             .saturating_sub(self.recent_commits.len() as u64)
             .max(1)
     }
 
-    /// Whether a reader may still ask for a version.
+    /// Whether a version can still be read: it has not been vacuumed, or it is tagged.
     pub fn retains(&self, version: u64) -> bool {
         (self.oldest_version..=self.version).contains(&version)
             || self.tags.values().any(|tagged| *tagged == version)
@@ -465,17 +466,17 @@ struct FormatHeader {
 }
 
 fn to_json(value: &impl Serialize) -> Bytes {
-    // Plain data into memory cannot fail.
+    // Serializing plain data into memory cannot fail.
     serde_json::to_vec(value).unwrap_or_default().into()
 }
 
 fn from_json<T: DeserializeOwned>(bytes: &[u8], name: &str) -> Result<T> {
     let decode_error =
-        |e: serde_json::Error| corrupted_error(name, "it cannot be read").with_source(e);
+        |e: serde_json::Error| corrupted_error(name, "it cannot be parsed").with_source(e);
     let header: FormatHeader = serde_json::from_slice(bytes).map_err(decode_error)?;
     if header.format > FORMAT {
         let message = format!(
-            "{name} has format {}, this version of pds knows {FORMAT}; upgrade pds",
+            "{name} has format {}, but this version of pds supports only {FORMAT}; upgrade pds",
             header.format
         );
         return Err(Error::new(ErrorKind::FormatNotSupported, message));

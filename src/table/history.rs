@@ -1,4 +1,4 @@
-//! The versions of a table: what was done, and which was the newest at a time.
+//! The versions of a table: the history of commits, and the version that was the newest at a time.
 
 use std::sync::Arc;
 
@@ -8,10 +8,11 @@ use super::format::{TableManifest, TimestampMicros};
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Manifests read at once.
+/// The maximum number of manifests that are read concurrently.
 const CONCURRENT_READS: usize = 16;
 
-/// The last `limit` versions up to `newest`, newest first, as far as they have not been vacuumed.
+/// Returns the manifests of the last `limit` versions up to `newest`, newest first, without those that have
+/// been vacuumed.
 pub async fn history(
     table: &Table,
     newest: &Arc<TableManifest>,
@@ -27,15 +28,17 @@ pub async fn history(
         .buffered(CONCURRENT_READS)
         .try_collect()
         .await?;
-    // A vacuum may remove them while they are read.
+    let first = (limit > 0).then(|| Arc::clone(newest));
+    // A vacuum may remove manifests while they are read: the history ends at the first missing one.
     let older = manifests
         .into_iter()
         .map_while(|manifest| manifest.map(Arc::new));
-    let first = (limit > 0).then(|| Arc::clone(newest));
     Ok(first.into_iter().chain(older).collect())
 }
 
-/// The version that was the newest at `time`, of those up to `newest`.
+/// Returns the manifest of the version that was the newest at `time`, of those up to `newest`. Fails with
+/// [`ErrorKind::InvalidInput`] if the table did not exist at that time, and with
+/// [`ErrorKind::VersionExpired`] if the versions of that time have been vacuumed.
 pub async fn at_time(
     table: &Table,
     newest: &Arc<TableManifest>,
@@ -44,14 +47,14 @@ pub async fn at_time(
     if newest.created_at <= time {
         return Ok(Arc::clone(newest));
     }
-    // Times grow with versions.
+    // A binary search: the times of commits increase with their versions.
     let (mut low, mut high) = (newest.oldest_version, newest.version);
     let mut candidate = None;
     while low < high {
         let middle = low + (high - low) / 2;
         let manifest = table.read_manifest(middle).await?.ok_or_else(|| {
             let message = format!(
-                "{} has been vacuumed meanwhile; try again",
+                "{} was vacuumed while it was searched for a version by time; try again",
                 names::manifest(middle)
             );
             Error::new(ErrorKind::VersionExpired, message).with_path(table.root())
@@ -65,15 +68,18 @@ pub async fn at_time(
     }
     candidate.ok_or_else(|| {
         let (kind, reason) = if newest.oldest_version == 1 {
-            (ErrorKind::InvalidInput, "the table did not exist then")
+            (
+                ErrorKind::InvalidInput,
+                "the table did not exist at that time",
+            )
         } else {
             (
                 ErrorKind::VersionExpired,
-                "the versions of then have been vacuumed",
+                "the versions of that time have been vacuumed",
             )
         };
         let message = format!(
-            "{reason}; the oldest there is is version {}",
+            "{reason}; the oldest available version is {}",
             newest.oldest_version
         );
         Error::new(kind, message).with_path(table.root())

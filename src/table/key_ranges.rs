@@ -161,8 +161,8 @@ mod tests {
 
     #[test]
     fn many_ranges_say_what_each_says() {
-        let keys = (-5..200).map(|key| (key % 7 != 0).then_some(key));
-        let keys: ArrayRef = Arc::new(keys.collect::<Int64Array>());
+        let values = (-5..200).map(|key| (key % 7 != 0).then_some(key));
+        let keys: ArrayRef = Arc::new(values.collect::<Int64Array>());
         let ranges: Vec<(Value, Value)> = (0..40)
             .map(|n| (json!(n * 37 % 180), json!(n * 37 % 180 + n % 3)))
             .chain([(json!(60), json!(50))])
@@ -188,8 +188,8 @@ mod tests {
 
     #[test]
     fn row_groups_need_no_look_where_bounds_tell() {
-        let ranges = [(json!(5), json!(9)), (json!(8), json!(20))];
-        let ranges = KeyRanges::new(&ranges, &DataType::Int64).unwrap();
+        let bounds = [(json!(5), json!(9)), (json!(8), json!(20))];
+        let ranges = KeyRanges::new(&bounds, &DataType::Int64).unwrap();
         let int = |values: Vec<Option<i64>>| Arc::new(Int64Array::from(values)) as ArrayRef;
         let mins = int(vec![Some(0), Some(5), Some(6), Some(21), None, Some(6)]);
         let maxes = int(vec![

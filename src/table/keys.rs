@@ -62,7 +62,7 @@ impl KeySet {
     pub(super) fn add(&mut self, keys: &[ArrayRef]) -> Result<()> {
         for (name, column) in self.names.iter().zip(keys) {
             if column.logical_null_count() > 0 {
-                let message = format!("null in key column {name:?}; a key has no nulls");
+                let message = format!("null in key column {name:?}; key values cannot be null");
                 return Err(Error::invalid(message));
             }
         }

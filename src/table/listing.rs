@@ -1,8 +1,13 @@
-//! Where a snapshot lists its files: the newest in the manifest, older ones in segments.
+//! The file lists of a snapshot: the newest files in the manifest, older ones in segments.
 //!
-//! When the manifest's list grows long its older half becomes a segment, and neighbouring segments
-//! become one while together they are not too long. So the manifest stays short whatever the table
-//! holds, and every file is written into few lists. Files that leave a segment are noted beside it.
+//! When the manifest's list exceeds its limit, its older half becomes a segment; neighboring segments are
+//! merged as long as the result is within its limits ([`ListingLimits`]). So the manifest stays short however
+//! many files the table has, and every file is written into few lists. A segment is immutable: the positions of
+//! files that have left the table are in the manifest ([`Segment::removed`]).
+//!
+//! [`SegmentCompactor`] does this during a commit and keeps the segments of one attempt for the next. Errors
+//! are those of reading and writing segments; a segment that a snapshot references and that does not exist is
+//! reported as in [`Table::missing_object_error`].
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,22 +21,22 @@ use super::schema::TableColumns;
 use super::{Table, names, segment};
 use crate::error::Result;
 
-/// Segments read at once.
+/// The maximum number of segments that are read concurrently.
 const CONCURRENT_SEGMENTS: usize = 16;
-/// More bytes than this are no segment.
+/// The maximum size of a segment.
 const MAX_SEGMENT_BYTES: u64 = 256 << 20;
 
-/// Segments that have more bytes together stay apart: a commit writes what becomes of them.
+/// The maximum total size of segments that are merged: a commit has to write the result.
 const MAX_MERGED_SEGMENT_BYTES: u64 = 1 << 20;
 
-/// How long lists become.
+/// The limits of file lists.
 #[derive(Debug, Clone, Copy)]
 pub struct ListingLimits {
-    /// Files that a manifest lists at most.
+    /// The maximum number of files that a manifest lists.
     pub max_inline_files: usize,
-    /// Files that a segment lists at most.
+    /// The maximum number of files that a segment lists.
     pub max_segment_files: usize,
-    /// Neighbouring segments that become one, if that is not too long.
+    /// The number of neighboring segments that are merged into one.
     pub merge_factor: usize,
 }
 
@@ -45,25 +50,25 @@ impl Default for ListingLimits {
     }
 }
 
-/// A file by its path, and the segment and its place there if one lists it.
+/// A reference to a data file: its path and where it is listed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FileRef {
-    /// Relative to the table.
+    /// The path relative to the table.
     pub path: String,
-    /// None where the manifest lists it.
+    /// The path of the segment that lists it and its position there; None if the manifest lists it.
     pub segment_position: Option<(Arc<str>, u32)>,
 }
 
-/// A file of a snapshot.
+/// A data file of a snapshot, with the place where it is listed.
 #[derive(Debug, Clone)]
 pub struct SnapshotFile {
-    /// What is said of it.
+    /// The file's entry in the list.
     pub file: DataFile,
     segment_position: Option<(Arc<str>, u32)>,
 }
 
 impl SnapshotFile {
-    /// The file and where it is listed.
+    /// The reference to the file.
     pub fn to_file_ref(&self) -> FileRef {
         FileRef {
             path: self.file.path.clone(),
@@ -73,7 +78,7 @@ impl SnapshotFile {
 }
 
 impl FileRef {
-    /// A file that the manifest lists.
+    /// The reference to a file that the manifest lists.
     pub fn inline(path: &str) -> Self {
         Self {
             path: path.to_owned(),
@@ -83,11 +88,11 @@ impl FileRef {
 }
 
 impl TableManifest {
-    /// Whether all these files are still where they were.
+    /// Whether all these files are still listed where they were.
     pub(super) fn contains_all<'a>(&self, files: impl IntoIterator<Item = &'a FileRef>) -> bool {
         let inline: HashSet<&str> = self.data_files.iter().map(|f| f.path.as_str()).collect();
-        let entries = self.segments.iter().map(|s| (s.path.as_str(), s));
-        let segments: HashMap<&str, &Segment> = entries.collect();
+        let segments: HashMap<&str, &Segment> =
+            self.segments.iter().map(|s| (s.path.as_str(), s)).collect();
         files.into_iter().all(|file| match &file.segment_position {
             None => inline.contains(file.path.as_str()),
             Some((segment, position)) => segments
@@ -96,7 +101,7 @@ impl TableManifest {
         })
     }
 
-    /// Takes files out, which must be listed, and their tombstones.
+    /// Removes files, which must be listed, and their tombstones.
     pub(super) fn remove_files(&mut self, files: &[FileRef]) {
         let removed_paths: HashSet<&str> = files.iter().map(|f| f.path.as_str()).collect();
         let mut positions: HashMap<&str, Vec<u32>> = HashMap::new();
@@ -120,18 +125,18 @@ impl TableManifest {
         self.tombstones.retain(|t| !t.files.is_empty());
     }
 
-    /// How many files the snapshot has.
+    /// The number of data files of the snapshot; reads no segment.
     pub fn file_count(&self) -> u64 {
         self.segments.iter().map(live_file_count).sum::<u64>() + self.data_files.len() as u64
     }
 }
 
-/// Files of a segment that are still there.
+/// The number of files of a segment that have not left the table.
 fn live_file_count(segment: &Segment) -> u64 {
     u64::from(segment.data_files) - segment.removed.0.len()
 }
 
-/// The files that a segment lists and that have not left, with their places.
+/// Reads the files of a segment that have not left the table, with their positions.
 pub(super) async fn load_segment(table: &Table, segment: &Segment) -> Result<Vec<(u32, DataFile)>> {
     let path = table.path(&segment.path);
     let store = table.store();
@@ -144,18 +149,19 @@ pub(super) async fn load_segment(table: &Table, segment: &Segment) -> Result<Vec
         .collect())
 }
 
-/// The files of the segments that are wanted and those of the manifest, in their order.
+/// Reads the files of the selected segments, and appends those of the manifest, in the order of the table.
 pub(super) async fn list_files(
     table: &Table,
     manifest: &TableManifest,
     selected: &[bool],
 ) -> Result<Vec<SnapshotFile>> {
-    let candidates = manifest
+    let segments: Vec<&Segment> = manifest
         .segments
         .iter()
         .zip(selected)
-        .filter(|(_, is_selected)| **is_selected);
-    let segments: Vec<&Segment> = candidates.map(|(segment, _)| segment).collect();
+        .filter(|(_, is_selected)| **is_selected)
+        .map(|(segment, _)| segment)
+        .collect();
     let reads = segments.iter().map(|segment| async move {
         match load_segment(table, segment).await {
             Err(e) => Err(table
@@ -185,12 +191,13 @@ pub(super) async fn list_files(
     Ok(files)
 }
 
-/// All files of a snapshot.
+/// Reads the entries of all data files of a snapshot.
 pub async fn all_files(table: &Table, manifest: &TableManifest) -> Result<Vec<SnapshotFile>> {
     list_files(table, manifest, &vec![true; manifest.segments.len()]).await
 }
 
-/// Shortens the lists of manifests; keeps what one attempt of a commit wrote for the next.
+/// Moves file lists from manifests to segments. Keeps the segments that one attempt of a commit wrote for
+/// the next attempt.
 #[derive(Debug, Default)]
 pub(super) struct SegmentCompactor {
     written: Vec<WrittenSegment>,
@@ -198,14 +205,14 @@ pub(super) struct SegmentCompactor {
 
 #[derive(Debug)]
 struct WrittenSegment {
-    /// What it was made of.
+    /// The files that it lists, and where they were listed before.
     sources: Vec<FileRef>,
     base_version: u64,
     segment: Segment,
 }
 
 impl SegmentCompactor {
-    /// The manifest with shorter lists, where they are too long.
+    /// Returns the manifest with lists within the limits. Writes new segments.
     pub(super) async fn roll_segments(
         &mut self,
         table: &Table,
@@ -244,7 +251,7 @@ impl SegmentCompactor {
         Ok(next)
     }
 
-    /// The segment that lists `files`: one that an earlier attempt wrote, or a new one.
+    /// Returns a segment that lists `files`: one that an earlier attempt wrote, or a new one.
     async fn write_segment(
         &mut self,
         table: &Table,
@@ -252,7 +259,7 @@ impl SegmentCompactor {
         sources: Vec<FileRef>,
         files: &[DataFile],
     ) -> Result<Segment> {
-        // What began below the floor a vacuum may have removed.
+        // A vacuum may have removed a segment that was written below the floor.
         let is_same = |w: &&WrittenSegment| w.base_version >= base.gc_floor && w.sources == sources;
         if let Some(written) = self.written.iter().find(is_same) {
             return Ok(written.segment.clone());
@@ -271,10 +278,13 @@ impl SegmentCompactor {
         Ok(segment)
     }
 
-    /// What was written and `committed` does not name; with None, all of it.
+    /// The paths of written segments that `committed` does not reference; with None, of all of them.
     pub(super) fn unused_paths(&self, committed: Option<&TableManifest>) -> Vec<String> {
-        let committed_segments = committed.into_iter().flat_map(|m| &m.segments);
-        let committed_paths: HashSet<&str> = committed_segments.map(|s| s.path.as_str()).collect();
+        let committed_paths: HashSet<&str> = committed
+            .into_iter()
+            .flat_map(|m| &m.segments)
+            .map(|s| s.path.as_str())
+            .collect();
         let paths = self.written.iter().map(|w| w.segment.path.clone());
         paths
             .filter(|path| !committed_paths.contains(path.as_str()))
@@ -282,7 +292,7 @@ impl SegmentCompactor {
     }
 }
 
-/// Where neighbouring segments begin that are better one.
+/// The index of the first of neighboring segments that can be merged.
 fn find_mergeable(segments: &[Segment], limits: ListingLimits) -> Option<usize> {
     let fits = |window: &[Segment]| {
         window.iter().map(live_file_count).sum::<u64>() <= limits.max_segment_files as u64

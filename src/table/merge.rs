@@ -41,7 +41,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::types::convert;
 use crate::part::run_blocking;
 
-/// What a merge did.
+/// The result of a merge.
 #[derive(Debug)]
 pub struct MergeResult {
     /// The commit; None if nothing changed.
@@ -291,8 +291,10 @@ impl MergeContext {
             reader.files.len()
         };
         let (reader, context) = (Arc::new(reader), Arc::new(self));
-        let merges = (0..count).map(|file| merge_file(&context, &reader, file));
-        let tasks: Vec<_> = merges.collect();
+        // A Vec, because the future of the iterator itself would not be Send.
+        let tasks: Vec<_> = (0..count)
+            .map(|file| merge_file(&context, &reader, file))
+            .collect();
         let file_outputs: Vec<(DeletePlan, Vec<RowGroupOutput>)> = stream::iter(tasks)
             .buffered(CONCURRENT_FILES)
             .try_collect()

@@ -1,20 +1,27 @@
-//! A table whose pointer is not there, or names an older version than is known: its manifests are the table.
+//! Recovers the pointer of a table from its manifests, if the pointer is missing or names an older version
+//! than one that was read before.
 //!
-//! What it has to stand:
+//! The newest manifest whose retained versions all exist is the newest version, and the pointer is put at
+//! it by a create or a conditional replace. A folder with manifests that form no table is an
+//! [`ErrorKind::ManifestCorrupted`]. Without write permission a reader of an old pointer gets the newest
+//! snapshot all the same, but a missing pointer is an error.
 //!
-//! - The creator ended after `v1` and before the pointer: version 1 is the table.
-//! - The pointer was removed, or an older copy of it put back, or a cache serves one: the newest manifest is
-//!   the table, and the pointer is placed at it, by a create or by a replace of the old one. So a reader never
-//!   shows version 1, or one before that it has seen, as if it were all.
-//! - A writer had read the pointer before it was lost and goes on: its create of v(N+1) is a commit as ever.
-//!   Where it then finds no pointer to move, it finds the newest manifest as everybody does, which is its own.
-//! - Two place the pointer at once: one create lands, the other reads again.
-//! - A create of the pointer arrives late, when the pointer was placed, moved on and lost once more: it names
-//!   an older version than there is. Writers go forward from it as from any pointer that is behind, and who
-//!   has seen a newer version places that. A replace never arrives late: its condition does not hold any more.
-//! - The table was removed, and a manifest of a late writer landed in its place: the versions before it, which
-//!   it says are kept, are not there. That is no table, and no place for a new one either: its versions would
-//!   come to the slot that is taken.
+//! Cases that it handles:
+//!
+//! - The creator crashed after `v1` and before the pointer: version 1 is the table.
+//! - The pointer was removed, or overwritten by an older copy, or a cache serves an older one: the newest
+//!   manifest is the table. So a reader never takes version 1, or a version older than one that it has read,
+//!   for the newest.
+//! - A writer read the pointer before it was lost: its create of v(N+1) is a commit as usual. When it finds no
+//!   pointer to advance, it searches the newest manifest like every other process and finds its own.
+//! - Two processes put the pointer at once: one create succeeds, the other process reads again.
+//! - A create of the pointer arrives late, after the pointer was put, advanced and lost once more: it names an
+//!   older version than the newest. Writers go on from it as from any pointer that is behind, and a process
+//!   that has read a newer version puts the pointer at that. A replace cannot arrive late: its condition does
+//!   not hold any more.
+//! - The table was removed, and then a manifest of a late writer landed in its folder: the versions that this
+//!   manifest retains do not exist. It is no table, and no new table can be created either: the new table's
+//!   versions would reach the occupied slot.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,11 +33,11 @@ use super::vacuum::list_objects;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{CasResult, Register, VersionedValue};
 
-/// So many of the newest manifests are looked at: those that were not made from the one before belong to
-/// no version.
+/// How many of the newest manifests are tried: a manifest that was not created from the version before it
+/// is no version of the table.
 const MAX_STRAY_MANIFESTS: usize = 8;
 
-/// The newest commit that the users of a store have seen of a table.
+/// The newest commit of a table that this process has read through a store.
 #[derive(Debug, Default)]
 struct NewestCommit(Mutex<Option<(u64, CommitId)>>);
 
@@ -40,28 +47,28 @@ impl NewestCommit {
     }
 }
 
-/// How a pointer relates to what has been seen.
+/// How a pointer compares with the newest commit that this process has read.
 pub(super) enum PointerState {
-    /// Nothing newer is known.
+    /// No newer version is known.
     Newest,
-    /// This version has been seen and is there.
+    /// A newer version was read before and still exists: this manifest.
     Behind(Box<TableManifest>),
-    /// A newer version has been seen, and is not there any more.
+    /// Another version or commit was read before, and does not exist any more.
     Unknown,
 }
 
-/// What the manifests say.
+/// The result of a recovery.
 pub(super) enum Recovery {
-    /// A table.
+    /// The newest snapshot, at which the pointer is now.
     Snapshot(Snapshot),
-    /// There is none.
+    /// There are no manifests.
     Nothing,
-    /// Somebody else placed a pointer meanwhile.
+    /// Another process changed the pointer or the manifests: read again.
     Changed,
 }
 
 impl Table {
-    /// Remembers a commit that has been seen, so that nobody here goes back behind it.
+    /// Remembers a commit, so that this process never takes an older version for the newest.
     pub(super) fn observe(&self, version: u64, commit_id: &CommitId) {
         let newest = self.store.shared_state::<NewestCommit>(self.root());
         let mut newest_commit = newest.lock();
@@ -73,7 +80,7 @@ impl Table {
         }
     }
 
-    /// Whether a pointer names an older version than has been seen.
+    /// Compares a pointer with the newest commit that this process has read.
     pub(super) async fn pointer_state(&self, pointer: &Pointer) -> Result<PointerState> {
         let newest = self.store.shared_state::<NewestCommit>(self.root());
         let newest_commit = newest.lock().clone();
@@ -90,7 +97,7 @@ impl Table {
         {
             return Ok(PointerState::Behind(Box::new(manifest)));
         }
-        // Vacuumed since, or of a table that was removed and another created in its place.
+        // The commit was vacuumed, or its table was removed and another one created in its folder.
         let mut guard = newest.lock();
         if guard
             .as_ref()
@@ -101,11 +108,13 @@ impl Table {
         Ok(PointerState::Unknown)
     }
 
-    /// Finds the newest version by the manifests there are, and places the pointer at it.
+    /// Finds the newest version by listing the manifests, and puts the pointer at it.
     pub(super) async fn recover(&self, current: Option<&VersionedValue>) -> Result<Recovery> {
         let objects = list_objects(self, names::MANIFESTS).await?;
-        let parsed = objects.keys().filter_map(|p| names::manifest_version(p));
-        let versions: BTreeSet<u64> = parsed.collect();
+        let versions: BTreeSet<u64> = objects
+            .keys()
+            .filter_map(|p| names::manifest_version(p))
+            .collect();
         for version in versions.iter().rev().take(MAX_STRAY_MANIFESTS) {
             let Some(manifest) = self.read_manifest(*version).await? else {
                 return Ok(Recovery::Changed);
@@ -121,14 +130,14 @@ impl Table {
             return Ok(Recovery::Changed);
         }
         let reason = format!(
-            "it is not there, and {} cannot be taken for the newest version: not all versions that it keeps \
-             are there; put back what is missing, or remove the folder",
+            "it is missing, and {} is not the newest version of a table, because versions that it retains \
+             are missing; restore the missing objects, or remove the folder",
             names::manifest(*newest)
         );
         Err(corrupted_error(names::POINTER, &reason).with_path(self.root()))
     }
 
-    /// Whether a manifest was made from the version before it, where that is still there.
+    /// Whether a manifest was created from the version before it; true if that does not exist any more.
     async fn extends_previous(&self, manifest: &TableManifest) -> Result<bool> {
         let Some(previous) = manifest.previous else {
             return Ok(true);
@@ -137,7 +146,7 @@ impl Table {
         Ok(parent.is_none_or(|parent| manifest.recent_commits.first() == Some(&parent.commit_id)))
     }
 
-    /// Places the pointer at a version, where there is none or one that is behind.
+    /// Puts the pointer at a version: creates it, or replaces `current`, which is behind.
     pub(super) async fn put_pointer(
         &self,
         current: Option<&VersionedValue>,
@@ -164,38 +173,41 @@ impl Table {
         match (put_result, current) {
             (Ok(CasResult::Won(pointer)), _) => {
                 log::warn!(
-                    "the pointer of the table {:?} was missing or old; it is at version {version} now",
+                    "the pointer of the table {:?} was missing or behind; it is at version {version} now",
                     self.root()
                 );
                 Ok(snapshot(pointer))
             }
             (Ok(CasResult::Conflict(_) | CasResult::Missing), _) => Ok(Recovery::Changed),
-            // Who may only read, or through a cache that is behind, sees what there is.
+            // Without write permission, or through a cache that is behind, the snapshot can still be read.
             (Err(e), Some(current))
                 if matches!(
                     e.kind(),
                     ErrorKind::PermissionDenied | ErrorKind::Unavailable
                 ) =>
             {
-                log::warn!("the pointer of {:?} is old and stays so: {e}", self.root());
+                log::warn!(
+                    "the pointer of the table {:?} is behind and could not be replaced: {e}",
+                    self.root()
+                );
                 Ok(snapshot(current.clone()))
             }
             (Err(e), _) => {
-                let context = "the pointer of the table is missing or old and could not be placed; \
-                               open the table once with the right to write";
+                let context = "the pointer of the table is missing or behind and could not be written; \
+                               open the table once with write permission";
                 Err(e.context(context))
             }
         }
     }
 
-    /// The error of a pointer to nothing.
+    /// The error of a pointer whose manifest does not exist or is another commit's.
     pub(super) fn dangling_pointer_error(&self, pointer: &Pointer) -> Error {
-        let reason = "what the pointer names is not there";
+        let reason = "the pointer names it, but it is missing or of another commit";
         corrupted_error(&pointer.manifest, reason).with_path(self.root())
     }
 }
 
-/// Whether all versions are there that a manifest says are kept.
+/// Whether all versions exist from the oldest that a manifest retains to its own.
 fn has_all_versions(manifest: &TableManifest, versions: &BTreeSet<u64>) -> bool {
     let retained = manifest.oldest_version..=manifest.version;
     versions.range(retained).count() as u64 == manifest.version - manifest.oldest_version + 1

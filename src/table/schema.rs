@@ -45,7 +45,8 @@ impl NewTable {
                 let field = index_of(schema, name).map_err(|e| e.context(argument))?;
                 let id = columns[field].id;
                 if ids.contains(&id) {
-                    return Err(Error::invalid(format!("duplicate column {name:?} in {argument}")));
+                    let message = format!("duplicate column {name:?} in {argument}");
+                    return Err(Error::invalid(message));
                 }
                 ids.push(id);
             }
@@ -73,8 +74,8 @@ pub(super) fn encode_schema(schema: &Schema) -> Result<Bytes> {
         &options,
     );
     let mut bytes = Vec::new();
-    let result = write_message(&mut bytes, message, &options);
-    result.map_err(|e| Error::invalid(format!("schema cannot be serialized: {e}")).with_source(e))?;
+    write_message(&mut bytes, message, &options)
+        .map_err(|e| Error::invalid(format!("schema cannot be serialized: {e}")).with_source(e))?;
     Ok(bytes.into())
 }
 

@@ -1,7 +1,12 @@
-//! Segments: lists of data files as immutable Parquet objects, a row a file, in the order of the table.
+//! The format of segments: lists of data files as immutable Parquet objects, one row for each file, in the
+//! order of the table.
 //!
-//! With them a commit writes what it changes and not the list of all files. Bounds are the JSON of the
-//! manifest's `data_files`, as text.
+//! With segments a commit does not write the list of all files. Bounds are the same JSON as in the manifest's
+//! `data_files`, as text columns.
+//!
+//! [`decode`] trusts nothing in a segment. A segment that is no valid Parquet file, does not list as many
+//! files as the manifest says, decodes to more than a limit, or references a path outside the
+//! table is [`crate::ErrorKind::ManifestCorrupted`]; a panic of the Parquet reader is caught.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,15 +33,15 @@ use crate::error::{Error, Result};
 use crate::parquet::{footer, pages, panic_text};
 
 const TEXT_COLUMNS: [&str; 4] = ["path", "min", "max", "null_counts"];
-/// The names of columns, where a file is read by them.
+/// The column of [`DataFile::columns`].
 const NAMES_COLUMN: &str = "columns";
-/// Files that are decoded at once.
+/// The number of rows in a decoded batch.
 const BATCH_ROWS: usize = 1024;
-/// No list is longer in memory.
+/// The maximum size of a decoded list in memory.
 const MAX_DECODED_BYTES: usize = 2 << 30;
 const NUMBER_COLUMNS: [&str; 4] = ["size_bytes", "footer_size", "row_group_count", "total_rows"];
 
-/// The Parquet file that lists `files`.
+/// Encodes a list of files as a Parquet file.
 pub(super) fn encode(files: &[DataFile]) -> Result<Bytes> {
     let text = |value_of: &dyn Fn(&DataFile) -> String| {
         Arc::new(StringArray::from_iter_values(files.iter().map(value_of))) as ArrayRef
@@ -62,7 +67,7 @@ pub(super) fn encode(files: &[DataFile]) -> Result<Bytes> {
     let fields = texts.into_iter().chain(numbers).chain(names);
     let schema = Schema::new(fields.collect::<Vec<_>>());
     let encode_error =
-        |e: &dyn std::fmt::Display| Error::other(format!("a segment cannot be made: {e}"));
+        |e: &dyn std::fmt::Display| Error::other(format!("a segment cannot be encoded: {e}"));
     let batch = RecordBatch::try_new(Arc::new(schema), columns).map_err(|e| encode_error(&e))?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
@@ -77,20 +82,24 @@ pub(super) fn encode(files: &[DataFile]) -> Result<Bytes> {
 }
 
 fn to_json(value: &impl Serialize) -> String {
-    // Plain data into memory cannot fail.
+    // Serializing plain data into memory cannot fail.
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// The files that a segment lists, those that have left included.
+/// Decodes the files that a segment lists, those included that have left the table.
 pub(super) fn decode(bytes: &Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
-    let corrupt =
-        |reason: &str| corrupted_error(&segment.path, &format!("it is no Parquet file: {reason}"));
+    let corrupt = |reason: &str| {
+        corrupted_error(
+            &segment.path,
+            &format!("it is not a valid Parquet file: {reason}"),
+        )
+    };
     footer::check_file(bytes).map_err(corrupt)?;
     std::panic::catch_unwind(|| decode_parquet(bytes, segment))
         .unwrap_or_else(|panic| Err(corrupt(panic_text(panic.as_ref()))))
 }
 
-/// Reads a list that anybody may have written.
+/// Decodes arbitrary bytes as a segment of `files` files; for fuzzing.
 #[cfg(feature = "testing")]
 pub(crate) fn decode_untrusted(bytes: &Bytes, files: u32) {
     let segment = Segment {
@@ -103,11 +112,11 @@ pub(crate) fn decode_untrusted(bytes: &Bytes, files: u32) {
 fn decode_parquet(bytes: &Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
     let corrupt = |reason: &str| corrupted_error(&segment.path, reason);
     let builder = ParquetRecordBatchReaderBuilder::try_new(bytes.clone())
-        .map_err(|e| corrupt("it is no Parquet file").with_source(e))?;
+        .map_err(|e| corrupt("it is not a valid Parquet file").with_source(e))?;
     let expected_files = u64::from(segment.data_files);
     let count_mismatch =
-        |count: u64| corrupt(&format!("it lists {count} files and not {expected_files}"));
-    // Equal rows take no room in a file: what it claims is looked at before memory is taken for it.
+        |count: u64| corrupt(&format!("expected {expected_files} files, found {count}"));
+    // Equal rows take almost no space in a file: its claims are checked before memory is allocated.
     let claimed_rows = builder.metadata().file_metadata().num_rows();
     if u64::try_from(claimed_rows) != Ok(expected_files) {
         return Err(count_mismatch(claimed_rows.unsigned_abs()));
@@ -120,13 +129,16 @@ fn decode_parquet(bytes: &Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
     let reader = builder.with_batch_size(BATCH_ROWS).build();
     let mut files = Vec::new();
     let mut decoded_bytes = 0;
-    for batch in reader.map_err(|e| corrupt("it is no Parquet file").with_source(e))? {
-        let batch = batch.map_err(|e| corrupt("it cannot be read").with_source(e))?;
+    for batch in reader.map_err(|e| corrupt("it is not a valid Parquet file").with_source(e))? {
+        let batch = batch.map_err(|e| corrupt("its rows cannot be decoded").with_source(e))?;
         decoded_bytes += batch.get_array_memory_size();
         if decoded_bytes > MAX_DECODED_BYTES {
-            return Err(corrupt("it holds more than the list of a segment does"));
+            let reason =
+                format!("it decodes to more than the maximum of {MAX_DECODED_BYTES} bytes");
+            return Err(corrupt(&reason));
         }
-        read_rows(&batch, &mut files).ok_or_else(|| corrupt("it does not list data files"))?;
+        read_rows(&batch, &mut files)
+            .ok_or_else(|| corrupt("it does not have the columns of a list of data files"))?;
         if files.len() as u64 > expected_files {
             return Err(count_mismatch(files.len() as u64));
         }
@@ -135,7 +147,7 @@ fn decode_parquet(bytes: &Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
         return Err(count_mismatch(files.len() as u64));
     }
     if let Some(outside) = files.iter().find(|f| !names::is_inside(&f.path)) {
-        let reason = format!("it names {:?}, which is elsewhere", outside.path);
+        let reason = format!("it references a path outside the table: {:?}", outside.path);
         return Err(corrupt(&reason));
     }
     Ok(files)
@@ -144,8 +156,9 @@ fn decode_parquet(bytes: &Bytes, segment: &Segment) -> Result<Vec<DataFile>> {
 fn check_pages(bytes: &Bytes, column: &ColumnChunkMetaData, rows: i64) -> Result<(), String> {
     let to_index = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
     let (start, length) = column.byte_range();
-    let chunk = bytes.get(to_index(start)..to_index(start.saturating_add(length)));
-    let chunk = chunk.ok_or("a column lies beyond its end")?;
+    let chunk = bytes
+        .get(to_index(start)..to_index(start.saturating_add(length)))
+        .ok_or("a column chunk is beyond the end of the file")?;
     let rows = usize::try_from(rows).unwrap_or_default();
     pages::check(bytes.clone(), chunk, column, rows)
 }
@@ -163,9 +176,10 @@ fn read_rows(batch: &RecordBatch, files: &mut Vec<DataFile>) -> Option<()> {
                 .as_primitive_opt::<UInt64Type>()?,
         );
     }
-    // Older writers have none.
-    let names_column = batch.column_by_name(NAMES_COLUMN);
-    let names = names_column.and_then(|names| names.as_string_opt::<i32>());
+    // Older writers do not write this column.
+    let names = batch
+        .column_by_name(NAMES_COLUMN)
+        .and_then(|names| names.as_string_opt::<i32>());
     let ([path, min, max, nulls], [size, footer, groups, total]) = (&texts[..], &numbers[..])
     else {
         return None;
@@ -193,7 +207,7 @@ fn parse_json<T: DeserializeOwned>(text: &str) -> Option<T> {
     serde_json::from_str(text).ok()
 }
 
-/// What a manifest says of a segment that lists `files`.
+/// Builds the manifest's entry for a segment that lists `files`; without `columns` it has no bounds.
 pub(super) fn build_segment(
     path: String,
     size_bytes: u64,
@@ -221,7 +235,7 @@ pub(super) fn build_segment(
         if let Some(null_count) = null_count {
             segment.null_counts.insert(*id, null_count);
         }
-        // A file of nulls has no bounds, and needs none.
+        // A file in which all values are null has no bounds and needs none.
         let is_null = |f: &DataFile| f.null_counts.get(id) == Some(&f.total_rows);
         let null_files = files.iter().filter(|f| is_null(f)).count();
         let statistics = FileStatistics { files, columns };
@@ -247,7 +261,7 @@ pub(super) fn build_segment(
     segment
 }
 
-/// A segment as if it were one large file, to be pruned.
+/// Converts a segment to an entry of one large file, so that it is pruned like a file.
 pub(super) fn to_data_file(segment: &Segment) -> DataFile {
     DataFile {
         path: segment.path.clone(),
@@ -310,7 +324,7 @@ mod tests {
         );
         let nulls = BTreeMap::from([(1, 1000), (2, 0), (3, 10_000)]);
         assert_eq!(segment.null_counts, nulls);
-        // Whatever the manifest claims, the list is as long as it is.
+        // A list with another number of files than the manifest says is refused.
         let fewer = Segment {
             data_files: 999,
             ..segment
@@ -323,7 +337,7 @@ mod tests {
         for (bytes, says) in [(bytes, "1000"), (Bytes::from_static(b"PAR1"), "Parquet")] {
             assert!(decode(&bytes, &fewer).unwrap_err().message().contains(says));
         }
-        // Room for two thousand million row groups would end the process.
+        // Allocating memory for two thousand million row groups would abort the process.
         let footer =
             b"\x15\x02\x19\x1c\x48\x06schema\x15\x00\x00\x16\x00\x19\xfc\xff\xff\xff\xff\x07";
         let length = u32::try_from(footer.len()).unwrap().to_le_bytes();

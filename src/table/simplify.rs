@@ -1,9 +1,10 @@
 //! Simplifies predicates before they are evaluated, and finds what statistics can decide.
 //!
 //! [`simplify`] does only rewrites that hold for every value: constants are evaluated once, as a row would
-//! evaluate them; NOT moves inwards by the rules of three-valued logic; and `CAST(column AS wider) <
-//! literal` becomes `column < literal` if the cast keeps every value and the order of values. A literal
-//! between two values of the column is rounded to the side that keeps the comparison's meaning.
+//! evaluate them; NOT moves inwards by the rules of three-valued logic; and a comparison such as
+//! `CAST(column AS wider) < literal` becomes `column < literal` if the cast keeps every value and the
+//! order of values. A literal between two values of the column is rounded to the side that keeps the
+//! comparison's meaning.
 //! A constant that cannot be evaluated stays, and is an error only if a row needs it.
 //!
 //! [`to_prunable`] weakens a predicate to what the bounds of columns can decide.

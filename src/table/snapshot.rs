@@ -1,4 +1,12 @@
-//! A table's place, its newest snapshot, and any other it keeps.
+//! Opening a table: its folder in a store, its newest snapshot, and the snapshot of any retained version.
+//!
+//! [`Table`] is a store and a path; [`Snapshot`] is a manifest with the pointer that named it. The newest
+//! snapshot is never older than one that this process has read before ([`super::recover`]).
+//!
+//! Errors: [`ErrorKind::NotFound`] if there is no table, [`ErrorKind::VersionExpired`] for a version that
+//! has been vacuumed, [`ErrorKind::ManifestCorrupted`] for a pointer or manifest that is missing or
+//! cannot be parsed, [`ErrorKind::PartCorrupted`] for any other object that a retained version references
+//! and that is missing, and [`ErrorKind::Unavailable`] if the table changes in every attempt to open it.
 
 use std::sync::Arc;
 
@@ -14,33 +22,33 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{Register, VersionedValue};
 use crate::store::{Store, path};
 
-/// How often a snapshot that goes while it is opened is looked for again.
+/// How often the newest snapshot is read again because it changed while it was read.
 const MAX_RESTARTS: u32 = 20;
 
-/// A folder that is or becomes a table.
+/// A folder of a store that is a table, or in which one can be created.
 #[derive(Debug, Clone)]
 pub struct Table {
     pub(super) store: Store,
     root: String,
-    /// How long its lists become; another number than the usual one is for tests.
+    /// The limits of its lists of files; only tests change the default.
     pub limits: ListingLimits,
 }
 
 /// The newest snapshot and the pointer that named it.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// What it holds.
+    /// The manifest of the version.
     pub manifest: Arc<TableManifest>,
     pub(super) pointer: VersionedValue,
 }
 
 impl Table {
-    /// The table at `root`; nothing is read.
+    /// The table at `root`; sends no request. Refuses a path with a component that is the pointer's name.
     pub fn new(store: Store, root: &str) -> Result<Self> {
         path::parse(root)?;
         if root.split('/').any(|part| part == names::POINTER) {
             let message = format!(
-                "{root:?} holds {:?}, a name of a table's own",
+                "invalid table path {root:?}: the name {:?} is reserved for an object of tables",
                 names::POINTER
             );
             return Err(Error::new(ErrorKind::InvalidPath, message).with_path(root));
@@ -52,7 +60,7 @@ impl Table {
         })
     }
 
-    /// The path of an object that is named relative to the table.
+    /// The path in the store of an object whose path is `relative` to the table.
     pub fn path(&self, relative: &str) -> String {
         path::join(&self.root, relative)
     }
@@ -61,12 +69,12 @@ impl Table {
         &self.root
     }
 
-    /// Its store.
+    /// The store of the table.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// The newest snapshot.
+    /// Reads the newest snapshot; [`ErrorKind::NotFound`] if there is no table.
     pub async fn newest(&self) -> Result<Snapshot> {
         self.find_newest().await?.ok_or_else(|| {
             let message = format!("there is no table at {:?}", self.root);
@@ -74,7 +82,8 @@ impl Table {
         })
     }
 
-    /// The newest snapshot, if there is a table. It is never older than one that was seen before.
+    /// Reads the newest snapshot; None if there is no table. It is never older than one that this process
+    /// has read before.
     pub(super) async fn find_newest(&self) -> Result<Option<Snapshot>> {
         let mut last_version = None;
         for _ in 0..MAX_RESTARTS {
@@ -103,7 +112,7 @@ impl Table {
                 let manifest = Arc::new(manifest);
                 return Ok(Some(Snapshot { manifest, pointer }));
             }
-            // Vacuumed since the pointer was read, unless the pointer still says the same.
+            // The version was vacuumed after the pointer was read, unless the pointer has not changed.
             if last_version.replace(parsed.version) == Some(parsed.version) {
                 return match self.recover_from(&pointer).await? {
                     Recovery::Snapshot(snapshot) => Ok(Some(snapshot)),
@@ -113,11 +122,14 @@ impl Table {
                 };
             }
         }
-        let message = "the table changes faster than it can be opened";
+        let message = format!(
+            "gave up after {MAX_RESTARTS} attempts: the table changed while it was opened; try again"
+        );
         Err(Error::new(ErrorKind::Unavailable, message).with_path(&self.root))
     }
 
-    /// What the manifests say where a pointer may be old; nothing where they say no more than it does.
+    /// Recovers the newest snapshot if a pointer may be behind; [`Recovery::Nothing`] if the manifests
+    /// form no table.
     async fn recover_from(&self, pointer: &VersionedValue) -> Result<Recovery> {
         match self.recover(Some(pointer)).await {
             Err(e) if e.kind() == ErrorKind::ManifestCorrupted => Ok(Recovery::Nothing),
@@ -125,7 +137,7 @@ impl Table {
         }
     }
 
-    /// The pointer, if there is one.
+    /// Reads the pointer, if there is one.
     pub(super) async fn read_pointer(&self) -> Result<Option<(VersionedValue, Pointer)>> {
         let path = self.path(names::POINTER);
         let register = Register::new(&self.store, &path);
@@ -142,7 +154,7 @@ impl Table {
         }
     }
 
-    /// The manifest of a version, if it is there.
+    /// Reads the manifest of a version, if it exists.
     pub(super) async fn read_manifest(&self, version: u64) -> Result<Option<TableManifest>> {
         let name = names::manifest(version);
         let path = self.path(&name);
@@ -161,7 +173,8 @@ impl Table {
         }
     }
 
-    /// The snapshot of a version.
+    /// Reads the manifest of a version. Fails with [`ErrorKind::InvalidInput`] if there is no such version
+    /// yet, and with [`ErrorKind::VersionExpired`] if it has been vacuumed.
     pub async fn manifest_at(&self, version: u64) -> Result<Arc<TableManifest>> {
         let newest = self.newest().await?.manifest;
         if newest.version == version {
@@ -172,7 +185,7 @@ impl Table {
         } else {
             None
         };
-        // It may have been vacuumed between the two requests, and its place taken by a late one.
+        // It may have been vacuumed between the two requests, and a late manifest may have taken its slot.
         let newest = self.newest().await?.manifest;
         if let Some(manifest) = candidate.filter(|_| newest.retains(version)) {
             return Ok(Arc::new(manifest));
@@ -186,13 +199,14 @@ impl Table {
         }
         if newest.retains(version) {
             return Err(
-                corrupted_error(&names::manifest(version), "it is not there").with_path(&self.root),
+                corrupted_error(&names::manifest(version), "it is missing").with_path(&self.root)
             );
         }
         Err(self.version_expired_error(version, &newest))
     }
 
-    /// Why an object that a version names is not there; another error is given back.
+    /// The error of an object that a version references and that was not found: the version has been
+    /// vacuumed, or the object is missing. Returns any other error unchanged.
     pub(super) async fn missing_object_error(
         &self,
         version: u64,
@@ -207,7 +221,7 @@ impl Table {
                 self.version_expired_error(version, &newest.manifest)
             }
             Ok(_) => {
-                let message = format!("version {version} names {path:?}, which is not there");
+                let message = format!("version {version} references {path:?}, which is missing");
                 let not_found = Error::new(ErrorKind::PartCorrupted, message);
                 not_found.with_path(self.path(path)).with_source(error)
             }
@@ -217,7 +231,7 @@ impl Table {
 
     pub(super) fn version_expired_error(&self, version: u64, newest: &TableManifest) -> Error {
         let message = format!(
-            "version {version} has been vacuumed; the oldest there is is {}",
+            "version {version} has been vacuumed; the oldest available version is {}",
             newest.oldest_version
         );
         Error::new(ErrorKind::VersionExpired, message).with_path(&self.root)

@@ -4,7 +4,7 @@
 //! deletions. Of a row group it reads the columns of the filter first, the others only if a row is selected.
 //!
 //! A missing object is an error of the kind `VersionExpired` if a vacuum has removed the version, otherwise
-//! `PartCorrupted`, and so is a file whose length or number of rows the manifest does not give.
+//! `PartCorrupted`; so is a file whose length or number of rows differs from the manifest.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -184,7 +184,7 @@ impl SnapshotReader {
         Ok(lines.into_iter().flatten().collect())
     }
 
-    /// The error for an object of the snapshot that was not read: if it is missing, says why.
+    /// Converts an error in reading an object of the snapshot: if the object is missing, says why.
     async fn missing_object_error(&self, path: &str, error: Error) -> Error {
         self.table
             .missing_object_error(self.manifest.version, path, error)

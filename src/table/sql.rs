@@ -1,4 +1,4 @@
-//! SQL expressions over columns, parsed and planned by DataFusion in PostgreSQL's dialect.
+//! SQL expressions over columns, parsed and planned by DataFusion in the dialect of `PostgreSQL`.
 //!
 //! [`plan`] returns a logical expression whose literals keep their precision, with the common types of all
 //! operands, and simplified unless [`Rewrite::Verbatim`] is asked for. It has DataFusion's scalar functions
@@ -95,7 +95,7 @@ pub(super) fn format_sql(sql: &str) -> String {
 /// Whether an expression is rewritten before it is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rewrite {
-    /// Rewritten once, before any row.
+    /// Simplified before it is evaluated.
     Simplify,
     /// Evaluated as written, for each row.
     Verbatim,
@@ -116,7 +116,8 @@ pub(super) fn plan(
         .build()?
         .parse_into_expr()?;
     if parsed.alias.is_some() {
-        return Err(DataFusionError::Plan("a name (AS) is not allowed".to_owned()));
+        let message = "a name (AS) is not allowed";
+        return Err(DataFusionError::Plan(message.to_owned()));
     }
     let functions = Functions::new();
     let options = ParserOptions::new()
@@ -147,7 +148,8 @@ pub(super) fn plan(
     Ok(simple)
 }
 
-/// Functions that are replaced when a query is planned: those of its time, and shorthand.
+/// Functions that are replaced during planning: those of the query's time, and those that stand for
+/// other expressions.
 const RESOLVED_FUNCTIONS: [&str; 11] = [
     "now",
     "current_date",

@@ -1,8 +1,13 @@
-//! Tombstones: which rows of which data files are deleted, as JSON lines.
+//! The format of tombstone files: JSON lines that say which rows of which data files are deleted.
 //!
-//! A line is about one file: a whole row group, rows of a row group (a list of few, a Roaring bitmap
-//! in its portable format of many), or the rows whose key lies in a closed range. Lines add up, so
-//! two deletes never undo one another.
+//! A line ([`TombstoneLine`]) deletes rows of one file: a whole row group, rows of a row group (few as a
+//! list, many as a Roaring bitmap in its portable format), or the rows whose key lies in a closed range. Lines
+//! add up ([`Deletions`]), so two deletes never undo one another. A file of 4 KiB or more is compressed with zstd
+//! if that makes it smaller.
+//!
+//! A line that cannot be parsed, has fields that do not fit together or references a path outside the
+//! table, and a file that decompresses to more than a limit, are
+//! [`crate::ErrorKind::ManifestCorrupted`].
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,32 +22,32 @@ use super::format::{Base64, corrupted_error};
 use super::names;
 use crate::error::Result;
 
-/// Up to so many rows are listed by number.
+/// The maximum number of rows that a line lists by number; more are a bitmap.
 const MAX_LISTED_ROWS: u64 = 16;
-/// Shorter files stay readable.
+/// A shorter file is not compressed, so that people can read it.
 const COMPRESSION_THRESHOLD_BYTES: usize = 4 << 10;
 const ZSTD_LEVEL: i32 = 3;
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// A file above this is none, packed or not.
+/// The maximum size of a tombstone file, compressed or decompressed.
 pub(super) const MAX_TOMBSTONE_BYTES: u64 = 1 << 30;
 
 /// Deleted rows of one data file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TombstoneLine {
-    /// The file, relative to the table.
+    /// The path of the data file, relative to the table.
     pub file: String,
-    /// Its rows.
+    /// The deleted rows.
     pub deleted: TombstoneScope,
 }
 
-/// Rows of a data file.
+/// Which rows of a data file are deleted.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TombstoneScope {
-    /// All of a row group.
+    /// All rows of a row group.
     RowGroup(u32),
-    /// Some of a row group, numbered within it from 0.
+    /// Some rows of a row group, numbered from 0 within it.
     Rows(u32, RoaringBitmap),
-    /// Those with a key from the first value to the second, both included.
+    /// The rows with a key from the first value to the second, both included.
     Keys(Value, Value),
 }
 
@@ -88,7 +93,7 @@ impl JsonLine {
         json_line
     }
 
-    /// None where the fields do not fit together.
+    /// Returns None if the fields do not fit together.
     fn into_line(self) -> Option<TombstoneLine> {
         let deleted = match (self.row_group, self.deleted_rows, self.roaring) {
             (Some(group), None, None) => TombstoneScope::RowGroup(group),
@@ -116,58 +121,57 @@ fn to_portable(rows: &RoaringBitmap) -> Bytes {
     let mut runs = rows.clone();
     runs.optimize();
     let mut bytes = Vec::with_capacity(runs.serialized_size());
-    // Plain data into memory cannot fail.
+    // Serializing plain data into memory cannot fail.
     let _ = runs.serialize_into(&mut bytes);
     bytes.into()
 }
 
-/// The bytes of a tombstone file.
+/// Encodes a tombstone file.
 pub fn encode(lines: &[TombstoneLine]) -> Bytes {
     let mut bytes = Vec::new();
     for line in lines {
-        // Plain data into memory cannot fail.
+        // Serializing plain data into memory cannot fail.
         let _ = serde_json::to_writer(&mut bytes, &JsonLine::from_line(line));
         bytes.push(b'\n');
     }
     if bytes.len() < COMPRESSION_THRESHOLD_BYTES {
         return bytes.into();
     }
-    // Bitmaps in base64 are a third longer than they need to be.
+    // Base64 makes bitmaps a third longer than their binary form.
     match zstd::bulk::compress(&bytes, ZSTD_LEVEL) {
         Ok(compressed) if compressed.len() < bytes.len() => compressed.into(),
         _ => bytes.into(),
     }
 }
 
-/// The lines of a file, which may be packed.
+/// Decompresses a file if it is compressed.
 fn decompress<'b>(bytes: &'b [u8], name: &str) -> Result<Cow<'b, [u8]>> {
     if !bytes.starts_with(&ZSTD_MAGIC) {
         return Ok(Cow::Borrowed(bytes));
     }
     let decompress_error =
-        |e: std::io::Error| corrupted_error(name, "it cannot be unpacked").with_source(e);
+        |e: std::io::Error| corrupted_error(name, "it cannot be decompressed").with_source(e);
     let mut decompressed = Vec::new();
     let decoder = zstd::Decoder::new(bytes).map_err(decompress_error)?;
     let read_result = decoder
         .take(MAX_TOMBSTONE_BYTES + 1)
         .read_to_end(&mut decompressed);
     if read_result.map_err(decompress_error)? as u64 > MAX_TOMBSTONE_BYTES {
-        return Err(corrupted_error(
-            name,
-            "it holds more than a tombstone file does",
-        ));
+        let reason =
+            format!("it decompresses to more than the maximum of {MAX_TOMBSTONE_BYTES} bytes");
+        return Err(corrupted_error(name, &reason));
     }
     Ok(Cow::Owned(decompressed))
 }
 
-/// Reads the tombstone file `name`.
+/// Parses the tombstone file `name`.
 pub fn parse(bytes: &[u8], name: &str) -> Result<Vec<TombstoneLine>> {
     let text = decompress(bytes, name)?;
     let lines = text.split(|b| *b == b'\n').enumerate();
     lines
         .filter(|(_, line)| !line.is_empty())
         .map(|(index, line)| {
-            let reason = || format!("line {} cannot be read", index + 1);
+            let reason = || format!("line {} is invalid", index + 1);
             let json_line: JsonLine = serde_json::from_slice(line)
                 .map_err(|e| corrupted_error(name, &reason()).with_source(e))?;
             json_line
@@ -177,19 +181,19 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Vec<TombstoneLine>> {
         .collect()
 }
 
-/// All that is deleted of one data file.
+/// All deleted rows of one data file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Deletions {
-    /// Row groups of which nothing is left.
+    /// Row groups of which all rows are deleted.
     pub groups: BTreeSet<u32>,
-    /// Rows by row group.
+    /// Deleted rows by row group, for the other row groups.
     pub rows: BTreeMap<u32, RoaringBitmap>,
-    /// Ranges of keys, both ends included.
+    /// Deleted ranges of keys, both ends included.
     pub keys: Vec<(Value, Value)>,
 }
 
 impl Deletions {
-    /// Adds more.
+    /// Adds the rows of one line.
     pub fn add(&mut self, deleted: &TombstoneScope) {
         match deleted {
             TombstoneScope::RowGroup(group) => {
@@ -206,16 +210,19 @@ impl Deletions {
         }
     }
 
-    /// As few lines as say it of a file.
+    /// Returns as few lines as possible that delete these rows of `file`.
     pub fn to_lines(&self, file: &str) -> Vec<TombstoneLine> {
         let groups = self
             .groups
             .iter()
             .map(|group| TombstoneScope::RowGroup(*group));
-        let row_sets = self.rows.iter();
-        let rows = row_sets.map(|(group, rows)| TombstoneScope::Rows(*group, rows.clone()));
-        let ranges = merge_ranges(&self.keys).into_iter();
-        let keys = ranges.map(|(min, max)| TombstoneScope::Keys(min, max));
+        let rows = self
+            .rows
+            .iter()
+            .map(|(group, rows)| TombstoneScope::Rows(*group, rows.clone()));
+        let keys = merge_ranges(&self.keys)
+            .into_iter()
+            .map(|(min, max)| TombstoneScope::Keys(min, max));
         let line = |deleted| TombstoneLine {
             file: file.to_owned(),
             deleted,
@@ -223,7 +230,7 @@ impl Deletions {
         groups.chain(rows).chain(keys).map(line).collect()
     }
 
-    /// Of every file that the lines are about.
+    /// Adds up lines by the path of their data file.
     pub fn by_file<'a>(
         lines: impl IntoIterator<Item = &'a TombstoneLine>,
     ) -> BTreeMap<String, Self> {
@@ -238,7 +245,7 @@ impl Deletions {
     }
 }
 
-/// The ranges, each once; those of whole numbers that meet are one.
+/// Returns every range once; ranges of integers that overlap or touch are merged, empty ones left out.
 fn merge_ranges(ranges: &[(Value, Value)]) -> Vec<(Value, Value)> {
     let mut integers: Vec<(i64, i64)> = Vec::new();
     let mut other_ranges: BTreeMap<String, (Value, Value)> = BTreeMap::new();
@@ -259,9 +266,11 @@ fn merge_ranges(ranges: &[(Value, Value)]) -> Vec<(Value, Value)> {
             _ => merged.push((min, max)),
         }
     }
-    let merged_integers = merged.into_iter();
-    let integer_ranges = merged_integers.map(|(min, max)| (Value::from(min), Value::from(max)));
-    integer_ranges.chain(other_ranges.into_values()).collect()
+    merged
+        .into_iter()
+        .map(|(min, max)| (Value::from(min), Value::from(max)))
+        .chain(other_ranges.into_values())
+        .collect()
 }
 
 #[cfg(test)]

@@ -143,7 +143,8 @@ fn check_key_columns(
     match names.find(|name| input_schema.index_of(name).is_err()) {
         None => Ok(()),
         Some(name) => {
-            let message = format!("missing key column {name:?} in the data; rows are matched by it");
+            let message =
+                format!("missing key column {name:?} in the data; rows are matched by it");
             Err(Error::invalid(message))
         }
     }

@@ -1,10 +1,18 @@
-//! Removes what no retained version references.
+//! Vacuum: removes the objects that no retained version references.
 //!
-//! A vacuum commits first: a manifest that says which versions are kept (`oldest_version`) and that
-//! writers which began before `gc_floor` have to begin again. After that commit nobody can add a
-//! reference to an object that began before the floor, other than by keeping one that a retained
-//! version has. So what began before the floor and is referenced by no retained version is garbage
-//! for ever, whatever any clock says.
+//! A vacuum commits first. Its manifest says which versions are retained (`oldest_version`), and that
+//! writers which started before `gc_floor` must start again. After that commit no commit can add a
+//! reference to an object that was written below the floor, other than by keeping one of a retained
+//! version. So an object below the floor that no retained version references stays unreferenced for ever,
+//! whatever any clock says.
+//!
+//! Times are those of the store: a probe object gives its current time. Data files, tombstone files and
+//! segments that are younger than the retention are never removed, nor are files that were added in place
+//! ([`super::add_files()`]).
+//!
+//! Nothing is removed, and the error is [`ErrorKind::ManifestCorrupted`], if the manifest of a retained
+//! version is missing, because its references are not known. If another vacuum has raised the floor
+//! further, this one stops without an error.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -23,29 +31,29 @@ use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::probe_path;
 
-/// Idempotency keys are kept for so many versions at least, whatever is vacuumed.
+/// Idempotency keys are kept for at least this number of versions, whatever is vacuumed.
 const MIN_KEY_RETENTION_VERSIONS: u64 = 10_000;
-/// Manifests read at once.
+/// The maximum number of manifests or segments that are read concurrently.
 const CONCURRENT_READS: usize = 16;
-/// Manifests that are not there are named up to so many.
+/// The maximum number of missing manifests that are reported.
 const MAX_REPORTED_MANIFESTS: usize = 100;
 
-/// What a vacuum removed, or would remove.
+/// What a vacuum removed, or would remove in a dry run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VacuumReport {
-    /// The oldest version there is now.
+    /// The oldest retained version.
     pub oldest_version: u64,
-    /// Data and tombstone files, relative to the table.
+    /// The paths of data files, tombstone files and segments, relative to the table.
     pub files: Vec<String>,
-    /// Manifests, relative to the table.
+    /// The paths of manifests, relative to the table.
     pub manifests: Vec<String>,
-    /// Bytes of all of them.
+    /// The total size of all of them in bytes.
     pub bytes: u64,
 }
 
-/// Removes versions that were replaced more than `retention` ago, and what only they need. A dry
-/// run removes nothing and commits nothing; it too asks the store for its time, with an object that
-/// is there for a moment.
+/// Removes versions that were replaced more than `retention` ago, and the objects that only they
+/// reference. A dry run removes and commits nothing, but it also writes and removes a probe object to
+/// read the store's time.
 pub async fn vacuum(
     table: &Table,
     retention: Duration,
@@ -75,7 +83,7 @@ pub async fn vacuum(
     Ok(report)
 }
 
-/// The commit of a vacuum.
+/// The commit of a vacuum: raises `oldest_version` and `gc_floor`, and drops old idempotency keys.
 struct RaiseGcFloor {
     oldest_version: u64,
 }
@@ -97,14 +105,14 @@ impl Change for RaiseGcFloor {
     }
 }
 
-/// The store's time, `retention` ago.
+/// The time `retention` ago by the store's clock, which is read from a probe object.
 pub(crate) async fn retention_cutoff(table: &Table, retention: Duration) -> Result<DateTime<Utc>> {
     let store = &table.store;
     let path = probe_path(store, table.root());
     store.put(&path, Bytes::new(), PutMode::Overwrite).await?;
     let now = store.head(&path).await.map(|meta| meta.last_modified);
     if let Err(e) = store.delete(&path).await {
-        log::warn!("{path} could not be removed: {e}");
+        log::warn!("the probe object {path} could not be removed: {e}");
     }
     let retention = TimeDelta::from_std(retention).unwrap_or(TimeDelta::MAX);
     Ok(now?
@@ -112,7 +120,7 @@ pub(crate) async fn retention_cutoff(table: &Table, retention: Duration) -> Resu
         .unwrap_or(DateTime::<Utc>::MIN_UTC))
 }
 
-/// The objects of a folder of the table, by their paths relative to it.
+/// Lists a folder of the table; the keys are paths relative to the table.
 pub(crate) async fn list_objects(
     table: &Table,
     folder: &str,
@@ -126,7 +134,7 @@ pub(crate) async fn list_objects(
     Ok(entries.collect())
 }
 
-/// The version that was the newest at `horizon`, by the store's clock.
+/// The version that was the newest at `cutoff`, by the store's clock.
 fn oldest_retained(
     manifests: &BTreeMap<String, ObjectMeta>,
     newest: &TableManifest,
@@ -139,7 +147,8 @@ fn oldest_retained(
     newest_at_cutoff.unwrap_or(newest.oldest_version)
 }
 
-/// What began before the floor and no retained version references.
+/// Finds the objects below `gc_floor` that no retained version references, and the manifests of versions
+/// that are not retained.
 async fn find_unreferenced(
     table: &Table,
     manifest: &TableManifest,
@@ -155,10 +164,13 @@ async fn find_unreferenced(
     let needed = match collect_references(table, manifest, &manifests).await? {
         References::All(needed) => needed,
         References::Overtaken => {
-            log::info!("another vacuum of {:?} has gone further", table.root());
+            log::info!(
+                "a concurrent vacuum of the table {:?} removes further versions; this one removes nothing",
+                table.root()
+            );
             return Ok(report);
         }
-        // What it needs is not known, so nothing may go.
+        // The references of a missing manifest are not known, so nothing may be removed.
         References::Missing(manifests) => {
             return Err(missing_manifests_error(table, manifest, &manifests));
         }
@@ -185,51 +197,52 @@ async fn find_unreferenced(
     Ok(report)
 }
 
-/// What retained versions need.
+/// The objects that retained versions reference.
 pub(super) enum References {
-    /// Every object that one of them names.
+    /// The path of every object that one of them references.
     All(HashSet<String>),
-    /// Manifests that are retained and not there, so that what they need is not known.
+    /// The names of missing manifests of retained versions; what these reference is not known.
     Missing(Vec<String>),
-    /// A vacuum has removed some of them meanwhile: the rest is for that one.
+    /// A concurrent vacuum has removed some of the versions.
     Overtaken,
 }
 
-/// Why nothing can be removed.
+/// The error of missing manifests, and what the user can do about them.
 fn missing_manifests_error(table: &Table, manifest: &TableManifest, missing: &[String]) -> Error {
     let names: Vec<&str> = missing.iter().map(String::as_str).take(3).collect();
     let is_missing = |version: u64| missing.contains(&names::manifest(version));
-    let all_tags = manifest.tags.iter();
-    let missing_tags =
-        all_tags.filter(|(_, tagged)| **tagged < manifest.oldest_version && is_missing(**tagged));
-    let tags: Vec<&String> = missing_tags.map(|(name, _)| name).collect();
+    let tags: Vec<&String> = manifest
+        .tags
+        .iter()
+        .filter(|(_, tagged)| **tagged < manifest.oldest_version && is_missing(**tagged))
+        .map(|(name, _)| name)
+        .collect();
     let advice = if tags.is_empty() {
-        "put it back, or vacuum with a shorter retention, which gives up versions that old"
-            .to_owned()
+        "restore them, or vacuum with a shorter retention that gives up these versions".to_owned()
     } else {
-        format!("put it back, or delete the tags {tags:?}, which keep that version")
+        format!("restore them, or delete the tags {tags:?}, which keep these versions")
     };
     let message = format!(
-        "{} of {} versions that are kept are not there ({}): what they need is not known, and nothing is \
-         removed; {advice}",
+        "the manifests of {} of {} retained versions are missing ({}), so the objects that they reference are \
+         not known; nothing was removed; {advice}",
         missing.len(),
         manifest.version - manifest.oldest_version + 1,
         names.join(", "),
     );
     let error = Error::new(ErrorKind::ManifestCorrupted, message);
     error
-        .with_detail("a manifest is not there")
+        .with_detail("a manifest is missing")
         .with_path(table.root())
 }
 
-/// Every object that a retained version needs.
+/// Collects the objects that the versions retained by `manifest` reference; `manifests` is a listing.
 pub(super) async fn collect_references(
     table: &Table,
     manifest: &TableManifest,
     manifests: &BTreeMap<String, ObjectMeta>,
 ) -> Result<References> {
     let listed_versions = manifests.keys().filter_map(|p| names::manifest_version(p));
-    // Later ones than ours keep what ours has, or what began above the floor.
+    // Versions after this one reference only what this one references, or what was written above the floor.
     let mut retained: Vec<u64> = listed_versions
         .filter(|v| *v < manifest.version && manifest.retains(*v))
         .collect();
@@ -249,8 +262,11 @@ pub(super) async fn collect_references(
         .buffered(CONCURRENT_READS)
         .try_collect()
         .await?;
-    let unreadable = loaded.iter().filter(|(_, manifest)| manifest.is_none());
-    let missing: Vec<u64> = unreadable.map(|(version, _)| *version).collect();
+    let missing: Vec<u64> = loaded
+        .iter()
+        .filter(|(_, manifest)| manifest.is_none())
+        .map(|(version, _)| *version)
+        .collect();
     if !missing.is_empty() {
         return resolve_missing(table, missing).await;
     }
@@ -261,7 +277,7 @@ pub(super) async fn collect_references(
         .map(str::to_owned)
         .collect();
     let segment_files = list_segment_files(table, retained_manifests()).await;
-    // A version may have gone and a late manifest taken its place.
+    // A vacuum may have removed a version, and a late manifest may have taken its slot.
     let newest = table.newest().await?.manifest;
     if newest.oldest_version > manifest.oldest_version {
         return Ok(References::Overtaken);
@@ -270,7 +286,7 @@ pub(super) async fn collect_references(
     Ok(References::All(needed))
 }
 
-/// Of versions whose manifests are not there: whether they should be.
+/// Checks versions whose manifests were not found: they are missing, or a concurrent vacuum removed them.
 async fn resolve_missing(table: &Table, versions: Vec<u64>) -> Result<References> {
     let newest = table.newest().await?.manifest;
     let mut retained: Vec<u64> = versions
@@ -280,7 +296,7 @@ async fn resolve_missing(table: &Table, versions: Vec<u64>) -> Result<References
     retained.sort_unstable();
     let mut missing = Vec::new();
     for version in retained {
-        // The list may be older than the manifest.
+        // The listing may be older than the manifest.
         if table.read_manifest(version).await?.is_none() {
             missing.push(names::manifest(version));
         }
@@ -292,7 +308,7 @@ async fn resolve_missing(table: &Table, versions: Vec<u64>) -> Result<References
     })
 }
 
-/// The files that segments of some snapshots list.
+/// Lists the files of the segments of all `manifests`, each segment read once.
 async fn list_segment_files(
     table: &Table,
     manifests: impl Iterator<Item = &TableManifest>,
@@ -300,7 +316,7 @@ async fn list_segment_files(
     let mut segments: HashMap<&str, Segment> = HashMap::new();
     for segment in manifests.flat_map(|m| &m.segments) {
         match segments.get_mut(segment.path.as_str()) {
-            // What one of them has is needed.
+            // A file is needed if one of the versions still has it.
             Some(entry) => entry.removed.0 &= &segment.removed.0,
             None => {
                 segments.insert(&segment.path, segment.clone());

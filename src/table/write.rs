@@ -1,6 +1,6 @@
 //! Writing: aligns a stream of batches to the table's schema, uploads it as data files and commits them.
 //!
-//! [`write`] appends or overwrites; upserts, merges and compactions use [`align_to_schema`] and
+//! [`write()`] appends or overwrites; upserts, merges and compactions use [`align_to_schema`] and
 //! [`upload`]. Columns are matched by name. Refused are unknown, repeated and missing columns, types whose
 //! conversion could lose a value, and nulls in a column that must not be null, all with
 //! [`ErrorKind::InvalidInput`].
@@ -39,7 +39,7 @@ const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(2);
 const CONCURRENT_FILES: usize = 16;
 const MAX_IDEMPOTENCY_KEY_BYTES: usize = 1024;
 
-/// How rows are written.
+/// The options of a write to a table.
 #[derive(Debug, Clone)]
 pub struct TableWriteOptions {
     /// The options of the Parquet files: codec, sizes, memory limit.

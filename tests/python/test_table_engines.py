@@ -183,7 +183,7 @@ def test_rows_are_replaced_by_an_expression(table: pds.Table) -> None:
     table.overwrite(more, where=(_id >= ROWS) & (_id < 2 * ROWS) | _id.is_null())
     found = table.scan(["id"]).to_pyarrow()["id"].to_pylist()
     assert sum(1 for n in found if n is None) == more["id"].null_count
-    with pytest.raises(pds.InvalidInput, match="does not hold"):
+    with pytest.raises(pds.InvalidInput, match="does not satisfy"):
         table.overwrite(_rows(2), where=_id < 0)
     assert table.history(1)[0]["operation"]["filter"].startswith("(")
 

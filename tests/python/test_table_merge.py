@@ -146,7 +146,7 @@ def test_sources_that_cannot_be_merged(memory_store: pds.Store) -> None:
     for source, on, says in [
         (_rows((1, 1, "a"), (1, 2, "b")), "id", "same id"),
         (pa.table({"id": pa.array([None], pa.int64())}), "id", "null"),
-        (pa.table({"n": [1]}), "id", "no column 'id'"),
+        (pa.table({"n": [1]}), "id", "missing key column 'id'"),
         (pa.table({"id": ["a"]}), "id", "cast it"),
         (_rows((1, 1, "a")), "other", "other"),
         (pa.table({"id": [1], "more": [1]}), "id", "'more'"),

@@ -207,7 +207,7 @@ def test_what_cannot_be_matched_is_refused(table: pds.Table) -> None:
         (lambda: table.upsert(_rows([1], "b"), on=7), "on"),
         (lambda: table.upsert(7), "data"),
         (lambda: table.upsert(pa.table({"y": [1]})), "y"),
-        (lambda: table.overwrite(_rows([1], "b"), "id = 2"), "where does not hold"),
+        (lambda: table.overwrite(_rows([1], "b"), "id = 2"), "does not satisfy"),
         (lambda: table.overwrite(_rows([1], "b"), "id ="), "filter"),
         (lambda: table.overwrite(_rows([1], "b"), 7), "where"),  # type: ignore[arg-type]
     ]
@@ -304,7 +304,7 @@ def test_changes_that_cannot_be_told(table: pds.Table) -> None:
 
 
 def test_what_a_write_leaves_out_is_named(table: pds.Table) -> None:
-    with pytest.raises(pds.InvalidInput, match='no column "id"'):
+    with pytest.raises(pds.InvalidInput, match='missing key column "id"'):
         table.upsert(pa.table({"name": ["x"]}))
 
 

@@ -1,17 +1,17 @@
-//! Files that were there before.
+//! The change that adds existing files.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::actions::Append;
 use crate::table::commit::Change;
 use crate::table::format::{CommitOperation, TableManifest};
 
-/// Adds files of other makers. Where they stay in their place it conflicts with whatever brought rows
-/// since they were looked for in the table: one of them might be listed twice.
+/// Adds existing files. If some of them were not copied, it conflicts with every commit that added rows after
+/// the check that the table does not list them: a file might be listed twice.
 #[derive(Debug, Clone)]
 pub struct AddFiles {
-    /// The files.
+    /// The append of the files.
     pub append: Append,
-    /// Where some were not copied: the version that does not list them.
+    /// The version that was checked not to list the files; None if all of them were copied.
     pub absent_at_version: Option<u64>,
 }
 
@@ -21,12 +21,13 @@ impl Change for AddFiles {
             .absent_at_version
             .is_some_and(|version| base.has_rows_added_since(version))
         {
-            let message = "rows were added by another commit";
+            let message =
+                "a concurrent commit added rows, and may have added the same files; add them again";
             return Err(Error::new(ErrorKind::CommitConflict, message));
         }
         let (mut next, mut operation) = self.append.apply(base)?;
         if self.absent_at_version.is_some() {
-            // One of them may have been a file of the table before: what was planned on it is over.
+            // A file may have been in the table before: changes that were planned on that file must conflict.
             next.restored_at = next.added_at;
         }
         "add_files".clone_into(&mut operation.name);

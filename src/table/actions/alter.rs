@@ -1,4 +1,9 @@
-//! Other columns. Data files name columns by identity, so none is written again.
+//! Changes of a table's columns.
+//!
+//! Data files name columns by id, so no file is rewritten. A change is applied to the newest columns and never
+//! conflicts. Refused with [`crate::ErrorKind::InvalidInput`]: a name that exists already, an unknown
+//! column, a new column that is not nullable, dropping a column of the key or sort order or the last one,
+//! a type that does not hold all values of the current one, and an order that is not of all columns.
 
 use std::sync::Arc;
 
@@ -13,38 +18,38 @@ use crate::table::format::{Base64, ColumnSchema, CommitOperation, TableManifest,
 use crate::table::schema::{TableColumns, encode_schema};
 use crate::table::types::can_widen;
 
-/// A change of a table's columns. Rows that were written before have nulls in columns that were added.
+/// A change of a table's columns.
 #[derive(Debug, Clone)]
 pub enum Alter {
-    /// One more, which may be null, behind the others.
+    /// Adds a nullable column after the others. It is null in existing rows.
     Add(Field),
-    /// Another name.
+    /// Renames a column.
     Rename {
-        /// The name it has.
+        /// The current name.
         column: String,
-        /// The name it gets.
+        /// The new name.
         to: String,
     },
-    /// One less.
+    /// Drops a column.
     Drop {
-        /// Its name.
+        /// The name of the column.
         column: String,
     },
-    /// A type that holds every value of the one it has.
+    /// Changes a column's type to one that holds every value of the current type.
     Widen {
-        /// Its name.
+        /// The name of the column.
         column: String,
-        /// The type it gets.
+        /// The new type.
         to: DataType,
     },
-    /// Another order.
+    /// Changes the order of the columns.
     Reorder {
-        /// All names.
+        /// The names of all columns in the new order.
         columns: Vec<String>,
     },
 }
 
-/// The columns while they are changed.
+/// The columns that result from a change.
 struct Draft {
     columns: Vec<(u32, FieldRef)>,
     last_id: u32,
@@ -56,12 +61,10 @@ impl Draft {
         index_of(&Schema::new(fields), name)
     }
 
-    /// Refuses a name that is taken.
+    /// Refuses the name of an existing column.
     fn check_new(&self, name: &str) -> Result<()> {
         match self.column_index(name) {
-            Ok(_) => Err(Error::invalid(format!(
-                "there is a column {name:?} already"
-            ))),
+            Ok(_) => Err(Error::invalid(format!("column {name:?} already exists"))),
             Err(_) => Ok(()),
         }
     }
@@ -125,7 +128,7 @@ fn add_column(draft: &mut Draft, field: &Field) -> Result<CommitOperation> {
     draft.check_new(name)?;
     if !field.is_nullable() {
         let message =
-            format!("column {name:?} must be nullable: the rows there are have no value for it");
+            format!("column {name:?} must be nullable: existing rows have no value for it");
         return Err(Error::invalid(message));
     }
     draft.last_id = draft.last_id.saturating_add(1);
@@ -140,12 +143,12 @@ fn drop_column(draft: &mut Draft, column: &str, base: &TableManifest) -> Result<
     for (role, ids) in [("key", &base.key), ("sort_by", &base.sort_by)] {
         if ids.contains(&id) {
             let message =
-                format!("column {column:?} cannot be dropped: it is of the table's {role}");
+                format!("column {column:?} cannot be dropped: it is part of the table's {role}");
             return Err(Error::invalid(message));
         }
     }
     if draft.columns.len() == 1 {
-        let message = format!("column {column:?} cannot be dropped: it is the only one");
+        let message = format!("column {column:?} cannot be dropped: it is the only column");
         return Err(Error::invalid(message));
     }
     draft.columns.remove(index);
@@ -157,7 +160,10 @@ fn widen_column(draft: &mut Draft, column: &str, to: &DataType) -> Result<Commit
     let field = draft.columns[index].1.as_ref().clone();
     let from = field.data_type();
     if from == to || !can_widen(from, to) {
-        let message = format!("column {column:?} is {from}, which cannot become {to}");
+        let message = format!(
+            "the type of column {column:?} is {from} and cannot become {to}: a widened type differs and \
+             holds every value of the current one"
+        );
         return Err(Error::invalid(message));
     }
     draft.columns[index].1 = Arc::new(field.with_data_type(to.clone()));
@@ -176,7 +182,7 @@ fn reorder_columns(draft: &mut Draft, columns: &[String]) -> Result<CommitOperat
     }
     if let Some((_, missing_field)) = draft.columns.first() {
         let message = format!(
-            "column {:?} is not among those to be ordered",
+            "column {:?} is missing in the new order; pass all columns",
             missing_field.name()
         );
         return Err(Error::invalid(message));

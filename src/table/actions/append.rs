@@ -1,4 +1,6 @@
-//! More files. Appends fit every snapshot, so they do not conflict, but with a restore of other columns.
+//! The change that appends data files.
+//!
+//! An append applies to every snapshot, unless a restore has brought older columns back since it started.
 
 use serde_json::json;
 
@@ -6,25 +8,25 @@ use crate::error::Result;
 use crate::table::commit::Change;
 use crate::table::format::{CommitOperation, DataFile, TableManifest};
 
-/// Adds data files that were uploaded before.
+/// Adds uploaded data files.
 #[derive(Debug, Clone)]
 pub struct Append {
-    /// The files.
+    /// The files to add.
     pub files: Vec<DataFile>,
-    /// The version at which their writer began.
+    /// The version at which the writer of the files started.
     pub base_version: u64,
     /// A second append with the same key adds nothing.
     pub idempotency_key: Option<String>,
 }
 
 impl Append {
-    /// Refuses a snapshot whose columns its files may not fit.
+    /// Refuses a snapshot whose columns may not fit the files.
     pub(in crate::table) fn check_columns(&self, base: &TableManifest) -> Result<()> {
         base.schema_conflict_since(self.base_version)
             .map_or(Ok(()), Err)
     }
 
-    /// What several of them make of a snapshot.
+    /// Applies several appends as one change.
     pub(in crate::table) fn apply_all(
         appends: &[&Self],
         base: &TableManifest,

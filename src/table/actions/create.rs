@@ -1,4 +1,4 @@
-//! The first version.
+//! Creates a table: its first manifest, then its pointer.
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
@@ -12,21 +12,21 @@ use crate::table::format::{
 };
 use crate::table::{Snapshot, Table, names};
 
-/// What a table begins with.
+/// The properties of a new table.
 #[derive(Debug, Clone)]
 pub struct NewTable {
-    /// Columns.
+    /// The columns.
     pub schema: TableSchema,
     /// The exact Arrow schema: an IPC schema message.
     pub arrow_schema: Bytes,
-    /// The columns that identify a row.
+    /// The ids of the columns that identify a row.
     pub key: Vec<u32>,
-    /// The columns that files are sorted by.
+    /// The ids of the columns that files are sorted by.
     pub sort_by: Vec<u32>,
 }
 
 impl NewTable {
-    /// The first version.
+    /// The manifest of version 1.
     pub(in crate::table) fn into_manifest(
         self,
         commit_id: u128,
@@ -58,13 +58,14 @@ impl NewTable {
     }
 }
 
-/// Creates a table; an error if there is one, also one whose pointer was lost, or if manifests of an older
-/// one are left whose slots its versions would come to. Nothing is created on a store that does not keep
-/// conditions.
+/// Creates a table. Fails with [`ErrorKind::AlreadyExists`] if there is a table, also one whose pointer was
+/// lost; with [`ErrorKind::ManifestCorrupted`] if manifests of a removed table are left, whose slots the new
+/// versions would reach; with [`ErrorKind::UnsafeStore`], before anything is created, on a store that does
+/// not honor conditional writes.
 ///
-/// Crash points: after the manifest and before the pointer, whoever opens the table places it. Late messages:
-/// a manifest that lands after another's table was vacuumed is no commit, as the newest manifest tells; a
-/// pointer that lands late is behind, which writers go forward from.
+/// Crash point: between the manifest and the pointer. The next process that opens the table puts the pointer.
+/// Late requests: a manifest that lands after another writer's table was vacuumed is no commit, which the
+/// newest manifest shows; a pointer that lands late is behind, and writers advance it.
 pub async fn create(table: &Table, new_table: NewTable) -> Result<Snapshot> {
     if table.find_newest().await?.is_some() {
         return Err(already_exists_error(table));
@@ -86,7 +87,7 @@ pub async fn create(table: &Table, new_table: NewTable) -> Result<Snapshot> {
     let pointer_created = Register::new(&table.store, &path)
         .create(pointer_bytes)
         .await;
-    // With the manifest there, whoever opens the table next places the pointer.
+    // Once the manifest exists, the next process that opens the table puts the pointer.
     match pointer_created.map_err(|e| as_unknown_outcome(&manifest.commit_id, e))? {
         CasResult::Won(pointer) => {
             table.observe(1, &manifest.commit_id);
@@ -95,8 +96,8 @@ pub async fn create(table: &Table, new_table: NewTable) -> Result<Snapshot> {
                 pointer,
             })
         }
-        // Somebody opened the table, placed the pointer and wrote already; or the manifest landed in
-        // a slot that a vacuum of another's table had emptied.
+        // Another process opened the table, put the pointer and may have committed already; or the
+        // manifest landed in a slot that a vacuum of another writer's table had emptied.
         CasResult::Conflict(_) | CasResult::Missing => {
             let newest = table.newest().await?;
             match newest.manifest.commit_id_of(1) {
@@ -108,6 +109,6 @@ pub async fn create(table: &Table, new_table: NewTable) -> Result<Snapshot> {
 }
 
 fn already_exists_error(table: &Table) -> Error {
-    let message = format!("there is a table at {:?} already", table.root());
+    let message = format!("a table already exists at {:?}", table.root());
     Error::new(ErrorKind::AlreadyExists, message).with_path(table.root())
 }

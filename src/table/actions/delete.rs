@@ -1,4 +1,4 @@
-//! Rows that are no more: tombstones, and files of which nothing is left.
+//! The change that deletes rows: adds tombstones, and removes files of which every row is deleted.
 
 use serde_json::json;
 
@@ -7,33 +7,34 @@ use crate::table::commit::Change;
 use crate::table::format::{CommitOperation, TableManifest, Tombstones};
 use crate::table::listing::FileRef;
 
-/// Takes rows away from files that were looked at. Two of these on one file add up; it conflicts when
-/// a file has gone, for then its rows may be in another, and when an older version was brought back,
-/// for then there may be rows that were not looked at.
+/// Deletes rows of files that were scanned. Two deletes on one file add up. A delete conflicts if one of its
+/// files has left the table, because its rows may be in another file, and if an older version was restored,
+/// because the restored rows were not scanned.
 #[derive(Debug, Clone)]
 pub struct Delete {
-    /// As the user wrote it, for the history.
+    /// The predicate as text, for the history.
     pub filter: String,
-    /// The tombstones that were written; None where only whole files go.
+    /// The tombstone file; None if only whole files are removed.
     pub tombstones: Option<Tombstones>,
-    /// The files that these are about.
+    /// The files that the tombstones are about.
     pub scanned_files: Vec<FileRef>,
-    /// Files of which nothing is left.
+    /// The files of which all remaining rows are deleted.
     pub removed: Vec<FileRef>,
-    /// Rows that go; None where they were not counted.
+    /// The number of deleted rows; None if they were not counted.
     pub rows: Option<u64>,
-    /// The version at which it was planned.
+    /// The version on which the delete was planned.
     pub base_version: u64,
 }
 
 impl Change for Delete {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         if base.was_restored_since(self.base_version) {
-            let message = "an older version was restored by another commit";
+            let message = "a concurrent commit restored an older version; delete again";
             return Err(Error::new(ErrorKind::CommitConflict, message));
         }
         if !base.contains_all(self.scanned_files.iter().chain(&self.removed)) {
-            let message = "a file with rows to delete has been rewritten by another commit";
+            let message =
+                "a concurrent commit removed or rewrote a file with rows to delete; delete again";
             return Err(Error::new(ErrorKind::CommitConflict, message));
         }
         let mut next = base.clone();

@@ -1,4 +1,4 @@
-//! What can be done to a table, one change a file.
+//! The changes that can be committed to a table ([`super::commit::Change`]), one in each file.
 
 mod add_files;
 mod alter;

@@ -1,4 +1,4 @@
-//! Other rows in the place of all there are.
+//! The change that replaces all rows.
 
 use serde_json::json;
 
@@ -6,12 +6,13 @@ use crate::error::Result;
 use crate::table::commit::Change;
 use crate::table::format::{CommitOperation, DataFile, TableManifest};
 
-/// Puts files in the place of all others, whatever has been committed meanwhile.
+/// Replaces all files of the newest snapshot, those of concurrent commits included. Refused if a restore has
+/// brought older columns back since `base_version`.
 #[derive(Debug, Clone)]
 pub struct Overwrite {
-    /// The files that come.
+    /// The files to add.
     pub files: Vec<DataFile>,
-    /// The version at which their writer began.
+    /// The version at which the writer of the files started.
     pub base_version: u64,
     /// A second overwrite with the same key changes nothing.
     pub idempotency_key: Option<String>,

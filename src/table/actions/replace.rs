@@ -1,4 +1,4 @@
-//! Files for other files with the same rows, as compaction makes them.
+//! The change of a compaction: replaces files by other files with the same rows.
 
 use std::collections::HashSet;
 
@@ -9,49 +9,47 @@ use crate::table::commit::Change;
 use crate::table::format::{CommitOperation, DataFile, TableManifest, Tombstones};
 use crate::table::listing::FileRef;
 
-/// Tombstones that say what several others say.
+/// Tombstone files that replace several others with the same deletions.
 #[derive(Debug, Clone, Default)]
 pub struct MergedTombstones {
-    /// The others, by path.
+    /// The paths of the tombstone files that are replaced.
     pub sources: Vec<String>,
-    /// What takes their place.
+    /// The tombstone files that replace them.
     pub written: Vec<Tombstones>,
 }
 
-/// Puts files in the place of others. It conflicts when one of those has gone, or has lost rows or got
-/// some back since the new ones were made.
+/// Replaces files. It conflicts if one of the replaced files has left the table, or if rows of it were deleted
+/// or restored after the new files were written.
 #[derive(Debug, Clone)]
 pub struct Replace {
-    /// The name of what is done, for the history.
+    /// The name of the operation for the history.
     pub operation: &'static str,
-    /// The files that go.
+    /// The files to remove.
     pub removed: Vec<FileRef>,
-    /// The tombstones that the new files have taken into account, by path.
+    /// The paths of the tombstone files whose deletions the new files leave out.
     pub applied_tombstones: Vec<String>,
-    /// The files that come.
+    /// The files to add.
     pub added: Vec<DataFile>,
-    /// Tombstones of files that stay, in the place of others.
+    /// The merged tombstones of files that stay.
     pub merged: MergedTombstones,
-    /// The version it was planned on.
+    /// The version on which the change was planned.
     pub base_version: u64,
 }
 
 impl Change for Replace {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         if base.was_restored_since(self.base_version) {
-            return Err(conflict_error("an older version was restored"));
+            return Err(conflict_error("restored an older version"));
         }
         if !base.contains_all(&self.removed) {
-            return Err(conflict_error("a file that it replaces has been removed"));
+            return Err(conflict_error("removed or moved a file to be replaced"));
         }
         let removed: HashSet<&str> = self.removed.iter().map(|f| f.path.as_str()).collect();
         let applied: HashSet<&str> = self.applied_tombstones.iter().map(String::as_str).collect();
         let touches = |files: &[String]| files.iter().any(|f| removed.contains(f.as_str()));
         let is_newer = |t: &&Tombstones| touches(&t.files) && !applied.contains(t.path.as_str());
         if base.tombstones.iter().any(|t| is_newer(&t)) {
-            return Err(conflict_error(
-                "rows of a file that it replaces have been deleted",
-            ));
+            return Err(conflict_error("deleted rows of a file to be replaced"));
         }
         let mut next = base.clone();
         self.merge_tombstones(&mut next)?;
@@ -71,19 +69,19 @@ impl Change for Replace {
 }
 
 impl Replace {
-    /// Puts the merged tombstones in the place of those they were made of.
+    /// Replaces the source tombstones by the merged ones.
     fn merge_tombstones(&self, next: &mut TableManifest) -> Result<()> {
-        let source_paths = self.merged.sources.iter().map(String::as_str);
-        let sources: HashSet<&str> = source_paths.collect();
+        let sources: HashSet<&str> = self.merged.sources.iter().map(String::as_str).collect();
         let is_source = |t: &Tombstones| sources.contains(t.path.as_str());
-        let present = next.tombstones.iter().filter(|t| is_source(t));
-        // Of files that have left since there is nothing more to say.
-        let file_paths = present.flat_map(|t| t.files.iter().cloned());
-        let files: HashSet<String> = file_paths.collect();
+        // Files that have left the table since are in no tombstones any more.
+        let files: HashSet<String> = next
+            .tombstones
+            .iter()
+            .filter(|t| is_source(t))
+            .flat_map(|t| t.files.iter().cloned())
+            .collect();
         if files.is_empty() && self.removed.is_empty() {
-            return Err(conflict_error(
-                "the tombstones that it merges have been removed",
-            ));
+            return Err(conflict_error("removed the tombstones to be merged"));
         }
         next.tombstones.retain(|t| !is_source(t));
         for tombstones in &self.merged.written {
@@ -97,9 +95,10 @@ impl Replace {
     }
 }
 
-fn conflict_error(reason: &str) -> Error {
+/// `action` is what the concurrent commit did.
+fn conflict_error(action: &str) -> Error {
     Error::new(
         ErrorKind::CommitConflict,
-        format!("{reason} by another commit; plan it again on the newest version"),
+        format!("a concurrent commit {action}; compact or sort again"),
     )
 }

@@ -1,4 +1,4 @@
-//! An older snapshot's rows and columns once more.
+//! The change that restores the rows and columns of an older version.
 
 use std::sync::Arc;
 
@@ -8,10 +8,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::table::commit::Change;
 use crate::table::format::{CommitOperation, TableManifest};
 
-/// Makes an older version's content the newest. Tags, idempotency keys and the history stay.
+/// Makes the content of an older version the newest one. Tags, idempotency keys and the history stay. Fails with
+/// [`ErrorKind::VersionExpired`] if the version has been vacuumed.
 #[derive(Debug, Clone)]
 pub struct Restore {
-    /// The version.
+    /// The manifest of the version to restore.
     pub from: Arc<TableManifest>,
 }
 
@@ -20,7 +21,7 @@ impl Change for Restore {
         let from = &self.from;
         if !base.retains(from.version) {
             let message = format!(
-                "version {} has been vacuumed; the oldest there is is {}",
+                "version {} has been vacuumed; the oldest available version is {}",
                 from.version, base.oldest_version
             );
             return Err(Error::new(ErrorKind::VersionExpired, message));
@@ -42,7 +43,7 @@ impl Change for Restore {
         Ok((next, CommitOperation::new("restore", details)))
     }
 
-    /// Its objects are referenced by a version that is kept.
+    /// None: a retained version references the objects.
     fn base_version(&self) -> Option<u64> {
         None
     }

@@ -1,4 +1,4 @@
-//! Rows for other rows.
+//! The change of upserts, merges and overwrites of some rows: deletes rows and adds files.
 
 use std::collections::HashSet;
 
@@ -9,29 +9,29 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::table::commit::Change;
 use crate::table::format::{CommitOperation, DataFile, TableManifest};
 
-/// Takes rows away and adds files in one commit. It conflicts as a delete does, and when others have
-/// brought rows since these were looked for: there may be some that should go. Where new rows were made of
-/// those that go, it conflicts with their deletion as well.
+/// Deletes rows and adds files in one commit. It conflicts like [`Delete`], and if a concurrent commit has added
+/// rows since the scan, because some of them may have to be deleted. If the new rows were derived from the
+/// deleted ones, it also conflicts with concurrent deletes of rows in the same files.
 #[derive(Debug, Clone)]
 pub struct RowDelta {
-    /// The name of what is done, for the history.
+    /// The name of the operation for the history.
     pub operation: &'static str,
-    /// The rows that go.
+    /// The rows to delete.
     pub deletes: Delete,
-    /// The files that come.
+    /// The files to add.
     pub added: Vec<DataFile>,
-    /// Where new rows were made of rows that go: the tombstones that were known then, by path.
+    /// The paths of the tombstone files at the scan, if the new rows were derived from deleted ones.
     pub base_tombstones: Option<Vec<String>>,
-    /// More to tell in the history.
+    /// Further counts for the history.
     pub counts: Vec<(&'static str, u64)>,
-    /// The version at which their writer began.
+    /// The version at which the writer of the files started.
     pub base_version: u64,
-    /// A second one with the same key changes nothing.
+    /// A second change with the same key changes nothing.
     pub idempotency_key: Option<String>,
 }
 
 impl RowDelta {
-    /// Whether rows of the files that were looked at have been deleted since.
+    /// Whether rows of the scanned files have been deleted since the scan.
     fn has_conflicting_deletes(&self, base: &TableManifest) -> bool {
         let Some(base_tombstones) = &self.base_tombstones else {
             return false;
@@ -57,11 +57,12 @@ impl Change for RowDelta {
             return Err(conflict);
         }
         if base.has_rows_added_since(self.deletes.base_version) {
-            let message = "rows were added by another commit";
+            let message =
+                "a concurrent commit added rows, which may have to be replaced, too; write again";
             return Err(Error::new(ErrorKind::CommitConflict, message));
         }
         if self.has_conflicting_deletes(base) {
-            let message = "rows that it changes were deleted by another commit";
+            let message = "a concurrent commit deleted rows of the files to change; write again";
             return Err(Error::new(ErrorKind::CommitConflict, message));
         }
         let (mut next, mut operation) = self.deletes.apply(base)?;

@@ -1,4 +1,4 @@
-//! Names for versions, which vacuum then keeps.
+//! The change that sets or removes a tag: a name of a version, which vacuum then keeps.
 
 use serde_json::json;
 
@@ -8,12 +8,12 @@ use crate::table::format::{CommitOperation, TableManifest};
 
 const MAX_NAME_BYTES: usize = 255;
 
-/// Gives a version a name, or takes the name away.
+/// Tags a version, or removes a tag.
 #[derive(Debug, Clone)]
 pub struct Tag {
-    /// The name.
+    /// The name of the tag: 1 to 255 bytes without control characters.
     pub name: String,
-    /// The version; None removes the tag.
+    /// The version to tag; None removes the tag.
     pub version: Option<u64>,
 }
 
@@ -30,17 +30,18 @@ impl Change for Tag {
         };
         if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(char::is_control) {
             let message = format!(
-                "a tag has 1 to {MAX_NAME_BYTES} bytes and no control characters, not {name:?}"
+                "a tag must have 1 to {MAX_NAME_BYTES} bytes and no control characters, not {name:?}"
             );
             return Err(Error::invalid(message));
         }
         if let Some(tagged) = base.tags.get(name).filter(|tagged| **tagged != version) {
-            let message = format!("tag {name:?} is version {tagged} already; delete it first");
+            let message =
+                format!("tag {name:?} already exists for version {tagged}; delete it first");
             return Err(Error::new(ErrorKind::AlreadyExists, message));
         }
         if !base.retains(version) {
             let message = format!(
-                "there is no version {version}; there are {} to {}",
+                "version {version} is not available; versions {} to {} are",
                 base.oldest_version, base.version
             );
             return Err(Error::new(ErrorKind::VersionExpired, message));
