@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use object_store::ObjectMeta;
 
+use super::format::TableManifest;
 use super::listing::all_files;
 use super::vacuum::{References, collect_references, list_objects};
 use super::{Table, names};
@@ -52,27 +53,13 @@ pub async fn check(table: &Table) -> Result<CheckReport> {
         if table.newest().await?.manifest.oldest_version != newest.oldest_version {
             continue;
         }
-        let listed_files = all_files(table, &newest).await?;
-        let files = listed_files
-            .iter()
-            .map(|f| (&f.file.path, f.file.size_bytes));
-        let segments = newest.segments.iter().map(|s| (&s.path, s.size_bytes));
-        let tombstones = newest.tombstones.iter().map(|t| (&t.path, t.size_bytes));
-        let sizes: BTreeMap<&String, u64> = files.chain(segments).chain(tombstones).collect();
-        let is_mismatched = |(path, size): &(&&String, &u64)| {
-            let object: Option<&ObjectMeta> = objects.get(path.as_str());
-            object.is_some_and(|meta| meta.size != **size)
-        };
+        let mismatched = find_mismatched(table, &newest, &objects).await?;
         let own_paths = objects
             .keys()
             .filter(|path| names::base_version(path).is_some());
         let mut report = CheckReport {
             version: newest.version,
-            mismatched: sizes
-                .iter()
-                .filter(is_mismatched)
-                .map(|(p, _)| (*p).clone())
-                .collect(),
+            mismatched,
             orphans: own_paths
                 .filter(|p| !needed.contains(*p))
                 .cloned()
@@ -92,4 +79,25 @@ pub async fn check(table: &Table) -> Result<CheckReport> {
         "gave up after {MAX_RESTARTS} attempts: vacuums removed versions during every check; try again"
     );
     Err(Error::new(ErrorKind::Unavailable, message).with_path(table.root()))
+}
+
+/// The objects of the newest version whose length is not the one it lists.
+async fn find_mismatched(
+    table: &Table,
+    newest: &TableManifest,
+    objects: &BTreeMap<String, ObjectMeta>,
+) -> Result<Vec<String>> {
+    let listed_files = all_files(table, newest).await?;
+    let files = listed_files
+        .iter()
+        .map(|f| (&f.file.path, f.file.size_bytes));
+    let segments = newest.segments.iter().map(|s| (&s.path, s.size_bytes));
+    let tombstones = newest.tombstones.iter().map(|t| (&t.path, t.size_bytes));
+    let sizes: BTreeMap<&String, u64> = files.chain(segments).chain(tombstones).collect();
+    let is_mismatched = |(path, size): &(&String, u64)| {
+        let object = objects.get(path.as_str());
+        object.is_some_and(|meta| meta.size != *size)
+    };
+    let mismatched = sizes.into_iter().filter(is_mismatched);
+    Ok(mismatched.map(|(path, _)| path.clone()).collect())
 }

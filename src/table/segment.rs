@@ -343,6 +343,6 @@ mod tests {
         let length = u32::try_from(footer.len()).unwrap().to_le_bytes();
         let hostile = [&b"PAR1"[..], footer, &length, b"PAR1"].concat();
         let error = decode(&hostile.into(), &fewer).unwrap_err();
-        assert!(error.message().contains("longer than the footer"));
+        assert!(error.message().contains("longer than the remaining bytes"));
     }
 }
