@@ -100,6 +100,11 @@ impl Error {
         Self::new(ErrorKind::InvalidInput, message)
     }
 
+    /// Creates an error of the kind [`ErrorKind::BlockCorrupted`].
+    pub fn block_corrupted(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::BlockCorrupted, message)
+    }
+
     /// Creates an error of the kind [`ErrorKind::Other`].
     pub fn other(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Other, message)

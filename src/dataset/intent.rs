@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::TEMP_PREFIX;
 use crate::store::path;
 use crate::store::process_id::ProcessId;
-use crate::store::stage::StagedWrite;
+use crate::store::staged_write::StagedWrite;
 
 /// The format that is written and read. Format 1 had no phases; a publish that it left cannot be finished.
 const FORMAT: u32 = 2;

@@ -57,7 +57,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
 pub use crate::part::BatchStream;
 use crate::store::local::TEMP_PREFIX;
-use crate::store::stage::StagedWrite;
+use crate::store::staged_write::StagedWrite;
 use crate::store::{Store, path};
 
 /// The name of the marker, an empty object that says that the dataset is complete.

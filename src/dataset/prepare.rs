@@ -10,7 +10,8 @@ use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
 use crate::part::{StagedFile, discard, stage};
 use crate::store::local::TEMP_PREFIX;
-use crate::store::stage::{StagedWrite, Staging, temp_path_in};
+use crate::store::stage::{Staging, temp_path_in};
+use crate::store::staged_write::StagedWrite;
 use crate::store::{Store, path};
 
 /// One task of a write: a producer of parts.

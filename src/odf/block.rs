@@ -16,7 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::decode::{FlatBufferReader, FlatBufferTable, block_corrupted};
+use super::decode::{FlatBufferReader, FlatBufferTable};
 use super::encode::FlatBufferWriter;
 use super::layout::EVENT;
 use super::multihash::Multihash;
@@ -108,7 +108,7 @@ impl Block {
         let manifest = buffer.root()?;
         let kind = manifest.scalar_bytes(0)?.map_or(0, i64::from_le_bytes);
         if kind != MANIFEST_KIND {
-            return Err(block_corrupted(format!(
+            return Err(Error::block_corrupted(format!(
                 "not a metadata block: expected the kind {MANIFEST_KIND:#x}, found {kind:#x}"
             )));
         }
@@ -118,7 +118,7 @@ impl Block {
         }
         let content_bytes = manifest
             .byte_vector(2)?
-            .ok_or_else(|| block_corrupted("the content is missing"))?;
+            .ok_or_else(|| Error::block_corrupted("the content is missing"))?;
         let content = FlatBufferReader::new(content_bytes);
         let block = content.root()?;
         refuse_old_layout(&block)?;
@@ -135,7 +135,7 @@ impl Block {
             hash,
             version,
             system_time: system_time
-                .ok_or_else(|| block_corrupted("the system time is missing"))?,
+                .ok_or_else(|| Error::block_corrupted("the system time is missing"))?,
             prev_block_hash: previous,
             sequence_number,
             event,
@@ -260,7 +260,7 @@ fn refuse_old_layout(block: &FlatBufferTable<'_>) -> Result<()> {
 fn decode_event(block: &FlatBufferTable<'_>, manifest: &Bytes) -> Result<(Value, bool)> {
     match block.union(3, &EVENT) {
         Ok(Some(event)) => Ok((event, true)),
-        Ok(None) => Err(block_corrupted("the event is missing")),
+        Ok(None) => Err(Error::block_corrupted("the event is missing")),
         Err(e) if e.kind() == ErrorKind::FormatNotSupported => {
             let tag = block.scalar_bytes(3)?.map_or(0, |[tag]| tag);
             let event = json!({

@@ -34,11 +34,6 @@ const OFFSET_BYTES: usize = 4;
 const TABLE_COST: usize = 32;
 const TIMESTAMP_BYTES: usize = 16;
 
-/// An error of the kind [`ErrorKind::BlockCorrupted`]: the bytes are damaged.
-pub(super) fn block_corrupted(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::BlockCorrupted, message)
-}
-
 /// An error of the kind [`ErrorKind::FormatNotSupported`]: a later release may have written the bytes.
 fn format_not_supported(message: String) -> Error {
     Error::new(ErrorKind::FormatNotSupported, message)
@@ -91,13 +86,13 @@ impl<'a> FlatBufferReader<'a> {
             .and_then(|bytes| bytes.try_into().ok())
             .ok_or_else(|| {
                 let message = format!("flatbuffer: {N} bytes at byte {at} are out of bounds");
-                block_corrupted(message)
+                Error::block_corrupted(message)
             })
     }
 
     fn spend(&self, bytes: usize) -> Result<()> {
         let remaining = self.budget.get().checked_sub(bytes).ok_or_else(|| {
-            block_corrupted("flatbuffer: too many offsets lead to the same bytes")
+            Error::block_corrupted("flatbuffer: too many offsets lead to the same bytes")
         })?;
         self.budget.set(remaining);
         Ok(())
@@ -109,13 +104,13 @@ impl<'a> FlatBufferReader<'a> {
         at.checked_add(offset)
             .filter(|target| offset != 0 && *target < self.bytes.len())
             .ok_or_else(|| {
-                block_corrupted(format!("flatbuffer: offset out of bounds at byte {at}"))
+                Error::block_corrupted(format!("flatbuffer: offset out of bounds at byte {at}"))
             })
     }
 
     fn table_at(&'a self, at: usize, depth: usize) -> Result<FlatBufferTable<'a>> {
         if depth >= MAX_DEPTH {
-            return Err(block_corrupted(format!(
+            return Err(Error::block_corrupted(format!(
                 "flatbuffer: tables are nested in more than {MAX_DEPTH} levels"
             )));
         }
@@ -125,7 +120,7 @@ impl<'a> FlatBufferReader<'a> {
             .and_then(|at| at.checked_sub(vtable_distance));
         let vtable_start = signed_start.and_then(|v| usize::try_from(v).ok());
         let missing_vtable = || {
-            block_corrupted(format!(
+            Error::block_corrupted(format!(
                 "flatbuffer: missing vtable of the table at byte {at}"
             ))
         };
@@ -163,7 +158,7 @@ impl<'a> FlatBufferReader<'a> {
             end.is_some_and(|end| end <= self.bytes.len())
         });
         let bytes = checked_bytes.ok_or_else(|| {
-            block_corrupted(format!(
+            Error::block_corrupted(format!(
                 "flatbuffer: the vector at byte {start} is longer than the buffer"
             ))
         })?;
@@ -179,7 +174,7 @@ impl<'a> FlatBufferReader<'a> {
     fn text_at(&self, at: usize) -> Result<&'a str> {
         let bytes = self.bytes_at(at)?;
         std::str::from_utf8(bytes)
-            .map_err(|e| block_corrupted("flatbuffer: a string is not UTF-8").with_source(e))
+            .map_err(|e| Error::block_corrupted("flatbuffer: a string is not UTF-8").with_source(e))
     }
 
     /// Returns the positions of the elements of a vector of offsets.
@@ -197,7 +192,7 @@ impl<'a> FlatBufferTable<'a> {
         };
         if offset < 4 || offset + width > self.table_bytes {
             let message = format!("flatbuffer: slot {slot} is outside of its table");
-            return Err(block_corrupted(message));
+            return Err(Error::block_corrupted(message));
         }
         Ok(Some(self.at + offset))
     }
@@ -280,7 +275,7 @@ impl<'a> FlatBufferTable<'a> {
                 None if field.optional => {}
                 None => {
                     let message = format!("{}: missing field {:?}", layout.name, field.name);
-                    return Err(block_corrupted(message));
+                    return Err(Error::block_corrupted(message));
                 }
             }
         }
@@ -382,7 +377,10 @@ impl<'a> FlatBufferTable<'a> {
                 let values = positions.map(|at| {
                     let value = self.child(at)?.union(0, union)?;
                     value.ok_or_else(|| {
-                        block_corrupted(format!("an element of the type {} is empty", union.name))
+                        Error::block_corrupted(format!(
+                            "an element of the type {} is empty",
+                            union.name
+                        ))
                     })
                 });
                 Value::Array(values.collect::<Result<_>>()?)
@@ -412,9 +410,11 @@ fn read_attributes(table: &FlatBufferTable<'_>) -> Result<Value> {
     let at = table.slot_position(0, OFFSET_BYTES)?;
     let text = at.map(|at| table.buffer.text_at(at)).transpose()?;
     let attributes: Value = serde_json::from_str(text.unwrap_or("{}"))
-        .map_err(|e| block_corrupted("the attributes are not JSON").with_source(e))?;
+        .map_err(|e| Error::block_corrupted("the attributes are not JSON").with_source(e))?;
     if !attributes.is_object() {
-        return Err(block_corrupted("the attributes are not a JSON object"));
+        return Err(Error::block_corrupted(
+            "the attributes are not a JSON object",
+        ));
     }
     Ok(attributes)
 }

@@ -22,7 +22,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::decode::block_corrupted;
 use crate::error::{Error, Result};
 use crate::parquet::panic_text;
 
@@ -59,9 +58,9 @@ pub fn event_from_arrow(schema: &Schema, raw: bool) -> Result<Value> {
 pub fn arrow_from_event(event: &Value) -> Result<Schema> {
     match event.get("rawArrowSchema").and_then(Value::as_str) {
         Some(text) => {
-            let bytes = STANDARD
-                .decode(text)
-                .map_err(|e| block_corrupted("rawArrowSchema is not base64").with_source(e))?;
+            let bytes = STANDARD.decode(text).map_err(|e| {
+                Error::block_corrupted("rawArrowSchema is not base64").with_source(e)
+            })?;
             decode_raw_arrow(&bytes)
         }
         None => to_arrow(event.get("schema").unwrap_or(&Value::Null)),
@@ -108,7 +107,7 @@ fn strip_layouts(mut schema: Value) -> Value {
 /// Decodes a schema from Arrow's own flatbuffer.
 fn decode_raw_arrow(bytes: &[u8]) -> Result<Schema> {
     let unreadable =
-        |reason: &str| block_corrupted(format!("rawArrowSchema cannot be read: {reason}"));
+        |reason: &str| Error::block_corrupted(format!("rawArrowSchema cannot be read: {reason}"));
     let root = root_as_schema(bytes).map_err(|e| unreadable(&e.to_string()).with_source(e))?;
     // The offsets are verified now, but the conversion panics on types that it does not know.
     let converted = std::panic::catch_unwind(AssertUnwindSafe(|| fb_to_schema(root)));
@@ -263,7 +262,7 @@ fn fields_to_arrow(holder: &Value) -> Result<Fields> {
     let fields = holder
         .get("fields")
         .and_then(Value::as_array)
-        .ok_or_else(|| block_corrupted("the schema has no list of fields"))?;
+        .ok_or_else(|| Error::block_corrupted("the schema has no list of fields"))?;
     fields.iter().map(field_to_arrow).collect()
 }
 
@@ -287,7 +286,9 @@ fn type_to_arrow(odf_type: &Value, attributes: &Value) -> Result<(DataType, bool
     if name == "Option" {
         let (inner, nested) = type_to_arrow(&odf_type["inner"], attributes)?;
         if nested {
-            return Err(block_corrupted("the type Option is nested in an Option"));
+            return Err(Error::block_corrupted(
+                "the type Option is nested in an Option",
+            ));
         }
         return Ok((inner, true));
     }
@@ -329,7 +330,7 @@ fn type_to_arrow(odf_type: &Value, attributes: &Value) -> Result<(DataType, bool
             let keys_sorted = odf_type.get("keysSorted").and_then(Value::as_bool);
             DataType::Map(Arc::new(entries), keys_sorted.unwrap_or(false))
         }
-        other => return Err(block_corrupted(format!("unknown type {other:?}"))),
+        other => return Err(Error::block_corrupted(format!("unknown type {other:?}"))),
     };
     Ok((data_type, false))
 }
@@ -354,7 +355,7 @@ fn time_zone(odf_type: &Value, attributes: &Value) -> Option<Arc<str>> {
 fn decimal_to_arrow(odf_type: &Value, attributes: &Value) -> Result<DataType> {
     let number = |name: &str| odf_type.get(name).and_then(Value::as_i64).unwrap_or(0);
     let out_of_range =
-        || block_corrupted("the precision or the scale of a decimal is out of range");
+        || Error::block_corrupted("the precision or the scale of a decimal is out of range");
     let precision = u8::try_from(number("precision"))
         .ok()
         .filter(|precision| (1..=76).contains(precision))
@@ -368,7 +369,7 @@ fn decimal_to_arrow(odf_type: &Value, attributes: &Value) -> Result<DataType> {
         Some(256) => DataType::Decimal256(precision, scale),
         Some(bits) => {
             let message = format!("unsupported decimal of {bits} bits");
-            return Err(block_corrupted(message));
+            return Err(Error::block_corrupted(message));
         }
         None if precision <= MAX_DECIMAL128_DIGITS => DataType::Decimal128(precision, scale),
         None => DataType::Decimal256(precision, scale),
@@ -393,7 +394,7 @@ fn buffer_type_to_arrow(name: &str, odf_type: &Value, attributes: &Value) -> Res
     let length = match odf_type.get("fixedLength").and_then(Value::as_u64) {
         None => None,
         Some(length) => Some(i32::try_from(length).map_err(|e| {
-            block_corrupted(format!("fixedLength {length} is out of range")).with_source(e)
+            Error::block_corrupted(format!("fixedLength {length} is out of range")).with_source(e)
         })?),
     };
     Ok(match (name, length) {

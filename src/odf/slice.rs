@@ -61,7 +61,7 @@ impl Slice {
         // Offsets are Int64 in the data.
         if end < start || i64::try_from(end).is_err() {
             let message = format!("invalid offset interval of a slice: {start} to {end}");
-            return Err(super::decode::block_corrupted(message));
+            return Err(Error::block_corrupted(message));
         }
         Ok(Some(Self {
             logical_hash: hash("logicalHash")?,

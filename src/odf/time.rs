@@ -2,7 +2,6 @@
 
 use chrono::{DateTime, Datelike, NaiveDate, NaiveTime, SecondsFormat, Timelike, Utc};
 
-use super::decode::block_corrupted;
 use crate::error::{Error, Result};
 
 /// A time in UTC, to the nanosecond.
@@ -35,7 +34,7 @@ pub(super) fn from_bytes(bytes: &[u8; 16]) -> Result<UtcDateTime> {
         let message = format!(
             "invalid timestamp: year {year}, day {day}, second {seconds}, nanosecond {nanoseconds}"
         );
-        return Err(block_corrupted(message));
+        return Err(Error::block_corrupted(message));
     };
     Ok(date.and_time(time).and_utc())
 }

@@ -17,9 +17,8 @@ use crate::hash::SharedHasher;
 use crate::parquet::Cancel;
 use crate::parquet::writer::{self, ByteSink, ByteSinkFactory, FileStats, WritePlan};
 use crate::store::Store;
-use crate::store::stage::{
-    StageOutcome, StageWriter, StagedWrite, Staging, Uploader, discard_in_background,
-};
+use crate::store::stage::{StageOutcome, StageWriter, Staging, Uploader};
+use crate::store::staged_write::{StagedWrite, discard_in_background};
 
 /// A staged file: written, and invisible until it is published.
 #[derive(Debug)]

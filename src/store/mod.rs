@@ -44,6 +44,7 @@ mod profile;
 mod requests;
 pub mod secrets;
 pub mod stage;
+pub mod staged_write;
 mod upload;
 pub mod work_guard;
 mod xml;

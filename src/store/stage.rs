@@ -5,26 +5,19 @@
 //! other stores get a hidden object that is renamed ([`StagedWrite::Object`]). Little data stays with the caller
 //! ([`StagedWrite::Inline`]) and costs one PUT when it is published. A [`StagedWrite`] is plain data: it can be sent to
 //! another process or written into a redo log.
-//!
-//! Publishing fails with [`ErrorKind::NotFound`] if what was staged is missing. A multipart upload can only become the
-//! object that it was begun for: [`StagedWrite::publish`] copies that object to any other name,
-//! [`StagedWrite::publish_if`] refuses to.
 
 use std::fs::File;
 use std::io::Write;
 use std::sync::{Arc, Condvar, Mutex};
 
 use bytes::Bytes;
-use object_store::multipart::PartId;
 use object_store::path::Path;
-use object_store::{CopyMode, PutMode};
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::Store;
-use super::condition::{Condition, is_same_e_tag};
 use super::failure::disk_error;
 use super::process_id::ProcessId;
+use super::staged_write::StagedWrite;
 use super::upload::{InFlightBudget, Permit};
 pub use super::upload::{Uploader, temp_path_in};
 use crate::error::{Error, ErrorKind, Result};
@@ -39,33 +32,6 @@ const INLINE_BYTES: usize = 128 << 10;
 const SHARED_INLINE_BYTES: usize = 512;
 /// The most bytes that all inline writes of one operation have together.
 const INLINE_TOTAL_BYTES: usize = 1 << 20;
-
-/// Bytes that are staged and can be published.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum StagedWrite {
-    /// The bytes themselves; one PUT publishes them.
-    Inline {
-        /// The bytes.
-        #[serde(with = "base64_bytes")]
-        bytes: Bytes,
-    },
-    /// An uncompleted multipart upload; it can become only the object that it was begun for.
-    Multipart {
-        /// The path of that object.
-        target: String,
-        /// The store's id of the upload.
-        upload: String,
-        /// The store's ids of the upload parts, in order.
-        #[serde(rename = "pieces")]
-        upload_parts: Vec<String>,
-    },
-    /// A hidden object; a rename publishes it.
-    Object {
-        /// The path of the hidden object.
-        path: String,
-    },
-}
 
 /// Stages the writes of one operation, which share a budget of memory in flight.
 #[derive(Debug, Clone)]
@@ -269,200 +235,5 @@ impl Drop for StageWriter {
                 .into_iter()
                 .for_each(|local| local.remove_temp(key));
         }
-    }
-}
-
-impl StagedWrite {
-    /// Publishes the bytes as `target` and replaces any object there.
-    ///
-    /// An upload that was begun for another path becomes that object first, which is copied to `target` and deleted:
-    /// no other write may use that path.
-    pub async fn publish(&self, store: &Store, target: &str) -> Result<()> {
-        match self {
-            Self::Inline { bytes } => {
-                store.put(target, bytes.clone(), PutMode::Overwrite).await?;
-                Ok(())
-            }
-            Self::Object { path } => store.rename(path, target).await,
-            Self::Multipart {
-                target: upload_target,
-                upload,
-                upload_parts,
-            } => {
-                let multipart = store.multipart().ok_or_else(|| {
-                    Error::other("staged multipart upload does not belong to this store")
-                        .with_path(upload_target)
-                })?;
-                let key = store.key(upload_target)?;
-                let part_ids = upload_parts
-                    .iter()
-                    .map(|id| PartId {
-                        content_id: id.clone(),
-                    })
-                    .collect();
-                let completed = multipart.complete_multipart(&key, upload, part_ids).await;
-                match completed.map_err(|e| store.map_error(e, upload_target)) {
-                    Ok(_) => {}
-                    // An earlier completion landed and its answer was lost: only this write uses the name.
-                    Err(e)
-                        if e.kind() == ErrorKind::NotFound
-                            && store.is_file(upload_target).await? => {}
-                    Err(e) => return Err(e),
-                }
-                if upload_target == target {
-                    return Ok(());
-                }
-                let copied = store.copy(upload_target, target, CopyMode::Overwrite).await;
-                // Whether or not the copy succeeded: no reader uses the name that the upload was begun for.
-                if let Err(e) = store.delete(upload_target).await {
-                    log::warn!("could not remove {upload_target} after the copy to {target}: {e}");
-                }
-                copied
-            }
-        }
-    }
-
-    /// As [`StagedWrite::publish`], if `target` meets `condition`; returns the new ETag if it is known.
-    ///
-    /// [`ErrorKind::NotFound`]: what was staged is missing. [`ErrorKind::Conflict`] or [`ErrorKind::AlreadyExists`]: the
-    /// condition does not hold. [`ErrorKind::Other`]: an upload that was begun for another path. In a store without
-    /// [`super::ConditionSupport::complete`] the condition of a completion is checked by a request of its own before.
-    pub async fn publish_if(
-        &self,
-        store: &Store,
-        target: &str,
-        condition: &Condition,
-    ) -> Result<Option<String>> {
-        match self {
-            Self::Inline { bytes } => {
-                Ok(store.put_if(target, bytes.clone(), condition).await?.e_tag)
-            }
-            Self::Object { path } => store.move_if(path, target, condition).await,
-            Self::Multipart {
-                target: upload_target,
-                upload,
-                upload_parts,
-            } if upload_target == target => {
-                store
-                    .complete_if(target, upload, upload_parts, condition)
-                    .await
-            }
-            Self::Multipart {
-                target: upload_target,
-                ..
-            } => Err(Error::other(format!(
-                "internal error: an upload that was begun for {upload_target:?} can only become that object"
-            ))
-            .with_path(target)),
-        }
-    }
-
-    /// Whether what was staged still exists with `bytes` bytes, an upload also with the same upload parts.
-    pub async fn is_intact(&self, store: &Store, bytes: u64) -> Result<bool> {
-        match self {
-            Self::Inline {
-                bytes: inline_bytes,
-            } => Ok(inline_bytes.len() as u64 == bytes),
-            Self::Object { path } => match store.head(path).await {
-                Ok(meta) => Ok(meta.size == bytes),
-                Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
-                Err(e) => Err(e),
-            },
-            Self::Multipart {
-                target,
-                upload,
-                upload_parts,
-            } => match store.list_parts(target, upload).await {
-                Ok(parts) => {
-                    let total_bytes: u64 = parts.iter().map(|part| part.bytes).sum();
-                    let pairs = parts.iter().zip(upload_parts);
-                    let mut matches =
-                        pairs.map(|(part, part_id)| is_same_part(&part.e_tag, part_id));
-                    Ok(parts.len() == upload_parts.len()
-                        && total_bytes == bytes
-                        && matches.all(|is_same| is_same))
-                }
-                Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
-                Err(e) => Err(e),
-            },
-        }
-    }
-
-    /// Removes what was staged; no error if it is missing already.
-    pub async fn discard(&self, store: &Store) -> Result<()> {
-        match self {
-            Self::Inline { .. } => Ok(()),
-            Self::Object { path } => store.delete(path).await.map(drop),
-            Self::Multipart { target, upload, .. } => store.abort_upload(target, upload).await,
-        }
-    }
-
-    /// The path of the hidden object, if there is one; cleanup leaves it alone.
-    pub fn path(&self) -> Option<&str> {
-        match self {
-            Self::Object { path } => Some(path),
-            Self::Inline { .. } | Self::Multipart { .. } => None,
-        }
-    }
-}
-
-/// Whether a listed ETag is that of an upload part, whose id may be XML with checksums.
-fn is_same_part(e_tag: &str, part_id: &str) -> bool {
-    let e_tag_element = part_id
-        .split_once("<ETag>")
-        .and_then(|(_, rest)| rest.split_once("</ETag>"));
-    let part_e_tag = e_tag_element
-        .map_or(part_id, |(tag, _)| tag)
-        .replace("&quot;", "\"");
-    is_same_e_tag(Some(&part_e_tag), e_tag)
-}
-
-/// Removes staged writes that will not be published, for callers that are dropped and cannot wait. Failures are logged;
-/// uploads and hidden objects stay if no Tokio runtime is running.
-pub fn discard_in_background(store: &Store, staged: Vec<StagedWrite>) {
-    let (files, uploads): (Vec<_>, Vec<_>) =
-        staged.into_iter().partition(|_| store.local().is_some());
-    for file in files {
-        if let (Some(local), Some(Ok(key))) =
-            (store.local(), file.path().map(|path| store.key(path)))
-        {
-            local.remove_temp(&key);
-        }
-    }
-    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-        return;
-    };
-    if uploads
-        .iter()
-        .all(|staged| matches!(staged, StagedWrite::Inline { .. }))
-    {
-        return;
-    }
-    let store = store.clone();
-    runtime.spawn(async move {
-        for staged in uploads {
-            if let Err(e) = staged.discard(&store).await {
-                log::warn!("could not remove a staged write: {e}");
-            }
-        }
-    });
-}
-
-mod base64_bytes {
-    use base64::Engine;
-    use base64::engine::general_purpose::STANDARD;
-    use bytes::Bytes;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(bytes: &Bytes, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&STANDARD.encode(bytes))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
-        let text = String::deserialize(from)?;
-        STANDARD
-            .decode(text)
-            .map(Bytes::from)
-            .map_err(D::Error::custom)
     }
 }

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::Store;
 use super::local::temp_name;
-use super::stage::StagedWrite;
+use super::staged_write::StagedWrite;
 use crate::error::{Error, Result};
 
 /// The most upload parts that most stores accept.

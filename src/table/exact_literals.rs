@@ -21,7 +21,7 @@ use datafusion_expr::expr::{
 };
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast, lit};
 
-use super::sql;
+use super::operators::is_comparison;
 
 /// Maximum number of digits of a decimal literal.
 const MAX_DIGITS: usize = 38;
@@ -95,7 +95,7 @@ fn rewrite_node(node: Expr, schema: &DFSchema) -> Result<Expr> {
 fn rewrite_binary(binary: BinaryExpr, schema: &DFSchema) -> Expr {
     let (left, op, right) = (*binary.left, binary.op, *binary.right);
     let (left, right) = match op {
-        op if sql::is_comparison(op) => coerce_comparison(left, right, schema),
+        op if is_comparison(op) => coerce_comparison(left, right, schema),
         Operator::Plus | Operator::Minus => {
             let (left, right) = coerce_arithmetic(left, right, schema);
             let (left_unit, right_unit) = (interval_unit(&right), interval_unit(&left));

@@ -29,7 +29,8 @@ use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 use datafusion_pruning::{PruningPredicate, PruningPredicateBuilder};
 
 use super::keys::KeySet;
-use super::predicate::{Bounds, ForeignPredicate};
+use super::operators::combine_terms;
+use super::predicate::{Bounds, ForeignPredicate, Predicate};
 use super::schema::TableColumns;
 use super::semantics::apply_sql_semantics;
 use super::simplify::to_prunable;
@@ -56,6 +57,32 @@ pub struct Filter {
     keys: Option<(Vec<usize>, Arc<KeySet>)>,
     /// The caller's predicate, which is evaluated in place of `physical`.
     foreign: Option<Arc<dyn ForeignPredicate>>,
+}
+
+impl Predicate {
+    /// Binds the predicate to the columns of a snapshot; `clock` gives the time of `now()`.
+    pub fn bind(&self, columns: &TableColumns, clock: &dyn Clock) -> Result<Filter> {
+        match self {
+            Self::Sql(sql) => Filter::parse(sql, columns, clock),
+            Self::Foreign(predicate) => Filter::from_foreign(Arc::clone(predicate), columns),
+        }
+    }
+
+    /// Like [`Self::bind`]; without `use_stats` the filter is evaluated as written, on every row.
+    pub fn bind_with(
+        &self,
+        columns: &TableColumns,
+        clock: &dyn Clock,
+        use_stats: bool,
+    ) -> Result<Filter> {
+        match self {
+            _ if use_stats => self.bind(columns, clock),
+            Self::Sql(sql) => Filter::parse_verbatim(sql, columns, clock),
+            Self::Foreign(predicate) => {
+                Filter::from_foreign(Arc::clone(predicate), columns).map(Filter::without_statistics)
+            }
+        }
+    }
 }
 
 impl fmt::Debug for Filter {
@@ -129,7 +156,7 @@ impl Filter {
                 terms.push(binary_expr(column_expr(), Operator::LtEq, lit(max.clone())));
             }
         }
-        let bounds_expr = sql::combine_terms(terms, Operator::And);
+        let bounds_expr = combine_terms(terms, Operator::And);
         let mut filter =
             Self::new("a key".to_owned(), bounds_expr, &positions, table).map_err(to_error)?;
         let input_index = |position| filter.columns.binary_search(position).unwrap_or_default();

@@ -37,6 +37,7 @@ mod listing;
 mod lossless_cast;
 mod merge;
 mod names;
+mod operators;
 mod predicate;
 mod pruning;
 mod recover;

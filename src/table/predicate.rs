@@ -9,9 +9,6 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::Column;
 use datafusion_common::pruning::PruningStatistics;
 
-use super::filter::Filter;
-use super::schema::TableColumns;
-use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::parquet::types::batch_with_row_count;
 
@@ -64,32 +61,6 @@ impl fmt::Display for Predicate {
         match self {
             Self::Sql(sql) => f.write_str(sql),
             Self::Foreign(predicate) => f.write_str(predicate.text()),
-        }
-    }
-}
-
-impl Predicate {
-    /// Binds the predicate to the columns of a snapshot; `clock` gives the time of `now()`.
-    pub fn bind(&self, columns: &TableColumns, clock: &dyn Clock) -> Result<Filter> {
-        match self {
-            Self::Sql(sql) => Filter::parse(sql, columns, clock),
-            Self::Foreign(predicate) => Filter::from_foreign(Arc::clone(predicate), columns),
-        }
-    }
-
-    /// Like [`Self::bind`]; without `use_stats` the filter is evaluated as written, on every row.
-    pub fn bind_with(
-        &self,
-        columns: &TableColumns,
-        clock: &dyn Clock,
-        use_stats: bool,
-    ) -> Result<Filter> {
-        match self {
-            _ if use_stats => self.bind(columns, clock),
-            Self::Sql(sql) => Filter::parse_verbatim(sql, columns, clock),
-            Self::Foreign(predicate) => {
-                Filter::from_foreign(Arc::clone(predicate), columns).map(Filter::without_statistics)
-            }
         }
     }
 }

@@ -14,7 +14,7 @@ use datafusion_physical_expr::expressions::{
 
 use super::floats::{CanonicalFloatsExpr, canonicalize, has_floats};
 use super::get_field::GetFieldExpr;
-use super::sql;
+use super::operators::is_comparison;
 
 /// Rewrites an expression: arithmetic of integers fails on overflow, comparisons know one zero and one
 /// NaN, and fields are null where their struct is. `input` has the expression's columns.
@@ -57,7 +57,7 @@ pub(super) fn apply_sql_semantics(
             return Ok(Transformed::no(expr));
         };
         let (mut left, mut right) = (Arc::clone(binary.left()), Arc::clone(binary.right()));
-        if sql::is_comparison(*binary.op()) {
+        if is_comparison(*binary.op()) {
             (left, right) = (
                 canonicalize_operand(&left, input)?,
                 canonicalize_operand(&right, input)?,

@@ -23,8 +23,8 @@ use datafusion_expr::{ExprSchemable, Operator, binary_expr, lit};
 use datafusion_physical_expr::create_physical_expr;
 
 use super::lossless_cast::{LosslessCast, ValuePosition, is_utc};
+use super::operators::{combine_terms, is_comparison};
 use super::semantics::apply_sql_semantics;
-use super::sql;
 
 /// For pruning, an IN list of more values becomes ranges.
 const MAX_IN_LIST_VALUES: usize = 20;
@@ -105,7 +105,7 @@ fn push_not(expr: Expr, negated: bool) -> Expr {
         }
         expr if !negated => expr,
         Expr::BinaryExpr(BinaryExpr { left, op, right }) => match op.negate() {
-            Some(op) if sql::is_comparison(op) => binary_expr(*left, op, *right),
+            Some(op) if is_comparison(op) => binary_expr(*left, op, *right),
             _ => Expr::Not(Box::new(binary_expr(*left, op, *right))),
         },
         Expr::InList(list) => Expr::InList(InList {
@@ -134,7 +134,7 @@ fn unwrap_casts(expr: Expr, schema: &DFSchema) -> Expr {
 
 fn unwrap_cast(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
     match expr {
-        Expr::BinaryExpr(BinaryExpr { left, op, right }) if sql::is_comparison(*op) => {
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) if is_comparison(*op) => {
             match (&**left, &**right) {
                 (Expr::Cast(_), Expr::Literal(value, _)) => {
                     unwrap_comparison(left, *op, value, schema)
@@ -339,5 +339,5 @@ fn to_prunable_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
             bound(Operator::LtEq, high),
         )
     });
-    Some(sql::combine_terms(ranges.collect(), Operator::Or))
+    Some(combine_terms(ranges.collect(), Operator::Or))
 }

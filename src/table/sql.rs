@@ -20,8 +20,7 @@ use datafusion_expr::planner::{ContextProvider, ExprPlanner, PlannerResult, RawB
 use datafusion_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion_expr::utils::split_binary_owned;
 use datafusion_expr::{
-    AggregateUDF, ExprSchemable, HigherOrderUDF, Operator, ScalarUDF, TableSource, WindowUDF,
-    binary_expr, cast, lit,
+    AggregateUDF, ExprSchemable, HigherOrderUDF, Operator, ScalarUDF, TableSource, WindowUDF, cast,
 };
 use datafusion_functions::core::planner::CoreFunctionPlanner;
 use datafusion_functions::datetime::planner::DatetimeFunctionPlanner;
@@ -35,6 +34,7 @@ use datafusion_sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::desugar::desugar;
 use super::exact_literals::keep_exact;
+use super::operators::combine_terms;
 use super::simplify::simplify;
 use super::widen::widen;
 use crate::clock::Clock;
@@ -237,31 +237,6 @@ fn balance(expr: Expr) -> Expr {
     };
     let terms = split_binary_owned(expr, op);
     combine_terms(terms.into_iter().map(balance).collect(), op)
-}
-
-/// Combines terms as a balanced tree; without terms the result is true.
-pub(super) fn combine_terms(mut terms: Vec<Expr>, op: Operator) -> Expr {
-    let rest = terms.split_off(terms.len() / 2);
-    match terms.len() {
-        0 => rest.into_iter().next().unwrap_or_else(|| lit(true)),
-        _ => binary_expr(combine_terms(terms, op), op, combine_terms(rest, op)),
-    }
-}
-
-/// Whether an operator compares values by their order.
-pub(super) fn is_comparison(op: Operator) -> bool {
-    use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
-    let by_order = [
-        Eq,
-        NotEq,
-        Lt,
-        LtEq,
-        Gt,
-        GtEq,
-        IsDistinctFrom,
-        IsNotDistinctFrom,
-    ];
-    by_order.contains(&op)
 }
 
 fn depth(expr: &Expr) -> datafusion_common::Result<usize> {

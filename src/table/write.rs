@@ -31,7 +31,8 @@ use crate::parquet::types::{batch_with_row_count, convert, storage_schema};
 use crate::parquet::writer::WritePlan;
 use crate::part::{StagedFile, discard, stage};
 use crate::sort::sort_batches;
-use crate::store::stage::{StagedWrite, Staging};
+use crate::store::stage::Staging;
+use crate::store::staged_write::StagedWrite;
 
 /// After this time the snapshot that was read before the upload is read again for the commit.
 const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(2);

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use pds::ErrorKind;
-use pds::store::stage::StagedWrite;
+use pds::store::staged_write::StagedWrite;
 use pds::store::{Condition, Store, StoreBuilder};
 
 /// A status line, and headers.

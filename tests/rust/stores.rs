@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use object_store::GetOptions;
 use pds::ErrorKind;
-use pds::store::stage::{StageOutcome, StagedWrite, Staging};
+use pds::store::stage::{StageOutcome, Staging};
+use pds::store::staged_write::StagedWrite;
 use pds::store::{Condition, ConditionSupport, SendLimit, Store, StoreBuilder};
 use pds::testing::{
     Fault, FaultKind, FaultTiming, FaultyStore, check_store, faulty_memory, test_store,
