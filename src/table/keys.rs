@@ -164,8 +164,7 @@ fn resolve_columns(schema: &Schema, on: &[String]) -> Result<Vec<usize>> {
         positions.push(position);
     }
     if positions.is_empty() {
-        let message = "no merge key: the table has no key; name the columns with on=";
-        return Err(Error::invalid(message));
+        return Err(Error::invalid("no merge key: on= names no column"));
     }
     positions.sort_unstable();
     Ok(positions)
@@ -183,5 +182,9 @@ pub(super) fn resolve_match_columns(
     let fields = columns.schema.fields().iter().zip(columns.ids.iter());
     let key_fields = fields.filter(|(_, id)| base.key.contains(id));
     let key: Vec<String> = key_fields.map(|(field, _)| field.name().clone()).collect();
+    if key.is_empty() {
+        let message = "no merge key: the table has no key; name the columns with on=";
+        return Err(Error::invalid(message));
+    }
     resolve_columns(&columns.schema, &key)
 }

@@ -283,7 +283,7 @@ def test_create_says_what_is_wrong(store: pds.Store) -> None:
     before = objects(store, "")
     bad: list[tuple[dict[str, Any], str]] = [
         ({"key": "nothing"}, "nothing"),
-        ({"key": ["id", "id"]}, "twice"),
+        ({"key": ["id", "id"]}, "duplicate"),
         ({"sort_by": "nothing"}, "nothing"),
         ({"schema": pa.schema([])}, "column"),
         ({"schema": pa.schema([("u", pa.month_day_nano_interval())])}, '"u"'),
@@ -313,7 +313,7 @@ def test_create_says_what_is_wrong(store: pds.Store) -> None:
         (lambda t: t.history(-1), "limit"),
         (lambda t: t.optimize.compact(0), "target_file_size"),
         (lambda t: t.optimize.compact("1"), "target_file_size"),
-        (lambda t: t.append(rows(0, 1), idempotency_key=""), "idempotency key"),
+        (lambda t: t.append(rows(0, 1), idempotency_key=""), "idempotency_key"),
         (lambda t: t.append(rows(0, 1), idempotency_key="x" * 1025), "1025"),
         (lambda t: t.append(rows(0, 1), idempotency_key="\ud800"), "encoded"),
         (lambda t: t.append(rows(0, 1), idempotency_key=7), "idempotency_key"),

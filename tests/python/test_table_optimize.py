@@ -74,7 +74,7 @@ def test_sort_takes_the_table_s_order_or_its_key(memory_store: pds.Store) -> Non
         (None, "no sort order"),
         ([], "no sort order|name the"),
         ("nothing", "nothing"),
-        (["id", "id"], "twice"),
+        (["id", "id"], "duplicate"),
     ]:
         with pytest.raises(pds.InvalidInput, match=says):
             plain.optimize.sort(by)

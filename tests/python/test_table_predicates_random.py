@@ -194,12 +194,14 @@ def _leaves(draw: st.DrawFn, fields: list[pa.Field]) -> Says:  # noqa: PLR0911 a
     one = draw(_literals(field.type))
     if form == "between":
         other = draw(_literals(field.type))
-        ours, duck = (f"{name} BETWEEN {a} AND {b}" for a, b in zip(one[:2], other[:2], strict=True))
-        return Says(ours, duck, None)
+        # DuckDB compares all values of a BETWEEN and of a list in one type, as doubles where one is a double.
+        duck = f"({name} >= {one.duck} AND {name} <= {other.duck})"
+        return Says(f"{name} BETWEEN {one.ours} AND {other.ours}", duck, None)
     if form == "in":
         values = [one, *draw(st.lists(_literals(field.type), max_size=30))]
         negated = draw(st.sampled_from(["", "NOT "]))
-        ours, duck = (f"{name} {negated}IN ({', '.join(value[at] for value in values)})" for at in (0, 1))
+        ours = f"{name} {negated}IN ({', '.join(value.ours for value in values)})"
+        duck = f"{negated}({' OR '.join(f'{name} = {value.duck}' for value in values)})"
         return Says(ours, duck, None)
     operator = draw(st.sampled_from([*ORDER]))
     if form == "distinct" and not pa.types.is_time(field.type):

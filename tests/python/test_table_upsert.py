@@ -202,8 +202,8 @@ def test_what_cannot_be_matched_is_refused(table: pds.Table) -> None:
         (lambda: table.upsert(_rows([1, 2, 1], "b")), r"same id: 1"),
         (lambda: table.upsert(nulls), "null"),
         (lambda: table.upsert(_rows([1], "b"), on="nothing"), "nothing"),
-        (lambda: table.upsert(_rows([1], "b"), on=["id", "id"]), "twice"),
-        (lambda: table.upsert(_rows([1], "b"), on=[]), "no column"),
+        (lambda: table.upsert(_rows([1], "b"), on=["id", "id"]), "duplicate"),
+        (lambda: table.upsert(_rows([1], "b"), on=[]), "no merge key"),
         (lambda: table.upsert(_rows([1], "b"), on=7), "on"),
         (lambda: table.upsert(7), "data"),
         (lambda: table.upsert(pa.table({"y": [1]})), "y"),
@@ -215,7 +215,7 @@ def test_what_cannot_be_matched_is_refused(table: pds.Table) -> None:
         with pytest.raises(pds.InvalidInput, match=says):
             call()
     assert [i.path for i in table.store.list_files("t", recursive=True)] == before
-    with pytest.raises(pds.InvalidInput, match="no column"):
+    with pytest.raises(pds.InvalidInput, match="no merge key"):
         pds.Table.create(table.store, "u", SCHEMA).upsert(_rows([1], "b"))
 
 
