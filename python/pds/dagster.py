@@ -137,7 +137,8 @@ class DatasetIOManager(IOManager):
 
         Raises:
             AlreadyExists: The key has the dataset of another asset.
-            InvalidType: The type annotation is not supported, or does not fit the partitions.
+            InvalidType: The type annotation is not supported or does not fit the partitions, or `columns` in the
+                metadata is not a list of names.
             DatasetIncomplete: The dataset does not exist or is incomplete.
         """
         target = _InputType.parse(context.dagster_type.typing_type)

@@ -231,8 +231,8 @@ class ParquetDatasetStore:
             NotFound: The marker exists and the manifest is missing.
             InvalidInput: A column does not exist. The message lists the existing columns.
         """
-        paths = check_column_paths(columns)
-        table: pa.Table = _pds.read_dataset(self._handle, resolve_key(dataset_key, key), paths)
+        folder = resolve_key(dataset_key, key)
+        table: pa.Table = _pds.read_dataset(self._handle, folder, check_column_paths(columns))
         return table
 
     def scan_dataset(

@@ -110,8 +110,8 @@ class Store:
             when, and a power failure may lose or truncate files.
         credential_provider: A function that returns a mapping with the credentials: `access_key_id`,
             `secret_access_key` and optionally `session_token` for S3; `bearer_token`, `sas_token` or `account_key`
-            for Azure; `bearer_token` for Google Cloud. With `expires_at` (a datetime, in UTC without a time zone),
-            the function is called again 5 minutes before that time. Calls do not overlap.
+            for Azure; `bearer_token` for Google Cloud. With `expires_at` (a datetime; in UTC if it has no time zone),
+            the first request of the last 5 minutes before that time calls the function again. Calls do not overlap.
         **options: More options, as in `storage_options`.
 
     Raises:
@@ -334,7 +334,8 @@ class Store:
             InvalidType: The content is neither bytes nor a binary file.
         """
         path = normalize_file_path(path)
-        data = content.read() if hasattr(content, "read") else content
+        is_bytes = isinstance(content, bytes | bytearray | memoryview)
+        data = content.read() if not is_bytes and hasattr(content, "read") else content
         if not isinstance(data, bytes | bytearray | memoryview):
             raise InvalidType(f"content must be bytes or a binary file, not {type(content).__name__}")
         with self._explain_failed_write(path):

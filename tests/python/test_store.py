@@ -165,3 +165,12 @@ def test_content_that_is_not_bytes_is_refused(store: pds.Store, content: object)
     with pytest.raises(pds.InvalidType, match="content must be bytes or a binary file"):
         store.write("a", content)  # type: ignore[arg-type]
     assert not store.exists("a")
+
+
+def test_bytes_that_can_be_read_are_bytes(store: pds.Store) -> None:
+    class Both(bytes):
+        def read(self) -> bytes:
+            return b"other"
+
+    store.write("a", Both(b"own"))
+    assert store.read_bytes("a") == b"own"

@@ -405,6 +405,7 @@ def test_wrong_arguments_of_a_dataset(memory_store: pds.Store) -> None:
     for wrong in (
         lambda: list(dataset.to_batches(batch_size=-1)),
         lambda: dataset.to_table(batch_size=0),
+        lambda: dataset.to_table(batch_size="7"),
         lambda: dataset.to_table("id"),
         lambda: dataset.filter("id > 3"),
         lambda: dataset.filter(None),

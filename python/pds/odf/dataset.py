@@ -391,6 +391,7 @@ class Dataset:
             InvalidInput: `target_bytes` is not a positive integer.
             PartCorrupted: A slice is corrupted.
             FormatNotSupported: An event of a later release of the specification comes after a slice.
+            TransactionExpired: The rewrite took longer than a day. Nothing was changed.
             CommitConflict: Other writers came first until the timeout.
             CommitStateUnknown: The store did not confirm the commit. The attribute `commit_id` is the new head.
         """

@@ -57,7 +57,8 @@ class Alter:
         """Change the type of a column to a type that holds all its values.
 
         Allowed are a wider integer or float, a decimal with more digits and the same scale, another type of strings
-        or binaries (large, view), the value type of a dictionary, and lists and structs with such changes.
+        or binaries (large, view), the value type of a dictionary, and structs and lists of the same kind with such
+        changes.
         """
         schema = _make_schema(require_text("column", column), type)
         return self._commit(lambda handle, timeout: _pds.widen(handle, schema, timeout))

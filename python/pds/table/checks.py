@@ -33,10 +33,10 @@ def check_limit(limit: object) -> int | None:
     return min(limit, _MAX_INTEGER)
 
 
-def check_size(label: str, size: object) -> int:
-    """Return `size` if it is a valid number of bytes; `label` names it in errors."""
+def check_size(label: str, size: object, unit: str = "bytes") -> int:
+    """Return `size` if it is a valid size in `unit`; `label` names it in errors."""
     if isinstance(size, bool) or not isinstance(size, int):
-        raise InvalidType(f"{label} must be an integer (bytes), not {size!r}")
+        raise InvalidType(f"{label} must be an integer ({unit}), not {size!r}")
     if size <= 0:
         raise InvalidInput(f"{label} must be positive, not {size}")
     return min(size, _MAX_INTEGER)

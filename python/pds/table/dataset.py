@@ -14,6 +14,7 @@ from pyarrow import fs
 from pds.arguments import check_column_names
 from pds.errors import CapabilityNotSupported, InvalidInput, InvalidType
 from pds.predicate import find_columns
+from pds.table.checks import check_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -100,8 +101,8 @@ class SnapshotDataset(ds.FileSystemDataset):
             InvalidInput: A column does not exist, the filter is not valid, or the batch size is not positive.
             InvalidType: An argument has an invalid type.
         """
-        if batch_size is not None and batch_size <= 0:
-            raise InvalidInput(f"batch_size must be positive, not {batch_size}")
+        if batch_size is not None:
+            batch_size = check_size("batch_size", batch_size, "rows")
         projection = columns if isinstance(columns, dict) else None
         names = check_column_names(columns) if projection is None else _find_source_columns(projection, self.schema)
         reader = self._table.scan(names, where=_combine_filters(self._where, filter)).to_reader()

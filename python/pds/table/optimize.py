@@ -70,7 +70,8 @@ class Optimize:
             target_file_size: The approximate size of new files, in bytes. Defaults to 128 MiB.
 
         Raises:
-            InvalidInput: A column does not exist or cannot be sorted, or there is no sort column.
+            InvalidInput: A column does not exist or cannot be sorted, there is no sort column, or the size is not
+                positive.
             InvalidType: An argument has an invalid type.
         """
         size = check_size("target_file_size", target_file_size)

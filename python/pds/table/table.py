@@ -53,11 +53,11 @@ os.register_at_fork(after_in_child=lambda: setattr(_SnapshotGuard, "lock", threa
 
 
 class Table(Snapshot):
-    """A snapshot of a table. It does not change until `refresh` or a write of this object.
+    """A snapshot of a table. It does not change until `refresh`, a write or a vacuum of this object.
 
     A table is a folder of immutable objects and one pointer, which conditional writes move. There is no catalog and
     no lock. A write is always based on the newest snapshot. After a write, this object has the snapshot that the
-    write made.
+    write made, or the newest snapshot if there was nothing to write.
 
     Args:
         store: The store of the table. It must honor conditional writes, as S3, Azure Blob Storage, Google Cloud
