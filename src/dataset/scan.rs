@@ -253,7 +253,8 @@ impl DatasetScan {
         let dataset = &self.dataset;
         let is_replaced = match error.kind() {
             ErrorKind::NotFound | ErrorKind::Conflict => true,
-            ErrorKind::PartCorrupted => {
+            // A file server may have forgotten a file that was replaced (ESTALE).
+            ErrorKind::PartCorrupted | ErrorKind::Other => {
                 !is_unchanged(&dataset.store, &dataset.key, &dataset.observed).await?
             }
             _ => false,

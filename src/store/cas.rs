@@ -129,7 +129,7 @@ impl<'a> Register<'a> {
             may_land |= !is_final;
             match (self.read().await, expected) {
                 (Err(e), _) if denied && !may_land => return Err(failure.unwrap_or(e)),
-                (Err(e), _) => return Err(self.unknown_outcome(e)),
+                (Err(e), _) => return Err(self.unknown_outcome(failure.unwrap_or(e))),
                 (Ok(Some(current)), _) if current.bytes == *value => {
                     if let (Some(local), Some(_)) = (self.store.local(), &failure) {
                         let key = self.store.key(self.path)?;

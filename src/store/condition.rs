@@ -451,7 +451,7 @@ impl Store {
         let mut probes_left = MAX_PROBES;
         let conditions = loop {
             probes_left -= 1;
-            match Probe::new(&store, folder).run().await? {
+            match Probe::new(&store, folder, probes_left == 0).run().await? {
                 ProbeOutcome::Conditions(conditions) => break conditions,
                 ProbeOutcome::AnswerLost(e) if probes_left == 0 => return Err(e),
                 // The next probe uses other objects.

@@ -80,7 +80,7 @@ impl LocalStore {
         if self.durable {
             for created in missing.iter().rev() {
                 let parent = created.parent().unwrap_or(created);
-                self.sync(parent, &File::open(parent)?)?;
+                self.sync(|| parent.to_owned(), &File::open(parent)?)?;
                 self.record_change(|| DiskChange::MakeFolder(created.to_path_buf()));
                 self.record_change(|| DiskChange::SyncFolder(parent.to_owned()));
             }
@@ -91,9 +91,10 @@ impl LocalStore {
     /// Waits until a file's content is on the disk.
     pub(super) fn sync_file(&self, key: &Path, file: &File) -> Result<()> {
         if self.durable {
-            let path = self.resolve(key)?;
-            self.sync(&path, file).map_err(|e| map_io_error(key, e))?;
+            let synced = self.sync(|| self.resolve(key).unwrap_or_default(), file);
+            synced.map_err(|e| map_io_error(key, e))?;
             if self.journal.is_some() {
+                let path = self.resolve(key)?;
                 let content = fs::read(&path).map_err(|e| map_io_error(key, e))?;
                 self.record_change(|| DiskChange::SyncFile(path, content));
             }
@@ -101,9 +102,9 @@ impl LocalStore {
         Ok(())
     }
 
-    fn sync(&self, path: &FsPath, file: &File) -> std::io::Result<()> {
+    fn sync(&self, path: impl FnOnce() -> PathBuf, file: &File) -> std::io::Result<()> {
         if let Some(journal) = &self.journal {
-            journal.before_sync(path)?;
+            journal.before_sync(&path())?;
         }
         file.sync_all()
     }
@@ -119,7 +120,7 @@ impl LocalStore {
         if self.durable
             && let Some(folder) = path.parent()
         {
-            let synced = File::open(folder).and_then(|file| self.sync(folder, &file));
+            let synced = File::open(folder).and_then(|file| self.sync(|| folder.to_owned(), &file));
             match synced {
                 // The folder was removed with all that was in it.
                 Err(e) if e.kind() == IoKind::NotFound => {}

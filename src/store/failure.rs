@@ -94,7 +94,7 @@ const PERMANENT_ERROR_CODES: [&str; 6] = [
 fn is_permanent(text: &str) -> bool {
     let status = text.split_once(STATUS_PREFIX).map_or("", |(_, rest)| rest);
     match status.get(..3) {
-        Some("405" | "411" | "413" | "414" | "431" | "451") => true,
+        Some("405" | "411" | "413" | "414" | "431" | "451" | "501") => true,
         Some("400") => PERMANENT_ERROR_CODES
             .iter()
             .any(|code| status.contains(code)),
@@ -233,6 +233,7 @@ mod tests {
             (StatusCode::TOO_MANY_REQUESTS, "", false),
             (StatusCode::REQUEST_TIMEOUT, "", false),
             (StatusCode::SERVICE_UNAVAILABLE, "400", false),
+            (StatusCode::NOT_IMPLEMENTED, "", true),
         ] {
             assert_eq!(
                 is_permanent(&status_message(status, body)),

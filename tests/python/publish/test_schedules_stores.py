@@ -50,6 +50,18 @@ def test_a_conditional_delete_of_nothing(status: int, size: str) -> None:
         place.check(2)
 
 
+@pytest.mark.parametrize(
+    "answer", [(501, "NotImplemented"), (400, "UnsupportedHeader"), (405, "MethodNotAllowed"), (500, "InternalError")]
+)
+def test_a_server_that_refuses_conditional_completes(answer: tuple[int, str], size: str) -> None:
+    """Its uploads are completed without a condition, as on servers that ignore it."""
+    with world(CLASS_A, size) as place:
+        place.server.bucket.conditional_complete_error = answer
+        place.write("a", 1, 3)
+        place.write("b", 2, 2)
+        place.check(2)
+
+
 def test_writers_and_readers_at_once(place: World) -> None:
     """Nobody is in trouble; after each request there is a whole dataset or no marker."""
     place.write("b", 1, 2)

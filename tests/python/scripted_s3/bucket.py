@@ -160,6 +160,8 @@ class Bucket:
     skew_seconds: float = 0
     # Some compatibles say so where a conditional DELETE finds nothing: 404 or 412; others 204.
     absent_delete_status: int = 404
+    # Some compatibles refuse a complete with a condition: the status and the code.
+    conditional_complete_error: tuple[int, str] | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -354,6 +356,8 @@ class Bucket:
         )
 
     def _complete(self, request: Request, upload: Upload) -> Answer:
+        if self.conditional_complete_error and {"if-match", "if-none-match"} & request.headers.keys():
+            return error(*self.conditional_complete_error)
         refused = self._refused(request, "complete")
         if refused:
             return refused
