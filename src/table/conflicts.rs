@@ -1,6 +1,9 @@
 //! Conflict checks: what commits after a version have done that a change planned on that version must know.
 
+use std::collections::HashSet;
+
 use super::format::TableManifest;
+use super::listing::FileRef;
 use crate::error::{Error, ErrorKind};
 
 impl TableManifest {
@@ -16,6 +19,26 @@ impl TableManifest {
         let message = "older columns were restored while the rows were written; write again";
         // Not CommitConflict: a new plan would use the same files.
         Some(Error::new(ErrorKind::TransactionExpired, message))
+    }
+
+    /// The paths of the tombstone files.
+    pub(super) fn tombstone_paths(&self) -> Vec<String> {
+        self.tombstones.iter().map(|t| t.path.clone()).collect()
+    }
+
+    /// Whether some of `files` have tombstones that are not among the `known` tombstone files.
+    pub(super) fn has_new_tombstones<'a>(
+        &self,
+        known: &[String],
+        files: impl Iterator<Item = &'a FileRef>,
+    ) -> bool {
+        let known: HashSet<&str> = known.iter().map(String::as_str).collect();
+        let files: HashSet<&str> = files.map(|f| f.path.as_str()).collect();
+        let mut new_tombstones = self
+            .tombstones
+            .iter()
+            .filter(|t| !known.contains(t.path.as_str()));
+        new_tombstones.any(|t| t.files.iter().any(|f| files.contains(f.as_str())))
     }
 
     /// Whether a commit after `version` may have added rows.

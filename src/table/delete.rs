@@ -77,6 +77,7 @@ pub async fn delete(table: &Table, filter: &Predicate, timeout: Duration) -> Res
             tombstones,
             scanned_files: plan.scanned_files,
             removed: plan.removed,
+            base_tombstones: newest.manifest.tombstone_paths(),
             rows: plan.rows,
             base_version: newest.manifest.version,
         };

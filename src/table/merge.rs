@@ -191,10 +191,11 @@ impl MergePlan {
                 tombstones,
                 scanned_files: self.deletes.scanned_files,
                 removed: self.deletes.removed,
+                base_tombstones: manifest.tombstone_paths(),
                 rows: Some(deleted_rows.saturating_sub(self.updated)),
                 base_version: manifest.version,
             },
-            base_tombstones: Some(manifest.tombstones.iter().map(|t| t.path.clone()).collect()),
+            is_derived: true,
             counts: vec![
                 ("rows_updated", self.updated),
                 ("rows_inserted", self.inserted),

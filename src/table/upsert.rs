@@ -120,11 +120,12 @@ fn build_row_delta(
             tombstones: None,
             scanned_files: Vec::new(),
             removed: Vec::new(),
+            base_tombstones: base.tombstone_paths(),
             rows: Some(0),
             base_version: base.version,
         },
         added,
-        base_tombstones: None,
+        is_derived: false,
         counts: Vec::new(),
         base_version: base.version,
         idempotency_key: options.idempotency_key.clone(),
@@ -249,6 +250,7 @@ async fn commit_row_delta(
         row_delta.deletes.tombstones = write_tombstones(table, &newest, &deletes).await?;
         row_delta.deletes.scanned_files = deletes.scanned_files;
         row_delta.deletes.removed = deletes.removed;
+        row_delta.deletes.base_tombstones = manifest.tombstone_paths();
         row_delta.deletes.rows = deletes.rows;
         row_delta.deletes.base_version = manifest.version;
         let remaining = deadline.saturating_sub(clock.monotonic());

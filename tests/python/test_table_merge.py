@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import pds
+from pds.predicate import Predicate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -244,6 +246,36 @@ def test_a_row_that_others_delete_meanwhile_does_not_come_back(memory_store: pds
             for running in [pool.submit(delete), pool.submit(count)]:
                 running.result()
         assert _all(table.refresh()) == sorted([(n, 6, None) for n in range(1, 20, 2)], key=repr)
+
+
+@pytest.mark.parametrize("change", ["merge", "upsert"])
+def test_a_delete_is_planned_again_when_its_row_is_replaced(
+    memory_store: pds.Store, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """The row is in another file now, and its old file has other rows still."""
+    table = pds.Table.create(memory_store, "t", SCHEMA, key="id")
+    table.append(_rows(*((n, 0, None) for n in range(25))))
+    changed = _rows(*((n, 1, None) for n in range(20)))
+    holds, calls = Predicate.holds, []
+
+    def replace_rows() -> None:
+        mine = pds.Table(memory_store, "t")
+        if change == "upsert":
+            mine.upsert(changed)
+        else:
+            mine.merge(changed).when_matched_update_all().execute()
+
+    def overtaken(self: Predicate, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(replace_rows).result()
+        return holds(self, *args)
+
+    monkeypatch.setattr(Predicate, "holds", overtaken)
+    deleted = table.delete(pc.field("id") == 2)
+    assert (deleted.version, deleted.rows) == (4, 1)
+    assert _all(table) == sorted([(n, int(n < 20), None) for n in range(25) if n != 2], key=repr)
 
 
 def test_a_clause_is_asked_only_of_rows_that_are_open(memory_store: pds.Store) -> None:

@@ -338,6 +338,7 @@ async fn a_restore_conflicts_with_changes_planned_before_it() {
         removed: vec![FileRef::inline(&first.files[0].path)],
         tombstones: None,
         scanned_files: Vec::new(),
+        base_tombstones: Vec::new(),
         rows: Some(1),
         base_version: 3,
     };

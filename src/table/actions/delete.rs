@@ -8,8 +8,8 @@ use crate::table::format::{CommitOperation, TableManifest, Tombstones};
 use crate::table::listing::FileRef;
 
 /// Deletes rows of files that were scanned. Two deletes on one file add up. A delete conflicts if one of its
-/// files has left the table, because its rows may be in another file, and if an older version was restored,
-/// because the restored rows were not scanned.
+/// files has left the table, or has lost rows while other rows were added (by an upsert or a merge), because its rows may
+/// be in another file; and if an older version was restored, because the restored rows were not scanned.
 #[derive(Debug, Clone)]
 pub struct Delete {
     /// The predicate as text, for the history.
@@ -20,6 +20,8 @@ pub struct Delete {
     pub scanned_files: Vec<FileRef>,
     /// The files of which all remaining rows are deleted.
     pub removed: Vec<FileRef>,
+    /// The paths of the tombstone files at the scan.
+    pub base_tombstones: Vec<String>,
     /// The number of deleted rows; None if they were not counted.
     pub rows: Option<u64>,
     /// The version on which the delete was planned.
@@ -35,6 +37,14 @@ impl Change for Delete {
         if !base.contains_all(self.scanned_files.iter().chain(&self.removed)) {
             let message =
                 "a concurrent commit removed or rewrote a file with rows to delete; delete again";
+            return Err(Error::new(ErrorKind::CommitConflict, message));
+        }
+        let files = self.scanned_files.iter().chain(&self.removed);
+        if base.has_rows_added_since(self.base_version)
+            && base.has_new_tombstones(&self.base_tombstones, files)
+        {
+            let message =
+                "a concurrent commit replaced rows of a file with rows to delete; delete again";
             return Err(Error::new(ErrorKind::CommitConflict, message));
         }
         let mut next = base.clone();

@@ -1,7 +1,5 @@
 //! The change of upserts, merges and overwrites of some rows: deletes rows and adds files.
 
-use std::collections::HashSet;
-
 use serde_json::json;
 
 use super::Delete;
@@ -20,8 +18,8 @@ pub struct RowDelta {
     pub deletes: Delete,
     /// The files to add.
     pub added: Vec<DataFile>,
-    /// The paths of the tombstone files at the scan, if the new rows were derived from deleted ones.
-    pub base_tombstones: Option<Vec<String>>,
+    /// Whether the new rows were derived from the deleted ones.
+    pub is_derived: bool,
     /// Further counts for the history.
     pub counts: Vec<(&'static str, u64)>,
     /// The version at which the writer of the files started.
@@ -33,21 +31,12 @@ pub struct RowDelta {
 impl RowDelta {
     /// Whether rows of the scanned files have been deleted since the scan.
     fn has_conflicting_deletes(&self, base: &TableManifest) -> bool {
-        let Some(base_tombstones) = &self.base_tombstones else {
-            return false;
-        };
-        let known_paths: HashSet<&str> = base_tombstones.iter().map(String::as_str).collect();
-        let references = self
+        let files = self
             .deletes
             .scanned_files
             .iter()
             .chain(&self.deletes.removed);
-        let files: HashSet<&str> = references.map(|f| f.path.as_str()).collect();
-        let mut new_tombstones = base
-            .tombstones
-            .iter()
-            .filter(|t| !known_paths.contains(t.path.as_str()));
-        new_tombstones.any(|t| t.files.iter().any(|f| files.contains(f.as_str())))
+        self.is_derived && base.has_new_tombstones(&self.deletes.base_tombstones, files)
     }
 }
 
