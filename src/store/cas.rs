@@ -102,6 +102,7 @@ impl<'a> Register<'a> {
     ) -> Result<CasResult> {
         // Whether a request may still land. One that was denied (PermissionDenied) never does.
         let mut may_land = false;
+        let mut was_missing = false;
         let mut last_error = None;
         for attempt in 0..=MAX_RESENDS {
             if attempt > 0 {
@@ -123,6 +124,9 @@ impl<'a> Register<'a> {
             let denied = failure
                 .as_ref()
                 .is_some_and(|e| e.kind() == ErrorKind::PermissionDenied);
+            let is_not_found = failure
+                .as_ref()
+                .is_some_and(|e| e.kind() == ErrorKind::NotFound);
             // After an error of the file system nothing is on its way, and a retry fails alike. But the value may be
             // there: what failed may have been the sync of its folder.
             let is_final = denied || failure.as_ref().is_some_and(|e| self.is_file_error(e));
@@ -142,7 +146,11 @@ impl<'a> Register<'a> {
                 // The old value is still there: the write did not land, whatever the answer was.
                 (Ok(Some(current)), Some(old)) if current.bytes == old.bytes => {}
                 (Ok(Some(current)), _) => return Ok(CasResult::Conflict(current)),
-                (Ok(None), Some(_)) => return Ok(CasResult::Missing),
+                // One answer may be wrong, and would have a value that landed taken for one that did not.
+                (Ok(None), Some(_)) if was_missing || is_not_found => {
+                    return Ok(CasResult::Missing);
+                }
+                (Ok(None), Some(_)) => was_missing = true,
                 (Ok(None), None) => {}
             }
             if let Some(failure) = failure {
