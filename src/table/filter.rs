@@ -220,6 +220,12 @@ impl Filter {
         &self.columns
     }
 
+    /// The identities of the columns that the predicate reads, given the columns to which it is bound.
+    pub(super) fn column_ids(&self, table: &TableColumns) -> Vec<u32> {
+        let known = self.columns.iter().filter_map(|c| table.ids.get(*c));
+        known.copied().collect()
+    }
+
     /// Evaluates `rows` rows, given the columns of [`Self::columns`]: one value per row, none of them null.
     pub(super) fn evaluate(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<BooleanArray> {
         if let Some((positions, keys)) = &self.keys {

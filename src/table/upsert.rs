@@ -28,6 +28,7 @@ use super::snapshot_reader::SnapshotReader;
 use super::write::{
     TableWriteOptions, align_to_schema, check_idempotency_key, is_definite_failure, remove, upload,
 };
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Which rows are replaced.
@@ -69,9 +70,10 @@ pub async fn replace_rows(
         }
         ReplaceTarget::Predicate(predicate) => {
             let filter = predicate.bind(&columns, &**table.store().clock())?;
+            let column_ids = filter.column_ids(&columns);
             (
                 assert_predicate(aligned, filter),
-                PendingDeletes::Predicate(predicate.clone()),
+                PendingDeletes::Predicate(predicate.clone(), column_ids),
             )
         }
     };
@@ -155,7 +157,8 @@ fn check_key_columns(
 enum PendingDeletes {
     /// The keys of the new rows, complete when the stream has ended.
     Keys(Arc<Mutex<Option<KeySet>>>),
-    Predicate(Predicate),
+    /// The predicate, and the identities of the columns that it named when the new rows were checked.
+    Predicate(Predicate, Vec<u32>),
 }
 
 /// Returns the stream, and the set to which its keys are added while it is read.
@@ -222,20 +225,14 @@ async fn commit_row_delta(
     let deadline = clock.monotonic() + timeout;
     let collected_keys = match pending_deletes {
         PendingDeletes::Keys(keys) => keys.lock().unwrap_or_else(PoisonError::into_inner).take(),
-        PendingDeletes::Predicate(_) => None,
+        PendingDeletes::Predicate(..) => None,
     };
     let keys = collected_keys.map(Arc::new);
     loop {
         let newest = table.newest().await?;
         let manifest = Arc::clone(&newest.manifest);
         let columns = TableColumns::from_manifest(&manifest)?;
-        let filter = match (pending_deletes, &keys) {
-            (PendingDeletes::Predicate(predicate), _) => Some(predicate.bind(&columns, &**clock)?),
-            (PendingDeletes::Keys(_), Some(keys)) if !keys.is_empty() => {
-                Some(Filter::from_keys(Arc::clone(keys), &columns)?)
-            }
-            _ => None,
-        };
+        let filter = bind_deletes(pending_deletes, keys.as_ref(), &columns, &**clock)?;
         let plan_result = match filter {
             Some(filter) => plan_deletes(table, &manifest, filter).await,
             None => Ok(DeletePlan::default()),
@@ -272,6 +269,31 @@ async fn commit_row_delta(
         if !is_retryable || clock.monotonic() >= deadline {
             return Err(error);
         }
+    }
+}
+
+/// The filter of the rows to delete, bound to the columns of a snapshot; None without keys.
+fn bind_deletes(
+    pending_deletes: &PendingDeletes,
+    keys: Option<&Arc<KeySet>>,
+    columns: &TableColumns,
+    clock: &dyn Clock,
+) -> Result<Option<Filter>> {
+    match (pending_deletes, keys) {
+        (PendingDeletes::Predicate(predicate, column_ids), _) => {
+            let filter = predicate.bind(columns, clock)?;
+            if filter.column_ids(columns) != *column_ids {
+                let message = format!(
+                    "a concurrent commit gave a column name in {predicate} to another column; write again"
+                );
+                return Err(Error::new(ErrorKind::CommitConflict, message));
+            }
+            Ok(Some(filter))
+        }
+        (PendingDeletes::Keys(_), Some(keys)) if !keys.is_empty() => {
+            Filter::from_keys(Arc::clone(keys), columns).map(Some)
+        }
+        _ => Ok(None),
     }
 }
 

@@ -15,7 +15,7 @@ import pytest
 import pds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("x", pa.float64()), ("name", pa.string())])
 FIRST = dt.date(2026, 1, 1)
@@ -217,6 +217,25 @@ def test_what_cannot_be_matched_is_refused(table: pds.Table) -> None:
     assert [i.path for i in table.store.list_files("t", recursive=True)] == before
     with pytest.raises(pds.InvalidInput, match="no merge key"):
         pds.Table.create(table.store, "u", SCHEMA).upsert(_rows([1], "b"))
+
+
+def test_rows_are_not_overwritten_by_another_column_of_the_same_name(memory_store: pds.Store) -> None:
+    schema = pa.schema([("id", pa.int64()), ("x", pa.int64())])
+    table = pds.Table.create(memory_store, "t", schema)
+    table.append(pa.table({"id": [1, 2], "x": [1, 2]}, schema))
+    new = pa.table({"id": [9], "x": [1]}, schema)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        other = pds.Table(memory_store, "t")
+        other.alter.rename_column("x", "y")
+        other.alter.add_column("x", pa.int64())
+        yield from new.to_batches()
+
+    with pytest.raises(pds.CommitConflict, match="another column"):
+        table.overwrite(pa.RecordBatchReader.from_batches(schema, batches()), "x = 1")
+    newest = pds.Table(memory_store, "t")
+    assert newest.scan(["id", "y"]).to_pyarrow().to_pylist() == [{"id": 1, "y": 1}, {"id": 2, "y": 2}]
+    assert newest.check().orphans == []
 
 
 # -- what happened --------------------------------------------------------------
