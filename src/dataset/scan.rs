@@ -255,7 +255,9 @@ impl DatasetScan {
             ErrorKind::NotFound | ErrorKind::Conflict => true,
             // A file server may have forgotten a file that was replaced (ESTALE).
             ErrorKind::PartCorrupted | ErrorKind::Other => {
-                !is_unchanged(&dataset.store, &dataset.key, &dataset.observed).await?
+                let unchanged = is_unchanged(&dataset.store, &dataset.key, &dataset.observed);
+                // A second failure does not hide the first.
+                unchanged.await.is_ok_and(|unchanged| !unchanged)
             }
             _ => false,
         };

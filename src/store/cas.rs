@@ -133,13 +133,13 @@ impl<'a> Register<'a> {
             may_land |= !is_final;
             match (self.read().await, expected) {
                 (Err(e), _) if denied && !may_land => return Err(failure.unwrap_or(e)),
-                (Err(e), _) => return Err(self.unknown_outcome(failure.unwrap_or(e))),
+                (Err(e), _) => {
+                    let cause = failure.filter(|f| self.is_file_error(f)).unwrap_or(e);
+                    return Err(self.unknown_outcome(cause));
+                }
                 (Ok(Some(current)), _) if current.bytes == *value => {
-                    if let (Some(local), Some(_)) = (self.store.local(), &failure) {
-                        let key = self.store.key(self.path)?;
-                        let synced = local.sync_name(&key).await;
-                        let synced = synced.map_err(|e| self.store.map_error(e, self.path));
-                        synced.map_err(|e| self.unknown_outcome(e))?;
+                    if failure.is_some() {
+                        self.sync_name().await?;
                     }
                     return Ok(CasResult::Won(current));
                 }
@@ -163,6 +163,16 @@ impl<'a> Register<'a> {
         Err(self.unknown_outcome(last_error.unwrap_or_else(|| {
             Error::other("conditional write was acknowledged but is not visible")
         })))
+    }
+
+    /// Waits until the name of a local file is on the disk; an error leaves the outcome unknown.
+    async fn sync_name(&self) -> Result<()> {
+        let Some(local) = self.store.local() else {
+            return Ok(());
+        };
+        let synced = local.sync_name(&self.store.key(self.path)?).await;
+        let mapped = synced.map_err(|e| self.store.map_error(e, self.path));
+        mapped.map_err(|e| self.unknown_outcome(e))
     }
 
     fn is_file_error(&self, error: &Error) -> bool {

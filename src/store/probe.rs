@@ -32,7 +32,8 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// A probe with an object in `folder`. The last one takes no answer to a completion for a no.
+    /// A probe with an object in `folder`. If it is the last one, a completion that is not answered counts as
+    /// not honored.
     pub(super) fn new(store: &Store, folder: &str, is_last: bool) -> Self {
         Self {
             is_last,

@@ -11,6 +11,7 @@
 //! A predicate that cannot be planned, is not boolean, or fails on a row is an error of the kind
 //! `InvalidInput`. A predicate that statistics cannot decide prunes nothing and is no error.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -220,10 +221,12 @@ impl Filter {
         &self.columns
     }
 
-    /// The identities of the columns that the predicate reads, given the columns to which it is bound.
-    pub(super) fn column_ids(&self, table: &TableColumns) -> Vec<u32> {
-        let known = self.columns.iter().filter_map(|c| table.ids.get(*c));
-        known.copied().collect()
+    /// The identities, by name, of the columns that the predicate reads, given the columns to which it is bound.
+    pub(super) fn column_ids(&self, table: &TableColumns) -> BTreeMap<String, u32> {
+        let positions = self.columns.iter();
+        let known = positions
+            .filter_map(|c| Some((table.schema.field(*c).name().clone(), *table.ids.get(*c)?)));
+        known.collect()
     }
 
     /// Evaluates `rows` rows, given the columns of [`Self::columns`]: one value per row, none of them null.

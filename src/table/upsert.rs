@@ -9,6 +9,7 @@
 //! satisfy the predicate; those of [`super::commit`]. After an error that leaves the outcome unknown no
 //! file is removed.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -157,8 +158,8 @@ fn check_key_columns(
 enum PendingDeletes {
     /// The keys of the new rows, complete when the stream has ended.
     Keys(Arc<Mutex<Option<KeySet>>>),
-    /// The predicate, and the identities of the columns that it named when the new rows were checked.
-    Predicate(Predicate, Vec<u32>),
+    /// The predicate, and the identities by name of its columns when the new rows were checked.
+    Predicate(Predicate, BTreeMap<String, u32>),
 }
 
 /// Returns the stream, and the set to which its keys are added while it is read.

@@ -238,6 +238,35 @@ def test_rows_are_not_overwritten_by_another_column_of_the_same_name(memory_stor
     assert newest.check().orphans == []
 
 
+def _overwrite_beside(store: pds.Store, change: Callable[[pds.Table], object]) -> pds.Table:
+    schema = pa.schema([("x", pa.int64()), ("y", pa.int64())])
+    table = pds.Table.create(store, "t", schema)
+    table.append(pa.table({"x": [1, 2], "y": [2, 1]}, schema))
+    new = pa.table({"x": [1], "y": [2]}, schema)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        change(pds.Table(store, "t"))
+        yield from new.to_batches()
+
+    table.overwrite(pa.RecordBatchReader.from_batches(schema, batches()), "x = 1 AND y = 2")
+    return pds.Table(store, "t")
+
+
+def test_an_overwrite_beside_a_new_order_of_columns_commits(memory_store: pds.Store) -> None:
+    table = _overwrite_beside(memory_store, lambda other: other.alter.reorder(["y", "x"]))
+    assert sorted(table.scan(["x", "y"]).to_pyarrow().to_pylist(), key=str) == [{"x": 1, "y": 2}, {"x": 2, "y": 1}]
+
+
+def test_an_overwrite_beside_an_exchange_of_names_conflicts(memory_store: pds.Store) -> None:
+    def exchange(other: pds.Table) -> None:
+        other.alter.rename_column("x", "z")
+        other.alter.rename_column("y", "x")
+        other.alter.rename_column("z", "y")
+
+    with pytest.raises(pds.CommitConflict, match="another column"):
+        _overwrite_beside(memory_store, exchange)
+
+
 # -- what happened --------------------------------------------------------------
 
 
