@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{DatasetManifest, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::{OpenPart, open};
 use crate::parquet::file::{ParquetFile, TAIL_BYTES};
-use crate::part::{OpenPart, open};
 use crate::store::{Store, path};
 
 /// Footers read at once.

@@ -21,8 +21,8 @@ use super::open::{DatasetParts, open_parts};
 use super::recover::recover;
 use super::{DatasetManifest, INTENT, MANIFEST, MAX_MANIFEST_BYTES, SUCCESS, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::{OpenPart, RowGroupSelection, read_groups};
 use crate::parquet::projection::Projection;
-use crate::part::{OpenPart, RowGroupSelection, read_groups};
 use crate::store::{Store, path};
 
 /// Attempts of a read; it starts over when the dataset was replaced during one.

@@ -16,10 +16,10 @@ use super::read::{
 };
 use super::{DatasetManifest, check_key, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::{BatchSender, BatchStream, OpenPart, run_blocking};
 use crate::parquet::Cancel;
 use crate::parquet::decode::{Chunks, RowGroupStream};
 use crate::parquet::projection::Projection;
-use crate::part::{BatchSender, BatchStream, OpenPart, run_blocking};
 use crate::store::Store;
 
 /// A row group with more bytes than this is fetched only when the one before it has been sent.

@@ -17,11 +17,11 @@ use super::multihash::{Multihash, SHA3_256};
 use super::rows::SliceStats;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
+use crate::files::{StagedFile, discard, run_blocking, stage_with_hasher};
 use crate::hash::SharedHasher;
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
-use crate::part::{StagedFile, discard, run_blocking, stage_with_hasher};
 use crate::store::stage::{Staging, temp_path_in};
 use crate::table::{Table, external_snapshot};
 

@@ -30,8 +30,8 @@ use super::slice::{Slice, build_slice_snapshot};
 use super::time::UtcDateTime;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::open;
 use crate::parquet::file::TAIL_BYTES;
-use crate::part::open;
 use crate::table::format::TableManifest;
 use crate::table::{ScanOptions, Table, scan};
 
@@ -171,7 +171,7 @@ impl ChainView {
         let all_columns = ScanOptions::default();
         let (schema, batches) = collect_batches(&table, Arc::clone(&manifest), all_columns).await?;
         let vocabulary = self.state.vocabulary.clone();
-        let computation = crate::part::run_blocking(move || {
+        let computation = crate::files::run_blocking(move || {
             let rows = concat_batches(&schema, &batches)
                 .map_err(|e| Error::other(e.to_string()).with_source(e))?;
             apply_operations(&rows, &vocabulary)

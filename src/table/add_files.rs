@@ -28,8 +28,8 @@ use super::statistics::Statistics;
 use super::types::can_widen;
 use super::write::{check_idempotency_key, is_definite_failure, remove};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::open;
 use crate::parquet::file::TAIL_BYTES;
-use crate::part::open;
 
 /// The maximum number of files that are opened or copied concurrently.
 const CONCURRENT_FILES: usize = 16;

@@ -26,9 +26,9 @@ use super::names;
 use super::schema::TableColumns;
 use super::snapshot_reader::SnapshotReader;
 use crate::error::{Error, Result};
+use crate::files::{BatchSender, BatchStream};
 use crate::parquet::Cancel;
 use crate::parquet::types::batch_with_row_count;
-use crate::part::{BatchSender, BatchStream};
 
 /// Number of manifests that are read ahead.
 const VERSIONS_AHEAD: usize = 16;

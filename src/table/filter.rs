@@ -39,8 +39,8 @@ use super::sql::{self, Rewrite};
 use super::values::to_json;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::files::run_blocking;
 use crate::parquet::types::batch_with_row_count;
-use crate::part::run_blocking;
 
 /// A predicate that is bound to the columns of a table's snapshot.
 pub struct Filter {

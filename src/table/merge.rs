@@ -38,8 +38,8 @@ use super::write::{
     TableWriteOptions, align_to_schema, check_idempotency_key, is_definite_failure, remove, upload,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::run_blocking;
 use crate::parquet::types::convert;
-use crate::part::run_blocking;
 
 /// The result of a merge.
 #[derive(Debug)]

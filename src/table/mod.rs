@@ -81,4 +81,4 @@ pub use self::snapshot::{Snapshot, Table};
 pub use self::upsert::{ReplaceTarget, replace_rows};
 pub(crate) use self::write::align_to_schema;
 pub use self::write::{TableWriteOptions, write};
-pub use crate::part::BatchStream;
+pub use crate::files::BatchStream;

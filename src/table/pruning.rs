@@ -22,8 +22,8 @@ use super::schema::TableColumns;
 use super::statistics::are_trusted;
 use super::values::to_text;
 use crate::error::Result;
+use crate::files::OpenPart;
 use crate::parquet::types::convert;
-use crate::part::OpenPart;
 
 /// The manifest's statistics of data files.
 pub(super) struct FileStatistics<'a> {

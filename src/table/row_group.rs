@@ -17,9 +17,9 @@ use super::filter::Filter;
 use super::key_ranges::{KeyRanges, Overlap};
 use super::tombstone::Deletions;
 use crate::error::{Error, Result};
+use crate::files::OpenPart;
 use crate::parquet::decode::align;
 use crate::parquet::types::batch_with_row_count;
-use crate::part::OpenPart;
 
 /// A row group of an open file.
 #[derive(Debug, Clone)]

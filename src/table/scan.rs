@@ -10,8 +10,8 @@ use super::filter::Filter;
 use super::format::TableManifest;
 use super::snapshot_reader::SnapshotReader;
 use crate::error::{Error, Result};
+use crate::files::{BatchSender, BatchStream};
 use crate::parquet::Cancel;
-use crate::part::{BatchSender, BatchStream};
 
 /// Number of files opened ahead.
 const FILES_AHEAD: usize = 8;

@@ -29,10 +29,10 @@ use super::schema::{TableColumns, field_indices_by_id, field_indices_by_name};
 use super::segment::to_data_file;
 use super::tombstone::{self, Deletions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::{OpenPart, RowGroupReader, RowGroupSelection, open, run_blocking};
 use crate::parquet::decode::slice_arrays;
 use crate::parquet::file::TAIL_BYTES;
 use crate::parquet::types::convert;
-use crate::part::{OpenPart, RowGroupReader, RowGroupSelection, open, run_blocking};
 
 /// Number of tombstone files read at once.
 const CONCURRENT_TOMBSTONES: usize = 16;

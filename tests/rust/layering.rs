@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// From the floor up.
 const LAYERS: [&str; 10] = [
-    "error", "clock", "hash", "sort", "store", "parquet", "part", "dataset", "table", "odf",
+    "error", "clock", "hash", "sort", "store", "parquet", "files", "dataset", "table", "odf",
 ];
 
 /// The circles that are left, each with its modules in order; to be mended, never to be added to.
