@@ -221,3 +221,12 @@ pub fn format_error_chain(error: &(dyn StdError + 'static)) -> String {
     }
     text
 }
+
+/// The error about a manifest, or an object that it describes, that cannot be used.
+pub(crate) fn corrupted_error(name: &str, reason: &str) -> Error {
+    Error::new(
+        ErrorKind::ManifestCorrupted,
+        format!("{name} cannot be used: {reason}"),
+    )
+    .with_detail(reason)
+}

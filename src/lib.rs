@@ -2,9 +2,9 @@
 //!
 //! The layers, each of which uses only those before it:
 //! [`error`], [`clock`], `hash` (SHA3-256) and `sort` (streams of batches), then [`store`] (bytes and conditions),
-//! [`parquet`] (Arrow to Parquet and back over sinks and sources of bytes), `files` (Parquet files in a
-//! store), [`dataset`] (parts, manifest, marker), [`table`] (snapshots committed by compare-and-swap), [`odf`]
-//! (a chain of metadata blocks, each linked to the one before by hash).
+//! [`parquet`] (Arrow to Parquet and back over sinks and sources of bytes), `files` (Parquet files in a store, their
+//! columns, and predicates over them), [`dataset`] (parts, manifest, marker), [`table`] (snapshots committed by
+//! compare-and-swap), [`odf`] (a chain of metadata blocks, each linked to the one before by hash).
 
 pub mod clock;
 pub mod dataset;

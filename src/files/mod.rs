@@ -1,13 +1,23 @@
 //! Parquet files in a store: staged from a stream of batches, opened, fetched by ranges, decoded and verified.
+//!
+//! [`expr`] has the predicates over their columns, with pruning by statistics. Nothing here knows of commits.
 
+mod columns;
+mod entry;
+pub(crate) mod expr;
 mod fetch;
+pub(crate) mod key_ranges;
 mod local;
 mod open;
 mod read;
 mod scan;
 mod stage;
+pub(crate) mod types;
 mod verify;
 
+pub use self::columns::TableColumns;
+pub(crate) use self::columns::{field_indices_by_id, field_indices_by_name};
+pub use self::entry::DataFile;
 pub(crate) use self::open::{OpenPart, open};
 pub(crate) use self::read::{RowGroupReader, RowGroupSelection, read_groups};
 pub(crate) use self::scan::BatchSender;

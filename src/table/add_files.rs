@@ -22,13 +22,13 @@ use super::commit::{Committed, commit_onto};
 use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
 use super::names;
-use super::schema::TableColumns;
 use super::snapshot::Table;
-use super::statistics::Statistics;
-use super::types::can_widen;
 use super::write::{check_idempotency_key, is_definite_failure, remove};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::TableColumns;
+use crate::files::expr::Statistics;
 use crate::files::open;
+use crate::files::types::can_widen;
 use crate::parquet::file::TAIL_BYTES;
 
 /// The maximum number of files that are opened or copied concurrently.

@@ -19,11 +19,11 @@ use datafusion_expr::execution_props::ExecutionProps;
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 
-use super::semantics::apply_sql_semantics;
-use super::sql::{self, Rewrite};
-use super::types::keeps_values;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::files::expr::apply_sql_semantics;
+use crate::files::expr::sql::{self, Rewrite};
+use crate::files::types::keeps_values;
 use crate::parquet::types::{batch_with_row_count, convert};
 
 /// The qualifiers of both sides in expressions.

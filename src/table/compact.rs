@@ -23,13 +23,13 @@ use super::commit::{Committed, commit_onto, is_retryable_conflict};
 use super::delete::put_tombstones;
 use super::format::{DataFile, TableManifest, Tombstones};
 use super::listing::{FileRef, SnapshotFile, all_files};
-use super::predicate::Predicate;
 use super::scan::stream_files;
 use super::snapshot::Snapshot;
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone::{self, Deletions, TombstoneLine};
 use super::write::{TableWriteOptions, align_to_schema, is_definite_failure, remove, upload};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::expr::Predicate;
 
 /// A file with a larger share of deleted rows is rewritten whatever its size.
 const MAX_DELETED_PERCENT: u64 = 50;

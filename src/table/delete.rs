@@ -19,18 +19,18 @@ use serde_json::Value;
 
 use super::actions::Delete;
 use super::commit::{Committed, commit_onto, is_retryable_conflict};
-use super::filter::ClosedRange;
 use super::format::{DataFile, Tombstones};
 use super::listing::FileRef;
-use super::predicate::Predicate;
 use super::row_group::RowGroupScan;
-use super::schema::TableColumns;
 use super::snapshot::Snapshot;
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone::{self, TombstoneLine, TombstoneScope};
 use super::write::{is_definite_failure, remove};
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::TableColumns;
+use crate::files::expr::ClosedRange;
+use crate::files::expr::Predicate;
 
 /// The maximum number of files that are scanned concurrently.
 pub(super) const CONCURRENT_FILES: usize = 4;

@@ -17,7 +17,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use super::names;
+pub(super) use crate::error::corrupted_error;
 use crate::error::{Error, ErrorKind, Result};
+pub use crate::files::DataFile;
 
 /// The current and only format version.
 pub const FORMAT: u32 = 1;
@@ -248,33 +250,6 @@ pub struct ColumnSchema {
     pub data_type: String,
 }
 
-/// A data file of a table.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct DataFile {
-    /// The path relative to the table.
-    pub path: String,
-    /// The size of the object in bytes.
-    pub size_bytes: u64,
-    /// The size of the Parquet footer in bytes, so that one request reads it; 0 if it is not known.
-    pub footer_size: u64,
-    /// The number of row groups.
-    pub row_group_count: u64,
-    /// The number of rows, deleted ones included.
-    pub total_rows: u64,
-    /// The smallest values by column id; columns without exact bounds are missing.
-    #[serde(default)]
-    pub min: BTreeMap<u32, Value>,
-    /// The largest values by column id.
-    #[serde(default)]
-    pub max: BTreeMap<u32, Value>,
-    /// The numbers of nulls by column id.
-    #[serde(default)]
-    pub null_counts: BTreeMap<u32, u64>,
-    /// The file's column names by column id, for a file that does not hold the ids itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub columns: Option<BTreeMap<u32, String>>,
-}
-
 /// A segment: a list of data files in an object of its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Segment {
@@ -482,12 +457,4 @@ fn from_json<T: DeserializeOwned>(bytes: &[u8], name: &str) -> Result<T> {
         return Err(Error::new(ErrorKind::FormatNotSupported, message));
     }
     serde_json::from_slice(bytes).map_err(decode_error)
-}
-
-pub(super) fn corrupted_error(name: &str, reason: &str) -> Error {
-    Error::new(
-        ErrorKind::ManifestCorrupted,
-        format!("{name} cannot be used: {reason}"),
-    )
-    .with_detail(reason)
 }

@@ -17,9 +17,9 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{GetOptions, PutMode};
 
 use super::format::{DataFile, Segment, TableManifest};
-use super::schema::TableColumns;
 use super::{Table, names, segment};
 use crate::error::Result;
+use crate::files::TableColumns;
 
 /// The maximum number of segments that are read concurrently.
 const CONCURRENT_SEGMENTS: usize = 16;

@@ -26,19 +26,20 @@ use super::commit::{Committed, commit_onto, is_retryable_conflict};
 use super::delete::{
     CONCURRENT_FILES, CONCURRENT_GROUPS, DeletePlan, MatchedRows, plan_file, write_tombstones,
 };
-use super::filter::Filter;
 use super::format::{DataFile, TableManifest};
-use super::keys::{KeySet, resolve_match_columns};
+use super::keys::resolve_match_columns;
 use super::row_group::RowGroupScan;
-use super::schema::TableColumns;
 use super::snapshot::{Snapshot, Table};
 use super::snapshot_reader::SnapshotReader;
-use super::types::keeps_values;
 use super::write::{
     TableWriteOptions, align_to_schema, check_idempotency_key, is_definite_failure, remove, upload,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::TableColumns;
+use crate::files::expr::Filter;
+use crate::files::expr::KeySet;
 use crate::files::run_blocking;
+use crate::files::types::keeps_values;
 use crate::parquet::types::convert;
 
 /// The result of a merge.

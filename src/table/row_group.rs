@@ -13,11 +13,11 @@ use arrow_buffer::BooleanBufferBuilder;
 use arrow_schema::SchemaRef;
 use arrow_select::filter::{FilterBuilder, filter_record_batch};
 
-use super::filter::Filter;
-use super::key_ranges::{KeyRanges, Overlap};
 use super::tombstone::Deletions;
 use crate::error::{Error, Result};
 use crate::files::OpenPart;
+use crate::files::expr::Filter;
+use crate::files::key_ranges::{KeyRanges, Overlap};
 use crate::parquet::decode::align;
 use crate::parquet::types::batch_with_row_count;
 

@@ -6,10 +6,10 @@ use arrow_schema::SchemaRef;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::Table;
-use super::filter::Filter;
 use super::format::TableManifest;
 use super::snapshot_reader::SnapshotReader;
 use crate::error::{Error, Result};
+use crate::files::expr::Filter;
 use crate::files::{BatchSender, BatchStream};
 use crate::parquet::Cancel;
 

@@ -26,10 +26,10 @@ use serde::de::DeserializeOwned;
 
 use super::format::{DataFile, PositionBitmap, Segment, corrupted_error};
 use super::names;
-use super::pruning::FileStatistics;
-use super::schema::TableColumns;
-use super::statistics::extreme_to_json;
 use crate::error::{Error, Result};
+use crate::files::TableColumns;
+use crate::files::expr::FileStatistics;
+use crate::files::expr::extreme_to_json;
 use crate::parquet::{footer, pages, panic_text};
 
 const TEXT_COLUMNS: [&str; 4] = ["path", "min", "max", "null_counts"];

@@ -16,20 +16,20 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::GetOptions;
 
 use super::Table;
-use super::filter::Filter;
 use super::format::{DataFile, TableManifest, Tombstones, corrupted_error};
-use super::key_ranges::KeyRanges;
 use super::listing::{self, SnapshotFile};
-use super::pruning::{FileStatistics, RowGroupStatistics};
 use super::row_group::{
     ColumnArrays, ResolvedDeletions, RowFilter, RowGroupScan, Selection, build_batches,
     column_not_read,
 };
-use super::schema::{TableColumns, field_indices_by_id, field_indices_by_name};
 use super::segment::to_data_file;
 use super::tombstone::{self, Deletions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::expr::Filter;
+use crate::files::expr::{FileStatistics, RowGroupStatistics};
+use crate::files::key_ranges::KeyRanges;
 use crate::files::{OpenPart, RowGroupReader, RowGroupSelection, open, run_blocking};
+use crate::files::{TableColumns, field_indices_by_id, field_indices_by_name};
 use crate::parquet::decode::slice_arrays;
 use crate::parquet::file::TAIL_BYTES;
 use crate::parquet::types::convert;

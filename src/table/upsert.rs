@@ -19,11 +19,8 @@ use arrow_schema::{ArrowError, Schema};
 use super::actions::{Delete, RowDelta};
 use super::commit::{Committed, commit_onto, is_retryable_conflict};
 use super::delete::{DeletePlan, plan_by_row, write_tombstones};
-use super::filter::Filter;
 use super::format::{DataFile, TableManifest};
-use super::keys::{KeySet, resolve_match_columns};
-use super::predicate::Predicate;
-use super::schema::TableColumns;
+use super::keys::resolve_match_columns;
 use super::snapshot::Table;
 use super::snapshot_reader::SnapshotReader;
 use super::write::{
@@ -31,6 +28,10 @@ use super::write::{
 };
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::TableColumns;
+use crate::files::expr::Filter;
+use crate::files::expr::KeySet;
+use crate::files::expr::Predicate;
 
 /// Which rows are replaced.
 #[derive(Debug, Clone)]

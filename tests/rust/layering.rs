@@ -13,9 +13,8 @@ const REMAINING_CIRCLES: &[&str] = &[
     "odf::chain odf::compact odf::head odf::ingest odf::rows odf::slice odf::vacuum odf::verify",
     "store::cas store::condition store::durability store::limit store::local store::lock store::probe \
      store::process_id",
-    "table::actions::append table::actions::create table::actions::overwrite table::commit table::group_commit \
-     table::listing table::pruning table::recover table::schema table::segment table::snapshot table::vacuum \
-     table::write",
+    "table::actions::append table::actions::overwrite table::commit table::group_commit table::listing \
+     table::recover table::snapshot table::vacuum table::write",
 ];
 
 #[test]

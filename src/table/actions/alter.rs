@@ -11,12 +11,13 @@ use arrow_schema::{DataType, Field, FieldRef, Schema};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
+use crate::files::TableColumns;
+use crate::files::types::can_widen;
 use crate::parquet::types::index_of;
 use crate::parquet::writer::check_schema;
 use crate::table::commit::Change;
 use crate::table::format::{Base64, ColumnSchema, CommitOperation, TableManifest, TableSchema};
-use crate::table::schema::{TableColumns, encode_schema};
-use crate::table::types::can_widen;
+use crate::table::schema::encode_schema;
 
 /// A change of a table's columns.
 #[derive(Debug, Clone)]

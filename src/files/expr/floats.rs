@@ -16,7 +16,7 @@ type Half = <Float16Type as ArrowPrimitiveType>::Native;
 
 /// Replaces -0.0 by 0.0, and every NaN by the one without a sign, also within dictionaries, lists, maps
 /// and structs.
-pub(super) fn canonicalize(values: &ArrayRef) -> ArrayRef {
+pub(crate) fn canonicalize(values: &ArrayRef) -> ArrayRef {
     match values.data_type() {
         DataType::Float16 => map_floats::<Float16Type>(values, |v| match v.is_nan() {
             true => Half::NAN,
@@ -59,7 +59,7 @@ fn map_floats<T: ArrowPrimitiveType>(
 }
 
 /// Whether a type is a float or contains floats.
-pub(super) fn has_floats(data_type: &DataType) -> bool {
+pub(crate) fn has_floats(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(_, value) => has_floats(value),
         DataType::RunEndEncoded(_, field)
@@ -76,7 +76,7 @@ pub(super) fn has_floats(data_type: &DataType) -> bool {
 
 /// An expression whose value is that of the inner one, with canonical floats.
 #[derive(Debug)]
-pub(super) struct CanonicalFloatsExpr(pub(super) Arc<dyn PhysicalExpr>);
+pub(crate) struct CanonicalFloatsExpr(pub(crate) Arc<dyn PhysicalExpr>);
 
 impl PartialEq for CanonicalFloatsExpr {
     fn eq(&self, other: &Self) -> bool {

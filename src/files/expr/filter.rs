@@ -29,16 +29,16 @@ use datafusion_expr::{ExprSchemable, Operator, binary_expr, lit};
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 use datafusion_pruning::{PruningPredicate, PruningPredicateBuilder};
 
-use super::keys::KeySet;
+use super::key_set::KeySet;
 use super::operators::combine_terms;
 use super::predicate::{Bounds, ForeignPredicate, Predicate};
-use super::schema::TableColumns;
 use super::semantics::apply_sql_semantics;
 use super::simplify::to_prunable;
 use super::sql::{self, Rewrite};
 use super::values::to_json;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::files::columns::TableColumns;
 use crate::files::run_blocking;
 use crate::parquet::types::batch_with_row_count;
 
@@ -105,7 +105,7 @@ impl Filter {
     }
 
     /// The same filter, without pruning by statistics.
-    pub(super) fn without_statistics(mut self) -> Self {
+    pub(crate) fn without_statistics(mut self) -> Self {
         self.uses_statistics = false;
         self
     }
@@ -135,7 +135,7 @@ impl Filter {
 
     /// A filter for the rows with one of these keys. Fails if a key column was dropped or has another
     /// type than the keys.
-    pub(super) fn from_keys(keys: Arc<KeySet>, table: &TableColumns) -> Result<Self> {
+    pub(crate) fn from_keys(keys: Arc<KeySet>, table: &TableColumns) -> Result<Self> {
         let to_error = |e: DataFusionError| Error::other(e.to_string()).with_source(e);
         let mut positions = Vec::new();
         let mut terms = Vec::new();
@@ -166,7 +166,7 @@ impl Filter {
     }
 
     /// A filter that the caller's predicate evaluates. Fails if the table lacks a column of it.
-    pub(super) fn from_foreign(
+    pub(crate) fn from_foreign(
         predicate: Arc<dyn ForeignPredicate>,
         table: &TableColumns,
     ) -> Result<Self> {
@@ -217,12 +217,12 @@ impl Filter {
     }
 
     /// The columns that it reads, by position among the table's; ascending.
-    pub(super) fn columns(&self) -> &[usize] {
+    pub(crate) fn columns(&self) -> &[usize] {
         &self.columns
     }
 
     /// The identities, by name, of the columns that the predicate reads, given the columns to which it is bound.
-    pub(super) fn column_ids(&self, table: &TableColumns) -> BTreeMap<String, u32> {
+    pub(crate) fn column_ids(&self, table: &TableColumns) -> BTreeMap<String, u32> {
         let positions = self.columns.iter();
         let known = positions
             .filter_map(|c| Some((table.schema.field(*c).name().clone(), *table.ids.get(*c)?)));
@@ -230,7 +230,7 @@ impl Filter {
     }
 
     /// Evaluates `rows` rows, given the columns of [`Self::columns`]: one value per row, none of them null.
-    pub(super) fn evaluate(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<BooleanArray> {
+    pub(crate) fn evaluate(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<BooleanArray> {
         if let Some((positions, keys)) = &self.keys {
             let key: Vec<ArrayRef> = positions.iter().map(|p| Arc::clone(&columns[*p])).collect();
             return keys.contains(&key).map(BooleanArray::from);
@@ -262,7 +262,7 @@ impl Filter {
     }
 
     /// For each container (file or row group) whether it may hold matching rows.
-    pub(super) async fn prune<S: PruningStatistics + Sync>(
+    pub(crate) async fn prune<S: PruningStatistics + Sync>(
         &self,
         statistics: S,
     ) -> Result<Vec<bool>> {
@@ -290,7 +290,7 @@ impl Filter {
     }
 
     /// The closed range of `column` that the filter is equal to; `None` if it is anything else.
-    pub(super) fn to_closed_range(&self, column: &str) -> Option<ClosedRange> {
+    pub(crate) fn to_closed_range(&self, column: &str) -> Option<ClosedRange> {
         let mut range = ClosedRange::default();
         let data_type = self.input.field_with_name(column).ok()?.data_type();
         for conjunct in split_conjunction(&self.logical) {
@@ -310,9 +310,9 @@ fn nulls_to_false(mask: &BooleanArray) -> BooleanArray {
 
 /// A range of values, both ends included; `None` is an open end.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct ClosedRange {
-    pub(super) min: Option<serde_json::Value>,
-    pub(super) max: Option<serde_json::Value>,
+pub(crate) struct ClosedRange {
+    pub(crate) min: Option<serde_json::Value>,
+    pub(crate) max: Option<serde_json::Value>,
 }
 
 impl ClosedRange {

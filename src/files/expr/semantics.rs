@@ -18,7 +18,7 @@ use super::operators::is_comparison;
 
 /// Rewrites an expression: arithmetic of integers fails on overflow, comparisons know one zero and one
 /// NaN, and fields are null where their struct is. `input` has the expression's columns.
-pub(super) fn apply_sql_semantics(
+pub(crate) fn apply_sql_semantics(
     expr: Arc<dyn PhysicalExpr>,
     input: &Schema,
 ) -> Result<Arc<dyn PhysicalExpr>> {

@@ -19,15 +19,15 @@ use super::values::to_json;
 
 /// Bounds and numbers of nulls, by column id.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Statistics {
-    pub(super) min: BTreeMap<u32, Value>,
-    pub(super) max: BTreeMap<u32, Value>,
-    pub(super) null_counts: BTreeMap<u32, u64>,
+pub(crate) struct Statistics {
+    pub(crate) min: BTreeMap<u32, Value>,
+    pub(crate) max: BTreeMap<u32, Value>,
+    pub(crate) null_counts: BTreeMap<u32, u64>,
 }
 
 impl Statistics {
     /// The statistics of a file whose columns are stored as `stored_schema` and have these ids.
-    pub(super) fn from_footer(
+    pub(crate) fn from_footer(
         footer: &ParquetMetaData,
         stored_schema: &Schema,
         ids: &[u32],
@@ -115,7 +115,7 @@ fn is_exact(footer: &ParquetMetaData, bounds: &ArrayRef, flags: &BooleanArray) -
 
 /// Whether bounds are exact if the writer does not flag them. Strings may be cut; and without a column
 /// order in the footer it is unknown how other values were compared.
-pub(super) fn are_trusted(footer: &ParquetMetaData, data_type: &DataType) -> bool {
+pub(crate) fn are_trusted(footer: &ParquetMetaData, data_type: &DataType) -> bool {
     let is_text = matches!(
         data_type,
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View
@@ -124,7 +124,7 @@ pub(super) fn are_trusted(footer: &ParquetMetaData, data_type: &DataType) -> boo
 }
 
 /// Whether the manifest has bounds of columns of a type.
-pub(super) fn has_bounds(data_type: &DataType) -> bool {
+pub(crate) fn has_bounds(data_type: &DataType) -> bool {
     data_type.is_integer()
         || data_type.is_decimal()
         || matches!(
@@ -141,12 +141,12 @@ pub(super) fn has_bounds(data_type: &DataType) -> bool {
 }
 
 /// The smallest value, or the largest, as JSON for the manifest.
-pub(super) fn extreme_to_json(values: &ArrayRef, largest: bool) -> Option<Value> {
+pub(crate) fn extreme_to_json(values: &ArrayRef, largest: bool) -> Option<Value> {
     to_json(&extreme_value(values, largest)?)
 }
 
 /// The smallest value, or the largest, as an array of one row.
-pub(super) fn extreme_value(values: &ArrayRef, largest: bool) -> Option<ArrayRef> {
+pub(crate) fn extreme_value(values: &ArrayRef, largest: bool) -> Option<ArrayRef> {
     let options = arrow_schema::SortOptions {
         descending: largest,
         nulls_first: false,

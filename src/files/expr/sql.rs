@@ -51,7 +51,7 @@ const MAX_SQL_CHARS: usize = 200;
 const MAX_DEPTH: usize = 200;
 
 /// Runs work that walks expressions by recursion; a panic becomes an error about `context`.
-pub(super) fn with_stack<T: Send>(
+pub(crate) fn with_stack<T: Send>(
     context: &str,
     work: impl FnOnce() -> Result<T> + Send,
 ) -> Result<T> {
@@ -67,7 +67,7 @@ pub(super) fn with_stack<T: Send>(
 }
 
 /// Refuses an expression that could nest too deeply.
-pub(super) fn check_length(context: &str, sql: &str) -> Result<()> {
+pub(crate) fn check_length(context: &str, sql: &str) -> Result<()> {
     if count_operators(sql) > MAX_OPERATORS {
         let reason = format!("more than {MAX_OPERATORS} operators; use IN for many values");
         return Err(invalid_expression(context, &reason));
@@ -80,12 +80,12 @@ fn invalid_expression(context: &str, reason: &str) -> Error {
 }
 
 /// Converts an error of DataFusion to one about `context`.
-pub(super) fn planning_error(context: &str, e: DataFusionError) -> Error {
+pub(crate) fn planning_error(context: &str, e: DataFusionError) -> Error {
     invalid_expression(context, &e.strip_backtrace()).with_source(e)
 }
 
 /// SQL in a message, cut where it is long.
-pub(super) fn format_sql(sql: &str) -> String {
+pub(crate) fn format_sql(sql: &str) -> String {
     match sql.char_indices().nth(MAX_SQL_CHARS) {
         Some((end, _)) => format!("{:?}…", &sql[..end]),
         None => format!("{sql:?}"),
@@ -94,7 +94,7 @@ pub(super) fn format_sql(sql: &str) -> String {
 
 /// Whether an expression is rewritten before it is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rewrite {
+pub(crate) enum Rewrite {
     /// Simplified before it is evaluated.
     Simplify,
     /// Evaluated as written, for each row.
@@ -103,7 +103,7 @@ pub(super) enum Rewrite {
 
 /// Plans SQL as an expression over the columns of `schema`. `target` is the type that its value is
 /// converted to, if any.
-pub(super) fn plan(
+pub(crate) fn plan(
     sql: &str,
     schema: &Arc<DFSchema>,
     clock: &dyn Clock,

@@ -67,7 +67,7 @@ impl fmt::Display for Predicate {
 
 impl Bounds {
     /// Collects the statistics of the columns of `input`.
-    pub(super) fn from_statistics(
+    pub(crate) fn from_statistics(
         statistics: &dyn PruningStatistics,
         input: &SchemaRef,
     ) -> Result<Self> {

@@ -16,19 +16,19 @@ use datafusion_common::{Column, ScalarValue};
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use serde_json::Value;
 
-use super::format::DataFile;
-use super::key_ranges::{KeyRanges, Overlap};
-use super::schema::TableColumns;
 use super::statistics::are_trusted;
 use super::values::to_text;
 use crate::error::Result;
 use crate::files::OpenPart;
+use crate::files::columns::TableColumns;
+use crate::files::entry::DataFile;
+use crate::files::key_ranges::{KeyRanges, Overlap};
 use crate::parquet::types::convert;
 
 /// The manifest's statistics of data files.
-pub(super) struct FileStatistics<'a> {
-    pub(super) files: &'a [DataFile],
-    pub(super) columns: &'a TableColumns,
+pub(crate) struct FileStatistics<'a> {
+    pub(crate) files: &'a [DataFile],
+    pub(crate) columns: &'a TableColumns,
 }
 
 impl FileStatistics<'_> {
@@ -38,7 +38,7 @@ impl FileStatistics<'_> {
     }
 
     /// The bounds of the files for the column at a position, in its type; unknown ones are null.
-    pub(super) fn bounds(
+    pub(crate) fn bounds(
         &self,
         position: usize,
         bound: impl Fn(&DataFile) -> Option<&Value>,
@@ -95,11 +95,11 @@ impl PruningStatistics for FileStatistics<'_> {
 }
 
 /// The footer's statistics of a file's row groups.
-pub(super) struct RowGroupStatistics<'a> {
-    pub(super) part: &'a OpenPart,
-    pub(super) columns: &'a TableColumns,
+pub(crate) struct RowGroupStatistics<'a> {
+    pub(crate) part: &'a OpenPart,
+    pub(crate) columns: &'a TableColumns,
     /// For each column of the table its field in the file, if the file has it.
-    pub(super) field_mappings: &'a [Option<usize>],
+    pub(crate) field_mappings: &'a [Option<usize>],
 }
 
 /// Which statistics of a column.
@@ -112,7 +112,7 @@ enum StatisticsType {
 
 impl RowGroupStatistics<'_> {
     /// For each row group how its keys overlap the ranges.
-    pub(super) fn overlaps(&self, ranges: &KeyRanges, key: &str) -> Result<Vec<Overlap>> {
+    pub(crate) fn overlaps(&self, ranges: &KeyRanges, key: &str) -> Result<Vec<Overlap>> {
         let key = Column::from_name(key);
         let bounds = self.min_values(&key).zip(self.max_values(&key));
         let Some((mins, maxes)) = bounds else {

@@ -11,7 +11,7 @@ use arrow_row::{OwnedRow, RowConverter, SortField};
 use arrow_schema::{ArrowError, DataType};
 use serde_json::Value;
 
-use super::values::from_json;
+use super::expr::from_json;
 use crate::error::{Error, Result};
 
 /// Up to this number, ranges are compared one after the other with whole columns.
@@ -19,7 +19,7 @@ const MAX_LINEAR_RANGES: usize = 4;
 
 /// How many keys of a row group lie in the ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Overlap {
+pub(crate) enum Overlap {
     /// No key.
     Disjoint,
     /// Unknown or some: the keys have to be read.
@@ -30,7 +30,7 @@ pub(super) enum Overlap {
 
 /// Closed ranges of a key, ascending and disjoint.
 #[derive(Debug)]
-pub(super) struct KeyRanges {
+pub(crate) struct KeyRanges {
     converter: RowConverter,
     ranges: Vec<KeyRange>,
 }
@@ -44,7 +44,7 @@ struct KeyRange {
 
 impl KeyRanges {
     /// Parses the values of tombstones as ranges of a key of the type `key`; drops empty ranges.
-    pub(super) fn new(ranges: &[(Value, Value)], key: &DataType) -> Result<Self> {
+    pub(crate) fn new(ranges: &[(Value, Value)], key: &DataType) -> Result<Self> {
         let converter =
             RowConverter::new(vec![SortField::new(key.clone())]).map_err(arrow_error)?;
         let row = |value: &ArrayRef| -> Result<OwnedRow> {
@@ -80,7 +80,7 @@ impl KeyRanges {
     }
 
     /// For each key whether it lies in none of the ranges; a null lies in none.
-    pub(super) fn outside_mask(&self, keys: &ArrayRef) -> Result<BooleanArray> {
+    pub(crate) fn outside_mask(&self, keys: &ArrayRef) -> Result<BooleanArray> {
         if self.ranges.len() > MAX_LINEAR_RANGES {
             let converted = self.converter.convert_columns(std::slice::from_ref(keys));
             let rows = converted.map_err(arrow_error)?;
@@ -106,7 +106,7 @@ impl KeyRanges {
 
     /// For each row group how its keys overlap the ranges, by its smallest key, its largest key and its
     /// number of nulls. An unknown statistic is null.
-    pub(super) fn overlaps(
+    pub(crate) fn overlaps(
         &self,
         mins: &ArrayRef,
         maxes: &ArrayRef,

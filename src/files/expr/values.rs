@@ -10,8 +10,8 @@ use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::DataType;
 use serde_json::Value;
 
-use super::format::corrupted_error;
 use crate::error::Result;
+use crate::error::corrupted_error;
 
 /// Maximum length of a text: a longer bound is not worth its place in the manifest.
 const MAX_TEXT_BYTES: usize = 128;
@@ -21,7 +21,7 @@ const STRICT: CastOptions<'_> = CastOptions {
 };
 
 /// Converts an array of one value to JSON; `None` if a manifest cannot hold the value.
-pub(super) fn to_json(value: &ArrayRef) -> Option<Value> {
+pub(crate) fn to_json(value: &ArrayRef) -> Option<Value> {
     if value.len() != 1 || value.is_null(0) {
         return None;
     }
@@ -50,7 +50,7 @@ pub(super) fn to_json(value: &ArrayRef) -> Option<Value> {
 }
 
 /// The text of a string, number or boolean; `None` for other JSON.
-pub(super) fn to_text(value: &Value) -> Option<String> {
+pub(crate) fn to_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
@@ -59,7 +59,7 @@ pub(super) fn to_text(value: &Value) -> Option<String> {
 }
 
 /// Parses a value of a manifest or a tombstone. Fails with `ManifestCorrupted`.
-pub(super) fn from_json(value: &Value, data_type: &DataType) -> Result<ArrayRef> {
+pub(crate) fn from_json(value: &Value, data_type: &DataType) -> Result<ArrayRef> {
     let invalid_value =
         || corrupted_error("a bound", &format!("{value} is not a valid {data_type}"));
     let text: ArrayRef = Arc::new(StringArray::from(vec![

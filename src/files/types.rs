@@ -4,7 +4,7 @@ use arrow_schema::{DataType, Field, Fields, TimeUnit};
 
 /// Whether a column of the type `from` can become one of the type `to` without rewriting its files: every
 /// value has an equal one in `to`, with the same order and the same statistics.
-pub(super) fn can_widen(from: &DataType, to: &DataType) -> bool {
+pub(crate) fn can_widen(from: &DataType, to: &DataType) -> bool {
     match (from, to) {
         (DataType::Dictionary(_, value), _) if from != to => can_widen(value, to),
         (
@@ -20,7 +20,7 @@ pub(super) fn can_widen(from: &DataType, to: &DataType) -> bool {
 
 /// Whether input of the type `from` can be written to a column of the type `to`: every value has an equal
 /// one in `to`, or the conversion fails because it is out of range.
-pub(super) fn keeps_values(from: &DataType, to: &DataType) -> bool {
+pub(crate) fn keeps_values(from: &DataType, to: &DataType) -> bool {
     use DataType as D;
     match (from, to) {
         _ if from == to => true,

@@ -1,0 +1,27 @@
+//! Expressions over the columns of files: predicates, their planning and evaluation, and pruning by statistics.
+
+mod desugar;
+mod exact_literals;
+mod filter;
+mod floats;
+mod get_field;
+mod key_set;
+mod lossless_cast;
+mod operators;
+mod predicate;
+mod pruning;
+mod semantics;
+mod simplify;
+pub(crate) mod sql;
+mod statistics;
+mod values;
+mod widen;
+
+pub(crate) use self::filter::ClosedRange;
+pub use self::filter::Filter;
+pub(crate) use self::key_set::KeySet;
+pub use self::predicate::{Bounds, ForeignPredicate, Predicate};
+pub(crate) use self::pruning::{FileStatistics, RowGroupStatistics};
+pub(crate) use self::semantics::apply_sql_semantics;
+pub(crate) use self::statistics::{Statistics, extreme_to_json};
+pub(crate) use self::values::from_json;
