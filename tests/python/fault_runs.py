@@ -32,9 +32,12 @@ LASTING = tuple(fault for fault in FAULTS if fault != "cut")
 # Those that a client can tell from each other.
 DISTINCT = ("403", "404", "409", "412", "500 after", "drop", "drop after", "stall after", "cut")
 LIMIT_SECONDS = 60
-# So many at once on so few cores: an answer that is late is none that does not come.
-PATIENT = {"stall_timeout": "1.2"}
 AT_ONCE = 20
+# So many at once on so few cores: an answer that is late is none that does not come. Who is under no
+# fault waits as long as it takes; one fault is waited for again and again, one that lasts is not.
+PATIENT = {"stall_timeout": "30", "retry_timeout": "60"}
+UNDER_ONE_FAULT = {"stall_timeout": "1.2", "retry_timeout": "30", "max_retries": "8"}
+UNDER_A_FAULT_THAT_LASTS = {"stall_timeout": "1.2"}
 # Of those that upload much.
 FEW_AT_ONCE = 3
 # More requests than an operation has.
@@ -59,6 +62,10 @@ class Run(NamedTuple):
         last = ENDLESS if self.lasts else self.number + 1
         return dict.fromkeys(range(self.number, last), self.fault)
 
+    def options(self) -> dict[str, str]:
+        """Of the store on which the operation is done."""
+        return UNDER_A_FAULT_THAT_LASTS if self.lasts else UNDER_ONE_FAULT
+
 
 def plan(requests: Sequence[Request], faults: Iterable[str], *, lasts: bool, verbs: str = "") -> list[Run]:
     """The runs of an operation that sends these requests; `verbs` (joined by ``|``) are those that are hit."""
@@ -80,9 +87,9 @@ def _can_hit(request: Request, fault: str) -> bool:
     return not unheard and not (fault.startswith("stall") and len(request.body) > PATIENT_BYTES)
 
 
-def store(server: ScriptedS3) -> pds.Store:
-    """The store on a server, as all operations see it."""
-    return pds.Store("s3://bucket/prefix", storage_options=server.options() | PATIENT)
+def store(server: ScriptedS3, run: Run | None = None) -> pds.Store:
+    """The store on a server, as the operation of a run sees it, or whoever looks at it without faults."""
+    return pds.Store("s3://bucket/prefix", storage_options=server.options() | (run.options() if run else PATIENT))
 
 
 class Operation(NamedTuple):
@@ -113,7 +120,7 @@ class Case(Generic[_State]):
     def run(self, server: ScriptedS3, run: Run) -> Exception | None:
         """Do it under the run's faults, which end then; how it ended."""
         server.restart(run.faults())
-        error = ended(lambda: self.operation.work(store(server)))
+        error = ended(lambda: self.operation.work(store(server, run)))
         server.restart()
         if not run.lasts and run.fault in PASSING:
             assert error is None, repr(error)

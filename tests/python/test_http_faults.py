@@ -54,8 +54,9 @@ def _table(size: str, version: int) -> pa.Table:
     return pa.table({"version": pa.array([version] * rows), "noise": noise})
 
 
-def _open(server: ScriptedS3, size: str = "small") -> pds.ParquetDatasetStore:
-    store = pds.Store("s3://bucket/prefix", storage_options=server.options() | LEASE_OPTIONS | PATIENT)
+def _open(server: ScriptedS3, size: str = "small", run: Run | None = None) -> pds.ParquetDatasetStore:
+    options = server.options() | LEASE_OPTIONS | (run.options() if run else PATIENT)
+    store = pds.Store("s3://bucket/prefix", storage_options=options)
     return pds.ParquetDatasetStore(store, compression="none", max_rows_per_file=SIZES[size].per_file)
 
 
@@ -65,12 +66,12 @@ class Operation(NamedTuple):
     old: str | None
     new: str | None
 
-    def work(self, server: ScriptedS3) -> None:
-        """Do it."""
+    def work(self, server: ScriptedS3, run: Run | None = None) -> None:
+        """Do it, under a run's faults if there are any."""
         if self.new is None:
-            _open(server).delete_dataset(KEY)
+            _open(server, run=run).delete_dataset(KEY)
         else:
-            _open(server, self.new).write_dataset(_table(self.new, 2), KEY, overwrite=self.old is not None)
+            _open(server, self.new, run).write_dataset(_table(self.new, 2), KEY, overwrite=self.old is not None)
 
 
 OPERATIONS = {
@@ -104,7 +105,7 @@ class _Case:
     def judge(self, server: ScriptedS3, run: Run) -> None:
         """One run; what is left is whole, and the next writer finds a clean house."""
         server.restart(run.faults())
-        error = ended(lambda: self.operation.work(server))
+        error = ended(lambda: self.operation.work(server, run))
         server.restart()
         if error is None and run.lasts and run.fault == "404" and self.new is None:
             # A store that says of everything that it is not there has nothing to delete.
@@ -231,7 +232,7 @@ def test_one_fault_of_a_read(name: str) -> None:
     def judge(server: ScriptedS3, run: Run) -> None:
         server.restart(run.faults())
         found: list[object] = []
-        error = ended(lambda: found.append(READS[name](_open(server))))
+        error = ended(lambda: found.append(READS[name](_open(server, run=run))))
         if error is not None:
             assert run.fault not in PASSING, repr(error)
             return

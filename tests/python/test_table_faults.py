@@ -265,7 +265,7 @@ def test_one_fault_of_a_read(name: str) -> None:
     def judge(server: ScriptedS3, run: Run) -> None:
         server.restart(run.faults())
         found: list[object] = []
-        error = ended(lambda: found.append(read(store(server))))
+        error = ended(lambda: found.append(read(store(server, run))))
         if error is None:
             # A 404 is an answer: there is no table then.
             same = found[0].equals(expected) if isinstance(expected, pa.Table) else found[0] == expected
