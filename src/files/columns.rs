@@ -8,8 +8,9 @@ use std::sync::Arc;
 use arrow_schema::{FieldRef, Schema, SchemaRef};
 use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
 
+use super::field_ids::with_field_ids;
 use crate::error::{Error, Result};
-use crate::parquet::types::index_of;
+use crate::parquet::types::{index_of, storage_schema};
 
 /// The columns of one snapshot.
 #[derive(Debug, Clone)]
@@ -18,22 +19,68 @@ pub struct TableColumns {
     pub schema: SchemaRef,
     /// The id of each column.
     pub ids: Arc<[u32]>,
+    stored: Arc<[StoredField]>,
+}
+
+/// What a column is called in data files.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredField {
+    /// The name, which may differ from the column's.
+    pub(crate) name: String,
+    /// The ids of the fields nested in it.
+    pub(crate) nested_ids: Vec<u32>,
+}
+
+/// The schemas of a data file.
+#[derive(Debug)]
+pub(crate) struct FileSchemas {
+    /// What is kept as its Arrow schema.
+    pub(crate) arrow: SchemaRef,
+    /// What its Parquet schema is made of.
+    pub(crate) parquet: SchemaRef,
+    /// The types in which values are stored.
+    pub(crate) storage: SchemaRef,
 }
 
 impl TableColumns {
-    /// The schema of a data file: the table's, with the ids of the columns as field ids.
-    pub(crate) fn file_schema(&self) -> SchemaRef {
-        let with_id = |(field, id): (&FieldRef, &u32)| {
-            let mut metadata = field.metadata().clone();
-            metadata.insert(PARQUET_FIELD_ID_META_KEY.to_owned(), id.to_string());
-            Arc::new(field.as_ref().clone().with_metadata(metadata))
-        };
-        let pairs = self.schema.fields().iter().zip(self.ids.iter());
-        let fields: Vec<FieldRef> = pairs.map(with_id).collect();
-        Arc::new(Schema::new_with_metadata(
-            fields,
-            self.schema.metadata().clone(),
-        ))
+    /// Columns with an id and a stored field for each field of `schema`.
+    pub(crate) fn new(schema: SchemaRef, ids: Arc<[u32]>, stored: Arc<[StoredField]>) -> Self {
+        Self {
+            schema,
+            ids,
+            stored,
+        }
+    }
+
+    /// The schemas of a data file: the columns by their stored names, with ids as field ids. Its Parquet
+    /// schema has ids on nested fields too; its Arrow schema has not, so that types are the table's.
+    pub(crate) fn file_schemas(&self) -> Result<FileSchemas> {
+        let stored_fields: Vec<FieldRef> = self
+            .iter()
+            .map(|(field, id, stored)| {
+                let named = Arc::new(field.as_ref().clone().with_name(&stored.name));
+                with_field_ids(&named, id, &[])
+            })
+            .collect();
+        let arrow = Schema::new_with_metadata(stored_fields, self.schema.metadata().clone());
+        let storage = storage_schema(&arrow)?;
+        let numbered = storage.fields().iter().zip(self.iter());
+        let parquet: Vec<FieldRef> = numbered
+            .map(|(field, (_, id, stored))| with_field_ids(field, id, &stored.nested_ids))
+            .collect();
+        Ok(FileSchemas {
+            arrow: Arc::new(arrow),
+            parquet: Arc::new(Schema::new(parquet)),
+            storage,
+        })
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&FieldRef, u32, &StoredField)> {
+        let fields = self.schema.fields().iter();
+        fields
+            .zip(self.ids.iter())
+            .zip(self.stored.iter())
+            .map(|((field, id), stored)| (field, *id, stored))
     }
 
     /// The ids of the named columns. Fails if a name is unknown or given twice.

@@ -6,6 +6,7 @@ mod columns;
 mod entry;
 pub(crate) mod expr;
 mod fetch;
+mod field_ids;
 pub(crate) mod key_ranges;
 mod local;
 mod open;
@@ -16,8 +17,9 @@ pub(crate) mod types;
 mod verify;
 
 pub use self::columns::TableColumns;
-pub(crate) use self::columns::{field_indices_by_id, field_indices_by_name};
+pub(crate) use self::columns::{StoredField, field_indices_by_id, field_indices_by_name};
 pub use self::entry::DataFile;
+pub(crate) use self::field_ids::assign_nested_ids;
 pub(crate) use self::open::{OpenPart, open};
 pub(crate) use self::read::{RowGroupReader, RowGroupSelection, read_groups};
 pub(crate) use self::scan::BatchSender;

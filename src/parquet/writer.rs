@@ -59,6 +59,7 @@ pub struct WritePlan {
     /// The schema of the input, which the files keep.
     pub schema: SchemaRef,
     storage: SchemaRef,
+    parquet_fields: SchemaRef,
     /// The codec, and the limits of row groups, files and memory.
     pub options: WriteOptions,
     /// The first file's identity.
@@ -79,6 +80,7 @@ impl WritePlan {
         let storage = storage_schema(&schema)?;
         let plan = Self {
             schema,
+            parquet_fields: Arc::clone(&storage),
             storage,
             options,
             identity,
@@ -91,10 +93,17 @@ impl WritePlan {
         Ok(plan)
     }
 
+    /// Makes the Parquet schema of `fields`: they differ from the storage types in metadata alone, such as field ids.
+    pub fn with_parquet_fields(mut self, fields: SchemaRef) -> Result<Self> {
+        self.parquet_fields = fields;
+        self.template_writer()?;
+        Ok(self)
+    }
+
     /// A writer to nothing, which has the schema and the properties of the files.
     fn template_writer(&self) -> Result<SerializedFileWriter<io::Sink>> {
         let converter = ArrowSchemaConverter::new().with_coerce_types(true);
-        for field in self.storage.fields() {
+        for field in self.parquet_fields.fields() {
             let single_field = arrow_schema::Schema::new(vec![Arc::clone(field)]);
             converter.convert(&single_field).map_err(|e| {
                 Error::invalid(format!(
@@ -105,7 +114,7 @@ impl WritePlan {
                 .with_source(e)
             })?;
         }
-        let parquet_schema = converter.convert(&self.storage).map_err(|e| {
+        let parquet_schema = converter.convert(&self.parquet_fields).map_err(|e| {
             Error::invalid(format!("the schema cannot be written: {e}")).with_source(e)
         })?;
         let arrow_schema = KeyValue {

@@ -84,13 +84,8 @@ pub fn scan_changes(
         .map(|f| Arc::new(f.as_ref().clone().with_nullable(true)))
         .collect();
     let metadata = table_columns.schema.metadata().clone();
-    let columns = TableColumns {
-        schema: Arc::new(Schema::new_with_metadata(
-            nullable_fields.clone(),
-            metadata.clone(),
-        )),
-        ..table_columns
-    };
+    let nullable_schema = Schema::new_with_metadata(nullable_fields.clone(), metadata.clone());
+    let columns = TableColumns::from_entries(Arc::new(nullable_schema), &until.schema);
     let fields: Vec<FieldRef> = nullable_fields
         .into_iter()
         .chain(change_fields.map(Arc::new))

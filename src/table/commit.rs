@@ -34,6 +34,7 @@ use super::names;
 use super::snapshot::{Snapshot, Table};
 use super::write::{is_definite_failure, remove};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::TableColumns;
 use crate::store::cas::{CasResult, Register, VersionedValue};
 
 /// For how long a commit is retried unless the caller sets a timeout.
@@ -231,10 +232,13 @@ pub(super) fn check_gc_floor(
 fn finalize_manifest(
     table: &Table,
     base: &TableManifest,
-    next: TableManifest,
+    mut next: TableManifest,
     operation: CommitOperation,
     commit_id: &CommitId,
 ) -> TableManifest {
+    if base.format < FORMAT {
+        TableColumns::complete_nested_ids(&mut next);
+    }
     let now = TimestampMicros::new(table.store.clock().now());
     let older = base.recent_commits.iter().take(RECENT_COMMITS - 1);
     let recent_commits = [&base.commit_id].into_iter().chain(older);

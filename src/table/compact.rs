@@ -427,7 +427,7 @@ async fn rewrite_group(
 ) -> Result<Vec<DataFile>> {
     let columns = reader.columns.project(None)?;
     let scan = stream_files(Arc::clone(reader), group.to_vec(), columns, None)?;
-    let input = align_to_schema(Box::new(scan.into_reader()), &reader.columns.file_schema())?;
+    let input = align_to_schema(Box::new(scan.into_reader()), &reader.columns.schema)?;
     let files = upload(table, &reader.manifest, input, options).await?;
     let before = group.iter().map(|f| reader.files[*f].file.total_rows);
     let (before, after): (u64, u64) = (before.sum(), files.iter().map(|f| f.total_rows).sum());

@@ -21,8 +21,9 @@ pub(super) use crate::error::corrupted_error;
 use crate::error::{Error, ErrorKind, Result};
 pub use crate::files::DataFile;
 
-/// The current and only format version.
-pub const FORMAT: u32 = 1;
+/// The format version that is written; older ones are read. The first commit on a table of an older format
+/// writes this one.
+pub const FORMAT: u32 = 2;
 /// The number of earlier commits that a manifest lists: a writer whose version has been vacuumed learns
 /// from it whether the commit was its own.
 pub const RECENT_COMMITS: usize = 64;
@@ -88,7 +89,7 @@ impl Pointer {
     /// The pointer to a manifest. Every writer creates the same bytes.
     pub fn for_manifest(manifest: &TableManifest) -> Self {
         Self {
-            format: FORMAT,
+            format: manifest.format,
             version: manifest.version,
             commit_id: manifest.commit_id.clone(),
             manifest: names::manifest(manifest.version),
@@ -230,16 +231,19 @@ impl CommitOperation {
 }
 
 /// The columns of a table.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableSchema {
     /// The columns in the order of the schema.
     pub columns: Vec<ColumnSchema>,
     /// The highest column id that was ever assigned.
     pub last_id: u32,
+    /// The stored names of columns that were dropped, by id: no other column gets one of them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub retired: BTreeMap<u32, String>,
 }
 
 /// One column of a table.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColumnSchema {
     /// The id, which stays the same when the column is renamed and is never reused.
     pub id: u32,
@@ -248,6 +252,24 @@ pub struct ColumnSchema {
     /// The Arrow type, as text.
     #[serde(rename = "type")]
     pub data_type: String,
+    /// The name in data files, if it is another: it stays the same when the column is renamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<String>,
+    /// The ids of nested fields (of structs, of elements, of keys and values), each before those within it.
+    #[serde(default, rename = "ids", skip_serializing_if = "Vec::is_empty")]
+    pub nested_ids: Vec<u32>,
+    /// The types that it had before it was widened, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub widened: Vec<Widened>,
+}
+
+/// A type that a column had before it was widened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Widened {
+    /// The version that widened it: data files whose writers began before have the narrower type.
+    pub version: u64,
+    /// The narrower Arrow type, as text.
+    pub from: String,
 }
 
 /// A segment: a list of data files in an object of its own.

@@ -171,7 +171,7 @@ impl MergePlan {
             let reader = RecordBatchIterator::new(self.batches.into_iter().map(Ok), schema);
             let input = align_to_schema(
                 Box::new(reader),
-                &TableColumns::from_manifest(manifest)?.file_schema(),
+                &TableColumns::from_manifest(manifest)?.schema,
             )?;
             added = upload(table, manifest, input, options).await?;
         }

@@ -17,6 +17,7 @@ mod add_files;
 mod changes;
 mod check;
 mod clauses;
+mod column_entries;
 pub mod commit;
 mod compact;
 mod conflicts;

@@ -13,10 +13,10 @@ use arrow_schema::{Schema, SchemaRef};
 use bytes::Bytes;
 
 use super::actions::NewTable;
-use super::format::{ColumnSchema, TableManifest, TableSchema, corrupted_error};
+use super::format::{TableManifest, TableSchema, corrupted_error};
 use super::names;
 use crate::error::{Error, Result};
-use crate::files::TableColumns;
+use crate::files::{StoredField, TableColumns};
 use crate::parquet::panic_text;
 use crate::parquet::types::index_of;
 use crate::parquet::writer::check_schema;
@@ -28,21 +28,15 @@ impl NewTable {
         if schema.fields().is_empty() {
             return Err(Error::invalid("a table needs at least one column"));
         }
-        let entries = schema
-            .fields()
-            .iter()
-            .zip(1..)
-            .map(|(field, id)| ColumnSchema {
-                id,
-                name: field.name().clone(),
-                data_type: field.data_type().to_string(),
-            });
-        let columns: Vec<ColumnSchema> = entries.collect();
+        let mut columns = TableSchema::default();
+        for field in schema.fields() {
+            columns.push(field);
+        }
         let resolve_ids = |argument: &str, names: &[String]| {
             let mut ids = Vec::new();
             for name in names {
                 let field = index_of(schema, name).map_err(|e| e.context(argument))?;
-                let id = columns[field].id;
+                let id = columns.columns[field].id;
                 if ids.contains(&id) {
                     let message = format!("duplicate column {name:?} in {argument}");
                     return Err(Error::invalid(message));
@@ -55,10 +49,7 @@ impl NewTable {
             key: resolve_ids("key", key)?,
             sort_by: resolve_ids("sort_by", sort_by)?,
             arrow_schema: encode_schema(schema)?,
-            schema: TableSchema {
-                last_id: u32::try_from(columns.len()).unwrap_or(u32::MAX),
-                columns,
-            },
+            schema: columns,
         })
     }
 }
@@ -93,18 +84,31 @@ impl TableColumns {
         let schema = decode_schema(&manifest.arrow_schema.0).map_err(|e| {
             corrupted_error(&name, "its arrow_schema cannot be decoded").with_source(e)
         })?;
-        let columns = &manifest.schema.columns;
-        let column_names = columns.iter().map(|c| c.name.as_str());
+        let column_names = manifest.schema.columns.iter().map(|c| c.name.as_str());
         if !column_names.eq(schema.fields().iter().map(|f| f.name().as_str())) {
             return Err(corrupted_error(
                 &name,
                 "its schema and its arrow_schema have different columns",
             ));
         }
-        Ok(Self {
-            schema: Arc::new(schema),
-            ids: columns.iter().map(|c| c.id).collect(),
-        })
+        Ok(Self::from_entries(Arc::new(schema), &manifest.schema))
+    }
+
+    /// Gives ids to nested fields that have none: tables of format 1 have ids on columns only.
+    pub(super) fn complete_nested_ids(manifest: &mut TableManifest) {
+        if let Ok(columns) = Self::from_manifest(manifest) {
+            manifest.schema.complete_nested_ids(columns.schema.fields());
+        }
+    }
+
+    /// The columns of an Arrow schema, described by `entries` in the same order.
+    pub(super) fn from_entries(schema: SchemaRef, entries: &TableSchema) -> Self {
+        let ids = entries.columns.iter().map(|c| c.id).collect();
+        let stored = entries.columns.iter().map(|c| StoredField {
+            name: c.stored_name().to_owned(),
+            nested_ids: c.nested_ids.clone(),
+        });
+        Self::new(schema, ids, stored.collect())
     }
 }
 

@@ -281,6 +281,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::table::actions::NewTable;
 
     fn file(number: u64) -> DataFile {
         DataFile {
@@ -302,15 +303,15 @@ mod tests {
     fn what_is_listed_is_read() {
         let files: Vec<DataFile> = (0..1000).map(file).collect();
         let bytes = encode(&files).unwrap();
-        let schema = Schema::new(vec![
+        let schema = Arc::new(Schema::new(vec![
             Field::new("a", DataType::Int64, true),
             Field::new("b", DataType::Utf8, true),
             Field::new("c", DataType::Int8, true),
-        ]);
-        let columns = TableColumns {
-            schema: Arc::new(schema),
-            ids: [1, 2, 3].into(),
-        };
+        ]));
+        let columns = TableColumns::from_entries(
+            Arc::clone(&schema),
+            &NewTable::new(&schema, &[], &[]).unwrap().schema,
+        );
         let segment = build_segment("s".to_owned(), 5, &files, Some(&columns));
         assert_eq!(decode(&bytes, &segment).unwrap(), files);
         assert_eq!((segment.data_files, segment.total_rows), (1000, 10_000));

@@ -63,7 +63,7 @@ pub async fn replace_rows(
     }
     let columns = TableColumns::from_manifest(&base)?;
     let input_schema = input.schema();
-    let aligned = align_to_schema(input, &columns.file_schema())?;
+    let aligned = align_to_schema(input, &columns.schema)?;
     let (checked_input, pending_deletes) = match target {
         ReplaceTarget::MatchingKeys(on) => {
             let key_columns = resolve_match_columns(on.as_deref(), &base, &columns)?;

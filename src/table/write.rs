@@ -28,7 +28,7 @@ use crate::files::types::keeps_values;
 use crate::files::{StagedFile, discard, stage};
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
-use crate::parquet::types::{batch_with_row_count, convert, storage_schema};
+use crate::parquet::types::{batch_with_row_count, convert};
 use crate::parquet::writer::WritePlan;
 use crate::sort::sort_batches;
 use crate::store::stage::Staging;
@@ -74,7 +74,7 @@ pub async fn write(
     let files = if is_replay {
         Vec::new()
     } else {
-        let aligned = align_to_schema(input, &TableColumns::from_manifest(&base)?.file_schema())?;
+        let aligned = align_to_schema(input, &TableColumns::from_manifest(&base)?.schema)?;
         upload(table, &base, aligned, options).await?
     };
     // After a long upload the snapshot is hardly the newest any more.
@@ -157,8 +157,9 @@ pub(super) async fn upload(
         sequence: 0,
         last: false,
     };
-    let file_schema = columns.file_schema();
-    let mut plan = WritePlan::new(file_schema, options.write_options.clone(), identity)?;
+    let schemas = columns.file_schemas()?;
+    let mut plan = WritePlan::new(schemas.arrow, options.write_options.clone(), identity)?
+        .with_parquet_fields(schemas.parquet)?;
     let sort_by = options.sort_by.as_ref().unwrap_or(&base.sort_by);
     let sorted_input = if sort_by.is_empty() {
         plan.input_in_memory = options.input_in_memory;
@@ -195,10 +196,9 @@ pub(super) async fn upload(
             .unwrap_or_else(PoisonError::into_inner),
     );
     publish_files(table, &files, &paths).await?;
-    let stored_schema = storage_schema(&columns.schema)?;
     let named_files = files.iter().zip(paths);
     Ok(named_files
-        .map(|(file, name)| build_data_file(file, name, &stored_schema, &columns.ids))
+        .map(|(file, name)| build_data_file(file, name, &schemas.storage, &columns.ids))
         .collect())
 }
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 POINTER = "_latest_manifest"
+FORMAT = 2
 RECENT_COMMITS = 64
 SEAL = b"PDSSEAL1"
 
@@ -196,7 +197,7 @@ def manifest_path(version: int) -> str:
 def at(root: Path, version: int) -> Snapshot:
     """A version of the table in a folder."""
     manifest = json.loads((root / manifest_path(version)).read_bytes())
-    if manifest["format"] > 1:
+    if manifest["format"] > FORMAT:
         raise ValueError(f"format {manifest['format']} is too new")
     return Snapshot(root, manifest)
 
@@ -265,7 +266,7 @@ def _pointer_faults(root: Path) -> Iterator[str]:
 
 def pointer_bytes(manifest: Json) -> bytes:
     """The pointer to a manifest: members as in rule 13, and no spaces."""
-    pointer = {"format": 1, "version": manifest["version"], "commit_id": manifest["commit_id"]}
+    pointer = {"format": manifest["format"], "version": manifest["version"], "commit_id": manifest["commit_id"]}
     pointer |= {"manifest": manifest_path(manifest["version"]), "oldest_version": manifest["oldest_version"]}
     return json.dumps(pointer, separators=(",", ":")).encode()
 
@@ -285,7 +286,11 @@ def _name_faults(root: Path) -> Iterator[str]:
 
 def _chain_faults(snapshot: Snapshot, before: Snapshot | None) -> Iterator[str]:
     new, version = snapshot.manifest, snapshot.version
-    if new["format"] != 1 or new["previous"] != (version - 1 or None) or not new["operation"]["name"]:
+    if (
+        new["format"] not in range(1, FORMAT + 1)
+        or new["previous"] != (version - 1 or None)
+        or not new["operation"]["name"]
+    ):
         yield f"{new['format']=}, {new['previous']=}, {new['operation']=}"
     if not re.fullmatch(_ID, new["commit_id"]) or not _MOMENT.fullmatch(new["created_at"]):
         yield f"{new['commit_id']=}, {new['created_at']=}"
@@ -321,7 +326,7 @@ def _step_faults(new: Json, old: Json) -> Iterator[str]:
         yield f"created at {new['created_at']}, its previous at {old['created_at']}"
     if new["recent_commits"] != [old["commit_id"], *old["recent_commits"]][:RECENT_COMMITS]:
         yield f"recent commits {new['recent_commits']}"
-    for name in ("oldest_version", "gc_floor"):
+    for name in ("oldest_version", "gc_floor", "format"):
         if new[name] < old[name]:
             yield f"{name} fell from {old[name]} to {new[name]}"
     if new["schema"]["last_id"] < old["schema"]["last_id"]:
@@ -380,6 +385,40 @@ def _schema_faults(snapshot: Snapshot) -> Iterator[str]:
         yield f"ids {ids}"
     if not {*snapshot.manifest["key"], *snapshot.manifest["sort_by"]} <= {*ids}:
         yield "a column of the key is not there"
+    if snapshot.manifest["format"] > 1:
+        yield from _stored_faults(snapshot.manifest["schema"], exact)
+
+
+def stored_name(column: Json) -> str:
+    """A column's name in data files."""
+    return str(column.get("stored", column["name"]))
+
+
+def _stored_faults(schema: Json, exact: pa.Schema) -> Iterator[str]:
+    retired = schema.get("retired", {})
+    names = [*map(stored_name, schema["columns"]), *retired.values()]
+    if len({name.lower() for name in names}) != len(names):
+        yield f"two columns have had one name in data files: {sorted(names)}"
+    ids = [column["id"] for column in schema["columns"]] + [int(i) for i in retired]
+    ids += [i for column in schema["columns"] for i in column.get("ids", [])]
+    if len(set(ids)) != len(ids) or max(ids) > schema["last_id"]:
+        yield f"ids {ids}, the last one {schema['last_id']}"
+    for column, field in zip(schema["columns"], exact, strict=True):
+        if len(column.get("ids", [])) != _nested_count(field.type):
+            yield f"{column} has ids for another number of nested fields than {field.type}"
+        versions = [narrow["version"] for narrow in column.get("widened", [])]
+        if versions != sorted({*versions}) or any(n["from"] == column["type"] for n in column.get("widened", [])):
+            yield f"{column} was widened strangely"
+
+
+def _nested_count(kind: pa.DataType) -> int:
+    """How many fields there are within a type, as Parquet counts them."""
+    if isinstance(kind, pa.RunEndEncodedType | pa.DictionaryType):
+        return _nested_count(kind.value_type)
+    if pa.types.is_map(kind):
+        return 2 + _nested_count(kind.key_type) + _nested_count(kind.item_type)
+    inner = [kind.field(i).type for i in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    return len(inner) + sum(map(_nested_count, inner))
 
 
 def _file_faults(snapshot: Snapshot, before: Snapshot | None) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import json
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,96 @@ def test_a_dropped_column_does_not_come_back(table: pds.Table) -> None:
     # What a writer brings that began when there was a "c" is no "d".
     table.restore(6)
     assert table.scan(["c"]).to_pyarrow()["c"].to_pylist() == [None] * 10 + [7]
+
+
+def _stored_schemas(table: pds.Table) -> list[pa.Schema]:
+    """What other readers see of the data files, oldest first."""
+    files = [table.store.read_bytes(f"{table.path}/{file['path']}") for file in table.files().to_pylist()]
+    return [pq.read_schema(pa.BufferReader(file)) for file in files]
+
+
+def test_a_column_keeps_its_name_in_files(table: pds.Table) -> None:
+    table.alter.rename_column("b", "B2")
+    table.append(_rows(10, 5).rename_columns(["id", "a", "B2", "price"]))
+    # Neither the renamed column's name nor a dropped one's is given to another column.
+    table.alter.drop_column("a")
+    for name in ("b", "A", "b-5", "new"):
+        table.alter.add_column(name, pa.int64())
+    row = {"id": [20], "B2": ["x"], "b": [1], "A": [2], "b-5": [3], "new": [4]}
+    table.append(pa.table(row))
+    table.alter.rename_column("B2", "b2")
+    old, renamed, newest = _stored_schemas(table)
+    assert old.names == renamed.names == ["id", "a", "b", "price"]
+    assert newest.names == ["id", "b", "price", "b-5", "A-6", "b-5-7", "new"]
+    ids = [field.metadata[b"PARQUET:field_id"] for field in newest]
+    assert ids == [b"1", b"3", b"4", b"5", b"6", b"7", b"8"]
+    found = table.scan(where="id >= 9").to_pyarrow()
+    assert found["b2"].to_pylist() == ["b9", *(f"b{n}" for n in range(10, 15)), "x"]
+    assert found.select(["b", "A", "b-5", "new"]).to_pylist()[-1] == {"b": 1, "A": 2, "b-5": 3, "new": 4}
+    assert table.scan(where="b2 = 'b12'").count() == table.scan(where="b = 1").count() == 1
+    table.optimize.compact()
+    assert _stored_schemas(table)[0].names == newest.names
+    table.alter.rename_column("b2", "b3")
+    table.restore(2)
+    table.alter.add_column("new", pa.int64())
+    table.append(pa.table({"id": [21], "b": ["y"], "new": [1]}))
+    assert _stored_schemas(table)[-1].names == ["id", "a", "b", "price", "new-9"]
+
+
+NESTED = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("places", pa.list_(pa.struct([("x", pa.float64()), ("names", pa.list_(pa.string()))]))),
+        pa.field("by_name", pa.map_(pa.string(), pa.struct([("n", pa.int8())]))),
+    ]
+)
+
+
+def _parquet_ids(schema: pa.Schema) -> list[int]:
+    """The field ids of a Parquet schema, each before those within it."""
+
+    def ids(field: pa.Field[Any]) -> list[int]:
+        own = (field.metadata or {}).get(b"PARQUET:field_id")
+        inner = field.type
+        if pa.types.is_map(inner):
+            fields = [inner.key_field, inner.item_field]
+        else:
+            fields = [inner.field(i) for i in range(inner.num_fields)]
+        return [*([] if own is None else [int(own)]), *(i for one in fields for i in ids(one))]
+
+    return [i for field in schema for i in ids(field)]
+
+
+def test_nested_fields_have_ids(store: pds.Store) -> None:
+    values = {
+        "id": [1, 2, 3],
+        "places": [[{"x": 0.5, "names": ["a", None]}], None, []],
+        "by_name": [[("k", {"n": 1})], [], None],
+    }
+    rows = pa.table(values, NESTED)
+    table = pds.Table.create(store, "t", NESTED)
+    table.append(rows)
+    table.alter.add_column("more", pa.list_(pa.int8()))
+    table.append(rows.append_column("more", pa.array([[1], None, [None, 2]], pa.list_(pa.int8()))))
+    assert table.schema.equals(NESTED.append(pa.field("more", pa.list_(pa.int8()))), check_metadata=True)
+    found = table.scan().to_pyarrow()
+    assert found.slice(3).drop(["more"]).equals(rows, check_metadata=True)
+    assert found.slice(0, 3).drop(["more"]).equals(rows)
+    assert [_parquet_ids(schema) for schema in _stored_schemas(table)] == [[*range(1, 11)], [*range(1, 13)]]
+    # Who reads the file without its Arrow schema sees the same rows.
+    first = table.files().to_pylist()[0]["path"]
+    assert pq.read_table(pa.BufferReader(store.read_bytes(f"t/{first}"))).cast(NESTED).equals(rows)
+
+
+def test_what_was_narrower_is_known(table: pds.Table) -> None:
+    table.alter.widen("a", pa.int32())
+    table.alter.widen("price", pa.decimal128(8, 2))
+    table.alter.widen("a", pa.int64())
+    newest = json.loads(table.store.read_bytes(f"t/manifest/v{table.version:08}.json"))
+    widened = {column["name"]: column.get("widened") for column in newest["schema"]["columns"]}
+    assert widened["a"] == [{"version": 3, "from": "Int16"}, {"version": 5, "from": "Int32"}]
+    assert widened["price"] == [{"version": 4, "from": "Decimal128(6, 2)"}]
+    assert widened["id"] is None
 
 
 def test_names_can_be_exchanged(table: pds.Table) -> None:

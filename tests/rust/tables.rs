@@ -27,10 +27,7 @@ use pds::testing::{faulty_memory, test_store};
 
 fn new_table() -> NewTable {
     NewTable {
-        schema: TableSchema {
-            columns: Vec::new(),
-            last_id: 0,
-        },
+        schema: TableSchema::default(),
         arrow_schema: Bytes::new(),
         key: Vec::new(),
         sort_by: Vec::new(),

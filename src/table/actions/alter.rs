@@ -16,7 +16,7 @@ use crate::files::types::can_widen;
 use crate::parquet::types::index_of;
 use crate::parquet::writer::check_schema;
 use crate::table::commit::Change;
-use crate::table::format::{Base64, ColumnSchema, CommitOperation, TableManifest, TableSchema};
+use crate::table::format::{Base64, CommitOperation, TableManifest, TableSchema, Widened};
 use crate::table::schema::encode_schema;
 
 /// A change of a table's columns.
@@ -50,16 +50,15 @@ pub enum Alter {
     },
 }
 
-/// The columns that result from a change.
+/// The columns that result from a change: their entries in the manifest, and their Arrow fields in the same order.
 struct Draft {
-    columns: Vec<(u32, FieldRef)>,
-    last_id: u32,
+    schema: TableSchema,
+    fields: Vec<FieldRef>,
 }
 
 impl Draft {
     fn column_index(&self, name: &str) -> Result<usize> {
-        let fields: Vec<FieldRef> = self.columns.iter().map(|(_, f)| Arc::clone(f)).collect();
-        index_of(&Schema::new(fields), name)
+        index_of(&Schema::new(self.fields.clone()), name)
     }
 
     /// Refuses the name of an existing column.
@@ -74,26 +73,16 @@ impl Draft {
 impl Change for Alter {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         let current = TableColumns::from_manifest(base)?;
-        let current_fields = current.schema.fields().iter().cloned();
         let mut draft = Draft {
-            columns: current.ids.iter().copied().zip(current_fields).collect(),
-            last_id: base.schema.last_id,
+            schema: base.schema.clone(),
+            fields: current.schema.fields().to_vec(),
         };
         let operation = self.apply_to_draft(&mut draft, base)?;
-        let fields: Vec<FieldRef> = draft.columns.iter().map(|(_, f)| Arc::clone(f)).collect();
-        let schema = Schema::new_with_metadata(fields, current.schema.metadata().clone());
+        let schema = Schema::new_with_metadata(draft.fields, current.schema.metadata().clone());
         check_schema(&Arc::new(schema.clone()))?;
-        let column = |(id, field): &(u32, FieldRef)| ColumnSchema {
-            id: *id,
-            name: field.name().clone(),
-            data_type: field.data_type().to_string(),
-        };
         let mut next = base.clone();
         next.arrow_schema = Base64(encode_schema(&schema)?);
-        next.schema = TableSchema {
-            columns: draft.columns.iter().map(column).collect(),
-            last_id: draft.last_id,
-        };
+        next.schema = draft.schema;
         Ok((next, operation))
     }
 
@@ -106,15 +95,9 @@ impl Alter {
     fn apply_to_draft(&self, draft: &mut Draft, base: &TableManifest) -> Result<CommitOperation> {
         match self {
             Self::Add(field) => add_column(draft, field),
-            Self::Rename { column, to } => {
-                let index = draft.column_index(column)?;
-                draft.check_new(to)?;
-                let field = draft.columns[index].1.as_ref().clone();
-                draft.columns[index].1 = Arc::new(field.with_name(to));
-                Ok(column_operation("rename_column", column, "to", json!(to)))
-            }
+            Self::Rename { column, to } => rename_column(draft, column, to),
             Self::Drop { column } => drop_column(draft, column, base),
-            Self::Widen { column, to } => widen_column(draft, column, to),
+            Self::Widen { column, to } => widen_column(draft, column, to, base.version + 1),
             Self::Reorder { columns } => reorder_columns(draft, columns),
         }
     }
@@ -132,15 +115,28 @@ fn add_column(draft: &mut Draft, field: &Field) -> Result<CommitOperation> {
             format!("column {name:?} must be nullable: existing rows have no value for it");
         return Err(Error::invalid(message));
     }
-    draft.last_id = draft.last_id.saturating_add(1);
-    draft.columns.push((draft.last_id, Arc::new(field.clone())));
+    draft.schema.push(field);
+    draft.fields.push(Arc::new(field.clone()));
     let data_type = json!(field.data_type().to_string());
     Ok(column_operation("add_column", name, "type", data_type))
 }
 
+/// Renames a column in the manifest; in data files it keeps its name.
+fn rename_column(draft: &mut Draft, column: &str, to: &str) -> Result<CommitOperation> {
+    let index = draft.column_index(column)?;
+    draft.check_new(to)?;
+    let renamed = draft.fields[index].as_ref().clone().with_name(to);
+    draft.fields[index] = Arc::new(renamed);
+    let entry = &mut draft.schema.columns[index];
+    let stored_name = entry.stored_name().to_owned();
+    entry.stored = (stored_name != to).then_some(stored_name);
+    to.clone_into(&mut entry.name);
+    Ok(column_operation("rename_column", column, "to", json!(to)))
+}
+
 fn drop_column(draft: &mut Draft, column: &str, base: &TableManifest) -> Result<CommitOperation> {
     let index = draft.column_index(column)?;
-    let (id, _) = draft.columns[index];
+    let id = draft.schema.columns[index].id;
     for (role, ids) in [("key", &base.key), ("sort_by", &base.sort_by)] {
         if ids.contains(&id) {
             let message =
@@ -148,17 +144,25 @@ fn drop_column(draft: &mut Draft, column: &str, base: &TableManifest) -> Result<
             return Err(Error::invalid(message));
         }
     }
-    if draft.columns.len() == 1 {
+    if draft.fields.len() == 1 {
         let message = format!("column {column:?} cannot be dropped: it is the only column");
         return Err(Error::invalid(message));
     }
-    draft.columns.remove(index);
+    draft.fields.remove(index);
+    let dropped = draft.schema.columns.remove(index);
+    draft.schema.retire(&dropped);
     Ok(column_operation("drop_column", column, "id", json!(id)))
 }
 
-fn widen_column(draft: &mut Draft, column: &str, to: &DataType) -> Result<CommitOperation> {
+/// Widens the type of a column; `version` is the version that this makes.
+fn widen_column(
+    draft: &mut Draft,
+    column: &str,
+    to: &DataType,
+    version: u64,
+) -> Result<CommitOperation> {
     let index = draft.column_index(column)?;
-    let field = draft.columns[index].1.as_ref().clone();
+    let field = draft.fields[index].as_ref().clone();
     let from = field.data_type();
     if from == to || !can_widen(from, to) {
         let message = format!(
@@ -167,7 +171,12 @@ fn widen_column(draft: &mut Draft, column: &str, to: &DataType) -> Result<Commit
         );
         return Err(Error::invalid(message));
     }
-    draft.columns[index].1 = Arc::new(field.with_data_type(to.clone()));
+    let entry = &mut draft.schema.columns[index];
+    entry.widened.push(Widened {
+        version,
+        from: std::mem::replace(&mut entry.data_type, to.to_string()),
+    });
+    draft.fields[index] = Arc::new(field.with_data_type(to.clone()));
     Ok(column_operation(
         "widen",
         column,
@@ -177,18 +186,20 @@ fn widen_column(draft: &mut Draft, column: &str, to: &DataType) -> Result<Commit
 }
 
 fn reorder_columns(draft: &mut Draft, columns: &[String]) -> Result<CommitOperation> {
-    let mut ordered = Vec::new();
+    let (mut entries, mut fields) = (Vec::new(), Vec::new());
     for name in columns {
-        ordered.push(draft.columns.remove(draft.column_index(name)?));
+        let index = draft.column_index(name)?;
+        entries.push(draft.schema.columns.remove(index));
+        fields.push(draft.fields.remove(index));
     }
-    if let Some((_, missing_field)) = draft.columns.first() {
+    if let Some(missing_field) = draft.fields.first() {
         let message = format!(
             "column {:?} is missing in the new order; pass all columns",
             missing_field.name()
         );
         return Err(Error::invalid(message));
     }
-    draft.columns = ordered;
+    (draft.schema.columns, draft.fields) = (entries, fields);
     Ok(CommitOperation::new(
         "reorder",
         [("columns", json!(columns))],

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::TableColumns;
 use crate::table::commit::Change;
-use crate::table::format::{CommitOperation, TableManifest};
+use crate::table::format::{CommitOperation, FORMAT, TableManifest};
 
 /// Makes the content of an older version the newest one. Tags, idempotency keys and the history stay. Fails with
 /// [`ErrorKind::VersionExpired`] if the version has been vacuumed.
@@ -27,13 +28,22 @@ impl Change for Restore {
             return Err(Error::new(ErrorKind::VersionExpired, message));
         }
         let mut next = base.clone();
+        for column in &base.schema.columns {
+            next.schema.retire(column);
+        }
         next.schema.columns.clone_from(&from.schema.columns);
+        for column in &next.schema.columns {
+            next.schema.retired.remove(&column.id);
+        }
         next.arrow_schema = from.arrow_schema.clone();
         next.key.clone_from(&from.key);
         next.sort_by.clone_from(&from.sort_by);
         next.segments.clone_from(&from.segments);
         next.data_files.clone_from(&from.data_files);
         next.tombstones.clone_from(&from.tombstones);
+        if from.format < FORMAT {
+            TableColumns::complete_nested_ids(&mut next);
+        }
         next.restored_at = Some(base.version + 1);
         next.added_at = next.restored_at;
         if from.arrow_schema != base.arrow_schema || from.schema.columns != base.schema.columns {

@@ -278,8 +278,10 @@ fn new_table() -> NewTable {
                 id: 1,
                 name: "row".to_owned(),
                 data_type: "uint64".to_owned(),
+                ..ColumnSchema::default()
             }],
             last_id: 1,
+            ..TableSchema::default()
         },
         arrow_schema: Bytes::new(),
         key: vec![1],
