@@ -11,7 +11,8 @@ PYTHON ?= python3
 ARGS ?=
 VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
-RUSTC := $(shell rustc --version 2>/dev/null | cut -d' ' -f2)
+# Where the toolchain of rust-toolchain.toml is missing, rustup fetches it now, and says so.
+RUSTC := $(shell rustc --version | cut -d' ' -f2)
 
 export PDS_CACHE ?= $(HOME)/.cache/pds
 # Cargo tells apart what different lock files and clones build, so they share one folder.
@@ -35,6 +36,7 @@ endif
 REMOTE_STORE := remote_store-$(shell sed -n 's/^remote-store==//p' requirements.lock 2>/dev/null)
 RS_SDIST := $(PDS_CACHE)/sdist/$(REMOTE_STORE)
 
+PIP := $(BIN)/python -m pip install --quiet --no-input
 PYTEST := $(BIN)/python -m pytest
 # Processes that run tests; the slow ones wait most of the time.
 WORKERS ?= 2
@@ -50,17 +52,29 @@ help: ## this list
 
 # --- what the rest stands on -------------------------------------------------
 
-.PHONY: setup servers azure lock
+.PHONY: setup servers server-s3 azure lock
 setup: $(VENV)/.installed servers $(RS_SDIST)/pyproject.toml ## environment and servers
 
-$(VENV)/.installed: requirements.lock
-	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed")'
-	$(BIN)/python -m pip --version >/dev/null 2>&1 || tools/make-venv $(PYTHON) $(VENV)
-	$(BIN)/python -m pip install --quiet --no-input --requirement requirements.lock
-	touch $@
+# The environment in three parts, each on the one before: what builds the wheel, what the demo needs, the rest.
+$(VENV)/.maturin: requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed")'
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || tools/make-venv $(PYTHON) $(VENV)
+	@$(PIP) --constraint requirements.lock maturin
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.maturin requirements.lock requirements-demo.in
+	@$(PIP) --constraint requirements.lock --requirement requirements-demo.in
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.maturin requirements.lock
+	$(PIP) --requirement requirements.lock
+	touch $(VENV)/.demo $@
 
 servers: $(VENV)/.installed
 	@$(BIN)/python -m servers install versitygw toxiproxy
+
+server-s3: $(VENV)/.maturin
+	@$(BIN)/python -m servers install versitygw
 
 azure: $(VENV)/.installed ## the Azure emulator, by npm
 	@$(BIN)/python -m servers install azurite
@@ -87,7 +101,7 @@ $(PYO3_CONFIG_FILE):
 	@printf '%s\n' implementation=CPython version=3.11 target_abi=CPython-abi3-3.11 shared=true \
 		build_flags= suppress_build_script_link_lines=false > $@
 
-.PHONY: build wheel install-release
+.PHONY: build wheel install-release install-wheel
 build: $(VENV)/.built ## the wheel under test, into .venv
 
 # Only when something changed: the library must not be replaced under a running test.
@@ -96,13 +110,15 @@ $(VENV)/.built: $(VENV)/.installed $(PYO3_CONFIG_FILE) Cargo.toml Cargo.lock pyt
 	$(BIN)/maturin develop --locked --quiet --release --config tools/gate.toml --features testing
 	touch $@
 
-wheel: $(VENV)/.installed $(PYO3_CONFIG_FILE) ## the release wheel, into dist/
+wheel: $(VENV)/.maturin $(PYO3_CONFIG_FILE) ## the release wheel, into dist/
 	rm -rf dist
 	$(BIN)/maturin build --release --locked --strip --out dist
 
-install-release: wheel
+install-release: wheel install-wheel
+
+install-wheel:
 	rm -f $(VENV)/.built
-	$(BIN)/python -m pip install --quiet --no-input --no-deps --force-reinstall dist/*.whl
+	$(PIP) --no-deps --force-reinstall dist/*.whl
 
 # --- the gate, cheap first; each step runs alone -----------------------------
 
@@ -192,8 +208,21 @@ test-hostile: build ## the fast tests again with tiny row groups, pages and buff
 # --- for people --------------------------------------------------------------
 
 .PHONY: demo bench bench-peers bench-table bench-odf bench-durability soak fuzz clean
-demo: setup install-release ## the main job: Spark writes, everyone reads
-	$(BIN)/python examples/demo.py $(ARGS)
+# The compiler works while the packages arrive, which are a group of processes that ends with the step. What the tests
+# alone need is left to `make setup`.
+MAKE_PART := $(MAKE) --no-print-directory
+demo: ## the main job: Spark writes, everyone reads
+	@echo "make demo: 4 steps; the times are those of two cores with nothing in the cache"
+	@tools/step "1 of 4, Python environment with maturin: 30 s; next: the compiler, 20 minutes" \
+		$(MAKE_PART) $(VENV)/.maturin
+	@set -m; tools/step "2 of 4, packages for the demo and the S3 server, beside step 3: 3 minutes" \
+		$(MAKE_PART) $(VENV)/.demo server-s3 & packages=$$!; set +m; \
+	trap 'kill -- -$$packages 2>/dev/null || true' EXIT; \
+	tools/step "3 of 4, the wheel (the engine and the crates it needs): 20 minutes; next: the demo, 3 minutes" \
+		$(MAKE_PART) wheel; \
+	wait $$packages
+	@$(MAKE_PART) install-wheel
+	@tools/step "4 of 4, the demo: 3 minutes" $(BIN)/python examples/demo.py $(ARGS)
 
 bench: ## criterion benchmarks of the engine
 	cargo bench --locked --profile release --package pds --all-features $(ARGS)
