@@ -32,20 +32,27 @@ fn widen(
     table.commit_change(py, Alter::Widen { column, to }, timeout)
 }
 
-/// Renames a column, or drops it if `to` is None.
+/// Renames a column.
 #[pyfunction]
 fn rename_column(
     py: Python<'_>,
     table: &TableHandle,
     column: String,
-    to: Option<String>,
+    to: String,
     timeout: f64,
 ) -> PyResult<(OutcomeFields, TableHandle)> {
-    let change = match to {
-        Some(to) => Alter::Rename { column, to },
-        None => Alter::Drop { column },
-    };
-    table.commit_change(py, change, timeout)
+    table.commit_change(py, Alter::Rename { column, to }, timeout)
+}
+
+/// Drops a column.
+#[pyfunction]
+fn drop_column(
+    py: Python<'_>,
+    table: &TableHandle,
+    column: String,
+    timeout: f64,
+) -> PyResult<(OutcomeFields, TableHandle)> {
+    table.commit_change(py, Alter::Drop { column }, timeout)
 }
 
 /// Reorders the columns; `columns` names all of them.
@@ -63,6 +70,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(add_column, module)?)?;
     module.add_function(wrap_pyfunction!(widen, module)?)?;
     module.add_function(wrap_pyfunction!(rename_column, module)?)?;
+    module.add_function(wrap_pyfunction!(drop_column, module)?)?;
     module.add_function(wrap_pyfunction!(reorder, module)?)?;
     Ok(())
 }

@@ -51,7 +51,7 @@ class Alter:
     def drop_column(self, column: str) -> CommitResult:
         """Drop a column. A column of the key or of the sort order, or the only column, cannot be dropped."""
         require_text("column", column)
-        return self._commit(lambda handle, timeout: _pds.rename_column(handle, column, None, timeout))
+        return self._commit(lambda handle, timeout: _pds.drop_column(handle, column, timeout))
 
     def widen(self, column: str, type: pa.DataType) -> CommitResult:  # noqa: A002 the field's word
         """Change the type of a column to a type that holds all its values.

@@ -150,6 +150,7 @@ def test_killed_while_it_finds_out_what_the_server_can_do(children: Children, af
         list(pool.map(run, range(probes)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("stores", CLASSES)
 @pytest.mark.parametrize("next_call", ["overwrite", "overwrite of as many", "delete"])
