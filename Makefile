@@ -122,9 +122,9 @@ install-wheel:
 
 # --- the gate, cheap first; each step runs alone -----------------------------
 
-.PHONY: test lint fmt fmt-check typos fixme lengths ruff imports doubled clippy rustdoc \
+.PHONY: test lint fmt fmt-check typos fixme lengths ruff imports doubled clippy rustdoc check-macos \
 	test-rust mypy stubtest test-fast test-s3 test-azure test-spark test-slow examples test-hostile
-test: setup lint clippy rustdoc test-rust mypy stubtest test-fast test-s3 test-azure test-spark test-slow \
+test: setup lint clippy rustdoc check-macos test-rust mypy stubtest test-fast test-s3 test-azure test-spark test-slow \
 	examples test-hostile ## the whole gate
 	@echo "make test: every step passed"
 
@@ -173,6 +173,15 @@ clippy: $(VENV)/.installed $(PYO3_CONFIG_FILE)
 
 rustdoc: $(PYO3_CONFIG_FILE)
 	$(LINTED) $(PYTHON) tools/rustdoc $(CARGO_BUILD)
+
+# A check links nothing, so no C has to be compiled, and no SDK is there. The linter's build has made what runs on this
+# machine: build scripts and macros.
+DARWIN ?= aarch64-apple-darwin
+FOR_DARWIN = CC_$(subst -,_,$(DARWIN))=$(CURDIR)/tools/no-c AR_$(subst -,_,$(DARWIN))=$(CURDIR)/tools/no-c SDKROOT=/
+check-macos: $(PYO3_CONFIG_FILE) ## does it compile for macOS on ARM (DARWIN=x86_64-apple-darwin: on x86)?
+	@rustup --quiet target add $(DARWIN)
+	$(FOR_DARWIN) cargo check --locked --release --config tools/gate.toml --package pds --package pds-python \
+		--all-features --lib --target $(DARWIN)
 
 test-rust: $(PYO3_CONFIG_FILE)
 	$(LINTED) cargo test $(CARGO_BUILD) --lib --tests $(ARGS)
@@ -250,6 +259,7 @@ bench-durability: setup install-release ## what it costs that local files are on
 	$(BIN)/python benches/python/durability.py $(ARGS)
 
 soak: setup build ## random and fault tests, long
+	$(MAKE) check-macos DARWIN=x86_64-apple-darwin
 	PDS_SOAK=1 $(LINTED) cargo test $(CARGO_BUILD) --lib --tests $(ARGS)
 	PDS_SOAK=1 HYPOTHESIS_PROFILE=soak $(PYTEST) -m "not azure and not spark" --timeout 3600 $(ARGS)
 

@@ -5,6 +5,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
+use rustix::time::{ClockId, clock_gettime};
+
+/// The system's clock that does not stop while the machine sleeps.
+#[cfg(not(target_os = "macos"))]
+const NEVER_STOPPING: ClockId = ClockId::Boottime;
+/// On macOS that is the monotonic clock.
+#[cfg(target_os = "macos")]
+const NEVER_STOPPING: ClockId = ClockId::Monotonic;
 
 /// The source of time, waiting and random ids.
 #[async_trait]
@@ -31,7 +39,7 @@ impl Clock for SystemClock {
     }
 
     fn monotonic(&self) -> Duration {
-        let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let t = clock_gettime(NEVER_STOPPING);
         Duration::new(
             t.tv_sec.unsigned_abs(),
             u32::try_from(t.tv_nsec).unwrap_or(0),

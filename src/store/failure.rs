@@ -212,6 +212,8 @@ fn find_io_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
+
     use super::*;
 
     #[test]
@@ -248,14 +250,14 @@ mod tests {
     fn a_full_disk_is_transient_and_a_broken_one_permanent() {
         let key = Path::from("x");
         for (errno, transient) in [
-            (28, true),
-            (122, true),
-            (24, true),
-            (23, true),
-            (5, false),
-            (21, false),
+            (Errno::NOSPC, true),
+            (Errno::DQUOT, true),
+            (Errno::MFILE, true),
+            (Errno::NFILE, true),
+            (Errno::IO, false),
+            (Errno::ISDIR, false),
         ] {
-            let error = disk_error(&key, std::io::Error::from_raw_os_error(errno));
+            let error = disk_error(&key, errno.into());
             assert_eq!(is_transient(&error), transient, "{error}");
         }
     }
@@ -264,12 +266,12 @@ mod tests {
     fn file_system_errors_name_the_cause() {
         let key = Path::from("x");
         for (errno, reason) in [
-            (28, "disk is full"),
-            (122, "disk is full"),
-            (24, "open files"),
-            (5, "disk failed"),
+            (Errno::NOSPC, "disk is full"),
+            (Errno::DQUOT, "disk is full"),
+            (Errno::MFILE, "open files"),
+            (Errno::IO, "disk failed"),
         ] {
-            let error = disk_error(&key, std::io::Error::from_raw_os_error(errno));
+            let error = disk_error(&key, errno.into());
             assert_eq!(error.kind(), ErrorKind::Other, "{error}");
             assert!(error.message().contains(reason), "{error}");
         }

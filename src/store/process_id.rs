@@ -3,7 +3,8 @@
 //! A [`ProcessId`] consists of the boot id and the process namespace of the host, the pid and the start time, so that a
 //! reused pid is another process. Its [`ProcessId::tag`] goes into the names of hidden files. Only the kernel of this
 //! host proves a process dead: processes of other hosts, and all processes where `/proc` cannot be read, never count
-//! as dead.
+//! as dead. macOS has no `/proc`: there a publish that was abandoned is taken over when its lease ends, and hidden files
+//! are removed by their age.
 
 use std::fs;
 
@@ -158,6 +159,23 @@ mod tests {
         );
         // Process 1 exists, whether or not this process may signal it.
         assert!(process_exists(1) && !process_exists(i32::MAX.cast_unsigned()));
+    }
+
+    #[test]
+    fn without_a_host_nothing_is_proven() {
+        // What a process reads of itself where there is no `/proc`.
+        let nobody = |pid| ProcessId {
+            host: String::new(),
+            pid,
+            started: 0,
+        };
+        for pid in [std::process::id(), i32::MAX.cast_unsigned()] {
+            let process = nobody(pid);
+            let tag = process.tag();
+            assert!(!process.is_current() && !process.is_dead(), "{process:?}");
+            assert!(!ProcessId::is_stale_tag(&tag) && !ProcessId::is_tag_of_other_process(&tag));
+        }
+        assert_ne!(nobody(1).tag(), nobody(2).tag());
     }
 
     #[test]
