@@ -19,7 +19,8 @@ use std::time::Duration;
 use http::{HeaderMap, Uri};
 use object_store::client::{HttpClient, HttpError, HttpErrorKind};
 
-use super::{Store, lock};
+use super::Store;
+use super::local::lock;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 

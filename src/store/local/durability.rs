@@ -13,8 +13,8 @@ use std::sync::Arc;
 use object_store::Result;
 use object_store::path::Path;
 
-use super::failure::map_io_error;
-use super::local::LocalStore;
+use super::LocalStore;
+use crate::store::failure::map_io_error;
 
 /// A change of the file system, or a sync.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,8 +10,9 @@ use std::path::Path as FsPath;
 use object_store::path::Path;
 use object_store::{ListResult, Result};
 
-use super::failure::map_io_error;
-use super::local::{LocalStore, object_meta};
+use super::{LocalStore, object_meta};
+use crate::store::failure::map_io_error;
+use crate::store::path;
 
 impl LocalStore {
     /// The metadata of a file as a read finds it: a link to a file inside the root has that file's, any other its own.
@@ -43,8 +44,8 @@ impl LocalStore {
                 let entry = entry_result.map_err(|e| map_io_error(&folder, e))?;
                 // A name that an object key cannot hold is no object of this store.
                 let Some(Ok(key)) = entry.file_name().to_str().map(|name| {
-                    let joined = super::path::join(folder.as_ref(), name);
-                    super::path::parse(&joined)
+                    let joined = path::join(folder.as_ref(), name);
+                    path::parse(&joined)
                 }) else {
                     continue;
                 };

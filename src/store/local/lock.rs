@@ -20,11 +20,11 @@ use object_store::path::Path;
 use object_store::{Error, Result};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use super::cas::content_tag;
-use super::condition::Condition;
-use super::failure::{map_io_error, precondition_error};
-use super::local::{DiskChange, LocalStore, etag};
-use super::process_id::ProcessId;
+use super::{DiskChange, LocalStore, etag};
+use crate::store::cas::content_tag;
+use crate::store::condition::Condition;
+use crate::store::failure::{map_io_error, precondition_error};
+use crate::store::process_id::ProcessId;
 
 /// How often and how long a change waits for another change of the same file. Changes take microseconds; a lock that
 /// is held for longer is held on purpose.
@@ -70,7 +70,10 @@ tokio::task_local! {
 }
 
 /// Runs `work`, whose blocking tasks hold `lock` until they have ended, also when `work` is cancelled.
-pub(super) async fn with_lock<T>(lock: Option<Arc<LockCell>>, work: impl Future<Output = T>) -> T {
+pub(in crate::store) async fn with_lock<T>(
+    lock: Option<Arc<LockCell>>,
+    work: impl Future<Output = T>,
+) -> T {
     CURRENT_LOCK.scope(lock, work).await
 }
 

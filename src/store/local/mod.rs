@@ -2,12 +2,16 @@
 //!
 //! A write goes to a hidden file beside its target and is renamed (replace) or linked (create). A conditional replace
 //! holds an advisory lock on the file while it compares and renames, so any number of processes can contend, see
-//! `super::lock`. Symbolic links in a path are followed where they end inside the root; a deletion removes the link,
+//! `self::lock`. Symbolic links in a path are followed where they end inside the root; a deletion removes the link,
 //! not its target. The names of hidden files begin with [`TEMP_PREFIX`]; those of interrupted writes stay, and
-//! [`crate::dataset`] cleans them up. `super::durability` decides what reaches the disk when, `super::listing` lists.
+//! [`crate::dataset`] cleans them up. `self::durability` decides what reaches the disk when, `self::listing` lists.
 //!
 //! Errors are `object_store`'s: `NotFound` for a folder too, `InvalidPath` for a path outside the root, `Precondition`
 //! for a file that is not the expected version. Multipart uploads are not implemented; `super::stage` has its own way.
+
+mod durability;
+mod listing;
+pub(super) mod lock;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind as IoKind, Write};
@@ -27,10 +31,9 @@ use object_store::{
     PutResult, RenameOptions, RenameTargetMode, Result,
 };
 
+pub use self::durability::{DiskChange, DiskJournal};
 use super::condition::Condition;
-pub use super::durability::{DiskChange, DiskJournal};
 use super::failure::{already_exists_error, generic_error, map_io_error, outside_root_error};
-use super::lock;
 use super::process_id::ProcessId;
 use crate::clock::Clock;
 
@@ -46,8 +49,8 @@ pub struct LocalStore {
     root: Arc<PathBuf>,
     clock: Arc<dyn Clock>,
     /// Changes are on the disk before they are reported.
-    pub(super) durable: bool,
-    pub(super) journal: Option<Arc<dyn DiskJournal>>,
+    durable: bool,
+    journal: Option<Arc<dyn DiskJournal>>,
 }
 
 impl std::fmt::Display for LocalStore {
@@ -87,7 +90,7 @@ impl LocalStore {
     }
 
     /// The path of a key's directory entry: as [`Self::resolve`], but a link in the last place is not followed.
-    pub(super) fn resolve_entry(&self, key: &Path) -> Result<PathBuf> {
+    fn resolve_entry(&self, key: &Path) -> Result<PathBuf> {
         let (folder, name) = key.as_ref().rsplit_once('/').unwrap_or(("", key.as_ref()));
         if name.is_empty() {
             return Err(outside_root_error(key));
@@ -151,7 +154,7 @@ impl LocalStore {
     }
 
     /// Gives the file `from` the name `to`, or `AlreadyExists` if a file has it. The old name may stay.
-    pub(super) fn link_new(&self, from: &Path, to: &Path) -> Result<()> {
+    fn link_new(&self, from: &Path, to: &Path) -> Result<()> {
         let (source, target) = (self.resolve(from)?, self.resolve(to)?);
         let linked = fs::hard_link(&source, &target).or_else(|e| match e.kind() {
             IoKind::NotFound if source.exists() => {
@@ -174,12 +177,12 @@ impl LocalStore {
     }
 
     /// Removes a file, and syncs its folder.
-    pub(super) fn unlink(&self, key: &Path, path: &FsPath) -> Result<()> {
+    fn unlink(&self, key: &Path, path: &FsPath) -> Result<()> {
         self.unlink_unsynced(key, path)?;
         self.sync_folder_of(key, path)
     }
 
-    pub(super) fn unlink_unsynced(&self, key: &Path, path: &FsPath) -> Result<()> {
+    fn unlink_unsynced(&self, key: &Path, path: &FsPath) -> Result<()> {
         fs::remove_file(path).map_err(|e| map_io_error(key, e))?;
         self.record_change(|| DiskChange::Unlink(path.to_owned()));
         Ok(())
@@ -431,7 +434,7 @@ fn rename_exclusive(source: &FsPath, target: &FsPath, key: &Path) -> Result<()> 
     })
 }
 
-pub(super) fn etag(stat: &fs::Metadata) -> String {
+fn etag(stat: &fs::Metadata) -> String {
     format!(
         "{:x}-{:x}-{:x}-{:x}",
         stat.ino(),
@@ -441,7 +444,7 @@ pub(super) fn etag(stat: &fs::Metadata) -> String {
     )
 }
 
-pub(super) fn object_meta(location: Path, stat: &fs::Metadata) -> ObjectMeta {
+fn object_meta(location: Path, stat: &fs::Metadata) -> ObjectMeta {
     ObjectMeta {
         location,
         last_modified: stat.modified().map(Into::into).unwrap_or_default(),
