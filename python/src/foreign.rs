@@ -19,7 +19,7 @@ use object_store::{
     PutResult, RenameOptions, Result,
 };
 use pds::clock::SystemClock;
-use pds::store::cas::content_tag;
+use pds::store::content_tag::content_tag;
 use pds::store::metrics::Metrics;
 use pds::store::{Capabilities, Store};
 use pyo3::prelude::*;

@@ -18,8 +18,8 @@ use super::recover::{acquire, recover};
 use super::steps::Steps;
 use super::{INTENT, MANIFEST};
 use crate::error::{ErrorKind, Result};
-use crate::store::local::{TEMP_PREFIX, is_abandoned};
 use crate::store::process_id::ProcessId;
+use crate::store::temp_name::{TEMP_PREFIX, is_abandoned};
 use crate::store::{OpenUpload, Store, path};
 
 /// What [`clean`] removed.

@@ -14,8 +14,8 @@ use super::{DatasetManifest, INTENT, MANIFEST, MAX_MANIFEST_BYTES, SUCCESS};
 use crate::error::{ErrorKind, Result};
 use crate::files::open;
 use crate::parquet::file::TAIL_BYTES;
-use crate::store::cas::content_tag;
-use crate::store::local::TEMP_PREFIX;
+use crate::store::content_tag::content_tag;
+use crate::store::temp_name::TEMP_PREFIX;
 use crate::store::{Store, path};
 
 /// A file as it was listed.

@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{INTENT, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::local::TEMP_PREFIX;
 use crate::store::path;
 use crate::store::process_id::ProcessId;
 use crate::store::staged_write::StagedWrite;
+use crate::store::temp_name::TEMP_PREFIX;
 
 /// The format that is written and read. Format 1 had no phases; a publish that it left cannot be finished.
 const FORMAT: u32 = 2;

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{INTENT, MANIFEST, SUCCESS};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::local::TEMP_PREFIX;
+use crate::store::temp_name::TEMP_PREFIX;
 
 /// The manifest of a dataset.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -56,8 +56,8 @@ pub use self::scan::{OpenDataset, index_parts, open as open_dataset, scan, scan_
 use crate::error::{Error, ErrorKind, Result};
 pub use crate::files::BatchStream;
 use crate::parquet::options::WriteOptions;
-use crate::store::local::TEMP_PREFIX;
 use crate::store::staged_write::StagedWrite;
+use crate::store::temp_name::TEMP_PREFIX;
 use crate::store::{Store, path};
 
 /// The name of the marker, an empty object that says that the dataset is complete.

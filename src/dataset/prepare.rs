@@ -9,9 +9,10 @@ use crate::error::Result;
 use crate::files::{StagedFile, discard, stage};
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
-use crate::store::local::TEMP_PREFIX;
-use crate::store::stage::{Staging, temp_path_in};
+use crate::store::stage::Staging;
 use crate::store::staged_write::StagedWrite;
+use crate::store::temp_name::TEMP_PREFIX;
+use crate::store::temp_name::temp_path_in;
 use crate::store::{Store, path};
 
 /// One task of a write: a producer of parts.

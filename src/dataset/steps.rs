@@ -21,7 +21,7 @@ use super::intent::{BaseVersions, IntendedPart};
 use super::lease::{PublishLease, RequestOutcome};
 use super::{MANIFEST, SUCCESS};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::local::{TEMP_PREFIX, is_abandoned};
+use crate::store::temp_name::{TEMP_PREFIX, is_abandoned};
 use crate::store::{Condition, Store, is_transient, path};
 
 /// Parts that are published, looked for or removed at once.

@@ -16,7 +16,7 @@ use super::lease::LeaseTiming;
 use super::steps::Publication;
 use super::{INTENT, MANIFEST, SUCCESS, already_exists_error, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::local::TEMP_PREFIX;
+use crate::store::temp_name::TEMP_PREFIX;
 use crate::store::work_guard::with_guard;
 use crate::store::{Store, path};
 

@@ -22,7 +22,8 @@ use crate::hash::SharedHasher;
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
-use crate::store::stage::{Staging, temp_path_in};
+use crate::store::stage::Staging;
+use crate::store::temp_name::temp_path_in;
 use crate::table::{Table, external_snapshot};
 
 /// The most bytes of a file that wait to be hashed.

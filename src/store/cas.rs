@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::{GetOptions, PutMode, UpdateVersion};
-use twox_hash::XxHash3_64;
 
-use super::local::TEMP_PREFIX;
-use super::process_id::ProcessId;
-use super::{Store, path};
+use super::Store;
+use super::content_tag::content_tag;
+use super::temp_name::probe_path;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often a write whose outcome is unknown is sent again.
@@ -204,13 +203,6 @@ pub async fn probe_conditional_writes(store: &Store, folder: &str) -> Result<()>
     Err(Error::new(ErrorKind::UnsafeStore, message).with_path(folder))
 }
 
-/// A new path in `folder` for the object that a probe of the store writes and removes.
-pub fn probe_path(store: &Store, folder: &str) -> String {
-    // The name is hidden, and its tag shows that the object is abandoned once this process has ended.
-    let (tag, id) = (ProcessId::current().tag(), store.clock().new_id());
-    path::join(folder, &format!("{TEMP_PREFIX}{tag}-_probe-{id:032x}.tmp"))
-}
-
 async fn honors_conditions(store: &Store, path: &str) -> Result<bool> {
     let register = Register::new(store, path);
     let CasResult::Won(first) = register.create(Bytes::from_static(b"1")).await? else {
@@ -252,14 +244,5 @@ fn is_rejected_locally(kind: ErrorKind) -> bool {
             | ErrorKind::CapabilityNotSupported
             | ErrorKind::Cancelled
             | ErrorKind::Expired
-    )
-}
-
-/// A version made of a hash and the length of the content, for file systems, which have no versions.
-pub fn content_tag(bytes: &[u8]) -> String {
-    format!(
-        "content-{:016x}-{}",
-        XxHash3_64::oneshot(bytes),
-        bytes.len()
     )
 }

@@ -210,7 +210,7 @@ impl MultipartStore for MemoryStore {
             .filter(|upload| upload.path == *path);
         let upload = candidate.ok_or_else(|| no_such_upload(path, id))?;
         let bytes = Bytes::from(data);
-        let content_id = super::cas::content_tag(&bytes);
+        let content_id = super::content_tag::content_tag(&bytes);
         upload.parts.insert(part_idx, (content_id.clone(), bytes));
         Ok(PartId { content_id })
     }

@@ -9,8 +9,9 @@ use bytes::Bytes;
 use object_store::GetOptions;
 use object_store::path::Path;
 
+use super::Store;
 use super::condition::{Condition, ConditionSupport};
-use super::{Store, cas};
+use super::temp_name::probe_path;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The attempts of a write whose answer gets lost.
@@ -38,7 +39,7 @@ impl Probe {
         Self {
             is_last,
             store: store.clone(),
-            path: cas::probe_path(store, folder),
+            path: probe_path(store, folder),
         }
     }
 
@@ -68,7 +69,7 @@ impl Probe {
         let old = Condition::Matches(first);
         self.expect_denied(&self.path, &old).await?;
         // An If-Match must not hold where there is no object.
-        let missing = cas::probe_path(
+        let missing = probe_path(
             &self.store,
             self.path.rsplit_once('/').map_or("", |(folder, _)| folder),
         );

@@ -10,6 +10,8 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
+use super::content_tag::content_tag;
+
 /// A process on a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessId {
@@ -50,7 +52,7 @@ impl ProcessId {
 
     /// A part of a file name that identifies the process: a hash of the host, the pid and the start time, in hex.
     pub fn tag(&self) -> String {
-        let host_hash = super::cas::content_tag(self.host.as_bytes());
+        let host_hash = content_tag(self.host.as_bytes());
         let short_host = host_hash.trim_start_matches("content-");
         format!("{:.8}-{:x}-{:x}", short_host, self.pid, self.started)
     }

@@ -18,8 +18,8 @@ use super::Store;
 use super::failure::disk_error;
 use super::process_id::ProcessId;
 use super::staged_write::StagedWrite;
+pub use super::upload::Uploader;
 use super::upload::{InFlightBudget, Permit};
-pub use super::upload::{Uploader, temp_path_in};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The size of all upload parts but the last; some stores require equal ones.

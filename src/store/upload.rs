@@ -18,8 +18,8 @@ use object_store::{MultipartUpload, PutMode, PutMultipartOptions};
 use tokio::sync::mpsc;
 
 use super::Store;
-use super::local::temp_name;
 use super::staged_write::StagedWrite;
+use super::temp_name::temp_path_in;
 use crate::error::{Error, Result};
 
 /// The most upload parts that most stores accept.
@@ -271,11 +271,6 @@ fn temp_path_beside(store: &Store, target: &str, tag: &str) -> String {
         target.rsplit_once('/').map_or("", |(folder, _)| folder),
         tag,
     )
-}
-
-/// A path in `folder` for a hidden object that has no final name yet.
-pub fn temp_path_in(store: &Store, folder: &str, tag: &str) -> String {
-    super::path::join(folder, &temp_name(tag, store.clock().new_id()))
 }
 
 /// Aborts an upload whose future is dropped, as by Ctrl-C.

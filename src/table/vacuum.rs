@@ -29,7 +29,7 @@ use super::format::{CommitOperation, Segment, TableManifest};
 use super::listing::load_segment;
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::cas::probe_path;
+use crate::store::temp_name::probe_path;
 
 /// Idempotency keys are kept for at least this number of versions, whatever is vacuumed.
 const MIN_KEY_RETENTION_VERSIONS: u64 = 10_000;

@@ -21,8 +21,8 @@ use object_store::{Error, Result};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::{DiskChange, LocalStore, etag};
-use crate::store::cas::content_tag;
 use crate::store::condition::Condition;
+use crate::store::content_tag::content_tag;
 use crate::store::failure::{map_io_error, precondition_error};
 use crate::store::process_id::ProcessId;
 

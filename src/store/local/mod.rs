@@ -3,7 +3,7 @@
 //! A write goes to a hidden file beside its target and is renamed (replace) or linked (create). A conditional replace
 //! holds an advisory lock on the file while it compares and renames, so any number of processes can contend, see
 //! `self::lock`. Symbolic links in a path are followed where they end inside the root; a deletion removes the link,
-//! not its target. The names of hidden files begin with [`TEMP_PREFIX`]; those of interrupted writes stay, and
+//! not its target. The names of hidden files begin with [`TEMP_PREFIX`](super::temp_name::TEMP_PREFIX); those of interrupted writes stay, and
 //! [`crate::dataset`] cleans them up. `self::durability` decides what reaches the disk when, `self::listing` lists.
 //!
 //! Errors are `object_store`'s: `NotFound` for a folder too, `InvalidPath` for a path outside the root, `Precondition`
@@ -35,10 +35,8 @@ pub use self::durability::{DiskChange, DiskJournal};
 use super::condition::Condition;
 use super::failure::{already_exists_error, generic_error, map_io_error, outside_root_error};
 use super::process_id::ProcessId;
+use super::temp_name::temp_name;
 use crate::clock::Clock;
-
-/// Prefix of the names of hidden files, which hold what is not visible to readers yet.
-pub const TEMP_PREFIX: &str = ".pds-";
 
 /// The most files that are deleted between two syncs of their folders.
 const DELETE_BATCH: usize = 1000;
@@ -413,17 +411,6 @@ impl ObjectStore for LocalStore {
         })
         .await
     }
-}
-
-/// The name of a hidden file whose owner is `tag`.
-pub(super) fn temp_name(tag: &str, id: u128) -> String {
-    format!("{TEMP_PREFIX}{tag}-{id:032x}.tmp")
-}
-
-/// Whether a file name is that of a hidden file whose process has certainly ended.
-pub fn is_abandoned(name: &str) -> bool {
-    name.strip_prefix(TEMP_PREFIX)
-        .is_some_and(ProcessId::is_stale_tag)
 }
 
 fn rename_exclusive(source: &FsPath, target: &FsPath, key: &Path) -> Result<()> {
