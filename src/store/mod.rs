@@ -24,6 +24,7 @@ mod capabilities;
 pub mod cas;
 mod cloud;
 mod condition;
+mod conditional;
 pub mod content_tag;
 mod counting_store;
 mod credentials;

@@ -2,7 +2,7 @@
 //!
 //! Idempotent requests are retried here where the layer below does not retry: after a response body that was cut off,
 //! a stall, or a conflict that a request without a condition cannot have. All others are sent once by this layer;
-//! [`super::condition`] has those with a condition.
+//! `super::conditional` has those with a condition.
 //!
 //! Errors are those of [`Store`]. A request that is still [`ErrorKind::Unavailable`] after its retries fails with the
 //! number of attempts and the time that they took.

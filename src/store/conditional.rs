@@ -1,0 +1,354 @@
+//! Requests with a condition: writes, deletions, completions, copies and moves that happen only if the object at a path
+//! is as expected.
+//!
+//! [`Store::condition_support`] says which conditions a store honors: known, or probed once per handle. Where a store does
+//! not honor a condition, a HEAD checks it before the request is sent without it.
+//!
+//! Errors: [`ErrorKind::Conflict`] or [`ErrorKind::AlreadyExists`] where the condition does not hold. A store that
+//! ignores the conditions of PUTs is refused with [`ErrorKind::UnsafeStore`].
+
+use std::sync::PoisonError;
+
+use bytes::Bytes;
+use object_store::multipart::PartId;
+use object_store::{CopyMode, MultipartId, PutMode, PutResult, UpdateVersion};
+
+use super::Store;
+use super::condition::{Condition, ConditionSupport, OpenUpload, UploadedPart, is_same_e_tag};
+use super::limit::SendLimit;
+use super::metrics::RequestKind;
+use super::probe::{Probe, ProbeOutcome};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How often a store is probed while its answers get lost.
+const MAX_PROBES: u32 = 3;
+
+impl Store {
+    /// Writes an object in one request if `condition` holds.
+    ///
+    /// [`ErrorKind::Conflict`] (or [`ErrorKind::AlreadyExists`] for [`Condition::Absent`]) if it does not hold. A retry
+    /// after a lost answer fails so too: then the object may be the one that this call wrote.
+    pub async fn put_if(
+        &self,
+        path: &str,
+        bytes: Bytes,
+        condition: &Condition,
+    ) -> Result<PutResult> {
+        let mode = match condition {
+            Condition::Always => PutMode::Overwrite,
+            Condition::Absent => PutMode::Create,
+            Condition::Matches(e_tag) => PutMode::Update(self.update_version(path, e_tag).await?),
+        };
+        self.put(path, bytes, mode).await
+    }
+
+    /// The version `e_tag` in the form that the store's conditional PUTs take.
+    pub(super) async fn update_version(&self, path: &str, e_tag: &str) -> Result<UpdateVersion> {
+        let mut version = None;
+        if self.inner.name == "gs" {
+            // Conditions name the generation there, which listings do not contain.
+            version = self.head_version(path, e_tag).await?.version;
+        }
+        Ok(UpdateVersion {
+            e_tag: Some(e_tag.to_owned()),
+            version,
+        })
+    }
+
+    /// The metadata of version `e_tag`; [`ErrorKind::Conflict`] if the object is another version or missing.
+    async fn head_version(&self, path: &str, e_tag: &str) -> Result<object_store::ObjectMeta> {
+        match self.head(path).await {
+            Ok(meta) if is_same_e_tag(meta.e_tag.as_deref(), e_tag) => Ok(meta),
+            Ok(_) => Err(version_conflict(path)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Err(version_conflict(path)),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Deletes an object by one request if `condition` holds. Returns false if it did not exist, where the store
+    /// reports that.
+    ///
+    /// [`ErrorKind::Conflict`] if it is another version. Without [`ConditionSupport::delete`] a HEAD checks the version
+    /// before the deletion.
+    pub async fn delete_if(&self, path: &str, condition: &Condition) -> Result<bool> {
+        let e_tag = match condition {
+            Condition::Always => None,
+            Condition::Absent => {
+                return Err(
+                    Error::invalid("a deletion cannot have the condition Absent").with_path(path),
+                );
+            }
+            Condition::Matches(e_tag) => Some(e_tag.as_str()),
+        };
+        let mut sent_tag = e_tag;
+        if let Some(e_tag) = e_tag {
+            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            if !self.condition_support(folder).await?.delete {
+                match self.head(path).await {
+                    Ok(meta) if is_same_e_tag(meta.e_tag.as_deref(), e_tag) => {}
+                    Ok(_) => return Err(version_conflict(path)),
+                    Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+                    Err(e) => return Err(e),
+                }
+                sent_tag = None;
+            }
+        }
+        match self.delete_version(path, sent_tag).await {
+            Ok(()) => Ok(true),
+            // Some stores answer Conflict for an object that does not exist. NotFound for an object that exists
+            // means that the request did not reach it.
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Conflict) => {
+                match self.is_file(path).await? {
+                    false => Ok(false),
+                    true if e.kind() == ErrorKind::NotFound => {
+                        Err(e.with_kind(ErrorKind::Unavailable))
+                    }
+                    true => Err(e),
+                }
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    pub(super) async fn delete_version(&self, path: &str, e_tag: Option<&str>) -> Result<()> {
+        let key = self.key(path)?;
+        if let Some(local) = &self.inner.local {
+            self.count_request(RequestKind::Delete);
+            return self.send_once(path, local.delete_if(&key, e_tag)).await;
+        }
+        match &self.inner.conditional_store {
+            Some(conditional_store) => {
+                self.count_request(RequestKind::Delete);
+                self.send_once(path, conditional_store.delete_if(&key, e_tag))
+                    .await
+            }
+            None => self.delete_once(path).await,
+        }
+    }
+
+    /// Counts a request that passes neither the HTTP service nor the counting store.
+    fn count_request(&self, kind: RequestKind) {
+        if !self.inner.is_http {
+            self.inner.metrics.count_request(kind, 0);
+        }
+    }
+
+    /// Moves an object if `to` meets the condition. Returns the new ETag where it is known.
+    pub(super) async fn move_if(
+        &self,
+        from: &str,
+        to: &str,
+        condition: &Condition,
+    ) -> Result<Option<String>> {
+        let (source, target) = (self.key(from)?, self.key(to)?);
+        if let Some(local) = &self.inner.local {
+            return self
+                .send_once(from, local.rename_if(&source, &target, condition))
+                .await;
+        }
+        if let Some(conditional_store) = &self.inner.conditional_store {
+            let copy = conditional_store.copy_if(&source, None, &target, condition);
+            let unsupported = || object_store::Error::NotImplemented {
+                operation: "copy_if".to_owned(),
+                implementer: self.inner.name.to_owned(),
+            };
+            self.count_request(RequestKind::Copy);
+            let request = async { copy.await.unwrap_or_else(|| Err(unsupported())) };
+            match self.send_once(from, request).await {
+                Err(e) if e.kind() == ErrorKind::CapabilityNotSupported => {}
+                result => {
+                    result?;
+                    return self.delete(from).await.map(|_| None);
+                }
+            }
+        }
+        self.check_condition(to, condition).await?;
+        self.rename_unconditional(from, to).await.map(|()| None)
+    }
+
+    /// Copies the version `e_tag` of an object if `to` meets the condition, which is checked before the request. Where
+    /// the store has conditions on the source of a copy, a request that arrives late copies that version or nothing.
+    pub async fn copy_version(
+        &self,
+        from: &str,
+        e_tag: &str,
+        to: &str,
+        condition: &Condition,
+    ) -> Result<()> {
+        let (source, target) = (self.key(from)?, self.key(to)?);
+        self.check_condition(to, condition).await?;
+        if let Some(conditional_store) = &self.inner.conditional_store {
+            self.count_request(RequestKind::Copy);
+            let request = async {
+                let copy = conditional_store
+                    .copy_if(&source, Some(e_tag), &target, condition)
+                    .await;
+                copy.unwrap_or_else(|| {
+                    Err(object_store::Error::NotImplemented {
+                        operation: "copy_if".to_owned(),
+                        implementer: self.inner.name.to_owned(),
+                    })
+                })
+            };
+            match self.send_once(from, request).await {
+                Err(e) if e.kind() == ErrorKind::CapabilityNotSupported => {}
+                result => return result,
+            }
+        }
+        self.head_version(from, e_tag).await?;
+        self.copy(from, to, CopyMode::Overwrite).await
+    }
+
+    /// Checks by a HEAD that the condition holds now, for requests that cannot carry it.
+    async fn check_condition(&self, path: &str, condition: &Condition) -> Result<()> {
+        match condition {
+            Condition::Absent if self.is_file(path).await? => {
+                let message = "the object already exists";
+                Err(Error::new(ErrorKind::AlreadyExists, message).with_path(path))
+            }
+            Condition::Always | Condition::Absent => Ok(()),
+            Condition::Matches(e_tag) => self.head_version(path, e_tag).await.map(drop),
+        }
+    }
+
+    /// Completes an upload if the object it becomes meets the condition. Returns the new ETag where it is known.
+    pub(super) async fn complete_if(
+        &self,
+        path: &str,
+        upload: &str,
+        upload_parts: &[String],
+        condition: &Condition,
+    ) -> Result<Option<String>> {
+        let multipart = self.multipart().ok_or_else(|| {
+            let message = "staged multipart upload does not belong to this store";
+            Error::other(message).with_path(path)
+        })?;
+        let (key, upload) = (self.key(path)?, upload.to_owned());
+        let parts = upload_parts
+            .iter()
+            .map(|id| PartId {
+                content_id: id.clone(),
+            })
+            .collect();
+        self.count_request(RequestKind::Post);
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let mut sent_condition = condition;
+        if *condition != Condition::Always && !self.condition_support(folder).await?.complete {
+            self.check_condition(path, condition).await?;
+            sent_condition = &Condition::Always;
+        }
+        let completed = match &self.inner.conditional_store {
+            Some(conditional_store) if *sent_condition != Condition::Always => {
+                let complete = conditional_store.complete_if(&key, &upload, parts, sent_condition);
+                self.send_once(path, complete).await
+            }
+            _ => {
+                let complete = multipart.complete_multipart(&key, &upload, parts);
+                self.send_once(path, complete).await
+            }
+        };
+        match completed {
+            // The object to be replaced is missing, not the upload.
+            Err(e)
+                if e.kind() == ErrorKind::NotFound
+                    && matches!(condition, Condition::Matches(_))
+                    && !e.message().contains("NoSuchUpload") =>
+            {
+                Err(e.with_kind(ErrorKind::Conflict))
+            }
+            completed => Ok(completed?.e_tag),
+        }
+    }
+
+    /// Lists the parts of an upload; [`ErrorKind::CapabilityNotSupported`] where the store cannot list them.
+    pub(super) async fn list_parts(&self, path: &str, upload: &str) -> Result<Vec<UploadedPart>> {
+        let Some(conditional_store) = &self.inner.conditional_store else {
+            let message = "the store cannot list the parts of an upload";
+            return Err(Error::new(ErrorKind::CapabilityNotSupported, message).with_path(path));
+        };
+        let (key, upload) = (self.key(path)?, upload.to_owned());
+        self.count_request(RequestKind::List);
+        self.retry_idempotent(path, || conditional_store.list_parts(&key, &upload))
+            .await
+    }
+
+    /// Lists the uploads of objects directly in `folder` that are neither completed nor aborted, with paths relative to
+    /// the store. Returns none where the store has no uploads or no request that lists them.
+    pub async fn list_uploads(&self, folder: &str) -> Result<Vec<OpenUpload>> {
+        let Some(conditional_store) = &self.inner.conditional_store else {
+            return Ok(Vec::new());
+        };
+        let key = self.folder_key(folder)?;
+        self.count_request(RequestKind::List);
+        let uploads = self
+            .retry_idempotent(folder, || conditional_store.list_uploads(&key))
+            .await?;
+        let relocated = uploads.into_iter().map(|upload| OpenUpload {
+            path: self.relative_path(&upload.path),
+            ..upload
+        });
+        Ok(relocated.collect())
+    }
+
+    /// Aborts an upload. An upload that does not exist is no error.
+    pub async fn abort_upload(&self, path: &str, upload: &MultipartId) -> Result<()> {
+        let Some(multipart) = self.multipart() else {
+            return Ok(());
+        };
+        let key = self.key(path)?;
+        let abort = || multipart.abort_multipart(&key, upload);
+        match self.retry_idempotent(path, abort).await {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// The conditions that the store honors: known, or probed once with hidden objects in `folder` that are removed.
+    ///
+    /// [`ErrorKind::UnsafeStore`] or [`ErrorKind::CapabilityNotSupported`] if it does not honor even those of PUTs.
+    pub async fn condition_support(&self, folder: &str) -> Result<ConditionSupport> {
+        let known = self
+            .inner
+            .conditional_store
+            .as_ref()
+            .and_then(|v| v.known_condition_support());
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        if self.inner.local.is_some() {
+            // Inode numbers and times recur, so an empty file may have the ETag of the one it replaced.
+            return Ok(ConditionSupport {
+                marker_versions: false,
+                ..ConditionSupport::ALL
+            });
+        }
+        let cached = || {
+            self.inner
+                .condition_support
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        let probed = *cached();
+        if let Some(probed) = probed {
+            return Ok(probed);
+        }
+        let store = self.with_send_limit(SendLimit::default());
+        let mut probes_left = MAX_PROBES;
+        let conditions = loop {
+            probes_left -= 1;
+            match Probe::new(&store, folder, probes_left == 0).run().await? {
+                ProbeOutcome::Conditions(conditions) => break conditions,
+                ProbeOutcome::AnswerLost(e) if probes_left == 0 => return Err(e),
+                // The next probe uses other objects.
+                ProbeOutcome::AnswerLost(_) => {}
+            }
+        };
+        *cached() = Some(conditions);
+        Ok(conditions)
+    }
+}
+
+fn version_conflict(path: &str) -> Error {
+    let message = "precondition failed: the object is missing or not the expected version";
+    Error::new(ErrorKind::Conflict, message).with_path(path)
+}
