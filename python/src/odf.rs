@@ -458,7 +458,7 @@ fn schema_event<'py>(
             system_time,
             event_time,
         };
-        for field in odf::ingest::system_fields(&vocabulary) {
+        for field in odf::system_fields(&vocabulary) {
             let name = field.name().clone();
             let known_field = data_schema.field_with_name(&name);
             fields.push(known_field.map_or(field, Clone::clone));

@@ -17,30 +17,19 @@ use arrow_schema::{ArrowError, SchemaRef};
 use serde_json::{Value, json};
 
 use super::block::Block;
-use super::chain::{Chain, HeadUpdate};
+use super::chain::Chain;
+use super::fields::COMPACTED_FROM;
+use super::head::HeadUpdate;
+use super::lease::WriteLease;
 use super::multihash::Multihash;
 use super::rows::SliceStats;
 use super::rules::{ChainState, is_data_event};
 use super::schema;
 use super::slice::{Slice, build_slice_snapshot, remove_slice, write_slice};
 use super::time::UtcDateTime;
-use super::vacuum::WriteLease;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
 use crate::table::{ScanOptions, scan};
-
-/// The attribute of a merged block with the head that it was made from.
-const COMPACTED_FROM: &str = "pds/compactedFrom";
-
-/// Returns the head that a merged block was made from; None for other blocks.
-pub(super) fn compacted_from(event: &Value) -> Option<Multihash> {
-    event
-        .get("extra")?
-        .get(COMPACTED_FROM)?
-        .as_str()?
-        .parse()
-        .ok()
-}
 
 /// The result of a compaction.
 #[derive(Debug, Clone, PartialEq, Eq)]

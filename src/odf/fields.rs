@@ -2,8 +2,12 @@
 
 use serde_json::Value;
 
+use super::multihash::Multihash;
 use super::time::{self, UtcDateTime};
 use crate::error::{Error, ErrorKind, Result};
+
+/// The attribute of a merged block with the head that it was made from.
+pub(super) const COMPACTED_FROM: &str = "pds/compactedFrom";
 
 /// An error of the kind [`ErrorKind::InvalidAppend`] with the name of the violated rule as its detail.
 pub(super) fn invalid_append(rule: &str, message: impl Into<String>) -> Error {
@@ -38,4 +42,14 @@ pub(super) fn get_time(value: &Value, name: &str) -> Result<Option<UtcDateTime>>
 pub(super) fn get_list(event: &Value, name: &str) -> Vec<Value> {
     let items = get(event, name).and_then(Value::as_array);
     items.cloned().unwrap_or_default()
+}
+
+/// Returns the head that a merged block was made from; None for other blocks.
+pub(super) fn compacted_from(event: &Value) -> Option<Multihash> {
+    event
+        .get("extra")?
+        .get(COMPACTED_FROM)?
+        .as_str()?
+        .parse()
+        .ok()
 }

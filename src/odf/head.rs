@@ -8,11 +8,17 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::PutMode;
 
 use super::block::Block;
-use super::chain::{CONCURRENT_BLOCKS, Chain, ChainHead, HeadUpdate};
-use super::compact::compacted_from;
+use super::chain::{CONCURRENT_BLOCKS, Chain, ChainHead, parse_head};
+use super::fields::compacted_from;
 use super::multihash::Multihash;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{CasResult, Register, VersionedValue};
+
+/// The outcome of moving the head once.
+pub(super) enum HeadUpdate {
+    Appended(Vec<Arc<Block>>),
+    Conflict,
+}
 
 impl Chain {
     /// Writes blocks, and makes the last of them the head if the head is still the one that was read. An outcome that
@@ -119,13 +125,4 @@ fn unknown_outcome(block: &Block, cause: Error) -> Error {
     Error::new(ErrorKind::CommitStateUnknown, message)
         .with_detail(block.hash().to_string())
         .with_source(cause)
-}
-
-/// Parses the hash of the block that a head names.
-pub(super) fn parse_head(head: &VersionedValue) -> Result<Multihash> {
-    let text = std::str::from_utf8(&head.bytes).unwrap_or_default();
-    text.trim_end().parse().map_err(|e: Error| {
-        let error = e.with_kind(ErrorKind::BlockCorrupted);
-        error.context("the head does not name a block")
-    })
 }

@@ -20,19 +20,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow_array::RecordBatchReader;
-use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow_schema::{Field, Schema, SchemaRef};
 use chrono::Datelike;
 use serde_json::Value;
 
+use super::append::Appended;
 use super::block::build_event;
-use super::chain::{Appended, Chain, HeadUpdate};
+use super::chain::Chain;
+use super::head::HeadUpdate;
+use super::lease::WriteLease;
 use super::rows::{SliceStats, SystemColumns, add_system_columns};
 use super::rules::ChainState;
 use super::schema;
 use super::slice::{Slice, UncommittedSlice, build_slice_snapshot, remove_slice, write_slice};
 use super::time::{self, UtcDateTime};
-use super::vacuum::WriteLease;
-use super::vocabulary::Vocabulary;
+use super::vocabulary::{Vocabulary, system_fields};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
 use crate::table::{ScanOptions, scan};
@@ -351,11 +353,6 @@ fn next_offset(state: &ChainState) -> Result<u64> {
     next.ok_or_else(|| Error::invalid("offset overflow: the range of offsets is used up"))
 }
 
-/// The type of the times in system columns.
-pub(super) fn time_type() -> DataType {
-    DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into()))
-}
-
 /// Infers the schema of a dataset from its first rows: the system columns, then the columns of the input.
 fn infer_schema(
     input_schema: &Schema,
@@ -371,17 +368,6 @@ fn infer_schema(
         .filter(|f| !system_names.contains(&f.name().as_str()));
     fields.extend(data_fields.map(|field| field.as_ref().clone().with_metadata([].into())));
     Schema::new(fields)
-}
-
-/// Returns the system columns, which come first in a slice.
-pub fn system_fields(vocabulary: &Vocabulary) -> Vec<Field> {
-    let [offset, operation, system_time, event_time] = vocabulary.names();
-    vec![
-        Field::new(offset, DataType::Int64, false),
-        Field::new(operation, DataType::Int32, false),
-        Field::new(system_time, time_type(), false),
-        Field::new(event_time, time_type(), false),
-    ]
 }
 
 /// Writes rows as a slice; None if there are no rows.

@@ -2,7 +2,7 @@
 //! by hash. The schema of the data is recorded in the chain.
 //!
 //! [`block`] defines one block, its bytes and its hash. [`rules`] checks which block may follow in a chain. [`chain`]
-//! keeps blocks in a store and moves the head by compare-and-swap. [`mod@ingest`] appends rows, [`view`] reads a
+//! keeps blocks in a store, [`append`] moves the head by compare-and-swap. [`mod@ingest`] appends rows, [`view`] reads a
 //! chain as of one block, [`mod@verify`] checks blocks and files, [`mod@compact`] merges small slices, and
 //! [`mod@vacuum`] removes objects that no reference leads to.
 //!
@@ -13,6 +13,7 @@
 //! [`crate::ErrorKind::FormatNotSupported`] (an older or a later release wrote the block),
 //! [`crate::ErrorKind::CommitConflict`] (other writers appended first).
 
+pub mod append;
 pub mod block;
 pub mod chain;
 mod column_bytes;
@@ -25,6 +26,7 @@ mod fields;
 mod head;
 pub mod ingest;
 mod layout;
+mod lease;
 pub mod multihash;
 mod rows;
 pub mod rules;
@@ -39,8 +41,9 @@ pub mod view;
 mod vocabulary;
 mod yaml;
 
+pub use self::append::{Appended, DatasetKind};
 pub use self::block::Block;
-pub use self::chain::{Appended, Chain, DatasetKind};
+pub use self::chain::Chain;
 pub use self::compact::{Compacted, compact};
 pub use self::ingest::{IngestOptions, Ingested, ingest};
 pub use self::multihash::{DatasetId, Multihash};
@@ -49,4 +52,4 @@ pub use self::time::{UtcDateTime, from_text as parse_time, to_text as format_tim
 pub use self::vacuum::{RemovedFiles, vacuum};
 pub use self::verify::{ChainVerification, Problem, verify};
 pub use self::view::{BlockSelector, ChainView};
-pub use self::vocabulary::Vocabulary;
+pub use self::vocabulary::{Vocabulary, system_fields};

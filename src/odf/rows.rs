@@ -20,9 +20,8 @@ use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
 
 use super::digest::LogicalHash;
-use super::ingest::time_type;
 use super::multihash::Multihash;
-use super::vocabulary::Vocabulary;
+use super::vocabulary::{Vocabulary, time_type};
 use crate::error::{Error, Result};
 use crate::hash::SharedHasher;
 use crate::parquet::types::{batch_with_row_count, convert};

@@ -5,7 +5,7 @@
 //! As long as the blocks of a compaction are young, the blocks before the compaction and what they name are needed as
 //! well.
 //!
-//! A write in progress has a slice and blocks that no head leads to yet. It moves the head only within `WRITE_LEASE`
+//! A write in progress has a slice and blocks that no head leads to yet. It moves the head only within `lease::WRITE_LEASE`
 //! of its beginning, by its own clock, and a vacuum removes nothing that is younger than [`MIN_AGE`], which is twice
 //! as long, by the clock of the store. Both count from the beginning of an upload, as stores do. Objects are listed
 //! before references are read, so whatever a head is moved to after that was too young to be listed as old.
@@ -25,9 +25,8 @@ use object_store::ObjectMeta;
 use serde_json::Value;
 
 use super::block::Block;
-use super::chain::{Chain, replay};
-use super::compact::compacted_from;
-use super::head::parse_head;
+use super::chain::{Chain, parse_head, replay};
+use super::fields::compacted_from;
 use super::multihash::Multihash;
 use super::rules::is_data_event;
 use super::slice::Slice;
@@ -36,45 +35,9 @@ use crate::store::cas::Register;
 use crate::table::Table;
 use crate::table::vacuum::{list_objects, retention_cutoff};
 
-/// How long after its beginning a write may still move the head.
-pub(super) const WRITE_LEASE: Duration = Duration::from_hours(24);
 /// Younger objects are never removed.
 pub const MIN_AGE: Duration = Duration::from_hours(48);
 const FOLDERS: [&str; 3] = ["blocks", "data", "checkpoints"];
-
-/// The time at which a write began, by two clocks.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct WriteLease {
-    monotonic: Duration,
-    time: DateTime<Utc>,
-}
-
-impl WriteLease {
-    pub(super) fn new(chain: &Chain) -> Self {
-        let clock = chain.store().clock();
-        Self {
-            monotonic: clock.monotonic(),
-            time: clock.now(),
-        }
-    }
-
-    /// Returns [`ErrorKind::TransactionExpired`] if a vacuum may have removed by now what was written.
-    pub(super) fn check(&self, chain: &Chain) -> Result<()> {
-        let clock = chain.store().clock();
-        let elapsed = clock.monotonic().saturating_sub(self.monotonic);
-        // The monotonic clock may stand still while the machine is suspended.
-        let wall_elapsed = (clock.now() - self.time).to_std().unwrap_or_default();
-        if elapsed.max(wall_elapsed) <= WRITE_LEASE {
-            return Ok(());
-        }
-        let message = format!(
-            "the write took longer than {} hours, after which a vacuum may remove what it wrote; nothing was \
-             appended, retry the write",
-            WRITE_LEASE.as_secs() / 3600
-        );
-        Err(Error::new(ErrorKind::TransactionExpired, message).with_path(chain.root()))
-    }
-}
 
 /// The objects that a vacuum removed, or would remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use arrow_select::filter::filter_record_batch;
 
 use super::block::Block;
 use super::chain::{Chain, replay};
-use super::compact::compacted_from;
+use super::fields::compacted_from;
 use super::multihash::Multihash;
 use super::rules::{ChainState, is_data_event};
 use super::schema;

@@ -1,5 +1,6 @@
-//! The names of the system columns.
+//! The system columns: their names, which the vocabulary of a chain gives, and their types.
 
+use arrow_schema::{DataType, Field, TimeUnit};
 use serde_json::Value;
 
 use super::fields::get_text;
@@ -51,4 +52,20 @@ impl Vocabulary {
             event_time: name("eventTimeColumn", defaults.event_time),
         }
     }
+}
+
+/// The type of the times in system columns.
+pub(super) fn time_type() -> DataType {
+    DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into()))
+}
+
+/// Returns the system columns, which come first in a slice.
+pub fn system_fields(vocabulary: &Vocabulary) -> Vec<Field> {
+    let [offset, operation, system_time, event_time] = vocabulary.names();
+    vec![
+        Field::new(offset, DataType::Int64, false),
+        Field::new(operation, DataType::Int32, false),
+        Field::new(system_time, time_type(), false),
+        Field::new(event_time, time_type(), false),
+    ]
 }

@@ -1,0 +1,208 @@
+//! Creates a chain and appends events to it.
+//!
+//! After a lost race an append is repeated on the new head.
+//!
+//! Errors: [`ErrorKind::InvalidAppend`] (a rule), [`ErrorKind::CommitConflict`] (every race was lost; nothing was
+//! appended), [`ErrorKind::CommitStateUnknown`] (the answer of the store was lost). [`Chain::create`] refuses stores
+//! that ignore conditions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::block::{Block, build_event};
+use super::chain::{Chain, ChainHead, replay};
+use super::head::{HeadUpdate, as_unknown_outcome};
+use super::multihash::{DatasetId, Multihash};
+use super::rules::ChainState;
+use super::time::UtcDateTime;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::cas::{CasResult, Register, probe_conditional_writes};
+
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(5);
+const MAX_RETRY_DELAY: Duration = Duration::from_millis(250);
+
+/// The origin of a dataset's data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DatasetKind {
+    /// The data comes from outside.
+    Root,
+    /// The data is computed from other datasets.
+    Derivative,
+}
+
+impl DatasetKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Root => "Root",
+            Self::Derivative => "Derivative",
+        }
+    }
+}
+
+/// The result of an append.
+#[derive(Debug, Clone)]
+pub struct Appended {
+    /// The appended blocks, oldest first.
+    pub blocks: Vec<Arc<Block>>,
+    /// The number of attempts; above 1 after conflicts with other writers.
+    pub attempts: u32,
+}
+
+impl Chain {
+    /// Creates the dataset with its first block, a `Seed` of the system time `time`, which defaults to now.
+    /// [`ErrorKind::AlreadyExists`] if there is a head; [`ErrorKind::UnsafeStore`] if the store ignores conditions.
+    pub async fn create(
+        &self,
+        id: &DatasetId,
+        kind: DatasetKind,
+        time: Option<UtcDateTime>,
+    ) -> Result<Arc<Block>> {
+        let fields = [
+            ("datasetId", Some(id.to_string().into())),
+            ("datasetKind", Some(kind.name().into())),
+        ];
+        let time = time.unwrap_or_else(|| self.store().clock().now().to_utc());
+        let seed = Block::new(time, None, 0, &build_event("Seed", fields))?;
+        let path = self.path("refs/head");
+        let exists = || {
+            let message = "the dataset exists already";
+            Error::new(ErrorKind::AlreadyExists, message).with_path(self.root())
+        };
+        if self.store().is_file(&path).await? {
+            return Err(exists());
+        }
+        probe_conditional_writes(self.store(), self.root()).await?;
+        self.put_block(&seed).await?;
+        let register = Register::new(self.store(), &path);
+        let value = Bytes::from(seed.hash().to_string());
+        let created = register.create(value).await;
+        match created.map_err(|e| as_unknown_outcome(&seed, e))? {
+            CasResult::Won(_) => Ok(self.cache_block(seed)),
+            // The answer may have been lost, and other blocks may follow the seed by now.
+            CasResult::Conflict(current_head) if self.begins_with(&current_head, &seed).await? => {
+                Ok(self.cache_block(seed))
+            }
+            CasResult::Conflict(_) | CasResult::Missing => Err(exists()),
+        }
+    }
+
+    /// Appends events, all or none. After a lost race they are checked and appended again on the new head, until
+    /// `timeout` has passed.
+    pub async fn append(&self, events: &[Value], timeout: Duration) -> Result<Appended> {
+        let clock = self.store().clock();
+        let deadline = clock.monotonic() + timeout;
+        let (mut attempts, mut delay) = (0, MIN_RETRY_DELAY);
+        loop {
+            attempts += 1;
+            let (head, state) = self.state().await?;
+            let time = self.time_after(&state);
+            if let HeadUpdate::Appended(blocks) =
+                self.try_append(&head, &state, time, events).await?
+            {
+                return Ok(Appended { blocks, attempts });
+            }
+            if clock.monotonic() >= deadline {
+                return Err(self.timeout_error(timeout));
+            }
+            delay = self.back_off(delay).await;
+        }
+    }
+
+    /// Sleeps for a random part of `delay`, and returns the next delay.
+    pub(super) async fn back_off(&self, delay: Duration) -> Duration {
+        let clock = self.store().clock();
+        let jitter = u32::try_from(clock.new_id() % 1024).unwrap_or(0);
+        clock.sleep(delay * jitter / 1024).await;
+        (delay * 2).min(MAX_RETRY_DELAY)
+    }
+
+    pub(super) fn timeout_error(&self, timeout: Duration) -> Error {
+        let message = format!(
+            "gave up after {} s: lost every race against other writers; nothing was appended, try again",
+            timeout.as_secs()
+        );
+        Error::new(ErrorKind::CommitConflict, message).with_path(self.root())
+    }
+
+    /// Returns the system time of a new block: now, or the time of the newest block if that is later.
+    pub(super) fn time_after(&self, state: &ChainState) -> UtcDateTime {
+        let now = self.store().clock().now().to_utc();
+        state
+            .tip
+            .as_ref()
+            .map_or(now, |tip| tip.system_time.max(now))
+    }
+
+    /// Appends events to a head, in one attempt.
+    pub(super) async fn try_append(
+        &self,
+        head: &ChainHead,
+        state: &ChainState,
+        time: UtcDateTime,
+        events: &[Value],
+    ) -> Result<HeadUpdate> {
+        let mut state = state.clone();
+        let mut blocks = Vec::new();
+        for event in events {
+            let tip = state.tip.as_ref();
+            let number = tip.map_or(0, |tip| tip.sequence_number + 1);
+            let previous = tip.map(|tip| &tip.hash);
+            let block = Block::new(time, previous, number, event)?;
+            state
+                .check_new(&block)
+                .map_err(|e| e.with_path(self.root()))?;
+            state.apply(&block);
+            blocks.push(block);
+        }
+        self.move_head(head, blocks).await
+    }
+
+    /// Appends a block unchanged, in one attempt.
+    pub async fn append_block(&self, block: Block) -> Result<Appended> {
+        if self.head().await?.is_none() {
+            ChainState::default()
+                .check_new(&block)
+                .map_err(|e| e.with_path(self.root()))?;
+            let message = "the dataset does not exist: create it first";
+            return Err(Error::new(ErrorKind::NotFound, message).with_path(self.root()));
+        }
+        let (head, state) = self.state().await?;
+        let previous = block.prev_block_hash.as_ref();
+        // A block that follows an older block is checked on that one first: a violated rule is raised before the
+        // conflict.
+        let base = match previous {
+            Some(hash) if *hash != head.hash => match self.block(hash).await {
+                Ok(_) => {
+                    let blocks = self.blocks_back_from(hash, None, usize::MAX).await?;
+                    Arc::new(replay(None, &blocks))
+                }
+                Err(e) if e.kind() == ErrorKind::BlockCorrupted => Arc::clone(&state),
+                Err(e) => return Err(e),
+            },
+            _ => Arc::clone(&state),
+        };
+        base.check_new(&block)
+            .map_err(|e| e.with_path(self.root()))?;
+        if previous != Some(&head.hash) {
+            let message = format!(
+                "the block follows {}, but the head is {}; nothing was appended",
+                previous.map(Multihash::to_string).unwrap_or_default(),
+                head.hash
+            );
+            return Err(Error::new(ErrorKind::CommitConflict, message).with_path(self.root()));
+        }
+        match self.move_head(&head, vec![block]).await? {
+            HeadUpdate::Appended(blocks) => Ok(Appended {
+                blocks,
+                attempts: 1,
+            }),
+            HeadUpdate::Conflict => {
+                let message = "another writer appended first; nothing was appended";
+                Err(Error::new(ErrorKind::CommitConflict, message).with_path(self.root()))
+            }
+        }
+    }
+}
