@@ -9,19 +9,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use serde_json::Value;
 
 use super::block::{Block, build_event};
 use super::chain::{Chain, ChainHead, replay};
-use super::head::{HeadUpdate, as_unknown_outcome};
+use super::head::HeadUpdate;
 use super::multihash::{DatasetId, Multihash};
 use super::rules::ChainState;
 use super::time::UtcDateTime;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::cas::{CasResult, Register, probe_conditional_writes};
+use crate::store::cas::probe_conditional_writes;
 
-const MIN_RETRY_DELAY: Duration = Duration::from_millis(5);
+pub(super) const MIN_RETRY_DELAY: Duration = Duration::from_millis(5);
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(250);
 
 /// The origin of a dataset's data.
@@ -51,6 +50,41 @@ pub struct Appended {
     pub attempts: u32,
 }
 
+/// Blocks that are to follow a state, each checked against the rules.
+#[derive(Debug)]
+pub(super) struct BlockDraft {
+    /// The state after these blocks.
+    pub(super) state: ChainState,
+    pub(super) blocks: Vec<Block>,
+}
+
+impl BlockDraft {
+    pub(super) fn new(state: ChainState) -> Self {
+        let blocks = Vec::new();
+        Self { state, blocks }
+    }
+
+    /// Adds a block with this event and system time.
+    pub(super) fn push(&mut self, time: UtcDateTime, event: &Value) -> Result<()> {
+        let tip = self.state.tip.as_ref();
+        let number = tip.map_or(0, |tip| tip.sequence_number + 1);
+        let block = Block::new(time, tip.map(|tip| &tip.hash), number, event)?;
+        self.state.check_new(&block)?;
+        self.state.apply(&block);
+        self.blocks.push(block);
+        Ok(())
+    }
+}
+
+/// Makes the first event of a chain.
+pub(super) fn seed_event(id: &DatasetId, kind: DatasetKind) -> Value {
+    let fields = [
+        ("datasetId", Some(id.to_string().into())),
+        ("datasetKind", Some(kind.name().into())),
+    ];
+    build_event("Seed", fields)
+}
+
 impl Chain {
     /// Creates the dataset with its first block, a `Seed` of the system time `time`, which defaults to now.
     /// [`ErrorKind::AlreadyExists`] if there is a head; [`ErrorKind::UnsafeStore`] if the store ignores conditions.
@@ -59,13 +93,7 @@ impl Chain {
         id: &DatasetId,
         kind: DatasetKind,
         time: Option<UtcDateTime>,
-    ) -> Result<Arc<Block>> {
-        let fields = [
-            ("datasetId", Some(id.to_string().into())),
-            ("datasetKind", Some(kind.name().into())),
-        ];
-        let time = time.unwrap_or_else(|| self.store().clock().now().to_utc());
-        let seed = Block::new(time, None, 0, &build_event("Seed", fields))?;
+    ) -> Result<()> {
         let path = self.path("refs/head");
         let exists = || {
             let message = "the dataset exists already";
@@ -75,17 +103,12 @@ impl Chain {
             return Err(exists());
         }
         probe_conditional_writes(self.store(), self.root()).await?;
-        self.put_block(&seed).await?;
-        let register = Register::new(self.store(), &path);
-        let value = Bytes::from(seed.hash().to_string());
-        let created = register.create(value).await;
-        match created.map_err(|e| as_unknown_outcome(&seed, e))? {
-            CasResult::Won(_) => Ok(self.cache_block(seed)),
-            // The answer may have been lost, and other blocks may follow the seed by now.
-            CasResult::Conflict(current_head) if self.begins_with(&current_head, &seed).await? => {
-                Ok(self.cache_block(seed))
-            }
-            CasResult::Conflict(_) | CasResult::Missing => Err(exists()),
+        let time = time.unwrap_or_else(|| self.store().clock().now().to_utc());
+        let mut draft = BlockDraft::new(ChainState::default());
+        draft.push(time, &seed_event(id, kind))?;
+        match self.move_head(None, draft.blocks).await? {
+            HeadUpdate::Appended(_) => Ok(()),
+            HeadUpdate::Conflict => Err(exists()),
         }
     }
 
@@ -144,20 +167,13 @@ impl Chain {
         time: UtcDateTime,
         events: &[Value],
     ) -> Result<HeadUpdate> {
-        let mut state = state.clone();
-        let mut blocks = Vec::new();
+        let mut draft = BlockDraft::new(state.clone());
         for event in events {
-            let tip = state.tip.as_ref();
-            let number = tip.map_or(0, |tip| tip.sequence_number + 1);
-            let previous = tip.map(|tip| &tip.hash);
-            let block = Block::new(time, previous, number, event)?;
-            state
-                .check_new(&block)
+            draft
+                .push(time, event)
                 .map_err(|e| e.with_path(self.root()))?;
-            state.apply(&block);
-            blocks.push(block);
         }
-        self.move_head(head, blocks).await
+        self.move_head(Some(head), draft.blocks).await
     }
 
     /// Appends a block unchanged, in one attempt.
@@ -194,7 +210,7 @@ impl Chain {
             );
             return Err(Error::new(ErrorKind::CommitConflict, message).with_path(self.root()));
         }
-        match self.move_head(&head, vec![block]).await? {
+        match self.move_head(Some(&head), vec![block]).await? {
             HeadUpdate::Appended(blocks) => Ok(Appended {
                 blocks,
                 attempts: 1,

@@ -84,7 +84,7 @@ pub async fn compact(
         if let Err(e) = lease.check(chain) {
             break Err(e);
         }
-        match chain.move_head(&head, new_blocks).await {
+        match chain.move_head(Some(&head), new_blocks).await {
             Ok(HeadUpdate::Appended(_)) => {
                 let used_keys: Vec<Vec<Multihash>> = steps.iter().map(Step::key).collect();
                 merged_slices.retain(|key, _| !used_keys.contains(key));

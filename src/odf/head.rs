@@ -12,7 +12,7 @@ use super::chain::{CONCURRENT_BLOCKS, Chain, ChainHead, parse_head};
 use super::fields::compacted_from;
 use super::multihash::Multihash;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::cas::{CasResult, Register, VersionedValue};
+use crate::store::cas::{CasResult, Register};
 
 /// The outcome of moving the head once.
 pub(super) enum HeadUpdate {
@@ -21,11 +21,11 @@ pub(super) enum HeadUpdate {
 }
 
 impl Chain {
-    /// Writes blocks, and makes the last of them the head if the head is still the one that was read. An outcome that
-    /// cannot be resolved is [`ErrorKind::CommitStateUnknown`].
+    /// Writes blocks, and makes the last of them the head if the head is still the one that was read, or if there is
+    /// still none. An outcome that cannot be resolved is [`ErrorKind::CommitStateUnknown`].
     pub(super) async fn move_head(
         &self,
-        head: &ChainHead,
+        head: Option<&ChainHead>,
         blocks: Vec<Block>,
     ) -> Result<HeadUpdate> {
         let Some(last) = blocks.last() else {
@@ -37,14 +37,18 @@ impl Chain {
         puts.try_collect::<()>().await?;
         let path = self.path("refs/head");
         let register = Register::new(self.store(), &path);
-        let outcome = register.replace(&head.version, value).await;
+        let outcome = match head {
+            Some(head) => register.replace(&head.version, value).await,
+            None => register.create(value).await,
+        };
         let is_appended = match outcome.map_err(|e| as_unknown_outcome(last, e))? {
             CasResult::Won(_) => true,
             CasResult::Conflict(current_head) => {
                 // The answer may have been lost, and other blocks may follow the new one by now.
                 let newest = parse_head(&current_head)
                     .map_err(|e| unknown_outcome(last, e.with_path(&path)))?;
-                let contains_result = self.contains_block(&newest, last, &head.hash).await;
+                let base = head.map(|head| &head.hash);
+                let contains_result = self.contains_block(&newest, last, base).await;
                 contains_result.map_err(|e| unknown_outcome(last, e))?
             }
             CasResult::Missing => {
@@ -62,28 +66,18 @@ impl Chain {
         Ok(HeadUpdate::Appended(blocks))
     }
 
-    /// Whether the chain that a head leads to begins with the block `seed`.
-    pub(super) async fn begins_with(&self, head: &VersionedValue, seed: &Block) -> Result<bool> {
-        let blocks = self
-            .blocks_back_from(&parse_head(head)?, None, usize::MAX)
-            .await?;
-        Ok(blocks
-            .last()
-            .is_some_and(|first| first.hash() == seed.hash()))
-    }
-
-    /// Whether a block that was to follow `base` is in the chain of `newest`, or was in it before a compaction.
+    /// Whether a block that was to follow `base`, or to be the first, is in the chain of `newest`, or was in it before a compaction.
     async fn contains_block(
         &self,
         newest: &Multihash,
         block: &Block,
-        base: &Multihash,
+        base: Option<&Multihash>,
     ) -> Result<bool> {
         let mut heads = vec![newest.clone()];
         let mut visited = 0;
         while let Some(head) = heads.get(visited).cloned() {
             visited += 1;
-            let branch = match self.blocks_back_from(&head, Some(base), usize::MAX).await {
+            let branch = match self.blocks_back_from(&head, base, usize::MAX).await {
                 // A copy of the dataset may lack the blocks before a compaction.
                 Err(e) if e.kind() == ErrorKind::BlockCorrupted && visited > 1 => continue,
                 branch => branch?,
@@ -99,7 +93,7 @@ impl Chain {
         Ok(false)
     }
 
-    pub(super) async fn put_block(&self, block: &Block) -> Result<()> {
+    async fn put_block(&self, block: &Block) -> Result<()> {
         let path = self.path(&format!("blocks/{}", block.hash()));
         // The path is the hash of the bytes, so every writer of it writes the same.
         self.store()
@@ -110,7 +104,7 @@ impl Chain {
 }
 
 /// Turns [`ErrorKind::Unavailable`] into an unknown outcome. After other errors the head was certainly not moved.
-pub(super) fn as_unknown_outcome(block: &Block, error: Error) -> Error {
+fn as_unknown_outcome(block: &Block, error: Error) -> Error {
     match error.kind() {
         ErrorKind::Unavailable => unknown_outcome(block, error),
         _ => error,
