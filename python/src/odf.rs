@@ -14,8 +14,8 @@ use std::sync::Arc;
 use arrow_schema::Schema;
 use chrono::DateTime;
 use pds::odf::{
-    self, Block, BlockSelector, Chain, ChainView, DatasetId, DatasetKind, IngestOptions, Multihash,
-    schema,
+    self, Attached, Block, BlockSelector, Chain, ChainView, DatasetId, DatasetKind, IngestOptions,
+    Multihash, schema,
 };
 use pds::table::ScanOptions;
 use pds::{Error, ErrorKind, Result};
@@ -135,6 +135,15 @@ pub(crate) struct ChainHandle {
 }
 
 impl ChainHandle {
+    fn attached(store: StoreHandle, attached: Attached) -> Self {
+        let chain = attached.chain;
+        Self {
+            store,
+            path: chain.root().to_owned(),
+            chain,
+        }
+    }
+
     /// Returns the chain; in a forked process with a client of its own.
     fn open_chain(&self) -> Result<Chain> {
         self.chain.with_store(self.store.store()?)
@@ -407,6 +416,33 @@ impl ChainHandle {
     }
 }
 
+/// Creates the chain of a table or brings it up to date.
+#[pyfunction]
+fn attach_table(py: Python<'_>, table: &TableHandle, timeout: f64) -> PyResult<ChainHandle> {
+    let timeout = into_py_result(py, parse_seconds("timeout", timeout))?;
+    let engine_table = into_py_result(py, table.table())?;
+    let attached = run(py, move || async move {
+        odf::attach_table(&engine_table, timeout).await
+    })?;
+    Ok(ChainHandle::attached(table.store.clone_handle(), attached))
+}
+
+/// Creates the chain of a dataset or brings it up to date.
+#[pyfunction]
+fn attach_dataset(
+    py: Python<'_>,
+    store: &StoreHandle,
+    key: String,
+    timeout: f64,
+) -> PyResult<ChainHandle> {
+    let timeout = into_py_result(py, parse_seconds("timeout", timeout))?;
+    let engine_store = into_py_result(py, store.store())?;
+    let attached = run(py, move || async move {
+        odf::attach_dataset(&engine_store, &key, timeout).await
+    })?;
+    Ok(ChainHandle::attached(store.clone_handle(), attached))
+}
+
 /// Generates an identity. Returns it with its private key.
 #[pyfunction]
 fn new_identity(py: Python<'_>) -> PyResult<(String, Bound<'_, PyBytes>)> {
@@ -489,6 +525,8 @@ fn event_schema<'py>(py: Python<'py>, event: &Bound<'_, PyAny>) -> PyResult<Boun
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<BlockHandle>()?;
     module.add_class::<ChainHandle>()?;
+    module.add_function(wrap_pyfunction!(attach_table, module)?)?;
+    module.add_function(wrap_pyfunction!(attach_dataset, module)?)?;
     module.add_function(wrap_pyfunction!(new_identity, module)?)?;
     module.add_function(wrap_pyfunction!(parse_dataset_id, module)?)?;
     module.add_function(wrap_pyfunction!(parse_multihash, module)?)?;

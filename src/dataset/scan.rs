@@ -35,6 +35,11 @@ pub struct OpenDataset {
 }
 
 impl OpenDataset {
+    /// The dataset's manifest.
+    pub fn manifest(&self) -> &DatasetManifest {
+        &self.observed.manifest
+    }
+
     /// The dataset's schema.
     pub fn schema(&self) -> &SchemaRef {
         &self.parts.first.file.schema

@@ -2,7 +2,8 @@
 //! by hash. The schema of the data is recorded in the chain.
 //!
 //! [`block`] defines one block, its bytes and its hash. [`rules`] checks which block may follow in a chain. [`chain`]
-//! keeps blocks in a store, [`append`] moves the head by compare-and-swap. [`mod@ingest`] appends rows, [`view`] reads a
+//! keeps blocks in a store, [`append`] moves the head by compare-and-swap. [`attach`] records the schemas of tables and
+//! datasets. [`mod@ingest`] appends rows, [`view`] reads a
 //! chain as of one block, [`mod@verify`] checks blocks and files, [`mod@compact`] merges small slices, and
 //! [`mod@vacuum`] removes objects that no reference leads to.
 //!
@@ -14,6 +15,7 @@
 //! [`crate::ErrorKind::CommitConflict`] (other writers appended first).
 
 pub mod append;
+pub mod attach;
 pub mod block;
 pub mod chain;
 mod column_bytes;
@@ -42,6 +44,7 @@ mod vocabulary;
 mod yaml;
 
 pub use self::append::{Appended, DatasetKind};
+pub use self::attach::{Attached, attach_dataset, attach_table};
 pub use self::block::Block;
 pub use self::chain::Chain;
 pub use self::compact::{Compacted, compact};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -35,15 +36,29 @@ def test_a_tables_schema_history_is_readable_without_a_file(store: pds.Store) ->
     table.append(pa.table({"id": pa.array([2])}))
     chain = odf.attach(pds.Table(store, "lake/t"))
     assert [chain.schema(at=moment) for moment in moments] == schemas
+    # Every schema is followed by the version that has it.
     kinds = [block.event.kind for block in chain.log()]
-    assert kinds == ["SetDataSchema"] * len(schemas) + ["Seed"]
-    event: Any = chain.log()[0].event
+    assert kinds == ["AddData", "SetDataSchema"] * len(schemas) + ["Seed"]
+    events: list[Any] = [block.event for block in chain.log()]
+    assert [event.new_source_state["value"] for event in events[:-1:2]] == ["6", "5", "4", "3", "1"]
+    event = events[1]
     assert independent_odf.raw_schema(event.to_dict()) == table.schema
     chain.verify()
     assert odf.attach(table).head == chain.head
     # The table does not mind.
     assert table.check().orphans == []
     assert table.refresh().scan().count() == 2
+
+
+def test_a_version_made_while_the_chains_clock_was_ahead_is_recorded(store: pds.Store) -> None:
+    table = pds.Table.create(store, "lake/t", SCHEMA)
+    chain = odf.attach(table)
+    head = chain.log(1)[0]
+    ahead = head.system_time + dt.timedelta(hours=1)
+    chain.append(odf.Block(ahead, head.hash, head.sequence_number + 1, odf.SetInfo("events")))
+    for name in ("a", "b"):
+        table.alter.add_column(name, pa.string())
+        assert odf.attach(table).schema() == table.schema
 
 
 def test_a_datasets_schema_history(store: pds.Store) -> None:

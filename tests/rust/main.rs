@@ -10,6 +10,7 @@ mod azure;
 mod faults;
 mod layering;
 mod odf;
+mod odf_attach;
 mod odf_outcomes;
 mod power_loss;
 mod s3;

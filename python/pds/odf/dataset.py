@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_TIMEOUT_SECONDS = 120.0
+TIMEOUT_SECONDS = 120.0
 _TARGET_BYTES = 512 * 2**20
 _RETENTION = timedelta(days=7)
 # The message of a failed verification has at most this many problems.
@@ -75,7 +75,7 @@ class Dataset:
         path: str,
         *,
         options: WriteOptions | None = None,
-        timeout: float = _TIMEOUT_SECONDS,
+        timeout: float = TIMEOUT_SECONDS,
     ) -> None:
         self._location = TableLocation.from_arguments(store, path, options, timeout=timeout)
         self._handle = _pds.ChainHandle.open(self._location.handle, path)
@@ -92,7 +92,7 @@ class Dataset:
         identity: Identity | str | None = None,
         system_time: datetime | str | None = None,
         options: WriteOptions | None = None,
-        timeout: float = _TIMEOUT_SECONDS,
+        timeout: float = TIMEOUT_SECONDS,
     ) -> Self:
         """Create a dataset. Its first block is a `Seed`.
 
@@ -117,6 +117,10 @@ class Dataset:
         identity = Identity.generate() if identity is None else identity
         seed_time = None if system_time is None else format_rfc3339(system_time)
         handle.create(str(identity), require_text("kind", kind), seed_time)
+        return cls._from_handle(location, handle)
+
+    @classmethod
+    def _from_handle(cls, location: TableLocation, handle: _pds.ChainHandle) -> Self:
         # The constructor would read the head again, which exists, and could only fail.
         dataset = cls.__new__(cls)
         dataset._location, dataset._handle = location, handle  # noqa: SLF001 an instance of this class
@@ -125,7 +129,7 @@ class Dataset:
     @staticmethod
     def exists(store: Store, path: str) -> bool:
         """Return whether a dataset exists at `path`."""
-        location = TableLocation.from_arguments(store, path, None, timeout=_TIMEOUT_SECONDS)
+        location = TableLocation.from_arguments(store, path, None, timeout=TIMEOUT_SECONDS)
         return _pds.ChainHandle.open(location.handle, path).head() is not None
 
     @property
