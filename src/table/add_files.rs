@@ -22,8 +22,9 @@ use super::commit::{Committed, commit_onto};
 use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
 use super::names;
+use super::outcome::CommitError;
 use super::snapshot::Table;
-use super::write::{check_idempotency_key, is_definite_failure, remove};
+use super::write::{check_idempotency_key, remove};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
 use crate::files::expr::Statistics;
@@ -70,26 +71,28 @@ pub async fn add_files(
     let result = loop {
         let remaining = deadline.saturating_sub(clock.monotonic());
         let conflict = match commit_onto(table, &change, Some(newest), remaining).await {
-            Err(e) if e.kind() == ErrorKind::CommitConflict => e,
+            Err(CommitError::NotCommitted(e)) if e.kind() == ErrorKind::CommitConflict => e,
             result => break result,
         };
         if change.absent_at_version.is_none() || clock.monotonic() >= deadline {
-            break Err(conflict);
+            break Err(CommitError::NotCommitted(conflict));
         }
         // A concurrent commit has added rows: check that the same files are not among them.
-        newest = table.newest().await?;
+        newest = match table.newest().await {
+            Ok(newest) => newest,
+            Err(e) => break Err(CommitError::NotCommitted(e)),
+        };
         match check_new(table, &newest.manifest, paths).await {
             Ok(()) => change.absent_at_version = Some(newest.manifest.version),
             // The snapshot was vacuumed during the check: the next attempt conflicts again, and the
             // check is repeated on a newer one.
             Err(e) if e.kind() == ErrorKind::VersionExpired => {}
-            Err(e) => break Err(e),
+            Err(e) => break Err(CommitError::NotCommitted(e)),
         }
     };
-    let unused = match &result {
-        Ok(committed) => committed.replayed,
-        Err(e) => is_definite_failure(e.kind()) || e.kind() == ErrorKind::AlreadyExists,
-    };
+    let unused = result
+        .as_ref()
+        .map_or_else(CommitError::allows_removal, |c| c.replayed);
     if unused {
         remove(table, &copied).await;
     }

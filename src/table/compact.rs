@@ -19,15 +19,16 @@ use serde_json::Value;
 
 use super::Table;
 use super::actions::{MergedTombstones, Replace};
-use super::commit::{Committed, commit_onto, is_retryable_conflict};
+use super::commit::{Committed, commit_onto};
 use super::delete::put_tombstones;
 use super::format::{DataFile, TableManifest, Tombstones};
 use super::listing::{FileRef, SnapshotFile, all_files};
+use super::outcome::{CommitError, CommitOutcome};
 use super::scan::stream_files;
 use super::snapshot::Snapshot;
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone::{self, Deletions, TombstoneLine};
-use super::write::{TableWriteOptions, align_to_schema, is_definite_failure, remove, upload};
+use super::write::{TableWriteOptions, align_to_schema, remove, upload};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::expr::Predicate;
 
@@ -141,14 +142,16 @@ impl RewriteTask<'_> {
             match commit_replace(table, change, newest, deadline).await {
                 Ok(committed) => return Ok(Some(Compaction { committed, added })),
                 Err(e) => {
-                    if is_definite_failure(e.kind()) {
+                    if e.allows_removal() {
                         remove(table, &written_paths).await;
                     }
-                    if !is_retryable_conflict(e.kind()) || clock.monotonic() >= deadline {
-                        return Err(e);
+                    let can_retry = e.is_conflict() && clock.monotonic() < deadline;
+                    let error = Error::from(e);
+                    if !can_retry {
+                        return Err(error);
                     }
                     log::info!(
-                        "{} of the table {:?} is planned again: {e}",
+                        "{} of the table {:?} is planned again: {error}",
                         self.operation,
                         table.root()
                     );
@@ -252,18 +255,18 @@ async fn commit_replace(
     mut change: Replace,
     newest: Snapshot,
     deadline: Duration,
-) -> Result<Committed> {
+) -> CommitOutcome<Committed> {
     let clock = table.store().clock();
     let mut cached_snapshot = Some(newest);
     loop {
         let remaining = deadline.saturating_sub(clock.monotonic());
         let error = match commit_onto(table, &change, cached_snapshot.take(), remaining).await {
-            Err(e) if e.kind() == ErrorKind::CommitConflict => e,
+            Err(CommitError::NotCommitted(e)) if e.kind() == ErrorKind::CommitConflict => e,
             result => return result,
         };
         match find_moved_files(table, &change).await {
             Ok(Some(moved_files)) if clock.monotonic() < deadline => change.removed = moved_files,
-            _ => return Err(error),
+            _ => return Err(CommitError::NotCommitted(error)),
         }
     }
 }

@@ -18,14 +18,14 @@ use roaring::RoaringBitmap;
 use serde_json::Value;
 
 use super::actions::Delete;
-use super::commit::{Committed, commit_onto, is_retryable_conflict};
+use super::commit::{Committed, commit_onto};
 use super::format::{DataFile, Tombstones};
 use super::listing::FileRef;
 use super::row_group::RowGroupScan;
 use super::snapshot::Snapshot;
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone::{self, TombstoneLine, TombstoneScope};
-use super::write::{is_definite_failure, remove};
+use super::write::remove;
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
@@ -92,13 +92,11 @@ pub async fn delete(table: &Table, filter: &Predicate, timeout: Duration) -> Res
                 });
             }
             Err(e) => {
-                if let Some(unused_tombstones) =
-                    change.tombstones.filter(|_| is_definite_failure(e.kind()))
-                {
+                if let Some(unused_tombstones) = change.tombstones.filter(|_| e.allows_removal()) {
                     remove(table, &[unused_tombstones.path]).await;
                 }
-                if !is_retryable_conflict(e.kind()) || clock.monotonic() >= deadline {
-                    return Err(e);
+                if !e.is_conflict() || clock.monotonic() >= deadline {
+                    return Err(e.into());
                 }
             }
         }

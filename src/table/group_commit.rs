@@ -6,17 +6,20 @@
 //!
 //! Every append gets the version that holds its rows, or its own error: an append whose columns or files
 //! do not fit the newest snapshot is left out of the batch, and an append whose timeout is over is
-//! dropped while the others are tried further. If the task ends without a reply, the error is
-//! [`ErrorKind::CommitStateUnknown`].
+//! dropped while the others are tried further. If the task ends without a reply, the outcome is
+//! [`CommitError::Unknown`].
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::actions::Append;
-use super::commit::{Change, Committed, check_gc_floor, commit_onto, commit_timeout_error};
-use super::format::{CommitOperation, TableManifest};
+use super::commit::{
+    Change, Committed, check_gc_floor, commit_as, commit_onto, commit_timeout_error,
+};
+use super::format::{CommitId, CommitOperation, TableManifest};
+use super::outcome::{CommitError, CommitOutcome};
 use super::snapshot::{Snapshot, Table};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -35,7 +38,9 @@ struct PendingAppend {
     timeout: Duration,
     /// The end of the timeout, by the store's monotonic clock.
     deadline: Duration,
-    reply: oneshot::Sender<Result<Committed>>,
+    /// The id of the group's commit, which the leader sets before it starts.
+    commit_id: Arc<OnceLock<CommitId>>,
+    reply: oneshot::Sender<CommitOutcome<Committed>>,
 }
 
 /// An entry of the queue, which is removed when the ticket is dropped.
@@ -65,16 +70,18 @@ pub(super) async fn commit_batched(
     append: Append,
     cached_snapshot: Option<Snapshot>,
     timeout: Duration,
-) -> Result<Committed> {
+) -> CommitOutcome<Committed> {
     let clock = table.store().clock();
     let queue: Arc<Queue> = table.store().shared_state(table.root());
     let (reply, mut reply_receiver) = oneshot::channel();
     let (id, start) = (clock.new_id(), clock.monotonic());
+    let commit_id: Arc<OnceLock<CommitId>> = Arc::default();
     lock(&queue.pending).push(PendingAppend {
         id,
         append,
         timeout,
         deadline: start + timeout,
+        commit_id: Arc::clone(&commit_id),
         reply,
     });
     let ticket = QueueTicket { queue: &queue, id };
@@ -86,7 +93,7 @@ pub(super) async fn commit_batched(
         tokio::select! {
             biased;
             committed = &mut reply_receiver => {
-                let committed = committed.unwrap_or_else(|_| Err(leader_stopped_error()));
+                let committed = committed.unwrap_or_else(|_| Err(leader_stopped_error(&commit_id)));
                 return committed.map(|committed| Committed { waited: waited(), ..committed });
             }
             guard = Arc::clone(&queue.leader).lock_owned() => {
@@ -104,17 +111,24 @@ pub(super) async fn commit_batched(
     }
     let committed = reply_receiver
         .await
-        .unwrap_or_else(|_| Err(leader_stopped_error()));
+        .unwrap_or_else(|_| Err(leader_stopped_error(&commit_id)));
     committed.map(|committed| Committed {
         waited: committed.waited + queue_time,
         ..committed
     })
 }
 
-fn leader_stopped_error() -> Error {
-    let message = "the task that committed the append stopped unexpectedly; look in the table's \
-                   history whether the rows were committed";
-    Error::new(ErrorKind::CommitStateUnknown, message)
+fn leader_stopped_error(commit_id: &OnceLock<CommitId>) -> CommitError {
+    let message = "the task that committed the append stopped unexpectedly";
+    let cause = Error::other(message);
+    match commit_id.get() {
+        Some(id) => CommitError::Unknown {
+            id: id.clone(),
+            cause,
+        },
+        // It stopped before it could send anything.
+        None => CommitError::NotCommitted(cause),
+    }
 }
 
 /// Starts a task that commits all queued appends and then releases the leader lock.
@@ -127,9 +141,14 @@ fn lead_group_commit(
     let mut pending = std::mem::take(&mut *lock(&queue.pending));
     // The caller of a closed reply has been cancelled: its append is not committed.
     pending.retain(|entry| !entry.reply.is_closed());
+    let commit_id = CommitId::new(table.store().clock().new_id());
+    for entry in &pending {
+        // Each entry is taken by one leader.
+        let _ = entry.commit_id.set(commit_id.clone());
+    }
     let table = table.clone();
     let task = async move {
-        commit_pending(&table, pending, cached_snapshot).await;
+        commit_pending(&table, &commit_id, pending, cached_snapshot).await;
         drop(guard);
     };
     #[expect(
@@ -140,9 +159,10 @@ fn lead_group_commit(
 }
 
 /// Commits appends in one version. If the earliest deadline passes, the appends that are over it fail
-/// and the others are tried again.
+/// and the others are tried again, as the same commit.
 async fn commit_pending(
     table: &Table,
+    commit_id: &CommitId,
     mut pending: Vec<PendingAppend>,
     mut cached_snapshot: Option<Snapshot>,
 ) {
@@ -154,25 +174,27 @@ async fn commit_pending(
             rejections: Mutex::default(),
         };
         let remaining = earliest_deadline.saturating_sub(clock.monotonic());
-        let result = commit_onto(table, &batch, cached_snapshot.take(), remaining).await;
+        let cached = cached_snapshot.take();
+        let result = commit_as(commit_id, table, &batch, cached, remaining).await;
         let rejections = std::mem::take(&mut *lock(&batch.rejections));
         let now = clock.monotonic();
-        let is_timed_out = result
-            .as_ref()
-            .is_err_and(|e| e.kind() == ErrorKind::CommitConflict && earliest_deadline <= now);
+        let is_timed_out = earliest_deadline <= now
+            && matches!(&result, Err(CommitError::NotCommitted(e)) if e.kind() == ErrorKind::CommitConflict);
         let mut rest = Vec::new();
         let per_append = rejections
             .into_iter()
             .chain(std::iter::repeat_with(|| None));
         for (entry, rejection) in pending.into_iter().zip(per_append) {
             let reply = match (&result, rejection) {
-                (_, Some(error)) => Err(error),
+                (_, Some(error)) => Err(CommitError::NotCommitted(error)),
                 (Ok(committed), None) => Ok(committed.clone()),
                 (Err(_), None) if is_timed_out && entry.deadline > now => {
                     rest.push(entry);
                     continue;
                 }
-                (Err(_), None) if is_timed_out => Err(commit_timeout_error(table, entry.timeout)),
+                (Err(_), None) if is_timed_out => Err(CommitError::NotCommitted(
+                    commit_timeout_error(table, entry.timeout),
+                )),
                 (Err(e), None) => Err(e.duplicate()),
             };
             // A failed send means that the caller has been cancelled.

@@ -22,7 +22,7 @@ use roaring::RoaringBitmap;
 
 use super::actions::{Delete, RowDelta};
 use super::clauses::{Clause, ClauseKind, ClauseOutput, Clauses};
-use super::commit::{Committed, commit_onto, is_retryable_conflict};
+use super::commit::{Committed, commit_onto};
 use super::delete::{
     CONCURRENT_FILES, CONCURRENT_GROUPS, DeletePlan, MatchedRows, plan_file, write_tombstones,
 };
@@ -31,9 +31,7 @@ use super::keys::resolve_match_columns;
 use super::row_group::RowGroupScan;
 use super::snapshot::{Snapshot, Table};
 use super::snapshot_reader::SnapshotReader;
-use super::write::{
-    TableWriteOptions, align_to_schema, check_idempotency_key, is_definite_failure, remove, upload,
-};
+use super::write::{TableWriteOptions, align_to_schema, check_idempotency_key, remove, upload};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
 use crate::files::expr::Filter;
@@ -100,15 +98,15 @@ pub async fn merge(
         let result = commit_onto(table, &row_delta, Some(newest), remaining).await;
         let unused = match &result {
             Ok(committed) => committed.replayed,
-            Err(e) => is_definite_failure(e.kind()),
+            Err(e) => e.allows_removal(),
         };
         if unused {
             remove(table, &written_paths).await;
         }
         match result {
             Ok(committed) => return Ok(MergeResult::from_commit(committed, row_delta.added)),
-            Err(e) if is_retryable_conflict(e.kind()) && clock.monotonic() < deadline => {}
-            Err(e) => return Err(e),
+            Err(e) if e.is_conflict() && clock.monotonic() < deadline => {}
+            Err(e) => return Err(e.into()),
         }
     }
 }

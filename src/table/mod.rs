@@ -14,6 +14,7 @@
 
 pub mod actions;
 mod add_files;
+mod attempt;
 mod changes;
 mod check;
 mod clauses;
@@ -31,6 +32,7 @@ mod keys;
 mod listing;
 mod merge;
 mod names;
+mod outcome;
 mod recover;
 mod row_group;
 mod scan;

@@ -17,15 +17,14 @@ use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema};
 
 use super::actions::{Delete, RowDelta};
-use super::commit::{Committed, commit_onto, is_retryable_conflict};
+use super::commit::{Committed, commit_onto};
 use super::delete::{DeletePlan, plan_by_row, write_tombstones};
 use super::format::{DataFile, TableManifest};
 use super::keys::resolve_match_columns;
+use super::outcome::{CommitError, CommitOutcome};
 use super::snapshot::Table;
 use super::snapshot_reader::SnapshotReader;
-use super::write::{
-    TableWriteOptions, align_to_schema, check_idempotency_key, is_definite_failure, remove, upload,
-};
+use super::write::{TableWriteOptions, align_to_schema, check_idempotency_key, remove, upload};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
@@ -81,30 +80,22 @@ pub async fn replace_rows(
     };
     let files = upload(table, &base, checked_input, options).await?;
     let mut row_delta = build_row_delta(target, options, &base, files.clone());
-    let mut is_outcome_unknown = false;
-    let result = commit_row_delta(
-        table,
-        &mut row_delta,
-        &pending_deletes,
-        options.timeout,
-        &mut is_outcome_unknown,
-    )
-    .await;
-    let unused = result
-        .as_ref()
-        .map_or(!is_outcome_unknown, |committed| committed.replayed);
+    let result = commit_row_delta(table, &mut row_delta, &pending_deletes, options.timeout).await;
+    let unused = match &result {
+        Ok(committed) => committed.replayed,
+        Err(e) => e.allows_removal(),
+    };
     if unused {
         let paths: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
         remove(table, &paths).await;
     }
-    result.map(|committed| {
-        let files = if committed.replayed {
-            Vec::new()
-        } else {
-            files
-        };
-        (committed, files)
-    })
+    let committed = result?;
+    let files = if committed.replayed {
+        Vec::new()
+    } else {
+        files
+    };
+    Ok((committed, files))
 }
 
 fn build_row_delta(
@@ -214,15 +205,13 @@ fn inspect_batches(
     Box::new(RecordBatchIterator::new(batches, schema))
 }
 
-/// Finds the rows to delete and commits; repeats both while concurrent commits add rows. After an error
-/// `is_outcome_unknown` says whether the commit may have happened all the same.
+/// Finds the rows to delete and commits; repeats both while concurrent commits add rows.
 async fn commit_row_delta(
     table: &Table,
     row_delta: &mut RowDelta,
     pending_deletes: &PendingDeletes,
     timeout: Duration,
-    is_outcome_unknown: &mut bool,
-) -> Result<Committed> {
+) -> CommitOutcome<Committed> {
     let clock = table.store().clock();
     let deadline = clock.monotonic() + timeout;
     let collected_keys = match pending_deletes {
@@ -231,22 +220,18 @@ async fn commit_row_delta(
     };
     let keys = collected_keys.map(Arc::new);
     loop {
-        let newest = table.newest().await?;
+        let newest = table.newest().await.map_err(CommitError::NotCommitted)?;
         let manifest = Arc::clone(&newest.manifest);
-        let columns = TableColumns::from_manifest(&manifest)?;
-        let filter = bind_deletes(pending_deletes, keys.as_ref(), &columns, &**clock)?;
-        let plan_result = match filter {
-            Some(filter) => plan_deletes(table, &manifest, filter).await,
-            None => Ok(DeletePlan::default()),
-        };
-        let deletes = match plan_result {
+        let planned = plan_deletes(table, &manifest, pending_deletes, keys.as_ref()).await;
+        let deletes = match planned {
             // A vacuum has removed this snapshot since it was read.
             Err(e) if e.kind() == ErrorKind::VersionExpired && clock.monotonic() < deadline => {
                 continue;
             }
-            deletes => deletes?,
+            deletes => deletes.map_err(CommitError::NotCommitted)?,
         };
-        row_delta.deletes.tombstones = write_tombstones(table, &newest, &deletes).await?;
+        let written = write_tombstones(table, &newest, &deletes).await;
+        row_delta.deletes.tombstones = written.map_err(CommitError::NotCommitted)?;
         row_delta.deletes.scanned_files = deletes.scanned_files;
         row_delta.deletes.removed = deletes.removed;
         row_delta.deletes.base_tombstones = manifest.tombstone_paths();
@@ -254,11 +239,10 @@ async fn commit_row_delta(
         row_delta.deletes.base_version = manifest.version;
         let remaining = deadline.saturating_sub(clock.monotonic());
         let result = commit_onto(table, &*row_delta, Some(newest), remaining).await;
-        *is_outcome_unknown = result
-            .as_ref()
-            .is_err_and(|e| !is_definite_failure(e.kind()));
-        let is_unused =
-            !*is_outcome_unknown && result.as_ref().map_or(true, |committed| committed.replayed);
+        let is_unused = match &result {
+            Ok(committed) => committed.replayed,
+            Err(e) => e.allows_removal(),
+        };
         if let Some(tombstones) = row_delta.deletes.tombstones.take_if(|_| is_unused) {
             remove(table, &[tombstones.path]).await;
         }
@@ -266,8 +250,9 @@ async fn commit_row_delta(
             Ok(committed) => return Ok(committed),
             Err(e) => e,
         };
+        // Not a TransactionExpired: a new plan would use the same files.
         let is_retryable =
-            is_retryable_conflict(error.kind()) && error.kind() != ErrorKind::TransactionExpired;
+            matches!(&error, CommitError::NotCommitted(e) if e.kind() == ErrorKind::CommitConflict);
         if !is_retryable || clock.monotonic() >= deadline {
             return Err(error);
         }
@@ -302,8 +287,14 @@ fn bind_deletes(
 async fn plan_deletes(
     table: &Table,
     manifest: &Arc<TableManifest>,
-    filter: Filter,
+    pending_deletes: &PendingDeletes,
+    keys: Option<&Arc<KeySet>>,
 ) -> Result<DeletePlan> {
+    let columns = TableColumns::from_manifest(manifest)?;
+    let clock = &**table.store().clock();
+    let Some(filter) = bind_deletes(pending_deletes, keys, &columns, clock)? else {
+        return Ok(DeletePlan::default());
+    };
     let reader = SnapshotReader::new(table, Arc::clone(manifest), Some(Arc::new(filter))).await?;
     plan_by_row(&reader).await
 }

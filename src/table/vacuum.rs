@@ -258,7 +258,9 @@ pub(super) async fn collect_references(
         return resolve_missing(table, absent.take(MAX_REPORTED_MANIFESTS).collect()).await;
     }
     let loaded: Vec<(u64, Option<TableManifest>)> = stream::iter(retained)
-        .map(|version| async move { Ok((version, table.read_manifest(version).await?)) })
+        .map(
+            |version| async move { Ok::<_, Error>((version, table.read_manifest(version).await?)) },
+        )
         .buffered(CONCURRENT_READS)
         .try_collect()
         .await?;

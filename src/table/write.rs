@@ -3,11 +3,10 @@
 //! [`write()`] appends or overwrites; upserts, merges and compactions use [`align_to_schema`] and
 //! [`upload`]. Columns are matched by name. Refused are unknown, repeated and missing columns, types whose
 //! conversion could lose a value, and nulls in a column that must not be null, all with
-//! [`ErrorKind::InvalidInput`].
+//! [`crate::ErrorKind::InvalidInput`].
 //!
-//! No commit names the files before they are complete. After an error that says for certain that nothing
-//! was committed ([`is_definite_failure`]) the files are removed; if the outcome is unknown they stay for
-//! a vacuum.
+//! No commit names the files before they are complete. If nothing was committed for certain
+//! ([`super::outcome`]) the files are removed; if the outcome is unknown they stay for a vacuum.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,7 +20,7 @@ use super::commit::{Committed, commit_onto};
 use super::format::{DataFile, TableManifest};
 use super::group_commit::commit_batched;
 use super::{Table, names};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::files::TableColumns;
 use crate::files::expr::Statistics;
 use crate::files::types::keeps_values;
@@ -103,20 +102,19 @@ pub async fn write(
     // If the outcome is unknown the files stay: a vacuum removes them if they were not committed.
     let unused = match &result {
         Ok(committed) => committed.replayed,
-        Err(e) => is_definite_failure(e.kind()),
+        Err(e) => e.allows_removal(),
     };
     if unused {
         let paths: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
         remove(table, &paths).await;
     }
-    result.map(|committed| {
-        let added = if committed.replayed {
-            Vec::new()
-        } else {
-            files
-        };
-        (committed, added)
-    })
+    let committed = result?;
+    let added = if committed.replayed {
+        Vec::new()
+    } else {
+        files
+    };
+    Ok((committed, added))
 }
 
 /// Refuses an idempotency key that is empty or too long to be stored in manifests.
@@ -128,15 +126,6 @@ pub(super) fn check_idempotency_key(key: Option<&str>) -> Result<()> {
     let message =
         format!("idempotency_key must have 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes, not {bytes}");
     Err(Error::invalid(message))
-}
-
-/// Whether an error of a commit means that nothing was committed and nothing will be, and that the
-/// store is able to remove the uploaded files.
-pub(super) fn is_definite_failure(kind: ErrorKind) -> bool {
-    !matches!(
-        kind,
-        ErrorKind::CommitStateUnknown | ErrorKind::Unavailable | ErrorKind::Cancelled
-    )
 }
 
 /// Encodes `input`, which has the columns of `base`, and uploads it as data files. After an error it

@@ -113,6 +113,8 @@ class Case(Generic[_State]):
             server.restart()
             operation.work(store(server))
             self.requests = list(server.seen)
+            # What one run writes, at most so much of which may be left where cleaning up is not possible.
+            self.written = len(server.save().keys() - self.before.keys())
             self.new = look(store(server))
             self.second_error = type(ended(lambda: operation.work(store(server))))
             self.newer = look(store(server))

@@ -27,11 +27,12 @@ from fault_runs import (
     Operation,
     Run,
     ended,
+    is_probe,
     plan,
     run_all,
     store,
 )
-from scripted_s3 import FAULTS, ScriptedS3
+from scripted_s3 import FAULTS, Rule, ScriptedS3
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,7 +161,14 @@ class _Case(Case[State]):
         assert _same(found, self.new) or _same(found, self.old), f"half of it is there, after {error!r}"
         if error is not None and not run.lasts and not isinstance(error, pds.CommitStateUnknown):
             self.check_clean(server, error)
+        if error is not None and run.lasts:
+            self._check_left(server, error)
         self._do_it_again(place, found)
+
+    def _check_left(self, server: ScriptedS3, error: Exception) -> None:
+        """A fault that lasts hits the cleaning too, but no more than the objects of one plan are left."""
+        left = sorted(key for key in server.save().keys() - self.before.keys() if not is_probe(key))
+        assert len(left) <= self.written, f"{left} are left after {error!r}"
 
     def _is_done(self, place: pds.Store, error: Exception | None) -> bool | None:
         """Whether it happened, by what was reported; None where that was left open."""
@@ -196,6 +204,34 @@ def test_one_fault(name: str) -> None:
 def test_a_fault_that_lasts(name: str) -> None:
     case = _Case(OPERATIONS[name])
     run_all(plan(case.requests, ("403", "412", "drop after"), lasts=True), case.before, case.judge)
+
+
+@pytest.mark.parametrize("name", sorted(GATED))
+@pytest.mark.parametrize("fault", ["403", "500"])
+def test_what_is_left_when_no_manifest_can_be_written(name: str, fault: str) -> None:
+    """What was refused for certain leaves nothing; where the outcome is open, one plan's objects, for a vacuum."""
+    operation = OPERATIONS[name]
+    with ScriptedS3() as server:
+        place = store(server)
+        operation.setup(place)
+        _open(place).vacuum(dt.timedelta(0))
+        before = server.save().keys()
+        server.add(Rule(lambda request: request.verb == "put" and "/manifest/v" in request.key, fault))
+        error = ended(lambda: operation.work(place))
+        left = sorted(server.save().keys() - before)
+        server.restart()
+        if fault == "403":
+            assert isinstance(error, pds.PermissionDenied)
+            assert not left
+        else:
+            assert isinstance(error, pds.CommitStateUnknown)
+            assert _open(place).was_committed(error.commit_id or "") is None
+            uploads = [key for key in left if "/data/" in key or "/tombstone/" in key]
+            assert len(left) == len(uploads) == (0 if name == "vacuum" else 2 if name == "upsert" else 1)
+            # What began below the floor of the next vacuum goes with it.
+            _open(place).append(_rows(5000, 1))
+            _open(place).vacuum(dt.timedelta(0))
+        assert _open(place).check().orphans == []
 
 
 @pytest.mark.soak

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{CasResult, Register, probe_conditional_writes};
-use crate::table::commit::{as_unknown_outcome, unknown_if_unavailable};
 use crate::table::format::{
     Base64, CommitId, CommitOperation, FORMAT, Pointer, TableManifest, TableSchema, TimestampMicros,
 };
+use crate::table::outcome::CommitError;
 use crate::table::{Snapshot, Table, names};
 
 /// The properties of a new table.
@@ -77,7 +77,7 @@ pub async fn create(table: &Table, new_table: NewTable) -> Result<Snapshot> {
     match Register::new(&table.store, &path)
         .create(manifest.to_bytes())
         .await
-        .map_err(|e| unknown_if_unavailable(&manifest.commit_id, e))?
+        .map_err(|e| CommitError::from_write(&manifest.commit_id, e))?
     {
         CasResult::Won(_) => {}
         CasResult::Conflict(_) | CasResult::Missing => return Err(already_exists_error(table)),
@@ -87,8 +87,12 @@ pub async fn create(table: &Table, new_table: NewTable) -> Result<Snapshot> {
     let pointer_created = Register::new(&table.store, &path)
         .create(pointer_bytes)
         .await;
-    // Once the manifest exists, the next process that opens the table puts the pointer.
-    match pointer_created.map_err(|e| as_unknown_outcome(&manifest.commit_id, e))? {
+    let unknown = |cause| CommitError::Unknown {
+        id: manifest.commit_id.clone(),
+        cause,
+    };
+    // Once the manifest exists, the next process that opens the table puts the pointer: no error is definite.
+    match pointer_created.map_err(unknown)? {
         CasResult::Won(pointer) => {
             table.observe(1, &manifest.commit_id);
             Ok(Snapshot {
@@ -99,10 +103,14 @@ pub async fn create(table: &Table, new_table: NewTable) -> Result<Snapshot> {
         // Another process opened the table, put the pointer and may have committed already; or the
         // manifest landed in a slot that a vacuum of another writer's table had emptied.
         CasResult::Conflict(_) | CasResult::Missing => {
-            let newest = table.newest().await?;
+            let newest = table.newest().await.map_err(unknown)?;
             match newest.manifest.commit_id_of(1) {
                 Some(commit_id) if *commit_id == manifest.commit_id => Ok(newest),
-                _ => Err(already_exists_error(table)),
+                Some(_) => Err(already_exists_error(table)),
+                None => {
+                    let message = "version 1 is older than the retained commit history";
+                    Err(unknown(Error::other(message)).into())
+                }
             }
         }
     }

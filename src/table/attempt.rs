@@ -1,0 +1,286 @@
+//! One attempt to commit: create the next manifest, then advance the pointer.
+//!
+//! 1. Read the pointer (version N) and its manifest.
+//! 2. Create `manifest/v(N+1).json` on condition that it does not exist. This is the commit; only one
+//!    writer succeeds.
+//! 3. Advance the pointer from N to N+1.
+//!
+//! A writer that finds v(N+1) while the pointer is at N advances the pointer on behalf of that commit's
+//! writer. Then it applies its own change to the newer snapshot and tries again. An ambiguous answer
+//! is resolved by reading back ([`Register`]). If that fails too, the outcome is
+//! [`CommitError::Unknown`], and no uploaded object is removed.
+//!
+//! A create can land in a slot that a vacuum has emptied, if its writer was suspended for many versions.
+//! Such a manifest is no commit: the pointer is already past it. So a commit is reported only after the
+//! pointer was read at or beyond its version, with an `oldest_version` at or before it. If the version
+//! has been vacuumed, the create may still have been a commit to which another writer advanced the
+//! pointer: the newest manifest lists the commits before it and decides.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::format::{CommitId, MAX_MANIFEST_BYTES, Pointer, TableManifest, corrupted_error};
+use super::listing::SegmentCompactor;
+use super::names;
+use super::outcome::{CommitError, CommitOutcome};
+use super::snapshot::{Snapshot, Table};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::cas::{CasResult, Register, VersionedValue};
+
+/// The delay between retries while the store is unavailable.
+const UNAVAILABLE_RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// How one attempt ended.
+pub(super) enum CommitAttempt {
+    Committed(Snapshot),
+    /// Another commit has the version. Holds the newest snapshot if it is known.
+    Conflict(Option<Snapshot>),
+    /// The snapshot is no longer the newest; nothing was sent.
+    NotSent,
+}
+
+/// Tries to create `draft` as the version after `base`. Keeps new segments in `compactor`.
+pub(super) async fn attempt(
+    table: &Table,
+    base: &Snapshot,
+    draft: TableManifest,
+    compactor: &mut SegmentCompactor,
+    deadline: Duration,
+) -> CommitOutcome<CommitAttempt> {
+    let next = match compactor.roll_segments(table, &base.manifest, draft).await {
+        Ok(next) => next,
+        // A segment of `base` is missing: `base` is no longer the newest snapshot.
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(CommitAttempt::NotSent),
+        Err(e) => return Err(CommitError::NotCommitted(e)),
+    };
+    let bytes = next.to_bytes();
+    check_readable(table, &bytes, &next).map_err(CommitError::NotCommitted)?;
+    let winner = create_manifest(table, base, &next, bytes, deadline).await?;
+    // The winner may have crashed before it advanced the pointer, so this is done for it, too.
+    let target = Pointer::for_manifest(winner.as_ref().unwrap_or(&next));
+    let advanced = retry_until(table, deadline, || {
+        advance_pointer(table, &base.pointer, &target)
+    })
+    .await;
+    let unknown = |cause| CommitError::Unknown {
+        id: next.commit_id.clone(),
+        cause,
+    };
+    // Once our manifest exists, the next writer advances the pointer to it. And where another's is in its
+    // place, ours may have been committed and vacuumed before, which only the pointer tells.
+    let (pointer, current_pointer) = match advanced.map_err(unknown)? {
+        Advance::At(pointer, parsed) => (pointer, parsed),
+        Advance::TableReplaced => {
+            let error = table_replaced_error(table);
+            return Err(match winner {
+                None => unknown(error),
+                Some(_) => CommitError::NotCommitted(error),
+            });
+        }
+    };
+    let is_committed = if next.version < current_pointer.oldest_version {
+        is_own_commit(table, &next).await?
+    } else {
+        winner.is_none()
+    };
+    let is_newest = current_pointer.commit_id == target.commit_id;
+    let snapshot = |manifest| Snapshot {
+        manifest: Arc::new(manifest),
+        pointer,
+    };
+    Ok(match winner {
+        _ if is_committed => CommitAttempt::Committed(snapshot(next)),
+        Some(winner) if is_newest => CommitAttempt::Conflict(Some(snapshot(winner))),
+        _ => CommitAttempt::Conflict(None),
+    })
+}
+
+/// Creates the manifest of a version. Returns the one that is in its place if another writer was first.
+async fn create_manifest(
+    table: &Table,
+    base: &Snapshot,
+    next: &TableManifest,
+    bytes: Bytes,
+    deadline: Duration,
+) -> CommitOutcome<Option<TableManifest>> {
+    let path = table.path(&names::manifest(next.version));
+    let register = Register::new(&table.store, &path);
+    // Every retry sends the same bytes on the same condition, so they land at most once.
+    let created = retry_until(table, deadline, || register.create(bytes.clone())).await;
+    match created.map_err(|e| CommitError::from_write(&next.commit_id, e))? {
+        CasResult::Won(_) => Ok(None),
+        CasResult::Conflict(stored) => {
+            let parsed = TableManifest::parse(&stored.bytes, next.version)
+                .map_err(|e| e.with_path(&path))
+                .and_then(|manifest| verify_successor(base, manifest));
+            parsed.map(Some).map_err(CommitError::NotCommitted)
+        }
+        CasResult::Missing => {
+            let message = "the manifest of a new version was neither created nor found";
+            Err(CommitError::Unknown {
+                id: next.commit_id.clone(),
+                cause: Error::other(message),
+            })
+        }
+    }
+}
+
+/// Refuses a manifest that readers would refuse: committing it would make the table unusable.
+fn check_readable(table: &Table, bytes: &Bytes, next: &TableManifest) -> Result<()> {
+    let length = bytes.len() as u64;
+    if length > MAX_MANIFEST_BYTES {
+        let message = format!(
+            "the new manifest has {length} bytes, more than the maximum of {MAX_MANIFEST_BYTES}; compact \
+             the table"
+        );
+        return Err(Error::invalid(message).with_path(table.root()));
+    }
+    TableManifest::parse(bytes, next.version).map_err(|e| {
+        let message = format!("the new manifest is invalid: {}", e.message());
+        Error::invalid(message).with_path(table.root())
+    })?;
+    Ok(())
+}
+
+/// Checks that another writer created `manifest` from `base`.
+fn verify_successor(base: &Snapshot, manifest: TableManifest) -> Result<TableManifest> {
+    // Otherwise an older table in this folder left it behind. A slot that a vacuum emptied and a late
+    // create took is detected by the pointer instead.
+    if manifest.recent_commits.first() == Some(&base.manifest.commit_id) {
+        return Ok(manifest);
+    }
+    let reason = "it was not created from the version before it";
+    Err(corrupted_error(&names::manifest(manifest.version), reason))
+}
+
+/// Whether the commit of a version that has been vacuumed was this one. If not, the manifest landed in
+/// the slot after the vacuum had emptied it, and is no commit.
+async fn is_own_commit(table: &Table, next: &TableManifest) -> CommitOutcome<bool> {
+    let unknown = |cause| CommitError::Unknown {
+        id: next.commit_id.clone(),
+        cause,
+    };
+    let newest = table.newest().await.map_err(unknown)?;
+    let Some(commit_id) = newest.manifest.commit_id_of(next.version) else {
+        let message = "the version is older than the retained commit history";
+        return Err(unknown(Error::other(message)));
+    };
+    Ok(*commit_id == next.commit_id)
+}
+
+/// Returns the version that a commit created, or None if it created none. A commit whose outcome was
+/// unknown can still land while the last requests of its writer are in flight.
+pub async fn was_committed(table: &Table, commit_id: &CommitId) -> Result<Option<u64>> {
+    let mut newest = table.newest().await?;
+    // A manifest beyond the pointer is a commit already.
+    while let Some(candidate) = table.read_manifest(newest.manifest.version + 1).await? {
+        let next = verify_successor(&newest, candidate)?;
+        let target = Pointer::for_manifest(&next);
+        if let Advance::TableReplaced = advance_pointer(table, &newest.pointer, &target).await? {
+            return Err(table_replaced_error(table));
+        }
+        newest = table.newest().await?;
+    }
+    let mut manifest = newest.manifest;
+    loop {
+        let mut versions = (manifest.oldest_known_version()..=manifest.version).rev();
+        if let Some(version) = versions.find(|v| manifest.commit_id_of(*v) == Some(commit_id)) {
+            return Ok(Some(version));
+        }
+        let oldest = manifest.oldest_known_version();
+        if oldest == 1 {
+            return Ok(None);
+        }
+        manifest = table.manifest_at(oldest).await?;
+    }
+}
+
+/// Repeats a conditional write until `deadline` while the store is unavailable. After the first request
+/// without an answer every error has the kind [`ErrorKind::Unavailable`]: that request may still land.
+async fn retry_until<T, F>(
+    table: &Table,
+    deadline: Duration,
+    operation: impl Fn() -> F,
+) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    let clock = table.store.clock();
+    let mut may_have_landed = false;
+    loop {
+        match operation().await {
+            Err(e) if e.kind() == ErrorKind::Unavailable && clock.monotonic() < deadline => {
+                may_have_landed = true;
+                clock.sleep(UNAVAILABLE_RETRY_DELAY).await;
+            }
+            Err(e) if may_have_landed => return Err(e.with_kind(ErrorKind::Unavailable)),
+            result => return result,
+        }
+    }
+}
+
+/// Reads the newest snapshot; retries until `deadline` while the store is unavailable.
+pub(super) async fn read_newest(table: &Table, deadline: Duration) -> Result<Snapshot> {
+    let clock = table.store.clock();
+    loop {
+        match table.newest().await {
+            Err(e) if e.kind() == ErrorKind::Unavailable && clock.monotonic() < deadline => {
+                clock.sleep(UNAVAILABLE_RETRY_DELAY).await;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Where the pointer is after a commit.
+enum Advance {
+    /// At the commit's version or a later one.
+    At(VersionedValue, Pointer),
+    /// At an older version than the commit's: the table was removed, or set back.
+    TableReplaced,
+}
+
+/// Advances the pointer to `target`, unless it is at that version or a later one already.
+async fn advance_pointer(
+    table: &Table,
+    from: &VersionedValue,
+    target: &Pointer,
+) -> Result<Advance> {
+    let path = table.path(names::POINTER);
+    let register = Register::new(&table.store, &path);
+    let outcome = match register.replace(from, target.to_bytes()).await {
+        // A pointer that was written again with the same bytes has another ETag.
+        Err(e) if e.kind() == ErrorKind::Unavailable => match register.read().await? {
+            Some(current) if current.bytes == from.bytes => {
+                register.replace(&current, target.to_bytes()).await?
+            }
+            _ => return Err(e),
+        },
+        outcome => outcome?,
+    };
+    match outcome {
+        CasResult::Won(pointer) => Ok(Advance::At(pointer, target.clone())),
+        CasResult::Conflict(current) => {
+            let pointer = Pointer::parse(&current.bytes).map_err(|e| e.with_path(&path))?;
+            if pointer.version >= target.version {
+                return Ok(Advance::At(current, pointer));
+            }
+            Ok(Advance::TableReplaced)
+        }
+        // The pointer was removed. Recovery by the manifests finds that of `target` or a later one.
+        CasResult::Missing => match table.find_newest().await? {
+            Some(newest) if newest.manifest.version >= target.version => {
+                let pointer = Pointer::for_manifest(&newest.manifest);
+                Ok(Advance::At(newest.pointer, pointer))
+            }
+            _ => Ok(Advance::TableReplaced),
+        },
+    }
+}
+
+fn table_replaced_error(table: &Table) -> Error {
+    let message = "the table was removed or set back to an older state during the commit";
+    Error::new(ErrorKind::CommitConflict, message).with_path(table.root())
+}

@@ -1,0 +1,90 @@
+//! How a commit that did not succeed ended: whether it may still have happened is in the type.
+//!
+//! There is no conversion from [`Error`]: whoever makes a [`CommitError`] says which of both it is.
+//! [`CommitError::NotCommitted`] is made only where no conditional write was sent, or where the store
+//! was read after it and showed another commit in its place.
+
+use super::format::CommitId;
+use crate::error::{Error, ErrorKind};
+
+/// Why a commit did not succeed.
+#[derive(Debug)]
+pub(super) enum CommitError {
+    /// Nothing was committed, and nothing will be.
+    NotCommitted(Error),
+    /// It may have been committed, or may still be. Nothing that it references may be removed.
+    Unknown {
+        /// The id to ask for later.
+        id: CommitId,
+        /// Why the outcome is unknown.
+        cause: Error,
+    },
+}
+
+/// The result of a commit.
+pub(super) type CommitOutcome<T> = Result<T, CommitError>;
+
+impl CommitError {
+    /// An error of a conditional write that was sent ([`crate::store::cas`]): unknown if it may still land.
+    pub(super) fn from_write(id: &CommitId, error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::Unavailable => Self::Unknown {
+                id: id.clone(),
+                cause: error,
+            },
+            _ => Self::NotCommitted(error),
+        }
+    }
+
+    /// Whether the objects that were written for the commit are to be removed. While the store is
+    /// unavailable, and for a caller who has been cancelled, that is left to a vacuum.
+    pub(super) fn allows_removal(&self) -> bool {
+        match self {
+            Self::NotCommitted(error) => {
+                !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Cancelled)
+            }
+            Self::Unknown { .. } => false,
+        }
+    }
+
+    /// Whether a change that was planned from a snapshot alone can be planned again on a newer one.
+    pub(super) fn is_conflict(&self) -> bool {
+        matches!(self, Self::NotCommitted(error) if is_conflict(error))
+    }
+
+    /// Copies the error for another caller of the same commit.
+    pub(super) fn duplicate(&self) -> Self {
+        match self {
+            Self::NotCommitted(error) => Self::NotCommitted(error.duplicate()),
+            Self::Unknown { id, cause } => Self::Unknown {
+                id: id.clone(),
+                cause: cause.duplicate(),
+            },
+        }
+    }
+}
+
+/// Whether a change does not apply to a snapshot, but may after it was planned again.
+pub(super) fn is_conflict(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::CommitConflict | ErrorKind::TransactionExpired
+    )
+}
+
+impl From<CommitError> for Error {
+    fn from(error: CommitError) -> Self {
+        let (id, cause) = match error {
+            CommitError::NotCommitted(error) => return error,
+            CommitError::Unknown { id, cause } => (id, cause),
+        };
+        let message = format!(
+            "commit {} is in an unknown state; check later with was_committed({:?})",
+            id.as_str(),
+            id.as_str()
+        );
+        Self::new(ErrorKind::CommitStateUnknown, message)
+            .with_detail(id.as_str())
+            .with_source(cause)
+    }
+}
