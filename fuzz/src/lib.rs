@@ -157,6 +157,7 @@ async fn write_table(store: &Store) -> pds::Result<()> {
         max_inline_files: 2,
         max_segment_files: SEGMENT.into(),
         merge_factor: 2,
+        ..ListingLimits::default()
     };
     let schema = rows(0).schema();
     create(&table, NewTable::new(&schema, &["id".to_owned()], &[])?).await?;

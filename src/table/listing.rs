@@ -1,7 +1,8 @@
 //! The file lists of a snapshot: the newest files in the manifest, older ones in segments.
 //!
-//! When the manifest's list exceeds its limit, its older half becomes a segment; neighboring segments are
-//! merged as long as the result is within its limits ([`ListingLimits`]). So the manifest stays short however
+//! When the manifest's list exceeds a limit, its older half becomes a segment; neighboring segments are
+//! merged as long as the result is within its limits ([`ListingLimits`]). Statistics are kept of the key, the
+//! sort columns and the first columns of the schema, however many columns a table has. So the manifest stays short however
 //! many files the table has, and every file is written into few lists. A segment is immutable: the positions of
 //! files that have left the table are in the manifest ([`Segment::removed`]).
 //!
@@ -34,6 +35,12 @@ const MAX_MERGED_SEGMENT_BYTES: u64 = 1 << 20;
 pub struct ListingLimits {
     /// The maximum number of files that a manifest lists.
     pub max_inline_files: usize,
+    /// The maximum size of the entries of these files, in bytes of JSON.
+    pub max_inline_bytes: usize,
+    /// The number of columns of which files have statistics, beside the key and the sort columns.
+    pub file_statistics: usize,
+    /// The number of columns of which segments have statistics, beside the key and the sort columns.
+    pub segment_statistics: usize,
     /// The maximum number of files that a segment lists.
     pub max_segment_files: usize,
     /// The number of neighboring segments that are merged into one.
@@ -44,6 +51,9 @@ impl Default for ListingLimits {
     fn default() -> Self {
         Self {
             max_inline_files: 256,
+            max_inline_bytes: 40 << 10,
+            file_statistics: 32,
+            segment_statistics: 8,
             max_segment_files: 4096,
             merge_factor: 8,
         }
@@ -125,10 +135,47 @@ impl TableManifest {
         self.tombstones.retain(|t| !t.files.is_empty());
     }
 
+    /// The columns of the key and of the sort order, and the first `count` of the others.
+    fn leading_columns(&self, count: usize) -> HashSet<u32> {
+        let first = self.schema.columns.iter().take(count).map(|c| c.id);
+        first
+            .chain(self.key.iter().chain(&self.sort_by).copied())
+            .collect()
+    }
+
+    /// How many of the newest files the manifest goes on listing: all, or those of half of the limits.
+    fn inline_count(&self, limits: ListingLimits) -> usize {
+        let sizes: Vec<usize> = self.data_files.iter().map(json_bytes).collect();
+        let fits = |max_files: usize, max_bytes: usize| {
+            let mut bytes = 0_usize;
+            let newest = sizes.iter().rev().take(max_files);
+            let fitting = newest.take_while(|size| {
+                bytes += **size;
+                bytes <= max_bytes
+            });
+            fitting.count()
+        };
+        if fits(limits.max_inline_files, limits.max_inline_bytes) == sizes.len() {
+            return sizes.len();
+        }
+        fits(limits.max_inline_files / 2, limits.max_inline_bytes / 2)
+    }
+
     /// The number of data files of the snapshot; reads no segment.
     pub fn file_count(&self) -> u64 {
         self.segments.iter().map(live_file_count).sum::<u64>() + self.data_files.len() as u64
     }
+}
+
+/// The size of a file's entry in the manifest.
+fn json_bytes(file: &DataFile) -> usize {
+    serde_json::to_vec(file).map_or(0, |json| json.len())
+}
+
+fn keep_statistics(file: &mut DataFile, columns: &HashSet<u32>) {
+    file.min.retain(|id, _| columns.contains(id));
+    file.max.retain(|id, _| columns.contains(id));
+    file.null_counts.retain(|id, _| columns.contains(id));
 }
 
 /// The number of files of a segment that have not left the table.
@@ -220,8 +267,12 @@ impl SegmentCompactor {
         mut next: TableManifest,
     ) -> Result<TableManifest> {
         let limits = table.limits;
-        if next.data_files.len() > limits.max_inline_files {
-            let older_count = next.data_files.len() - limits.max_inline_files / 2;
+        let columns = next.leading_columns(limits.file_statistics);
+        for file in &mut next.data_files {
+            keep_statistics(file, &columns);
+        }
+        let older_count = next.data_files.len() - next.inline_count(limits);
+        if older_count > 0 {
             let older: Vec<DataFile> = next.data_files.drain(..older_count).collect();
             for files in older.chunks(limits.max_segment_files) {
                 let sources = files.iter().map(|f| FileRef::inline(&f.path)).collect();
@@ -267,7 +318,11 @@ impl SegmentCompactor {
         let bytes = segment::encode(files)?;
         let name = names::segment(base.version, table.store().clock().new_id());
         let columns = TableColumns::from_manifest(base).ok();
-        let segment = segment::build_segment(name, bytes.len() as u64, files, columns.as_ref());
+        let mut segment = segment::build_segment(name, bytes.len() as u64, files, columns.as_ref());
+        let leading = base.leading_columns(table.limits.segment_statistics);
+        segment.min.retain(|id, _| leading.contains(id));
+        segment.max.retain(|id, _| leading.contains(id));
+        segment.null_counts.retain(|id, _| leading.contains(id));
         let path = table.path(&segment.path);
         table.store().put(&path, bytes, PutMode::Overwrite).await?;
         self.written.push(WrittenSegment {

@@ -5,6 +5,7 @@
 //! a schema without columns, one that Parquet does not support, and unknown or duplicate columns in a
 //! key (`InvalidInput`). A manifest whose schema cannot be decoded is `ManifestCorrupted`.
 
+use std::io::Read;
 use std::sync::Arc;
 
 use arrow_ipc::convert::try_schema_from_ipc_buffer;
@@ -20,6 +21,11 @@ use crate::files::{StoredField, TableColumns};
 use crate::parquet::panic_text;
 use crate::parquet::types::index_of;
 use crate::parquet::writer::check_schema;
+
+const ZSTD_LEVEL: i32 = 3;
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// The maximum size of a decompressed schema.
+const MAX_SCHEMA_BYTES: u64 = 64 << 20;
 
 impl NewTable {
     /// Describes a table of `schema`; `key` and `sort_by` are names of its columns.
@@ -54,7 +60,8 @@ impl NewTable {
     }
 }
 
-/// Encodes a schema as an IPC message, such as the one at the start of an IPC stream.
+/// Encodes a schema as an IPC message, such as the one at the start of an IPC stream, or as a Zstandard
+/// frame of one if that is shorter.
 pub(super) fn encode_schema(schema: &Schema) -> Result<Bytes> {
     let options = IpcWriteOptions::default();
     let mut dictionaries = DictionaryTracker::new(false);
@@ -66,11 +73,32 @@ pub(super) fn encode_schema(schema: &Schema) -> Result<Bytes> {
     let mut bytes = Vec::new();
     write_message(&mut bytes, message, &options)
         .map_err(|e| Error::invalid(format!("schema cannot be serialized: {e}")).with_source(e))?;
-    Ok(bytes.into())
+    Ok(match zstd::bulk::compress(&bytes, ZSTD_LEVEL) {
+        Ok(compressed) if compressed.len() < bytes.len() => compressed.into(),
+        _ => bytes.into(),
+    })
 }
 
-/// Decodes the schema of an IPC message; damaged bytes are an error.
-fn decode_schema(message: &[u8]) -> Result<Schema> {
+/// Decodes what [`encode_schema`] made; damaged bytes are an error.
+fn decode_schema(encoded: &[u8]) -> Result<Schema> {
+    if !encoded.starts_with(&ZSTD_MAGIC) {
+        return decode_message(encoded);
+    }
+    let decode_error = |e: std::io::Error| Error::other(e.to_string()).with_source(e);
+    let mut message = Vec::new();
+    zstd::Decoder::new(encoded)
+        .map_err(decode_error)?
+        .take(MAX_SCHEMA_BYTES + 1)
+        .read_to_end(&mut message)
+        .map_err(decode_error)?;
+    if message.len() as u64 > MAX_SCHEMA_BYTES {
+        let reason = format!("it decompresses to more than {MAX_SCHEMA_BYTES} bytes");
+        return Err(Error::other(reason));
+    }
+    decode_message(&message)
+}
+
+fn decode_message(message: &[u8]) -> Result<Schema> {
     // Offsets are verified, but the conversion panics on types that it does not know.
     let unwound = std::panic::catch_unwind(|| try_schema_from_ipc_buffer(message));
     let decoded = unwound.map_err(|panic| Error::other(panic_text(panic.as_ref())))?;

@@ -107,7 +107,7 @@ class Snapshot:
     @property
     def schema(self) -> pa.Schema:
         """The columns."""
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.manifest["arrow_schema"])))
+        return arrow_schema(self.manifest)
 
     def removed(self, segment: Json) -> list[int]:
         """The places of a segment's files that the snapshot has no more."""
@@ -142,9 +142,7 @@ class Snapshot:
 
     def tombstone(self, entry: Json) -> list[Json]:
         """The lines of a tombstone file."""
-        raw = (self.root / entry["path"]).read_bytes()
-        if raw.startswith(b"\x28\xb5\x2f\xfd"):
-            raw = pa.CompressedInputStream(pa.BufferReader(raw), "zstd").read()
+        raw = _decompressed((self.root / entry["path"]).read_bytes())
         return [json.loads(line) for line in raw.decode().splitlines()]
 
     @functools.cached_property
@@ -187,6 +185,17 @@ class Snapshot:
         if "roaring" in line:
             return roaring_numbers(base64.b64decode(line["roaring"]))
         return list(line.get("deleted_rows", range(file.lengths[group])))
+
+
+def _decompressed(raw: bytes) -> bytes:
+    """What a Zstandard frame holds; other bytes as they are."""
+    is_frame = raw.startswith(b"\x28\xb5\x2f\xfd")
+    return bytes(pa.CompressedInputStream(pa.BufferReader(raw), "zstd").read()) if is_frame else raw
+
+
+def arrow_schema(manifest: Json) -> pa.Schema:
+    """The columns of a manifest."""
+    return pa.ipc.read_schema(pa.py_buffer(_decompressed(base64.b64decode(manifest["arrow_schema"]))))
 
 
 def manifest_path(version: int) -> str:

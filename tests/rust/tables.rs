@@ -371,6 +371,7 @@ async fn older_files_move_to_segments() {
         max_inline_files: 4,
         max_segment_files: 20,
         merge_factor: 3,
+        ..ListingLimits::default()
     };
     let mut expected = Vec::new();
     for base in 1..=100 {

@@ -34,6 +34,9 @@ const MAX_STEPS: usize = 200_000;
 const OPERATIONS_PER_ACTOR: usize = 4;
 const SHORT_LISTS: ListingLimits = ListingLimits {
     max_inline_files: 2,
+    max_inline_bytes: 1 << 20,
+    file_statistics: 32,
+    segment_statistics: 8,
     max_segment_files: 5,
     merge_factor: 2,
 };
