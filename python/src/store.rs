@@ -190,13 +190,14 @@ impl StoreHandle {
     ) -> PyResult<()> {
         let store = into_py_result(py, self.store())?;
         let content = Bytes::from_owner(content);
-        let mode = if overwrite {
-            PutMode::Overwrite
-        } else {
-            PutMode::Create
-        };
         run(py, move || async move {
-            put(&store, &path, content, mode).await
+            if overwrite {
+                return store
+                    .put(&path, content, PutMode::Overwrite)
+                    .await
+                    .map(drop);
+            }
+            create(&store, &path, content).await
         })
     }
 
@@ -313,7 +314,7 @@ impl StoreHandle {
                 // S3 has no conditional copy: the object is read and created.
                 Err(e) if e.kind() == ErrorKind::CapabilityNotSupported && !overwrite => {
                     let (bytes, _) = store.get(&from, GetOptions::default()).await?;
-                    put(&store, &to, bytes, PutMode::Create).await?;
+                    create(&store, &to, bytes).await?;
                 }
                 copied => copied.map_err(|e| name_existing(e, &to))?,
             }
@@ -344,9 +345,9 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(normalize_path, module)?)
 }
 
-/// Writes an object; the error of a create names the object that exists.
-async fn put(store: &Store, path: &str, content: Bytes, mode: PutMode) -> Result<()> {
-    let result = store.put(path, content, mode).await;
+/// Creates an object; the error names the object that exists.
+async fn create(store: &Store, path: &str, content: Bytes) -> Result<()> {
+    let result = store.create(path, content).await;
     result.map(drop).map_err(|e| name_existing(e, path))
 }
 

@@ -55,7 +55,7 @@ impl Steps<'_, '_> {
     ) -> Result<(), StepError> {
         let name = target.rsplit('/').next().unwrap_or_default();
         let mut e_tag = self.folder.e_tag(name).map(str::to_owned);
-        let mut failures = 0;
+        let (mut failures, begun_at) = (0, self.store.clock().monotonic());
         for _ in 0..MAX_STEP_ATTEMPTS {
             self.lease.check().await?;
             let request = self.send_part(part, target, e_tag.as_deref(), all_inline);
@@ -79,9 +79,11 @@ impl Steps<'_, '_> {
             // A late request changed the target: under this lease its object is replaced like a listed one.
             let folder = list_dataset_folder(self.lease, &self.store).await?;
             let current_e_tag = folder.e_tag(name).map(str::to_owned);
-            failures += u32::from(is_transient(&error) && current_e_tag == e_tag);
-            if failures == MAX_REFUSALS {
-                return Err(error.into());
+            if is_transient(&error) && current_e_tag == e_tag {
+                failures += 1;
+                if !self.store.wait_before_resend(failures, begun_at).await {
+                    return Err(error.into());
+                }
             }
             e_tag = current_e_tag;
         }

@@ -347,7 +347,7 @@ impl<'l, 'a> Steps<'l, 'a> {
     pub(super) async fn put_manifest(&self, manifest: &Bytes, keeps_marker: bool) -> Result<()> {
         let path = self.path(MANIFEST);
         let mut e_tag = self.folder.e_tag(MANIFEST).map(str::to_owned);
-        let mut failures = 0;
+        let (mut failures, begun_at) = (0, self.store.clock().monotonic());
         for _ in 0..MAX_STEP_ATTEMPTS {
             self.lease.check().await?;
             let condition = self.lease.unchanged_condition(e_tag.as_deref());
@@ -369,9 +369,11 @@ impl<'l, 'a> Steps<'l, 'a> {
             if folder.is_marked() && !keeps_marker {
                 return Err(self.concurrent_publish_error());
             }
-            failures += u32::from(is_transient(&error));
-            if failures == 4 {
-                return Err(error);
+            if is_transient(&error) {
+                failures += 1;
+                if !self.store.wait_before_resend(failures, begun_at).await {
+                    return Err(error);
+                }
             }
             e_tag = folder.e_tag(MANIFEST).map(str::to_owned);
         }

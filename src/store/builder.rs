@@ -24,6 +24,7 @@ pub use super::credentials::CredentialSource;
 use super::credentials::{self, CachedCredentialProvider};
 use super::gcs::Gcs;
 use super::http::Connector;
+use super::limit::Resends;
 use super::local::LocalStore;
 use super::memory::MemoryStore;
 use super::metrics::Metrics;
@@ -258,7 +259,7 @@ impl StoreBuilder {
             .store("s3", Arc::clone(&objects) as _, metrics)
             .with_conditional_store(self.cloud_client(cloud))
             .with_multipart(objects)
-            .with_http_service())
+            .with_http_service(self.resends()))
     }
 
     fn cached_provider<C>(
@@ -302,7 +303,7 @@ impl StoreBuilder {
         Ok(
             Store::from_object_store("az", objects, capabilities, Arc::clone(metrics), clock)
                 .with_conditional_store(self.cloud_client(cloud))
-                .with_http_service(),
+                .with_http_service(self.resends()),
         )
     }
 
@@ -329,7 +330,15 @@ impl StoreBuilder {
             .store("gs", Arc::new(Gcs(Arc::clone(&objects))), metrics)
             .with_conditional_store(self.cloud_client(cloud))
             .with_multipart(objects)
-            .with_http_service())
+            .with_http_service(self.resends()))
+    }
+
+    /// How often conditional requests are sent again, which `object_store` must not do.
+    fn resends(&self) -> Resends {
+        Resends {
+            max: u32::try_from(self.retry.max_retries).unwrap_or(u32::MAX),
+            timeout: self.retry.retry_timeout,
+        }
     }
 
     fn connector(&self, metrics: &Arc<Metrics>) -> Connector {

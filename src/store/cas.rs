@@ -1,13 +1,11 @@
 //! Compare-and-swap: a [`Register`] is one object that is created once and replaced only if it is unchanged.
 //!
-//! A conditional PUT is not idempotent, and the HTTP layer below may have sent it more than once. Any answer that is
-//! not a plain success is therefore resolved by reading the value and comparing it with the written one. That needs
-//! values that never recur: every value must hold a random identity.
+//! A conditional PUT is not idempotent, so each is sent once by the layers below. Any answer that is not a plain success
+//! is resolved here, by reading the value and comparing it with the written one, before the value is sent again. That
+//! needs values that never recur: every value must hold a random identity.
 //!
 //! A lost race is a [`CasResult`], not an error. [`ErrorKind::Unavailable`] means that the outcome is unknown, because
-//! a request may still land. A store that ignores conditions is refused by [`probe_conditional_writes`].
-
-use std::time::Duration;
+//! a request may still land; any other kind, that none does. A store that ignores conditions is refused by [`probe_conditional_writes`].
 
 use bytes::Bytes;
 use object_store::{GetOptions, PutMode, UpdateVersion};
@@ -17,9 +15,6 @@ use super::content_tag::content_tag;
 use super::temp_name::probe_path;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How often a write whose outcome is unknown is sent again.
-const MAX_RESENDS: u32 = 4;
-const RESEND_DELAY: Duration = Duration::from_millis(50);
 /// The longest value that is read. This library writes no longer ones.
 const MAX_VALUE_BYTES: u64 = 256 << 20;
 
@@ -99,15 +94,13 @@ impl<'a> Register<'a> {
         mode: &PutMode,
         expected: Option<&VersionedValue>,
     ) -> Result<CasResult> {
-        // Whether a request may still land. One that was denied (PermissionDenied) never does.
+        // Whether a send of this call may still land.
         let mut may_land = false;
         let mut was_missing = false;
         let mut last_error = None;
-        for attempt in 0..=MAX_RESENDS {
-            if attempt > 0 {
-                let pause = RESEND_DELAY * 2_u32.pow(attempt);
-                self.store.clock().sleep(pause).await;
-            }
+        let (mut sends, begun_at) = (0, self.store.clock().monotonic());
+        loop {
+            sends += 1;
             let result = self.store.put(self.path, value.clone(), mode.clone()).await;
             let failure = match result {
                 Ok(put) if self.store.capabilities().versions && put.e_tag.is_some() => {
@@ -120,18 +113,16 @@ impl<'a> Register<'a> {
                 Err(e) if !may_land && is_rejected_locally(e.kind()) => return Err(e),
                 Err(e) => Some(e),
             };
-            let denied = failure
-                .as_ref()
-                .is_some_and(|e| e.kind() == ErrorKind::PermissionDenied);
+            let is_refused = failure.as_ref().is_some_and(|e| self.is_refusal(e));
             let is_not_found = failure
                 .as_ref()
                 .is_some_and(|e| e.kind() == ErrorKind::NotFound);
             // After an error of the file system nothing is on its way, and a retry fails alike. But the value may be
             // there: what failed may have been the sync of its folder.
-            let is_final = denied || failure.as_ref().is_some_and(|e| self.is_file_error(e));
+            let is_final = is_refused || failure.as_ref().is_some_and(|e| self.is_file_error(e));
             may_land |= !is_final;
             match (self.read().await, expected) {
-                (Err(e), _) if denied && !may_land => return Err(failure.unwrap_or(e)),
+                (Err(e), _) if is_refused && !may_land => return Err(failure.unwrap_or(e)),
                 (Err(e), _) => {
                     let cause = failure.filter(|f| self.is_file_error(f)).unwrap_or(e);
                     return Err(self.unknown_outcome(cause));
@@ -152,11 +143,14 @@ impl<'a> Register<'a> {
                 (Ok(None), Some(_)) => was_missing = true,
                 (Ok(None), None) => {}
             }
-            if let Some(failure) = failure {
-                if is_final && !may_land {
-                    return Err(failure);
-                }
-                last_error = Some(failure);
+            match failure {
+                Some(failure) if is_final && !may_land => return Err(failure),
+                Some(failure) if is_final => return Err(self.unknown_outcome(failure)),
+                Some(failure) => last_error = Some(failure),
+                None => {}
+            }
+            if !self.store.wait_before_resend(sends, begun_at).await {
+                break;
             }
         }
         Err(self.unknown_outcome(last_error.unwrap_or_else(|| {
@@ -172,6 +166,16 @@ impl<'a> Register<'a> {
         let synced = local.sync_name(&self.store.key(self.path)?).await;
         let mapped = synced.map_err(|e| self.store.map_error(e, self.path));
         mapped.map_err(|e| self.unknown_outcome(e))
+    }
+
+    /// Whether an error is the answer to a send that did not land, and that would be answered so again.
+    fn is_refusal(&self, error: &Error) -> bool {
+        match error.kind() {
+            ErrorKind::PermissionDenied | ErrorKind::Locked => true,
+            // An answer of a server; a store that is not ours may mean anything by it.
+            ErrorKind::Other => self.store.is_http(),
+            _ => false,
+        }
     }
 
     fn is_file_error(&self, error: &Error) -> bool {
@@ -219,8 +223,9 @@ async fn honors_conditions(store: &Store, path: &str) -> Result<bool> {
 
 /// Whether a write whose condition does not hold is denied.
 async fn is_denied(store: &Store, path: &str, mode: PutMode) -> Result<bool> {
-    let mut resends = 0;
+    let (mut sends, begun_at) = (0, store.clock().monotonic());
     loop {
+        sends += 1;
         let value = Bytes::from_static(b"3");
         match store.put(path, value, mode.clone()).await {
             Ok(_) => return Ok(false),
@@ -228,10 +233,13 @@ async fn is_denied(store: &Store, path: &str, mode: PutMode) -> Result<bool> {
                 return Ok(true);
             }
             // A write whose condition does not hold changes nothing, however often it is sent.
-            Err(e) if e.kind() == ErrorKind::Unavailable && resends < MAX_RESENDS => resends += 1,
+            Err(e) if e.kind() == ErrorKind::Unavailable => {
+                if !store.wait_before_resend(sends, begun_at).await {
+                    return Err(e);
+                }
+            }
             Err(e) => return Err(e),
         }
-        store.clock().sleep(RESEND_DELAY * 2_u32.pow(resends)).await;
     }
 }
 

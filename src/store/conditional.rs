@@ -42,6 +42,29 @@ impl Store {
         self.put(path, bytes, mode).await
     }
 
+    /// Creates an object. [`ErrorKind::AlreadyExists`] if there is one: after a lost answer it may be the one that this call
+    /// wrote. [`ErrorKind::Unavailable`] if the outcome is unknown; after any other error the object was not created.
+    pub async fn create(&self, path: &str, bytes: Bytes) -> Result<PutResult> {
+        let (mut sends, begun_at) = (0, self.inner.clock.monotonic());
+        loop {
+            sends += 1;
+            match self.put(path, bytes.clone(), PutMode::Create).await {
+                Err(e) if e.kind() == ErrorKind::Unavailable => {
+                    if !self.wait_before_resend(sends, begun_at).await {
+                        return Err(e.context(format!("gave up after {sends} attempts")));
+                    }
+                }
+                Err(e) if sends > 1 && e.kind() != ErrorKind::AlreadyExists => {
+                    let unknown = e.with_kind(ErrorKind::Unavailable);
+                    return Err(unknown.context(
+                        "the object may have been created: an earlier attempt got no answer",
+                    ));
+                }
+                result => return result,
+            }
+        }
+    }
+
     /// The version `e_tag` in the form that the store's conditional PUTs take.
     pub(super) async fn update_version(&self, path: &str, e_tag: &str) -> Result<UpdateVersion> {
         let mut version = None;

@@ -50,6 +50,9 @@ impl Store {
             _ if text.contains(credentials::NO_CREDENTIALS) => {
                 (ErrorKind::PermissionDenied, "no credentials")
             }
+            _ if error_answer(&text).starts_with("423") => {
+                (ErrorKind::Locked, "the object is locked")
+            }
             _ if is_permanent(&text) => (ErrorKind::Other, "request rejected by the object store"),
             // Final: a retry mends neither a full nor a broken disk.
             _ if self.inner.local.is_some() => describe_io_error(find_io_error(&error)),
@@ -92,14 +95,20 @@ const PERMANENT_ERROR_CODES: [&str; 6] = [
 
 /// Whether a server rejected a request in a way that a retry does not change.
 fn is_permanent(text: &str) -> bool {
-    let status = text.split_once(STATUS_PREFIX).map_or("", |(_, rest)| rest);
-    match status.get(..3) {
+    let answer = error_answer(text);
+    match answer.get(..3) {
         Some("405" | "411" | "413" | "414" | "431" | "451" | "501") => true,
         Some("400") => PERMANENT_ERROR_CODES
             .iter()
-            .any(|code| status.contains(code)),
+            .any(|code| answer.contains(code)),
         _ => false,
     }
+}
+
+/// The answer of a server in an error's text: its status, beginning with three digits, and its body.
+fn error_answer(text: &str) -> &str {
+    text.split_once(STATUS_PREFIX)
+        .map_or("", |(_, answer)| answer)
 }
 
 /// Whether the same operation may succeed later: the store is unavailable, a disk full, or too many files are open.
@@ -244,6 +253,22 @@ mod tests {
             );
         }
         assert!(!is_permanent("the connection was closed: 400"));
+    }
+
+    #[test]
+    fn a_locked_object_is_told_from_an_unavailable_store() {
+        let objects = std::sync::Arc::new(object_store::memory::InMemory::new());
+        let clock = std::sync::Arc::new(crate::clock::SystemClock);
+        let capabilities = crate::store::Capabilities::FULL;
+        let store = Store::from_object_store("s3", objects, capabilities, <_>::default(), clock);
+        for (status, kind) in [
+            (http::StatusCode::LOCKED, ErrorKind::Locked),
+            (http::StatusCode::PAYLOAD_TOO_LARGE, ErrorKind::Other),
+            (http::StatusCode::TOO_MANY_REQUESTS, ErrorKind::Unavailable),
+        ] {
+            let error = generic_error(status_message(status, "").into());
+            assert_eq!(store.map_error(error, "x").kind(), kind, "{status}");
+        }
     }
 
     #[test]

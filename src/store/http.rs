@@ -5,7 +5,8 @@
 //! grows by one for every round of successes, up to its initial size.
 //!
 //! A stall is an error of [`HttpErrorKind::Timeout`]: the socket takes nothing of the request's body, no answer comes,
-//! or nothing more of the answer's body arrives. A request that `limit` refuses is an error that is not retried.
+//! or nothing more of the answer's body arrives. A request that `limit` refuses is an error that is not retried, and so
+//! is every failure of a request that must be sent once.
 
 use std::fmt;
 use std::pin::Pin;
@@ -28,6 +29,7 @@ use object_store::client::{
 use object_store::{ClientOptions, PutPayload};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::failure::status_message;
 use super::limit;
 use super::metrics::{Metrics, RequestKind};
 use crate::clock::Clock;
@@ -108,13 +110,16 @@ impl HttpService for Service {
             answer = client.execute(req) => answer,
             waited = progress.wait_until_stalled(self.stall_timeout) => Err(stall_error(waited)),
         };
-        let response = answer.inspect_err(|e| {
+        let response = answer.map_err(|e| {
             self.metrics.count_retry();
-            limit::note_failure(|| format!("failed: {}", crate::error::format_error_chain(e)));
+            limit::note_failure(|| format!("failed: {}", crate::error::format_error_chain(&e)));
+            final_if_sent_once(e)
         })?;
         let status = response.status();
         if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
             self.metrics.count_retry();
+        }
+        if !status.is_success() {
             limit::note_failure(|| format!("was answered {status}"));
         }
         let throttled =
@@ -130,9 +135,52 @@ impl HttpService for Service {
             stall_timer: Mutex::new(None),
             _permit: permit,
         };
-        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
+        let body = HttpResponseBody::new(body);
+        if limit::is_sent_once() && is_retried(status) {
+            return Err(unanswered(status, body).await);
+        }
+        Ok(HttpResponse::from_parts(parts, body))
     }
 }
+
+/// Whether `object_store` sends a request again after this status.
+fn is_retried(status: StatusCode) -> bool {
+    status.is_server_error()
+        || status == StatusCode::TOO_MANY_REQUESTS
+        || status == StatusCode::REQUEST_TIMEOUT
+}
+
+/// An error of a kind after which `object_store` does not send the request again, if it must be sent once.
+fn final_if_sent_once(error: HttpError) -> HttpError {
+    if limit::is_sent_once() {
+        HttpError::new(HttpErrorKind::Unknown, error)
+    } else {
+        error
+    }
+}
+
+/// The error of a status after which `object_store` would send the request again, which must be sent once.
+async fn unanswered(status: StatusCode, body: HttpResponseBody) -> HttpError {
+    match body.bytes().await {
+        Ok(bytes) => {
+            let text = status_message(status, &String::from_utf8_lossy(&bytes));
+            HttpError::new(HttpErrorKind::Unknown, StatusError(text))
+        }
+        Err(e) => final_if_sent_once(e),
+    }
+}
+
+/// The message of an error status.
+#[derive(Debug)]
+struct StatusError(String);
+
+impl fmt::Display for StatusError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for StatusError {}
 
 /// The progress of a request: when the socket last took a frame of its body.
 #[derive(Debug)]

@@ -4,7 +4,8 @@
 //! service asks it immediately before every send, those of `object_store`'s own retries included; for stores that do
 //! not speak HTTP it is asked before the call. At the deadline the call is dropped, which closes its connection.
 //!
-//! [`ErrorKind::Expired`] means that nothing was sent, [`ErrorKind::Unavailable`] that the outcome is unknown.
+//! [`ErrorKind::Expired`] means that nothing was sent, [`ErrorKind::Unavailable`] that the outcome is unknown. Any other
+//! error of a call that sends once is the answer to its only send.
 //!
 //! Other task-locals reach the HTTP service the same way: [`with_headers`] adds headers to the requests of a call, and
 //! [`capture`] takes a request instead of sending it, for its address and client.
@@ -24,6 +25,13 @@ use super::local::lock;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
+/// The resends that every store gets, however short its timeout is.
+const MIN_RESENDS: u32 = 4;
+/// The pause before the first resend is twice this; it doubles with each further one, …
+const RESEND_DELAY: Duration = Duration::from_millis(50);
+/// … up to this.
+const MAX_RESEND_DELAY: Duration = Duration::from_secs(15);
+
 /// Until when a request may be sent, and whether more than once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendLimit {
@@ -31,6 +39,24 @@ pub struct SendLimit {
     pub deadline: Option<Duration>,
     /// No request is sent a second time.
     pub once: bool,
+}
+
+/// How often a conditional request whose outcome is unknown is sent again by the code that can read the state back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resends {
+    /// The most resends; there are always [`MIN_RESENDS`].
+    pub(super) max: u32,
+    /// How long after the first send there are more than [`MIN_RESENDS`].
+    pub(super) timeout: Duration,
+}
+
+impl Default for Resends {
+    fn default() -> Self {
+        Self {
+            max: MIN_RESENDS,
+            timeout: Duration::ZERO,
+        }
+    }
 }
 
 /// The limit of one call, and what the call has sent.
@@ -135,6 +161,13 @@ pub(super) fn is_refused() -> bool {
         .unwrap_or(false)
 }
 
+/// Whether the call must not send a request again, so that nobody needs to wait for another send.
+pub(super) fn is_sent_once() -> bool {
+    SEND_TRACKER
+        .try_with(|tracker| tracker.limit.once)
+        .unwrap_or(false)
+}
+
 /// Records how a send failed, for the message of the call's error; `text` is a predicate of "the last attempt".
 pub(super) fn note_failure(text: impl FnOnce() -> String) {
     let _ = SEND_TRACKER.try_with(|tracker| {
@@ -199,6 +232,28 @@ impl Store {
             limit,
             ..self.clone()
         }
+    }
+
+    /// The same store, whose every call sends one request at most: a call that fails otherwise than with
+    /// [`ErrorKind::Unavailable`] was answered so, and none of its requests lands later.
+    pub(super) fn sending_once(&self) -> Self {
+        self.with_send_limit(SendLimit {
+            once: true,
+            ..self.limit
+        })
+    }
+
+    /// Waits before a conditional request is sent once more, after `sends` of which the first began at `begun_at`. False
+    /// if it was sent often enough: [`Resends`] says how often.
+    pub(crate) async fn wait_before_resend(&self, sends: u32, begun_at: Duration) -> bool {
+        let (clock, resends) = (&self.inner.clock, &self.inner.resends);
+        let is_in_time = clock.monotonic().saturating_sub(begun_at) < resends.timeout;
+        if sends > MIN_RESENDS && (sends > resends.max || !is_in_time) {
+            return false;
+        }
+        let delay = RESEND_DELAY.saturating_mul(2_u32.saturating_pow(sends));
+        clock.sleep(delay.min(MAX_RESEND_DELAY)).await;
+        true
     }
 
     /// Whether calls may send a request more than once.

@@ -64,6 +64,7 @@ pub use self::condition::{
     Condition, ConditionSupport, ConditionalStore, OpenUpload, UploadedPart,
 };
 pub(crate) use self::failure::is_transient;
+use self::limit::Resends;
 pub use self::limit::SendLimit;
 use self::local::LocalStore;
 pub use self::local::lock::{FileLock, LockCell};
@@ -90,6 +91,7 @@ struct Inner {
     capabilities: Capabilities,
     secrets: Arc<Secrets>,
     publish_lease: Duration,
+    resends: Resends,
     /// Whether [`Store::get`] counts the bytes it reads, because no layer below does.
     counts_reads: bool,
     /// Identifies the underlying store within this process; defaults to the address of `objects`.
@@ -145,6 +147,7 @@ impl Store {
             capabilities,
             secrets: Arc::default(),
             publish_lease: DEFAULT_PUBLISH_LEASE,
+            resends: Resends::default(),
             counts_reads: true,
             identity: None,
             shared_state: Mutex::default(),
@@ -191,10 +194,11 @@ impl Store {
     }
 
     /// Returns the store marked as one whose requests are counted and limited by the HTTP service.
-    fn with_http_service(self) -> Self {
+    fn with_http_service(self, resends: Resends) -> Self {
         self.with_inner(|inner| {
             inner.counts_reads = false;
             inner.is_http = true;
+            inner.resends = resends;
         })
     }
 
@@ -228,6 +232,7 @@ impl Store {
             capabilities: old.capabilities,
             secrets: Arc::clone(&old.secrets),
             publish_lease: old.publish_lease,
+            resends: old.resends,
             counts_reads: old.counts_reads,
             identity: old.identity,
             shared_state: Mutex::default(),
@@ -303,6 +308,11 @@ impl Store {
     /// The local files, if the store is one of local files.
     pub fn local(&self) -> Option<&LocalStore> {
         self.inner.local.as_ref()
+    }
+
+    /// Whether the store speaks HTTP by this library's own client.
+    fn is_http(&self) -> bool {
+        self.inner.is_http
     }
 
     fn multipart(&self) -> Option<&Arc<dyn MultipartStore>> {

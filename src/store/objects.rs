@@ -102,7 +102,9 @@ impl Store {
         }
     }
 
-    /// Writes an object in one request, which is retried here only if `mode` is [`PutMode::Overwrite`].
+    /// Writes an object in one request. With [`PutMode::Overwrite`] it is retried; with any other mode it is sent once,
+    /// since the answer to a second send would say nothing about the first: after [`ErrorKind::Unavailable`] the write
+    /// may land, now or later, and after any other error it does not.
     pub async fn put(&self, path: &str, bytes: Bytes, mode: PutMode) -> Result<PutResult> {
         self.put_payload(path, PutPayload::from_bytes(bytes), mode)
             .await
@@ -121,7 +123,7 @@ impl Store {
                 .put_opts(&key, payload.clone(), PutOptions::from(mode))
         };
         if mode != PutMode::Overwrite {
-            return self.send_once(path, put(mode)).await;
+            return self.sending_once().send_once(path, put(mode)).await;
         }
         self.retry_idempotent(path, || async {
             put(PutMode::Overwrite).await.map_err(|e| match e {

@@ -14,9 +14,6 @@ use super::condition::{Condition, ConditionSupport};
 use super::temp_name::probe_path;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The attempts of a write whose answer gets lost.
-const MAX_ATTEMPTS: u32 = 4;
-
 /// The outcome of a probe of a store that answers.
 pub(super) enum ProbeOutcome {
     /// The conditions that hold.
@@ -96,9 +93,9 @@ impl Probe {
 
     async fn write(&self, text: &'static str, condition: &Condition) -> Result<String> {
         let bytes = Bytes::from_static(text.as_bytes());
-        let mut attempts = 0;
+        let (mut sends, begun_at) = (0, self.store.clock().monotonic());
         let e_tag = loop {
-            attempts += 1;
+            sends += 1;
             let error = match self
                 .store
                 .put_if(&self.path, bytes.clone(), condition)
@@ -111,9 +108,8 @@ impl Probe {
             match self.store.get(&self.path, GetOptions::default()).await {
                 Ok((content, meta)) if content == bytes => break meta.e_tag,
                 Err(e) if e.kind() == ErrorKind::Unavailable => return Err(e),
-                _ if attempts == MAX_ATTEMPTS || error.kind() == ErrorKind::PermissionDenied => {
-                    return Err(error);
-                }
+                _ if !may_pass(&error) => return Err(error),
+                _ if !self.store.wait_before_resend(sends, begun_at).await => return Err(error),
                 _ => {}
             }
         };
@@ -127,21 +123,27 @@ impl Probe {
     }
 
     async fn expect_denied(&self, path: &str, condition: &Condition) -> Result<()> {
-        match self
-            .store
-            .put_if(path, Bytes::from_static(b"3"), condition)
-            .await
-        {
-            Err(e) if is_denied(&e) => Ok(()),
-            Err(e) => Err(e),
-            Ok(_) => {
-                let message = format!(
-                    "the store ignores the condition of a PUT ({condition:?}), so two writers would overwrite each other; \
-                     use a store that honors If-None-Match and If-Match"
-                );
-                Err(Error::new(ErrorKind::UnsafeStore, message).with_path(path))
+        let (mut sends, begun_at) = (0, self.store.clock().monotonic());
+        loop {
+            sends += 1;
+            let bytes = Bytes::from_static(b"3");
+            match self.store.put_if(path, bytes, condition).await {
+                Err(e) if is_denied(&e) => return Ok(()),
+                // A write whose condition does not hold changes nothing, however often it is sent.
+                Err(e) if e.kind() == ErrorKind::Unavailable => {
+                    if !self.store.wait_before_resend(sends, begun_at).await {
+                        return Err(e);
+                    }
+                }
+                Err(e) => return Err(e),
+                Ok(_) => break,
             }
         }
+        let message = format!(
+            "the store ignores the condition of a PUT ({condition:?}), so two writers would overwrite each other; \
+             use a store that honors If-None-Match and If-Match"
+        );
+        Err(Error::new(ErrorKind::UnsafeStore, message).with_path(path))
     }
 
     /// Whether completions are denied when their condition does not hold. The object must exist.
@@ -213,6 +215,11 @@ impl Probe {
         }
         Ok(true)
     }
+}
+
+/// Whether a write that failed so may succeed when it is sent again.
+fn may_pass(error: &Error) -> bool {
+    is_denied(error) || matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NotFound)
 }
 
 fn is_denied(error: &Error) -> bool {

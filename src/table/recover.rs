@@ -183,7 +183,10 @@ impl Table {
             (Err(e), Some(current))
                 if matches!(
                     e.kind(),
-                    ErrorKind::PermissionDenied | ErrorKind::Unavailable
+                    ErrorKind::PermissionDenied
+                        | ErrorKind::Unavailable
+                        | ErrorKind::Locked
+                        | ErrorKind::Other
                 ) =>
             {
                 log::warn!(

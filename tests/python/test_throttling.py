@@ -55,6 +55,18 @@ def test_bursts_while_a_table_is_written(server: ScriptedS3) -> None:
     assert sorted(table.scan().to_pyarrow()["n"].to_pylist()) == list(range(2000))
 
 
+@pytest.mark.parametrize("name", ["t/manifest/v00000002.json", "_latest_manifest"])
+def test_a_conditional_write_is_throttled_more_often_than_is_tried_without_retries(
+    server: ScriptedS3, name: str
+) -> None:
+    table = pds.Table.create(_store(server), "t", ROWS.schema)
+    server.restart()
+    rule = server.on("put", name, "503", times=5)
+    result = table.append(ROWS)
+    assert (result.version, len(rule.requests)) == (2, 5)
+    assert table.scan().to_pyarrow().equals(ROWS)
+
+
 def test_a_store_that_throttles_for_good(server: ScriptedS3) -> None:
     store = pds.Store("s3://bucket/p", storage_options={**server.options(), "max_retries": "2"})
     server.restart(dict.fromkeys(range(1000), "503"))

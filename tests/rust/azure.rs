@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use pds::ErrorKind;
+use pds::store::cas::{CasResult, Register};
 use pds::store::staged_write::StagedWrite;
 use pds::store::{Condition, Store, StoreBuilder};
 
@@ -13,6 +14,20 @@ use pds::store::{Condition, Store, StoreBuilder};
 type ScriptedResponse = (&'static str, &'static [&'static str]);
 
 const BLOB_EXISTS: ScriptedResponse = ("409 Conflict", &["x-ms-error-code: BlobAlreadyExists"]);
+const CONDITION_NOT_MET: ScriptedResponse = (
+    "412 Precondition Failed",
+    &["x-ms-error-code: ConditionNotMet"],
+);
+const SERVER_ERROR: ScriptedResponse = ("500 Internal Server Error", &[]);
+const FORBIDDEN: ScriptedResponse = ("403 Forbidden", &[]);
+const NOT_FOUND: ScriptedResponse = ("404 Not Found", &["x-ms-error-code: BlobNotFound"]);
+const EMPTY_BLOB: ScriptedResponse = (
+    "200 OK",
+    &[
+        "etag: \"0x1\"",
+        "last-modified: Mon, 23 Nov 2026 08:00:00 GMT",
+    ],
+);
 const PENDING_COPY_CONFLICT: ScriptedResponse =
     ("409 Conflict", &["x-ms-error-code: PendingCopyOperation"]);
 const COPY_ACCEPTED: ScriptedResponse = (
@@ -123,6 +138,61 @@ async fn an_existing_blob_is_a_conflict_without_retries() {
     let (published, requests) = publish(&[BLOB_EXISTS], &Condition::Absent).await;
     assert_eq!(published.unwrap_err().kind(), ErrorKind::Conflict);
     assert_eq!(requests, ["PUT x if-none-match: *"]);
+}
+
+#[tokio::test]
+async fn a_conditional_write_is_sent_once_before_it_is_read_back() {
+    let (script, store) = scripted_store(&[SERVER_ERROR, FORBIDDEN]);
+    let created = Register::new(&store, "x").create("new".into()).await;
+    assert_eq!(created.unwrap_err().kind(), ErrorKind::Unavailable);
+    let requests = std::mem::take(&mut script.lock().unwrap().requests);
+    assert_eq!(requests, ["PUT x if-none-match: *", "GET x"]);
+}
+
+#[tokio::test]
+async fn a_blob_that_exists_after_a_lost_answer_is_this_writers_own() {
+    // The scripted blob is empty.
+    let script = [SERVER_ERROR, NOT_FOUND, BLOB_EXISTS, EMPTY_BLOB];
+    let (script, store) = scripted_store(&script);
+    let created = Register::new(&store, "x").create("".into()).await;
+    assert!(matches!(created.unwrap(), CasResult::Won(_)));
+    let put = "PUT x if-none-match: *";
+    let requests = std::mem::take(&mut script.lock().unwrap().requests);
+    assert_eq!(requests, [put, "GET x", put, "GET x"]);
+}
+
+#[tokio::test]
+async fn a_denial_is_definite_only_if_no_answer_was_lost_before() {
+    let before = [EMPTY_BLOB];
+    for (responses, kind, puts) in [
+        (
+            [FORBIDDEN, EMPTY_BLOB].as_slice(),
+            ErrorKind::PermissionDenied,
+            1,
+        ),
+        (&[FORBIDDEN, FORBIDDEN], ErrorKind::PermissionDenied, 1),
+        (
+            &[SERVER_ERROR, EMPTY_BLOB, FORBIDDEN, EMPTY_BLOB],
+            ErrorKind::Unavailable,
+            2,
+        ),
+        // The condition does not hold, and the blob is the old one all the same: it is tried again.
+        (
+            &[CONDITION_NOT_MET, EMPTY_BLOB, FORBIDDEN, EMPTY_BLOB],
+            ErrorKind::Unavailable,
+            2,
+        ),
+    ] {
+        let (script, store) = scripted_store(&[before.as_slice(), responses].concat());
+        let register = Register::new(&store, "x");
+        let old = register.read().await.unwrap().unwrap();
+        let error = register.replace(&old, "new".into()).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{responses:?}");
+        let script = script.lock().unwrap();
+        let put = "PUT x if-match: \"0x1\"";
+        let sent = script.requests.iter().filter(|request| *request == put);
+        assert_eq!(sent.count(), puts, "{:?}", script.requests);
+    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use object_store::GetOptions;
 use pds::ErrorKind;
+use pds::store::cas::{CasResult, Register};
 use pds::store::stage::{StageOutcome, Staging};
 use pds::store::staged_write::StagedWrite;
 use pds::store::{Condition, ConditionSupport, SendLimit, Store, StoreBuilder};
@@ -271,6 +272,21 @@ async fn requests_limited_to_one_attempt_are_not_retried() {
     objects.set_fault(Some(fault(FaultKind::Unavailable)));
     store.delete_if("x", &Condition::Always).await.unwrap_err();
     assert_eq!(objects.requests(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replace_of_a_locked_file_fails_as_locked() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&format!("file://{}", folder.path().display()));
+    let register = Register::new(&store, "head");
+    let CasResult::Won(first) = register.create("one".into()).await.unwrap() else {
+        panic!("the folder is empty");
+    };
+    let key = store.key("head").unwrap();
+    let _lock = store.local().unwrap().lock_file(&key, false).unwrap();
+    let error = register.replace(&first, "two".into()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Locked, "{error}");
+    assert_eq!(register.read().await.unwrap().unwrap().bytes, "one");
 }
 
 #[test]

@@ -1,0 +1,171 @@
+"""The answer of a conditional write is lost, and every later request is denied: the write may have landed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import pds
+from fault_runs import ended, store
+from pds import odf
+from publish.harness import LEASE_OPTIONS
+from scripted_s3 import ScriptedS3
+from scripted_s3.faults import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOST = ("drop after", "500 after", "stall after")
+DENIED = ("401", "403")
+# The answer of the only send, and what is raised.
+REFUSED = {
+    "401": pds.PermissionDenied,
+    "403": pds.PermissionDenied,
+    "413": pds.RemoteStoreError,
+    "423": pds.ResourceLocked,
+    "501": pds.RemoteStoreError,
+}
+ROWS = pa.table({"at": pa.array([1, 2, 3], pa.timestamp("ms", "UTC")), "id": [1, 2, 3]})
+MORE = ROWS.set_column(1, "id", [[4, 5, 6]])
+
+
+def _deny_after(server: ScriptedS3, name: str, lost: str, denied: str) -> Rule:
+    """The first PUT of an object whose name contains `name` lands without an answer; all after it is denied."""
+    put = server.add(Rule(lambda r: r.verb == "put" and name in r.key and not r.is_probe, lost, times=1))
+    server.add(Rule(lambda _: put.hit.is_set(), denied))
+    return put
+
+
+def _ids(table: pa.Table) -> list[int]:
+    return sorted(table["id"].to_pylist())
+
+
+def _table(server: ScriptedS3) -> pds.Table:
+    return pds.Table(store(server), "t")
+
+
+TABLE_WORK: dict[str, Callable[[pds.Table], object]] = {
+    "append": lambda table: table.append(MORE),
+    "delete": lambda table: table.delete("id = 2"),
+    "overwrite": lambda table: table.overwrite(MORE),
+    "upsert": lambda table: table.upsert(MORE, on="id"),
+    "compact": lambda table: table.optimize.compact(),
+}
+TABLE_IDS = {
+    "append": [1, 1, 2, 2, 3, 3, 4, 5, 6],
+    "delete": [1, 1, 3, 3],
+    "overwrite": [4, 5, 6],
+    "upsert": [1, 1, 2, 2, 3, 3, 4, 5, 6],
+    "compact": [1, 1, 2, 2, 3, 3],
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize(("work", "denied"), [*((work, "403") for work in TABLE_WORK), ("append", "401")])
+def test_a_commit_that_landed_keeps_its_files(work: str, denied: str, lost: str) -> None:
+    with ScriptedS3() as server:
+        table = pds.Table.create(store(server), "t", ROWS.schema)
+        table.append(ROWS)
+        table.append(ROWS)
+        put = _deny_after(server, "t/manifest/", lost, denied)
+        error = ended(lambda: TABLE_WORK[work](_table(server)))
+        assert put.hit.is_set()
+        assert isinstance(error, pds.CommitStateUnknown), repr(error)
+        server.restart()
+        # Readers see it once a writer has looked for it and moved the pointer on.
+        assert _table(server).was_committed(error.commit_id)
+        assert _ids(_table(server).scan().to_pyarrow()) == TABLE_IDS[work]
+
+
+@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize("denied", DENIED)
+def test_a_head_that_moved_keeps_its_slice(denied: str, lost: str) -> None:
+    with ScriptedS3() as server:
+        dataset = odf.Dataset.create(store(server), "d")
+        dataset.ingest(ROWS, event_time="at")
+        put = _deny_after(server, "refs/head", lost, denied)
+        error = ended(lambda: odf.Dataset(store(server), "d").ingest(MORE, event_time="at"))
+        assert put.hit.is_set()
+        assert isinstance(error, pds.CommitStateUnknown), repr(error)
+        server.restart()
+        assert _ids(odf.Dataset(store(server), "d").scan().to_pyarrow()) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize("name", ["_publish.json", "manifest.json", "_SUCCESS", "part"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_publish_that_began_is_finished_by_the_next_one(is_first: bool, name: str, lost: str) -> None:
+    with ScriptedS3() as server:
+        datasets = pds.ParquetDatasetStore(
+            pds.Store("s3://bucket/p", storage_options=server.options() | LEASE_OPTIONS), max_rows_per_file=2
+        )
+        if not is_first:
+            datasets.write_dataset(ROWS, "d")
+        put = _deny_after(server, name, lost, "403")
+        error = ended(lambda: datasets.write_dataset(MORE, "d", overwrite=True))
+        assert put.hit.is_set()
+        assert error is not None
+        server.restart()
+        datasets.clean_dataset("d", older_than=0)
+        if name == "_publish.json":
+            # A publish that has changed nothing is given up.
+            assert datasets.dataset_exists("d") is not is_first
+        else:
+            assert _ids(datasets.read_dataset("d")) == [4, 5, 6]
+        datasets.write_dataset(ROWS, "d", overwrite=True)
+        assert _ids(datasets.read_dataset("d")) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize("denied", DENIED)
+def test_a_denial_after_a_lost_answer_does_not_say_that_nothing_was_written(denied: str, lost: str) -> None:
+    with ScriptedS3() as server:
+        opened = store(server)
+        put = _deny_after(server, "a", lost, denied)
+        error = ended(lambda: opened.write("a", b"1", overwrite=False))
+        assert put.hit.is_set()
+        assert isinstance(error, pds.BackendUnavailable), repr(error)
+        server.restart()
+        assert opened.read_bytes("a") == b"1"
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_a_refused_commit_is_definite_and_removes_its_files(refused: str) -> None:
+    with ScriptedS3() as server:
+        table = pds.Table.create(store(server), "t", ROWS.schema)
+        before = set(server.snapshot())
+        rule = server.add(Rule(lambda r: r.verb == "put" and "t/manifest/" in r.key, refused))
+        error = ended(lambda: table.append(ROWS))
+        assert isinstance(error, REFUSED[refused]), repr(error)
+        assert not isinstance(error, pds.CommitStateUnknown)
+        assert len(rule.requests) == 1
+        assert set(server.snapshot()) == before
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_a_refused_head_is_definite_and_removes_the_slice(refused: str) -> None:
+    with ScriptedS3() as server:
+        dataset = odf.Dataset.create(store(server), "d")
+        dataset.ingest(ROWS, event_time="at")
+        before = {key for key in server.snapshot() if "/data/" in key}
+        rule = server.add(Rule(lambda r: r.verb == "put" and "refs/head" in r.key, refused))
+        error = ended(lambda: dataset.ingest(MORE, event_time="at"))
+        assert isinstance(error, REFUSED[refused]), repr(error)
+        assert not isinstance(error, pds.CommitStateUnknown)
+        assert len(rule.requests) == 1
+        assert {key for key in server.snapshot() if "/data/" in key} == before
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_a_table_whose_pointer_cannot_be_moved_is_read(refused: str) -> None:
+    """A reader that has seen a newer version does not go back, and needs no write."""
+    with ScriptedS3() as server:
+        table = pds.Table.create(store(server), "t", ROWS.schema)
+        old = server.snapshot()["prefix/t/_latest_manifest"]
+        table.append(ROWS)
+        server.bucket.put_object("prefix/t/_latest_manifest", old)
+        rule = server.on("put", "_latest_manifest", refused)
+        assert _ids(table.refresh().scan().to_pyarrow()) == [1, 2, 3]
+        assert len(rule.requests) == 1
