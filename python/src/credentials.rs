@@ -9,7 +9,7 @@ use pds::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::error::PyCause;
+use crate::error::CallableFailure;
 use crate::runtime::spawn_python;
 
 /// A Python function that returns a mapping of credentials, in which `expires_at` is a datetime or None.
@@ -32,7 +32,7 @@ impl CredentialSource for PyCredentialProvider {
                     ErrorKind::PermissionDenied,
                     "the credential provider raised an exception",
                 )
-                .with_source(PyCause(e))
+                .with_source(CallableFailure(e))
             })
     }
 }

@@ -21,6 +21,18 @@ impl fmt::Display for PyCause {
 
 impl StdError for PyCause {}
 
+/// An exception of a user's callable. The engine's error says what failed by it, so it becomes the `__cause__` of that.
+#[derive(Debug)]
+pub(crate) struct CallableFailure(pub(crate) PyErr);
+
+impl fmt::Display for CallableFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for CallableFailure {}
+
 fn exception_name(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::NotFound => "NotFound",
@@ -71,16 +83,19 @@ fn engine_error_wins(kind: ErrorKind) -> bool {
 /// The exception for an error. A Python exception that caused the error is returned itself, or becomes the
 /// `__cause__` of the engine's, if the engine's says more.
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
-    let mut original = None;
+    let (mut original, mut is_callable) = (None, false);
     let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(current) = cause {
         if let Some(raised) = current.downcast_ref::<PyCause>() {
             original = Some(raised.0.clone_ref(py));
         }
+        if let Some(raised) = current.downcast_ref::<CallableFailure>() {
+            (original, is_callable) = (Some(raised.0.clone_ref(py)), true);
+        }
         cause = current.source();
     }
     match original {
-        Some(original) if !engine_error_wins(error.kind()) => original,
+        Some(original) if !is_callable && !engine_error_wins(error.kind()) => original,
         original => {
             let exception = build_exception(py, error).unwrap_or_else(|failure| failure);
             exception.set_cause(py, original);

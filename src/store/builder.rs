@@ -96,12 +96,16 @@ impl StoreBuilder {
             })?,
         };
         let durable = take_durability(&mut remaining, scheme)?;
+        let aws_profile = remaining.remove("aws_profile");
+        if aws_profile.is_some() && scheme != Scheme::S3 {
+            return Err(Error::invalid("option aws_profile is for s3:// stores"));
+        }
         let builder = Self {
             scheme,
             durable,
             container,
             prefix,
-            aws_profile: remaining.remove("aws_profile"),
+            aws_profile,
             options: remaining,
             stall_timeout,
             publish_lease,
@@ -552,6 +556,17 @@ mod tests {
         ] {
             let error = open(url, value).unwrap_err();
             assert!(error.message().contains("durability"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_profile_is_for_s3() {
+        let options = BTreeMap::from([("AWS_PROFILE".to_owned(), "dev".to_owned())]);
+        assert!(StoreBuilder::parse("s3://b", &options).is_ok());
+        for url in ["memory://", "file:///tmp", "az://c", "gs://b"] {
+            let error = StoreBuilder::parse(url, &options).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidInput, "{url}");
+            assert!(error.message().contains("aws_profile"), "{error}");
         }
     }
 

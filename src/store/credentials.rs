@@ -4,11 +4,11 @@
 //! cannot be refreshed. A profile is read at the first request. Without credentials `object_store` asks the metadata
 //! service of a cloud, which hangs where there is none: for a custom endpoint [`NoCredentials`] fails at once instead.
 //!
-//! The errors of missing credentials and of a failed fetch contain [`NO_CREDENTIALS`], by which `Store::map_error`
-//! makes them [`ErrorKind::PermissionDenied`].
+//! Errors: [`CredentialError`] where credentials are missing or could not be fetched, which `Store::map_error` makes
+//! [`ErrorKind::PermissionDenied`].
 
 use std::collections::HashMap;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -28,8 +28,52 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// How long before they expire credentials are fetched again.
 const REFRESH_BEFORE_EXPIRY: TimeDelta = TimeDelta::minutes(5);
-/// The words that mark an error of missing credentials.
-pub(super) const NO_CREDENTIALS: &str = "no credentials were given";
+
+/// Why a request has no credentials. It was not sent.
+#[derive(Debug)]
+pub(super) enum CredentialError {
+    /// None are set; the text says what can be.
+    Missing(String),
+    /// The caller's source failed, or returned something else.
+    SourceFailed(Error),
+}
+
+impl CredentialError {
+    /// What happened, in few words.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Missing(_) => "no credentials",
+            Self::SourceFailed(_) => "the credential provider failed",
+        }
+    }
+}
+
+impl fmt::Display for CredentialError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(needed) => write!(f, "no credentials were given: {needed}"),
+            Self::SourceFailed(error) => f.write_str(error.message()),
+        }
+    }
+}
+
+impl std::error::Error for CredentialError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Missing(_) => None,
+            Self::SourceFailed(error) => error.source(),
+        }
+    }
+}
+
+impl From<CredentialError> for object_store::Error {
+    fn from(error: CredentialError) -> Self {
+        Self::Generic {
+            store: "credentials",
+            source: Box::new(error),
+        }
+    }
+}
 
 /// Credentials fetched from outside, such as a user's callable.
 #[async_trait]
@@ -91,13 +135,13 @@ impl<C: Debug + Send + Sync + 'static> CredentialProvider for CachedCredentialPr
                         );
                         Ok(Arc::clone(credential))
                     }
-                    _ => Err(unauthenticated(e)),
+                    _ => Err(CredentialError::SourceFailed(e).into()),
                 };
             }
         };
         let credential = (self.convert)(&values).map_err(|needed| {
             let message = format!("the credential provider must return {needed}");
-            unauthenticated(Error::new(ErrorKind::PermissionDenied, message))
+            CredentialError::SourceFailed(Error::new(ErrorKind::PermissionDenied, message))
         })?;
         let credential = Arc::new(credential);
         *cached = Some((Arc::clone(&credential), expiry));
@@ -152,14 +196,6 @@ pub(super) fn gcp_credential(
     bearer
         .map(|bearer| GcpCredential { bearer })
         .ok_or("bearer_token")
-}
-
-fn unauthenticated(error: Error) -> object_store::Error {
-    let marked = Error::new(ErrorKind::PermissionDenied, NO_CREDENTIALS).with_source(error);
-    object_store::Error::Generic {
-        store: "credentials",
-        source: Box::new(marked),
-    }
 }
 
 /// The provider of a profile, where the profile is named, or where `object_store` would ask a metadata service that may
@@ -253,14 +289,12 @@ impl CredentialProvider for ProfileCredentialProvider {
         };
         match self.loaded.get_or_try_init(load).await? {
             Some(credential) => Ok(Arc::clone(credential)),
-            None if self.is_explicit => Err(unauthenticated(Error::new(
-                ErrorKind::PermissionDenied,
-                format!(
-                    "the shared credentials file (AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials) \
-                     has no access keys of the AWS profile {:?}",
-                    self.name
-                ),
-            ))),
+            None if self.is_explicit => Err(CredentialError::Missing(format!(
+                "the shared credentials file (AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials) \
+                 has no access keys of the AWS profile {:?}",
+                self.name
+            ))
+            .into()),
             None => self.fallback.get_credential().await,
         }
     }
@@ -289,9 +323,6 @@ impl<C: Debug + Send + Sync + 'static> CredentialProvider for NoCredentials<C> {
     type Credential = C;
 
     async fn get_credential(&self) -> object_store::Result<Arc<C>> {
-        Err(object_store::Error::Generic {
-            store: "credentials",
-            source: format!("{NO_CREDENTIALS}: {}", self.needed).into(),
-        })
+        Err(CredentialError::Missing(self.needed.to_owned()).into())
     }
 }

@@ -10,7 +10,8 @@ use std::path::PathBuf;
 
 use object_store::path::Path;
 
-use super::{Store, credentials};
+use super::Store;
+use super::credentials::CredentialError;
 use crate::error::{Error, ErrorKind, format_error_chain};
 
 impl Store {
@@ -47,15 +48,15 @@ impl Store {
             }
             // The memory store has no error kind of its own for an upload that does not exist.
             _ if text.contains("MultipartUpload not found") => (ErrorKind::NotFound, "not found"),
-            _ if text.contains(credentials::NO_CREDENTIALS) => {
-                (ErrorKind::PermissionDenied, "no credentials")
+            _ if let Some(cause) = find_cause::<CredentialError>(&error) => {
+                (ErrorKind::PermissionDenied, cause.reason())
             }
             _ if error_answer(&text).starts_with("423") => {
                 (ErrorKind::Locked, "the object is locked")
             }
             _ if is_permanent(&text) => (ErrorKind::Other, "request rejected by the object store"),
             // Final: a retry mends neither a full nor a broken disk.
-            _ if self.inner.local.is_some() => describe_io_error(find_io_error(&error)),
+            _ if self.inner.local.is_some() => describe_io_error(find_cause(&error)),
             _ => (ErrorKind::Unavailable, "request to the object store failed"),
         };
         let masked_text = self.inner.secrets.mask(&text);
@@ -115,7 +116,7 @@ fn error_answer(text: &str) -> &str {
 pub(crate) fn is_transient(error: &Error) -> bool {
     use rustix::io::Errno;
     let errno = || {
-        find_io_error(error)?
+        find_cause::<std::io::Error>(error)?
             .raw_os_error()
             .map(Errno::from_raw_os_error)
     };
@@ -214,9 +215,12 @@ fn describe_io_error(error: Option<&std::io::Error>) -> (ErrorKind, &'static str
     }
 }
 
-fn find_io_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std::io::Error> {
-    let direct = error.downcast_ref::<std::io::Error>();
-    direct.or_else(|| find_io_error(error.source()?))
+/// The error of this type that an error is or was caused by.
+fn find_cause<'a, T: std::error::Error + 'static>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> Option<&'a T> {
+    let direct = error.downcast_ref::<T>();
+    direct.or_else(|| find_cause(error.source()?))
 }
 
 #[cfg(test)]

@@ -118,8 +118,26 @@ def test_a_failed_refresh_is_borne_while_there_are_credentials(
     provider.failure, provider.lifetime = None, -HOUR
     assert store.read_bytes("a") == b"x"
     provider.failure = RuntimeError("the broker is down")
-    with pytest.raises((pds.PermissionDenied, RuntimeError), match="the broker is down"):
+    with pytest.raises(pds.PermissionDenied, match="the broker is down"):
         store.read_bytes("a")
+
+
+def test_a_provider_that_fails_is_the_cause(server: ScriptedS3) -> None:
+    provider = _Provider()
+    provider.failure = RuntimeError("the broker is down")
+    store = pds.Store("s3://bucket", _options(server), credential_provider=provider)
+    for call in (lambda: store.read_bytes("a"), lambda: store.write("a", b"x"), lambda: pds.Table(store, "t").scan()):
+        with pytest.raises(pds.PermissionDenied, match=r"credential provider failed.*the broker is down") as caught:
+            call()
+        assert caught.value.__cause__ is provider.failure
+        assert "no credentials" not in str(caught.value)
+    assert server.seen == []
+
+
+@pytest.mark.parametrize("url", ["memory://", "file:///tmp", "az://container", "gs://bucket"])
+def test_a_profile_is_for_s3(url: str) -> None:
+    with pytest.raises(pds.InvalidInput, match="aws_profile"):
+        pds.Store(url, aws_profile="dev")
 
 
 @pytest.mark.parametrize(
@@ -154,8 +172,9 @@ def test_a_provider_that_gives_too_little(server: ScriptedS3, answer: dict[str, 
 @pytest.mark.parametrize("answer", [None, 7, {"access_key_id": 7, "secret_access_key": "s"}, {"expires_at": "soon"}])
 def test_a_provider_that_gives_something_else(server: ScriptedS3, answer: Any) -> None:
     store = pds.Store("s3://bucket", _options(server), credential_provider=lambda: answer)
-    with pytest.raises((pds.PermissionDenied, TypeError, AttributeError)):
+    with pytest.raises(pds.PermissionDenied, match="credential provider failed") as caught:
         store.read_bytes("a")
+    assert isinstance(caught.value.__cause__, TypeError | AttributeError)
 
 
 @pytest.mark.parametrize("url", ["memory://", "file:///tmp"])
