@@ -16,6 +16,7 @@ mod nested;
 pub mod options;
 mod output;
 mod pack;
+mod page_checksums;
 pub(crate) mod pages;
 pub(crate) mod projection;
 pub mod seal;

@@ -12,6 +12,8 @@ use crate::error::{Error, Result};
 
 /// The default for the most rows of a row group; the same as pyarrow's.
 pub const DEFAULT_ROW_GROUP_ROWS: usize = 1 << 20;
+/// The most rows of a page: one of them is below 1 % of a column of a full row group, and is what one key costs.
+const PAGE_ROWS: usize = 8 << 10;
 /// The default memory limit of a write, in bytes.
 pub const DEFAULT_MEMORY_LIMIT_BYTES: usize = 512 << 20;
 /// The lowest memory limit, in bytes. Less does not hold one row group's dictionaries and the upload parts in flight.
@@ -75,6 +77,7 @@ impl WriteOptions {
             .set_compression(self.compression)
             .set_statistics_enabled(EnabledStatistics::Page)
             .set_coerce_types(true)
+            .set_data_page_row_count_limit(PAGE_ROWS)
             .set_max_row_group_row_count(None)
             .set_key_value_metadata(Some(metadata));
         Arc::new(properties.build())

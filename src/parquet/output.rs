@@ -1,15 +1,13 @@
 //! Writes finished column chunks to files: row groups in order, hashed while they are written, with a seal at the end.
 //!
 //! [`OutputFiles`] opens the sinks of a [`ByteSinkFactory`] one after the other. A page is hashed when it leaves memory
-//! for the sink. The page indexes and the footer of a file are held back until both are known, because the seal, which
-//! holds their hashes, is written between them.
+//! for the sink. The page indexes and the footer of a file are held back until both are known, because the checksums of
+//! pages and the seal, which holds the hashes of both, are written between them.
 //!
 //! An error of a sink is returned as it is; an error of the parquet writer is of the kind `Other`.
 
-use std::hash::Hasher;
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowRowGroupWriterFactory};
@@ -21,9 +19,9 @@ use parquet::file::metadata::ParquetMetaData;
 use parquet::file::properties::WriterPropertiesPtr;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::TypePtr;
-use twox_hash::XxHash3_64;
 
 use super::dictionary::Dictionaries;
+use super::page_checksums::{ChunkDigest, IndexBytes, PageChecksums, PageHasher};
 use super::seal::{PARQUET_TRAILER_BYTES, PartIdentity, Seal, hash};
 use crate::error::{Error, Result};
 
@@ -54,13 +52,13 @@ pub trait ByteSinkFactory: Send {
     fn open(&mut self) -> Result<Box<dyn ByteSink>>;
 }
 
-/// The hashes of one row group's chunks. A chunk's hash is set when its page store is dropped.
-pub(super) type Digests = Arc<Vec<AtomicU64>>;
+/// The hashes of one row group's chunks. A chunk's are set when its page store is dropped.
+pub(super) type Digests = Arc<Vec<OnceLock<ChunkDigest>>>;
 
 /// Keeps a chunk's pages in memory and hashes each when it is taken, in the order of the file.
 struct HashedPages {
     pages: InMemoryPageStore,
-    hasher: XxHash3_64,
+    hasher: PageHasher,
     digests: Digests,
     column: usize,
 }
@@ -83,7 +81,8 @@ impl PageStore for HashedPages {
 
 impl Drop for HashedPages {
     fn drop(&mut self) {
-        self.digests[self.column].store(self.hasher.finish(), Ordering::Release);
+        // The store of a column is dropped once.
+        let _ = self.digests[self.column].set(std::mem::take(&mut self.hasher).finish());
     }
 }
 
@@ -94,7 +93,7 @@ impl PageStoreFactory for HashedPagesFactory {
     fn create(&self, args: &PageStoreArgs<'_>) -> Result<Box<dyn PageStore>, ParquetError> {
         Ok(Box::new(HashedPages {
             pages: InMemoryPageStore::default(),
-            hasher: XxHash3_64::new(),
+            hasher: PageHasher::default(),
             digests: Arc::clone(&self.0),
             column: args.column_index(),
         }))
@@ -158,7 +157,8 @@ struct OpenFile {
     writer: SerializedFileWriter<SharedDestination>,
     destination: SharedDestination,
     rows: u64,
-    chunks: Vec<Vec<u64>>,
+    /// By row group and leaf column.
+    digests: Vec<Vec<ChunkDigest>>,
     dictionaries: Dictionaries,
 }
 
@@ -247,7 +247,7 @@ fn open_file(
         writer,
         destination,
         rows: 0,
-        chunks: Vec::new(),
+        digests: Vec::new(),
         dictionaries: Dictionaries::default(),
     })
 }
@@ -261,21 +261,22 @@ impl OpenFile {
         row_group.close()?;
         self.rows += group.rows;
         self.dictionaries.merge(&group.dictionaries);
-        self.chunks.push(
-            group
-                .digests
-                .iter()
-                .map(|d| d.load(Ordering::Acquire))
+        let digests = group.digests.iter();
+        self.digests.push(
+            digests
+                .map(|d| d.get().cloned().unwrap_or_default())
                 .collect(),
         );
         Ok(())
     }
 
-    /// Writes the page indexes, the seal and the footer.
+    /// Writes the page indexes, the checksums of the pages, the seal and the footer.
     fn seal(&mut self, identity: &PartIdentity) -> Result<FileStats, ParquetError> {
         self.writer.flush()?;
-        self.destination
-            .with_lock(|destination| destination.tail = Some(Vec::new()));
+        let tail_start = self.destination.with_lock(|destination| {
+            destination.tail = Some(Vec::new());
+            destination.sent_bytes
+        });
         let metadata = self.writer.finish()?;
         let tail = self
             .destination
@@ -286,15 +287,24 @@ impl OpenFile {
             .first_chunk()
             .map_or(0, |b| u32::from_le_bytes(*b) as usize);
         let (indexes, footer) = tail.split_at(trailer_start.saturating_sub(footer_length));
+        let index_bytes = IndexBytes {
+            start: tail_start,
+            bytes: indexes,
+        };
+        let PageChecksums { checksums, chunks } =
+            PageChecksums::new(&self.digests, &metadata, &index_bytes)?;
+        let indexes = [indexes, &checksums].concat();
+        let chunk_hashes = |digests: &Vec<ChunkDigest>| digests.iter().map(|d| d.hash).collect();
         let seal = Seal {
             identity: identity.clone(),
-            chunks: std::mem::take(&mut self.chunks),
-            index_hash: hash(indexes),
+            chunks: self.digests.iter().map(chunk_hashes).collect(),
+            index_hash: hash(&indexes),
             footer_hash: hash(footer),
             dictionaries: self.dictionaries.encode()?,
+            pages: chunks,
         };
         let seal_bytes = seal.encode();
-        self.destination.write_all(indexes)?;
+        self.destination.write_all(&indexes)?;
         self.destination.write_all(&seal_bytes)?;
         self.destination.write_all(footer)?;
         Ok(FileStats {

@@ -2,9 +2,13 @@
 //! to them, so other readers ignore them.
 //!
 //! A [`Seal`] holds an XXH3-64 for each column chunk, one for the page indexes and one for the footer. It also says to
-//! which write the file belongs, and its place in the write. The layout is in `docs/format.md`. A seal that does not
-//! match its own checksum is an error of the kind [`ErrorKind::PartCorrupted`]. Files without a seal are read without
-//! checks, unless their footer names `pds` as their writer.
+//! which write the file belongs, and its place in the write. Since version 2 it has a [`PageSeal`] for each chunk of more
+//! than one data page: with it, pages can be read and verified alone. Readers of version 1 ignore these. The layout is
+//! in `docs/format.md`. A seal that does not match its own checksum is an error of the kind
+//! [`ErrorKind::PartCorrupted`]. Files without a seal are read without checks, unless their footer names `pds` as their
+//! writer.
+
+use std::collections::BTreeMap;
 
 use twox_hash::XxHash3_64;
 
@@ -17,6 +21,10 @@ const TRAILER_BYTES: usize = 4 + 8 + 8;
 pub const PARQUET_TRAILER_BYTES: usize = 8;
 /// How `created_by` begins in the footer of a file with a seal.
 pub const CREATED_BY: &str = "pds version ";
+/// The version of the seal that is written; version 1 ends with the dictionaries.
+const VERSION: u32 = 2;
+/// Bytes of the checksum of a page.
+pub(super) const PAGE_CHECKSUM_BYTES: usize = 8;
 
 /// The write that a part belongs to, and its place in the write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +54,24 @@ pub struct Seal {
     pub footer_hash: u64,
     /// Dictionaries of columns: the index of the field, and an IPC stream of one batch.
     pub dictionaries: Vec<(u32, Vec<u8>)>,
+    /// What verifies the pages of a chunk alone, by row group and leaf column; none in version 1.
+    pub pages: BTreeMap<(u32, u32), PageSeal>,
+}
+
+/// What verifies the pages of one chunk.
+///
+/// The checksums of all pages lie before the seal, in the order of the chunks: the dictionary page's, if there is one,
+/// then each data page's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageSeal {
+    /// The number of checksums.
+    pub pages: u32,
+    /// The number of checksums of the chunks before; it is not stored.
+    pub first: u64,
+    /// The hash of the column index.
+    pub column_index_hash: u64,
+    /// The hash of the offset index followed by the checksums.
+    pub offset_index_hash: u64,
 }
 
 /// The XXH3-64 of some bytes, the hash of all checksums of a file.
@@ -78,6 +104,15 @@ impl Seal {
             out.extend_from_slice(&field.to_le_bytes());
             put_count(&mut out, bytes.len());
             out.extend_from_slice(bytes);
+        }
+        put_u32(&mut out, VERSION);
+        put_count(&mut out, self.pages.len());
+        for ((group, leaf), page_seal) in &self.pages {
+            for number in [*group, *leaf, page_seal.pages] {
+                put_u32(&mut out, number);
+            }
+            out.extend_from_slice(&page_seal.column_index_hash.to_le_bytes());
+            out.extend_from_slice(&page_seal.offset_index_hash.to_le_bytes());
         }
         let length = out.len() + TRAILER_BYTES;
         put_count(&mut out, length);
@@ -127,10 +162,17 @@ impl Seal {
             let (index_hash, footer_hash) = (reader.u64()?, reader.u64()?);
             let mut dictionaries = Vec::new();
             for _ in 0..reader.count()? {
-                let field = reader.take().map(u32::from_le_bytes)?;
+                let field = reader.u32()?;
                 let length = reader.count()?;
                 dictionaries.push((field, reader.slice(length)?.to_vec()));
             }
+            // A later version has more after what version 2 has.
+            let pages = if reader.0.is_empty() {
+                BTreeMap::new()
+            } else {
+                let version = reader.u32()?;
+                (version >= VERSION).then(|| reader.page_seals())??
+            };
             let identity = PartIdentity {
                 write_id,
                 created_at,
@@ -144,6 +186,7 @@ impl Seal {
                 index_hash,
                 footer_hash,
                 dictionaries,
+                pages,
             })
         };
         decode().ok_or_else(damaged)
@@ -167,14 +210,45 @@ impl<'a> SealReader<'a> {
         self.take().map(u64::from_le_bytes)
     }
 
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
     fn count(&mut self) -> Option<usize> {
-        self.take().map(|b| u32::from_le_bytes(b) as usize)
+        self.u32().map(|count| count as usize)
+    }
+
+    /// The entries of chunks, which come in the order of row groups and columns.
+    fn page_seals(&mut self) -> Option<BTreeMap<(u32, u32), PageSeal>> {
+        let (mut pages, mut first) = (BTreeMap::new(), 0);
+        for _ in 0..self.count()? {
+            let chunk = (self.u32()?, self.u32()?);
+            let page_seal = PageSeal {
+                pages: self.u32()?,
+                first,
+                column_index_hash: self.u64()?,
+                offset_index_hash: self.u64()?,
+            };
+            if pages
+                .last_key_value()
+                .is_some_and(|(last, _)| *last >= chunk)
+            {
+                return None;
+            }
+            first += u64::from(page_seal.pages);
+            pages.insert(chunk, page_seal);
+        }
+        Some(pages)
     }
 }
 
 /// Writes a count, which is far below 2^32: of columns, row groups, or the bytes of the seal.
 fn put_count(out: &mut Vec<u8>, count: usize) {
-    out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
+    put_u32(out, u32::try_from(count).unwrap_or(u32::MAX));
+}
+
+fn put_u32(out: &mut Vec<u8>, number: u32) {
+    out.extend_from_slice(&number.to_le_bytes());
 }
 
 #[cfg(test)]
@@ -194,6 +268,74 @@ mod tests {
             index_hash: 5,
             footer_hash: 6,
             dictionaries: vec![(1, vec![1, 2, 3])],
+            pages: [((0, 1), page_seal(3, 0)), ((1, 0), page_seal(2, 3))].into(),
+        }
+    }
+
+    fn page_seal(pages: u32, first: u64) -> PageSeal {
+        PageSeal {
+            pages,
+            first,
+            column_index_hash: 8,
+            offset_index_hash: 9,
+        }
+    }
+
+    /// The seal with another body of the same length or a shorter one, and the checksum of it.
+    fn with_body(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut bytes = sample().encode();
+        bytes.truncate(bytes.len() - TRAILER_BYTES);
+        change(&mut bytes);
+        let length = bytes.len() + TRAILER_BYTES;
+        put_count(&mut bytes, length);
+        let checksum = hash(&bytes);
+        bytes.extend_from_slice(&checksum.to_le_bytes());
+        bytes.extend_from_slice(MAGIC);
+        bytes
+    }
+
+    /// The bytes of the version, the number of chunks and two chunks.
+    const PAGES_BYTES: usize = 4 + 4 + 2 * 28;
+
+    #[test]
+    fn a_seal_of_version_1_ends_with_the_dictionaries() {
+        let bytes = with_body(|body| body.truncate(body.len() - PAGES_BYTES));
+        let version_1 = Seal::decode(&bytes).unwrap();
+        let pages = BTreeMap::new();
+        assert_eq!(version_1, Seal { pages, ..sample() });
+    }
+
+    #[test]
+    fn bytes_of_a_later_version_are_ignored() {
+        let bytes = with_body(|body| {
+            let version_at = body.len() - PAGES_BYTES;
+            body[version_at] = 3;
+            body.extend([1, 2, 3]);
+        });
+        assert_eq!(Seal::decode(&bytes).unwrap(), sample());
+    }
+
+    #[test]
+    fn wrong_entries_of_chunks_are_refused() {
+        let count_at = |body: &[u8]| body.len() - PAGES_BYTES + 4;
+        let changes: [&dyn Fn(&mut Vec<u8>); 4] = [
+            // Another version, more entries than bytes, a chunk twice, an entry that is cut off.
+            &|body| {
+                let at = count_at(body) - 4;
+                body[at] = 1;
+            },
+            &|body| {
+                let at = count_at(body);
+                body[at..at + 4].fill(0xff);
+            },
+            &|body| {
+                let at = count_at(body) + 4;
+                body.copy_within(at..at + 8, at + 28);
+            },
+            &|body| body.truncate(body.len() - 1),
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            assert!(Seal::decode(&with_body(change)).is_err(), "{number}");
         }
     }
 

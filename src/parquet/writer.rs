@@ -9,8 +9,7 @@
 //! `InvalidInput`. Errors of this crate that the input or a sink returns are passed on as they are.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
@@ -23,7 +22,7 @@ use super::encode::Encoder;
 use super::nested::{check_digits, check_required};
 use super::options::WriteOptions;
 pub use super::output::{ByteSink, ByteSinkFactory, FileStats};
-use super::output::{OutputFiles, column_factory};
+use super::output::{Digests, OutputFiles, column_factory};
 use super::seal::PartIdentity;
 use super::size::slice_bytes;
 use super::types::storage_schema;
@@ -330,7 +329,7 @@ impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
             )));
         }
         let columns = self.template.schema_descr().num_columns();
-        let digests = Arc::new((0..columns).map(|_| AtomicU64::new(0)).collect::<Vec<_>>());
+        let digests: Digests = Arc::new((0..columns).map(|_| OnceLock::new()).collect());
         let factory = column_factory(self.template, &self.plan.storage, &digests);
         let column_writers = factory
             .create_column_writers(self.file_groups)
