@@ -7,6 +7,7 @@
 mod chunks;
 pub mod decode;
 mod dictionary;
+mod distinct;
 mod encode;
 pub mod file;
 mod flat;

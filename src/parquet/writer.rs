@@ -15,9 +15,12 @@ use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use parquet::arrow::ArrowSchemaConverter;
 use parquet::arrow::arrow_writer::ArrowColumnWriter;
+use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 
+use super::distinct::is_distinct;
 use super::encode::Encoder;
 use super::nested::{check_digits, check_required};
 use super::options::WriteOptions;
@@ -300,7 +303,8 @@ impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
             return Ok(0);
         }
         if !self.is_group_open {
-            self.open_group()?;
+            let max_rows = self.plan.options.row_group_rows;
+            self.open_group(&batch.slice(at, (batch.num_rows() - at).min(max_rows)))?;
         }
         let mut rows =
             (batch.num_rows() - at).min(self.plan.options.row_group_rows - self.group_rows);
@@ -321,7 +325,8 @@ impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
         Ok(rows)
     }
 
-    fn open_group(&mut self) -> Result<()> {
+    /// Opens a row group that begins with `first_rows`.
+    fn open_group(&mut self, first_rows: &RecordBatch) -> Result<()> {
         if self.file_groups == MAX_GROUPS {
             return Err(Error::invalid(format!(
                 "a Parquet file holds {MAX_GROUPS} row groups at most, and the rows need more: \
@@ -330,12 +335,15 @@ impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
         }
         let columns = self.template.schema_descr().num_columns();
         let digests: Digests = Arc::new((0..columns).map(|_| OnceLock::new()).collect());
-        let factory = column_factory(self.template, &self.plan.storage, &digests);
+        let to_error = |e: ParquetError| {
+            Error::invalid(format!("the schema cannot be written: {e}")).with_source(e)
+        };
+        let template = self.group_template(first_rows).map_err(to_error)?;
+        let template = template.as_ref().unwrap_or(self.template);
+        let factory = column_factory(template, &self.plan.storage, &digests);
         let column_writers = factory
             .create_column_writers(self.file_groups)
-            .map_err(|e| {
-                Error::invalid(format!("the schema cannot be written: {e}")).with_source(e)
-            })?;
+            .map_err(to_error)?;
         let mut writers = column_writers.into_iter();
         let by_field: Vec<Vec<ArrowColumnWriter>> = self
             .leaves
@@ -349,6 +357,31 @@ impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
         self.group_bytes = 0;
         self.file_groups += 1;
         Ok(())
+    }
+
+    /// The template of a row group with columns of distinct values, which have no dictionary; None if there are none.
+    fn group_template(
+        &self,
+        first_rows: &RecordBatch,
+    ) -> std::result::Result<Option<SerializedFileWriter<io::Sink>>, ParquetError> {
+        let descriptor = self.template.schema_descr();
+        let mut distinct_paths = Vec::new();
+        let mut leaf = 0;
+        for (column, leaves) in first_rows.columns().iter().zip(&self.leaves) {
+            if *leaves == 1 && is_distinct(column) {
+                distinct_paths.push(descriptor.column(leaf).path().clone());
+            }
+            leaf += leaves;
+        }
+        if distinct_paths.is_empty() {
+            return Ok(None);
+        }
+        let mut properties = WriterProperties::clone(self.template.properties()).into_builder();
+        for path in distinct_paths {
+            properties = properties.set_column_dictionary_enabled(path, false);
+        }
+        let schema = descriptor.root_schema_ptr();
+        SerializedFileWriter::new(io::sink(), schema, Arc::new(properties.build())).map(Some)
     }
 
     fn close_group(&mut self) -> Result<()> {
