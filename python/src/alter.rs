@@ -3,7 +3,7 @@
 use pds::table::actions::Alter;
 use pyo3::prelude::*;
 
-use crate::commits::OutcomeFields;
+use crate::commits::CommitFields;
 use crate::handle::TableHandle;
 use crate::input::extract_schema;
 
@@ -14,7 +14,7 @@ fn add_column(
     table: &TableHandle,
     schema: &Bound<'_, PyAny>,
     timeout: f64,
-) -> PyResult<(OutcomeFields, TableHandle)> {
+) -> PyResult<(CommitFields, TableHandle)> {
     let field = extract_schema(schema)?.field(0).clone();
     table.commit_change(py, Alter::Add(field), timeout)
 }
@@ -26,7 +26,7 @@ fn widen(
     table: &TableHandle,
     schema: &Bound<'_, PyAny>,
     timeout: f64,
-) -> PyResult<(OutcomeFields, TableHandle)> {
+) -> PyResult<(CommitFields, TableHandle)> {
     let field = extract_schema(schema)?.field(0).clone();
     let (column, to) = (field.name().clone(), field.data_type().clone());
     table.commit_change(py, Alter::Widen { column, to }, timeout)
@@ -40,7 +40,7 @@ fn rename_column(
     column: String,
     to: String,
     timeout: f64,
-) -> PyResult<(OutcomeFields, TableHandle)> {
+) -> PyResult<(CommitFields, TableHandle)> {
     table.commit_change(py, Alter::Rename { column, to }, timeout)
 }
 
@@ -51,7 +51,7 @@ fn drop_column(
     table: &TableHandle,
     column: String,
     timeout: f64,
-) -> PyResult<(OutcomeFields, TableHandle)> {
+) -> PyResult<(CommitFields, TableHandle)> {
     table.commit_change(py, Alter::Drop { column }, timeout)
 }
 
@@ -62,7 +62,7 @@ fn reorder(
     table: &TableHandle,
     columns: Vec<String>,
     timeout: f64,
-) -> PyResult<(OutcomeFields, TableHandle)> {
+) -> PyResult<(CommitFields, TableHandle)> {
     table.commit_change(py, Alter::Reorder { columns }, timeout)
 }
 

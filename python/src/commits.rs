@@ -10,8 +10,22 @@ use crate::dataset::PyWriteOptions;
 use crate::input::parse_seconds;
 use crate::runtime::into_py_result;
 
-/// The version, commit id, attempts, seconds waited, whether it was replayed, rows, files and bytes of a commit.
-pub(crate) type OutcomeFields = (u64, String, u32, f64, bool, u64, usize, u64);
+/// The outcome of a commit; a dict in Python.
+#[derive(Debug, IntoPyObject)]
+pub(crate) struct CommitFields {
+    version: u64,
+    commit_id: String,
+    /// The number of rows written or deleted; None if they were not counted.
+    rows: Option<u64>,
+    /// The number of data files written.
+    files: usize,
+    /// The size of what was written, in bytes, without the manifest and the pointer.
+    bytes: u64,
+    attempts: u32,
+    /// The time waited, in seconds.
+    waited: f64,
+    replayed: bool,
+}
 
 /// The options with which files are rewritten.
 pub(crate) fn rewrite_options(
@@ -29,29 +43,48 @@ pub(crate) fn rewrite_options(
     })
 }
 
-/// The outcome of a commit that wrote `files`.
-pub(crate) fn outcome_fields(committed: &Committed, files: &[DataFile]) -> OutcomeFields {
-    let total = |value: fn(&DataFile) -> u64| files.iter().map(value).sum();
-    (
-        committed.version,
-        committed.commit_id.as_str().to_owned(),
-        committed.attempts,
-        committed.waited.as_secs_f64(),
-        committed.replayed,
-        total(|f| f.total_rows),
-        files.len(),
-        total(|f| f.size_bytes),
-    )
+impl CommitFields {
+    /// A commit that wrote these files.
+    pub(crate) fn of_files(committed: &Committed, files: &[DataFile]) -> Self {
+        let total = |value: fn(&DataFile) -> u64| files.iter().map(value).sum();
+        Self {
+            files: files.len(),
+            ..Self::new(
+                committed,
+                Some(total(|f| f.total_rows)),
+                total(|f| f.size_bytes),
+            )
+        }
+    }
+
+    /// A commit that wrote or deleted `rows`, with `bytes` written, and no data file.
+    pub(crate) fn new(committed: &Committed, rows: Option<u64>, bytes: u64) -> Self {
+        Self {
+            version: committed.version,
+            commit_id: committed.commit_id.as_str().to_owned(),
+            rows,
+            files: 0,
+            bytes,
+            attempts: committed.attempts,
+            waited: committed.waited.as_secs_f64(),
+            replayed: committed.replayed,
+        }
+    }
 }
 
-/// A clause of a merge: which rows (as the methods of a merge name them), the predicate, and the columns with their
-/// values. None deletes the rows; an empty list writes all columns.
-pub(crate) type ClauseFields = (String, Option<String>, Option<Vec<(String, String)>>);
+/// The attributes of `pds.table.merge.MergeClause`.
+#[derive(Debug, FromPyObject)]
+pub(crate) struct PyMergeClause {
+    /// Which rows: `matched`, `not_matched` or `not_matched_by_source`.
+    rows: String,
+    predicate: Option<String>,
+    /// Columns with their values; None deletes the rows, an empty list writes all columns.
+    assignments: Option<Vec<(String, String)>>,
+}
 
 /// Parses a clause of a merge.
-pub(crate) fn parse_clause(py: Python<'_>, fields: ClauseFields) -> PyResult<Clause> {
-    let (when_name, predicate, assignments) = fields;
-    let when = match when_name.as_str() {
+pub(crate) fn parse_clause(py: Python<'_>, clause: PyMergeClause) -> PyResult<Clause> {
+    let kind = match clause.rows.as_str() {
         "matched" => Ok(ClauseKind::Matched),
         "not_matched" => Ok(ClauseKind::NotMatched),
         "not_matched_by_source" => Ok(ClauseKind::NotMatchedBySource),
@@ -60,9 +93,9 @@ pub(crate) fn parse_clause(py: Python<'_>, fields: ClauseFields) -> PyResult<Cla
         ))),
     };
     Ok(Clause {
-        kind: into_py_result(py, when)?,
-        predicate,
-        action: match assignments {
+        kind: into_py_result(py, kind)?,
+        predicate: clause.predicate,
+        action: match clause.assignments {
             None => ClauseAction::Delete,
             Some(columns) if columns.is_empty() => ClauseAction::WriteAll,
             Some(columns) => ClauseAction::Write(columns),

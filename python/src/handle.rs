@@ -11,7 +11,7 @@ use pds::table::format::{DataFile, TableManifest};
 use pds::table::{Filter, Table, TableColumns};
 use pyo3::prelude::*;
 
-use crate::commits::{OutcomeFields, outcome_fields};
+use crate::commits::CommitFields;
 use crate::input::parse_seconds;
 use crate::predicate::extract_predicate;
 use crate::runtime::{into_py_result, run};
@@ -61,9 +61,9 @@ impl TableHandle {
         &self,
         committed: &Committed,
         files: &[DataFile],
-    ) -> (OutcomeFields, Self) {
+    ) -> (CommitFields, Self) {
         let snapshot = self.with_manifest(Arc::clone(&committed.snapshot.manifest));
-        (outcome_fields(committed, files), snapshot)
+        (CommitFields::of_files(committed, files), snapshot)
     }
 
     /// Commits a change; returns its outcome and the snapshot after it.
@@ -72,7 +72,7 @@ impl TableHandle {
         py: Python<'_>,
         change: impl Change + 'static,
         timeout: f64,
-    ) -> PyResult<(OutcomeFields, Self)> {
+    ) -> PyResult<(CommitFields, Self)> {
         let table = into_py_result(py, self.table())?;
         let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
         let committed = run(

@@ -24,7 +24,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3_arrow::PySchema;
 
-use crate::commits::{ClauseFields, OutcomeFields, outcome_fields, parse_clause, rewrite_options};
+use crate::commits::{CommitFields, PyMergeClause, parse_clause, rewrite_options};
 use crate::dataset::PyWriteOptions;
 use crate::handle::TableHandle;
 use crate::input::{extract_reader, extract_schema, parse_seconds};
@@ -33,8 +33,43 @@ use crate::runtime::{into_py_result, run};
 use crate::scan::Scan;
 use crate::store::StoreHandle;
 
-/// The version, and the paths of missing, mismatched and unreferenced objects.
-type CheckFields = (u64, Vec<String>, Vec<String>, Vec<String>);
+/// The data files of a snapshot, a list for each property; a dict in Python.
+#[derive(Debug, IntoPyObject)]
+struct FileListFields {
+    path: Vec<String>,
+    size_bytes: Vec<u64>,
+    row_group_count: Vec<u64>,
+    total_rows: Vec<u64>,
+}
+
+/// The fields of `pds.table.results.ScanPlan`.
+#[derive(Debug, IntoPyObject)]
+struct ScanPlanFields {
+    files: u64,
+    files_read: u64,
+    row_groups: u64,
+    row_groups_read: u64,
+    rows_read: u64,
+    tombstones_read: u64,
+}
+
+/// The fields of `pds.table.results.CheckResult`.
+#[derive(Debug, IntoPyObject)]
+struct CheckFields {
+    version: u64,
+    missing: Vec<String>,
+    mismatched: Vec<String>,
+    orphans: Vec<String>,
+}
+
+/// The fields of `pds.table.results.VacuumResult`.
+#[derive(Debug, IntoPyObject)]
+struct VacuumFields {
+    oldest_version: u64,
+    files: Vec<String>,
+    manifests: Vec<String>,
+    bytes: u64,
+}
 
 #[pymethods]
 impl TableHandle {
@@ -139,15 +174,20 @@ impl TableHandle {
         self.manifest.file_count()
     }
 
-    /// Reads the list of data files: for each the path, size in bytes, row groups and rows.
-    fn files(&self, py: Python<'_>) -> PyResult<Vec<(String, u64, u64, u64)>> {
+    /// Reads the list of data files.
+    fn files(&self, py: Python<'_>) -> PyResult<FileListFields> {
         let table = into_py_result(py, self.table())?;
         let manifest = Arc::clone(&self.manifest);
         let files = run(py, move || async move {
             table::all_files(&table, &manifest).await
         })?;
-        let row = |f: DataFile| (f.path, f.size_bytes, f.row_group_count, f.total_rows);
-        Ok(files.into_iter().map(|entry| row(entry.file)).collect())
+        let counts = |count: fn(&DataFile) -> u64| files.iter().map(|f| count(&f.file)).collect();
+        Ok(FileListFields {
+            size_bytes: counts(|f| f.size_bytes),
+            row_group_count: counts(|f| f.row_group_count),
+            total_rows: counts(|f| f.total_rows),
+            path: files.into_iter().map(|f| f.file.path).collect(),
+        })
     }
 
     /// Raises `InvalidInput` if a filter does not fit the snapshot's columns.
@@ -177,13 +217,13 @@ impl TableHandle {
         Ok(Scan::new(scan))
     }
 
-    /// Plans a scan: files, files to read, row groups, row groups to read, rows to read, tombstone files to read.
+    /// Plans a scan.
     fn explain(
         &self,
         py: Python<'_>,
         predicate: Option<&Bound<'_, PyAny>>,
         use_stats: bool,
-    ) -> PyResult<(u64, u64, u64, u64, u64, u64)> {
+    ) -> PyResult<ScanPlanFields> {
         let table = into_py_result(py, self.table())?;
         let scan_options = ScanOptions {
             filter: self.build_filter(predicate, use_stats)?,
@@ -193,26 +233,26 @@ impl TableHandle {
         let plan = run(py, move || async move {
             table::explain(&table, manifest, scan_options).await
         })?;
-        Ok((
-            plan.files,
-            plan.files_read,
-            plan.row_groups,
-            plan.row_groups_read,
-            plan.rows_read,
-            plan.tombstones_read,
-        ))
+        Ok(ScanPlanFields {
+            files: plan.files,
+            files_read: plan.files_read,
+            row_groups: plan.row_groups,
+            row_groups_read: plan.row_groups_read,
+            rows_read: plan.rows_read,
+            tombstones_read: plan.tombstones_read,
+        })
     }
 
     /// Checks the objects of the table.
     fn check(&self, py: Python<'_>) -> PyResult<CheckFields> {
         let table = into_py_result(py, self.table())?;
         let report = run(py, move || async move { table::check(&table).await })?;
-        Ok((
-            report.version,
-            report.missing,
-            report.mismatched,
-            report.orphans,
-        ))
+        Ok(CheckFields {
+            version: report.version,
+            missing: report.missing,
+            mismatched: report.mismatched,
+            orphans: report.orphans,
+        })
     }
 
     /// Streams the changes after version `since` up to this snapshot.
@@ -226,14 +266,13 @@ impl TableHandle {
         Ok(Scan::new(scan))
     }
 
-    /// Deletes rows. Returns the outcome, or None if no row matched; the number of rows, or None if they were
-    /// not counted; the size of the tombstone file in bytes; and the new snapshot.
+    /// Deletes rows. Returns the outcome, or None if no row matched, and the snapshot after it.
     fn delete(
         &self,
         py: Python<'_>,
         predicate: &Bound<'_, PyAny>,
         timeout: f64,
-    ) -> PyResult<(Option<OutcomeFields>, Option<u64>, u64, Self)> {
+    ) -> PyResult<(Option<CommitFields>, Self)> {
         let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
         let predicate = extract_predicate(predicate)?;
         let table = into_py_result(py, self.table())?;
@@ -243,8 +282,8 @@ impl TableHandle {
         let after = self.with_manifest(deleted.snapshot.manifest);
         let outcome = deleted
             .committed
-            .map(|committed| outcome_fields(&committed, &[]));
-        Ok((outcome, deleted.rows, deleted.bytes, after))
+            .map(|committed| CommitFields::new(&committed, deleted.rows, deleted.bytes));
+        Ok((outcome, after))
     }
 
     /// Appends a stream, or replaces all rows by it.
@@ -258,7 +297,7 @@ impl TableHandle {
         overwrite: bool,
         idempotency_key: Option<String>,
         timeout: f64,
-    ) -> PyResult<(OutcomeFields, Self)> {
+    ) -> PyResult<(CommitFields, Self)> {
         let options = into_py_result(py, options.to_write_options())?;
         let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
         let table = into_py_result(py, self.table())?;
@@ -290,7 +329,7 @@ impl TableHandle {
         on: Option<Vec<String>>,
         idempotency_key: Option<String>,
         timeout: f64,
-    ) -> PyResult<(OutcomeFields, Self)> {
+    ) -> PyResult<(CommitFields, Self)> {
         let write_options = TableWriteOptions {
             write_options: into_py_result(py, options.to_write_options())?,
             input_in_memory,
@@ -316,12 +355,12 @@ impl TableHandle {
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         on: Option<Vec<String>>,
-        clauses: Vec<ClauseFields>,
+        clauses: Vec<PyMergeClause>,
         options: PyWriteOptions,
         idempotency_key: Option<String>,
         timeout: f64,
-    ) -> PyResult<(Option<OutcomeFields>, Self)> {
-        let parsed_clauses = clauses.into_iter().map(|fields| parse_clause(py, fields));
+    ) -> PyResult<(Option<CommitFields>, Self)> {
+        let parsed_clauses = clauses.into_iter().map(|clause| parse_clause(py, clause));
         let clauses = parsed_clauses.collect::<PyResult<Vec<_>>>()?;
         let write_options = TableWriteOptions {
             idempotency_key,
@@ -334,7 +373,7 @@ impl TableHandle {
         })?;
         let outcome = merged
             .committed
-            .map(|committed| outcome_fields(&committed, &merged.added));
+            .map(|committed| CommitFields::of_files(&committed, &merged.added));
         Ok((outcome, self.with_manifest(merged.snapshot.manifest)))
     }
 
@@ -345,7 +384,7 @@ impl TableHandle {
         paths: Vec<String>,
         idempotency_key: Option<String>,
         timeout: f64,
-    ) -> PyResult<(OutcomeFields, Self)> {
+    ) -> PyResult<(CommitFields, Self)> {
         let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
         let table = into_py_result(py, self.table())?;
         let (committed, files) = run(py, move || async move {
@@ -362,7 +401,7 @@ impl TableHandle {
         predicate: Option<&Bound<'_, PyAny>>,
         options: PyWriteOptions,
         timeout: f64,
-    ) -> PyResult<Option<(OutcomeFields, Self)>> {
+    ) -> PyResult<Option<(CommitFields, Self)>> {
         let row_predicate = predicate.map(extract_predicate).transpose()?;
         let (table, write_options) = (
             into_py_result(py, self.table())?,
@@ -383,7 +422,7 @@ impl TableHandle {
         target_bytes: u64,
         options: PyWriteOptions,
         timeout: f64,
-    ) -> PyResult<Option<(OutcomeFields, Self)>> {
+    ) -> PyResult<Option<(CommitFields, Self)>> {
         let (table, write_options) = (
             into_py_result(py, self.table())?,
             rewrite_options(py, &options, timeout)?,
@@ -400,7 +439,7 @@ impl TableHandle {
         py: Python<'_>,
         version: u64,
         timeout: f64,
-    ) -> PyResult<(OutcomeFields, Self)> {
+    ) -> PyResult<(CommitFields, Self)> {
         let from = self.at(py, version)?.manifest;
         self.commit_change(py, Restore { from }, timeout)
     }
@@ -412,31 +451,30 @@ impl TableHandle {
         name: String,
         version: Option<u64>,
         timeout: f64,
-    ) -> PyResult<(OutcomeFields, Self)> {
+    ) -> PyResult<(CommitFields, Self)> {
         self.commit_change(py, Tag { name, version }, timeout)
     }
 
-    /// Removes the objects that no retained version references. Returns the oldest retained version, the
-    /// removed files and manifests, and their total size in bytes.
+    /// Removes the objects that no retained version references.
     fn vacuum(
         &self,
         py: Python<'_>,
         retention: f64,
         dry_run: bool,
         timeout: f64,
-    ) -> PyResult<(u64, Vec<String>, Vec<String>, u64)> {
+    ) -> PyResult<VacuumFields> {
         let retention = into_py_result(py, parse_seconds("retention", retention))?;
         let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
         let table = into_py_result(py, self.table())?;
         let report = run(py, move || async move {
             vacuum::vacuum(&table, retention, dry_run, timeout).await
         })?;
-        Ok((
-            report.oldest_version,
-            report.files,
-            report.manifests,
-            report.bytes,
-        ))
+        Ok(VacuumFields {
+            oldest_version: report.oldest_version,
+            files: report.files,
+            manifests: report.manifests,
+            bytes: report.bytes,
+        })
     }
 
     /// Returns the version that a commit created, or None if it created none.

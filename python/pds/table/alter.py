@@ -12,10 +12,10 @@ from pds.arguments import check_column_names, check_schema, require_text
 from pds.errors import InvalidInput, InvalidType
 
 if TYPE_CHECKING:
-    from pds._pds import TableHandle, _Outcome
+    from pds._pds import TableHandle, _CommitFields
     from pds.table.results import CommitResult
 
-_Commit = Callable[["Callable[[TableHandle, float], tuple[_Outcome, TableHandle]]"], "CommitResult"]
+_Commit = Callable[["Callable[[TableHandle, float], tuple[_CommitFields, TableHandle]]"], "CommitResult"]
 
 
 class Alter:

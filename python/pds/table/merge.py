@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType
@@ -12,8 +12,21 @@ from pds.table.checks import check_idempotency_key
 if TYPE_CHECKING:
     from pds.table.results import CommitResult
 
-    Clauses = list[tuple[str, str | None, list[tuple[str, str]] | None]]
-    _Execute = Callable[[Clauses, str | None], CommitResult]
+    _Execute = Callable[["list[MergeClause]", str | None], CommitResult]
+
+
+class MergeClause(NamedTuple):
+    """A clause of a merge. The engine reads the fields by name.
+
+    Args:
+        rows: The rows that it is about: matched, not_matched or not_matched_by_source.
+        predicate: A predicate that the rows satisfy. None is all of them.
+        assignments: Columns and the SQL of their values. None deletes the rows; an empty list writes all columns.
+    """
+
+    rows: str
+    predicate: str | None
+    assignments: list[tuple[str, str]] | None
 
 
 class Merge:
@@ -27,12 +40,12 @@ class Merge:
 
     def __init__(self, execute: _Execute) -> None:
         self._execute = execute
-        self._clauses: Clauses = []
+        self._clauses: list[MergeClause] = []
 
-    def _add_clause(self, match: str, predicate: str | None, assignments: list[tuple[str, str]] | None) -> Self:
+    def _add_clause(self, rows: str, predicate: str | None, assignments: list[tuple[str, str]] | None) -> Self:
         if predicate is not None:
             require_text("predicate", predicate)
-        self._clauses.append((match, predicate, assignments))
+        self._clauses.append(MergeClause(rows, predicate, assignments))
         return self
 
     def when_matched_update_all(self, predicate: str | None = None) -> Self:

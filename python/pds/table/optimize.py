@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from pds._pds import TableHandle, _Options, _Outcome
+    from pds._pds import TableHandle, _CommitFields, _Options
     from pds.table.results import CommitResult
 
 _Rewrite = Callable[
-    ["Callable[[TableHandle, _Options, float], tuple[_Outcome, TableHandle] | None]"], "CommitResult | None"
+    ["Callable[[TableHandle, _Options, float], tuple[_CommitFields, TableHandle] | None]"], "CommitResult | None"
 ]
 
 _TARGET_BYTES = 128 << 20

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from pds._pds import _Outcome
+    from pds._pds import _CommitFields
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,14 @@ class CommitResult:
     replayed: bool
 
     @classmethod
-    def of(cls, outcome: _Outcome, requests: int) -> Self:
-        """Return the result for the outcome that the engine reports and the number of requests."""
-        version, commit_id, attempts, waited, replayed, rows, files, size = outcome
-        return cls(version, commit_id, rows, files, size, requests, attempts, waited, replayed)
+    def of(cls, commit: _CommitFields, requests: int) -> Self:
+        """Return the result for the commit that the engine reports and the number of requests."""
+        return cls(requests=requests, **commit)
+
+    @classmethod
+    def nothing(cls, version: int, requests: int) -> Self:
+        """Return the result of an operation that had nothing to commit."""
+        return cls(version, "", rows=0, files=0, bytes=0, requests=requests, attempts=0, waited=0.0, replayed=False)
 
 
 @dataclass(frozen=True)
@@ -106,14 +110,11 @@ class VacuumResult:
     bytes: int
 
 
-def make_files_table(files: list[tuple[str, int, int, int]]) -> pa.Table:
+def make_files_table(files: dict[str, list[Any]]) -> pa.Table:
     """Return the data files of a snapshot as a pyarrow Table."""
     counts = ("size_bytes", "row_group_count", "total_rows")
     fields: dict[str, pa.DataType] = {"path": pa.string(), **dict.fromkeys(counts, pa.uint64())}
-    schema = pa.schema(fields)
-    columns = zip(*files, strict=True) if files else [()] * len(schema)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return pa.table(files, schema=pa.schema(fields))
 
 
 def make_history_entry(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -117,7 +117,7 @@ class TableScan(Rows):
 
     def explain(self) -> ScanPlan:
         """Return the files and row groups that the scan reads. Only footers are read, and the limit is ignored."""
-        return ScanPlan(*self._handle.explain(self._where, self._use_stats))
+        return ScanPlan(**self._handle.explain(self._where, self._use_stats))
 
 
 class TableChanges(Rows):

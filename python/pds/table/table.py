@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     import pyarrow.compute as pc
 
-    from pds._pds import _Outcome
+    from pds._pds import _CommitFields
     from pds.options import WriteOptions
-    from pds.table.merge import Clauses
+    from pds.table.merge import MergeClause
 
     Where = str | pc.Expression
 
@@ -308,13 +308,10 @@ class Table(Snapshot):
             # Every attempt reads the source from its beginning.
             data = data.read_all()
 
-        def execute(clauses: Clauses, key: str | None) -> CommitResult:
+        def execute(clauses: list[MergeClause], key: str | None) -> CommitResult:
             requests_before, location, base_handle = self._count_requests(), self._location, self._handle
-            outcome, handle = base_handle.merge(data, names, clauses, location.options, key, location.timeout)
-            if outcome is not None:
-                return self._finish_commit(outcome, handle, requests_before, base_handle)
-            self._update_snapshot(handle, base_handle)
-            return self._make_empty_result(requests_before, handle)
+            commit, handle = base_handle.merge(data, names, clauses, location.options, key, location.timeout)
+            return self._finish_commit(commit, handle, requests_before, base_handle)
 
         return Merge(execute)
 
@@ -324,19 +321,19 @@ class Table(Snapshot):
         check_idempotency_key(idempotency_key)
         source = arrow_stream(data)
         requests_before, base_handle = self._count_requests(), self._handle
-        outcome, handle = base_handle.replace_rows(
+        commit, handle = base_handle.replace_rows(
             source, self._location.options, is_in_memory(data), where, on, idempotency_key, self._location.timeout
         )
-        return self._finish_commit(outcome, handle, requests_before, base_handle)
+        return self._finish_commit(commit, handle, requests_before, base_handle)
 
     def _write(self, data: ArrowStream, idempotency_key: str | None, *, overwrite: bool) -> CommitResult:
         check_idempotency_key(idempotency_key)
         source = arrow_stream(data)
         requests_before, base_handle = self._count_requests(), self._handle
-        outcome, handle = base_handle.write(
+        commit, handle = base_handle.write(
             source, self._location.options, is_in_memory(data), overwrite, idempotency_key, self._location.timeout
         )
-        return self._finish_commit(outcome, handle, requests_before, base_handle)
+        return self._finish_commit(commit, handle, requests_before, base_handle)
 
     def delete(self, where: Where) -> CommitResult:
         """Delete the rows that match a filter. No data file is rewritten.
@@ -356,13 +353,8 @@ class Table(Snapshot):
             InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
         requests_before, base_handle = self._count_requests(), self._handle
-        outcome, rows, size, handle = base_handle.delete(to_predicate(where, self.schema), self._location.timeout)
-        self._update_snapshot(handle, base_handle)
-        requests = self._count_requests() - requests_before
-        if outcome is None:
-            return self._make_empty_result(requests_before, handle)
-        version, commit_id, attempts, waited, replayed, *_ = outcome
-        return CommitResult(version, commit_id, rows, 0, size, requests, attempts, waited, replayed)
+        commit, handle = base_handle.delete(to_predicate(where, self.schema), self._location.timeout)
+        return self._finish_commit(commit, handle, requests_before, base_handle)
 
     def add_files(self, paths: str | Sequence[str], *, idempotency_key: str | None = None) -> CommitResult:
         """Add existing Parquet files to the table. Their rows are not rewritten.
@@ -416,7 +408,7 @@ class Table(Snapshot):
         """
         if not isinstance(retention, timedelta):
             raise InvalidType(f"retention must be a timedelta, not {type(retention).__name__}")
-        result = VacuumResult(*self._handle.vacuum(retention.total_seconds(), dry_run, self._location.timeout))
+        result = VacuumResult(**self._handle.vacuum(retention.total_seconds(), dry_run, self._location.timeout))
         if not dry_run:
             self.refresh()
         return result
@@ -427,18 +419,20 @@ class Table(Snapshot):
         The sizes of the objects of the newest version are compared too. The check is of the current state of the
         table, and not of the snapshot of this object.
         """
-        return CheckResult(*self._handle.check())
+        return CheckResult(**self._handle.check())
 
     def was_committed(self, commit_id: str) -> int | None:
         """Return the version that a commit made, or None if it was not committed. Use it after CommitStateUnknown."""
         return self._handle.was_committed(require_text("commit_id", commit_id))
 
-    def _commit(self, change: Callable[[_pds.TableHandle, float], tuple[_Outcome, _pds.TableHandle]]) -> CommitResult:
+    def _commit(
+        self, change: Callable[[_pds.TableHandle, float], tuple[_CommitFields, _pds.TableHandle]]
+    ) -> CommitResult:
         requests_before, base_handle = self._count_requests(), self._handle
         return self._finish_commit(*change(base_handle, self._location.timeout), requests_before, base_handle)
 
     def _rewrite(
-        self, rewrite: Callable[[_pds.TableHandle, WriteOptions, float], tuple[_Outcome, _pds.TableHandle] | None]
+        self, rewrite: Callable[[_pds.TableHandle, WriteOptions, float], tuple[_CommitFields, _pds.TableHandle] | None]
     ) -> CommitResult | None:
         requests_before, base_handle = self._count_requests(), self._handle
         result = rewrite(base_handle, self._location.options, self._location.timeout)
@@ -450,16 +444,17 @@ class Table(Snapshot):
     def _count_requests(self) -> int:
         return self.store.metrics()["requests"]
 
-    def _make_empty_result(self, requests_before: int, handle: _pds.TableHandle) -> CommitResult:
-        """Return the result of an operation that had nothing to commit."""
-        requests = self._count_requests() - requests_before
-        return CommitResult(handle.version, "", 0, 0, 0, requests, 0, 0.0, replayed=False)
-
     def _finish_commit(
-        self, outcome: _Outcome, handle: _pds.TableHandle, requests_before: int, base_handle: _pds.TableHandle
+        self,
+        commit: _CommitFields | None,
+        handle: _pds.TableHandle,
+        requests_before: int,
+        base_handle: _pds.TableHandle,
     ) -> CommitResult:
+        """Take the snapshot of an operation, and return its result; without a commit there was nothing to do."""
         self._update_snapshot(handle, base_handle)
-        return CommitResult.of(outcome, self._count_requests() - requests_before)
+        requests = self._count_requests() - requests_before
+        return CommitResult.nothing(handle.version, requests) if commit is None else CommitResult.of(commit, requests)
 
     def _update_snapshot(self, handle: _pds.TableHandle, base_handle: _pds.TableHandle) -> None:
         """Take the snapshot of an operation based on `base_handle`, unless another thread has set a newer one."""
