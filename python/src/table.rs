@@ -157,14 +157,14 @@ impl TableHandle {
         PyBytes::new(py, &self.manifest.to_bytes())
     }
 
-    /// Reads the manifests of the last `limit` versions as JSON, newest first.
+    /// Reads the history of the last `limit` versions: an entry as JSON for each, newest first.
     fn history<'py>(&self, py: Python<'py>, limit: u64) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let table = into_py_result(py, self.table())?;
         let newest = Arc::clone(&self.manifest);
-        let manifests = run(py, move || async move {
+        let entries = run(py, move || async move {
             table::history(&table, &newest, limit).await
         })?;
-        let bytes = manifests.iter().map(|m| PyBytes::new(py, &m.to_bytes()));
+        let bytes = entries.iter().map(|e| PyBytes::new(py, &e.to_bytes()));
         Ok(bytes.collect())
     }
 

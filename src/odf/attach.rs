@@ -37,7 +37,7 @@ use crate::error::{Error, Result};
 use crate::store::cas::probe_conditional_writes;
 use crate::store::{Store, path};
 use crate::table::format::TableManifest;
-use crate::table::{Table, TableColumns, history};
+use crate::table::{Table, TableColumns, map_versions};
 
 const FOLDER: &str = "_odf";
 /// The source whose state is the version that was recorded last.
@@ -183,7 +183,6 @@ async fn table_versions_after(table: &Table, position: &Position) -> Result<Vec<
         // A table that was set back, or created anew, is recorded from its oldest version on.
         _ => newest.version,
     };
-    let manifests = history(table, &newest, limit).await?;
     let is_missing = |manifest: &TableManifest| match position {
         Position::Time(recorded) => {
             manifest.created_at.as_micros() > recorded.timestamp_micros()
@@ -191,8 +190,10 @@ async fn table_versions_after(table: &Table, position: &Position) -> Result<Vec<
         }
         Position::Start | Position::Version(_) => true,
     };
-    let missing = manifests.iter().rev().filter(|m| is_missing(m));
-    missing.map(|m| SourceVersion::of_table(m)).collect()
+    let read =
+        |manifest: &TableManifest| is_missing(manifest).then(|| SourceVersion::of_table(manifest));
+    let versions = map_versions(table, &newest, limit, read).await?;
+    versions.into_iter().rev().flatten().collect()
 }
 
 /// Parses a time of a manifest of a dataset; one without a zone is UTC.

@@ -1,17 +1,20 @@
 //! Checks that every object that a table's retained versions reference exists, and finds unreferenced ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use futures::{StreamExt, TryStreamExt, stream};
 use object_store::ObjectMeta;
 
 use super::format::TableManifest;
-use super::listing::all_files;
+use super::listing::load_file_sizes;
 use super::vacuum::{References, collect_references, list_objects};
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often the check starts again because a vacuum removed versions during it.
 const MAX_RESTARTS: u32 = 20;
+/// The maximum number of segments that are read concurrently.
+const CONCURRENT_READS: usize = 16;
 
 /// The findings of a check; paths are relative to the table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -87,17 +90,34 @@ async fn find_mismatched(
     newest: &TableManifest,
     objects: &BTreeMap<String, ObjectMeta>,
 ) -> Result<Vec<String>> {
-    let listed_files = all_files(table, newest).await?;
-    let files = listed_files
-        .iter()
-        .map(|f| (&f.file.path, f.file.size_bytes));
+    let is_mismatched = |path: &str, size: u64| {
+        let object = objects.get(path);
+        object.is_some_and(|meta| meta.size != size)
+    };
+    let inline = newest.data_files.iter().map(|f| (&f.path, f.size_bytes));
     let segments = newest.segments.iter().map(|s| (&s.path, s.size_bytes));
     let tombstones = newest.tombstones.iter().map(|t| (&t.path, t.size_bytes));
-    let sizes: BTreeMap<&String, u64> = files.chain(segments).chain(tombstones).collect();
-    let is_mismatched = |(path, size): &(&String, u64)| {
-        let object = objects.get(path.as_str());
-        object.is_some_and(|meta| meta.size != *size)
-    };
-    let mismatched = sizes.into_iter().filter(is_mismatched);
-    Ok(mismatched.map(|(path, _)| path.clone()).collect())
+    let mut mismatched: BTreeSet<String> = inline
+        .chain(segments)
+        .chain(tombstones)
+        .filter(|(path, size)| is_mismatched(path, *size))
+        .map(|(path, _)| path.clone())
+        .collect();
+    let mut loads = stream::iter(&newest.segments)
+        .map(|segment| async move {
+            match load_file_sizes(table, segment).await {
+                Err(e) => Err(table
+                    .missing_object_error(newest.version, &segment.path, e)
+                    .await),
+                files => files,
+            }
+        })
+        .buffer_unordered(CONCURRENT_READS);
+    while let Some(files) = loads.try_next().await? {
+        let differing = files
+            .into_iter()
+            .filter(|(p, size)| is_mismatched(p, *size));
+        mismatched.extend(differing.map(|(path, _)| path));
+    }
+    Ok(mismatched.into_iter().collect())
 }

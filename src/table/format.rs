@@ -462,7 +462,7 @@ struct FormatHeader {
     format: u32,
 }
 
-fn to_json(value: &impl Serialize) -> Bytes {
+pub(super) fn to_json(value: &impl Serialize) -> Bytes {
     // Serializing plain data into memory cannot fail.
     serde_json::to_vec(value).unwrap_or_default().into()
 }

@@ -2,38 +2,82 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
+use serde::Serialize;
 
-use super::format::{TableManifest, TimestampMicros};
+use super::format::{CommitId, CommitOperation, TableManifest, TimestampMicros, to_json};
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The maximum number of manifests that are read concurrently.
 const CONCURRENT_READS: usize = 16;
 
-/// Returns the manifests of the last `limit` versions up to `newest`, newest first, without those that have
-/// been vacuumed.
+/// A version in the history: what its manifest says of its commit.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HistoryEntry {
+    /// The number of the version.
+    pub version: u64,
+    /// The time of the commit.
+    pub created_at: TimestampMicros,
+    /// The id of the commit.
+    pub commit_id: CommitId,
+    /// What the commit did.
+    pub operation: CommitOperation,
+}
+
+impl HistoryEntry {
+    fn from_manifest(manifest: &TableManifest) -> Self {
+        Self {
+            version: manifest.version,
+            created_at: manifest.created_at,
+            commit_id: manifest.commit_id.clone(),
+            operation: manifest.operation.clone(),
+        }
+    }
+
+    /// Encodes the entry as JSON, with the names of the manifest.
+    pub fn to_bytes(&self) -> Bytes {
+        to_json(self)
+    }
+}
+
+/// Returns the commits of the last `limit` versions up to `newest`, newest first, without those of versions
+/// that have been vacuumed.
 pub async fn history(
     table: &Table,
-    newest: &Arc<TableManifest>,
+    newest: &TableManifest,
     limit: u64,
-) -> Result<Vec<Arc<TableManifest>>> {
+) -> Result<Vec<HistoryEntry>> {
+    map_versions(table, newest, limit, HistoryEntry::from_manifest).await
+}
+
+/// Reads the manifests of the versions of [`history()`], and returns what `map` makes of each. A manifest is
+/// dropped as soon as it is mapped: there may be many.
+pub(crate) async fn map_versions<T: Send>(
+    table: &Table,
+    newest: &TableManifest,
+    limit: u64,
+    map: impl Fn(&TableManifest) -> T + Send + Sync,
+) -> Result<Vec<T>> {
     let oldest = newest
         .version
         .saturating_sub(limit)
         .max(newest.oldest_version - 1);
-    let versions = (oldest + 1..newest.version).rev();
-    let manifests: Vec<Option<TableManifest>> = stream::iter(versions)
-        .map(|version| table.read_manifest(version))
-        .buffered(CONCURRENT_READS)
-        .try_collect()
-        .await?;
-    let first = (limit > 0).then(|| Arc::clone(newest));
+    let mut versions: Vec<T> = (limit > 0).then(|| map(newest)).into_iter().collect();
+    let map = &map;
+    let mut reads = stream::iter((oldest + 1..newest.version).rev())
+        .map(|version| async move {
+            let manifest = table.read_manifest(version).await?;
+            Ok::<_, Error>(manifest.as_ref().map(map))
+        })
+        .buffered(CONCURRENT_READS);
     // A vacuum may remove manifests while they are read: the history ends at the first missing one.
-    let older = manifests
-        .into_iter()
-        .map_while(|manifest| manifest.map(Arc::new));
-    Ok(first.into_iter().chain(older).collect())
+    while let Some(Some(version)) = reads.try_next().await? {
+        versions.push(version);
+    }
+    drop(reads);
+    Ok(versions)
 }
 
 /// Returns the manifest of the version that was the newest at `time`, of those up to `newest`. Fails with

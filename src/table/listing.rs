@@ -196,6 +196,17 @@ pub(super) async fn load_segment(table: &Table, segment: &Segment) -> Result<Vec
         .collect())
 }
 
+/// Reads the paths and sizes of the files of a segment that have not left the table. The entries, which are some
+/// hundred times as large as the segment, are dropped before the next segment is decoded.
+pub(super) async fn load_file_sizes(
+    table: &Table,
+    segment: &Segment,
+) -> Result<Vec<(String, u64)>> {
+    let files = load_segment(table, segment).await?;
+    let sizes = files.into_iter().map(|(_, f)| (f.path, f.size_bytes));
+    Ok(sizes.collect())
+}
+
 /// Reads the files of the selected segments, and appends those of the manifest, in the order of the table.
 pub(super) async fn list_files(
     table: &Table,

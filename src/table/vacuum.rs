@@ -26,7 +26,7 @@ use serde_json::json;
 
 use super::commit::{Change, commit};
 use super::format::{CommitOperation, Segment, TableManifest};
-use super::listing::load_segment;
+use super::listing::load_file_sizes;
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::temp_name::probe_path;
@@ -257,35 +257,81 @@ pub(super) async fn collect_references(
         let absent = expected.filter(|version| retained.binary_search(version).is_err());
         return resolve_missing(table, absent.take(MAX_REPORTED_MANIFESTS).collect()).await;
     }
-    let loaded: Vec<(u64, Option<TableManifest>)> = stream::iter(retained)
-        .map(
-            |version| async move { Ok::<_, Error>((version, table.read_manifest(version).await?)) },
-        )
-        .buffered(CONCURRENT_READS)
-        .try_collect()
-        .await?;
-    let missing: Vec<u64> = loaded
-        .iter()
-        .filter(|(_, manifest)| manifest.is_none())
-        .map(|(version, _)| *version)
-        .collect();
+    // A manifest is dropped as soon as it is parsed: there may be many.
+    let mut reads = stream::iter(retained)
+        .map(|version| async move {
+            let manifest = table.read_manifest(version).await?;
+            Ok::<_, Error>((version, manifest.as_ref().map(ReferencedObjects::of)))
+        })
+        .buffer_unordered(CONCURRENT_READS);
+    let mut referenced = ReferencedObjects::of(manifest);
+    let mut missing = Vec::new();
+    while let Some((version, objects)) = reads.try_next().await? {
+        match objects {
+            Some(objects) => referenced.extend(objects),
+            None => missing.push(version),
+        }
+    }
     if !missing.is_empty() {
         return resolve_missing(table, missing).await;
     }
-    let older: Vec<TableManifest> = loaded.into_iter().filter_map(|(_, m)| m).collect();
-    let retained_manifests = || older.iter().chain([manifest]);
-    let mut needed: HashSet<String> = retained_manifests()
-        .flat_map(TableManifest::references)
-        .map(str::to_owned)
-        .collect();
-    let segment_files = list_segment_files(table, retained_manifests()).await;
+    let paths = referenced.load_all(table).await;
     // A vacuum may have removed a version, and a late manifest may have taken its slot.
     let newest = table.newest().await?.manifest;
     if newest.oldest_version > manifest.oldest_version {
         return Ok(References::Overtaken);
     }
-    needed.extend(segment_files?);
-    Ok(References::All(needed))
+    Ok(References::All(paths?))
+}
+
+/// The objects that manifests reference, without the entries of their files.
+struct ReferencedObjects {
+    paths: HashSet<String>,
+    /// The segments by path, without their bounds. A file has left one if it has in all of the versions.
+    segments: HashMap<String, Segment>,
+}
+
+impl ReferencedObjects {
+    fn of(manifest: &TableManifest) -> Self {
+        let without_bounds = |segment: &Segment| Segment {
+            path: segment.path.clone(),
+            removed: segment.removed.clone(),
+            min: BTreeMap::new(),
+            max: BTreeMap::new(),
+            null_counts: BTreeMap::new(),
+            ..*segment
+        };
+        let segments = manifest.segments.iter();
+        Self {
+            paths: manifest.references().map(str::to_owned).collect(),
+            segments: segments
+                .map(|s| (s.path.clone(), without_bounds(s)))
+                .collect(),
+        }
+    }
+
+    fn extend(&mut self, other: Self) {
+        self.paths.extend(other.paths);
+        for (path, segment) in other.segments {
+            match self.segments.get_mut(&path) {
+                Some(entry) => entry.removed.0 &= segment.removed.0,
+                None => drop(self.segments.insert(path, segment)),
+            }
+        }
+    }
+
+    /// The paths of all objects, those of the files of the segments included; reads each segment once.
+    async fn load_all(self, table: &Table) -> Result<HashSet<String>> {
+        let mut paths = self.paths;
+        let mut loads = stream::iter(self.segments.values())
+            .map(|segment| load_file_sizes(table, segment))
+            .buffer_unordered(CONCURRENT_READS);
+        while let Some(files) = loads.try_next().await? {
+            paths.extend(files.into_iter().map(|(path, _)| path));
+        }
+        drop(loads);
+        Ok(paths)
+    }
 }
 
 /// Checks versions whose manifests were not found: they are missing, or a concurrent vacuum removed them.
@@ -308,30 +354,4 @@ async fn resolve_missing(table: &Table, versions: Vec<u64>) -> Result<References
     } else {
         References::Missing(missing)
     })
-}
-
-/// Lists the files of the segments of all `manifests`, each segment read once.
-async fn list_segment_files(
-    table: &Table,
-    manifests: impl Iterator<Item = &TableManifest>,
-) -> Result<Vec<String>> {
-    let mut segments: HashMap<&str, Segment> = HashMap::new();
-    for segment in manifests.flat_map(|m| &m.segments) {
-        match segments.get_mut(segment.path.as_str()) {
-            // A file is needed if one of the versions still has it.
-            Some(entry) => entry.removed.0 &= &segment.removed.0,
-            None => {
-                segments.insert(&segment.path, segment.clone());
-            }
-        }
-    }
-    let loads = segments
-        .values()
-        .map(|segment| load_segment(table, segment));
-    let loaded: Vec<_> = stream::iter(loads)
-        .buffer_unordered(CONCURRENT_READS)
-        .try_collect()
-        .await?;
-    let files = loaded.into_iter().flatten();
-    Ok(files.map(|(_, file)| file.path).collect())
 }

@@ -117,11 +117,6 @@ def make_files_table(files: dict[str, list[Any]]) -> pa.Table:
     return pa.table(files, schema=pa.schema(fields))
 
 
-def make_history_entry(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry of a version in the history of a table."""
-    return {
-        "version": manifest["version"],
-        "created_at": datetime.fromisoformat(manifest["created_at"]),
-        "commit_id": manifest["commit_id"],
-        "operation": manifest["operation"],
-    }
+def make_history_entry(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry of a version in the history of a table, from its JSON."""
+    return entry | {"created_at": datetime.fromisoformat(entry["created_at"])}

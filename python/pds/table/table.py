@@ -193,8 +193,8 @@ class Table(Snapshot):
             A dict for each version: `version`, `created_at`, `commit_id` and `operation` (a name and counts).
         """
         checked_limit = check_limit(limit)
-        manifests = self._handle.history(self.version if checked_limit is None else checked_limit)
-        return [make_history_entry(json.loads(manifest)) for manifest in manifests]
+        entries = self._handle.history(self.version if checked_limit is None else checked_limit)
+        return [make_history_entry(json.loads(entry)) for entry in entries]
 
     def refresh(self) -> Self:
         """Change this object to the newest snapshot of the table, and return it."""
