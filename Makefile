@@ -179,9 +179,10 @@ rustdoc: $(PYO3_CONFIG_FILE)
 DARWIN ?= aarch64-apple-darwin
 FOR_DARWIN = CC_$(subst -,_,$(DARWIN))=$(CURDIR)/tools/no-c AR_$(subst -,_,$(DARWIN))=$(CURDIR)/tools/no-c SDKROOT=/
 check-macos: $(PYO3_CONFIG_FILE) ## does it compile for macOS on ARM (DARWIN=x86_64-apple-darwin: on x86)?
-	@rustup --quiet target add $(DARWIN)
-	$(FOR_DARWIN) cargo check --locked --release --config tools/gate.toml --package pds --package pds-python \
-		--all-features --lib --target $(DARWIN)
+	@if rustup --quiet target add $(DARWIN); then \
+		$(FOR_DARWIN) cargo check --locked --release --config tools/gate.toml --package pds --package pds-python \
+			--all-features --lib --target $(DARWIN); \
+	else echo "check-macos: NOT CHECKED, since the standard library for $(DARWIN) cannot be fetched here"; fi
 
 test-rust: $(PYO3_CONFIG_FILE)
 	$(LINTED) cargo test $(CARGO_BUILD) --lib --tests $(ARGS)
