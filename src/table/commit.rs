@@ -1,5 +1,5 @@
 //! Commits: a [`Change`] is applied to the newest snapshot and created as the next version
-//! ([`super::attempt`]), again and again until no other commit comes first.
+//! ([`super::attempt`]), until no other commit comes first.
 //!
 //! Errors: [`ErrorKind::CommitConflict`] if every attempt lost a race until the timeout, or if the change
 //! does not apply to the newest snapshot; [`ErrorKind::TransactionExpired`] if a vacuum may have removed

@@ -24,6 +24,8 @@ use crate::parquet::writer::check_schema;
 
 const ZSTD_LEVEL: i32 = 3;
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// Schemas below this stay readable without a decompressor.
+const MIN_COMPRESSED_BYTES: usize = 8 << 10;
 /// The maximum size of a decompressed schema.
 const MAX_SCHEMA_BYTES: u64 = 64 << 20;
 
@@ -60,8 +62,8 @@ impl NewTable {
     }
 }
 
-/// Encodes a schema as an IPC message, such as the one at the start of an IPC stream, or as a Zstandard
-/// frame of one if that is shorter.
+/// Encodes a schema as an IPC message, such as the one at the start of an IPC stream; a long one as a
+/// Zstandard frame.
 pub(super) fn encode_schema(schema: &Schema) -> Result<Bytes> {
     let options = IpcWriteOptions::default();
     let mut dictionaries = DictionaryTracker::new(false);
@@ -73,10 +75,11 @@ pub(super) fn encode_schema(schema: &Schema) -> Result<Bytes> {
     let mut bytes = Vec::new();
     write_message(&mut bytes, message, &options)
         .map_err(|e| Error::invalid(format!("schema cannot be serialized: {e}")).with_source(e))?;
-    Ok(match zstd::bulk::compress(&bytes, ZSTD_LEVEL) {
-        Ok(compressed) if compressed.len() < bytes.len() => compressed.into(),
-        _ => bytes.into(),
-    })
+    if bytes.len() < MIN_COMPRESSED_BYTES {
+        return Ok(bytes.into());
+    }
+    let compressed = zstd::bulk::compress(&bytes, ZSTD_LEVEL);
+    Ok(compressed.unwrap_or(bytes).into())
 }
 
 /// Decodes what [`encode_schema`] made; damaged bytes are an error.
