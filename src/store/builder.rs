@@ -358,6 +358,8 @@ impl StoreBuilder {
             cloud,
             clock: Arc::clone(&self.clock),
             retry: self.retry.clone(),
+            // A source of the caller sends nothing by the store's client, and may be asked for every request.
+            warms_up: self.credentials.is_none(),
         })
     }
 

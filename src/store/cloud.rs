@@ -34,6 +34,7 @@ impl ConditionalStore for CloudClient {
 
     async fn warm_up(&self) -> Result<()> {
         match &self.cloud {
+            _ if !self.warms_up => Ok(()),
             Cloud::S3 {
                 objects,
                 signed: true,

@@ -75,6 +75,8 @@ pub(super) struct CloudClient {
     pub(super) cloud: Cloud,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) retry: RetryConfig,
+    /// Whether `object_store` may fetch credentials by requests, which must not be taken for those of a call.
+    pub(super) warms_up: bool,
 }
 
 /// The target of a request.

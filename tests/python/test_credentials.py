@@ -95,11 +95,14 @@ def test_one_call_at_a_time_where_credentials_do_not_last(server: ScriptedS3) ->
 
 
 @pytest.mark.parametrize(("lifetime", "calls"), [(HOUR, 1), (timedelta(minutes=4), 3), (-HOUR, 3)])
-def test_credentials_are_fetched_anew_before_they_expire(server: ScriptedS3, lifetime: timedelta, calls: int) -> None:
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_credentials_are_fetched_anew_before_they_expire(
+    server: ScriptedS3, overwrite: bool, lifetime: timedelta, calls: int
+) -> None:
     provider = _Provider(lifetime)
     store = pds.Store("s3://bucket", _options(server), credential_provider=provider)
-    for _ in range(3):
-        store.write("a", b"x", overwrite=True)
+    for number in range(3):
+        store.write(f"a{number}", b"x", overwrite=overwrite)
     assert provider.calls == calls
     assert [key for key, _ in _signed_with(server)][-1] == f"key{calls}"
 
