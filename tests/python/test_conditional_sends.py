@@ -169,3 +169,72 @@ def test_a_table_whose_pointer_cannot_be_moved_is_read(refused: str) -> None:
         rule = server.on("put", "_latest_manifest", refused)
         assert _ids(table.refresh().scan().to_pyarrow()) == [1, 2, 3]
         assert len(rule.requests) == 1
+
+
+def _refuse_after_late(server: ScriptedS3, name: str, refused: str) -> Rule:
+    """The first PUT of an object whose key contains `name` is answered 500 and lands later; the others are refused."""
+    late = server.add(Rule(lambda r: r.verb == "put" and name in r.key and not r.is_probe, "late 500", times=1))
+    server.add(Rule(lambda r: r.verb == "put" and name in r.key and not r.is_probe, refused))
+    return late
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_commit_that_lands_after_a_refusal_finds_its_files(is_first: bool, refused: str) -> None:
+    """Or it does not land, because another one came first."""
+    with ScriptedS3() as server:
+        table = pds.Table.create(store(server), "t", ROWS.schema)
+        late = _refuse_after_late(server, "t/manifest/", refused)
+        error = ended(lambda: table.append(ROWS))
+        assert isinstance(error, pds.CommitStateUnknown), repr(error)
+        kept = [*late.requests]
+        if is_first:
+            assert [answer.status for answer in late.land()] == [200]
+            server.restart()
+            assert table.was_committed(error.commit_id) == 2
+            assert _ids(_table(server).scan().to_pyarrow()) == [1, 2, 3]
+            return
+        server.restart()
+        _table(server).append(MORE)
+        assert [server.apply(request, is_late=True).status for request in kept] == [412]
+        assert table.was_committed(error.commit_id) is None
+        assert _ids(_table(server).scan().to_pyarrow()) == [4, 5, 6]
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_head_that_moves_after_a_refusal_finds_its_slice(is_first: bool, refused: str) -> None:
+    with ScriptedS3() as server:
+        dataset = odf.Dataset.create(store(server), "d")
+        dataset.ingest(ROWS, event_time="at")
+        late = _refuse_after_late(server, "refs/head", refused)
+        error = ended(lambda: dataset.ingest(MORE, event_time="at"))
+        assert isinstance(error, pds.CommitStateUnknown), repr(error)
+        kept = [*late.requests]
+        if is_first:
+            assert [answer.status for answer in late.land()] == [200]
+        server.restart()
+        if not is_first:
+            odf.Dataset(store(server), "d").ingest(MORE, event_time="at")
+            assert [server.apply(request, is_late=True).status for request in kept] == [412]
+        opened = odf.Dataset(store(server), "d")
+        assert _ids(opened.scan().to_pyarrow()) == [1, 2, 3, 4, 5, 6]
+        opened.verify()
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+@pytest.mark.parametrize("name", ["_publish.json", "manifest.json", "_SUCCESS", "part"])
+def test_a_publish_of_which_a_request_lands_after_a_refusal_is_whole(name: str, refused: str) -> None:
+    with ScriptedS3() as server:
+        opened = pds.Store("s3://bucket/p", storage_options=server.options() | LEASE_OPTIONS)
+        datasets = pds.ParquetDatasetStore(opened, max_rows_per_file=2)
+        datasets.write_dataset(ROWS, "d")
+        late = _refuse_after_late(server, name, refused)
+        error = ended(lambda: datasets.write_dataset(MORE, "d", overwrite=True))
+        assert late.hit.is_set()
+        late.land()
+        server.restart()
+        datasets.clean_dataset("d", older_than=0)
+        assert _ids(datasets.read_dataset("d")) in ([[4, 5, 6]] if error is None else [[1, 2, 3], [4, 5, 6]])
+        datasets.write_dataset(ROWS, "d", overwrite=True)
+        assert _ids(datasets.read_dataset("d")) == [1, 2, 3]
