@@ -1,20 +1,21 @@
 //! The engine of `pds`: Parquet data on object stores, published all or nothing.
 //!
 //! The layers, each of which uses only those before it:
-//! [`error`], [`clock`], `hash` (SHA3-256) and `sort` (streams of batches), then [`store`] (bytes and conditions),
-//! [`parquet`] (Arrow to Parquet and back over sinks and sources of bytes), `files` (Parquet files in a store, their
-//! columns, and predicates over them), [`dataset`] (parts, manifest, marker), [`table`] (snapshots committed by
-//! compare-and-swap), [`odf`] (a chain of metadata blocks, each linked to the one before by hash).
+//! [`error`], [`clock`], [`sync`] (SHA3-256 of several streams, guards) and `sort` (streams of batches), then [`store`]
+//! (bytes and conditions), [`parquet`] (Arrow to Parquet and back over sinks and sources of bytes), `files` (Parquet
+//! files in a store, their columns, and predicates over them), [`dataset`] (parts, manifest, marker), [`table`]
+//! (snapshots committed by compare-and-swap), [`odf`] (a chain of metadata blocks, each linked to the one before by
+//! hash).
 
 pub mod clock;
 pub mod dataset;
 pub mod error;
 mod files;
-mod hash;
 pub mod odf;
 pub mod parquet;
 mod sort;
 pub mod store;
+pub mod sync;
 pub mod table;
 #[cfg(feature = "testing")]
 pub mod testing;

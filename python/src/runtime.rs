@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use pds::store::work_guard::current_guard;
+use pds::sync::work_guard::current_guard;
 use pds::{Error, Result};
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};

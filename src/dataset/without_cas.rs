@@ -17,8 +17,8 @@ use super::steps::Publication;
 use super::{INTENT, MANIFEST, SUCCESS, already_exists_error, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::temp_name::TEMP_PREFIX;
-use crate::store::work_guard::with_guard;
 use crate::store::{Store, path};
+use crate::sync::work_guard::with_guard;
 
 /// Publishes staged parts: looks for all of them, removes the marker, publishes the parts, removes strays, puts the
 /// manifest and the marker.

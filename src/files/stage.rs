@@ -13,12 +13,12 @@ use tokio::sync::mpsc;
 
 use super::run_blocking;
 use crate::error::{Error, Result};
-use crate::hash::SharedHasher;
 use crate::parquet::Cancel;
 use crate::parquet::writer::{self, ByteSink, ByteSinkFactory, FileStats, WritePlan};
 use crate::store::Store;
 use crate::store::stage::{StageOutcome, StageWriter, Staging, Uploader};
 use crate::store::staged_write::{StagedWrite, discard_in_background};
+use crate::sync::hash::SharedHasher;
 
 /// A staged file: written, and invisible until it is published.
 #[derive(Debug)]

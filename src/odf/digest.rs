@@ -19,7 +19,7 @@ use arrow_select::interleave::interleave;
 use super::column_bytes::{encode_type, encode_values};
 use super::multihash::{ARROW0_SHA3_256, Multihash};
 use crate::error::{Error, Result};
-use crate::hash::{Sha3, SharedHasher, update_all};
+use crate::sync::hash::{Sha3, SharedHasher, update_all};
 
 /// The rows of a batch of a schema with structs. The crate's hash of structs depends on how rows are split into
 /// batches, and kamu's batches have so many rows.

@@ -17,7 +17,7 @@ use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 
 use crate::error::{Error, Result};
-use crate::hash::Sha3;
+use crate::sync::hash::Sha3;
 
 /// The code of SHA3-256.
 pub const SHA3_256: u64 = 0x16;

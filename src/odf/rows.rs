@@ -23,8 +23,8 @@ use super::digest::LogicalHash;
 use super::multihash::Multihash;
 use super::vocabulary::{Vocabulary, time_type};
 use crate::error::{Error, Result};
-use crate::hash::SharedHasher;
 use crate::parquet::types::{batch_with_row_count, convert};
+use crate::sync::hash::SharedHasher;
 use crate::table::align_to_schema;
 
 /// The most rows of a batch that are processed at once.

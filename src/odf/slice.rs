@@ -18,12 +18,12 @@ use super::rows::SliceStats;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
 use crate::files::{StagedFile, discard, run_blocking, stage_with_hasher};
-use crate::hash::SharedHasher;
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
 use crate::store::stage::Staging;
 use crate::store::temp_name::temp_path_in;
+use crate::sync::hash::SharedHasher;
 use crate::table::{Table, external_snapshot};
 
 /// The most bytes of a file that wait to be hashed.

@@ -26,9 +26,9 @@ use super::slice::{Slice, build_slice_snapshot};
 use super::slice_columns::describe_difference;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{open, run_blocking};
-use crate::hash::Sha3;
 use crate::parquet::default_threads;
 use crate::parquet::file::TAIL_BYTES;
+use crate::sync::hash::Sha3;
 use crate::table::{ScanOptions, scan};
 
 /// The bytes of a file that are read and hashed at once.

@@ -46,7 +46,6 @@ pub mod stage;
 pub mod staged_write;
 pub mod temp_name;
 mod upload;
-pub mod work_guard;
 mod xml;
 
 use std::any::Any;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// From the floor up.
 const LAYERS: [&str; 10] = [
-    "error", "clock", "hash", "sort", "store", "parquet", "files", "dataset", "table", "odf",
+    "error", "clock", "sync", "sort", "store", "parquet", "files", "dataset", "table", "odf",
 ];
 
 /// The circles that are left, each with its modules in order; to be mended, never to be added to.
@@ -65,8 +65,8 @@ fn every_way_to_name_a_module_is_seen() {
             vec!["odf::chain::g", "table::h"],
         ),
         (
-            "pub(in crate::store) use crate::hash;",
-            vec!["store", "hash"],
+            "pub(in crate::store) use crate::sync;",
+            vec!["store", "sync"],
         ),
         ("use super::super::table;", vec!["table"]),
         (
