@@ -10,7 +10,6 @@
 //! [`ErrorKind::AlreadyExists`]. All files are checked before the first is copied.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_schema::Schema;
@@ -18,13 +17,14 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::CopyMode;
 
 use super::actions::{AddFiles, Append};
-use super::commit::{Committed, commit_onto};
+use super::change::Operation;
+use super::commit::{Committed, RunResult, run};
 use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
 use super::names;
-use super::outcome::CommitError;
-use super::snapshot::Table;
-use super::write::{check_idempotency_key, remove};
+use super::snapshot::{Snapshot, Table};
+use super::staged::{Staged, remove};
+use super::write::check_idempotency_key;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
 use crate::files::expr::Statistics;
@@ -49,60 +49,71 @@ pub async fn add_files(
             "paths must name at least one file, and no file twice",
         ));
     }
-    let clock = table.store().clock();
-    let deadline = clock.monotonic() + timeout;
-    let mut newest = table.newest().await?;
-    let base = Arc::clone(&newest.manifest);
+    let base = table.newest().await?.manifest;
     let is_replay = idempotency_key.is_some_and(|key| base.transactions.contains_key(key));
-    let (files, copied) = if is_replay {
-        (Vec::new(), Vec::new())
-    } else {
-        check_new(table, &base, paths).await?;
-        import_files(table, &base, paths).await?
-    };
-    let mut change = AddFiles {
-        append: Append {
-            files: files.clone(),
-            base_version: base.version,
-            idempotency_key: idempotency_key.map(str::to_owned),
-        },
-        absent_at_version: (copied.len() < files.len()).then_some(base.version),
-    };
-    let result = loop {
-        let remaining = deadline.saturating_sub(clock.monotonic());
-        let conflict = match commit_onto(table, &change, Some(newest), remaining).await {
-            Err(CommitError::NotCommitted(e)) if e.kind() == ErrorKind::CommitConflict => e,
-            result => break result,
-        };
-        if change.absent_at_version.is_none() || clock.monotonic() >= deadline {
-            break Err(CommitError::NotCommitted(conflict));
-        }
-        // A concurrent commit has added rows: check that the same files are not among them.
-        newest = match table.newest().await {
-            Ok(newest) => newest,
-            Err(e) => break Err(CommitError::NotCommitted(e)),
-        };
-        match check_new(table, &newest.manifest, paths).await {
-            Ok(()) => change.absent_at_version = Some(newest.manifest.version),
-            // The snapshot was vacuumed during the check: the next attempt conflicts again, and the
-            // check is repeated on a newer one.
-            Err(e) if e.kind() == ErrorKind::VersionExpired => {}
-            Err(e) => break Err(CommitError::NotCommitted(e)),
-        }
-    };
-    let unused = result
-        .as_ref()
-        .map_or_else(CommitError::allows_removal, |c| c.replayed);
-    if unused {
-        remove(table, &copied).await;
-    }
-    let committed = result?;
-    let files = if committed.replayed {
+    let mut staged = Staged::new(table);
+    let files = if is_replay {
         Vec::new()
     } else {
+        check_new(table, &base, paths).await?;
+        let (files, copied) = import_files(table, &base, paths).await?;
+        staged.add(copied);
         files
     };
-    Ok((committed, files))
+    let mut operation = AddExisting {
+        table,
+        paths,
+        idempotency_key,
+        is_in_place: files
+            .iter()
+            .any(|file| names::base_version(&file.path).is_none()),
+        files,
+        base_version: base.version,
+        checked_version: base.version,
+    };
+    match run(table, &mut operation, staged, timeout).await? {
+        RunResult::Committed(committed, change) => Ok((committed, change.append.files)),
+        RunResult::Replayed(committed) => Ok((committed, Vec::new())),
+        RunResult::Unchanged(_) => Err(Error::other("internal error: no files were added")),
+    }
+}
+
+/// Adds files that were read, and copied where they were not in the table's folder.
+struct AddExisting<'a> {
+    table: &'a Table,
+    paths: &'a [String],
+    idempotency_key: Option<&'a str>,
+    files: Vec<DataFile>,
+    /// Some files stay where they are.
+    is_in_place: bool,
+    base_version: u64,
+    /// The version that was last checked not to list the files.
+    checked_version: u64,
+}
+
+impl Operation for AddExisting<'_> {
+    type Change = AddFiles;
+
+    async fn plan(&mut self, base: &Snapshot, _: &mut Staged) -> Result<Option<AddFiles>> {
+        let manifest = &base.manifest;
+        // A concurrent commit may have added the same files.
+        if self.is_in_place && self.checked_version != manifest.version {
+            check_new(self.table, manifest, self.paths).await?;
+            self.checked_version = manifest.version;
+        }
+        Ok(Some(AddFiles {
+            append: Append {
+                files: self.files.clone(),
+                base_version: self.base_version,
+                idempotency_key: self.idempotency_key.map(str::to_owned),
+            },
+            absent_at_version: self.is_in_place.then_some(manifest.version),
+        }))
+    }
+
+    fn idempotency_key(&self) -> Option<&str> {
+        self.idempotency_key
+    }
 }
 
 /// Checks all files, then copies those outside the table's folder. Returns the table's entries for them,

@@ -1,21 +1,38 @@
-//! Commits: a [`Change`] is applied to the newest snapshot and created as the next version
-//! ([`super::attempt`]), until no other commit comes first.
+//! Commits: an operation is planned on the newest snapshot, its change applied to that and created as the
+//! next version ([`super::attempt`]), until no other commit comes first.
+//!
+//! [`Change`] is what is committed, a pure function of a snapshot. [`Operation`] makes one from a snapshot; it
+//! is planned again when its change does not apply to a newer snapshot. There is one loop ([`run`]), and one
+//! commit id for each run of it.
+//!
+//! What an operation wrote ([`Staged`]) is removed when no commit names it, and only then:
+//!
+//! | end of the run | what the last plan wrote | what earlier plans wrote |
+//! | --- | --- | --- |
+//! | committed | kept | removed after the plan that replaced it |
+//! | nothing to do, or replayed | removed | removed |
+//! | [`CommitError::NotCommitted`] | removed, after a look whether the last attempt was lost | removed |
+//! | the same, while the store is unavailable | left for a vacuum | left |
+//! | [`CommitError::Unknown`], or cancelled | left for a vacuum | left |
 //!
 //! Errors: [`ErrorKind::CommitConflict`] if every attempt lost a race until the timeout, or if the change
 //! does not apply to the newest snapshot; [`ErrorKind::TransactionExpired`] if a vacuum may have removed
-//! the objects of the change.
+//! the objects of the change. The timeout is for attempts and for plans after the first.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use super::attempt::was_committed;
 use super::attempt::{CommitAttempt, attempt, read_newest};
+pub use super::change::Change;
+use super::change::{Operation, Unplanned, apply};
 use super::format::{
     CommitId, CommitOperation, FORMAT, RECENT_COMMITS, TableManifest, TimestampMicros, Transaction,
 };
 use super::listing::SegmentCompactor;
-use super::outcome::{CommitError, CommitOutcome};
+use super::outcome::{CommitError, CommitOutcome, is_conflict};
 use super::snapshot::{Snapshot, Table};
-use super::write::remove;
+use super::staged::{Staged, remove};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
 
@@ -26,23 +43,8 @@ const MIN_BACKOFF: Duration = Duration::from_millis(10);
 const MAX_BACKOFF: Duration = Duration::from_millis(250);
 /// From this attempt on, every retry is delayed, even if the winner's snapshot is known.
 const MAX_EAGER_ATTEMPTS: u32 = 3;
-
-/// A change of a table: a pure function of the snapshot it is applied to, the same for every attempt.
-pub trait Change: Send + Sync {
-    /// Returns the manifest after the change of `base`, and the operation for the history. The commit
-    /// sets the version, the commit id and the time.
-    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)>;
-
-    /// The version in the names of the change's uploaded objects, if it has any. A vacuum may have
-    /// removed them if `gc_floor` is above it.
-    fn base_version(&self) -> Option<u64>;
-
-    /// The key under which the change is committed at most once: a second commit with the same key
-    /// returns the first one.
-    fn idempotency_key(&self) -> Option<&str> {
-        None
-    }
-}
+/// After this time the snapshot that a plan was made from is read again before the first attempt.
+const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(2);
 
 /// A commit that happened.
 #[derive(Debug, Clone)]
@@ -61,13 +63,23 @@ pub struct Committed {
     pub replayed: bool,
 }
 
+/// How an operation ended that did not fail.
+pub(super) enum RunResult<C> {
+    /// It was committed, as this change.
+    Committed(Committed, C),
+    /// An earlier commit had the same idempotency key.
+    Replayed(Committed),
+    /// There was nothing to change in this snapshot.
+    Unchanged(Snapshot),
+}
+
 /// Commits a change to the newest snapshot; retries until `timeout` while other commits come first.
 pub async fn commit(table: &Table, change: &dyn Change, timeout: Duration) -> Result<Committed> {
     Ok(commit_onto(table, change, None, timeout).await?)
 }
 
-/// Like [`commit`], but the first attempt is made on `cached_snapshot` if there is one. Removes the
-/// segments that unsuccessful attempts wrote, if the outcome is known.
+/// Like [`commit`], but the first attempt is made on `cached_snapshot` if there is one. The caller removes
+/// what it wrote for the change, if the error allows it.
 pub(super) async fn commit_onto(
     table: &Table,
     change: &dyn Change,
@@ -86,92 +98,275 @@ pub(super) async fn commit_as(
     cached_snapshot: Option<Snapshot>,
     timeout: Duration,
 ) -> CommitOutcome<Committed> {
-    let mut compactor = SegmentCompactor::default();
-    let attempts = Attempts {
-        commit_id,
-        table,
-        change,
-        timeout,
-    };
-    let result = attempts.run(&mut compactor, cached_snapshot).await;
-    let unused = match &result {
-        Ok(committed) => compactor.unused_paths(Some(&committed.snapshot.manifest)),
-        Err(e) if e.allows_removal() => compactor.unused_paths(None),
-        Err(_) => Vec::new(),
-    };
-    if !unused.is_empty() {
-        remove(table, &unused).await;
+    let mut operation = Unplanned(change);
+    let staged = Staged::new(table);
+    let attempts = Attempts::new(table, &mut operation, commit_id.clone(), staged, timeout);
+    match attempts.finish(cached_snapshot).await? {
+        RunResult::Committed(committed, _) | RunResult::Replayed(committed) => Ok(committed),
+        RunResult::Unchanged(_) => Err(CommitError::NotCommitted(Error::other(
+            "internal error: a change without a plan changed nothing",
+        ))),
     }
-    result
 }
 
-/// The attempts to commit a change.
-struct Attempts<'a> {
-    commit_id: &'a CommitId,
-    table: &'a Table,
-    change: &'a dyn Change,
+/// Plans an operation on the newest snapshot and commits it; plans it again where the change does not
+/// apply any more. The time of the first plan does not count towards `timeout`. Removes what is staged
+/// for it if no commit names it.
+pub(super) async fn run<O: Operation>(
+    table: &Table,
+    operation: &mut O,
+    staged: Staged,
     timeout: Duration,
+) -> CommitOutcome<RunResult<O::Change>> {
+    let commit_id = CommitId::new(table.store.clock().new_id());
+    let attempts = Attempts::new(table, operation, commit_id, staged, timeout);
+    attempts.finish(None).await
 }
 
-impl Attempts<'_> {
+/// The attempts to commit an operation.
+struct Attempts<'a, O: Operation> {
+    table: &'a Table,
+    operation: &'a mut O,
+    commit_id: CommitId,
+    staged: Staged,
+    compactor: SegmentCompactor,
+    timeout: Duration,
+    deadline: Duration,
+    change: Option<O::Change>,
+    count: u32,
+    waited: Duration,
+    /// The version that the last attempt tried to create, until a snapshot shows whose it is.
+    unverified: Option<u64>,
+    /// Whether an attempt may have been committed although it looked lost.
+    is_uncertain: bool,
+}
+
+/// What an operation changes in a snapshot.
+enum Prepared {
+    Manifest(Box<(TableManifest, CommitOperation)>),
+    Nothing,
+    /// The snapshot was vacuumed meanwhile, or is old: read the newest.
+    Outdated,
+}
+
+impl<'a, O: Operation> Attempts<'a, O> {
+    fn new(
+        table: &'a Table,
+        operation: &'a mut O,
+        commit_id: CommitId,
+        staged: Staged,
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            table,
+            operation,
+            commit_id,
+            staged,
+            compactor: SegmentCompactor::default(),
+            timeout,
+            deadline: table.store.clock().monotonic() + timeout,
+            change: None,
+            count: 0,
+            waited: Duration::ZERO,
+            unverified: None,
+            is_uncertain: false,
+        }
+    }
+
+    /// Runs the attempts, and removes what no commit names.
+    async fn finish(mut self, cached: Option<Snapshot>) -> CommitOutcome<RunResult<O::Change>> {
+        let mut result = self.run(cached).await;
+        if let Err(CommitError::NotCommitted(_)) = &result
+            && let Some(committed) = self.verify_last_attempt().await
+        {
+            result = Ok(committed);
+        }
+        if self.is_uncertain {
+            return result.map_err(|e| e.into_unknown(&self.commit_id));
+        }
+        let (is_unused, segments) = match &result {
+            Ok(RunResult::Committed(committed, _)) => {
+                let manifest = &committed.snapshot.manifest;
+                (false, self.compactor.unused_paths(Some(manifest)))
+            }
+            Ok(_) => (true, self.compactor.unused_paths(None)),
+            Err(e) if e.allows_removal() => (true, self.compactor.unused_paths(None)),
+            Err(_) => (false, Vec::new()),
+        };
+        remove(self.table, &segments).await;
+        if is_unused {
+            self.staged.remove_all().await;
+        }
+        result
+    }
+
     async fn run(
-        &self,
-        compactor: &mut SegmentCompactor,
+        &mut self,
         mut cached_snapshot: Option<Snapshot>,
-    ) -> CommitOutcome<Committed> {
-        let (table, change) = (self.table, self.change);
-        let clock = table.store.clock();
-        let deadline = clock.monotonic() + self.timeout;
-        let (mut attempts, mut waited, mut backoff) = (0, Duration::ZERO, MIN_BACKOFF);
+    ) -> CommitOutcome<RunResult<O::Change>> {
+        let clock = Arc::clone(self.table.store.clock());
+        let mut backoff = MIN_BACKOFF;
         loop {
             let base = match cached_snapshot.take() {
                 Some(snapshot) => snapshot,
-                None => read_newest(table, deadline)
+                None => read_newest(self.table, self.deadline)
                     .await
                     .map_err(CommitError::NotCommitted)?,
             };
-            attempts += 1;
-            let into_committed = |snapshot: Snapshot, commit_id, version, replayed| Committed {
-                version,
-                commit_id,
-                snapshot,
-                attempts,
-                waited,
-                replayed,
+            if let Some(ended) = self.end_by_snapshot(&base) {
+                return Ok(ended);
+            }
+            let prepared = self.prepare(&base).await;
+            let draft = match prepared.map_err(CommitError::NotCommitted)? {
+                Prepared::Manifest(draft) => *draft,
+                Prepared::Nothing => return Ok(RunResult::Unchanged(base)),
+                Prepared::Outdated => continue,
             };
-            let key = change.idempotency_key();
-            if let Some(transaction) = key.and_then(|key| base.manifest.transactions.get(key)) {
-                let (commit_id, version) = (transaction.commit_id.clone(), transaction.version);
-                return Ok(into_committed(base, commit_id, version, true));
-            }
-            let applied = check_gc_floor(table, change, &base.manifest)
-                .and_then(|()| change.apply(&base.manifest));
-            let (draft, operation) = applied.map_err(CommitError::NotCommitted)?;
-            let manifest =
-                finalize_manifest(table, &base.manifest, draft, operation, self.commit_id);
-            let version = manifest.version;
-            let next = record_transaction(manifest, key);
-            match attempt(table, &base, next, compactor, deadline).await? {
+            self.count += 1;
+            cached_snapshot = match self.attempt(&base, draft).await? {
                 CommitAttempt::Committed(snapshot) => {
-                    table.observe(version, self.commit_id);
-                    let commit_id = self.commit_id.clone();
-                    return Ok(into_committed(snapshot, commit_id, version, false));
+                    return Ok(self.committed(snapshot.manifest.version, snapshot));
                 }
-                CommitAttempt::Conflict(newest) => cached_snapshot = newest,
-                CommitAttempt::NotSent => {}
-            }
-            if clock.monotonic() >= deadline {
-                let error = commit_timeout_error(table, self.timeout);
+                CommitAttempt::Conflict(newest) => newest,
+                CommitAttempt::NotSent => None,
+            };
+            if clock.monotonic() >= self.deadline {
+                let error = commit_timeout_error(self.table, self.timeout);
                 return Err(CommitError::NotCommitted(error));
             }
             // With the winner's snapshot at hand, an immediate retry has as good a chance as any other writer.
-            if cached_snapshot.is_none() || attempts >= MAX_EAGER_ATTEMPTS {
+            if cached_snapshot.is_none() || self.count >= MAX_EAGER_ATTEMPTS {
                 backoff = jitter(clock.new_id(), backoff);
                 clock.sleep(backoff).await;
-                waited += backoff;
+                self.waited += backoff;
                 cached_snapshot = None;
             }
         }
+    }
+
+    /// The end of the operation if a snapshot shows that it was committed already.
+    fn end_by_snapshot(&mut self, base: &Snapshot) -> Option<RunResult<O::Change>> {
+        if let Some(version) = self.verify(&base.manifest) {
+            return Some(self.committed_earlier(version, base.clone()));
+        }
+        let key = self.operation.idempotency_key()?;
+        let transaction = base.manifest.transactions.get(key)?;
+        if transaction.commit_id == self.commit_id {
+            return Some(self.committed_earlier(transaction.version, base.clone()));
+        }
+        Some(RunResult::Replayed(Committed {
+            version: transaction.version,
+            commit_id: transaction.commit_id.clone(),
+            snapshot: base.clone(),
+            attempts: self.count + 1,
+            waited: self.waited,
+            replayed: true,
+        }))
+    }
+
+    /// Looks whether the last attempt, which looked lost, was committed after all; returns its version then.
+    fn verify(&mut self, newest: &TableManifest) -> Option<u64> {
+        let version = self.unverified?;
+        match newest.commit_id_of(version) {
+            Some(id) if *id == self.commit_id => return Some(version),
+            Some(_) => {}
+            None => self.is_uncertain = true,
+        }
+        self.unverified = None;
+        None
+    }
+
+    /// Reads whether the last attempt was certainly lost. Returns the commit if it was not.
+    async fn verify_last_attempt(&mut self) -> Option<RunResult<O::Change>> {
+        self.unverified?;
+        let Ok(newest) = self.table.newest().await else {
+            self.is_uncertain = true;
+            return None;
+        };
+        let version = self.verify(&newest.manifest)?;
+        Some(self.committed_earlier(version, newest))
+    }
+
+    /// The end of an attempt that looked lost by a wrong answer of the store, and was committed.
+    fn committed_earlier(&mut self, version: u64, newest: Snapshot) -> RunResult<O::Change> {
+        // The version may reference any of the segments.
+        self.compactor = SegmentCompactor::default();
+        self.committed(version, newest)
+    }
+
+    fn committed(&mut self, version: u64, snapshot: Snapshot) -> RunResult<O::Change> {
+        let committed = Committed {
+            version,
+            commit_id: self.commit_id.clone(),
+            snapshot,
+            attempts: self.count,
+            waited: self.waited,
+            replayed: false,
+        };
+        self.table.observe(committed.version, &committed.commit_id);
+        match self.change.take() {
+            Some(change) => RunResult::Committed(committed, change),
+            None => RunResult::Replayed(committed),
+        }
+    }
+
+    /// Applies the change to a snapshot, after it was planned where there is none that applies.
+    async fn prepare(&mut self, base: &Snapshot) -> Result<Prepared> {
+        let clock = self.table.store.clock();
+        if let Some(change) = &self.change {
+            match apply(self.table, change, &base.manifest) {
+                Err(e) if is_conflict(&e) => {
+                    log::info!("a change of {:?} is planned again: {e}", self.table.root());
+                }
+                applied => return applied.map(|draft| Prepared::Manifest(Box::new(draft))),
+            }
+        }
+        let started_at = clock.monotonic();
+        let change = match self.operation.plan(base, &mut self.staged).await {
+            // A vacuum has removed the snapshot since it was read.
+            Err(e)
+                if e.kind() == ErrorKind::VersionExpired && clock.monotonic() < self.deadline =>
+            {
+                return Ok(Prepared::Outdated);
+            }
+            planned => match planned? {
+                Some(change) => change,
+                None => return Ok(Prepared::Nothing),
+            },
+        };
+        if self.is_uncertain {
+            self.staged.keep_retired();
+        }
+        self.staged.remove_retired().await;
+        let draft = apply(self.table, &change, &base.manifest)?;
+        if self.change.replace(change).is_none() {
+            self.deadline = clock.monotonic() + self.timeout;
+            if clock.monotonic() > started_at + MAX_SNAPSHOT_AGE.min(self.timeout) {
+                // After so long the snapshot is hardly the newest any more, and an attempt on it a loss of time.
+                return Ok(Prepared::Outdated);
+            }
+        }
+        Ok(Prepared::Manifest(Box::new(draft)))
+    }
+
+    /// Tries to create the next version.
+    async fn attempt(
+        &mut self,
+        base: &Snapshot,
+        (draft, operation): (TableManifest, CommitOperation),
+    ) -> CommitOutcome<CommitAttempt> {
+        let manifest = finalize_manifest(
+            self.table,
+            &base.manifest,
+            draft,
+            operation,
+            &self.commit_id,
+        );
+        let next = record_transaction(manifest, self.operation.idempotency_key());
+        let version = next.version;
+        let ended = attempt(self.table, base, next, &mut self.compactor, self.deadline).await?;
+        self.unverified = matches!(ended, CommitAttempt::Conflict(_)).then_some(version);
+        Ok(ended)
     }
 }
 
@@ -203,26 +398,6 @@ fn jitter(random_bits: u128, previous: Duration) -> Duration {
     let span = (previous * 3).saturating_sub(MIN_BACKOFF);
     let fraction = u32::try_from(random_bits % 1024).unwrap_or(0);
     (MIN_BACKOFF + span * fraction / 1024).min(MAX_BACKOFF)
-}
-
-/// Fails with [`ErrorKind::TransactionExpired`] if a vacuum may have removed the change's objects.
-pub(super) fn check_gc_floor(
-    table: &Table,
-    change: &dyn Change,
-    base: &TableManifest,
-) -> Result<()> {
-    match change.base_version() {
-        Some(base_version) if base_version < base.gc_floor => {
-            let message = format!(
-                "the write started at version {base_version}, and a vacuum has since removed the files \
-                 of writes that started before version {}; write again, or vacuum with a longer \
-                 retention",
-                base.gc_floor
-            );
-            Err(Error::new(ErrorKind::TransactionExpired, message).with_path(table.root()))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Sets the fields that every commit sets: version, commit id, time, operation and recent commits.

@@ -15,9 +15,8 @@ use std::time::Duration;
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::actions::Append;
-use super::commit::{
-    Change, Committed, check_gc_floor, commit_as, commit_onto, commit_timeout_error,
-};
+use super::change::{Change, check_gc_floor};
+use super::commit::{Committed, commit_as, commit_onto, commit_timeout_error};
 use super::format::{CommitId, CommitOperation, TableManifest};
 use super::outcome::{CommitError, CommitOutcome};
 use super::snapshot::{Snapshot, Table};

@@ -6,39 +6,35 @@
 //! A changed row is deleted by a tombstone and written again in a new file.
 //!
 //! All changes are one commit. If it conflicts with another, the merge is planned again on the newest
-//! snapshot, until the timeout. Refused with [`ErrorKind::InvalidInput`]: no clause, a source
+//! snapshot, until the timeout. What files were merged to is kept: a file is read again only if rows of it
+//! were deleted meanwhile, and rows are uploaded again only if they differ. Refused with
+//! [`crate::ErrorKind::InvalidInput`]: no clause, a source
 //! without a key column, and types that do not fit; those of [`super::commit`] come in addition.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_array::{
-    Array, ArrayRef, RecordBatch, RecordBatchIterator, RecordBatchReader, UInt32Array,
-};
-use arrow_schema::SchemaRef;
+use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_select::concat::concat_batches;
-use arrow_select::take::take_arrays;
 use futures::{StreamExt, TryStreamExt, stream};
 use roaring::RoaringBitmap;
 
 use super::actions::{Delete, RowDelta};
-use super::clauses::{Clause, ClauseKind, ClauseOutput, Clauses};
-use super::commit::{Committed, commit_onto};
-use super::delete::{
-    CONCURRENT_FILES, CONCURRENT_GROUPS, DeletePlan, MatchedRows, plan_file, write_tombstones,
-};
+use super::change::Operation;
+use super::clauses::Clause;
+use super::commit::{Committed, RunResult, run};
+use super::delete::StagedTombstones;
+use super::findings::{Basis, Bound, CONCURRENT_FILES, DeletePlan};
 use super::format::{DataFile, TableManifest};
-use super::keys::resolve_match_columns;
-use super::row_group::RowGroupScan;
+use super::merge_rows::{FileOutput, MergeContext, merge_file};
 use super::snapshot::{Snapshot, Table};
 use super::snapshot_reader::SnapshotReader;
-use super::write::{TableWriteOptions, align_to_schema, check_idempotency_key, remove, upload};
-use crate::error::{Error, ErrorKind, Result};
+use super::staged::Staged;
+use super::tombstone::Deletions;
+use super::write::{TableWriteOptions, align_to_schema, check_idempotency_key, upload};
+use crate::error::{Error, Result};
 use crate::files::TableColumns;
-use crate::files::expr::Filter;
-use crate::files::expr::KeySet;
 use crate::files::run_blocking;
-use crate::files::types::keeps_values;
-use crate::parquet::types::convert;
 
 /// The result of a merge.
 #[derive(Debug)]
@@ -65,64 +61,37 @@ pub async fn merge(
             "a merge needs a clause; add at least one when_… clause",
         ));
     }
-    let clock = table.store().clock();
-    let deadline = clock.monotonic() + options.timeout;
     let source = run_blocking(move || collect_source(input)).await?;
-    loop {
-        let newest = table.newest().await?;
-        let manifest = Arc::clone(&newest.manifest);
-        let key = options.idempotency_key.as_ref();
-        let is_replay = key.is_some_and(|key| manifest.transactions.contains_key(key));
-        let context = MergeContext::new(table, &manifest, source.clone(), on, clauses)?;
-        let plan_result = if is_replay {
-            Ok(MergePlan::default())
-        } else {
-            context.plan(table, &manifest).await
-        };
-        let plan = match plan_result {
-            // A vacuum has removed this snapshot since it was read.
-            Err(e) if e.kind() == ErrorKind::VersionExpired && clock.monotonic() < deadline => {
-                continue;
-            }
-            plan => plan?,
-        };
-        if plan.is_empty() && key.is_none() {
-            return Ok(MergeResult {
-                committed: None,
-                snapshot: newest,
-                added: Vec::new(),
-            });
-        }
-        let (row_delta, written_paths) = plan.write(table, &newest, options).await?;
-        let remaining = deadline.saturating_sub(clock.monotonic());
-        let result = commit_onto(table, &row_delta, Some(newest), remaining).await;
-        let unused = match &result {
-            Ok(committed) => committed.replayed,
-            Err(e) => e.allows_removal(),
-        };
-        if unused {
-            remove(table, &written_paths).await;
-        }
-        match result {
-            Ok(committed) => return Ok(MergeResult::from_commit(committed, row_delta.added)),
-            Err(e) if e.is_conflict() && clock.monotonic() < deadline => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-}
-
-impl MergeResult {
-    fn from_commit(committed: Committed, added: Vec<DataFile>) -> Self {
-        Self {
+    let mut operation = Merge {
+        table,
+        source,
+        on,
+        clauses,
+        options,
+        context: Bound::none(),
+        basis: None,
+        files: HashMap::new(),
+        written: None,
+        tombstones: StagedTombstones::default(),
+    };
+    let result = run(table, &mut operation, Staged::new(table), options.timeout).await?;
+    Ok(match result {
+        RunResult::Committed(committed, row_delta) => MergeResult {
             snapshot: committed.snapshot.clone(),
-            added: if committed.replayed {
-                Vec::new()
-            } else {
-                added
-            },
             committed: Some(committed),
-        }
-    }
+            added: row_delta.added,
+        },
+        RunResult::Replayed(committed) => MergeResult {
+            snapshot: committed.snapshot.clone(),
+            committed: Some(committed),
+            added: Vec::new(),
+        },
+        RunResult::Unchanged(snapshot) => MergeResult {
+            committed: None,
+            snapshot,
+            added: Vec::new(),
+        },
+    })
 }
 
 /// Reads the source into one batch.
@@ -139,306 +108,194 @@ fn collect_source(input: Box<dyn RecordBatchReader + Send>) -> Result<RecordBatc
     })
 }
 
-/// The changes of a merge to one snapshot.
-#[derive(Default)]
-struct MergePlan {
-    /// The rows to delete, those to update included.
-    deletes: DeletePlan,
-    /// The new rows: updated and inserted ones.
-    batches: Vec<RecordBatch>,
-    updated: u64,
-    inserted: u64,
-    schema: Option<SchemaRef>,
+/// New rows that were uploaded, and what they were made of.
+struct WrittenRows {
+    context: Arc<MergeContext>,
+    /// The outputs of files with new rows, and the rows of the source that matched.
+    made_of: (Vec<Arc<FileOutput>>, RoaringBitmap),
+    base_version: u64,
+    files: Vec<DataFile>,
 }
 
-impl MergePlan {
-    fn is_empty(&self) -> bool {
-        self.deletes.is_empty() && self.batches.is_empty()
+impl WrittenRows {
+    fn is_made_of(
+        &self,
+        context: &Arc<MergeContext>,
+        (outputs, matched_source_rows): &(Vec<Arc<FileOutput>>, RoaringBitmap),
+    ) -> bool {
+        let (made_of, matched) = &self.made_of;
+        Arc::ptr_eq(context, &self.context)
+            && matched == matched_source_rows
+            && made_of.len() == outputs.len()
+            && made_of.iter().zip(outputs).all(|(a, b)| Arc::ptr_eq(a, b))
     }
+}
 
-    /// Uploads the new rows and the tombstones. Returns the change, and the paths of the uploaded objects.
-    async fn write(
-        self,
-        table: &Table,
-        newest: &Snapshot,
-        options: &TableWriteOptions,
-    ) -> Result<(RowDelta, Vec<String>)> {
-        let manifest = &newest.manifest;
-        let mut added = Vec::new();
-        if let Some(schema) = self.schema.filter(|_| !self.batches.is_empty()) {
-            let reader = RecordBatchIterator::new(self.batches.into_iter().map(Ok), schema);
-            let input = align_to_schema(
-                Box::new(reader),
-                &TableColumns::from_manifest(manifest)?.schema,
-            )?;
-            added = upload(table, manifest, input, options).await?;
-        }
-        let mut written_paths: Vec<String> = added.iter().map(|f| f.path.clone()).collect();
-        let tombstones = match write_tombstones(table, newest, &self.deletes).await {
-            Ok(tombstones) => tombstones,
-            Err(e) => {
-                remove(table, &written_paths).await;
-                return Err(e);
-            }
+/// A merge.
+struct Merge<'a> {
+    table: &'a Table,
+    source: RecordBatch,
+    on: Option<&'a [String]>,
+    clauses: &'a [Clause],
+    options: &'a TableWriteOptions,
+    context: Bound<Arc<MergeContext>>,
+    /// What the outputs depend on.
+    basis: Option<Basis>,
+    /// The output of each file that was read, by its path.
+    files: HashMap<String, Arc<FileOutput>>,
+    written: Option<WrittenRows>,
+    tombstones: StagedTombstones,
+}
+
+impl Operation for Merge<'_> {
+    type Change = RowDelta;
+
+    async fn plan(&mut self, base: &Snapshot, staged: &mut Staged) -> Result<Option<RowDelta>> {
+        let manifest = &base.manifest;
+        let context = self.context.get(manifest, || {
+            let context =
+                MergeContext::new(self.table, manifest, &self.source, self.on, self.clauses);
+            context.map(Arc::new)
+        })?;
+        let reader = self.read_files(manifest, &context).await?;
+        let mut deletes = DeletePlan {
+            rows: Some(0),
+            ..DeletePlan::default()
         };
-        written_paths.extend(tombstones.iter().map(|t| t.path.clone()));
-        let deleted_rows = self.deletes.rows.unwrap_or_default();
-        let row_delta = RowDelta {
+        let (mut outputs, mut updated) = (Vec::new(), 0);
+        let mut matched_source_rows = RoaringBitmap::new();
+        for (index, listed) in reader.files.iter().enumerate() {
+            let Some(output) = self.find(&reader, index) else {
+                continue;
+            };
+            deletes.add(output.matches.to_plan(listed));
+            updated += output.updated;
+            matched_source_rows |= &output.matched_source_rows;
+            if !output.batches.is_empty() {
+                outputs.push(Arc::clone(output));
+            }
+        }
+        let (source_context, matched) = (Arc::clone(&context), matched_source_rows.clone());
+        let inserted = run_blocking(move || source_context.insert_unmatched(&matched)).await?;
+        let has_rows = !outputs.is_empty() || !inserted.batches.is_empty();
+        if deletes.is_empty() && !has_rows && self.options.idempotency_key.is_none() {
+            return Ok(None);
+        }
+        let inserted_rows = inserted.written_rows;
+        let made_of = (outputs, matched_source_rows);
+        let (added, base_version) = self
+            .write_rows(manifest, &context, made_of, inserted.batches, staged)
+            .await?;
+        let tombstones = self
+            .tombstones
+            .write(self.table, manifest, &deletes, staged)
+            .await?;
+        let deleted_rows = deletes.rows.unwrap_or_default();
+        Ok(Some(RowDelta {
             operation: "merge",
             deletes: Delete {
                 filter: String::new(),
                 tombstones,
-                scanned_files: self.deletes.scanned_files,
-                removed: self.deletes.removed,
+                scanned_files: deletes.scanned_files,
+                removed: deletes.removed,
                 base_tombstones: manifest.tombstone_paths(),
-                rows: Some(deleted_rows.saturating_sub(self.updated)),
+                rows: Some(deleted_rows.saturating_sub(updated)),
                 base_version: manifest.version,
             },
             is_derived: true,
-            counts: vec![
-                ("rows_updated", self.updated),
-                ("rows_inserted", self.inserted),
-            ],
+            counts: vec![("rows_updated", updated), ("rows_inserted", inserted_rows)],
             added,
-            base_version: manifest.version,
-            idempotency_key: options.idempotency_key.clone(),
-        };
-        Ok((row_delta, written_paths))
+            base_version,
+            idempotency_key: self.options.idempotency_key.clone(),
+        }))
+    }
+
+    fn idempotency_key(&self) -> Option<&str> {
+        self.options.idempotency_key.as_deref()
     }
 }
 
-/// What a merge into one snapshot reads by.
-struct MergeContext {
-    /// Selects the rows with a key of the source; None if all rows of the table must be read.
-    key_filter: Option<Arc<Filter>>,
-    keys: Arc<KeySet>,
-    /// The indices of the key columns in the table's schema.
-    key_columns: Vec<usize>,
-    source: RecordBatch,
-    columns: TableColumns,
-    matched: Clauses,
-    not_matched: Clauses,
-    not_matched_by_source: Clauses,
-}
-
-/// The changes to one row group.
-#[derive(Default)]
-struct RowGroupOutput {
-    deleted_rows: RoaringBitmap,
-    batches: Vec<RecordBatch>,
-    updated: u64,
-    /// The rows of the source that matched a row of the row group.
-    matched_source_rows: RoaringBitmap,
-}
-
-impl MergeContext {
-    fn new(
-        table: &Table,
-        manifest: &TableManifest,
-        source: RecordBatch,
-        on: Option<&[String]>,
-        clauses: &[Clause],
-    ) -> Result<Self> {
-        let columns = TableColumns::from_manifest(manifest)?;
-        let key_columns = resolve_match_columns(on, manifest, &columns)?;
-        let mut keys = KeySet::new(&columns, &key_columns)?;
-        let key_arrays = key_columns.iter().map(|index| {
-            let field = columns.schema.field(*index);
-            let name = field.name();
-            let Some(array) = source.column_by_name(name) else {
-                let message =
-                    format!("missing key column {name:?} in the source; rows are matched by it");
-                return Err(Error::invalid(message));
-            };
-            if !keeps_values(array.data_type(), field.data_type()) {
-                let message = format!(
-                    "type mismatch for key column {name:?}: expected {}, got {}; cast it first",
-                    field.data_type(),
-                    array.data_type()
-                );
-                return Err(Error::invalid(message));
-            }
-            convert(array, field.data_type(), name)
-        });
-        keys.add(&key_arrays.collect::<Result<Vec<_>>>()?)?;
-        let clock = &**table.store().clock();
-        let schemas = (source.schema_ref().as_ref(), &columns.schema);
-        let plan = |kind| Clauses::plan(clauses, kind, schemas, clock);
-        let (matched, not_matched) = (plan(ClauseKind::Matched)?, plan(ClauseKind::NotMatched)?);
-        let not_matched_by_source = plan(ClauseKind::NotMatchedBySource)?;
-        let keys = Arc::new(keys);
-        let use_key_filter = not_matched_by_source.is_empty();
-        let key_filter = use_key_filter.then(|| Filter::from_keys(Arc::clone(&keys), &columns));
-        Ok(Self {
-            key_filter: key_filter.transpose()?.map(Arc::new),
-            keys,
-            key_columns,
-            columns,
-            matched,
-            not_matched,
-            not_matched_by_source,
-            source,
-        })
-    }
-
-    async fn plan(self, table: &Table, manifest: &Arc<TableManifest>) -> Result<MergePlan> {
-        let matches_nothing = self.key_filter.is_some() && self.keys.is_empty();
-        let reader =
-            SnapshotReader::new(table, Arc::clone(manifest), self.key_filter.clone()).await?;
-        let count = if matches_nothing {
-            0
-        } else {
-            reader.files.len()
-        };
-        let (reader, context) = (Arc::new(reader), Arc::new(self));
+impl Merge<'_> {
+    /// Merges the files of a snapshot that may have rows to merge and are not known.
+    async fn read_files(
+        &mut self,
+        manifest: &Arc<TableManifest>,
+        context: &Arc<MergeContext>,
+    ) -> Result<Arc<SnapshotReader>> {
+        if !self.basis.as_ref().is_some_and(|b| b.holds_in(manifest)) {
+            self.files.clear();
+        }
+        self.basis = Some(Basis::new(manifest));
+        let filter = context.key_filter.clone();
+        let mut reader = SnapshotReader::new(self.table, Arc::clone(manifest), filter).await?;
+        if context.key_filter.is_some() && context.keys.is_empty() {
+            reader.files.clear();
+        }
+        let reader = Arc::new(reader);
+        let is_unknown = |file: &usize| self.find(&reader, *file).is_none();
+        let unknown: Vec<usize> = (0..reader.files.len()).filter(is_unknown).collect();
         // A Vec, because the future of the iterator itself would not be Send.
-        let tasks: Vec<_> = (0..count)
-            .map(|file| merge_file(&context, &reader, file))
-            .collect();
-        let file_outputs: Vec<(DeletePlan, Vec<RowGroupOutput>)> = stream::iter(tasks)
-            .buffered(CONCURRENT_FILES)
-            .try_collect()
-            .await?;
-        let mut plan = MergePlan::default();
-        plan.deletes.rows = Some(0);
-        let mut matched_source_rows = RoaringBitmap::new();
-        for (deletes, outputs) in file_outputs {
-            plan.deletes.add(deletes);
-            for output in outputs {
-                plan.batches.extend(output.batches);
-                plan.updated += output.updated;
-                matched_source_rows |= output.matched_source_rows;
-            }
-        }
-        let inserted = run_blocking(move || context.insert_unmatched(&matched_source_rows)).await?;
-        plan.inserted = inserted.written_rows;
-        plan.batches.extend(inserted.batches);
-        plan.schema = plan.batches.first().map(RecordBatch::schema);
-        Ok(plan)
-    }
-
-    /// Applies the clauses to the rows of the source that matched no row of the table.
-    fn insert_unmatched(&self, matched_source_rows: &RoaringBitmap) -> Result<ClauseOutput> {
-        let row_count = u32::try_from(self.source.num_rows()).unwrap_or(u32::MAX);
-        let unmatched_rows: UInt32Array = (0..row_count)
-            .filter(|row| !matched_source_rows.contains(*row))
-            .collect();
-        if self.not_matched.is_empty() || unmatched_rows.is_empty() {
-            return Ok(ClauseOutput::default());
-        }
-        let columns = take_rows(self.source.columns(), &unmatched_rows)?;
-        self.not_matched.apply(columns, unmatched_rows.len())
-    }
-
-    /// Applies the clauses to a batch of rows of the table; `row_numbers` are their positions in the row
-    /// group.
-    fn apply_clauses(
-        &self,
-        batch: &RecordBatch,
-        row_numbers: &[u32],
-        output: &mut RowGroupOutput,
-    ) -> Result<()> {
-        let keys = self
-            .key_columns
+        let tasks: Vec<_> = unknown
             .iter()
-            .map(|column| Arc::clone(batch.column(*column)));
-        let source_rows = self.keys.find(&keys.collect::<Vec<_>>())?;
-        let numbered = (0..).zip(&source_rows);
-        let matched: UInt32Array = numbered
-            .clone()
-            .filter(|(_, f)| f.is_some())
-            .map(|(n, _)| n)
+            .map(|file| merge_file(context, &reader, *file))
             .collect();
-        let unmatched: UInt32Array = numbered
-            .filter(|(_, f)| f.is_none())
-            .map(|(n, _)| n)
-            .collect();
-        let source_indices: UInt32Array = source_rows.iter().flatten().copied().collect();
-        output
-            .matched_source_rows
-            .extend(source_indices.values().iter().copied());
-        let mut columns = take_rows(self.source.columns(), &source_indices)?;
-        columns.extend(take_rows(batch.columns(), &matched)?);
-        let inputs = [
-            (&self.matched, matched, columns),
-            (
-                &self.not_matched_by_source,
-                unmatched.clone(),
-                take_rows(batch.columns(), &unmatched)?,
-            ),
-        ];
-        for (clauses, rows, columns) in inputs {
-            if clauses.is_empty() || rows.is_empty() {
-                continue;
+        let mut merged = stream::iter(tasks).buffered(CONCURRENT_FILES);
+        for file in &unknown {
+            if let Some(output) = merged.try_next().await? {
+                let path = reader.files[*file].file.path.clone();
+                self.files.insert(path, Arc::new(output));
             }
-            let clause_output = clauses.apply(columns, rows.len())?;
-            let flagged = rows.values().iter().zip(&clause_output.decided);
-            let decided_rows = flagged.filter(|(_, is_decided)| **is_decided);
-            let positions = decided_rows.filter_map(|(row, _)| usize::try_from(*row).ok());
-            output
-                .deleted_rows
-                .extend(positions.map(|position| row_numbers[position]));
-            output.updated += clause_output.written_rows;
-            output.batches.extend(clause_output.batches);
         }
-        Ok(())
+        drop(merged);
+        Ok(reader)
     }
-}
 
-fn take_rows(columns: &[ArrayRef], rows: &UInt32Array) -> Result<Vec<ArrayRef>> {
-    take_arrays(columns, rows, None).map_err(|e| Error::other(e.to_string()).with_source(e))
-}
-
-async fn merge_file(
-    context: &Arc<MergeContext>,
-    reader: &Arc<SnapshotReader>,
-    file: usize,
-) -> Result<(DeletePlan, Vec<RowGroupOutput>)> {
-    let row_groups = reader.open_row_groups(file).await?;
-    // A Vec, because the future of the iterator itself would not be Send.
-    let tasks: Vec<_> = row_groups
-        .iter()
-        .map(|row_group| merge_row_group(context, reader, row_group))
-        .collect();
-    let results: Vec<(MatchedRows, RowGroupOutput)> = stream::iter(tasks)
-        .buffered(CONCURRENT_GROUPS)
-        .try_collect()
-        .await?;
-    let (matches, outputs): (Vec<MatchedRows>, Vec<RowGroupOutput>) = results.into_iter().unzip();
-    Ok((plan_file(reader, file, matches), outputs))
-}
-
-async fn merge_row_group(
-    context: &Arc<MergeContext>,
-    reader: &Arc<SnapshotReader>,
-    row_group: &RowGroupScan,
-) -> Result<(MatchedRows, RowGroupOutput)> {
-    let selection = reader.select(row_group).await?;
-    let all_rows = || vec![true; row_group.num_rows()].into();
-    let mask = selection.mask.unwrap_or_else(all_rows);
-    let mut output = RowGroupOutput::default();
-    if mask.true_count() > 0 {
-        let row_numbers: Vec<u32> = mask.values().set_indices_u32().collect();
-        let batches = reader
-            .read_selected(row_group, mask, &context.columns.schema)
-            .await?;
-        let context = Arc::clone(context);
-        output = run_blocking(move || {
-            let mut output = RowGroupOutput::default();
-            let mut start = 0;
-            for batch in batches.iter().filter(|batch| batch.num_rows() > 0) {
-                let end = start + batch.num_rows();
-                context.apply_clauses(batch, &row_numbers[start..end], &mut output)?;
-                start = end;
-            }
-            Ok(output)
-        })
-        .await?;
+    /// The output of a file of the reader, if it is known.
+    fn find(&self, reader: &SnapshotReader, file: usize) -> Option<&Arc<FileOutput>> {
+        let output = self.files.get(&reader.files[file].file.path)?;
+        let none = Deletions::default();
+        let deletions = reader.deletions_of(file).unwrap_or(&none);
+        output.matches.is_of(deletions).then_some(output)
     }
-    let matched = MatchedRows {
-        row_group: row_group.clone(),
-        covers_group: output.deleted_rows.len() == selection.live_rows as u64,
-        rows: std::mem::take(&mut output.deleted_rows),
-    };
-    Ok((matched, output))
+
+    /// Uploads the new rows, unless the same ones were uploaded for the last plan. Returns their files, and
+    /// the version at which the upload began.
+    async fn write_rows(
+        &mut self,
+        manifest: &TableManifest,
+        context: &Arc<MergeContext>,
+        made_of: (Vec<Arc<FileOutput>>, RoaringBitmap),
+        inserted: Vec<RecordBatch>,
+        staged: &mut Staged,
+    ) -> Result<(Vec<DataFile>, u64)> {
+        if let Some(written) = &self.written
+            && written.base_version >= manifest.gc_floor
+            && manifest
+                .schema_conflict_since(written.base_version)
+                .is_none()
+            && written.is_made_of(context, &made_of)
+        {
+            return Ok((written.files.clone(), written.base_version));
+        }
+        if let Some(unused) = self.written.take() {
+            staged.retire(unused.files.iter().map(|f| &f.path));
+        }
+        let outputs = made_of.0.iter().flat_map(|output| output.batches.clone());
+        let batches: Vec<RecordBatch> = outputs.chain(inserted).collect();
+        let mut files = Vec::new();
+        if let Some(schema) = batches.first().map(RecordBatch::schema) {
+            let reader = RecordBatchIterator::new(batches.into_iter().map(Ok), schema);
+            let file_schema = TableColumns::from_manifest(manifest)?.schema;
+            let input = align_to_schema(Box::new(reader), &file_schema)?;
+            files = upload(self.table, manifest, input, self.options).await?;
+            staged.add(files.iter().map(|f| f.path.clone()));
+        }
+        self.written = Some(WrittenRows {
+            context: Arc::clone(context),
+            made_of,
+            base_version: manifest.version,
+            files: files.clone(),
+        });
+        Ok((files, manifest.version))
+    }
 }

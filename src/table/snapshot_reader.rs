@@ -83,6 +83,39 @@ impl SnapshotReader {
         Ok(reader)
     }
 
+    /// A reader of some files of a newer snapshot. Uses the deletions that this one has read, if the same
+    /// tombstone files are about these files.
+    pub(super) async fn with_newer_files(
+        &self,
+        manifest: Arc<TableManifest>,
+        files: Vec<SnapshotFile>,
+    ) -> Result<Self> {
+        let columns = TableColumns::from_manifest(&manifest)?;
+        let mut reader = Self::without_files(&self.table, manifest, columns, None);
+        reader.files = files;
+        let paths: HashSet<&str> = reader.files.iter().map(|f| f.file.path.as_str()).collect();
+        let tombstoned = |manifest: &TableManifest| -> HashSet<(String, String)> {
+            let pairs = manifest.tombstones.iter().flat_map(|t| {
+                let files = t.files.iter().filter(|f| paths.contains(f.as_str()));
+                files.map(|f| (t.path.clone(), f.clone()))
+            });
+            pairs.collect()
+        };
+        let known_paths: HashSet<&str> = self.files.iter().map(|f| f.file.path.as_str()).collect();
+        let is_known = known_paths.is_superset(&paths)
+            && tombstoned(&self.manifest) == tombstoned(&reader.manifest);
+        reader.deletions = if is_known {
+            let known = self.deletions.iter();
+            known
+                .filter(|(path, _)| paths.contains(path.as_str()))
+                .map(|(path, deletions)| (path.clone(), Arc::clone(deletions)))
+                .collect()
+        } else {
+            reader.read_tombstones().await?
+        };
+        Ok(reader)
+    }
+
     fn without_files(
         table: &Table,
         manifest: Arc<TableManifest>,

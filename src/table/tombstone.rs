@@ -210,6 +210,18 @@ impl Deletions {
         }
     }
 
+    /// Whether these are all deletions of `other`, and perhaps more rows by number. Ranges of keys must be the
+    /// same, because the rows that they delete are not known here.
+    pub(super) fn includes(&self, other: &Self) -> bool {
+        let includes_rows = |(group, rows): (&u32, &RoaringBitmap)| {
+            let deleted = self.rows.get(group);
+            self.groups.contains(group) || deleted.is_some_and(|deleted| rows.is_subset(deleted))
+        };
+        self.groups.is_superset(&other.groups)
+            && other.rows.iter().all(includes_rows)
+            && merge_ranges(&self.keys) == merge_ranges(&other.keys)
+    }
+
     /// Returns as few lines as possible that delete these rows of `file`.
     pub fn to_lines(&self, file: &str) -> Vec<TombstoneLine> {
         let groups = self
@@ -360,6 +372,44 @@ mod tests {
             line(TombstoneScope::Keys(json!("a"), json!("b"))),
         ];
         assert_eq!(all.to_lines("data/a.parquet"), fewer);
+    }
+
+    #[test]
+    fn deletions_include_fewer_of_them() {
+        let deletions = |scopes: &[TombstoneScope]| {
+            let mut deletions = Deletions::default();
+            for scope in scopes {
+                deletions.add(scope);
+            }
+            deletions
+        };
+        let rows = |rows: &[u32]| TombstoneScope::Rows(0, rows.iter().collect());
+        let keys = |min: i64, max: i64| TombstoneScope::Keys(json!(min), json!(max));
+        let none = deletions(&[]);
+        for (more, fewer, expected) in [
+            (vec![rows(&[1, 2])], vec![rows(&[1])], true),
+            (vec![rows(&[1])], vec![rows(&[1, 2])], false),
+            (vec![TombstoneScope::RowGroup(0)], vec![rows(&[1, 2])], true),
+            (
+                vec![rows(&[1, 2])],
+                vec![TombstoneScope::RowGroup(0)],
+                false,
+            ),
+            (
+                vec![TombstoneScope::RowGroup(0)],
+                vec![TombstoneScope::RowGroup(1)],
+                false,
+            ),
+            // The same range, in other pieces; and one more, whose rows are not known.
+            (vec![keys(1, 9)], vec![keys(5, 9), keys(1, 4)], true),
+            (vec![keys(1, 9), rows(&[1])], vec![keys(1, 9)], true),
+            (vec![keys(1, 9)], vec![], false),
+            (vec![keys(1, 9)], vec![keys(1, 8)], false),
+        ] {
+            let (more, fewer) = (deletions(&more), deletions(&fewer));
+            assert_eq!(more.includes(&fewer), expected, "{more:?} {fewer:?}");
+            assert!(more.includes(&more) && more.keys.is_empty() == more.includes(&none));
+        }
     }
 
     #[test]

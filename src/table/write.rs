@@ -19,6 +19,7 @@ use super::actions::{Append, Overwrite};
 use super::commit::{Committed, commit_onto};
 use super::format::{DataFile, TableManifest};
 use super::group_commit::commit_batched;
+use super::staged::remove;
 use super::{Table, names};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
@@ -198,7 +199,9 @@ async fn publish_files(table: &Table, files: &[StagedFile], paths: &[String]) ->
         let path = table.path(name);
         file.staged.publish(store, &path).await
     });
-    let published = stream::iter(pending)
+    // A Vec, because the future of the iterator itself would not be Send.
+    let uploads: Vec<_> = pending.collect();
+    let published = stream::iter(uploads)
         .buffer_unordered(CONCURRENT_FILES)
         .try_collect::<()>();
     if let Err(error) = published.await {
@@ -208,20 +211,6 @@ async fn publish_files(table: &Table, files: &[StagedFile], paths: &[String]) ->
         return Err(error);
     }
     Ok(())
-}
-
-/// Removes files that no commit names or will name. A failure is logged: a vacuum removes them later.
-pub(super) async fn remove(table: &Table, relative_paths: &[String]) {
-    let paths: Vec<String> = relative_paths
-        .iter()
-        .map(|relative_path| table.path(relative_path))
-        .collect();
-    if let Err(e) = table.store().delete_all(&paths).await {
-        log::warn!(
-            "files of the table {:?} that were not committed could not be removed; vacuum removes them: {e}",
-            table.root()
-        );
-    }
 }
 
 fn build_data_file(

@@ -6,6 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::table::commit::Change;
 use crate::table::format::{CommitOperation, TableManifest, Tombstones};
 use crate::table::listing::FileRef;
+use crate::table::staged::lowest_base_version;
 
 /// Deletes rows of files that were scanned. Two deletes on one file add up. A delete conflicts if one of its
 /// files has left the table, or has lost rows while other rows were added (by an upsert or a merge), because its rows may
@@ -60,6 +61,7 @@ impl Change for Delete {
     }
 
     fn base_version(&self) -> Option<u64> {
-        Some(self.base_version)
+        let tombstones = self.tombstones.iter().map(|t| &t.path);
+        Some(lowest_base_version(self.base_version, tombstones))
     }
 }

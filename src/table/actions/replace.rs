@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::table::commit::Change;
 use crate::table::format::{CommitOperation, DataFile, TableManifest, Tombstones};
 use crate::table::listing::FileRef;
+use crate::table::staged::lowest_base_version;
 
 /// Tombstone files that replace several others with the same deletions.
 #[derive(Debug, Clone, Default)]
@@ -64,7 +65,9 @@ impl Change for Replace {
     }
 
     fn base_version(&self) -> Option<u64> {
-        Some(self.base_version)
+        let added = self.added.iter().map(|f| &f.path);
+        let merged = self.merged.written.iter().map(|t| &t.path);
+        Some(lowest_base_version(self.base_version, added.chain(merged)))
     }
 }
 

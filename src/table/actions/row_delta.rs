@@ -79,7 +79,8 @@ impl Change for RowDelta {
     }
 
     fn base_version(&self) -> Option<u64> {
-        Some(self.base_version)
+        let deletes = self.deletes.base_version()?;
+        Some(self.base_version.min(deletes))
     }
 
     fn idempotency_key(&self) -> Option<&str> {

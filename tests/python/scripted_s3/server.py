@@ -37,6 +37,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         request = self._request()
+        self.script.call_before(request)
         name, rule = self.script.next_fault(request)
         fault = Fault.parse(name)
         doing = fault.doing
@@ -114,7 +115,9 @@ class ScriptedS3:
         self.log: list[Event] = []
         # Called after every request that changed something, while nothing else changes.
         self.watch: Callable[[Event], None] | None = None
-        # What `watch` raised.
+        # Called before every request, while it waits and nothing is locked: it may send requests itself.
+        self.before: Callable[[Request], None] | None = None
+        # What `watch` and `before` raised.
         self.failures: list[BaseException] = []
         self.held = threading.Event()
         self.released = threading.Event()
@@ -179,6 +182,15 @@ class ScriptedS3:
             return request.client == client and not request.is_probe and (after is None or after.hit.is_set())
 
         return self.add(Rule(matches, fault, skip))
+
+    def call_before(self, request: Request) -> None:
+        """Have the test do what it likes before a request."""
+        if self.before is None:
+            return
+        try:
+            self.before(request)
+        except BaseException as failure:  # noqa: BLE001 the test raises it
+            self.failures.append(failure)
 
     def next_fault(self, request: Request) -> tuple[str, Rule | None]:
         """Note a request; the fault that hits it, or nothing."""

@@ -1,0 +1,100 @@
+//! What is committed: changes, and operations that plan them.
+
+use super::format::{CommitOperation, TableManifest};
+use super::snapshot::{Snapshot, Table};
+use super::staged::Staged;
+use crate::error::{Error, ErrorKind, Result};
+
+/// A change of a table: a pure function of the snapshot it is applied to, the same for every attempt.
+pub trait Change: Send + Sync {
+    /// Returns the manifest after the change of `base`, and the operation for the history. The commit
+    /// sets the version, the commit id and the time.
+    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)>;
+
+    /// The lowest version in the names of the change's uploaded objects, if it has any. A vacuum may have
+    /// removed them if `gc_floor` is above it.
+    fn base_version(&self) -> Option<u64>;
+
+    /// The key under which the change is committed at most once: a second commit with the same key
+    /// returns the first one.
+    fn idempotency_key(&self) -> Option<&str> {
+        None
+    }
+}
+
+impl Change for &dyn Change {
+    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
+        (**self).apply(base)
+    }
+
+    fn base_version(&self) -> Option<u64> {
+        (**self).base_version()
+    }
+
+    fn idempotency_key(&self) -> Option<&str> {
+        (**self).idempotency_key()
+    }
+}
+
+/// Plans a change from a snapshot, and again from a newer one to which it does not apply.
+pub(super) trait Operation: Send {
+    /// What it plans.
+    type Change: Change;
+
+    /// Plans the change of `base`, and writes the objects that it needs; they are noted in `staged`. None if
+    /// there is nothing to change. A later plan may use what an earlier one found and wrote, as long as it
+    /// is right for `base`.
+    fn plan(
+        &mut self,
+        base: &Snapshot,
+        staged: &mut Staged,
+    ) -> impl Future<Output = Result<Option<Self::Change>>> + Send;
+
+    /// As [`Change::idempotency_key`]; known before the first plan.
+    fn idempotency_key(&self) -> Option<&str>;
+}
+
+/// A change that needs no plan.
+pub(super) struct Unplanned<'a>(pub(super) &'a dyn Change);
+
+impl<'a> Operation for Unplanned<'a> {
+    type Change = &'a dyn Change;
+
+    async fn plan(&mut self, _: &Snapshot, _: &mut Staged) -> Result<Option<&'a dyn Change>> {
+        Ok(Some(self.0))
+    }
+
+    fn idempotency_key(&self) -> Option<&str> {
+        self.0.idempotency_key()
+    }
+}
+
+/// Applies a change to a snapshot, unless a vacuum may have removed its objects.
+pub(super) fn apply(
+    table: &Table,
+    change: &impl Change,
+    base: &TableManifest,
+) -> Result<(TableManifest, CommitOperation)> {
+    check_gc_floor(table, change, base)?;
+    change.apply(base)
+}
+
+/// Fails with [`ErrorKind::TransactionExpired`] if a vacuum may have removed the change's objects.
+pub(super) fn check_gc_floor(
+    table: &Table,
+    change: &dyn Change,
+    base: &TableManifest,
+) -> Result<()> {
+    match change.base_version() {
+        Some(base_version) if base_version < base.gc_floor => {
+            let message = format!(
+                "the write started at version {base_version}, and a vacuum has since removed the files \
+                 of writes that started before version {}; write again, or vacuum with a longer \
+                 retention",
+                base.gc_floor
+            );
+            Err(Error::new(ErrorKind::TransactionExpired, message).with_path(table.root()))
+        }
+        _ => Ok(()),
+    }
+}

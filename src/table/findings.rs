@@ -1,0 +1,293 @@
+//! What a plan found in data files, kept for the next plan of the same operation.
+//!
+//! A data file never changes, so what was found in it depends on three things only: the filter, the
+//! table's columns, and which of its rows are deleted. The filter is the operation's and stays. A finding is
+//! used again if
+//!
+//! - no version was restored, and no file added in place, since the last plan ([`Basis`]): either can bring
+//!   deleted rows, or another file under the same path;
+//! - the columns are the same: a filter is bound to them;
+//! - every deletion that was known then is known now ([`Deletions::includes`]). More deleted rows are taken
+//!   out of the finding. It compares content and not the paths of tombstones, which a merge of them changes.
+//!
+//! Otherwise the file is read again. Which files may match is decided by the bounds in every snapshot: a file that
+//! is excluded is not read.
+
+use std::collections::HashMap;
+
+use futures::{StreamExt, TryStreamExt, stream};
+use roaring::RoaringBitmap;
+
+use super::format::{Base64, ColumnSchema, TableManifest};
+use super::listing::{FileRef, SnapshotFile};
+use super::row_group::RowGroupScan;
+use super::snapshot_reader::SnapshotReader;
+use super::tombstone::{Deletions, TombstoneLine, TombstoneScope};
+use crate::error::{Error, Result};
+
+/// The maximum number of files that are scanned concurrently.
+pub(super) const CONCURRENT_FILES: usize = 4;
+/// The maximum number of row groups of a file that are scanned concurrently.
+pub(super) const CONCURRENT_GROUPS: usize = 2;
+
+/// What of a snapshot findings depend on.
+#[derive(Debug)]
+pub(super) struct Basis {
+    version: u64,
+    arrow_schema: Base64,
+    columns: Vec<ColumnSchema>,
+    key: Vec<u32>,
+}
+
+impl Basis {
+    pub(super) fn new(manifest: &TableManifest) -> Self {
+        Self {
+            version: manifest.version,
+            arrow_schema: manifest.arrow_schema.clone(),
+            columns: manifest.schema.columns.clone(),
+            key: manifest.key.clone(),
+        }
+    }
+
+    /// Whether what was found in the earlier snapshot may be used in a later one.
+    pub(super) fn holds_in(&self, manifest: &TableManifest) -> bool {
+        !manifest.was_restored_since(self.version) && self.has_columns_of(manifest)
+    }
+
+    /// Whether a later snapshot has the same columns.
+    pub(super) fn has_columns_of(&self, manifest: &TableManifest) -> bool {
+        self.arrow_schema == manifest.arrow_schema
+            && self.columns == manifest.schema.columns
+            && self.key == manifest.key
+    }
+}
+
+/// The rows to delete from a snapshot.
+#[derive(Debug, Default)]
+pub(super) struct DeletePlan {
+    pub(super) lines: Vec<TombstoneLine>,
+    /// The files that the lines are about.
+    pub(super) scanned_files: Vec<FileRef>,
+    /// The files of which all remaining rows are deleted.
+    pub(super) removed: Vec<FileRef>,
+    /// The number of rows to delete; None if they are not counted.
+    pub(super) rows: Option<u64>,
+}
+
+impl DeletePlan {
+    /// Whether no row is to be deleted.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty() && self.removed.is_empty()
+    }
+
+    /// Adds the plan of other files.
+    pub(super) fn add(&mut self, other: Self) {
+        self.lines.extend(other.lines);
+        self.scanned_files.extend(other.scanned_files);
+        self.removed.extend(other.removed);
+        self.rows = self.rows.zip(other.rows).map(|(a, b)| a + b);
+    }
+}
+
+/// What was made for a snapshot's columns, and is used as long as they are the same.
+#[derive(Debug)]
+pub(super) struct Bound<T>(Option<(Basis, T)>);
+
+impl<T: Clone> Bound<T> {
+    /// Nothing is made yet.
+    pub(super) fn none() -> Self {
+        Self(None)
+    }
+
+    /// What was made for the columns of a snapshot.
+    pub(super) fn new(manifest: &TableManifest, value: T) -> Self {
+        Self(Some((Basis::new(manifest), value)))
+    }
+
+    /// Returns what was made for these columns; else makes it.
+    pub(super) fn get(
+        &mut self,
+        manifest: &TableManifest,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        match &self.0 {
+            Some((basis, value)) if basis.has_columns_of(manifest) => Ok(value.clone()),
+            _ => {
+                let value = make()?;
+                *self = Self::new(manifest, value.clone());
+                Ok(value)
+            }
+        }
+    }
+}
+
+/// The rows of a row group that are to be deleted.
+#[derive(Debug)]
+pub(super) struct MatchedRows {
+    pub(super) row_group: RowGroupScan,
+    /// Row numbers within the row group, from 0.
+    pub(super) rows: RoaringBitmap,
+    /// The rows are all remaining rows of the row group.
+    pub(super) covers_group: bool,
+}
+
+/// The rows of a file that are to be deleted.
+#[derive(Debug, Clone)]
+pub(super) struct FileMatches {
+    /// The deletions that were known.
+    deletions: Deletions,
+    /// By row group the rows, and whether they are all remaining ones.
+    groups: Vec<(u32, RoaringBitmap, bool)>,
+    /// The rows are all remaining rows of the file.
+    covers_file: bool,
+}
+
+impl FileMatches {
+    /// What was found in the scanned row groups of a file.
+    pub(super) fn new(deletions: Option<&Deletions>, matches: Vec<MatchedRows>) -> Self {
+        let covers_file = matches.first().is_some_and(|first| {
+            let groups = matches.len() + first.row_group.num_deleted_row_groups();
+            groups == first.row_group.num_file_row_groups()
+                && matches.iter().all(|group_match| group_match.covers_group)
+        });
+        let group_number = |group_match: &MatchedRows| {
+            u32::try_from(group_match.row_group.group).unwrap_or(u32::MAX)
+        };
+        let groups = matches
+            .into_iter()
+            .map(|m| (group_number(&m), m.rows, m.covers_group))
+            .filter(|(_, rows, _)| !rows.is_empty());
+        Self {
+            deletions: deletions.cloned().unwrap_or_default(),
+            groups: groups.collect(),
+            covers_file,
+        }
+    }
+
+    /// Whether the file was read when exactly these rows were deleted.
+    pub(super) fn is_of(&self, deletions: &Deletions) -> bool {
+        self.deletions.includes(deletions) && deletions.includes(&self.deletions)
+    }
+
+    /// What was found, without rows that were deleted since; None if the file is to be read again.
+    fn without(&self, deletions: &Deletions) -> Option<Self> {
+        if !deletions.includes(&self.deletions) {
+            return None;
+        }
+        let remaining = |(group, rows, covers_group): &(u32, RoaringBitmap, bool)| {
+            if deletions.groups.contains(group) {
+                return None;
+            }
+            let rows = match deletions.rows.get(group) {
+                Some(deleted) => rows - deleted,
+                None => rows.clone(),
+            };
+            (!rows.is_empty()).then_some((*group, rows, *covers_group))
+        };
+        Some(Self {
+            deletions: deletions.clone(),
+            groups: self.groups.iter().filter_map(remaining).collect(),
+            covers_file: self.covers_file,
+        })
+    }
+
+    /// Plans the delete of these rows.
+    pub(super) fn to_plan(&self, file: &SnapshotFile) -> DeletePlan {
+        let count = self.groups.iter().map(|(_, rows, _)| rows.len()).sum();
+        let mut plan = DeletePlan {
+            rows: Some(count),
+            ..DeletePlan::default()
+        };
+        if self.covers_file {
+            plan.removed.push(file.to_file_ref());
+            return plan;
+        }
+        let to_line = |(group, rows, covers_group): &(u32, RoaringBitmap, bool)| TombstoneLine {
+            file: file.file.path.clone(),
+            deleted: if *covers_group {
+                TombstoneScope::RowGroup(*group)
+            } else {
+                TombstoneScope::Rows(*group, rows.clone())
+            },
+        };
+        plan.lines = self.groups.iter().map(to_line).collect();
+        if !plan.lines.is_empty() {
+            plan.scanned_files.push(file.to_file_ref());
+        }
+        plan
+    }
+}
+
+/// Finds the rows of snapshots that match a filter.
+#[derive(Debug, Default)]
+pub(super) struct RowFinder {
+    basis: Option<Basis>,
+    files: HashMap<String, FileMatches>,
+}
+
+impl RowFinder {
+    /// Plans the delete of all rows that match the reader's filter, which must be the same for all snapshots
+    /// with the same columns. Reads only files that it does not know.
+    pub(super) async fn plan(&mut self, reader: &SnapshotReader) -> Result<DeletePlan> {
+        let manifest = &reader.manifest;
+        if !self.basis.as_ref().is_some_and(|b| b.holds_in(manifest)) {
+            self.files.clear();
+        }
+        // Now, so that what is found before an error is kept.
+        self.basis = Some(Basis::new(manifest));
+        let is_unknown = |file: &usize| self.find(reader, *file).is_none();
+        let unknown: Vec<usize> = (0..reader.files.len()).filter(is_unknown).collect();
+        // A Vec, because the future of the iterator itself would not be Send.
+        let scans: Vec<_> = unknown
+            .iter()
+            .map(|file| match_file(reader, *file))
+            .collect();
+        let mut scanned = stream::iter(scans).buffered(CONCURRENT_FILES);
+        for file in &unknown {
+            if let Some(matches) = scanned.try_next().await? {
+                let path = reader.files[*file].file.path.clone();
+                self.files.insert(path, matches);
+            }
+        }
+        let mut plan = DeletePlan {
+            rows: Some(0),
+            ..DeletePlan::default()
+        };
+        for (file, listed) in reader.files.iter().enumerate() {
+            if let Some(matches) = self.find(reader, file) {
+                plan.add(matches.to_plan(listed));
+            }
+        }
+        Ok(plan)
+    }
+
+    /// What is known of a file of the reader.
+    fn find(&self, reader: &SnapshotReader, file: usize) -> Option<FileMatches> {
+        let found = self.files.get(&reader.files[file].file.path)?;
+        let none = Deletions::default();
+        found.without(reader.deletions_of(file).unwrap_or(&none))
+    }
+}
+
+async fn match_file(reader: &SnapshotReader, file: usize) -> Result<FileMatches> {
+    let row_groups = reader.open_row_groups(file).await?;
+    let scans = row_groups.iter().map(|row_group| async move {
+        let selection = reader.select(row_group).await?;
+        let rows = match &selection.mask {
+            Some(mask) => mask.values().set_indices_u32().collect::<RoaringBitmap>(),
+            None => (0..).take(row_group.num_rows()).collect(),
+        };
+        Ok::<_, Error>(MatchedRows {
+            row_group: row_group.clone(),
+            covers_group: rows.len() == selection.live_rows as u64,
+            rows,
+        })
+    });
+    // A Vec, because the future of the iterator itself would not be Send.
+    let tasks: Vec<_> = scans.collect();
+    let matches: Vec<MatchedRows> = stream::iter(tasks)
+        .buffered(CONCURRENT_GROUPS)
+        .try_collect()
+        .await?;
+    Ok(FileMatches::new(reader.deletions_of(file), matches))
+}

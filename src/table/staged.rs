@@ -1,0 +1,85 @@
+//! The objects that an operation has written and no commit names yet, and their removal.
+//!
+//! Nothing is removed but what this operation created. A removal that fails is logged: a vacuum removes
+//! the objects later.
+
+use super::Table;
+use super::names;
+
+/// The paths of written objects that no commit names, relative to the table.
+#[derive(Debug)]
+pub(super) struct Staged {
+    table: Table,
+    paths: Vec<String>,
+    /// Objects of an earlier plan, which the next commit does not name.
+    retired: Vec<String>,
+}
+
+impl Staged {
+    pub(super) fn new(table: &Table) -> Self {
+        Self {
+            table: table.clone(),
+            paths: Vec::new(),
+            retired: Vec::new(),
+        }
+    }
+
+    /// Takes note of objects, before they are written if their writer does not remove them after an error.
+    pub(super) fn add(&mut self, paths: impl IntoIterator<Item = String>) {
+        self.paths.extend(paths);
+    }
+
+    /// The plan does without some objects: they go once the next plan is written.
+    pub(super) fn retire<'a>(&mut self, paths: impl IntoIterator<Item = &'a String>) {
+        for path in paths {
+            if let Some(index) = self.paths.iter().position(|p| p == path) {
+                self.retired.push(self.paths.swap_remove(index));
+            }
+        }
+    }
+
+    /// Removes the objects that were retired.
+    pub(super) async fn remove_retired(&mut self) {
+        let retired = std::mem::take(&mut self.retired);
+        remove(&self.table, &retired).await;
+    }
+
+    /// Forgets what was retired: it stays for a vacuum.
+    pub(super) fn keep_retired(&mut self) {
+        self.retired.clear();
+    }
+
+    /// Removes all objects.
+    pub(super) async fn remove_all(mut self) {
+        self.paths.append(&mut self.retired);
+        remove(&self.table, &self.paths).await;
+    }
+}
+
+/// Removes objects that no commit names or will name.
+pub(super) async fn remove(table: &Table, relative_paths: &[String]) {
+    if relative_paths.is_empty() {
+        return;
+    }
+    let paths: Vec<String> = relative_paths
+        .iter()
+        .map(|relative_path| table.path(relative_path))
+        .collect();
+    if let Err(e) = table.store().delete_all(&paths).await {
+        log::warn!(
+            "files of the table {:?} that were not committed could not be removed; vacuum removes them: {e}",
+            table.root()
+        );
+    }
+}
+
+/// The lowest of a version and those at which the writers of some objects began.
+pub(super) fn lowest_base_version<'a>(
+    version: u64,
+    paths: impl IntoIterator<Item = &'a String>,
+) -> u64 {
+    let bases = paths
+        .into_iter()
+        .filter_map(|path| names::base_version(path));
+    bases.min().map_or(version, |base| base.min(version))
+}
