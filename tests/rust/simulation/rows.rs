@@ -1,5 +1,5 @@
-//! Appends, deletes, upserts, overwrites, restores, compactions and vacuums of one table with real
-//! files, in the order a seed thinks of; readers scan any version meanwhile.
+//! Appends, deletes, upserts, merges, overwrites, restores, compactions, sorts, changes of columns and vacuums of
+//! one table with real files, in the order a seed thinks of; readers scan any version meanwhile.
 //!
 //! In the end the commits are played again, one after the other, on a map of rows, and whatever a
 //! reader saw of a version must be what the map held then.
@@ -18,12 +18,12 @@ use futures::executor::block_on;
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 use pds::parquet::options::WriteOptions;
-use pds::table::actions::{NewTable, Restore, create};
+use pds::table::actions::{Alter, NewTable, Restore, create};
 use pds::table::commit::{DEFAULT_TIMEOUT, commit};
 use pds::table::format::{Pointer, TableManifest};
 use pds::table::{
-    ListingLimits, ReplaceTarget, ScanOptions, Table, TableWriteOptions, compact, delete,
-    replace_rows, scan, vacuum, write,
+    Clause, ClauseAction, ClauseKind, ListingLimits, ReplaceTarget, ScanOptions, Table,
+    TableWriteOptions, compact, delete, merge, replace_rows, scan, sort, vacuum, write,
 };
 use pds::{Error, ErrorKind, Result};
 
@@ -42,20 +42,27 @@ enum Role {
     Upserter,
     Deleter,
     Overwriter,
+    Merger,
     Compactor,
+    Sorter,
+    Alterer,
     Restorer,
     Vacuum,
     Reader,
 }
 
-const ROLES: [Role; 10] = [
+const ROLES: [Role; 14] = [
     Role::Appender,
     Role::Upserter,
     Role::Upserter,
     Role::Deleter,
     Role::Deleter,
     Role::Overwriter,
+    Role::Merger,
+    Role::Merger,
     Role::Compactor,
+    Role::Sorter,
+    Role::Alterer,
     Role::Restorer,
     Role::Vacuum,
     Role::Reader,
@@ -80,6 +87,50 @@ impl KeyPredicate {
         match self {
             Self::Range(keys) => keys.contains(&id),
             Self::Modulo(by, remainder) => id % by == *remainder,
+        }
+    }
+}
+
+/// What a merge does, by the number of its write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MergeKind {
+    /// Updates rows and inserts others.
+    Upsert,
+    /// Inserts rows whose keys are not there.
+    Insert,
+    /// As an upsert, but rows of odd writes stay.
+    UpdateEven,
+}
+
+impl MergeKind {
+    fn of(number: i64) -> Self {
+        [Self::Upsert, Self::Insert, Self::UpdateEven][usize::try_from(number % 3).unwrap()]
+    }
+
+    fn clauses(self) -> Vec<Clause> {
+        let predicate = (self == Self::UpdateEven).then(|| "target.write % 2 = 0".to_owned());
+        let update = Clause {
+            kind: ClauseKind::Matched,
+            predicate,
+            action: ClauseAction::WriteAll,
+        };
+        let insert = Clause {
+            kind: ClauseKind::NotMatched,
+            predicate: None,
+            action: ClauseAction::WriteAll,
+        };
+        match self {
+            Self::Insert => vec![insert],
+            _ => vec![update, insert],
+        }
+    }
+
+    /// Whether a row of a write stays although its key is in the source.
+    fn keeps(self, write: i64) -> bool {
+        match self {
+            Self::Upsert => false,
+            Self::Insert => true,
+            Self::UpdateEven => write % 2 != 0,
         }
     }
 }
@@ -210,6 +261,22 @@ impl Actor {
                 .await;
                 self.record_outcome(number, result.map(|(committed, _)| committed.version))
             }
+            Role::Merger => {
+                let all = 0..=i64::from(SHARED_KEYS) - 1;
+                let (number, keys) = self.begin_write(|_| self.random_keys(all));
+                let (source, clauses) = (rows(number, &keys), MergeKind::of(number).clauses());
+                let merged = merge(table, source, None, &clauses, &write_options(number)).await;
+                let version = merged.map(|m| m.committed.map_or(0, |c| c.version));
+                self.record_outcome(number, version)
+            }
+            Role::Alterer => self.alter().await,
+            Role::Sorter => {
+                let options = TableWriteOptions {
+                    idempotency_key: None,
+                    ..write_options(0)
+                };
+                sort(table, None, 1 << 20, &options).await.map(drop)
+            }
             Role::Deleter => {
                 let predicate = match self.draw(3) {
                     0 => KeyPredicate::Modulo(3, self.draw(3)),
@@ -248,6 +315,24 @@ impl Actor {
                 vacuumed.map(drop)
             }
             Role::Reader => self.read().await,
+        }
+    }
+
+    /// Adds a column of nulls, or drops the last one that was added.
+    async fn alter(&self) -> Result<()> {
+        let newest = self.table.newest().await?.manifest;
+        let last = newest.schema.columns.last().unwrap();
+        let change = if newest.schema.columns.len() > 2 && self.draw(2) == 0 {
+            let column = last.name.clone();
+            Alter::Drop { column }
+        } else {
+            let name = format!("c{}", self.draw(1 << 30));
+            Alter::Add(Field::new(name, DataType::Int64, true))
+        };
+        match commit(&self.table, &change, DEFAULT_TIMEOUT).await {
+            // Somebody else has dropped it.
+            Err(e) if e.kind() == ErrorKind::InvalidInput => Ok(()),
+            altered => altered.map(drop),
         }
     }
 
@@ -360,11 +445,20 @@ fn replay(ledger: &RowLedger) -> BTreeMap<u64, Rows> {
                 let from = operation.details["restored_version"].as_u64().unwrap();
                 rows.clone_from(&states[&from]);
             }
-            "create" | "append" | "compact" | "vacuum" => {}
+            "merge" => {
+                let number = numbers[version][0];
+                let (kind, keys) = (MergeKind::of(number), &ledger.keys[&number]);
+                rows.retain(|id, (write, _)| !keys.contains(id) || kind.keeps(*write));
+            }
+            "create" | "append" | "compact" | "sort" | "vacuum" | "add_column" | "drop_column" => {}
             other => panic!("nobody does {other:?}"),
         }
         for number in numbers.get(version).into_iter().flatten() {
             for key in &ledger.keys[number] {
+                if operation.name == "merge" && rows.contains_key(key) {
+                    // It stayed.
+                    continue;
+                }
                 let before = rows.insert(*key, (*number, *version));
                 assert!(
                     before.is_none(),
