@@ -33,7 +33,8 @@ use super::slice::Slice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::Register;
 use crate::table::Table;
-use crate::table::vacuum::{list_objects, retention_cutoff};
+use crate::table::list_objects;
+use crate::table::vacuum::retention_cutoff;
 
 /// Younger objects are never removed.
 pub const MIN_AGE: Duration = Duration::from_hours(48);

@@ -21,11 +21,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::folder::{Snapshot, Table};
 use super::format::{CommitId, MAX_MANIFEST_BYTES, Pointer, TableManifest, corrupted_error};
 use super::listing::SegmentCompactor;
 use super::names;
 use super::outcome::{CommitError, CommitOutcome};
-use super::snapshot::{Snapshot, Table};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{CasResult, Register, VersionedValue};
 

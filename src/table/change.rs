@@ -1,7 +1,7 @@
 //! What is committed: changes, and operations that plan them.
 
+use super::folder::{Snapshot, Table};
 use super::format::{CommitOperation, TableManifest};
-use super::snapshot::{Snapshot, Table};
 use super::staged::Staged;
 use crate::error::{Error, ErrorKind, Result};
 

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::ObjectMeta;
 
+use super::folder::list_objects;
 use super::format::TableManifest;
 use super::listing::load_file_sizes;
-use super::vacuum::{References, collect_references, list_objects};
+use super::vacuum::{References, collect_references};
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 

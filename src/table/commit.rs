@@ -26,12 +26,12 @@ pub use super::attempt::was_committed;
 use super::attempt::{CommitAttempt, attempt, read_newest};
 pub use super::change::Change;
 use super::change::{Operation, Unplanned, apply};
+use super::folder::{Snapshot, Table};
 use super::format::{
     CommitId, CommitOperation, FORMAT, RECENT_COMMITS, TableManifest, TimestampMicros, Transaction,
 };
 use super::listing::SegmentCompactor;
 use super::outcome::{CommitError, CommitOutcome, is_conflict};
-use super::snapshot::{Snapshot, Table};
 use super::staged::{Staged, remove};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;

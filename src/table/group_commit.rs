@@ -17,9 +17,9 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 use super::actions::Append;
 use super::change::{Change, check_gc_floor};
 use super::commit::{Committed, commit_as, commit_onto, commit_timeout_error};
+use super::folder::{Snapshot, Table};
 use super::format::{CommitId, CommitOperation, TableManifest};
 use super::outcome::{CommitError, CommitOutcome};
-use super::snapshot::{Snapshot, Table};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The queued appends of a table, and the lock of the append that leads the next commit.

@@ -18,6 +18,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{GetOptions, PutMode};
 
 use super::format::{DataFile, Segment, TableManifest};
+use super::limits::ListingLimits;
 use super::{Table, names, segment};
 use crate::error::Result;
 use crate::files::TableColumns;
@@ -29,36 +30,6 @@ const MAX_SEGMENT_BYTES: u64 = 256 << 20;
 
 /// The maximum total size of segments that are merged: a commit has to write the result.
 const MAX_MERGED_SEGMENT_BYTES: u64 = 1 << 20;
-
-/// The limits of file lists.
-#[derive(Debug, Clone, Copy)]
-pub struct ListingLimits {
-    /// The maximum number of files that a manifest lists.
-    pub max_inline_files: usize,
-    /// The maximum size of the entries of these files, in bytes of JSON.
-    pub max_inline_bytes: usize,
-    /// The number of columns of which files have statistics, beside the key and the sort columns.
-    pub file_statistics: usize,
-    /// The number of columns of which segments have statistics, beside the key and the sort columns.
-    pub segment_statistics: usize,
-    /// The maximum number of files that a segment lists.
-    pub max_segment_files: usize,
-    /// The number of neighboring segments that are merged into one.
-    pub merge_factor: usize,
-}
-
-impl Default for ListingLimits {
-    fn default() -> Self {
-        Self {
-            max_inline_files: 256,
-            max_inline_bytes: 40 << 10,
-            file_statistics: 32,
-            segment_statistics: 8,
-            max_segment_files: 4096,
-            merge_factor: 8,
-        }
-    }
-}
 
 /// A reference to a data file: its path and where it is listed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

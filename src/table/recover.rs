@@ -26,10 +26,10 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::folder::list_objects;
+use super::folder::{Snapshot, Table};
 use super::format::{CommitId, Pointer, TableManifest, corrupted_error};
 use super::names;
-use super::snapshot::{Snapshot, Table};
-use super::vacuum::list_objects;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{CasResult, Register, VersionedValue};
 

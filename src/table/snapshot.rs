@@ -1,7 +1,6 @@
 //! Opening a table: its folder in a store, its newest snapshot, and the snapshot of any retained version.
 //!
-//! [`Table`] is a store and a path; [`Snapshot`] is a manifest with the pointer that named it. The newest
-//! snapshot is never older than one that this process has read before ([`super::recover`]).
+//! The newest snapshot is never older than one that this process has read before ([`super::recover`]).
 //!
 //! Errors: [`ErrorKind::NotFound`] if there is no table, [`ErrorKind::VersionExpired`] for a version that
 //! has been vacuumed, [`ErrorKind::ManifestCorrupted`] for a pointer or manifest that is missing or
@@ -10,75 +9,22 @@
 
 use std::sync::Arc;
 
-use object_store::GetOptions;
-
-use super::format::{
-    MAX_MANIFEST_BYTES, MAX_POINTER_BYTES, Pointer, TableManifest, corrupted_error,
-};
-use super::listing::ListingLimits;
+use super::folder::{Snapshot, Table};
+use super::format::{Pointer, TableManifest, corrupted_error};
 use super::names;
 use super::recover::{PointerState, Recovery};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::cas::{Register, VersionedValue};
-use crate::store::{Store, path};
+use crate::store::cas::VersionedValue;
 
 /// How often the newest snapshot is read again because it changed while it was read.
 const MAX_RESTARTS: u32 = 20;
 
-/// A folder of a store that is a table, or in which one can be created.
-#[derive(Debug, Clone)]
-pub struct Table {
-    pub(super) store: Store,
-    root: String,
-    /// The limits of its lists of files; only tests change the default.
-    pub limits: ListingLimits,
-}
-
-/// The newest snapshot and the pointer that named it.
-#[derive(Debug, Clone)]
-pub struct Snapshot {
-    /// The manifest of the version.
-    pub manifest: Arc<TableManifest>,
-    pub(super) pointer: VersionedValue,
-}
-
 impl Table {
-    /// The table at `root`; sends no request. Refuses a path with a component that is the pointer's name.
-    pub fn new(store: Store, root: &str) -> Result<Self> {
-        path::parse(root)?;
-        if root.split('/').any(|part| part == names::POINTER) {
-            let message = format!(
-                "invalid table path {root:?}: the name {:?} is reserved for an object of tables",
-                names::POINTER
-            );
-            return Err(Error::new(ErrorKind::InvalidPath, message).with_path(root));
-        }
-        Ok(Self {
-            store,
-            root: root.to_owned(),
-            limits: ListingLimits::default(),
-        })
-    }
-
-    /// The path in the store of an object whose path is `relative` to the table.
-    pub fn path(&self, relative: &str) -> String {
-        path::join(&self.root, relative)
-    }
-
-    pub(super) fn root(&self) -> &str {
-        &self.root
-    }
-
-    /// The store of the table.
-    pub fn store(&self) -> &Store {
-        &self.store
-    }
-
     /// Reads the newest snapshot; [`ErrorKind::NotFound`] if there is no table.
     pub async fn newest(&self) -> Result<Snapshot> {
         self.find_newest().await?.ok_or_else(|| {
-            let message = format!("there is no table at {:?}", self.root);
-            Error::new(ErrorKind::NotFound, message).with_path(&self.root)
+            let message = format!("there is no table at {:?}", self.root());
+            Error::new(ErrorKind::NotFound, message).with_path(self.root())
         })
     }
 
@@ -125,7 +71,7 @@ impl Table {
         let message = format!(
             "gave up after {MAX_RESTARTS} attempts: the table changed while it was opened; try again"
         );
-        Err(Error::new(ErrorKind::Unavailable, message).with_path(&self.root))
+        Err(Error::new(ErrorKind::Unavailable, message).with_path(self.root()))
     }
 
     /// Recovers the newest snapshot if a pointer may be behind; [`Recovery::Nothing`] if the manifests
@@ -134,42 +80,6 @@ impl Table {
         match self.recover(Some(pointer)).await {
             Err(e) if e.kind() == ErrorKind::ManifestCorrupted => Ok(Recovery::Nothing),
             recovery => recovery,
-        }
-    }
-
-    /// Reads the pointer, if there is one.
-    pub(super) async fn read_pointer(&self) -> Result<Option<(VersionedValue, Pointer)>> {
-        let path = self.path(names::POINTER);
-        let register = Register::new(&self.store, &path);
-        match register.read_at_most(MAX_POINTER_BYTES).await {
-            Ok(None) => Ok(None),
-            Ok(Some(stored)) => {
-                let parsed = Pointer::parse(&stored.bytes).map_err(|e| e.with_path(&path))?;
-                Ok(Some((stored, parsed)))
-            }
-            Err(e) if e.kind() == ErrorKind::TooLarge => {
-                Err(corrupted_error(names::POINTER, "it has too many bytes").with_path(&path))
-            }
-            Err(e) => Err(e),
-        }
-    }
-
-    /// Reads the manifest of a version, if it exists.
-    pub(super) async fn read_manifest(&self, version: u64) -> Result<Option<TableManifest>> {
-        let name = names::manifest(version);
-        let path = self.path(&name);
-        let read = self
-            .store
-            .get_at_most(&path, GetOptions::default(), MAX_MANIFEST_BYTES);
-        match read.await {
-            Ok((bytes, _)) => TableManifest::parse(&bytes, version)
-                .map(Some)
-                .map_err(|e| e.with_path(&path)),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-            Err(e) if e.kind() == ErrorKind::TooLarge => {
-                Err(corrupted_error(&name, "it has too many bytes").with_path(&path))
-            }
-            Err(e) => Err(e),
         }
     }
 
@@ -195,11 +105,11 @@ impl Table {
                 "there is no version {version}; the newest is {}",
                 newest.version
             );
-            return Err(Error::invalid(message).with_path(&self.root));
+            return Err(Error::invalid(message).with_path(self.root()));
         }
         if newest.retains(version) {
             return Err(
-                corrupted_error(&names::manifest(version), "it is missing").with_path(&self.root)
+                corrupted_error(&names::manifest(version), "it is missing").with_path(self.root())
             );
         }
         Err(self.version_expired_error(version, &newest))
@@ -234,6 +144,6 @@ impl Table {
             "version {version} has been vacuumed; the oldest available version is {}",
             newest.oldest_version
         );
-        Error::new(ErrorKind::VersionExpired, message).with_path(&self.root)
+        Error::new(ErrorKind::VersionExpired, message).with_path(self.root())
     }
 }

@@ -24,7 +24,9 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{ObjectMeta, PutMode};
 use serde_json::json;
 
-use super::commit::{Change, commit};
+use super::change::Change;
+use super::commit::commit;
+use super::folder::list_objects;
 use super::format::{CommitOperation, Segment, TableManifest};
 use super::listing::load_file_sizes;
 use super::{Table, names};
@@ -118,20 +120,6 @@ pub(crate) async fn retention_cutoff(table: &Table, retention: Duration) -> Resu
     Ok(now?
         .checked_sub_signed(retention)
         .unwrap_or(DateTime::<Utc>::MIN_UTC))
-}
-
-/// Lists a folder of the table; the keys are paths relative to the table.
-pub(crate) async fn list_objects(
-    table: &Table,
-    folder: &str,
-) -> Result<BTreeMap<String, ObjectMeta>> {
-    let prefix = table.path("");
-    let objects = table.store.list(&table.path(folder)).await?;
-    let entries = objects.into_iter().filter_map(|meta| {
-        let relative = meta.location.as_ref().strip_prefix(&prefix)?;
-        Some((relative.trim_start_matches('/').to_owned(), meta))
-    });
-    Ok(entries.collect())
 }
 
 /// The version that was the newest at `cutoff`, by the store's clock.

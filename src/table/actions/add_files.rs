@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::actions::Append;
-use crate::table::commit::Change;
+use crate::table::change::Change;
 use crate::table::format::{CommitOperation, TableManifest};
 
 /// Adds existing files. If some of them were not copied, it conflicts with every commit that added rows after

@@ -15,7 +15,7 @@ use crate::files::TableColumns;
 use crate::files::types::can_widen;
 use crate::parquet::types::index_of;
 use crate::parquet::writer::check_schema;
-use crate::table::commit::Change;
+use crate::table::change::Change;
 use crate::table::format::{Base64, CommitOperation, TableManifest, TableSchema, Widened};
 use crate::table::schema::encode_schema;
 

@@ -5,7 +5,7 @@
 use serde_json::json;
 
 use crate::error::Result;
-use crate::table::commit::Change;
+use crate::table::change::Change;
 use crate::table::format::{CommitOperation, DataFile, TableManifest};
 
 /// Adds uploaded data files.

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::table::commit::Change;
+use crate::table::change::Change;
 use crate::table::format::{CommitOperation, TableManifest, Tombstones};
 use crate::table::listing::FileRef;
 use crate::table::staged::lowest_base_version;

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::error::Result;
-use crate::table::commit::Change;
+use crate::table::change::Change;
 use crate::table::format::{CommitOperation, DataFile, TableManifest};
 
 /// Replaces all files of the newest snapshot, those of concurrent commits included. Refused if a restore has

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::table::commit::Change;
+use crate::table::change::Change;
 use crate::table::format::{CommitOperation, DataFile, TableManifest, Tombstones};
 use crate::table::listing::FileRef;
 use crate::table::staged::lowest_base_version;

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
-use crate::table::commit::Change;
+use crate::table::change::Change;
 use crate::table::format::{CommitOperation, FORMAT, TableManifest};
 
 /// Makes the content of an older version the newest one. Tags, idempotency keys and the history stay. Fails with

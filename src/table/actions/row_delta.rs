@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::Delete;
 use crate::error::{Error, ErrorKind, Result};
-use crate::table::commit::Change;
+use crate::table::change::Change;
 use crate::table::format::{CommitOperation, DataFile, TableManifest};
 
 /// Deletes rows and adds files in one commit. It conflicts like [`Delete`], and if a concurrent commit has added

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::table::commit::Change;
+use crate::table::change::Change;
 use crate::table::format::{CommitOperation, TableManifest};
 
 const MAX_NAME_BYTES: usize = 255;

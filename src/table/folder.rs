@@ -1,0 +1,118 @@
+//! The folder of a table: its pointer, its manifests and its other objects, as they are in the store.
+//!
+//! [`Table`] is a store and a path; [`Snapshot`] is a manifest with the pointer that named it. What is read here is
+//! what a request answers; which snapshot is the newest is in [`super::snapshot`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use object_store::{GetOptions, ObjectMeta};
+
+use super::format::{
+    MAX_MANIFEST_BYTES, MAX_POINTER_BYTES, Pointer, TableManifest, corrupted_error,
+};
+use super::limits::ListingLimits;
+use super::names;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::cas::{Register, VersionedValue};
+use crate::store::{Store, path};
+
+/// A folder of a store that is a table, or in which one can be created.
+#[derive(Debug, Clone)]
+pub struct Table {
+    pub(super) store: Store,
+    root: String,
+    /// The limits of its lists of files; only tests change the default.
+    pub limits: ListingLimits,
+}
+
+/// The newest snapshot and the pointer that named it.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// The manifest of the version.
+    pub manifest: Arc<TableManifest>,
+    pub(super) pointer: VersionedValue,
+}
+
+impl Table {
+    /// The table at `root`; sends no request. Refuses a path with a component that is the pointer's name.
+    pub fn new(store: Store, root: &str) -> Result<Self> {
+        path::parse(root)?;
+        if root.split('/').any(|part| part == names::POINTER) {
+            let message = format!(
+                "invalid table path {root:?}: the name {:?} is reserved for an object of tables",
+                names::POINTER
+            );
+            return Err(Error::new(ErrorKind::InvalidPath, message).with_path(root));
+        }
+        Ok(Self {
+            store,
+            root: root.to_owned(),
+            limits: ListingLimits::default(),
+        })
+    }
+
+    /// The path in the store of an object whose path is `relative` to the table.
+    pub fn path(&self, relative: &str) -> String {
+        path::join(&self.root, relative)
+    }
+
+    pub(super) fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// The store of the table.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Reads the pointer, if there is one.
+    pub(super) async fn read_pointer(&self) -> Result<Option<(VersionedValue, Pointer)>> {
+        let path = self.path(names::POINTER);
+        let register = Register::new(&self.store, &path);
+        match register.read_at_most(MAX_POINTER_BYTES).await {
+            Ok(None) => Ok(None),
+            Ok(Some(stored)) => {
+                let parsed = Pointer::parse(&stored.bytes).map_err(|e| e.with_path(&path))?;
+                Ok(Some((stored, parsed)))
+            }
+            Err(e) if e.kind() == ErrorKind::TooLarge => {
+                Err(corrupted_error(names::POINTER, "it has too many bytes").with_path(&path))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Reads the manifest of a version, if it exists.
+    pub(super) async fn read_manifest(&self, version: u64) -> Result<Option<TableManifest>> {
+        let name = names::manifest(version);
+        let path = self.path(&name);
+        let read = self
+            .store
+            .get_at_most(&path, GetOptions::default(), MAX_MANIFEST_BYTES);
+        match read.await {
+            Ok((bytes, _)) => TableManifest::parse(&bytes, version)
+                .map(Some)
+                .map_err(|e| e.with_path(&path)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) if e.kind() == ErrorKind::TooLarge => {
+                Err(corrupted_error(&name, "it has too many bytes").with_path(&path))
+            }
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Lists a folder of the table; the keys are paths relative to the table.
+pub(crate) async fn list_objects(
+    table: &Table,
+    folder: &str,
+) -> Result<BTreeMap<String, ObjectMeta>> {
+    let prefix = table.path("");
+    let objects = table.store.list(&table.path(folder)).await?;
+    let entries = objects.into_iter().filter_map(|meta| {
+        let relative = meta.location.as_ref().strip_prefix(&prefix)?;
+        Some((relative.trim_start_matches('/').to_owned(), meta))
+    });
+    Ok(entries.collect())
+}

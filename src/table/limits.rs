@@ -1,0 +1,31 @@
+//! The limits of the file lists of manifests and segments.
+
+/// The limits of file lists.
+#[derive(Debug, Clone, Copy)]
+pub struct ListingLimits {
+    /// The maximum number of files that a manifest lists.
+    pub max_inline_files: usize,
+    /// The maximum size of the entries of these files, in bytes of JSON.
+    pub max_inline_bytes: usize,
+    /// The number of columns of which files have statistics, beside the key and the sort columns.
+    pub file_statistics: usize,
+    /// The number of columns of which segments have statistics, beside the key and the sort columns.
+    pub segment_statistics: usize,
+    /// The maximum number of files that a segment lists.
+    pub max_segment_files: usize,
+    /// The number of neighboring segments that are merged into one.
+    pub merge_factor: usize,
+}
+
+impl Default for ListingLimits {
+    fn default() -> Self {
+        Self {
+            max_inline_files: 256,
+            max_inline_bytes: 40 << 10,
+            file_statistics: 32,
+            segment_statistics: 8,
+            max_segment_files: 4096,
+            merge_factor: 8,
+        }
+    }
+}
