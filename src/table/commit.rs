@@ -341,7 +341,8 @@ impl<'a, O: Operation> Attempts<'a, O> {
         let draft = apply(self.table, &change, &base.manifest)?;
         if self.change.replace(change).is_none() {
             self.deadline = clock.monotonic() + self.timeout;
-            if clock.monotonic() > started_at + MAX_SNAPSHOT_AGE.min(self.timeout) {
+            if clock.monotonic() > started_at + MAX_SNAPSHOT_AGE.min(self.timeout.max(MIN_BACKOFF))
+            {
                 // After so long the snapshot is hardly the newest any more, and an attempt on it a loss of time.
                 return Ok(Prepared::Outdated);
             }
