@@ -49,6 +49,7 @@ mod snapshot_reader;
 mod staged;
 pub mod tombstone;
 mod tombstone_merge;
+mod tombstone_reader;
 mod upsert;
 pub mod vacuum;
 mod write;

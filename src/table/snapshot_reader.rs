@@ -12,18 +12,17 @@ use std::sync::Arc;
 
 use arrow_array::{BooleanArray, RecordBatch};
 use arrow_schema::SchemaRef;
-use futures::{StreamExt, TryStreamExt, stream};
-use object_store::GetOptions;
 
 use super::Table;
-use super::format::{DataFile, TableManifest, Tombstones, corrupted_error};
+use super::format::{DataFile, TableManifest, corrupted_error};
 use super::listing::{self, SnapshotFile};
 use super::row_group::{
     ColumnArrays, ResolvedDeletions, RowFilter, RowGroupScan, Selection, build_batches,
     column_not_read,
 };
 use super::segment::to_data_file;
-use super::tombstone::{self, Deletions};
+use super::tombstone::Deletions;
+use super::tombstone_reader::{read_deletions, tombstoned_files};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::expr::Filter;
 use crate::files::expr::{FileStatistics, RowGroupStatistics};
@@ -34,8 +33,6 @@ use crate::parquet::decode::slice_arrays;
 use crate::parquet::file::TAIL_BYTES;
 use crate::parquet::types::convert;
 
-/// Number of tombstone files read at once.
-const CONCURRENT_TOMBSTONES: usize = 16;
 /// Least number of bytes to read for a footer, whatever size the manifest gives.
 const MIN_FOOTER_BYTES: u64 = 64;
 /// How often a file is reopened that was overwritten while it was read.
@@ -94,16 +91,10 @@ impl SnapshotReader {
         let mut reader = Self::without_files(&self.table, manifest, columns, None);
         reader.files = files;
         let paths: HashSet<&str> = reader.files.iter().map(|f| f.file.path.as_str()).collect();
-        let tombstoned = |manifest: &TableManifest| -> HashSet<(String, String)> {
-            let pairs = manifest.tombstones.iter().flat_map(|t| {
-                let files = t.files.iter().filter(|f| paths.contains(f.as_str()));
-                files.map(|f| (t.path.clone(), f.clone()))
-            });
-            pairs.collect()
-        };
         let known_paths: HashSet<&str> = self.files.iter().map(|f| f.file.path.as_str()).collect();
         let is_known = known_paths.is_superset(&paths)
-            && tombstoned(&self.manifest) == tombstoned(&reader.manifest);
+            && tombstoned_files(&self.manifest, &paths)
+                == tombstoned_files(&reader.manifest, &paths);
         reader.deletions = if is_known {
             let known = self.deletions.iter();
             known
@@ -175,46 +166,7 @@ impl SnapshotReader {
     }
 
     async fn read_tombstones(&self) -> Result<BTreeMap<String, Arc<Deletions>>> {
-        let paths = self.files.iter().map(|f| f.file.path.as_str());
-        let file_paths: HashSet<&str> = paths.collect();
-        let tombstones = self.manifest.tombstones.iter();
-        let touching =
-            tombstones.filter(|t| t.files.iter().any(|f| file_paths.contains(f.as_str())));
-        let lines = self.read_lines(touching.collect()).await?;
-        let by_file = Deletions::by_file(&lines);
-        Ok(by_file.into_iter().map(|(f, d)| (f, Arc::new(d))).collect())
-    }
-
-    /// The lines of some of the snapshot's tombstone files.
-    pub(super) async fn read_lines(
-        &self,
-        tombstones: Vec<&Tombstones>,
-    ) -> Result<Vec<tombstone::TombstoneLine>> {
-        let tombstone_reads = tombstones.into_iter().map(|tombstone_file| async move {
-            let path = self.table.path(&tombstone_file.path);
-            let store = self.table.store();
-            let request =
-                store.get_at_most(&path, GetOptions::default(), tombstone::MAX_TOMBSTONE_BYTES);
-            match request.await {
-                Ok((bytes, _)) => {
-                    let parsed = tombstone::parse(&bytes, &tombstone_file.path);
-                    let mut lines = parsed.map_err(|e| e.with_path(&path))?;
-                    // Lines about files that the manifest does not name for this tombstone do not count,
-                    // although such a file may have come back.
-                    let files: HashSet<&str> =
-                        tombstone_file.files.iter().map(String::as_str).collect();
-                    lines.retain(|line| files.contains(line.file.as_str()));
-                    Ok(lines)
-                }
-                Err(e) => Err(self.missing_object_error(&tombstone_file.path, e).await),
-            }
-        });
-        let reads: Vec<_> = tombstone_reads.collect();
-        let lines: Vec<Vec<tombstone::TombstoneLine>> = stream::iter(reads)
-            .buffered(CONCURRENT_TOMBSTONES)
-            .try_collect()
-            .await?;
-        Ok(lines.into_iter().flatten().collect())
+        read_deletions(&self.table, &self.manifest, &self.files).await
     }
 
     /// Converts an error in reading an object of the snapshot: if the object is missing, says why.

@@ -14,6 +14,7 @@ use super::format::{TableManifest, Tombstones};
 use super::snapshot_reader::SnapshotReader;
 use super::staged::Staged;
 use super::tombstone::{self, Deletions, TombstoneLine};
+use super::tombstone_reader::read_lines;
 use crate::error::{Error, Result};
 
 /// A tombstone file of fewer bytes is merged with others.
@@ -80,7 +81,7 @@ async fn merge_tombstones(
     sources: &[&Tombstones],
     staged: &mut Staged,
 ) -> Result<Vec<Tombstones>> {
-    let lines = reader.read_lines(sources.to_vec()).await?;
+    let lines = read_lines(table, &reader.manifest, sources.to_vec()).await?;
     let by_file = Deletions::by_file(&lines);
     let mut merged = Vec::new();
     let mut pending: (Vec<TombstoneLine>, Vec<String>, usize) = (Vec::new(), Vec::new(), 0);
