@@ -217,6 +217,22 @@ impl TableHandle {
         Ok(Scan::new(scan))
     }
 
+    /// Counts the snapshot's rows.
+    fn count(
+        &self,
+        py: Python<'_>,
+        predicate: Option<&Bound<'_, PyAny>>,
+        limit: Option<u64>,
+        use_stats: bool,
+    ) -> PyResult<u64> {
+        let table = into_py_result(py, self.table())?;
+        let filter = self.build_filter(predicate, use_stats)?;
+        let manifest = Arc::clone(&self.manifest);
+        run(py, move || async move {
+            table::count(&table, manifest, filter, limit).await
+        })
+    }
+
     /// Plans a scan.
     fn explain(
         &self,

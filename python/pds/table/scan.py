@@ -29,11 +29,11 @@ class Rows(ABC):
         """The schema of the rows."""
 
     @abstractmethod
-    def _open_scan(self, *, count_only: bool = False) -> _pds.Scan:
-        """Open a scan; with `count_only`, without columns if the rows can be counted without them."""
+    def _open_scan(self) -> _pds.Scan:
+        """Open a scan."""
 
-    def _read_batches(self, *, count_only: bool = False) -> Iterator[pa.RecordBatch]:
-        scan = self._open_scan(count_only=count_only)
+    def _read_batches(self) -> Iterator[pa.RecordBatch]:
+        scan = self._open_scan()
         try:
             while (batch := scan.next_batch()) is not None:
                 yield batch
@@ -65,7 +65,7 @@ class Rows(ABC):
 
     def count(self) -> int:
         """Return the number of rows. Errors are those of `to_reader`."""
-        return sum(batch.num_rows for batch in self._read_batches(count_only=True))
+        return sum(batch.num_rows for batch in self._read_batches())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.to_reader().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
@@ -97,8 +97,17 @@ class TableScan(Rows):
             return schema
         return pa.schema([schema.field(name) for name in self._columns]).with_metadata(schema.metadata)
 
-    def _open_scan(self, *, count_only: bool = False) -> _pds.Scan:
-        return self._handle.scan([] if count_only else self._columns, self._where, self._limit, self._use_stats)
+    def _open_scan(self) -> _pds.Scan:
+        return self._handle.scan(self._columns, self._where, self._limit, self._use_stats)
+
+    def count(self) -> int:
+        """Return the number of rows.
+
+        Without a filter, the manifest and the files of deleted rows tell the number, and data files are read only for
+        deletes of ranges of the key and of whole row groups. So a data file that is missing may not be noticed.
+        Other errors are those of `to_reader`.
+        """
+        return self._handle.count(self._where, self._limit, self._use_stats)
 
     def __repr__(self) -> str:
         arguments = [f"columns={self.schema.names}"]
@@ -132,5 +141,5 @@ class TableChanges(Rows):
         """The columns of the table, then `_change_type`, `_commit_version` and `_commit_timestamp`."""
         return self._open_scan().schema
 
-    def _open_scan(self, *, count_only: bool = False) -> _pds.Scan:  # noqa: ARG002 a scan of changes has all columns
+    def _open_scan(self) -> _pds.Scan:
         return self._handle.changes(self._since)

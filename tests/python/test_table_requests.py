@@ -1,0 +1,86 @@
+"""How many requests reads of a table send."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import pds
+
+SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("name", pa.string())])
+FILES = 50
+ROWS = 100
+
+
+def _rows(number: int) -> pa.Table:
+    ids = list(range(number * ROWS, (number + 1) * ROWS))
+    return pa.table({"id": ids, "x": [n / 7 for n in ids], "name": [f"n{n}" for n in ids]}, SCHEMA)
+
+
+@pytest.fixture
+def table(memory_store: pds.Store) -> pds.Table:
+    """Files that are sorted by the key, each with several row groups."""
+    options = pds.WriteOptions(row_group_size=40)
+    table = pds.Table.create(memory_store, "t", SCHEMA, key="id", options=options)
+    for number in range(FILES):
+        table.append(_rows(number))
+    return table
+
+
+def _count(table: pds.Table, store: pds.Store) -> tuple[int, int]:
+    """The count and the number of requests that it took."""
+    store.reset_metrics()
+    count = table.scan().count()
+    return count, store.metrics()["requests"]
+
+
+def test_a_count_of_all_rows_reads_nothing(table: pds.Table, memory_store: pds.Store) -> None:
+    assert _count(table, memory_store) == (FILES * ROWS, 0)
+    assert table.scan(limit=7).count() == 7
+    assert table.scan(limit=0).count() == 0
+    assert table.scan(columns=["x"], use_stats=False).count() == FILES * ROWS
+
+
+def test_a_count_after_deletes_reads_the_tombstones_only(table: pds.Table, memory_store: pds.Store) -> None:
+    table.delete("id % 10 = 3")
+    table.delete(pc.field("id") == 14)
+    # Both deletes have removed this row if they were planned on the same version.
+    stale = pds.Table(memory_store, "t", version=table.version - 1)
+    stale.delete("id % 100 = 14")
+    table.refresh()
+    expected = sum(1 for n in range(FILES * ROWS) if n % 10 != 3 and n % 100 != 14)
+    assert _count(table, memory_store) == (expected, 3)
+    assert table.scan().to_pyarrow().num_rows == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "most"),
+    [
+        # Whole row groups of one file: its footer has their sizes.
+        ("id BETWEEN 200 AND 279 AND x >= 0", 2),
+        # A range of the key: the keys of the files at its ends are read.
+        ("id BETWEEN 150 AND 1049", 1 + 2 * 2),
+    ],
+)
+def test_a_count_opens_only_files_that_the_tombstones_do_not_count(
+    table: pds.Table, memory_store: pds.Store, where: str, most: int
+) -> None:
+    table.delete(where)
+    count, requests = _count(table, memory_store)
+    assert count == table.scan().to_pyarrow().num_rows < FILES * ROWS
+    assert requests <= most
+
+
+def test_a_count_of_many_files(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", SCHEMA, key="id")
+    for n in range(600):
+        table.append(pa.table({"id": [2 * n, 2 * n + 1], "x": [0.5, None], "name": ["a", "b"]}))
+    assert _count(table, memory_store) == (1200, 0)
+    # Two files leave a segment, which is read.
+    table.delete("id BETWEEN 6 AND 9")
+    assert _count(table, memory_store) == (1196, 1)
+    assert table.scan().to_pyarrow().num_rows == 1196
+    # Tombstones may be about files of any segment.
+    table.delete("x IS NULL AND id > 600")
+    assert table.scan().count() == table.scan().to_pyarrow().num_rows < 1196
