@@ -84,3 +84,35 @@ def test_a_count_of_many_files(memory_store: pds.Store) -> None:
     # Tombstones may be about files of any segment.
     table.delete("x IS NULL AND id > 600")
     assert table.scan().count() == table.scan().to_pyarrow().num_rows < 1196
+
+
+@pytest.mark.parametrize("step", [100, 5])
+def test_a_long_list_reads_only_the_files_with_its_values(table: pds.Table, memory_store: pds.Store, step: int) -> None:
+    in_two_files = [*range(300, 311), *range(4000, 4011)]
+    values = ",".join(map(str, in_two_files))
+    assert table.scan(where=f"id IN ({values})").explain().files_read == 2
+    assert table.scan(where=f"id IN ({values})").explain().row_groups_read == 2
+    assert table.scan(where=f"id IN ({values}) AND name < 'n4'").explain().files_read == 1
+    assert table.scan(where=f"id IN ({values}) OR id = 777").explain().files_read == 3
+    assert table.scan(where=f"CAST(id AS DECIMAL(30, 2)) IN ({values}, NULL)").explain().files_read == 2
+    assert table.scan(where=f"NOT (id NOT IN ({values}))").explain().files_read == 2
+    # Between the files: numbers that none of them has.
+    spread = range(-step * 5000, step * 5000, step)
+    expected = [n for n in spread if 0 <= n < FILES * ROWS]
+    memory_store.reset_metrics()
+    found = table.scan(where=f"id IN ({','.join(map(str, spread))})").to_pyarrow()["id"].to_pylist()
+    assert found == expected
+    assert memory_store.metrics()["requests"] == FILES
+    far = ",".join(str(10**9 + n) for n in range(10_000))
+    memory_store.reset_metrics()
+    assert table.scan(where=f"id IN ({far}, 4321)").to_pyarrow()["id"].to_pylist() == [4321]
+    assert memory_store.metrics()["requests"] == 1
+
+
+def test_keys_at_both_ends_read_the_files_at_both_ends(table: pds.Table, memory_store: pds.Store) -> None:
+    source = pa.table({"id": [0, FILES * ROWS - 1], "x": [1.5, 2.5], "name": ["a", "b"]}, SCHEMA)
+    memory_store.reset_metrics()
+    assert table.upsert(source).version == FILES + 2
+    # Besides the two files: the pointer, the manifest and what the commit reads again.
+    assert memory_store.metrics()["get"] < 10
+    assert table.scan(where="x IN (1.5, 2.5)").to_pyarrow().sort_by("id")["name"].to_pylist() == ["a", "b"]

@@ -27,14 +27,14 @@ use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion_expr::utils::split_conjunction;
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, lit};
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
-use datafusion_pruning::{PruningPredicate, PruningPredicateBuilder};
 
 use super::key_set::KeySet;
 use super::operators::combine_terms;
 use super::predicate::{Bounds, ForeignPredicate, Predicate};
+use super::pruner::Pruner;
 use super::semantics::apply_sql_semantics;
-use super::simplify::to_prunable;
 use super::sql::{self, Rewrite};
+use super::value_list::ValueList;
 use super::values::to_json;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -51,7 +51,7 @@ pub struct Filter {
     columns: Vec<usize>,
     /// The schema of these columns.
     input: SchemaRef,
-    pruning: Option<PruningPredicate>,
+    pruning: Option<Pruner>,
     /// Whether statistics decide which files and row groups are read.
     uses_statistics: bool,
     /// The keys that rows have to have, and the positions of the key's columns in `columns`.
@@ -160,6 +160,12 @@ impl Filter {
         let bounds_expr = combine_terms(terms, Operator::And);
         let mut filter =
             Self::new("a key".to_owned(), bounds_expr, &positions, table).map_err(to_error)?;
+        if let ([position], [data_type]) = (positions.as_slice(), keys.data_types()) {
+            let name = table.schema.field(*position).name();
+            let list = ValueList::from_encoded(name, data_type, keys.encoded_keys());
+            let lists = list.map(Pruner::Values).into_iter();
+            filter.pruning = Some(Pruner::All(lists.chain(filter.pruning.take()).collect()));
+        }
         let input_index = |position| filter.columns.binary_search(position).unwrap_or_default();
         filter.keys = Some((positions.iter().map(input_index).collect(), keys));
         Ok(filter)
@@ -196,12 +202,7 @@ impl Filter {
         let context = PhysicalPlanningContext::default();
         let planned = create_physical_expr(&logical, &projected, &ExecutionProps::new(), &context)?;
         // A predicate that cannot be used for pruning prunes nothing: slower, and not an error.
-        let pruning = to_prunable(&logical, &projected).and_then(|predicate| {
-            let physical_predicate =
-                create_physical_expr(&predicate, &projected, &ExecutionProps::new(), &context);
-            let builder = PruningPredicateBuilder::new().with_file_schema(Arc::clone(&input));
-            builder.try_build(physical_predicate.ok()?).ok()
-        });
+        let pruning = Pruner::new(&logical, &input, &projected);
         let physical = apply_sql_semantics(planned, &input)?;
         Ok(Self {
             sql,
@@ -270,23 +271,14 @@ impl Filter {
             return Ok(vec![true; statistics.num_containers()]);
         }
         let Some(foreign) = &self.foreign else {
-            return Ok(self.prune_by_statistics(&statistics));
+            let all = || vec![true; statistics.num_containers()];
+            let pruning = self.pruning.as_ref();
+            return Ok(pruning.map_or_else(all, |pruning| pruning.prune(&statistics)));
         };
         let bounds = Bounds::from_statistics(&statistics, &self.input)?;
         drop(statistics);
         let foreign = Arc::clone(foreign);
         run_blocking(move || foreign.may_hold(&bounds)).await
-    }
-
-    fn prune_by_statistics(&self, statistics: &dyn PruningStatistics) -> Vec<bool> {
-        let all = || vec![true; statistics.num_containers()];
-        let Some(pruning) = &self.pruning else {
-            return all();
-        };
-        pruning.prune(statistics).unwrap_or_else(|e| {
-            log::debug!("the filter {:?} cannot be used for pruning: {e}", self.sql);
-            all()
-        })
     }
 
     /// The closed range of `column` that the filter is equal to; `None` if it is anything else.

@@ -120,6 +120,11 @@ impl KeySet {
         converted.map_err(|e| Error::other(e.to_string()).with_source(e))
     }
 
+    /// The encoded keys.
+    pub(super) fn encoded_keys(&self) -> Vec<Box<[u8]>> {
+        self.numbers.keys().cloned().collect()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.numbers.is_empty()
     }

@@ -9,11 +9,13 @@ mod key_set;
 mod lossless_cast;
 mod operators;
 mod predicate;
+mod pruner;
 mod pruning;
 mod semantics;
 mod simplify;
 pub(crate) mod sql;
 mod statistics;
+mod value_list;
 mod values;
 mod widen;
 

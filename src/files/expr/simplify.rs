@@ -9,7 +9,6 @@
 //!
 //! [`to_prunable`] weakens a predicate to what the bounds of columns can decide.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchOptions};
@@ -23,13 +22,11 @@ use datafusion_expr::{ExprSchemable, Operator, binary_expr, lit};
 use datafusion_physical_expr::create_physical_expr;
 
 use super::lossless_cast::{LosslessCast, ValuePosition, is_utc};
-use super::operators::{combine_terms, is_comparison};
+use super::operators::is_comparison;
 use super::semantics::apply_sql_semantics;
 
-/// For pruning, an IN list of more values becomes ranges.
+/// DataFusion compares each value of a list with each container: longer ones are searched.
 const MAX_IN_LIST_VALUES: usize = 20;
-/// Maximum number of these ranges.
-const MAX_RANGES: usize = 32;
 
 /// Rewrites a coerced expression to a form that is faster to evaluate and that statistics can decide.
 pub(super) fn simplify(expr: Expr, schema: &DFSchema) -> Result<Expr> {
@@ -299,45 +296,15 @@ fn keeps_order(from: &DataType, to: &DataType) -> bool {
 
 fn to_prunable_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
     let data_type = column_type(&list.expr, schema)?;
-    let mut values = Vec::with_capacity(list.list.len());
-    for value in &list.list {
-        match value {
-            Expr::Literal(value, _) if value.data_type() == data_type => values.push(value),
-            _ => return None,
-        }
-    }
-    if data_type.is_floating() {
+    let has_its_type =
+        |value: &Expr| matches!(value, Expr::Literal(value, _) if value.data_type() == data_type);
+    if data_type.is_floating() || !list.list.iter().all(has_its_type) {
         return None;
     }
-    if values.len() <= MAX_IN_LIST_VALUES {
-        return Some(Expr::InList(list.clone()));
-    }
-    if list.negated {
-        return None;
-    }
-    values.retain(|value| !value.is_null());
-    let mut comparable = true;
-    values.sort_unstable_by(|a, b| {
-        a.partial_cmp(b).unwrap_or_else(|| {
-            comparable = false;
-            Ordering::Equal
-        })
-    });
-    if values.is_empty() || !comparable {
-        return None;
-    }
-    let chunk_size = values.len().div_ceil(MAX_RANGES);
-    let ranges = values.chunks(chunk_size).map(|chunk| {
-        let bound = |op, value: Option<&&ScalarValue>| {
-            let value = value.map_or(ScalarValue::Null, |value| (*value).clone());
-            binary_expr(list.expr.as_ref().clone(), op, lit(value))
-        };
-        let (low, high) = (chunk.first(), chunk.last());
-        binary_expr(
-            bound(Operator::GtEq, low),
-            Operator::And,
-            bound(Operator::LtEq, high),
-        )
-    });
-    Some(combine_terms(ranges.collect(), Operator::Or))
+    Some(Expr::InList(list.clone()))
+}
+
+/// Whether an expression is an IN list of more values than DataFusion compares with bounds.
+pub(super) fn is_long_list(expr: &Expr) -> bool {
+    matches!(expr, Expr::InList(list) if list.list.len() > MAX_IN_LIST_VALUES)
 }
