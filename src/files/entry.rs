@@ -5,6 +5,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::parquet::file::TAIL_BYTES;
+
+/// Least number of bytes to read for a footer, whatever size the entry gives.
+const MIN_FOOTER_BYTES: u64 = 64;
+/// A footer above this is read in two requests.
+const MAX_FOOTER_BYTES: u64 = 16 << 20;
+
 /// A data file of a table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DataFile {
@@ -30,4 +37,15 @@ pub struct DataFile {
     /// The file's column names by column id, for a file that does not hold the ids itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub columns: Option<BTreeMap<u32, String>>,
+}
+
+impl DataFile {
+    /// How many bytes at the end of the file are read to open it: its footer, or all of a small file.
+    pub(crate) fn tail_bytes(&self) -> u64 {
+        match self.footer_size {
+            _ if self.size_bytes <= TAIL_BYTES => self.size_bytes.max(MIN_FOOTER_BYTES),
+            0 => TAIL_BYTES,
+            footer_size => footer_size.clamp(MIN_FOOTER_BYTES, MAX_FOOTER_BYTES),
+        }
+    }
 }

@@ -47,10 +47,11 @@ pub(crate) struct RowGroupReader {
 }
 
 impl RowGroupReader {
-    pub(crate) fn new(store: Store) -> Self {
+    /// A reader that sends at most so many requests at once.
+    pub(crate) fn new(store: Store, concurrent_fetches: usize) -> Self {
         Self {
             store,
-            fetch_permits: Arc::new(Semaphore::new(CONCURRENT_FETCHES)),
+            fetch_permits: Arc::new(Semaphore::new(concurrent_fetches)),
             decode_permits: Arc::new(Semaphore::new(default_threads())),
         }
     }
@@ -101,7 +102,7 @@ pub(crate) async fn read_groups(
     store: Store,
     groups: &[RowGroupSelection],
 ) -> Result<Vec<AlignedColumns>> {
-    let reader = RowGroupReader::new(store);
+    let reader = RowGroupReader::new(store, CONCURRENT_FETCHES);
     let mut fetches = Vec::new();
     for (number, group) in groups.iter().enumerate() {
         for column_fetch in group.part.plan_fetches(group.index, &group.projection) {

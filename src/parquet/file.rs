@@ -27,6 +27,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of a file's end that are requested first.
 pub const TAIL_BYTES: u64 = 64 << 10;
+/// About the memory of a decoded value, or of the offset of a text.
+const VALUE_BYTES: u64 = 8;
 /// The first and the last bytes of a Parquet file.
 pub(crate) const MAGIC: &[u8] = b"PAR1";
 
@@ -249,6 +251,22 @@ impl ParquetFile {
         let leaves = self.leaves(root);
         let sizes = leaves.map(|leaf| group.column(leaf).uncompressed_size().unsigned_abs());
         sizes.sum()
+    }
+
+    /// About how much memory a column of a row group takes when it is decoded.
+    pub(crate) fn memory_bytes_of(&self, group: usize, root: usize) -> u64 {
+        let group = self.metadata().row_group(group);
+        let leaves = self.leaves(root).map(|leaf| group.column(leaf));
+        let sizes = leaves.map(|column| {
+            let values = column.num_values().unsigned_abs();
+            let texts = column.unencoded_byte_array_data_bytes().unwrap_or_default();
+            let decoded = values
+                .saturating_mul(VALUE_BYTES)
+                .saturating_add(texts.unsigned_abs());
+            // Without a dictionary the pages are about as long as the values.
+            decoded.max(column.uncompressed_size().unsigned_abs())
+        });
+        sizes.fold(0, u64::saturating_add)
     }
 
     /// The byte ranges of the chunks that a projection needs of a row group, in the order of the file.

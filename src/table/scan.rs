@@ -1,22 +1,37 @@
-//! Streams the rows of a snapshot.
+//! Streams the rows of a snapshot, in the order of its files.
+//!
+//! Files are opened and row groups are read ahead of the consumer. Their number is limited, and so is the memory of the
+//! row groups that were not sent yet.
 
 use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 use futures::{StreamExt, TryStreamExt, stream};
+use tokio::sync::Semaphore;
 
 use super::Table;
-use super::format::TableManifest;
+use super::format::{DataFile, TableManifest};
+use super::row_group::RowGroupScan;
 use super::snapshot_reader::SnapshotReader;
 use crate::error::{Error, Result};
 use crate::files::expr::Filter;
 use crate::files::{BatchSender, BatchStream};
 use crate::parquet::Cancel;
 
-/// Number of files opened ahead.
-const FILES_AHEAD: usize = 8;
-/// Number of row groups decoded ahead.
-const ROW_GROUPS_AHEAD: usize = 2;
+/// The maximum number of files opened and of row groups read ahead: enough to hide the latency of a store.
+const MAX_AHEAD: usize = 32;
+/// Number of files opened ahead of a scan with a limit.
+const LIMITED_FILES_AHEAD: usize = 8;
+/// Number of row groups read ahead of a scan with a limit.
+const LIMITED_ROW_GROUPS_AHEAD: usize = 2;
+/// The maximum size of the footers of the files that are being opened.
+const MAX_TAILS_BYTES: u64 = 16 << 20;
+/// The unit in which the memory of row groups is counted.
+const MEMORY_BLOCK_BYTES: u64 = 64 << 10;
+/// The memory of the row groups that are read ahead: 256 MiB.
+const MEMORY_BLOCKS: usize = 4096;
+/// A row group counts as half of that at most, so that two are always read at once.
+const MAX_ROW_GROUP_BLOCKS: u32 = 2048;
 
 /// What to read of a snapshot.
 #[derive(Debug, Clone, Default)]
@@ -29,7 +44,7 @@ pub struct ScanOptions {
     pub limit: Option<u64>,
 }
 
-/// Streams a snapshot's rows. Files and row groups are read a little ahead of the consumer.
+/// Streams a snapshot's rows. Files and row groups are read ahead of the consumer.
 ///
 /// Fails if the snapshot lacks a column of `options`.
 pub async fn scan(
@@ -76,31 +91,39 @@ struct TableScan {
 
 impl TableScan {
     async fn run(self: Arc<Self>, limit: u64, sender: &BatchSender) -> Result<()> {
+        let ahead = self.read_ahead(limit);
         let table_scan = Arc::clone(&self);
-        let files = stream::iter(self.files.clone())
+        let files = stream::iter(self.files_within(limit))
             .map(move |file| {
                 let table_scan = Arc::clone(&table_scan);
                 async move { table_scan.reader.open_row_groups(file).await }
             })
-            .buffered(FILES_AHEAD);
-        let row_groups = files.map_ok(|row_groups| stream::iter(row_groups.into_iter().map(Ok)));
+            .buffered(ahead.files);
+        let memory = Arc::new(Semaphore::new(MEMORY_BLOCKS));
         let table_scan = Arc::clone(&self);
-        let mut batch_stream = row_groups
+        let mut batch_stream = files
+            .map_ok(|row_groups| stream::iter(row_groups.into_iter().map(Ok)))
             .try_flatten()
-            .map_ok(move |row_group| {
+            .and_then(move |row_group| {
+                let (memory, blocks) = (Arc::clone(&memory), self.memory_blocks(&row_group));
+                // The first row group always has its permits: those of earlier ones return when they are sent.
+                async move { Ok((row_group, memory.acquire_many_owned(blocks).await)) }
+            })
+            .map_ok(move |(row_group, permits)| {
                 let table_scan = Arc::clone(&table_scan);
                 async move {
-                    table_scan
-                        .reader
-                        .read(&row_group, &table_scan.columns, &table_scan.schema)
-                        .await
+                    let TableScan {
+                        columns, schema, ..
+                    } = table_scan.as_ref();
+                    let read = table_scan.reader.read(&row_group, columns, schema).await;
+                    read.map(|batches| (batches, permits))
                 }
             })
-            .try_buffered(ROW_GROUPS_AHEAD)
+            .try_buffered(ahead.row_groups)
             .boxed();
         let mut remaining = limit;
         while remaining > 0 {
-            let Some(batches) = batch_stream.try_next().await? else {
+            let Some((batches, _permits)) = batch_stream.try_next().await? else {
                 break;
             };
             for batch in batches {
@@ -114,4 +137,51 @@ impl TableScan {
         }
         Ok(())
     }
+
+    /// The first files, as many as certainly have `limit` rows to send.
+    fn files_within(&self, limit: u64) -> Vec<usize> {
+        let mut missing_rows = limit;
+        let is_needed = |file: &usize| {
+            let is_needed = missing_rows > 0;
+            if !self.reader.has_filter() && self.reader.deletions_of(*file).is_none() {
+                missing_rows =
+                    missing_rows.saturating_sub(self.reader.files[*file].file.total_rows);
+            }
+            is_needed
+        };
+        self.files.iter().copied().take_while(is_needed).collect()
+    }
+
+    /// How much is read before it is asked for. With a limit this is little, for most of it may be in vain.
+    fn read_ahead(&self, limit: u64) -> ReadAhead {
+        if limit < u64::MAX {
+            return ReadAhead {
+                files: LIMITED_FILES_AHEAD,
+                row_groups: LIMITED_ROW_GROUPS_AHEAD,
+            };
+        }
+        let listed_files = self.files.iter().map(|file| &self.reader.files[*file].file);
+        let largest_tail = listed_files
+            .map(DataFile::tail_bytes)
+            .max()
+            .unwrap_or(1)
+            .max(1);
+        let files = usize::try_from(MAX_TAILS_BYTES / largest_tail).unwrap_or(MAX_AHEAD);
+        ReadAhead {
+            files: files.clamp(LIMITED_FILES_AHEAD, MAX_AHEAD),
+            row_groups: MAX_AHEAD,
+        }
+    }
+
+    /// The memory that a row group takes while it is read and until it is sent, in blocks.
+    fn memory_blocks(&self, row_group: &RowGroupScan) -> u32 {
+        let bytes = self.reader.memory_bytes(row_group, &self.columns);
+        let blocks = u32::try_from(bytes / MEMORY_BLOCK_BYTES).unwrap_or(u32::MAX);
+        blocks.clamp(1, MAX_ROW_GROUP_BLOCKS)
+    }
+}
+
+struct ReadAhead {
+    files: usize,
+    row_groups: usize,
 }

@@ -6,7 +6,7 @@
 //! A missing object is an error of the kind `VersionExpired` if a vacuum has removed the version, otherwise
 //! `PartCorrupted`; so is a file whose length or number of rows differs from the manifest.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -30,15 +30,12 @@ use crate::files::key_ranges::KeyRanges;
 use crate::files::{OpenPart, RowGroupReader, RowGroupSelection, open, run_blocking};
 use crate::files::{TableColumns, field_indices_by_id, field_indices_by_name};
 use crate::parquet::decode::slice_arrays;
-use crate::parquet::file::TAIL_BYTES;
 use crate::parquet::types::convert;
 
-/// Least number of bytes to read for a footer, whatever size the manifest gives.
-const MIN_FOOTER_BYTES: u64 = 64;
+/// Number of requests for columns at once.
+const CONCURRENT_REQUESTS: usize = 32;
 /// How often a file is reopened that was overwritten while it was read.
 const MAX_REOPENS: u32 = 3;
-/// A footer above this is read in two requests.
-const MAX_FOOTER_BYTES: u64 = 16 << 20;
 
 /// Reads the rows of a snapshot, all of them or those that match a filter.
 #[derive(Debug)]
@@ -115,7 +112,7 @@ impl SnapshotReader {
     ) -> Self {
         Self {
             table: table.clone(),
-            reader: RowGroupReader::new(table.store().clone()),
+            reader: RowGroupReader::new(table.store().clone(), CONCURRENT_REQUESTS),
             manifest,
             columns,
             filter,
@@ -157,6 +154,22 @@ impl SnapshotReader {
     pub(super) async fn prune_listed_files(&self, filter: &Filter) -> Result<Vec<bool>> {
         let files: Vec<DataFile> = self.files.iter().map(|l| l.file.clone()).collect();
         self.prune_files(filter, &files).await
+    }
+
+    /// Whether rows are selected by a filter.
+    pub(super) fn has_filter(&self) -> bool {
+        self.filter.is_some()
+    }
+
+    /// About how much memory the columns of a row group take that a scan of `projection` reads.
+    pub(super) fn memory_bytes(&self, row_group: &RowGroupScan, projection: &[usize]) -> u64 {
+        let filter_columns = self.filter.iter().flat_map(|filter| filter.columns());
+        let columns: BTreeSet<&usize> = filter_columns.chain(projection).collect();
+        let stored_fields = columns.iter().filter_map(|c| row_group.field_mappings[**c]);
+        let file = &row_group.part.file;
+        stored_fields
+            .map(|field| file.memory_bytes_of(row_group.group, field))
+            .fold(0, u64::saturating_add)
     }
 
     /// The deletions of a file.
@@ -205,11 +218,7 @@ impl SnapshotReader {
     pub(super) async fn open_file(&self, file: usize) -> Result<Arc<OpenPart>> {
         let data_file = &self.files[file].file;
         let path = self.table.path(&data_file.path);
-        let tail_bytes = match data_file.footer_size {
-            0 => TAIL_BYTES,
-            footer_size => footer_size.clamp(MIN_FOOTER_BYTES, MAX_FOOTER_BYTES),
-        };
-        let part = match open(self.table.store(), &path, tail_bytes).await {
+        let part = match open(self.table.store(), &path, data_file.tail_bytes()).await {
             Ok(part) => Arc::new(part),
             Err(e) => return Err(self.missing_object_error(&data_file.path, e).await),
         };

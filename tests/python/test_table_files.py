@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -88,9 +89,11 @@ def test_a_plan_tells_what_is_read(store: pds.Store) -> None:
 
 @pytest.mark.parametrize("same", [True, False])
 def test_a_file_that_is_written_again_while_it_is_read(store: pds.Store, same: bool) -> None:
-    options = pds.WriteOptions(row_group_size=10)
+    options = pds.WriteOptions(row_group_size=200)
     table = pds.Table.create(store, "t", pa.schema([("id", pa.int64())]), options=options)
-    table.append(pa.table({"id": range(1000)}))
+    # More than is read when the file is opened, and more row groups than are read ahead.
+    ids = random.Random(3).sample(range(1 << 62), 20_000)
+    table.append(pa.table({"id": ids}))
     (path,) = (f"t/{path}" for path in table.files()["path"].to_pylist())
     content = store.read_bytes(path)
     reader = table.scan().to_reader()
@@ -100,7 +103,7 @@ def test_a_file_that_is_written_again_while_it_is_read(store: pds.Store, same: b
     # Of a local file that is replaced the one that was opened is read on.
     if same or store.url.startswith("file"):
         found += list(reader)
-        assert pa.Table.from_batches(found)["id"].to_pylist() == list(range(1000))
+        assert pa.Table.from_batches(found)["id"].to_pylist() == ids
     else:
         with pytest.raises(pds.PartCorrupted):
             list(reader)

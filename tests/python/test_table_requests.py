@@ -86,6 +86,23 @@ def test_a_count_of_many_files(memory_store: pds.Store) -> None:
     assert table.scan().count() == table.scan().to_pyarrow().num_rows < 1196
 
 
+def test_a_small_file_is_one_request(table: pds.Table, memory_store: pds.Store) -> None:
+    memory_store.reset_metrics()
+    assert table.scan().to_pyarrow().num_rows == FILES * ROWS
+    assert memory_store.metrics()["requests"] == FILES
+
+
+def test_a_limit_opens_only_the_files_that_it_needs(table: pds.Table, memory_store: pds.Store) -> None:
+    memory_store.reset_metrics()
+    assert table.scan(["id"], limit=ROWS + 1).to_pyarrow()["id"].to_pylist() == list(range(ROWS + 1))
+    assert memory_store.metrics()["requests"] == 2
+    table.delete("id = 5")
+    memory_store.reset_metrics()
+    ids = [n for n in range(ROWS + 1) if n != 5]
+    assert table.scan(["id"], limit=ROWS).to_pyarrow()["id"].to_pylist() == ids
+    assert memory_store.metrics()["requests"] == 3
+
+
 @pytest.mark.parametrize("step", [100, 5])
 def test_a_long_list_reads_only_the_files_with_its_values(table: pds.Table, memory_store: pds.Store, step: int) -> None:
     in_two_files = [*range(300, 311), *range(4000, 4011)]
