@@ -334,7 +334,7 @@ impl FetchedRowGroup {
     fn open(mut self) -> Result<RowGroupStream> {
         let projection = &self.projection.indices;
         for root in projection.iter() {
-            if let Some(read) = self.part.read_local(self.group, *root) {
+            if let Some(read) = self.part.read_local(self.group, *root, None) {
                 self.chunks.absorb(read?);
             }
         }

@@ -13,14 +13,17 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 
 use super::open::{OpenPart, PartSource};
 use super::run_blocking;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::parquet::decode::Chunks;
+use crate::parquet::page_selection::RowSelection;
 use crate::store::Store;
 
 /// The widest gap between ranges that are fetched together: a request costs more than so many bytes.
-const MAX_GAP_BYTES: u64 = 256 << 10;
+pub(crate) const MAX_GAP_BYTES: u64 = 256 << 10;
 /// The share of the needed bytes that may be fetched in vain, in gaps.
 const MAX_WASTE_PERCENT: u64 = 4;
+/// How much more may be fetched in vain where only pages are read: so little is needed that its share is nothing.
+const MAX_PAGE_WASTE_BYTES: u64 = 16 << 10;
 /// The greatest length of one request. Longer ranges are fetched by several at once.
 const FETCH_BYTES: u64 = 8 << 20;
 /// Number of concurrent requests.
@@ -36,8 +39,14 @@ pub(crate) struct ColumnFetch {
 }
 
 impl OpenPart {
-    /// Groups the columns `projection` of a row group into fetches; of a local file each column is one.
-    pub(crate) fn plan_fetches(&self, group: usize, projection: &[usize]) -> Vec<ColumnFetch> {
+    /// Groups the columns `projection` of a row group into fetches; of a local file each column is one. With `rows`, only
+    /// the pages of these rows are fetched of columns that are worth it.
+    pub(crate) fn plan_fetches(
+        &self,
+        group: usize,
+        projection: &[usize],
+        rows: Option<&RowSelection>,
+    ) -> Vec<ColumnFetch> {
         let PartSource::Store { tail, .. } = &self.source else {
             let fetch_alone = |root: &usize| ColumnFetch {
                 projection: vec![*root],
@@ -46,17 +55,41 @@ impl OpenPart {
             return projection.iter().map(fetch_alone).collect();
         };
         let tail_start = self.file.length - tail.len() as u64;
-        let mut needed_ranges = self.file.ranges(group, projection);
+        let column_ranges = projection
+            .iter()
+            .map(|root| self.column_ranges(group, *root, rows));
+        let column_ranges: Vec<Vec<Range<u64>>> = column_ranges.collect();
+        let mut needed_ranges: Vec<Range<u64>> = column_ranges.iter().flatten().cloned().collect();
         needed_ranges.retain(|r| r.start < tail_start || r.end > self.file.length);
-        let extents = projection.iter().map(|root| {
-            let ranges = self.file.ranges(group, &[*root]);
+        needed_ranges.sort_by_key(|r| r.start);
+        let extents = projection.iter().zip(&column_ranges).map(|(root, ranges)| {
             let start = ranges.first().map_or(0, |r| r.start);
             (
                 start..ranges.iter().map(|r| r.end).max().unwrap_or(start),
                 *root,
             )
         });
-        plan_requests(extents.collect(), &coalesce(needed_ranges))
+        let waste_budget_bytes = match rows {
+            Some(_) => MAX_PAGE_WASTE_BYTES,
+            None => 0,
+        };
+        plan_requests(
+            extents.collect(),
+            &coalesce(needed_ranges, waste_budget_bytes),
+        )
+    }
+
+    /// The byte ranges that are needed of a column, in the order of the file.
+    fn column_ranges(
+        &self,
+        group: usize,
+        root: usize,
+        rows: Option<&RowSelection>,
+    ) -> Vec<Range<u64>> {
+        let page_ranges = rows.and_then(|rows| rows.page_ranges(&self.file, root));
+        let mut ranges = page_ranges.unwrap_or_else(|| self.file.ranges(group, &[root]));
+        ranges.sort_by_key(|r| r.start);
+        ranges
     }
 
     /// Fetches the chunks of some columns; none of a local file.
@@ -93,7 +126,7 @@ impl OpenPart {
         group: usize,
         projection: &[usize],
     ) -> Result<Chunks> {
-        let fetches = self.plan_fetches(group, projection);
+        let fetches = self.plan_fetches(group, projection, None);
         let mut requests = Vec::new();
         for column_fetch in &fetches {
             requests.push(self.fetch_columns(store, column_fetch).boxed());
@@ -109,19 +142,63 @@ impl OpenPart {
         Ok(chunks)
     }
 
-    /// Reads the chunks of one column from a local file; None for an object.
-    pub(crate) fn read_local(&self, group: usize, root: usize) -> Option<Result<Chunks>> {
+    /// Reads the chunks of one column from a local file, or the pages of `rows`; None for an object.
+    pub(crate) fn read_local(
+        &self,
+        group: usize,
+        root: usize,
+        rows: Option<&RowSelection>,
+    ) -> Option<Result<Chunks>> {
         let PartSource::Local(file) = &self.source else {
             return None;
         };
         let read = || {
             let mut chunks = Chunks::new();
-            for range in self.file.ranges(group, &[root]) {
+            for range in self.column_ranges(group, root, rows) {
                 chunks.push(range.start, file.read(&range)?);
             }
             Ok(chunks)
         };
         Some(read())
+    }
+
+    /// What the requests for these ranges cost, in bytes that could be fetched instead; nothing if they are at hand.
+    pub(crate) fn bytes_to_request(&self, ranges: &[Range<u64>]) -> u64 {
+        let PartSource::Store { tail, .. } = &self.source else {
+            return 0;
+        };
+        let tail_start = self.file.length - tail.len() as u64;
+        let is_at_hand = ranges.iter().all(|range| range.start >= tail_start);
+        if is_at_hand { 0 } else { MAX_GAP_BYTES }
+    }
+
+    /// Reads ranges of bytes. Ranges that together are within [`MAX_GAP_BYTES`] take one request.
+    pub(crate) async fn read_ranges(
+        &self,
+        store: &Store,
+        mut ranges: Vec<Range<u64>>,
+    ) -> Result<Chunks> {
+        ranges.sort_by_key(|range| range.start);
+        let mut requests: Vec<Range<u64>> = Vec::new();
+        for range in ranges {
+            match requests.last_mut() {
+                Some(last) if range.end.max(last.end) - last.start <= MAX_GAP_BYTES => {
+                    last.end = last.end.max(range.end);
+                }
+                _ => requests.push(range),
+            }
+        }
+        let reads = requests.into_iter().map(|range| async move {
+            let bytes = self.read_range(store, range.clone()).await?;
+            Ok::<_, Error>((range.start, bytes))
+        });
+        let reads: Vec<_> = reads.map(FutureExt::boxed).collect();
+        let mut fetched = stream::iter(reads).buffered(CONCURRENT_FETCHES);
+        let mut chunks = Chunks::new();
+        while let Some((start, bytes)) = fetched.try_next().await? {
+            chunks.push(start, bytes);
+        }
+        Ok(chunks)
     }
 
     /// Reads a range of bytes, from memory where the tail holds it.
@@ -180,10 +257,10 @@ fn plan_requests(mut extents: Vec<(Range<u64>, usize)>, ranges: &[Range<u64>]) -
         .collect()
 }
 
-/// Joins neighbouring ranges, sorted by start, within [`MAX_GAP_BYTES`] and [`MAX_WASTE_PERCENT`].
-fn coalesce(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+/// Joins neighbouring ranges, sorted by start, within [`MAX_GAP_BYTES`] and [`MAX_WASTE_PERCENT`] or a budget.
+fn coalesce(ranges: Vec<Range<u64>>, min_budget_bytes: u64) -> Vec<Range<u64>> {
     let needed_bytes: u64 = ranges.iter().map(|r| r.end - r.start).sum();
-    let mut waste_budget_bytes = needed_bytes * MAX_WASTE_PERCENT / 100;
+    let mut waste_budget_bytes = (needed_bytes * MAX_WASTE_PERCENT / 100).max(min_budget_bytes);
     let mut coalesced: Vec<Range<u64>> = Vec::new();
     for range in ranges {
         match coalesced.last_mut() {
@@ -222,12 +299,13 @@ mod tests {
     fn joins_only_what_is_worth_it() {
         let mb = 1 << 20;
         let near = vec![0..10 * mb, 10 * mb + 1000..20 * mb];
-        assert_eq!(coalesce(near), vec![0..20 * mb]);
+        assert_eq!(coalesce(near, 0), vec![0..20 * mb]);
         let far = vec![0..mb, 3 * mb..4 * mb];
-        assert_eq!(coalesce(far.clone()), far);
+        assert_eq!(coalesce(far.clone(), 0), far);
         let small_with_gap = vec![0..1000, 2000..3000];
-        assert_eq!(coalesce(small_with_gap.clone()), small_with_gap);
-        assert_eq!(coalesce(vec![0..5, 5..9]), vec![0..9]);
+        assert_eq!(coalesce(small_with_gap.clone(), 0), small_with_gap);
+        assert_eq!(coalesce(small_with_gap, 1000), vec![0..3000]);
+        assert_eq!(coalesce(vec![0..5, 5..9], 0), vec![0..9]);
     }
 
     #[test]

@@ -6,7 +6,6 @@
 //!
 //! [`ErrorKind::NotFound`] for a missing file, [`ErrorKind::PartCorrupted`] for one that is not a Parquet file.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::ArrayRef;
@@ -18,6 +17,7 @@ use super::run_blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::decode::{Chunks, decode_rows};
 use crate::parquet::file::{FileOpenResult, ParquetFile, TAIL_BYTES};
+use crate::parquet::page_selection::RowSelection;
 use crate::store::Store;
 
 /// One version of a part.
@@ -33,15 +33,26 @@ pub(crate) struct OpenPart {
 pub(crate) enum PartSource {
     /// A file on this machine.
     Local(Arc<LocalFile>),
-    /// Requests for the version `e_tag`. `tail` is the end of the object if that holds column chunks, else empty.
+    /// Requests for the version `e_tag`. `tail` is the end of the object if that holds column chunks, or page indexes
+    /// that were asked for, else empty.
     Store { e_tag: Option<String>, tail: Bytes },
 }
 
 /// Opens the file at `path`. Of an object, the last `tail_bytes` are fetched first.
 pub(crate) async fn open(store: &Store, path: &str, tail_bytes: u64) -> Result<OpenPart> {
+    open_with_indexes(store, path, tail_bytes, 0).await
+}
+
+/// As [`open`], and of an object fetches `index_bytes` more, in which page indexes are expected.
+pub(crate) async fn open_with_indexes(
+    store: &Store,
+    path: &str,
+    tail_bytes: u64,
+    index_bytes: u64,
+) -> Result<OpenPart> {
     match store.local() {
         Some(_) => open_local(store, path).await,
-        None => open_remote(store, path, tail_bytes).await,
+        None => open_remote(store, path, tail_bytes, index_bytes).await,
     }
 }
 
@@ -71,13 +82,13 @@ impl OpenPart {
         group: usize,
         root: usize,
         fetched: &Chunks,
-        rows: Option<&Range<usize>>,
+        rows: Option<&RowSelection>,
     ) -> Result<Vec<ArrayRef>> {
         let with_part_context = |e: Error| {
             e.context(format!("part {:?}", self.path))
                 .with_path(&self.path)
         };
-        match self.read_local(group, root) {
+        match self.read_local(group, root, rows) {
             None => decode_rows(&self.file, group, root, fetched, rows).map_err(with_part_context),
             Some(chunks) => {
                 decode_rows(&self.file, group, root, &chunks?, rows).map_err(with_part_context)
@@ -114,8 +125,13 @@ async fn open_local(store: &Store, path: &str) -> Result<OpenPart> {
     .await
 }
 
-async fn open_remote(store: &Store, path: &str, tail_bytes: u64) -> Result<OpenPart> {
-    let mut requested_bytes = tail_bytes;
+async fn open_remote(
+    store: &Store,
+    path: &str,
+    tail_bytes: u64,
+    index_bytes: u64,
+) -> Result<OpenPart> {
+    let mut requested_bytes = tail_bytes + index_bytes;
     let mut e_tag: Option<String> = None;
     loop {
         let (tail, length, current_e_tag) =
@@ -134,7 +150,8 @@ async fn open_remote(store: &Store, path: &str, tail_bytes: u64) -> Result<OpenP
             FileOpenResult::Ready(file) => {
                 let tail_start = length - tail.len() as u64;
                 let has_chunks = file.chunks_end() > tail_start;
-                let tail = if has_chunks { tail } else { Bytes::new() };
+                let is_kept = has_chunks || index_bytes > 0;
+                let tail = if is_kept { tail } else { Bytes::new() };
                 return Ok(OpenPart {
                     path: path.to_owned(),
                     file: *file,

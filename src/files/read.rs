@@ -4,7 +4,6 @@
 //! fetched and decoded at once. The first error ends the read.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::ArrayRef;
@@ -17,6 +16,7 @@ use super::run_blocking;
 use crate::error::{Error, Result};
 use crate::parquet::decode::align;
 use crate::parquet::default_threads;
+use crate::parquet::page_selection::RowSelection;
 use crate::store::Store;
 
 /// Number of [`ColumnFetch`]es that are fetched, decoded or waited for at once.
@@ -30,7 +30,7 @@ pub(crate) struct RowGroupSelection {
     /// The columns to read, in the order of the result.
     pub(crate) projection: Arc<[usize]>,
     /// The rows to read; None for all.
-    pub(crate) rows: Option<Range<usize>>,
+    pub(crate) rows: Option<RowSelection>,
 }
 
 /// Batches of a row group: the number of rows and the columns. There are several only where a column is several arrays.
@@ -61,7 +61,9 @@ impl RowGroupReader {
         &self,
         group: RowGroupSelection,
     ) -> Result<HashMap<usize, Vec<ArrayRef>>> {
-        let fetches = group.part.plan_fetches(group.index, &group.projection);
+        let fetches = group
+            .part
+            .plan_fetches(group.index, &group.projection, group.rows.as_ref());
         let reads = fetches
             .into_iter()
             .map(|column_fetch| self.clone().read_columns(group.clone(), column_fetch));
@@ -105,7 +107,11 @@ pub(crate) async fn read_groups(
     let reader = RowGroupReader::new(store, CONCURRENT_FETCHES);
     let mut fetches = Vec::new();
     for (number, group) in groups.iter().enumerate() {
-        for column_fetch in group.part.plan_fetches(group.index, &group.projection) {
+        let rows = group.rows.as_ref();
+        for column_fetch in group
+            .part
+            .plan_fetches(group.index, &group.projection, rows)
+        {
             fetches.push((number, column_fetch));
         }
     }

@@ -13,6 +13,7 @@ use super::run_blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::decode::{Chunks, RowGroupStream};
 use crate::parquet::file::MAGIC;
+use crate::parquet::page_index::IndexRanges;
 use crate::store::Store;
 
 /// Number of column fetches that are fetched or decoded at once.
@@ -30,7 +31,7 @@ impl OpenPart {
         let projection: Vec<usize> = (0..self.file.schema.fields().len()).collect();
         let groups = 0..self.file.metadata().num_row_groups();
         let fetches = groups.flat_map(|group| {
-            let fetches = self.plan_fetches(group, &projection).into_iter();
+            let fetches = self.plan_fetches(group, &projection, None).into_iter();
             fetches.map(move |column_fetch| (group, column_fetch))
         });
         let checks =
@@ -77,19 +78,44 @@ impl OpenPart {
         column_fetch: ColumnFetch,
     ) -> Result<()> {
         let fetched = self.fetch_columns(store, &column_fetch).await?;
+        let leaves = column_fetch
+            .projection
+            .iter()
+            .flat_map(|root| self.file.leaves(*root));
+        let index_ranges = leaves.filter_map(|leaf| self.sealed_indexes(group, leaf));
+        let to_fetch = index_ranges.flat_map(|ranges| ranges.to_fetch(true).collect::<Vec<_>>());
+        let indexes = self.read_ranges(store, to_fetch.collect()).await?;
         let part = Arc::clone(self);
         run_blocking(move || {
             column_fetch
                 .projection
                 .iter()
-                .try_for_each(|root| part.decode_all(group, *root, &fetched))
+                .try_for_each(|root| part.decode_all(group, *root, &fetched, &indexes))
         })
         .await
     }
 
-    fn decode_all(&self, group: usize, root: usize, fetched: &Chunks) -> Result<()> {
-        let local = self.read_local(group, root).transpose()?;
+    /// Where the indexes of a chunk with checksums of pages are.
+    fn sealed_indexes(&self, group: usize, leaf: usize) -> Option<IndexRanges> {
+        self.file.seal.as_ref()?;
+        self.file.index_ranges(group, leaf)
+    }
+
+    fn decode_all(
+        &self,
+        group: usize,
+        root: usize,
+        fetched: &Chunks,
+        indexes: &Chunks,
+    ) -> Result<()> {
+        let local = self.read_local(group, root, None).transpose()?;
         let chunks = local.as_ref().unwrap_or(fetched);
+        for leaf in self.file.leaves(root) {
+            if let Some(ranges) = self.sealed_indexes(group, leaf) {
+                self.file
+                    .check_pages((group, leaf), &ranges, indexes, chunks)?;
+            }
+        }
         let mut rows = RowGroupStream::open(&self.file, group, &[root], chunks)?;
         while rows.next_batch()?.is_some() {}
         Ok(())

@@ -1,9 +1,9 @@
 //! Decodes column chunks to Arrow arrays, one column of one row group at a time.
 //!
-//! [`decode_rows`] decodes a whole column of a row group; `RowGroupStream` decodes columns in batches of bounded size.
-//! `decode_rows` first tries the fast decoder of `flat`; everything else is decoded by arrow-rs. One array cannot
-//! always hold all rows (32-bit offsets, narrow dictionary keys), so a column may become several arrays; [`align`] cuts
-//! the columns at common rows.
+//! [`decode_rows`] decodes a column of a row group, all of its rows or some; `RowGroupStream` decodes columns in batches
+//! of bounded size. `decode_rows` first tries the fast decoder of `flat`; everything else is decoded by arrow-rs, and so
+//! are rows of which only the pages were fetched. One array cannot always hold all rows (32-bit offsets, narrow
+//! dictionary keys), so a column may become several arrays; [`align`] cuts the columns at common rows.
 //!
 //! Checksums and page headers are checked before pages are decompressed. A chunk that fails a check, or that a decoder
 //! refuses or panics on, is an error of the kind [`ErrorKind::PartCorrupted`] that names the column and the row group.
@@ -21,6 +21,8 @@ use super::dictionary::restore;
 use super::file::ParquetFile;
 use super::flat;
 use super::narrow::convert_all;
+use super::page_selection::{RowSelection, open_reader};
+use super::row_ranges::{RowRanges, select_rows};
 use super::{pages, panic_text};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -33,18 +35,42 @@ const STREAM_ROWS: usize = 1 << 16;
 /// About the most bytes of one column in a batch of a stream.
 const STREAM_BYTES: u64 = 32 << 20;
 
-/// Checks the chunks of the top-level field with the index `root` in a row group, and decodes all its rows or
-/// `row_range`. The arrays have the type of the file's schema; there are several only if one cannot hold the values.
-pub fn decode_rows(
+/// Checks what was fetched of the top-level field with the index `root` in a row group, and decodes all its rows or
+/// those of `selection`. The arrays have the type of the file's schema; there are several only if one cannot hold the
+/// values.
+pub(crate) fn decode_rows(
     file: &ParquetFile,
     group: usize,
     root: usize,
     chunks: &Chunks,
-    row_range: Option<&Range<usize>>,
+    selection: Option<&RowSelection>,
+) -> Result<Vec<ArrayRef>> {
+    let Some(selection) = selection else {
+        let all_rows = 0..group_rows(file, group);
+        return decode_range(file, group, root, chunks, &all_rows);
+    };
+    if selection.page_ranges(file, root).is_some() {
+        selection.check(file, group, root, chunks)?;
+        return ColumnStream::with_pages(file, group, root, chunks, selection).read_all();
+    }
+    let bounds = selection.rows.bounds();
+    let arrays = decode_range(file, group, root, chunks, &bounds)?;
+    if selection.rows.as_slice().len() == 1 {
+        return Ok(arrays);
+    }
+    let positions = RowRanges::single(bounds).positions_of(&selection.rows);
+    Ok(select_rows(&arrays, &positions))
+}
+
+/// Checks the chunks of a column, and decodes a range of its rows.
+fn decode_range(
+    file: &ParquetFile,
+    group: usize,
+    root: usize,
+    chunks: &Chunks,
+    row_range: &Range<usize>,
 ) -> Result<Vec<ArrayRef>> {
     let rows = group_rows(file, group);
-    let all = 0..rows;
-    let row_range = row_range.unwrap_or(&all);
     check_chunks(file, group, root, chunks)?;
     let guarded = AssertUnwindSafe(|| {
         let array = decode_flat(file, group, root, chunks, rows, row_range);
@@ -59,16 +85,7 @@ pub fn decode_rows(
         return Ok(arrays);
     }
     let batch_rows = estimate_rows(file, group, root, MAX_ARRAY_BYTES).min(MAX_ARRAY_ROWS);
-    let mut column = ColumnStream::new(file, group, root, chunks, batch_rows);
-    let mut arrays = Vec::new();
-    while let Some(array) = column.next_array()? {
-        arrays.push(array);
-    }
-    if arrays.is_empty() {
-        arrays.push(arrow_array::new_empty_array(
-            file.schema.field(root).data_type(),
-        ));
-    }
+    let arrays = ColumnStream::new(file, group, root, chunks, batch_rows).read_all()?;
     Ok(slice_arrays(arrays, row_range))
 }
 
@@ -163,6 +180,9 @@ struct ColumnStream {
     group: usize,
     root: usize,
     chunks: Chunks,
+    /// The rows to decode; None for all.
+    selection: Option<RowSelection>,
+    /// The number of rows to decode.
     rows: usize,
     /// Rows decoded so far.
     decoded: usize,
@@ -187,12 +207,44 @@ impl ColumnStream {
             group,
             root,
             chunks: chunks.clone(),
+            selection: None,
             rows,
             decoded: 0,
             batch_rows: batch_rows.clamp(1, rows.max(1)),
             reader: None,
             ready: VecDeque::new(),
         }
+    }
+
+    /// A stream of the rows of `selection`, read by their pages.
+    fn with_pages(
+        file: &ParquetFile,
+        group: usize,
+        root: usize,
+        chunks: &Chunks,
+        selection: &RowSelection,
+    ) -> Self {
+        let max_rows = estimate_rows(file, group, root, MAX_ARRAY_BYTES).min(MAX_ARRAY_ROWS);
+        let rows = selection.rows.num_rows();
+        Self {
+            rows,
+            batch_rows: max_rows.clamp(1, rows.max(1)),
+            selection: Some(selection.clone()),
+            ..Self::new(file, group, root, chunks, max_rows)
+        }
+    }
+
+    /// All arrays; an empty one if there are no rows.
+    fn read_all(mut self) -> Result<Vec<ArrayRef>> {
+        let mut arrays = Vec::new();
+        while let Some(array) = self.next_array()? {
+            arrays.push(array);
+        }
+        if arrays.is_empty() {
+            let data_type = self.file.schema.field(self.root).data_type();
+            arrays.push(arrow_array::new_empty_array(data_type));
+        }
+        Ok(arrays)
     }
 
     /// The next array; None after the last row.
@@ -244,13 +296,20 @@ impl ColumnStream {
 
     fn row_count_error(&self) -> Error {
         Error::other(format!(
-            "its chunk does not have the {} rows that the footer claims",
+            "it does not have the {} rows that the footer claims",
             self.rows
         ))
     }
 
     fn open(&self) -> Result<ParquetRecordBatchReader, parquet::errors::ParquetError> {
         let chunk_reader = sparse_file(&self.file, &self.chunks);
+        if let Some(selection) = &self.selection {
+            let remaining = std::iter::once(self.decoded..self.rows);
+            let rows = selection.rows.at_positions(remaining);
+            let (group, root) = (self.group, self.root);
+            let fetched = (&chunk_reader, &*selection.pages);
+            return open_reader(&self.file, group, root, fetched, (&rows, self.batch_rows));
+        }
         let reader = self.file.reader.clone();
         let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(chunk_reader, reader)
             .with_projection(self.file.mask(self.root))

@@ -83,7 +83,7 @@ mod tests {
             numbers(scramble),
             Arc::new(
                 (0..ROWS)
-                    .map(|n| Some(n as f64 / 7.0))
+                    .map(|n| i32::try_from(n).ok().map(|n| f64::from(n) / 7.0))
                     .collect::<Float64Array>(),
             ),
             Arc::new(

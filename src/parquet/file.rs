@@ -20,7 +20,7 @@ use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 
 use super::narrow::decoded_field;
-use super::seal::{CREATED_BY, PARQUET_TRAILER_BYTES, Seal, hash};
+use super::seal::{CREATED_BY, PAGE_CHECKSUM_BYTES, PARQUET_TRAILER_BYTES, PageSeal, Seal, hash};
 use super::types::storage_schema;
 use super::{dictionary, footer, panic_text};
 use crate::error::{Error, ErrorKind, Result};
@@ -62,7 +62,7 @@ pub enum FileOpenResult {
     NeedTail(u64),
 }
 
-fn corruption(message: impl Into<String>) -> Error {
+pub(super) fn corruption(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::PartCorrupted, message)
 }
 
@@ -123,11 +123,11 @@ impl ParquetFile {
             None if written_by_pds => return Err(corruption("the checksum block is missing")),
             _ => None,
         };
-        if let Some(seal) = &seal {
-            check_seal(seal, &metadata)?;
-        }
         let seal_bytes = seal.as_ref().and(seal_length).unwrap_or_default();
         let seal_start = length - whole_footer - seal_bytes as u64;
+        if let Some(seal) = &seal {
+            check_seal(seal, &metadata, seal_start)?;
+        }
         Self::from_metadata(metadata, seal, length, (seal_start, footer_hash))
     }
 
@@ -200,7 +200,7 @@ impl ParquetFile {
     }
 
     /// The leaf columns to read of a top-level field.
-    pub(super) fn leaves(&self, root: usize) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn leaves(&self, root: usize) -> impl Iterator<Item = usize> + '_ {
         let descriptor = self.metadata().file_metadata().schema_descr();
         let root_of = |leaf: &usize| descriptor.get_column_root_idx(*leaf);
         // The leaf columns of a field are consecutive: the first one is found by bisection.
@@ -232,7 +232,8 @@ impl ParquetFile {
         let arrays = self.dictionaries.values();
         let dictionaries: usize = arrays.map(|d| d.get_array_memory_size()).sum();
         let hashes = self.seal.as_ref().map_or(0, |seal| {
-            8 * seal.chunks.iter().map(Vec::len).sum::<usize>()
+            let chunks = 8 * seal.chunks.iter().map(Vec::len).sum::<usize>();
+            chunks + 64 * seal.pages.len()
         });
         // The schema is held three times: as Parquet's, as written and as decoded.
         let fields = self.metadata().file_metadata().schema_descr().num_columns();
@@ -303,6 +304,19 @@ impl ParquetFile {
         Some((self.chunks_end()..self.seal_start, seal.index_hash))
     }
 
+    /// The offset at which the page indexes end, and the checksums of pages begin.
+    pub(super) fn indexes_end(&self) -> u64 {
+        let seal = self.seal.as_ref();
+        self.seal_start - seal.map_or(0, |seal| page_checksum_bytes(seal))
+    }
+
+    /// The byte range of the checksums of a chunk's pages.
+    pub(super) fn checksums_range(&self, page_seal: &PageSeal) -> Range<u64> {
+        let bytes = |pages: u64| pages * PAGE_CHECKSUM_BYTES as u64;
+        let start = self.indexes_end() + bytes(page_seal.first);
+        start..start + bytes(page_seal.pages.into())
+    }
+
     /// The offset at which the last column chunk ends.
     pub(crate) fn chunks_end(&self) -> u64 {
         let groups = self.metadata().row_groups().iter();
@@ -367,15 +381,28 @@ fn decode_footer(footer: &[u8]) -> Result<ParquetMetaData> {
         .map_err(|e| unreadable(&e.to_string()).with_source(e))
 }
 
-fn check_seal(seal: &Seal, metadata: &ParquetMetaData) -> Result<()> {
+/// Refuses a seal with other chunks than the file has, or with more checksums of pages than there are bytes.
+fn check_seal(seal: &Seal, metadata: &ParquetMetaData, seal_start: u64) -> Result<()> {
     let columns = metadata.file_metadata().schema_descr().num_columns();
+    let is_chunk = |(group, leaf): &(u32, u32)| {
+        (*group as usize) < metadata.num_row_groups() && (*leaf as usize) < columns
+    };
     let fits = seal.chunks.len() == metadata.num_row_groups()
-        && seal.chunks.iter().all(|g| g.len() == columns);
+        && seal.chunks.iter().all(|g| g.len() == columns)
+        && seal.pages.keys().all(is_chunk)
+        && page_checksum_bytes(seal) <= seal_start;
     if fits {
         Ok(())
     } else {
         Err(corruption("the checksum block does not match this file"))
     }
+}
+
+/// The bytes of the checksums of all pages, which lie before the seal.
+fn page_checksum_bytes(seal: &Seal) -> u64 {
+    let last = seal.pages.last_key_value();
+    let pages = last.map_or(0, |(_, last)| last.first + u64::from(last.pages));
+    pages * PAGE_CHECKSUM_BYTES as u64
 }
 
 /// Refuses row counts that cannot be, and chunks outside the file: a footer may claim anything.

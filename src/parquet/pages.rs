@@ -9,13 +9,16 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, Type};
 use parquet::column::page::{Page, PageReader};
 use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::page_index::offset_index::PageLocation;
 use parquet::file::reader::ChunkReader;
 use parquet::file::serialized_reader::SerializedPageReader;
 use parquet::schema::types::ColumnDescriptor;
 
+use super::chunks::{Chunks, SparseFile};
 use super::thrift::{I16, I64, STRUCT, ThriftReader, ThriftResult};
 
 /// Field ids of a page header: lengths in bytes, and the headers of the kinds of pages.
@@ -34,14 +37,69 @@ const DELTA_BYTE_ARRAY: u64 = 7;
 /// Bytes that a page may always have, because codecs have headers of their own.
 const SLACK_BYTES: u64 = 1024;
 
+/// Checks what one page of a column chunk claims, given exactly its bytes. `rows` is the number of rows of a data page,
+/// None for a dictionary page.
+pub(super) fn check_page(
+    page: &Bytes,
+    column: &ColumnChunkMetaData,
+    rows: Option<usize>,
+) -> Result<(), String> {
+    let mut reader = ThriftReader(page);
+    let header = PageHeader::read(&mut reader)?;
+    header.check(column)?;
+    if header.compressed_bytes != reader.0.len() as u64 {
+        return Err("its length is not that of the index".to_owned());
+    }
+    if header.is_data_page != rows.is_some() {
+        return Err("it is of another kind than the index says".to_owned());
+    }
+    let descriptor = column.column_descr();
+    let Some(rows) = rows else {
+        return Ok(());
+    };
+    // Without lists a value is a row.
+    if descriptor.max_rep_level() == 0 && header.entries != rows as u64 {
+        return Err("it has another number of rows than the index says".to_owned());
+    }
+    if !header.has_deltas() {
+        return Ok(());
+    }
+    let decoded = decode_page(page, column)?;
+    check_deltas(&decoded, descriptor, header.entries).map_err(str::to_owned)
+}
+
+/// Decompresses one page.
+fn decode_page(page: &Bytes, column: &ColumnChunkMetaData) -> Result<Page, String> {
+    let mut chunks = Chunks::new();
+    chunks.push(0, page.clone());
+    let length = page.len() as u64;
+    let file = SparseFile { chunks, length };
+    let location = PageLocation {
+        offset: 0,
+        compressed_page_size: i32::try_from(page.len()).map_err(|_long| "it is too long")?,
+        first_row_index: 0,
+    };
+    // One page alone, at the start of its own chunk.
+    let builder = ColumnChunkMetaData::builder(column.column_descr_ptr())
+        .set_compression_codec(column.compression_codec())
+        .set_data_page_offset(0)
+        .set_total_compressed_size(i64::from(location.compressed_page_size));
+    let chunk = builder.build().map_err(|e| e.to_string())?;
+    let reader = SerializedPageReader::new(Arc::new(file), &chunk, 0, Some(vec![location]));
+    let mut pages = reader.map_err(|e| e.to_string())?;
+    let decoded = pages.get_next_page().map_err(|e| e.to_string())?;
+    decoded.ok_or_else(|| "it is missing".to_owned())
+}
+
 #[derive(Default)]
 struct PageHeader {
     uncompressed_bytes: u64,
     compressed_bytes: u64,
     /// The encoding of a data page.
     encoding: u64,
-    /// The number of values of a dictionary page.
+    /// The number of values, nulls included.
     entries: u64,
+    is_data_page: bool,
 }
 
 /// Checks what the pages of a column chunk of `rows` rows claim. `chunk` is its bytes; `file` has them at their offset.
@@ -75,22 +133,32 @@ fn check_headers(chunk: &[u8], column: &ColumnChunkMetaData) -> ThriftResult<boo
     let mut has_deltas = false;
     while !reader.0.is_empty() {
         let header = PageHeader::read(&mut reader)?;
-        if let Some(max_bytes) =
-            max_decompressed_bytes(column.compression(), header.compressed_bytes)
-            && header.uncompressed_bytes > max_bytes
-        {
-            return Err("a page claims more bytes than its compressed bytes can become");
-        }
-        if header.entries.saturating_mul(min_entry_bytes(column)) > header.uncompressed_bytes {
-            return Err("a dictionary claims more values than it has bytes for");
-        }
-        has_deltas |= matches!(header.encoding, DELTA_LENGTH_BYTE_ARRAY | DELTA_BYTE_ARRAY);
+        header.check(column)?;
+        has_deltas |= header.has_deltas();
         reader.skip_bytes(usize::try_from(header.compressed_bytes).unwrap_or(usize::MAX))?;
     }
     Ok(has_deltas)
 }
 
 impl PageHeader {
+    /// Checks the lengths that the header claims.
+    fn check(&self, column: &ColumnChunkMetaData) -> ThriftResult {
+        if let Some(max_bytes) = max_decompressed_bytes(column.compression(), self.compressed_bytes)
+            && self.uncompressed_bytes > max_bytes
+        {
+            return Err("a page claims more bytes than its compressed bytes can become");
+        }
+        let min_bytes = self.entries.saturating_mul(min_entry_bytes(column));
+        if !self.is_data_page && min_bytes > self.uncompressed_bytes {
+            return Err("a dictionary claims more values than it has bytes for");
+        }
+        Ok(())
+    }
+
+    fn has_deltas(&self) -> bool {
+        matches!(self.encoding, DELTA_LENGTH_BYTE_ARRAY | DELTA_BYTE_ARRAY)
+    }
+
     fn read(reader: &mut ThriftReader<'_>) -> ThriftResult<Self> {
         let (mut header, mut last_field_id) = (Self::default(), 0);
         while let Some((field, field_type)) = reader.read_field_header(&mut last_field_id)? {
@@ -102,10 +170,14 @@ impl PageHeader {
                     header.compressed_bytes = read_length(reader)?;
                 }
                 DATA_PAGE if field_type == STRUCT => {
-                    header.encoding = read_values_and_encoding(reader, DATA_PAGE_ENCODING)?.1;
+                    header.is_data_page = true;
+                    (header.entries, header.encoding) =
+                        read_values_and_encoding(reader, DATA_PAGE_ENCODING)?;
                 }
                 DATA_PAGE_V2 if field_type == STRUCT => {
-                    header.encoding = read_values_and_encoding(reader, DATA_PAGE_V2_ENCODING)?.1;
+                    header.is_data_page = true;
+                    (header.entries, header.encoding) =
+                        read_values_and_encoding(reader, DATA_PAGE_V2_ENCODING)?;
                 }
                 DICTIONARY_PAGE if field_type == STRUCT => {
                     header.entries = read_values_and_encoding(reader, DATA_PAGE_ENCODING)?.0;

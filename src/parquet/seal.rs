@@ -317,8 +317,9 @@ mod tests {
 
     #[test]
     fn wrong_entries_of_chunks_are_refused() {
+        type Change<'a> = &'a dyn Fn(&mut Vec<u8>);
         let count_at = |body: &[u8]| body.len() - PAGES_BYTES + 4;
-        let changes: [&dyn Fn(&mut Vec<u8>); 4] = [
+        let changes: [Change<'_>; 4] = [
             // Another version, more entries than bytes, a chunk twice, an entry that is cut off.
             &|body| {
                 let at = count_at(body) - 4;

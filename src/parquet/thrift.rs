@@ -4,13 +4,13 @@
 const MAX_NESTING: usize = 64;
 
 const STOP: u8 = 0;
-const TRUE: u8 = 1;
-const FALSE: u8 = 2;
+pub(super) const TRUE: u8 = 1;
+pub(super) const FALSE: u8 = 2;
 const BYTE: u8 = 3;
 pub(super) const I16: u8 = 4;
 pub(super) const I64: u8 = 6;
 const DOUBLE: u8 = 7;
-const BINARY: u8 = 8;
+pub(super) const BINARY: u8 = 8;
 pub(super) const LIST: u8 = 9;
 const SET: u8 = 10;
 const MAP: u8 = 11;
@@ -23,7 +23,7 @@ pub(super) type ThriftResult<T = ()> = Result<T, &'static str>;
 /// The bytes that are not read yet.
 pub(super) struct ThriftReader<'a>(pub(super) &'a [u8]);
 
-impl ThriftReader<'_> {
+impl<'a> ThriftReader<'a> {
     fn read_byte(&mut self) -> ThriftResult<u8> {
         let (first, rest) = self.0.split_first().ok_or("the bytes end too early")?;
         self.0 = rest;
@@ -84,6 +84,32 @@ impl ThriftReader<'_> {
             return Err("a list is longer than the remaining bytes");
         }
         Ok((count, header & 0x0f))
+    }
+
+    /// A list whose elements have one of some types, each read by `read`.
+    pub(super) fn read_list<T>(
+        &mut self,
+        element_types: &[u8],
+        mut read: impl FnMut(&mut Self) -> ThriftResult<T>,
+    ) -> ThriftResult<Vec<T>> {
+        let (count, element_type) = self.read_list_header()?;
+        if !element_types.contains(&element_type) {
+            return Err("a list has elements of another type");
+        }
+        (0..count).map(|_| read(self)).collect()
+    }
+
+    /// A boolean of a list.
+    pub(super) fn read_bool(&mut self) -> ThriftResult<bool> {
+        // Some writers have 0 for false.
+        Ok(self.read_byte()? == TRUE)
+    }
+
+    pub(super) fn read_binary(&mut self) -> ThriftResult<&'a [u8]> {
+        let length = usize::try_from(self.read_varint()?).unwrap_or(usize::MAX);
+        let value = self.0.get(..length).ok_or("the bytes end too early")?;
+        self.0 = &self.0[length..];
+        Ok(value)
     }
 
     pub(super) fn skip_value(&mut self, value_type: u8, depth: usize) -> ThriftResult {

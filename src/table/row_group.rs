@@ -6,6 +6,7 @@
 //! the scan.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
@@ -19,6 +20,7 @@ use crate::files::OpenPart;
 use crate::files::expr::Filter;
 use crate::files::key_ranges::{KeyRanges, Overlap};
 use crate::parquet::decode::align;
+use crate::parquet::row_ranges::RowRanges;
 use crate::parquet::types::batch_with_row_count;
 
 /// A row group of an open file.
@@ -61,9 +63,9 @@ pub(super) type ColumnArrays = HashMap<usize, Vec<ArrayRef>>;
 /// The selected rows of a row group, and the columns that were read to select them.
 #[derive(Debug)]
 pub(super) struct Selection {
-    /// For each row whether it is selected; `None` selects all.
+    /// For each of the rows that were read whether it is selected; `None` selects all.
     pub(super) mask: Option<BooleanArray>,
-    /// Number of rows that are not deleted.
+    /// Number of these rows that are not deleted.
     pub(super) live_rows: usize,
     pub(super) columns: ColumnArrays,
 }
@@ -73,6 +75,12 @@ impl RowGroupScan {
     pub(super) fn num_rows(&self) -> usize {
         let rows = self.part.file.metadata().row_group(self.group).num_rows();
         usize::try_from(rows).unwrap_or(usize::MAX)
+    }
+
+    /// Positions of the table's columns with those of their fields in the file, for columns that the file has.
+    pub(super) fn stored_fields(&self, columns: &[usize]) -> Vec<(usize, usize)> {
+        let stored = |column: &usize| Some((*column, self.field_mappings[*column]?));
+        columns.iter().filter_map(stored).collect()
     }
 
     /// Number of row groups of the file.
@@ -95,6 +103,25 @@ impl RowGroupScan {
         deletions.is_some_and(|deletions| deletions.covers(self.group))
     }
 
+    /// Number of rows that are deleted by their number.
+    pub(super) fn num_deleted_rows(&self) -> usize {
+        let number = u32::try_from(self.num_rows()).unwrap_or(u32::MAX);
+        let deletions = self.deletions.as_ref();
+        let recorded = deletions.and_then(|d| d.recorded.rows.get(&group_number(self.group)));
+        let deleted = recorded.map_or(0, |all| all.range_cardinality(..number));
+        usize::try_from(deleted).unwrap_or(usize::MAX)
+    }
+
+    /// Whether all rows of a range are deleted by their number.
+    pub(super) fn is_range_deleted(&self, rows: &Range<usize>) -> bool {
+        let number = |row| u32::try_from(row).unwrap_or(u32::MAX);
+        let deletions = self.deletions.as_ref();
+        let recorded = deletions.and_then(|d| d.recorded.rows.get(&group_number(self.group)));
+        let deleted =
+            recorded.map(|all| all.range_cardinality(number(rows.start)..number(rows.end)));
+        deleted.is_some_and(|deleted| deleted == rows.len() as u64)
+    }
+
     /// The ranges of deleted keys, if some of the row group's keys may lie in them.
     fn partial_ranges(&self) -> Option<&KeyRanges> {
         let deletions = self.deletions.as_ref()?;
@@ -115,6 +142,8 @@ fn group_number(group: usize) -> u32 {
 /// Selects rows of a row group.
 pub(super) struct RowFilter {
     pub(super) row_group: RowGroupScan,
+    /// The rows to select from, of which there are columns.
+    pub(super) rows: RowRanges,
     /// The position of the key column, if rows are deleted by key.
     pub(super) key: Option<usize>,
     pub(super) filter: Option<Arc<Filter>>,
@@ -123,7 +152,7 @@ pub(super) struct RowFilter {
 impl RowFilter {
     /// Selects rows, given the columns of the key and of the filter.
     pub(super) fn select(&self, columns: ColumnArrays) -> Result<Selection> {
-        let rows = self.row_group.num_rows();
+        let rows = self.rows.num_rows();
         let mut mask = self.position_mask(rows);
         if let (Some(key), Some(ranges)) = (self.key, self.row_group.partial_ranges()) {
             let mut outside = Vec::with_capacity(rows);
@@ -149,7 +178,7 @@ impl RowFilter {
         })
     }
 
-    /// For each row whether it is not deleted by its number; `None` if no row is.
+    /// For each of the rows whether it is not deleted by its number; `None` if no row of the row group is.
     fn position_mask(&self, rows: usize) -> Option<BooleanArray> {
         let deletions = self.row_group.deletions.as_ref()?;
         let deleted_rows = deletions
@@ -157,12 +186,15 @@ impl RowFilter {
             .rows
             .get(&group_number(self.row_group.group))?;
         let mut mask = vec![true; rows];
-        // Visit only rows that the group has: a bitmap may claim many more.
-        let positions = deleted_rows.range(..u32::try_from(rows).unwrap_or(u32::MAX));
-        for row in positions.filter_map(|row| usize::try_from(row).ok()) {
-            if let Some(is_live) = mask.get_mut(row) {
-                *is_live = false;
+        let mut begin = 0;
+        let number = |row| u32::try_from(row).unwrap_or(u32::MAX);
+        for range in self.rows.as_slice() {
+            // Visit only rows that there are: a bitmap may claim many more.
+            let deleted = deleted_rows.range(number(range.start)..number(range.end));
+            for row in deleted.filter_map(|row| usize::try_from(row).ok()) {
+                mask[begin + row - range.start] = false;
             }
+            begin += range.len();
         }
         Some(mask.into())
     }

@@ -10,16 +10,11 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{BooleanArray, RecordBatch};
-use arrow_schema::SchemaRef;
-
 use super::Table;
 use super::format::{DataFile, TableManifest, corrupted_error};
 use super::listing::{self, SnapshotFile};
-use super::row_group::{
-    ColumnArrays, ResolvedDeletions, RowFilter, RowGroupScan, Selection, build_batches,
-    column_not_read,
-};
+use super::page_reads::estimate_index_bytes;
+use super::row_group::{ColumnArrays, ResolvedDeletions, RowGroupScan, column_not_read};
 use super::segment::to_data_file;
 use super::tombstone::Deletions;
 use super::tombstone_reader::{read_deletions, tombstoned_files};
@@ -27,9 +22,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::expr::Filter;
 use crate::files::expr::{FileStatistics, RowGroupStatistics};
 use crate::files::key_ranges::KeyRanges;
-use crate::files::{OpenPart, RowGroupReader, RowGroupSelection, open, run_blocking};
+use crate::files::{OpenPart, RowGroupReader, RowGroupSelection, open_with_indexes, run_blocking};
 use crate::files::{TableColumns, field_indices_by_id, field_indices_by_name};
-use crate::parquet::decode::slice_arrays;
+use crate::parquet::decode::Chunks;
+use crate::parquet::page_selection::RowSelection;
 use crate::parquet::types::convert;
 
 /// Number of requests for columns at once.
@@ -218,12 +214,29 @@ impl SnapshotReader {
     pub(super) async fn open_file(&self, file: usize) -> Result<Arc<OpenPart>> {
         let data_file = &self.files[file].file;
         let path = self.table.path(&data_file.path);
-        let part = match open(self.table.store(), &path, data_file.tail_bytes()).await {
+        let opened = open_with_indexes(
+            self.table.store(),
+            &path,
+            data_file.tail_bytes(),
+            self.index_bytes(data_file),
+        );
+        let part = match opened.await {
             Ok(part) => Arc::new(part),
             Err(e) => return Err(self.missing_object_error(&data_file.path, e).await),
         };
         check_file(&part, data_file)?;
         Ok(part)
+    }
+
+    /// About how many bytes of page indexes are read with a file's footer.
+    fn index_bytes(&self, file: &DataFile) -> u64 {
+        let has_filter = self.filter.as_ref().is_some_and(|f| f.uses_statistics());
+        let columns = self.columns.ids.len();
+        if has_filter {
+            estimate_index_bytes(file.total_rows, file.row_group_count, columns)
+        } else {
+            0
+        }
     }
 
     /// All row groups of a file.
@@ -303,107 +316,44 @@ impl SnapshotReader {
         })
     }
 
-    /// For each row of a row group whether it is not deleted, for a reader without a filter.
-    pub(super) async fn live_row_mask(&self, row_group: &RowGroupScan) -> Result<BooleanArray> {
-        if row_group.is_deleted() {
-            return Ok(vec![false; row_group.num_rows()].into());
-        }
-        let mask = self.select(row_group).await?.mask;
-        Ok(mask.unwrap_or_else(|| vec![true; row_group.num_rows()].into()))
-    }
-
-    /// Reads all columns of the rows of `mask`.
-    pub(super) async fn read_selected(
+    /// Reads ranges of bytes of a row group's file.
+    pub(super) async fn read_ranges(
         &self,
         row_group: &RowGroupScan,
-        mask: BooleanArray,
-        schema: &SchemaRef,
-    ) -> Result<Vec<RecordBatch>> {
-        let projection: Vec<usize> = (0..schema.fields().len()).collect();
-        let columns = self
-            .read_columns(row_group, &projection, &(0..row_group.num_rows()))
-            .await?;
-        let (rows, schema) = (row_group.num_rows(), Arc::clone(schema));
-        run_blocking(move || build_batches(&columns, &projection, rows, Some(&mask), &schema)).await
+        ranges: Vec<Range<u64>>,
+    ) -> Result<Chunks> {
+        let store = self.table.store();
+        let mut part = Arc::clone(&row_group.part);
+        let mut reopened = 0;
+        loop {
+            match part.read_ranges(store, ranges.clone()).await {
+                Ok(chunks) => return Ok(chunks),
+                Err(e) if e.kind() == ErrorKind::Conflict && reopened < MAX_REOPENS => {
+                    reopened += 1;
+                    part = self.open_file(row_group.file).await?;
+                }
+                Err(e) => {
+                    let path = &self.files[row_group.file].file.path;
+                    return Err(self.missing_object_error(path, e).await);
+                }
+            }
+        }
     }
 
-    /// Selects the rows of a row group that are not deleted and match the filter.
-    pub(super) async fn select(&self, row_group: &RowGroupScan) -> Result<Selection> {
-        let by_key = row_group.has_key_deletes();
-        let key = if by_key {
-            Some(self.key_position()?)
-        } else {
-            None
-        };
-        let mut needed = self
-            .filter
-            .as_ref()
-            .map_or_else(Vec::new, |f| f.columns().to_vec());
-        if let Some(key) = key.filter(|key| !needed.contains(key)) {
-            needed.push(key);
-        }
-        let columns = self
-            .read_columns(row_group, &needed, &(0..row_group.num_rows()))
-            .await?;
-        let row_filter = RowFilter {
-            row_group: row_group.clone(),
-            key,
-            filter: self.filter.clone(),
-        };
-        run_blocking(move || row_filter.select(columns)).await
-    }
-
-    /// Reads the selected rows of a row group, as `schema`: that of the columns in `projection`.
-    pub(super) async fn read(
-        &self,
-        row_group: &RowGroupScan,
-        projection: &[usize],
-        schema: &SchemaRef,
-    ) -> Result<Vec<RecordBatch>> {
-        let Selection { mask, columns, .. } = self.select(row_group).await?;
-        let mut rows = 0..row_group.num_rows();
-        if let Some(mask) = &mask {
-            let mut slices = mask.values().set_slices();
-            let Some((first, end)) = slices.next() else {
-                return Ok(Vec::new());
-            };
-            rows = first..slices.last().map_or(end, |(_, end)| end);
-        }
-        let unread = projection
-            .iter()
-            .filter(|c| !columns.contains_key(c))
-            .copied();
-        let missing: Vec<usize> = unread.collect();
-        let mut column_arrays = self.read_columns(row_group, &missing, &rows).await?;
-        let (projection, schema) = (projection.to_vec(), Arc::clone(schema));
-        run_blocking(move || {
-            let filter_columns = columns.into_iter();
-            column_arrays.extend(
-                filter_columns.map(|(column, arrays)| (column, slice_arrays(arrays, &rows))),
-            );
-            let mask = mask.map(|mask| mask.slice(rows.start, rows.len()));
-            build_batches(
-                &column_arrays,
-                &projection,
-                rows.len(),
-                mask.as_ref(),
-                &schema,
-            )
-        })
-        .await
+    /// The filter that rows have to match.
+    pub(super) fn filter(&self) -> Option<&Arc<Filter>> {
+        self.filter.as_ref()
     }
 
     /// Reads columns of some rows in the table's types; a column that the file lacks is null.
-    async fn read_columns(
+    pub(super) async fn read_columns(
         &self,
         row_group: &RowGroupScan,
         projection: &[usize],
-        rows: &Range<usize>,
+        selection: &RowSelection,
     ) -> Result<ColumnArrays> {
-        let stored = projection
-            .iter()
-            .filter_map(|c| Some((*c, row_group.field_mappings[*c]?)));
-        let present: Vec<(usize, usize)> = stored.collect();
+        let present = row_group.stored_fields(projection);
+        let rows = selection.rows.num_rows();
         let mut group = RowGroupSelection {
             part: Arc::clone(&row_group.part),
             index: row_group.group,
@@ -411,7 +361,7 @@ impl SnapshotReader {
                 .iter()
                 .map(|(_, field_index)| *field_index)
                 .collect(),
-            rows: (rows.len() < row_group.num_rows()).then(|| rows.clone()),
+            rows: (rows < row_group.num_rows()).then(|| selection.clone()),
         };
         let mut reopened = 0;
         let mut field_arrays = loop {
@@ -429,7 +379,7 @@ impl SnapshotReader {
             }
         };
         let schema = Arc::clone(&self.columns.schema);
-        let (rows, projection) = (rows.len(), projection.to_vec());
+        let projection = projection.to_vec();
         run_blocking(move || {
             let mut column_arrays = ColumnArrays::new();
             for column in projection {
@@ -458,7 +408,7 @@ impl SnapshotReader {
     }
 
     /// The position of the key column.
-    fn key_position(&self) -> Result<usize> {
+    pub(super) fn key_position(&self) -> Result<usize> {
         let position_of = |id| {
             self.columns
                 .ids

@@ -123,15 +123,26 @@ def _check_pages(data: bytes, chunk: dict[int, Any], entry: tuple[int, int, int]
     assert [xxh3_64(data[at : at + size]) for at, size in pages] == list(expected)
 
 
-def data_pages(data: bytes) -> dict[tuple[int, int, int], tuple[int, int]]:
-    """The offset and the length of each data page, by row group, column and number."""
+def _chunks(data: bytes) -> dict[tuple[int, int], dict[int, Any]]:
     (footer_length,) = struct.unpack_from("<I", data, len(data) - 8)
     footer = _Bytes(data[len(data) - 8 - footer_length : -8]).thrift(12)
+    groups = enumerate(footer[4])
+    return {(number, leaf): chunk for number, group in groups for leaf, chunk in enumerate(group[1])}
+
+
+def chunk_indexes(data: bytes) -> dict[tuple[int, int, str], tuple[int, int]]:
+    """The offset and the length of each column index and offset index, by row group and column."""
+    names = {"offset": (4, 5), "column": (6, 7)}
+    chunks = _chunks(data).items()
+    return {(*key, name): (chunk[at], chunk[size]) for key, chunk in chunks for name, (at, size) in names.items()}
+
+
+def data_pages(data: bytes) -> dict[tuple[int, int, int], tuple[int, int]]:
+    """The offset and the length of each data page, by row group, column and number."""
     pages = {}
-    for group, row_group in enumerate(footer[4]):
-        for leaf, chunk in enumerate(row_group[1]):
-            locations = _Bytes(_part(data, chunk, 4, 5)).thrift(12)[1]
-            pages.update({(group, leaf, i): (page[1], page[2]) for i, page in enumerate(locations)})
+    for (group, leaf), chunk in _chunks(data).items():
+        locations = _Bytes(_part(data, chunk, 4, 5)).thrift(12)[1]
+        pages.update({(group, leaf, i): (page[1], page[2]) for i, page in enumerate(locations)})
     return pages
 
 

@@ -217,6 +217,11 @@ impl Filter {
         })
     }
 
+    /// Whether statistics decide what is read.
+    pub(crate) fn uses_statistics(&self) -> bool {
+        self.uses_statistics
+    }
+
     /// The columns that it reads, by position among the table's; ascending.
     pub(crate) fn columns(&self) -> &[usize] {
         &self.columns

@@ -161,7 +161,7 @@ impl RowGroupStatistics<'_> {
     }
 }
 
-fn contains_floats(data_type: &DataType) -> bool {
+pub(super) fn contains_floats(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(_, value) => value.is_floating(),
         other => other.is_floating(),

@@ -1,0 +1,168 @@
+//! Selecting rows of a row group, and reading the selected ones.
+//!
+//! First the pages are pruned, then the columns of the filter and of the key are read for the rows that are left. The
+//! other columns are read only for the rows that match.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_array::{BooleanArray, RecordBatch};
+use arrow_buffer::BooleanBufferBuilder;
+use arrow_schema::SchemaRef;
+
+use super::row_group::{ColumnArrays, RowFilter, RowGroupScan, Selection, build_batches};
+use super::snapshot_reader::SnapshotReader;
+use crate::error::Result;
+use crate::files::run_blocking;
+use crate::parquet::page_selection::RowSelection;
+use crate::parquet::row_ranges::{RowRanges, select_rows};
+
+impl SnapshotReader {
+    /// For each row of a row group whether it is not deleted, for a reader without a filter.
+    pub(super) async fn live_row_mask(&self, row_group: &RowGroupScan) -> Result<BooleanArray> {
+        if row_group.is_deleted() {
+            return Ok(vec![false; row_group.num_rows()].into());
+        }
+        let mask = self.select(row_group).await?.mask;
+        Ok(mask.unwrap_or_else(|| vec![true; row_group.num_rows()].into()))
+    }
+
+    /// Reads all columns of the rows of `mask`.
+    pub(super) async fn read_selected(
+        &self,
+        row_group: &RowGroupScan,
+        mask: BooleanArray,
+        schema: &SchemaRef,
+    ) -> Result<Vec<RecordBatch>> {
+        let projection: Vec<usize> = (0..schema.fields().len()).collect();
+        let matched = mask.values().set_slices().map(|(start, end)| start..end);
+        let rows = RowRanges::covering(matched);
+        let selection = self.select_pages(row_group, &projection, rows).await?;
+        let columns = self
+            .read_columns(row_group, &projection, &selection)
+            .await?;
+        let (all_rows, schema) = (RowRanges::all(row_group.num_rows()), Arc::clone(schema));
+        run_blocking(move || {
+            let mask = select_mask(&mask, &all_rows.positions_of(&selection.rows));
+            let rows = selection.rows.num_rows();
+            build_batches(&columns, &projection, rows, Some(&mask), &schema)
+        })
+        .await
+    }
+
+    /// Selects the rows of a row group that are not deleted and match the filter. The mask has all of its rows.
+    pub(super) async fn select(&self, row_group: &RowGroupScan) -> Result<Selection> {
+        let all_rows = RowRanges::all(row_group.num_rows());
+        // The keys of all rows are needed to count those that are not deleted.
+        let candidates = if row_group.has_key_deletes() {
+            RowSelection {
+                rows: all_rows.clone(),
+                pages: Arc::default(),
+            }
+        } else {
+            self.prune_pages(row_group).await?
+        };
+        let selection = self.select_among(row_group, &candidates).await?;
+        if candidates.rows == all_rows {
+            return Ok(selection);
+        }
+        let candidate_rows = candidates.rows.as_slice();
+        let candidate_mask = selection
+            .mask
+            .unwrap_or_else(|| vec![true; candidates.rows.num_rows()].into());
+        let mut mask = BooleanBufferBuilder::new(row_group.num_rows());
+        let mut begin = 0;
+        for range in candidate_rows {
+            mask.append_n(range.start - mask.len(), false);
+            mask.append_buffer(candidate_mask.slice(begin, range.len()).values());
+            begin += range.len();
+        }
+        mask.append_n(row_group.num_rows() - mask.len(), false);
+        Ok(Selection {
+            mask: Some(BooleanArray::new(mask.finish(), None)),
+            live_rows: row_group.num_rows() - row_group.num_deleted_rows(),
+            columns: ColumnArrays::new(),
+        })
+    }
+
+    /// Selects those of some rows that are not deleted and match the filter.
+    async fn select_among(
+        &self,
+        row_group: &RowGroupScan,
+        candidates: &RowSelection,
+    ) -> Result<Selection> {
+        let by_key = row_group.has_key_deletes();
+        let key = if by_key {
+            Some(self.key_position()?)
+        } else {
+            None
+        };
+        let filter = self.filter();
+        let mut needed = filter.map_or_else(Vec::new, |f| f.columns().to_vec());
+        if let Some(key) = key.filter(|key| !needed.contains(key)) {
+            needed.push(key);
+        }
+        let columns = self.read_columns(row_group, &needed, candidates).await?;
+        let row_filter = RowFilter {
+            row_group: row_group.clone(),
+            rows: candidates.rows.clone(),
+            key,
+            filter: filter.cloned(),
+        };
+        run_blocking(move || row_filter.select(columns)).await
+    }
+
+    /// Reads the selected rows of a row group, as `schema`: that of the columns in `projection`.
+    pub(super) async fn read(
+        &self,
+        row_group: &RowGroupScan,
+        projection: &[usize],
+        schema: &SchemaRef,
+    ) -> Result<Vec<RecordBatch>> {
+        let candidates = self.prune_pages(row_group).await?;
+        if candidates.rows.is_empty() && row_group.num_rows() > 0 {
+            return Ok(Vec::new());
+        }
+        let Selection { mask, columns, .. } = self.select_among(row_group, &candidates).await?;
+        let mut rows = candidates.rows.clone();
+        if let Some(mask) = &mask {
+            let matched = mask.values().set_slices().map(|(start, end)| start..end);
+            rows = rows.at_positions(matched);
+            if rows.is_empty() {
+                return Ok(Vec::new());
+            }
+        }
+        let unread = projection
+            .iter()
+            .filter(|c| !columns.contains_key(c))
+            .copied();
+        let missing: Vec<usize> = unread.collect();
+        let mut selection = self.select_pages(row_group, &missing, rows).await?;
+        if selection.pages.is_empty() && candidates.rows.as_slice().len() == 1 {
+            // Of whole chunks a range is cheaper than many.
+            selection.rows = RowRanges::single(selection.rows.bounds());
+        }
+        let mut column_arrays = self.read_columns(row_group, &missing, &selection).await?;
+        let (projection, schema) = (projection.to_vec(), Arc::clone(schema));
+        run_blocking(move || {
+            let positions = candidates.rows.positions_of(&selection.rows);
+            let filter_columns = columns.into_iter();
+            column_arrays.extend(
+                filter_columns.map(|(column, arrays)| (column, select_rows(&arrays, &positions))),
+            );
+            let mask = mask.map(|mask| select_mask(&mask, &positions));
+            let rows = selection.rows.num_rows();
+            build_batches(&column_arrays, &projection, rows, mask.as_ref(), &schema)
+        })
+        .await
+    }
+}
+
+/// The values of a mask at some positions.
+fn select_mask(mask: &BooleanArray, positions: &[Range<usize>]) -> BooleanArray {
+    let mut selected = BooleanBufferBuilder::new(mask.len());
+    for range in positions {
+        selected.append_buffer(mask.slice(range.start, range.len()).values());
+    }
+    BooleanArray::new(selected.finish(), None)
+}
