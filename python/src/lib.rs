@@ -17,6 +17,7 @@ mod runtime;
 mod scan;
 mod store;
 mod table;
+mod table_results;
 mod value;
 
 use pyo3::prelude::*;

@@ -32,44 +32,7 @@ use crate::predicate::extract_predicate;
 use crate::runtime::{into_py_result, run};
 use crate::scan::Scan;
 use crate::store::StoreHandle;
-
-/// The data files of a snapshot, a list for each property; a dict in Python.
-#[derive(Debug, IntoPyObject)]
-struct FileListFields {
-    path: Vec<String>,
-    size_bytes: Vec<u64>,
-    row_group_count: Vec<u64>,
-    total_rows: Vec<u64>,
-}
-
-/// The fields of `pds.table.results.ScanPlan`.
-#[derive(Debug, IntoPyObject)]
-struct ScanPlanFields {
-    files: u64,
-    files_read: u64,
-    row_groups: u64,
-    row_groups_read: u64,
-    rows_read: u64,
-    tombstones_read: u64,
-}
-
-/// The fields of `pds.table.results.CheckResult`.
-#[derive(Debug, IntoPyObject)]
-struct CheckFields {
-    version: u64,
-    missing: Vec<String>,
-    mismatched: Vec<String>,
-    orphans: Vec<String>,
-}
-
-/// The fields of `pds.table.results.VacuumResult`.
-#[derive(Debug, IntoPyObject)]
-struct VacuumFields {
-    oldest_version: u64,
-    files: Vec<String>,
-    manifests: Vec<String>,
-    bytes: u64,
-}
+use crate::table_results::{CheckFields, FileListFields, ScanPlanFields, VacuumFields};
 
 #[pymethods]
 impl TableHandle {

@@ -46,6 +46,7 @@ pub mod stage;
 pub mod staged_write;
 pub mod temp_name;
 mod upload;
+mod url;
 mod xml;
 
 use std::any::Any;

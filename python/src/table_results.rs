@@ -1,0 +1,41 @@
+//! Results of operations on tables: dicts in Python, for the dataclasses of `pds.table.results`.
+
+use pyo3::prelude::*;
+
+/// The data files of a snapshot, a list for each property; a dict in Python.
+#[derive(Debug, IntoPyObject)]
+pub(crate) struct FileListFields {
+    pub(crate) path: Vec<String>,
+    pub(crate) size_bytes: Vec<u64>,
+    pub(crate) row_group_count: Vec<u64>,
+    pub(crate) total_rows: Vec<u64>,
+}
+
+/// The fields of `pds.table.results.ScanPlan`.
+#[derive(Debug, IntoPyObject)]
+pub(crate) struct ScanPlanFields {
+    pub(crate) files: u64,
+    pub(crate) files_read: u64,
+    pub(crate) row_groups: u64,
+    pub(crate) row_groups_read: u64,
+    pub(crate) rows_read: u64,
+    pub(crate) tombstones_read: u64,
+}
+
+/// The fields of `pds.table.results.CheckResult`.
+#[derive(Debug, IntoPyObject)]
+pub(crate) struct CheckFields {
+    pub(crate) version: u64,
+    pub(crate) missing: Vec<String>,
+    pub(crate) mismatched: Vec<String>,
+    pub(crate) orphans: Vec<String>,
+}
+
+/// The fields of `pds.table.results.VacuumResult`.
+#[derive(Debug, IntoPyObject)]
+pub(crate) struct VacuumFields {
+    pub(crate) oldest_version: u64,
+    pub(crate) files: Vec<String>,
+    pub(crate) manifests: Vec<String>,
+    pub(crate) bytes: u64,
+}
