@@ -263,9 +263,9 @@ impl RowFinder {
 
     /// What is known of a file of the reader.
     fn find(&self, reader: &SnapshotReader, file: usize) -> Option<FileMatches> {
-        let found = self.files.get(&reader.files[file].file.path)?;
+        let known = self.files.get(&reader.files[file].file.path)?;
         let none = Deletions::default();
-        found.without(reader.deletions_of(file).unwrap_or(&none))
+        known.without(reader.deletions_of(file).unwrap_or(&none))
     }
 }
 

@@ -27,9 +27,8 @@ class Optimize:
 
     Concurrent appends and deletes are not blocked. The progress is logged at level INFO by loggers below `pds.table`.
     Both methods return the result of the commit, or None if no file needs a rewrite. They raise `CommitConflict` if
-    concurrent commits changed the same files in all attempts until `commit_timeout`, which begins when the new files are
-    written, and the other commit errors of
-    `Table.append`.
+    concurrent commits changed the same files in all attempts until `commit_timeout`, which begins when the new files
+    are written, and the other commit errors of `Table.append`.
     """
 
     def __init__(self, rewrite: _Rewrite, schema: pa.Schema) -> None:
@@ -41,12 +40,12 @@ class Optimize:
     ) -> CommitResult | None:
         """Combine small files, and rewrite files in which most rows are deleted.
 
-        Each new file is a commit of its own, with its own `commit_timeout`; files that others change all the time stay as
-        they are. The result is that of the last commit, with the files and attempts of all. An error leaves the commits
-        before it in place.
+        Each new file is a commit of its own, with its own `commit_timeout`; files that others change all the time stay
+        as they are. The result is that of the last commit, with the files and attempts of all. An error leaves the
+        commits before it in place.
 
-        Small tombstone files are combined too, in the last commit. New files come after the others. Their rows keep their order, or are
-        sorted if the table has a sort order.
+        Small tombstone files are combined too, in the last commit. New files come after the others. Their rows keep
+        their order, or are sorted if the table has a sort order.
 
         Args:
             target_file_size: The size of new files, in bytes. Files of less than half this size are combined with
