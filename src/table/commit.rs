@@ -118,9 +118,20 @@ pub(super) async fn run<O: Operation>(
     staged: Staged,
     timeout: Duration,
 ) -> CommitOutcome<RunResult<O::Change>> {
+    run_on(table, operation, staged, None, timeout).await
+}
+
+/// Like [`run`], but the first plan is made on `cached_snapshot` if there is one.
+pub(super) async fn run_on<O: Operation>(
+    table: &Table,
+    operation: &mut O,
+    staged: Staged,
+    cached_snapshot: Option<Snapshot>,
+    timeout: Duration,
+) -> CommitOutcome<RunResult<O::Change>> {
     let commit_id = CommitId::new(table.store.clock().new_id());
     let attempts = Attempts::new(table, operation, commit_id, staged, timeout);
-    attempts.finish(None).await
+    attempts.finish(cached_snapshot).await
 }
 
 /// The attempts to commit an operation.

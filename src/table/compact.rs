@@ -20,7 +20,9 @@ use serde_json::Value;
 
 use super::Table;
 use super::actions::Replace;
-use super::commit::{Committed, RunResult, run};
+use super::change::Operation;
+use super::commit::{Committed, RunResult, run_on};
+use super::folder::Snapshot;
 use super::format::DataFile;
 use super::outcome::CommitOutcome;
 use super::rewrite_group::{FileLocations, RewriteGroup};
@@ -53,7 +55,7 @@ pub async fn compact(
     options: &TableWriteOptions,
 ) -> Result<Option<Compaction>> {
     let name = "compact";
-    let reader = open_newest(table, options.timeout).await?;
+    let (newest, reader) = open_newest(table, options.timeout).await?;
     let selected = match predicate {
         Some(predicate) => {
             let filter = predicate.bind(&reader.columns, &**table.store().clock())?;
@@ -62,7 +64,7 @@ pub async fn compact(
         None => vec![true; reader.files.len()],
     };
     let groups = plan_groups(&reader, target_bytes, &selected);
-    let mut compaction = CompactionProgress::default();
+    let mut compaction = CompactionProgress::new(newest);
     let mut locations = FileLocations::new(table, &reader.files);
     let count = groups.len();
     for (index, group) in groups.into_iter().enumerate() {
@@ -70,8 +72,7 @@ pub async fn compact(
         let paths = group.iter().map(|f| reader.files[*f].file.path.clone());
         let group = (paths.collect(), if has_deleted { 1 } else { 2 });
         let mut operation = RewriteGroup::new(table, name, options, &reader, &mut locations, group);
-        let result = run(table, &mut operation, Staged::new(table), options.timeout).await;
-        compaction.add(table, result)?;
+        compaction.run(table, &mut operation, options).await?;
         log::info!(
             "{name} of the table {:?}: {} of {count} groups of files done",
             table.root(),
@@ -83,8 +84,7 @@ pub async fn compact(
         name,
         written: Vec::new(),
     };
-    let result = run(table, &mut operation, Staged::new(table), options.timeout).await;
-    compaction.add(table, result)?;
+    compaction.run(table, &mut operation, options).await?;
     compaction.finish()
 }
 
@@ -96,7 +96,7 @@ pub async fn sort(
     target_bytes: u64,
     options: &TableWriteOptions,
 ) -> Result<Option<Compaction>> {
-    let reader = open_newest(table, options.timeout).await?;
+    let (newest, reader) = open_newest(table, options.timeout).await?;
     let manifest = &reader.manifest;
     let default_orders = [&manifest.sort_by, &manifest.key];
     let sort_by = match by {
@@ -121,34 +121,54 @@ pub async fn sort(
     let group = (data_files.map(|file| file.path.clone()).collect(), 1);
     let mut locations = FileLocations::new(table, &reader.files);
     let mut operation = RewriteGroup::new(table, "sort", &options, &reader, &mut locations, group);
-    let result = run(table, &mut operation, Staged::new(table), options.timeout).await;
-    let mut compaction = CompactionProgress::default();
-    compaction.add(table, result)?;
+    let mut compaction = CompactionProgress::new(newest);
+    compaction.run(table, &mut operation, &options).await?;
     compaction.finish()
 }
 
 /// Opens all files of the newest snapshot.
-async fn open_newest(table: &Table, timeout: Duration) -> Result<SnapshotReader> {
+async fn open_newest(table: &Table, timeout: Duration) -> Result<(Snapshot, SnapshotReader)> {
     let clock = table.store().clock();
     let deadline = clock.monotonic() + timeout;
     loop {
-        let manifest = table.newest().await?.manifest;
-        match SnapshotReader::new(table, Arc::clone(&manifest), None).await {
+        let newest = table.newest().await?;
+        match SnapshotReader::new(table, Arc::clone(&newest.manifest), None).await {
             // A vacuum has removed this snapshot since it was read.
             Err(e) if e.kind() == ErrorKind::VersionExpired && clock.monotonic() < deadline => {}
-            reader => return reader,
+            reader => return Ok((newest, reader?)),
         }
     }
 }
 
 /// What was committed so far.
-#[derive(Default)]
 struct CompactionProgress {
+    /// The snapshot that was read or committed last.
+    newest: Snapshot,
     compaction: Option<Compaction>,
     conflict: Option<Error>,
 }
 
 impl CompactionProgress {
+    fn new(newest: Snapshot) -> Self {
+        Self {
+            newest,
+            compaction: None,
+            conflict: None,
+        }
+    }
+
+    /// Commits an operation, beginning with the last snapshot.
+    async fn run(
+        &mut self,
+        table: &Table,
+        operation: &mut impl Operation<Change = Replace>,
+        options: &TableWriteOptions,
+    ) -> Result<()> {
+        let (staged, newest) = (Staged::new(table), self.newest.clone());
+        let result = run_on(table, operation, staged, Some(newest), options.timeout).await;
+        self.add(table, result)
+    }
+
     /// Adds the result of a commit. Only an error after which the others cannot go on is returned.
     fn add(&mut self, table: &Table, result: CommitOutcome<RunResult<Replace>>) -> Result<()> {
         let (mut committed, change) = match result {
@@ -169,6 +189,7 @@ impl CompactionProgress {
             added = before.added;
         }
         added.extend(change.added);
+        self.newest = committed.snapshot.clone();
         self.compaction = Some(Compaction { committed, added });
         Ok(())
     }
