@@ -164,11 +164,17 @@ impl Operation for Merge<'_> {
         };
         let (mut outputs, mut updated) = (Vec::new(), 0);
         let mut matched_source_rows = RoaringBitmap::new();
+        // Files with rows that matched and stay as they are: without them the source's rows would be inserted.
+        let mut matched_files = Vec::new();
         for (index, listed) in reader.files.iter().enumerate() {
             let Some(output) = self.find(&reader, index) else {
                 continue;
             };
-            deletes.add(output.matches.to_plan(listed));
+            let file_deletes = output.matches.to_plan(listed);
+            if file_deletes.is_empty() && !output.matched_source_rows.is_empty() {
+                matched_files.push(listed.to_file_ref());
+            }
+            deletes.add(file_deletes);
             updated += output.updated;
             matched_source_rows |= &output.matched_source_rows;
             if !output.batches.is_empty() {
@@ -196,7 +202,7 @@ impl Operation for Merge<'_> {
             deletes: Delete {
                 filter: String::new(),
                 tombstones,
-                scanned_files: deletes.scanned_files,
+                scanned_files: [deletes.scanned_files, matched_files].concat(),
                 removed: deletes.removed,
                 base_tombstones: manifest.tombstone_paths(),
                 rows: Some(deleted_rows.saturating_sub(updated)),

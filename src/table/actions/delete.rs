@@ -17,7 +17,7 @@ pub struct Delete {
     pub filter: String,
     /// The tombstone file; None if only whole files are removed.
     pub tombstones: Option<Tombstones>,
-    /// The files that the tombstones are about.
+    /// The files that the tombstones are about, and others whose rows decided what is changed.
     pub scanned_files: Vec<FileRef>,
     /// The files of which all remaining rows are deleted.
     pub removed: Vec<FileRef>,
