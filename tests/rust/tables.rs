@@ -199,7 +199,7 @@ async fn vacuum_keeps_retained_versions() {
 #[tokio::test]
 async fn corrupt_pointers_and_outside_paths_are_rejected() {
     let cases: [(&str, ErrorKind); 5] = [
-        (r#"{"format": 2}"#, ErrorKind::FormatNotSupported),
+        (r#"{"format": 99}"#, ErrorKind::FormatNotSupported),
         ("{}", ErrorKind::ManifestCorrupted),
         ("\u{0}", ErrorKind::ManifestCorrupted),
         (
