@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import pds
@@ -21,6 +22,8 @@ MIB = 1 << 20
 VERSIONS = 20_000
 # The files that a version lists, each in as many versions.
 LISTED_FILES = 8
+# The newest version has the files of all the others too.
+SEGMENT_FILES = 4096
 
 # Calls a method on an empty table and on the other; prints by how much the peak grew, the requests, and what was found.
 MEASURED = """
@@ -57,6 +60,20 @@ def _write_object(root: Path, path: str, content: str) -> None:
     (root / path).write_text(content)
 
 
+def _write_segment(root: Path, number: int, paths: list[str], entry: dict[str, Any]) -> dict[str, Any]:
+    """A list of data files in an object of its own; its entry in the manifest."""
+    texts = {name: json.dumps(entry[name]) for name in ("min", "max", "null_counts")}
+    numbers = {name: entry[name] for name in ("footer_size", "row_group_count", "total_rows")} | {"size_bytes": 4}
+    fields = [pa.field(name, pa.string(), nullable=False) for name in ("path", *texts)]
+    fields += [pa.field(name, pa.uint64(), nullable=False) for name in numbers]
+    rows = [{"path": path} | texts | numbers for path in paths]
+    path = f"manifest/segments/b00000002-{number:032x}.parquet"
+    (root / path).parent.mkdir(exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows, pa.schema(fields)), root / path)
+    size = (root / path).stat().st_size
+    return {"path": path, "size_bytes": size, "data_files": len(paths), "total_rows": len(paths) * entry["total_rows"]}
+
+
 def _fill(root: Path) -> None:
     """Write the versions of a table that has two, without its commits."""
     manifest = json.loads((root / "manifest" / "v00000002.json").read_text())
@@ -78,6 +95,10 @@ def _fill(root: Path) -> None:
             "data_files": [entry | {"path": path, "size_bytes": 4} for path in listed],
             "recent_commits": commits[-2:-66:-1],
         }
+        if version == VERSIONS:
+            older = paths[:-LISTED_FILES]
+            segments = [older[start : start + SEGMENT_FILES] for start in range(0, len(older), SEGMENT_FILES)]
+            manifest["segments"] = [_write_segment(root, *segment, entry) for segment in enumerate(segments)]
         _write_object(root, f"manifest/v{version:08}.json", json.dumps(manifest))
     pointer = json.loads((root / "_latest_manifest").read_text())
     pointer |= {"version": VERSIONS, "commit_id": commits[-1], "manifest": f"manifest/v{VERSIONS:08}.json"}
