@@ -164,9 +164,9 @@ def _check_field(field: pa.Field[pa.DataType], column: str) -> None:
 
 
 def check_where(where: object) -> None:
-    """Raise an error if `where` is neither None nor a filter expression."""
-    if where is not None and not isinstance(where, pc.Expression):
-        raise InvalidType(f"where must be a pyarrow.compute.Expression, not {type(where).__name__}")
+    """Raise an error if `where` is neither None nor a filter."""
+    if where is not None and not isinstance(where, str | pc.Expression):
+        raise InvalidType(f"where must be SQL or a pyarrow.compute.Expression, not {type(where).__name__}")
 
 
 def check_filter(schema: pa.Schema, where: pc.Expression) -> None:

@@ -30,7 +30,7 @@ from pds.errors import DirectoryNotEmpty
 from pds.manifest import DatasetManifest
 from pds.options import NewWrite, TaskOptions, WriteOptions
 from pds.paths import normalize_folder_path
-from pds.predicate import Predicate
+from pds.predicate import to_predicate
 from pds.store import Store, native_handle, require_capability
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class ParquetDatasetStore:
         dataset_key: str | None = None,
         *,
         columns: Sequence[str] | None = None,
-        where: pc.Expression | None = None,
+        where: str | pc.Expression | None = None,
         key: str | None = None,
     ) -> pa.RecordBatchReader:
         """Read a dataset as a stream of batches, in bounded memory.
@@ -251,8 +251,10 @@ class ParquetDatasetStore:
         Args:
             dataset_key: The folder of the dataset, relative to the store.
             columns: As for `read_dataset`.
-            where: A filter for the rows. It may use columns that are not in `columns`. Only the columns of
-                `columns` and of the filter are fetched. Defaults to all rows.
+            where: A filter for the rows: an SQL predicate or a `pyarrow.compute.Expression`, with the rules of
+                `Table.scan`. It may use columns that are not in `columns`. Only the columns of `columns` and of the
+                filter are fetched, and only row groups that may have matching rows by their statistics. Defaults to
+                all rows.
             key: An alias of `dataset_key`.
 
         Raises:
@@ -263,7 +265,9 @@ class ParquetDatasetStore:
         dataset = _pds.open_dataset(self._handle, resolve_key(dataset_key, key))
         if where is None:
             return _make_reader(dataset.scan(paths))
-        return _make_filtered_reader(dataset, paths, where)
+        if not isinstance(where, str):
+            check_filter(dataset.schema, where)
+        return _make_reader(dataset.scan(paths, to_predicate(where, dataset.schema)))
 
     def read_part(
         self,
@@ -470,27 +474,3 @@ def _make_reader(scan: _pds.Scan) -> pa.RecordBatchReader:
             scan.close()
 
     return pa.RecordBatchReader.from_batches(scan.schema, batches())
-
-
-def _make_filtered_reader(
-    dataset: _pds.OpenDataset, columns: list[str] | None, where: pc.Expression
-) -> pa.RecordBatchReader:
-    schema = dataset.schema
-    check_filter(schema, where)
-    paths = schema.names if columns is None else columns
-    predicate = Predicate(where, schema)
-    # The columns of the result come first, and then the columns of the filter.
-    scan = dataset.scan([*paths, *predicate.columns])
-    result_schema = pa.schema(list(scan.schema)[: len(paths)]).with_metadata(scan.schema.metadata)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        try:
-            while (batch := scan.next_batch()) is not None:
-                filter_columns = pa.RecordBatch.from_arrays(batch.columns[len(paths) :], predicate.columns)
-                matching = batch.filter(predicate.holds([filter_columns], batch.num_rows))
-                if matching.num_rows:
-                    yield matching.select(list(range(len(paths))))
-        finally:
-            scan.close()
-
-    return pa.RecordBatchReader.from_batches(result_schema, batches())

@@ -13,6 +13,7 @@ use pyo3_arrow::{PyRecordBatch, PySchema};
 use tokio::sync::Mutex;
 
 use crate::parts::PartIndex;
+use crate::predicate::extract_predicate;
 use crate::runtime::{into_py_result, run};
 use crate::store::StoreHandle;
 
@@ -106,13 +107,22 @@ impl OpenDataset {
     }
 
     /// Begins to read the rows; raises on the second call.
-    fn scan(&self, py: Python<'_>, columns: Option<Vec<String>>) -> PyResult<Scan> {
+    #[pyo3(signature = (columns, predicate=None))]
+    fn scan(
+        &self,
+        py: Python<'_>,
+        columns: Option<Vec<String>>,
+        predicate: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Scan> {
+        let predicate = predicate.map(extract_predicate).transpose()?;
         let guard = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let unread = { guard }.take();
         let result =
             unread.ok_or_else(|| Error::other("the open dataset was already read; open it again"));
         let opened = into_py_result(py, result)?;
-        let scan = run(py, move || async move { opened.scan(columns.as_deref()) })?;
+        let scan = run(py, move || async move {
+            opened.scan(columns.as_deref(), predicate.as_ref())
+        })?;
         Ok(Scan::new(scan))
     }
 }

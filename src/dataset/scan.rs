@@ -3,9 +3,12 @@
 //! Row groups are fetched whole, since their checksums are of whole chunks, and decoded in slices. The next one
 //! is fetched meanwhile if it is small; of large ones there is one at a time.
 //!
+//! With a predicate, row groups whose statistics exclude a match are left out, and so are parts without others.
+//!
 //! [`open`] takes a snapshot and opens its parts; [`scan`] streams them, [`scan_part`] one of them. Where the dataset
 //! is replaced meanwhile, the stream ends with [`ErrorKind::DatasetIncomplete`] instead of a mixture.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
@@ -14,8 +17,10 @@ use super::open::{DatasetParts, PartIndex, check_part, open_part, open_parts};
 use super::read::{
     MAX_RESTARTS, ObservedManifest, RESTART_DELAY, is_unchanged, resolve_current, was_stable,
 };
+use super::row_filter::RowFilter;
 use super::{DatasetManifest, check_key, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::expr::Predicate;
 use crate::files::{BatchSender, BatchStream, OpenPart, run_blocking};
 use crate::parquet::Cancel;
 use crate::parquet::decode::{Chunks, RowGroupStream};
@@ -45,9 +50,13 @@ impl OpenDataset {
         &self.parts.first.file.schema
     }
 
-    /// Streams the rows of all columns or of `columns`; to be called within a runtime.
-    pub fn scan(self, columns: Option<&[String]>) -> Result<BatchStream> {
-        start_scan(self, columns)
+    /// Streams all columns or `columns`, of all rows or those that match `predicate`; to be called within a runtime.
+    pub fn scan(
+        self,
+        columns: Option<&[String]>,
+        predicate: Option<&Predicate>,
+    ) -> Result<BatchStream> {
+        start_scan(self, columns, predicate)
     }
 }
 
@@ -77,7 +86,7 @@ pub async fn open(store: &Store, key: &str) -> Result<OpenDataset> {
 
 /// Opens the dataset and streams its rows.
 pub async fn scan(store: &Store, key: &str, columns: Option<&[String]>) -> Result<BatchStream> {
-    open(store, key).await?.scan(columns)
+    open(store, key).await?.scan(columns, None)
 }
 
 /// Streams one part of the dataset that `manifest` describes; [`ErrorKind::DatasetIncomplete`] if that was
@@ -123,7 +132,7 @@ pub async fn scan_part(
         observed,
         parts,
     };
-    start_scan(opened, columns)
+    start_scan(opened, columns, None)
 }
 
 /// The index of the parts of the dataset that `manifest` describes, by which [`scan_part`] recognizes the right
@@ -148,12 +157,30 @@ pub async fn index_parts(
     }
 }
 
-fn start_scan(dataset: OpenDataset, columns: Option<&[String]>) -> Result<BatchStream> {
-    let projection = Projection::new(&dataset.parts.first.file, columns)?;
-    let schema = Arc::clone(&projection.schema);
+fn start_scan(
+    dataset: OpenDataset,
+    columns: Option<&[String]>,
+    predicate: Option<&Predicate>,
+) -> Result<BatchStream> {
+    let file = &dataset.parts.first.file;
+    let row_filter = predicate
+        .map(|predicate| RowFilter::new(predicate, &file.schema, &**dataset.store.clock()))
+        .transpose()?;
+    let output = Projection::new(file, columns)?;
+    let projection = match &row_filter {
+        None => output.clone(),
+        Some(row_filter) => {
+            let outputs = columns.map_or_else(|| column_names(&file.schema), <[String]>::to_vec);
+            let inputs = row_filter.column_names(&file.schema);
+            Projection::new(file, Some(&[outputs, inputs].concat()))?
+        }
+    };
+    let schema = Arc::clone(&output.schema);
     let dataset_scan = DatasetScan {
         dataset,
         projection: Arc::new(projection),
+        schema: output.schema,
+        row_filter: row_filter.map(Arc::new),
     };
     let cancel = Cancel::default();
     Ok(BatchStream::spawn(schema, &cancel, |sender| async move {
@@ -162,9 +189,17 @@ fn start_scan(dataset: OpenDataset, columns: Option<&[String]>) -> Result<BatchS
     }))
 }
 
+fn column_names(schema: &SchemaRef) -> Vec<String> {
+    schema.fields().iter().map(|f| f.name().clone()).collect()
+}
+
 struct DatasetScan {
     dataset: OpenDataset,
+    /// The columns that are read: those of the result, then those of the filter.
     projection: Arc<Projection>,
+    /// The schema of the result.
+    schema: SchemaRef,
+    row_filter: Option<Arc<RowFilter>>,
 }
 
 /// A part and the index of one of its row groups.
@@ -175,7 +210,8 @@ type RowGroup = (Arc<OpenPart>, usize);
 struct ScanCursor {
     part: Option<Arc<OpenPart>>,
     next_part: usize,
-    next_group: usize,
+    /// The row groups of the part that are still to be read.
+    groups: VecDeque<usize>,
 }
 
 impl DatasetScan {
@@ -225,19 +261,21 @@ impl DatasetScan {
     async fn next_group(&self, cursor: &mut ScanCursor) -> Result<Option<RowGroup>> {
         loop {
             if let Some(part) = &cursor.part
-                && cursor.next_group < part.file.metadata().num_row_groups()
+                && let Some(group) = cursor.groups.pop_front()
             {
-                cursor.next_group += 1;
-                return Ok(Some((Arc::clone(part), cursor.next_group - 1)));
+                return Ok(Some((Arc::clone(part), group)));
             }
             if cursor.next_part == self.dataset.parts.len() {
                 return Ok(None);
             }
             let part = self.dataset.parts.get(cursor.next_part).await?;
             let selected = self.projection.select(&part.file);
+            cursor.groups = match &self.row_filter {
+                Some(row_filter) => row_filter.row_groups(&part).await?,
+                None => (0..part.file.metadata().num_row_groups()).collect(),
+            };
             cursor.part = Some(Arc::new(part.with_file(selected)));
             cursor.next_part += 1;
-            cursor.next_group = 0;
         }
     }
 
@@ -295,6 +333,7 @@ impl DatasetScan {
             };
             let (fetched, part) = (undecoded.take(), Arc::clone(part));
             let projection = Arc::clone(&self.projection);
+            let (schema, row_filter) = (Arc::clone(&self.schema), self.row_filter.clone());
             let decode = run_blocking(move || {
                 let with_part_context = |e: Error| {
                     e.context(format!("part {:?}", part.path))
@@ -308,13 +347,21 @@ impl DatasetScan {
                 let Some(batch) = stream.next_batch().map_err(with_part_context)? else {
                     return Ok(None);
                 };
-                let batch = projection.build_batch(batch.columns(), batch.num_rows());
-                Ok(Some((stream, batch.map_err(with_part_context)?)))
+                let batch = projection
+                    .build_batch(batch.columns(), batch.num_rows())
+                    .map_err(with_part_context)?;
+                let selected = match row_filter {
+                    Some(row_filter) => row_filter.select(&batch, &schema)?,
+                    None => batch,
+                };
+                Ok(Some((stream, selected)))
             });
             match decode.await? {
                 Some((stream, batch)) => {
                     decoder = Some(stream);
-                    permit.send(Ok(batch));
+                    if self.row_filter.is_none() || batch.num_rows() > 0 {
+                        permit.send(Ok(batch));
+                    }
                 }
                 None => return Ok(true),
             }

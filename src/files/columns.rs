@@ -52,6 +52,17 @@ impl TableColumns {
         }
     }
 
+    /// The columns of files without ids, such as the parts of a dataset: each is numbered by its position.
+    pub(crate) fn numbered(schema: SchemaRef) -> Self {
+        let ids = (0..).take(schema.fields().len()).collect();
+        let stored = schema.fields().iter().map(|field| StoredField {
+            name: field.name().clone(),
+            nested_ids: Vec::new(),
+        });
+        let stored = stored.collect();
+        Self::new(schema, ids, stored)
+    }
+
     /// The schemas of a data file: the columns by their stored names, with ids as field ids. Its Parquet
     /// schema has ids on nested fields too; its Arrow schema has not, so that types are the table's.
     pub(crate) fn file_schemas(&self) -> Result<FileSchemas> {

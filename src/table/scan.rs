@@ -112,7 +112,7 @@ impl TableScan {
             .map_ok(move |(row_group, permits)| {
                 let table_scan = Arc::clone(&table_scan);
                 async move {
-                    let TableScan {
+                    let Self {
                         columns, schema, ..
                     } = table_scan.as_ref();
                     let read = table_scan.reader.read(&row_group, columns, schema).await;

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import pds
+from scripted_s3 import Request, ScriptedS3
+
+if TYPE_CHECKING:
+    from scripted_s3 import Rule
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("name", pa.string())])
 FILES = 50
@@ -133,3 +140,40 @@ def test_keys_at_both_ends_read_the_files_at_both_ends(table: pds.Table, memory_
     # Besides the two files: the pointer, the manifest and what the commit reads again.
     assert memory_store.metrics()["get"] < 10
     assert table.scan(where="x IN (1.5, 2.5)").to_pyarrow().sort_by("id")["name"].to_pylist() == ["a", "b"]
+
+
+class _Gate:
+    """Holds back reads of data files until so many of them wait at once, and a moment longer for more to come."""
+
+    def __init__(self, server: ScriptedS3, expected: int) -> None:
+        self.most = 0
+        self._expected = expected
+        self._lock = threading.Lock()
+        self._is_full, self._is_open = threading.Event(), threading.Event()
+        self._next_fault = server.next_fault
+        server.next_fault = self.wait  # type: ignore[method-assign]
+
+    def wait(self, request: Request) -> tuple[str, Rule | None]:
+        if request.method == "GET" and "/data/" in request.key and not self._is_open.is_set():
+            with self._lock:
+                self.most += 1
+                is_first = self.most == 1
+                if self.most == self._expected:
+                    self._is_full.set()
+            if is_first:
+                self._is_full.wait(20)
+                self._is_open.wait(0.5)
+                self._is_open.set()
+            self._is_open.wait()
+        return self._next_fault(request)
+
+
+def test_many_small_files_are_read_at_once() -> None:
+    with ScriptedS3() as server:
+        store = pds.Store("s3://bucket/p", storage_options=server.options())
+        table = pds.Table.create(store, "t", SCHEMA, key="id")
+        for number in range(FILES):
+            table.append(_rows(number))
+        gate = _Gate(server, expected=32)
+        assert table.scan(["id"]).to_pyarrow()["id"].to_pylist() == list(range(FILES * ROWS))
+        assert gate.most == 32
