@@ -139,7 +139,9 @@ mod tests {
             columns: None,
         };
         let mut deletions = Deletions::default();
-        scopes.iter().for_each(|scope| deletions.add(scope));
+        for scope in &scopes {
+            deletions.add(scope);
+        }
         count_without_reading(&file, &deletions)
     }
 

@@ -27,6 +27,7 @@ use super::delete::StagedTombstones;
 use super::findings::{Basis, Bound, CONCURRENT_FILES, DeletePlan};
 use super::folder::{Snapshot, Table};
 use super::format::{DataFile, TableManifest};
+use super::listing::FileRef;
 use super::merge_rows::{FileOutput, MergeContext, merge_file};
 use super::snapshot_reader::SnapshotReader;
 use super::staged::Staged;
@@ -131,6 +132,18 @@ impl WrittenRows {
     }
 }
 
+/// What all files of a snapshot give.
+#[derive(Default)]
+struct MergeTotals {
+    deletes: DeletePlan,
+    /// The outputs with rows to write.
+    outputs: Vec<Arc<FileOutput>>,
+    updated: u64,
+    matched_source_rows: RoaringBitmap,
+    /// Files with rows that matched and stay as they are: without them the source's rows would be inserted.
+    matched_files: Vec<FileRef>,
+}
+
 /// A merge.
 struct Merge<'a> {
     table: &'a Table,
@@ -158,37 +171,16 @@ impl Operation for Merge<'_> {
             context.map(Arc::new)
         })?;
         let reader = self.read_files(manifest, &context).await?;
-        let mut deletes = DeletePlan {
-            rows: Some(0),
-            ..DeletePlan::default()
-        };
-        let (mut outputs, mut updated) = (Vec::new(), 0);
-        let mut matched_source_rows = RoaringBitmap::new();
-        // Files with rows that matched and stay as they are: without them the source's rows would be inserted.
-        let mut matched_files = Vec::new();
-        for (index, listed) in reader.files.iter().enumerate() {
-            let Some(output) = self.find(&reader, index) else {
-                continue;
-            };
-            let file_deletes = output.matches.to_plan(listed);
-            if file_deletes.is_empty() && !output.matched_source_rows.is_empty() {
-                matched_files.push(listed.to_file_ref());
-            }
-            deletes.add(file_deletes);
-            updated += output.updated;
-            matched_source_rows |= &output.matched_source_rows;
-            if !output.batches.is_empty() {
-                outputs.push(Arc::clone(output));
-            }
-        }
-        let (source_context, matched) = (Arc::clone(&context), matched_source_rows.clone());
+        let totals = self.total(&reader);
+        let (deletes, updated) = (totals.deletes, totals.updated);
+        let (source_context, matched) = (Arc::clone(&context), totals.matched_source_rows.clone());
         let inserted = run_blocking(move || source_context.insert_unmatched(&matched)).await?;
-        let has_rows = !outputs.is_empty() || !inserted.batches.is_empty();
+        let has_rows = !totals.outputs.is_empty() || !inserted.batches.is_empty();
         if deletes.is_empty() && !has_rows && self.options.idempotency_key.is_none() {
             return Ok(None);
         }
         let inserted_rows = inserted.written_rows;
-        let made_of = (outputs, matched_source_rows);
+        let made_of = (totals.outputs, totals.matched_source_rows);
         let (added, base_version) = self
             .write_rows(manifest, &context, made_of, inserted.batches, staged)
             .await?;
@@ -202,7 +194,7 @@ impl Operation for Merge<'_> {
             deletes: Delete {
                 filter: String::new(),
                 tombstones,
-                scanned_files: [deletes.scanned_files, matched_files].concat(),
+                scanned_files: [deletes.scanned_files, totals.matched_files].concat(),
                 removed: deletes.removed,
                 base_tombstones: manifest.tombstone_paths(),
                 rows: Some(deleted_rows.saturating_sub(updated)),
@@ -222,6 +214,28 @@ impl Operation for Merge<'_> {
 }
 
 impl Merge<'_> {
+    /// Adds up what was found in the files of a reader.
+    fn total(&self, reader: &SnapshotReader) -> MergeTotals {
+        let mut totals = MergeTotals::default();
+        totals.deletes.rows = Some(0);
+        for (index, listed) in reader.files.iter().enumerate() {
+            let Some(output) = self.find(reader, index) else {
+                continue;
+            };
+            let file_deletes = output.matches.to_plan(listed);
+            if file_deletes.is_empty() && !output.matched_source_rows.is_empty() {
+                totals.matched_files.push(listed.to_file_ref());
+            }
+            totals.deletes.add(file_deletes);
+            totals.updated += output.updated;
+            totals.matched_source_rows |= &output.matched_source_rows;
+            if !output.batches.is_empty() {
+                totals.outputs.push(Arc::clone(output));
+            }
+        }
+        totals
+    }
+
     /// Merges the files of a snapshot that may have rows to merge and are not known.
     async fn read_files(
         &mut self,
