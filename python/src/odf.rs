@@ -15,7 +15,7 @@ use arrow_schema::Schema;
 use chrono::DateTime;
 use pds::odf::{
     self, Attached, Block, BlockSelector, Chain, ChainView, DatasetId, DatasetKind, IngestOptions,
-    Multihash, schema,
+    Multihash, SourceState, schema,
 };
 use pds::table::ScanOptions;
 use pds::{Error, ErrorKind, Result};
@@ -101,7 +101,7 @@ impl BlockHandle {
     /// The event, in the spelling of the specification.
     #[getter]
     fn event<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        to_object(py, self.0.event())
+        to_object(py, &self.0.fields())
     }
 
     /// The bytes that the block was read from.
@@ -162,6 +162,18 @@ impl ChainHandle {
         let chain = into_py_result(py, self.open_chain())?;
         run(py, move || async move { chain.view(&at).await })
     }
+}
+
+fn parse_source_state(
+    py: Python<'_>,
+    fields: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<SourceState>> {
+    let Some(fields) = fields.map(from_object).transpose()? else {
+        return Ok(None);
+    };
+    let as_invalid = |e: Error| e.with_kind(ErrorKind::InvalidInput).context("source_state");
+    let parsed = SourceState::from_fields(&fields).map_err(as_invalid);
+    Ok(Some(into_py_result(py, parsed)?))
 }
 
 fn block_handles(blocks: Vec<Arc<Block>>) -> Vec<BlockHandle> {
@@ -273,7 +285,7 @@ impl ChainHandle {
         let ingest_options = IngestOptions {
             event_time,
             watermark: into_py_result(py, watermark.map(odf::parse_time).transpose())?,
-            source_state: source_state.map(from_object).transpose()?,
+            source_state: parse_source_state(py, source_state)?,
             write_options: into_py_result(py, options.to_write_options())?,
             timeout: into_py_result(py, parse_seconds("timeout", timeout))?,
         };
@@ -352,7 +364,7 @@ impl ChainHandle {
         let view = self.view(py, at, micros)?;
         let state = &view.state;
         let names = state.vocabulary.names().map(str::to_owned);
-        let watermark = into_py_result(py, state.watermark())?.map(|w| odf::format_time(&w));
+        let watermark = state.watermark().map(|w| odf::format_time(&w));
         let tip = state.tip.as_ref();
         let hash = tip.map_or_else(String::new, |tip| tip.hash.to_string());
         Ok((hash, names, state.last_offset(), watermark))

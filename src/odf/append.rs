@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::block::{Block, build_event};
+use super::block::Block;
 use super::chain::{Chain, ChainHead, replay};
+use super::event::{DatasetKind, Event};
 use super::head::HeadUpdate;
 use super::multihash::{DatasetId, Multihash};
 use super::rules::ChainState;
@@ -22,24 +23,6 @@ use crate::store::cas::probe_conditional_writes;
 
 pub(super) const MIN_RETRY_DELAY: Duration = Duration::from_millis(5);
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(250);
-
-/// The origin of a dataset's data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DatasetKind {
-    /// The data comes from outside.
-    Root,
-    /// The data is computed from other datasets.
-    Derivative,
-}
-
-impl DatasetKind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Root => "Root",
-            Self::Derivative => "Derivative",
-        }
-    }
-}
 
 /// The result of an append.
 #[derive(Debug, Clone)]
@@ -76,15 +59,6 @@ impl BlockDraft {
     }
 }
 
-/// Makes the first event of a chain.
-pub(super) fn seed_event(id: &DatasetId, kind: DatasetKind) -> Value {
-    let fields = [
-        ("datasetId", Some(id.to_string().into())),
-        ("datasetKind", Some(kind.name().into())),
-    ];
-    build_event("Seed", fields)
-}
-
 impl Chain {
     /// Creates the dataset with its first block, a `Seed` of the system time `time`, which defaults to now.
     /// [`ErrorKind::AlreadyExists`] if there is a head; [`ErrorKind::UnsafeStore`] if the store ignores conditions.
@@ -105,7 +79,11 @@ impl Chain {
         probe_conditional_writes(self.store(), self.root()).await?;
         let time = time.unwrap_or_else(|| self.store().clock().now().to_utc());
         let mut draft = BlockDraft::new(ChainState::default());
-        draft.push(time, &seed_event(id, kind))?;
+        let seed = Event::Seed {
+            dataset_id: id.clone(),
+            dataset_kind: kind,
+        };
+        draft.push(time, &seed.to_fields())?;
         match self.move_head(None, draft.blocks).await? {
             HeadUpdate::Appended(_) => Ok(()),
             HeadUpdate::Conflict => Err(exists()),

@@ -21,12 +21,13 @@ use std::time::Duration;
 
 use arrow_schema::Schema;
 use chrono::{DateTime, NaiveDateTime};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::append::{BlockDraft, DatasetKind, MIN_RETRY_DELAY, seed_event};
-use super::block::{Block, build_event};
+use super::append::{BlockDraft, MIN_RETRY_DELAY};
+use super::block::Block;
 use super::chain::Chain;
-use super::fields::get_text;
+use super::event::{DataEvent, DatasetKind, Event, SourceState};
+use super::event_kind::EventKind;
 use super::head::HeadUpdate;
 use super::multihash::{DatasetId, Multihash};
 use super::rules::ChainState;
@@ -118,13 +119,15 @@ impl Position {
     async fn read(chain: &Chain, head: &Multihash, state: &ChainState) -> Result<Self> {
         let recorded = state.source_states.get(SOURCE_NAME);
         let version = recorded
-            .filter(|source| get_text(source, "kind") == Some(SOURCE_STATE_KIND))
-            .and_then(|source| get_text(source, "value")?.parse().ok());
+            .filter(|source| source.kind == SOURCE_STATE_KIND)
+            .and_then(|source| source.value.parse().ok());
         if let Some(version) = version {
             return Ok(Self::Version(version));
         }
         let blocks = chain.blocks_back_from(head, None, usize::MAX).await?;
-        let last_schema = blocks.iter().find(|block| block.kind() == "SetDataSchema");
+        let last_schema = blocks
+            .iter()
+            .find(|block| block.kind() == EventKind::SetDataSchema);
         Ok(last_schema.map_or(Self::Start, |block| Self::Time(block.system_time)))
     }
 }
@@ -223,12 +226,15 @@ fn plan_blocks(
         let tip = draft.state.tip.as_ref();
         let time = tip.map_or(version.time, |tip| tip.system_time.max(version.time));
         if tip.is_none() {
-            let id = DatasetId::generate()?.id;
-            draft.push(time, &seed_event(&id, DatasetKind::Root))?;
+            let seed = Event::Seed {
+                dataset_id: DatasetId::generate()?.id,
+                dataset_kind: DatasetKind::Root,
+            };
+            draft.push(time, &seed.to_fields())?;
         }
         draft.push(time, &event)?;
         if let Some(number) = version.number {
-            draft.push(time, &version_event(&draft.state, number)?)?;
+            draft.push(time, &version_event(&draft.state, number))?;
         }
         recorded = schema;
     }
@@ -239,29 +245,21 @@ fn plan_blocks(
         && draft.blocks.is_empty()
     {
         let time = tip.system_time;
-        draft.push(time, &version_event(&draft.state, number)?)?;
+        draft.push(time, &version_event(&draft.state, number))?;
     }
     Ok(draft.blocks)
 }
 
 /// Makes the event that records the number of a version, and changes nothing else.
-fn version_event(state: &ChainState, number: u64) -> Result<Value> {
-    let last_event = state.last_data_event.as_ref();
-    let checkpoint = last_event.and_then(|event| event.get("newCheckpoint"));
-    let source_state = json!({
-        "sourceName": SOURCE_NAME,
-        "kind": SOURCE_STATE_KIND,
-        "value": number.to_string(),
-    });
-    let fields = [
-        ("prevCheckpoint", state.checkpoint().map(Value::from)),
-        ("prevOffset", state.last_offset().map(Value::from)),
-        ("newCheckpoint", checkpoint.cloned()),
-        (
-            "newWatermark",
-            state.watermark()?.map(|w| time::to_text(&w).into()),
-        ),
-        ("newSourceState", Some(source_state)),
-    ];
-    Ok(build_event("AddData", fields))
+fn version_event(state: &ChainState, number: u64) -> Value {
+    let source_state = SourceState {
+        source_name: SOURCE_NAME.to_owned(),
+        kind: SOURCE_STATE_KIND.to_owned(),
+        value: number.to_string(),
+    };
+    let data = DataEvent {
+        new_source_state: Some(source_state),
+        ..state.next_data_event()
+    };
+    Event::AddData(data).to_fields()
 }

@@ -3,7 +3,7 @@
 //!
 //! The bytes are a manifest (kind, version, content) whose content is a flatbuffer of its own. Versions 2 and 3 of
 //! the manifest differ only in the alignment of timestamps. An event that this release does not know becomes
-//! [`UNKNOWN_EVENT`] and keeps its bytes.
+//! [`Event::Unknown`] and keeps its bytes.
 //!
 //! Errors: [`ErrorKind::BlockCorrupted`] for damaged bytes; [`ErrorKind::FormatNotSupported`] for other versions of
 //! the manifest, for the layout of ODF 0.33, and for encoding a block with fields of a later release;
@@ -14,10 +14,13 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use super::decode::{FlatBufferReader, FlatBufferTable};
 use super::encode::FlatBufferWriter;
+use super::event::Event;
+use super::event_kind::EventKind;
+use super::fields::{get, get_text};
 use super::layout::EVENT;
 use super::multihash::Multihash;
 use super::time::{self, UtcDateTime};
@@ -31,8 +34,6 @@ pub const MANIFEST_VERSION: i32 = 3;
 const OLDEST_VERSION: i32 = 2;
 /// The longest block that is written or read, in bytes.
 pub(super) const MAX_BLOCK_BYTES: usize = 16 << 20;
-/// The kind of an event that this release does not know.
-pub const UNKNOWN_EVENT: &str = "Unknown";
 
 /// One block of a chain.
 #[derive(Debug, Clone)]
@@ -46,7 +47,7 @@ pub struct Block {
     pub prev_block_hash: Option<Multihash>,
     /// The position in the chain, from 0.
     pub sequence_number: u64,
-    event: Value,
+    event: Event,
     /// Whether `event` holds all fields of the event.
     is_fully_decoded: bool,
 }
@@ -129,7 +130,7 @@ impl Block {
             .transpose()
             .map_err(|e| e.with_kind(ErrorKind::BlockCorrupted))?;
         let sequence_number = block.scalar_bytes(2)?.map_or(0, u64::from_le_bytes);
-        let (event, is_known) = decode_event(&block, &bytes)?;
+        let (event, is_known) = decode_event(&block)?;
         let is_fully_decoded = is_known && !content.has_unknown_slots();
         Ok(Self {
             hash,
@@ -147,7 +148,7 @@ impl Block {
     /// Parses the YAML of a block and encodes the block.
     pub fn from_yaml(text: &str) -> Result<Self> {
         let parsed = yaml::parse(text)?;
-        if parsed.event.get("kind").and_then(Value::as_str) == Some(UNKNOWN_EVENT) {
+        if get_text(&parsed.event, "kind") == Some(EventKind::Unknown.name()) {
             let manifest = parsed
                 .event
                 .get("manifest")
@@ -175,9 +176,9 @@ impl Block {
             &time::to_text(&self.system_time),
             previous.as_deref(),
             self.sequence_number,
-            &self.event,
+            &self.fields(),
         );
-        if self.is_fully_decoded || self.kind() == UNKNOWN_EVENT {
+        if self.is_fully_decoded || self.kind() == EventKind::Unknown {
             text
         } else {
             format!("# Fields of a later release are not shown.\n{text}")
@@ -199,17 +200,23 @@ impl Block {
         self.version
     }
 
-    /// The event, in the spelling of the specification.
-    pub fn event(&self) -> &Value {
+    /// The event.
+    pub fn event(&self) -> &Event {
         &self.event
     }
 
-    /// The name of the event; [`UNKNOWN_EVENT`] if this release does not know it.
-    pub fn kind(&self) -> &str {
-        self.event
-            .get("kind")
-            .and_then(Value::as_str)
-            .unwrap_or(UNKNOWN_EVENT)
+    /// The name of the event.
+    pub fn kind(&self) -> EventKind {
+        self.event.kind()
+    }
+
+    /// Returns the event in the spelling of the specification; one of a later release with the bytes of the block.
+    pub fn fields(&self) -> Value {
+        let mut fields = self.event.to_fields();
+        if let Event::Unknown { .. } = self.event {
+            fields["manifest"] = STANDARD.encode(&self.bytes).into();
+        }
+        fields
     }
 
     /// Whether this release knows the event and all its fields.
@@ -234,7 +241,7 @@ impl Block {
             &self.system_time,
             previous,
             number,
-            &self.event,
+            &self.fields(),
         )
     }
 }
@@ -257,18 +264,13 @@ fn refuse_old_layout(block: &FlatBufferTable<'_>) -> Result<()> {
 }
 
 /// Returns the event, and whether this release knows it.
-fn decode_event(block: &FlatBufferTable<'_>, manifest: &Bytes) -> Result<(Value, bool)> {
+fn decode_event(block: &FlatBufferTable<'_>) -> Result<(Event, bool)> {
     match block.union(3, &EVENT) {
-        Ok(Some(event)) => Ok((event, true)),
+        Ok(Some(fields)) => Ok((Event::from_fields(fields)?, true)),
         Ok(None) => Err(Error::block_corrupted("the event is missing")),
         Err(e) if e.kind() == ErrorKind::FormatNotSupported => {
             let tag = block.scalar_bytes(3)?.map_or(0, |[tag]| tag);
-            let event = json!({
-                "kind": UNKNOWN_EVENT,
-                "tag": tag,
-                "manifest": STANDARD.encode(manifest),
-            });
-            Ok((event, false))
+            Ok((Event::Unknown { tag: tag.into() }, false))
         }
         Err(e) => Err(e),
     }
@@ -284,7 +286,7 @@ fn encode(
     let mut block_writer = FlatBufferWriter::new(version >= MANIFEST_VERSION);
     let previous = prev_block_hash.map(|hash| block_writer.write_bytes(hash.as_bytes()));
     let (tag, offset) = block_writer.write_union(&EVENT, event)?;
-    check_event(event)?;
+    check_event(tag, event)?;
     let block = block_writer.write_slots(|writer| {
         writer.push_timestamp(0, system_time);
         if let Some(previous) = previous {
@@ -307,27 +309,12 @@ fn encode(
 }
 
 /// Checks what the layout of the tables does not express.
-fn check_event(event: &Value) -> Result<()> {
-    let has = |name: &str| event.get(name).is_some_and(|value| !value.is_null());
-    let kind = event.get("kind").and_then(Value::as_str);
-    if kind == Some("SetDataSchema") && has("rawArrowSchema") == has("schema") {
+fn check_event(tag: u8, event: &Value) -> Result<()> {
+    let has = |name: &str| get(event, name).is_some();
+    let kind = EVENT.variant_by_tag(tag).map(|(name, _)| name);
+    if kind == Some(EventKind::SetDataSchema.name()) && has("rawArrowSchema") == has("schema") {
         let message = "SetDataSchema needs exactly one of schema and rawArrowSchema";
         return Err(Error::invalid(message));
     }
     Ok(())
-}
-
-/// Makes an event of its name and of the fields that have a value.
-pub fn build_event(
-    kind: &str,
-    fields: impl IntoIterator<Item = (&'static str, Option<Value>)>,
-) -> Value {
-    let mut object = Map::new();
-    object.insert("kind".to_owned(), kind.into());
-    for (name, value) in fields {
-        if let Some(value) = value {
-            object.insert(name.to_owned(), value);
-        }
-    }
-    Value::Object(object)
 }

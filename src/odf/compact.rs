@@ -14,18 +14,18 @@ use std::time::Duration;
 
 use arrow_array::{RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
-use serde_json::{Value, json};
 
 use super::block::Block;
 use super::chain::Chain;
-use super::fields::COMPACTED_FROM;
+use super::event::{DataEvent, Event, Slice};
+use super::event_kind::EventKind;
 use super::head::HeadUpdate;
 use super::lease::WriteLease;
 use super::multihash::Multihash;
 use super::rows::SliceStats;
-use super::rules::{ChainState, is_data_event};
+use super::rules::ChainState;
 use super::schema;
-use super::slice::{Slice, build_slice_snapshot, remove_slice, write_slice};
+use super::slice::{build_slice_snapshot, remove_slice, write_slice};
 use super::time::UtcDateTime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
@@ -108,9 +108,7 @@ pub async fn compact(
 /// A block of the new chain: a block of the old chain, or several blocks whose slices are merged.
 struct Step {
     time: UtcDateTime,
-    event: Value,
-    /// The block of the old chain; None if several are merged.
-    original_block: Option<Arc<Block>>,
+    event: StepEvent,
     slices: Vec<Slice>,
     /// The size of the slices in bytes.
     bytes: u64,
@@ -125,6 +123,31 @@ impl Step {
     }
 }
 
+enum StepEvent {
+    /// That of a block of the old chain.
+    Original(Arc<Block>),
+    /// That of the blocks whose slices are merged.
+    Merged(Box<DataEvent>),
+}
+
+impl StepEvent {
+    /// What the event says about data, if slices may be merged into it.
+    fn mergeable(&self) -> Option<&DataEvent> {
+        match self {
+            Self::Original(block) => mergeable_data(block),
+            Self::Merged(data) => Some(data),
+        }
+    }
+}
+
+/// What a block says about data, if its slice may be merged with another.
+fn mergeable_data(block: &Block) -> Option<&DataEvent> {
+    match block.event() {
+        Event::AddData(data) if block.is_fully_decoded() => Some(data),
+        _ => None,
+    }
+}
+
 /// Plans the blocks of the new chain, oldest first.
 fn plan_steps(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step>> {
     let mut state = ChainState::default();
@@ -132,21 +155,20 @@ fn plan_steps(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step
     // The step that the next slice can be merged into.
     let mut open_step: Option<usize> = None;
     for block in newest_first.iter().rev() {
-        let event = block.event();
-        let slice = match block.kind() {
-            "AddData" if block.is_fully_decoded() => Slice::from_event(event)?,
-            _ => None,
-        };
+        let data = mergeable_data(block);
+        let slice = data.map_or(Ok(None), DataEvent::slice)?.cloned();
         let size = slice.as_ref().map_or(0, |slice| slice.size);
-        let fits = |step: &Step| {
-            step.bytes.saturating_add(size) <= target_bytes && can_merge(&step.event, event)
+        let merge = |step: &Step| {
+            let fits = step.bytes.saturating_add(size) <= target_bytes;
+            let (before, after) = (step.event.mergeable()?, data?);
+            (fits && can_merge(before, after)).then(|| merge_events(before, after))
         };
-        match (open_step, slice) {
-            (Some(at), Some(slice)) if fits(&steps[at]) => {
+        let merged = open_step.and_then(|at| Some((at, merge(&steps[at])?)));
+        match (merged, slice) {
+            (Some((at, event)), Some(slice)) => {
                 let mut step = steps.remove(at);
-                step.event = merge_events(&step.event, event);
+                step.event = StepEvent::Merged(Box::new(event));
                 step.time = block.system_time;
-                step.original_block = None;
                 step.bytes = step.bytes.saturating_add(slice.size);
                 step.slices.push(slice);
                 steps.push(step);
@@ -161,14 +183,13 @@ fn plan_steps(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step
                 let is_slice = slice.is_some();
                 steps.push(Step {
                     time: block.system_time,
-                    event: event.clone(),
-                    original_block: Some(Arc::clone(block)),
+                    event: StepEvent::Original(Arc::clone(block)),
                     slices: slice.into_iter().collect(),
                     bytes: size,
                     schema: slice_schema.map(Arc::new),
                 });
-                let ends_merging = is_data_event(block.kind())
-                    || matches!(block.kind(), "SetDataSchema" | "SetVocab")
+                let ends_merging = block.event().data().is_some()
+                    || matches!(block.kind(), EventKind::SetDataSchema | EventKind::SetVocab)
                     || !block.is_fully_decoded();
                 if is_slice {
                     open_step = Some(steps.len() - 1);
@@ -183,25 +204,25 @@ fn plan_steps(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step
 }
 
 /// Whether two events can be merged: one event has room for the state of one source and for one set of attributes.
-fn can_merge(before: &Value, after: &Value) -> bool {
-    let source = |event: &Value| event.get("newSourceState").map(|s| s["sourceName"].clone());
-    let (source_before, source_after) = (source(before), source(after));
-    let has_no_other_attributes = |event: &Value| {
-        let extra = event.get("extra").and_then(Value::as_object);
-        extra.is_none_or(|extra| extra.keys().all(|key| key == COMPACTED_FROM))
+fn can_merge(before: &DataEvent, after: &DataEvent) -> bool {
+    let source = |data: &DataEvent| {
+        data.new_source_state
+            .as_ref()
+            .map(|s| s.source_name.clone())
     };
-    has_no_other_attributes(before)
-        && has_no_other_attributes(after)
-        && (source_before.is_none() || source_before == source_after)
+    let source_before = source(before);
+    !before.has_own_attributes()
+        && !after.has_own_attributes()
+        && (source_before.is_none() || source_before == source(after))
 }
 
 /// Merges two events: the result leads from the state before the first one to the state after the second one.
-fn merge_events(before: &Value, after: &Value) -> Value {
-    let mut event = after.clone();
-    for name in ["prevCheckpoint", "prevOffset"] {
-        event[name] = before.get(name).cloned().unwrap_or(Value::Null);
+fn merge_events(before: &DataEvent, after: &DataEvent) -> DataEvent {
+    DataEvent {
+        prev_checkpoint: before.prev_checkpoint.clone(),
+        prev_offset: before.prev_offset,
+        ..after.clone()
     }
-    event
 }
 
 /// Makes the blocks of the new chain that are not in the old one, and writes the slices that are not in
@@ -218,27 +239,31 @@ async fn rewrite_blocks(
     for step in steps {
         // A block stays as it is as long as the blocks before it do.
         let tip_hash = state.tip.as_ref().map(|tip| &tip.hash);
-        let original = step.original_block.as_ref();
-        if let Some(block) = original.filter(|block| block.prev_block_hash.as_ref() == tip_hash) {
-            state.apply(block);
-            continue;
-        }
-        if original.is_some_and(|block| !block.is_fully_decoded()) {
-            let message =
-                "cannot rewrite a block of a later release after merged slices; upgrade pds";
-            return Err(Error::new(ErrorKind::FormatNotSupported, message).with_path(chain.root()));
-        }
-        let mut event = step.event.clone();
-        if step.slices.len() > 1 {
-            let key = step.key();
-            let slice = match merged_slices.get(&key) {
-                Some(slice) => slice.clone(),
-                None => merge_slices(chain, step, &state, options).await?,
-            };
-            event["newData"] = slice.to_value();
-            event["extra"] = json!({COMPACTED_FROM: head.to_string()});
-            merged_slices.insert(key, slice);
-        }
+        let event = match &step.event {
+            StepEvent::Original(block) if block.prev_block_hash.as_ref() == tip_hash => {
+                state.apply(block);
+                continue;
+            }
+            StepEvent::Original(block) if !block.is_fully_decoded() => {
+                let message =
+                    "cannot rewrite a block of a later release after merged slices; upgrade pds";
+                let error = Error::new(ErrorKind::FormatNotSupported, message);
+                return Err(error.with_path(chain.root()));
+            }
+            StepEvent::Original(block) => block.fields(),
+            StepEvent::Merged(data) => {
+                let key = step.key();
+                let slice = match merged_slices.get(&key) {
+                    Some(slice) => slice.clone(),
+                    None => merge_slices(chain, step, &state, options).await?,
+                };
+                let mut data = data.as_ref().clone();
+                data.new_data = Some(slice.clone());
+                data.set_compacted_from(head);
+                merged_slices.insert(key, slice);
+                Event::AddData(data).to_fields()
+            }
+        };
         let tip = state.tip.as_ref();
         let number = tip.map_or(0, |tip| tip.sequence_number + 1);
         let block = Block::new(step.time, tip.map(|tip| &tip.hash), number, &event)?;

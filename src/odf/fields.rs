@@ -1,13 +1,10 @@
 //! Access to the fields of events, and the errors of events that break a rule.
 
+use std::str::FromStr;
+
 use serde_json::Value;
 
-use super::multihash::Multihash;
-use super::time::{self, UtcDateTime};
 use crate::error::{Error, ErrorKind, Result};
-
-/// The attribute of a merged block with the head that it was made from.
-pub(super) const COMPACTED_FROM: &str = "pds/compactedFrom";
 
 /// An error of the kind [`ErrorKind::InvalidAppend`] with the name of the violated rule as its detail.
 pub(super) fn invalid_append(rule: &str, message: impl Into<String>) -> Error {
@@ -31,25 +28,41 @@ pub(super) fn get_text<'v>(value: &'v Value, name: &str) -> Option<&'v str> {
     get(value, name).and_then(Value::as_str)
 }
 
-pub(super) fn get_number(value: &Value, name: &str) -> Option<u64> {
-    get(value, name).and_then(Value::as_u64)
-}
-
-pub(super) fn get_time(value: &Value, name: &str) -> Result<Option<UtcDateTime>> {
-    get_text(value, name).map(time::from_text).transpose()
-}
-
 pub(super) fn get_list(event: &Value, name: &str) -> Vec<Value> {
     let items = get(event, name).and_then(Value::as_array);
     items.cloned().unwrap_or_default()
 }
 
-/// Returns the head that a merged block was made from; None for other blocks.
-pub(super) fn compacted_from(event: &Value) -> Option<Multihash> {
-    event
-        .get("extra")?
-        .get(COMPACTED_FROM)?
-        .as_str()?
-        .parse()
-        .ok()
+/// Returns a field; [`ErrorKind::BlockCorrupted`] if it is absent or null.
+pub(super) fn require<'v>(value: &'v Value, name: &str) -> Result<&'v Value> {
+    get(value, name).ok_or_else(|| invalid_field(name))
+}
+
+pub(super) fn require_text<'v>(value: &'v Value, name: &str) -> Result<&'v str> {
+    require(value, name)?
+        .as_str()
+        .ok_or_else(|| invalid_field(name))
+}
+
+pub(super) fn require_number(value: &Value, name: &str) -> Result<u64> {
+    require(value, name)?
+        .as_u64()
+        .ok_or_else(|| invalid_field(name))
+}
+
+/// Returns a number; None if it is absent or null.
+pub(super) fn optional_number(value: &Value, name: &str) -> Result<Option<u64>> {
+    get(value, name)
+        .map(|_| require_number(value, name))
+        .transpose()
+}
+
+/// Parses the text of a field.
+pub(super) fn parse_field<T: FromStr<Err = Error>>(value: &Value, name: &str) -> Result<T> {
+    let parsed = require_text(value, name)?.parse::<T>();
+    parsed.map_err(|e| e.with_kind(ErrorKind::BlockCorrupted).context(name))
+}
+
+fn invalid_field(name: &str) -> Error {
+    Error::block_corrupted(format!("the event has no valid field {name:?}"))
 }

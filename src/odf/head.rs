@@ -9,7 +9,6 @@ use object_store::PutMode;
 
 use super::block::Block;
 use super::chain::{CONCURRENT_BLOCKS, Chain, ChainHead, parse_head};
-use super::fields::compacted_from;
 use super::multihash::Multihash;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{CasResult, Register};
@@ -86,7 +85,10 @@ impl Chain {
                 if ancestor.hash() == block.hash() {
                     return Ok(true);
                 }
-                let old_head = compacted_from(ancestor.event()).filter(|old| !heads.contains(old));
+                let old_head = ancestor
+                    .event()
+                    .compacted_from()
+                    .filter(|old| !heads.contains(old));
                 heads.extend(old_head);
             }
         }

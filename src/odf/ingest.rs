@@ -25,15 +25,15 @@ use chrono::Datelike;
 use serde_json::Value;
 
 use super::append::Appended;
-use super::block::build_event;
 use super::chain::Chain;
+use super::event::{DataEvent, Event, Slice, SourceState};
 use super::head::HeadUpdate;
 use super::lease::WriteLease;
 use super::rows::{SliceStats, SystemColumns, add_system_columns};
 use super::rules::ChainState;
 use super::schema;
-use super::slice::{Slice, UncommittedSlice, build_slice_snapshot, remove_slice, write_slice};
-use super::time::{self, UtcDateTime};
+use super::slice::{UncommittedSlice, build_slice_snapshot, remove_slice, write_slice};
+use super::time::UtcDateTime;
 use super::vocabulary::{Vocabulary, system_fields};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
@@ -48,7 +48,7 @@ pub struct IngestOptions {
     /// dataset.
     pub watermark: Option<UtcDateTime>,
     /// The state from which the source continues, a `SourceState` of the specification.
-    pub source_state: Option<Value>,
+    pub source_state: Option<SourceState>,
     /// The options of the data file: codec, row groups, memory.
     pub write_options: WriteOptions,
     /// How long the append is repeated after lost races.
@@ -296,7 +296,7 @@ impl IngestPlan {
         options: &IngestOptions,
     ) -> Result<Vec<Value>> {
         let mut events: Vec<Value> = self.new_schema_event.iter().cloned().collect();
-        let previous_watermark = state.watermark()?;
+        let previous_watermark = state.watermark();
         let latest_ms = new_slice.and_then(|new_slice| new_slice.latest_event_time_ms);
         let latest_event_time = latest_ms.map(event_time_from_millis).transpose()?;
         let watermark = match options.watermark {
@@ -304,30 +304,18 @@ impl IngestPlan {
             None => previous_watermark.max(latest_event_time),
         };
         let source = options.source_state.as_ref();
-        let name = source
-            .and_then(|s| s.get("sourceName"))
-            .and_then(Value::as_str);
-        let previous_state = name.and_then(|name| state.source_states.get(name));
+        let previous_state = source.and_then(|s| state.source_states.get(&s.source_name));
         let advances = watermark != previous_watermark || source != previous_state;
         if new_slice.is_none() && !advances {
             return Ok(events);
         }
-        let checkpoint = state
-            .last_data_event
-            .as_ref()
-            .and_then(|event| event.get("newCheckpoint"));
-        let fields = [
-            ("prevCheckpoint", state.checkpoint().map(Value::from)),
-            ("prevOffset", state.last_offset().map(Value::from)),
-            (
-                "newData",
-                new_slice.map(|new_slice| new_slice.slice.to_value()),
-            ),
-            ("newCheckpoint", checkpoint.cloned()),
-            ("newWatermark", watermark.map(|w| time::to_text(&w).into())),
-            ("newSourceState", options.source_state.clone()),
-        ];
-        events.push(build_event("AddData", fields));
+        let data = DataEvent {
+            new_data: new_slice.map(|new_slice| new_slice.slice.clone()),
+            new_watermark: watermark,
+            new_source_state: options.source_state.clone(),
+            ..state.next_data_event()
+        };
+        events.push(Event::AddData(data).to_fields());
         Ok(events)
     }
 }

@@ -1,11 +1,11 @@
 //! Open Data Fabric (ODF): the history of a dataset as a chain of metadata blocks, each linked to the one before it
 //! by hash. The schema of the data is recorded in the chain.
 //!
-//! [`block`] defines one block, its bytes and its hash. [`rules`] checks which block may follow in a chain. [`chain`]
-//! keeps blocks in a store, [`append`] moves the head by compare-and-swap. [`attach`] records the schemas of tables and
-//! datasets. [`mod@ingest`] appends rows, [`view`] reads a
-//! chain as of one block, [`mod@verify`] checks blocks and files, [`mod@compact`] merges small slices, and
-//! [`mod@vacuum`] removes objects that no reference leads to.
+//! [`block`] defines one block, its bytes and its hash, [`event`] what it says. [`rules`] checks which block may follow
+//! in a chain. [`chain`] keeps blocks in a store, [`append`] moves the head by compare-and-swap. [`mod@ingest`] appends
+//! rows, [`view`] reads a chain as of one block, [`mod@verify`] checks blocks and files, [`mod@compact`] merges small
+//! slices, [`mod@vacuum`] removes objects that no reference leads to, and [`attach`] records the schemas of tables and
+//! datasets.
 //!
 //! Source: the Open Data Fabric specification and its RFCs 001 to 017.
 //!
@@ -23,6 +23,8 @@ pub mod compact;
 mod decode;
 mod digest;
 mod encode;
+pub mod event;
+mod event_kind;
 mod evolution;
 mod fields;
 mod head;
@@ -43,14 +45,15 @@ pub mod view;
 mod vocabulary;
 mod yaml;
 
-pub use self::append::{Appended, DatasetKind};
+pub use self::append::Appended;
 pub use self::attach::{Attached, attach_dataset, attach_table};
 pub use self::block::Block;
 pub use self::chain::Chain;
 pub use self::compact::{Compacted, compact};
+pub use self::event::{DatasetKind, Event, Slice, SourceState};
+pub use self::event_kind::EventKind;
 pub use self::ingest::{IngestOptions, Ingested, ingest};
 pub use self::multihash::{DatasetId, Multihash};
-pub use self::slice::Slice;
 pub use self::time::{UtcDateTime, from_text as parse_time, to_text as format_time};
 pub use self::vacuum::{RemovedFiles, vacuum};
 pub use self::verify::{ChainVerification, Problem, verify};

@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::block::{Block, UNKNOWN_EVENT};
+use super::block::Block;
+use super::event::{DataEvent, Event, SourceState};
+use super::event_kind::EventKind;
 use super::evolution;
-use super::fields::{
-    get, get_list, get_number, get_text, get_time, invalid_append, invalid_event, no_op_event,
-};
+use super::fields::{get, get_list, get_text, invalid_append, invalid_event, no_op_event};
 use super::layout::EVENT;
 use super::multihash::Multihash;
 use super::schema;
@@ -48,82 +48,41 @@ pub struct ChainState {
     /// The last `SetDataSchema`.
     pub schema_event: Option<Value>,
     /// The last event that may carry data.
-    pub last_data_event: Option<Value>,
+    pub last_data_event: Option<DataEvent>,
     /// The state of each source.
-    pub source_states: BTreeMap<String, Value>,
+    pub source_states: BTreeMap<String, SourceState>,
     /// The last event of each kind of which only the last one counts; those of push sources by name.
-    settings: BTreeMap<String, Value>,
-    /// The last `ExecuteTransform`.
-    last_transform: Option<Value>,
+    settings: BTreeMap<SettingKey, Event>,
+    /// The inputs of the last `ExecuteTransform`.
+    last_query_inputs: Option<Vec<Value>>,
     /// The tag of an event that this release does not know and that may determine what the data is.
     unreadable_tag: Option<u64>,
-}
-
-/// Returns the offset of the last row after an event that may carry data.
-pub(super) fn last_offset(event: &Value) -> Option<u64> {
-    let data = get(event, "newData").and_then(|data| get(data, "offsetInterval"));
-    match data {
-        Some(interval) => Some(get_number(interval, "end").unwrap_or(0)),
-        None => get_number(event, "prevOffset"),
-    }
-}
-
-/// Returns the hash of the new checkpoint of an event.
-fn checkpoint(event: &Value) -> Option<&str> {
-    get(event, "newCheckpoint").and_then(|c| get_text(c, "physicalHash"))
-}
-
-/// Whether an event that may carry data carries nothing.
-fn is_empty(event: &Value) -> bool {
-    let names = ["newData", "newCheckpoint", "newWatermark", "newSourceState"];
-    names.iter().all(|name| get(event, name).is_none())
-}
-
-/// Whether events of this kind may carry data.
-pub(super) fn is_data_event(kind: &str) -> bool {
-    matches!(kind, "AddData" | "ExecuteTransform")
 }
 
 impl ChainState {
     /// Applies a block to the state. The block is not checked here.
     pub fn apply(&mut self, block: &Block) {
         let event = block.event();
-        match block.kind() {
-            "SetVocab" => self.vocabulary = Vocabulary::from_event(event),
-            "SetDataSchema" => self.schema_event = Some(event.clone()),
-            // Each of the two events undoes the other.
-            "DisablePollingSource" => drop(self.settings.remove("SetPollingSource")),
-            "SetPollingSource" => drop(self.settings.remove("DisablePollingSource")),
-            "DisablePushSource" | "AddPushSource" => {
-                let name = get_text(event, "sourceName").unwrap_or_default();
-                let disables = block.kind() == "DisablePushSource";
-                let other = if disables {
-                    "AddPushSource"
-                } else {
-                    "DisablePushSource"
-                };
-                self.settings.remove(&format!("{other} {name}"));
-            }
-            UNKNOWN_EVENT => {
-                let tag = get_number(event, "tag").unwrap_or(0);
+        match event {
+            Event::SetVocab { vocabulary, .. } => self.vocabulary = vocabulary.clone(),
+            Event::SetDataSchema(fields) => self.schema_event = Some(fields.clone()),
+            Event::Unknown { tag } => {
                 // The other known events do not determine what the data is.
-                if matches!(tag, 0..=2 | 10) || tag > EVENT.variants.len() as u64 {
-                    self.unreadable_tag = Some(tag);
+                if matches!(tag, 0..=2 | 10) || *tag > EVENT.variants.len() as u64 {
+                    self.unreadable_tag = Some(*tag);
                 }
             }
-            kind if is_data_event(kind) => {
-                if let Some(state) = get(event, "newSourceState") {
-                    let name = get_text(state, "sourceName").unwrap_or_default();
-                    self.source_states.insert(name.to_owned(), state.clone());
-                }
-                if kind == "ExecuteTransform" {
-                    self.last_transform = Some(event.clone());
-                }
-                self.last_data_event = Some(event.clone());
+            Event::AddData(data) => self.apply_data(data),
+            Event::ExecuteTransform { data, query_inputs } => {
+                self.apply_data(data);
+                self.last_query_inputs = Some(query_inputs.clone());
             }
-            _ => {}
+            Event::Seed { .. } | Event::Other(..) => {}
         }
-        if let Some(key) = setting_key(event) {
+        if let Some(key) = SettingKey::of(event) {
+            if let Some(undone) = key.undone() {
+                self.settings.remove(&undone);
+            }
             self.settings.insert(key, event.clone());
         }
         self.tip = Some(Tip {
@@ -131,6 +90,14 @@ impl ChainState {
             sequence_number: block.sequence_number,
             system_time: block.system_time,
         });
+    }
+
+    fn apply_data(&mut self, data: &DataEvent) {
+        if let Some(state) = &data.new_source_state {
+            self.source_states
+                .insert(state.source_name.clone(), state.clone());
+        }
+        self.last_data_event = Some(data.clone());
     }
 
     /// Returns [`ErrorKind::FormatNotSupported`] if an event of a later release may determine what the data is.
@@ -146,44 +113,55 @@ impl ChainState {
     }
 
     /// Returns the last event of a kind of which only the last one counts.
-    pub fn setting(&self, kind: &str) -> Option<&Value> {
-        self.settings.get(kind)
+    fn setting(&self, kind: EventKind) -> Option<&Event> {
+        self.settings.get(&SettingKey { kind, source: None })
     }
 
     /// Returns the offset of the last row; None if there are no rows.
     pub fn last_offset(&self) -> Option<u64> {
-        self.last_data_event.as_ref().and_then(last_offset)
+        self.last_data_event.as_ref()?.last_offset()
     }
 
     /// Returns the watermark of the last event that may carry data.
-    pub fn watermark(&self) -> Result<Option<UtcDateTime>> {
-        self.last_data_event
-            .as_ref()
-            .map_or(Ok(None), |event| get_time(event, "newWatermark"))
+    pub fn watermark(&self) -> Option<UtcDateTime> {
+        self.last_data_event.as_ref()?.new_watermark
     }
 
     /// Returns the hash of the last checkpoint.
-    pub fn checkpoint(&self) -> Option<&str> {
-        self.last_data_event.as_ref().and_then(checkpoint)
+    pub fn checkpoint(&self) -> Option<&Multihash> {
+        self.last_data_event.as_ref()?.checkpoint()
+    }
+
+    /// Returns an event of data that carries on offset, checkpoint and watermark, and changes nothing.
+    pub(super) fn next_data_event(&self) -> DataEvent {
+        let last_event = self.last_data_event.as_ref();
+        DataEvent {
+            prev_checkpoint: self.checkpoint().cloned(),
+            prev_offset: self.last_offset(),
+            new_checkpoint: last_event.and_then(|last| last.new_checkpoint.clone()),
+            new_watermark: self.watermark(),
+            ..DataEvent::default()
+        }
     }
 
     /// Checks that a new block may be appended: it follows the rules and changes something.
     pub fn check_new(&self, block: &Block) -> Result<()> {
         self.check(block)?;
         let event = block.event();
-        match block.kind() {
+        match event {
             // Readers depend on a usable schema. Older tools did not check it, so existing blocks may have others.
-            "SetDataSchema" => self.check_schema_usable(event),
-            "AddData" => {
-                let state = get(event, "newSourceState");
-                let name = state.and_then(|state| get_text(state, "sourceName"));
-                let previous_state = name.and_then(|name| self.source_states.get(name));
-                if self.has_no_progress(event) && state.is_some() && state == previous_state {
+            Event::SetDataSchema(fields) => self.check_schema_usable(fields),
+            Event::AddData(data) => {
+                let state = data.new_source_state.as_ref();
+                let previous_state = state.and_then(|s| self.source_states.get(&s.source_name));
+                if self.has_no_progress(data) && state.is_some() && state == previous_state {
                     return Err(no_op_event(NO_PROGRESS));
                 }
                 Ok(())
             }
-            "ExecuteTransform" if is_empty(event) => Err(no_op_event("Event is empty")),
+            Event::ExecuteTransform { data, .. } if data.is_empty() => {
+                Err(no_op_event("Event is empty"))
+            }
             _ => self.check_not_identical(event),
         }
     }
@@ -218,29 +196,31 @@ impl ChainState {
     /// Checks that a block may come next.
     pub fn check(&self, block: &Block) -> Result<()> {
         self.check_sequence(block)?;
-        let event = block.event();
-        match block.kind() {
-            "AddData" => {
-                self.check_data(event)?;
-                self.check_add_data(event)
+        match block.event() {
+            Event::AddData(data) => {
+                self.check_data(data, &[])?;
+                self.check_add_data(data)
             }
-            "ExecuteTransform" => {
-                self.check_data(event)?;
-                self.check_transform(event)
+            Event::ExecuteTransform { data, query_inputs } => {
+                self.check_data(data, query_inputs)?;
+                self.check_transform(data, query_inputs)
             }
-            "SetDataSchema" => self.check_schema(event),
-            "SetTransform" => {
-                check_inputs(event)?;
-                check_queries(get(event, "transform"))
+            Event::SetDataSchema(fields) => self.check_schema(fields),
+            Event::Other(EventKind::SetTransform, fields) => {
+                check_inputs(fields)?;
+                check_queries(get(fields, "transform"))
             }
-            "SetPollingSource" | "AddPushSource" => self.check_source(block.kind(), event),
+            Event::Other(
+                kind @ (EventKind::SetPollingSource | EventKind::AddPushSource),
+                fields,
+            ) => self.check_source(*kind, fields),
             _ => Ok(()),
         }
     }
 
     /// Checks the seed, the link, the sequence number and the system time.
     fn check_sequence(&self, block: &Block) -> Result<()> {
-        let is_seed = block.kind() == "Seed";
+        let is_seed = block.kind() == EventKind::Seed;
         let previous = block.prev_block_hash.as_ref();
         if is_seed && (previous.is_some() || self.tip.is_some()) {
             let message = "Attempt to append seed block to a non-empty chain";
@@ -286,12 +266,10 @@ impl ChainState {
     }
 
     /// Checks the rules of all data: offsets, watermark, schema, checkpoint.
-    fn check_data(&self, event: &Value) -> Result<()> {
-        let prev_offset = get_number(event, "prevOffset");
-        let interval = get(event, "newData").and_then(|data| get(data, "offsetInterval"));
-        if let Some(interval) = interval {
-            let start = get_number(interval, "start").unwrap_or(0);
-            let end = get_number(interval, "end").unwrap_or(0);
+    fn check_data(&self, data: &DataEvent, query_inputs: &[Value]) -> Result<()> {
+        let prev_offset = data.prev_offset;
+        if let Some(slice) = &data.new_data {
+            let (start, end) = (slice.start, slice.end);
             let expected = prev_offset.map_or(Some(0), |offset| offset.checked_add(1));
             if Some(start) != expected {
                 let expected_text = expected.map_or("none".to_owned(), |o| o.to_string());
@@ -302,13 +280,11 @@ impl ChainState {
                 return Err(invalid_event("Invalid offset interval"));
             }
         }
-        let query_inputs = get(event, "queryInputs").and_then(Value::as_array);
-        let has_inputs = query_inputs.is_some_and(|inputs| !inputs.is_empty());
-        if is_empty(event) && !has_inputs {
+        if data.is_empty() && query_inputs.is_empty() {
             return Err(no_op_event("Event is empty"));
         }
-        let before = self.watermark()?;
-        let after = get_time(event, "newWatermark")?;
+        let before = self.watermark();
+        let after = data.new_watermark;
         if before.is_some_and(|before| after.is_none_or(|after| after < before)) {
             let message = "Watermark has to be monotonically increasing";
             return Err(invalid_append("WatermarkIsNotMonotonic", message));
@@ -317,11 +293,11 @@ impl ChainState {
             let message = "Carried prev offset does not correspond to the last offset in the chain";
             return Err(invalid_event(message));
         }
-        if interval.is_some() && self.schema_event.is_none() {
+        if data.new_data.is_some() && self.schema_event.is_none() {
             let message = "SetDataSchema event must be present before adding data";
             return Err(invalid_event(message));
         }
-        if get_text(event, "prevCheckpoint") != self.checkpoint() {
+        if data.prev_checkpoint.as_ref() != self.checkpoint() {
             let message =
                 "Input checkpoint does not correspond to the last checkpoint in the chain";
             return Err(invalid_event(message));
@@ -330,57 +306,53 @@ impl ChainState {
     }
 
     /// Whether an event has no data and leaves checkpoint and watermark as they are.
-    fn has_no_progress(&self, event: &Value) -> bool {
-        let last_event = self.last_data_event.as_ref();
-        let same =
-            |getter: fn(&Value) -> Option<&str>| getter(event) == last_event.and_then(getter);
-        get(event, "newData").is_none()
-            && same(checkpoint)
-            && same(|event| get_text(event, "newWatermark"))
+    fn has_no_progress(&self, data: &DataEvent) -> bool {
+        data.new_data.is_none()
+            && data.checkpoint() == self.checkpoint()
+            && data.new_watermark == self.watermark()
     }
 
-    fn check_add_data(&self, event: &Value) -> Result<()> {
-        let previous_state = self
-            .last_data_event
-            .as_ref()
-            .and_then(|event| get(event, "newSourceState"));
-        let state = get(event, "newSourceState");
-        if self.has_no_progress(event) && state == previous_state {
+    fn check_add_data(&self, data: &DataEvent) -> Result<()> {
+        let last_event = self.last_data_event.as_ref();
+        let previous_state = last_event.and_then(|last| last.new_source_state.as_ref());
+        if self.has_no_progress(data) && data.new_source_state.as_ref() == previous_state {
             return Err(no_op_event(NO_PROGRESS));
         }
         Ok(())
     }
 
-    fn check_transform(&self, event: &Value) -> Result<()> {
-        let inputs = get_list(event, "queryInputs");
+    fn check_transform(&self, data: &DataEvent, inputs: &[Value]) -> Result<()> {
         let ids = |inputs: &[Value], name: &str| -> Vec<String> {
             inputs
                 .iter()
                 .map(|input| canonicalize_reference(get_text(input, name).unwrap_or_default()))
                 .collect()
         };
-        let declared = match (self.setting("SetTransform"), &self.last_transform) {
-            (Some(transform), _) => ids(&get_list(transform, "inputs"), "datasetRef"),
-            (None, Some(query)) => ids(&get_list(query, "queryInputs"), "datasetId"),
-            (None, None) => {
+        let declared = match (
+            self.setting(EventKind::SetTransform),
+            &self.last_query_inputs,
+        ) {
+            (Some(Event::Other(_, transform)), _) => {
+                ids(&get_list(transform, "inputs"), "datasetRef")
+            }
+            (_, Some(last_inputs)) => ids(last_inputs, "datasetId"),
+            (_, None) => {
                 let message = "ExecuteTransform must be preceded by SetTransform event";
                 return Err(invalid_event(message));
             }
         };
-        if ids(&inputs, "datasetId") != declared {
+        if ids(inputs, "datasetId") != declared {
             let message =
                 "Inputs must be listed in same order as initially declared in SetTransform event";
             return Err(invalid_event(message));
         }
-        if let Some(query) = &self.last_transform {
-            for (before, now) in get_list(query, "queryInputs").iter().zip(&inputs) {
-                check_query_input(before, now)?;
-            }
+        for (before, now) in self.last_query_inputs.iter().flatten().zip(inputs) {
+            check_query_input(before, now)?;
         }
         let advances = inputs
             .iter()
             .any(|input| get(input, "newBlockHash").is_some());
-        if self.has_no_progress(event) && !advances {
+        if self.has_no_progress(data) && !advances {
             let message = "Event neither has data nor it advances inputs, checkpoint, or watermark";
             return Err(no_op_event(message));
         }
@@ -415,7 +387,7 @@ impl ChainState {
         Err(invalid_event(message))
     }
 
-    fn check_source(&self, kind: &str, event: &Value) -> Result<()> {
+    fn check_source(&self, kind: EventKind, event: &Value) -> Result<()> {
         if let Some(transform) = get(event, "preprocess") {
             check_queries(Some(transform))?;
         }
@@ -426,15 +398,15 @@ impl ChainState {
                 "Cannot specify both DDL and ODF schemas at once",
             ));
         }
-        if kind == "AddPushSource" && self.setting("SetPollingSource").is_some() {
+        if kind == EventKind::AddPushSource && self.setting(EventKind::SetPollingSource).is_some() {
             let message = "Cannot add a push source while polling source is still active";
             return Err(invalid_event(message));
         }
         let has_push = self
             .settings
             .keys()
-            .any(|key| key.starts_with("AddPushSource "));
-        if kind == "SetPollingSource" && has_push {
+            .any(|key| key.kind == EventKind::AddPushSource);
+        if kind == EventKind::SetPollingSource && has_push {
             let message = "Cannot add a polling source while some push sources are still active";
             return Err(invalid_event(message));
         }
@@ -448,8 +420,8 @@ impl ChainState {
     }
 
     /// Refuses an event that is identical to the last one of its key.
-    fn check_not_identical(&self, event: &Value) -> Result<()> {
-        let before = setting_key(event).and_then(|key| self.settings.get(&key));
+    fn check_not_identical(&self, event: &Event) -> Result<()> {
+        let before = SettingKey::of(event).and_then(|key| self.settings.get(&key));
         if before == Some(event) {
             return Err(no_op_event("Event is identical to the current"));
         }
@@ -457,22 +429,49 @@ impl ChainState {
     }
 }
 
-/// Returns the key under which the last event of its kind is kept; None for kinds of which all events count.
-fn setting_key(event: &Value) -> Option<String> {
-    let kind = get_text(event, "kind")?;
-    match kind {
-        "AddPushSource" | "DisablePushSource" => {
-            let name = get_text(event, "sourceName").unwrap_or_default();
-            Some(format!("{kind} {name}"))
-        }
-        "Seed"
-        | "SetVocab"
-        | "SetAttachments"
-        | "SetInfo"
-        | "SetLicense"
-        | "SetTransform"
-        | "SetPollingSource"
-        | "DisablePollingSource" => Some(kind.to_owned()),
-        _ => None,
+/// The key under which the last event of its kind is kept.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct SettingKey {
+    kind: EventKind,
+    /// The name of a push source.
+    source: Option<String>,
+}
+
+impl SettingKey {
+    /// Returns None for kinds of which all events count.
+    fn of(event: &Event) -> Option<Self> {
+        let kind = event.kind();
+        let source = match kind {
+            EventKind::AddPushSource | EventKind::DisablePushSource => match event {
+                Event::Other(_, fields) => get_text(fields, "sourceName").map(str::to_owned),
+                _ => None,
+            },
+            EventKind::Seed
+            | EventKind::SetVocab
+            | EventKind::SetAttachments
+            | EventKind::SetInfo
+            | EventKind::SetLicense
+            | EventKind::SetTransform
+            | EventKind::SetPollingSource
+            | EventKind::DisablePollingSource => None,
+            EventKind::AddData
+            | EventKind::ExecuteTransform
+            | EventKind::SetDataSchema
+            | EventKind::Unknown => return None,
+        };
+        Some(Self { kind, source })
+    }
+
+    /// The key of the event that an event of this key undoes.
+    fn undone(&self) -> Option<Self> {
+        let kind = match self.kind {
+            EventKind::SetPollingSource => EventKind::DisablePollingSource,
+            EventKind::DisablePollingSource => EventKind::SetPollingSource,
+            EventKind::AddPushSource => EventKind::DisablePushSource,
+            EventKind::DisablePushSource => EventKind::AddPushSource,
+            _ => return None,
+        };
+        let source = self.source.clone();
+        Some(Self { kind, source })
     }
 }

@@ -1,6 +1,6 @@
 //! Slices: the data files of a chain, named by the hash of their bytes.
 //!
-//! A [`Slice`] is what a block says about a file. [`write_slice`] writes rows to a hidden file and publishes it under
+//! [`write_slice`] writes rows to a hidden file and publishes it under
 //! its hash as an [`UncommittedSlice`], which a block may then name; [`remove_slice`] removes one that no block will
 //! name. [`build_slice_snapshot`] makes slices readable as a snapshot of a table.
 //!
@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::{RecordBatchIterator, RecordBatchReader};
 use arrow_schema::SchemaRef;
-use serde_json::{Value, json};
 
 use super::chain::Chain;
+use super::event::Slice;
 use super::multihash::{Multihash, SHA3_256};
 use super::rows::SliceStats;
 use super::vocabulary::Vocabulary;
@@ -28,60 +28,6 @@ use crate::table::{Table, external_snapshot};
 
 /// The most bytes of a file that wait to be hashed.
 const MAX_WAITING_BYTES: usize = 32 << 20;
-
-/// A data file of a chain.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slice {
-    /// The logical hash of the rows.
-    pub logical_hash: Multihash,
-    /// The hash of the bytes, which is the name of the file.
-    pub physical_hash: Multihash,
-    /// The offset of the first row.
-    pub start: u64,
-    /// The offset of the last row.
-    pub end: u64,
-    /// The size of the file in bytes.
-    pub size: u64,
-}
-
-impl Slice {
-    /// The number of rows.
-    pub fn rows(&self) -> u64 {
-        self.end - self.start + 1
-    }
-
-    /// Reads the slice of an event; None if the event has no data.
-    pub(super) fn from_event(event: &Value) -> Result<Option<Self>> {
-        let Some(data) = event.get("newData").filter(|data| !data.is_null()) else {
-            return Ok(None);
-        };
-        let hash = |name: &str| data[name].as_str().unwrap_or_default().parse();
-        let interval = &data["offsetInterval"];
-        let number = |value: &Value| value.as_u64().unwrap_or(0);
-        let (start, end) = (number(&interval["start"]), number(&interval["end"]));
-        // Offsets are Int64 in the data.
-        if end < start || i64::try_from(end).is_err() {
-            let message = format!("invalid offset interval of a slice: {start} to {end}");
-            return Err(Error::block_corrupted(message));
-        }
-        Ok(Some(Self {
-            logical_hash: hash("logicalHash")?,
-            physical_hash: hash("physicalHash")?,
-            start,
-            end,
-            size: number(&data["size"]),
-        }))
-    }
-
-    pub(super) fn to_value(&self) -> Value {
-        json!({
-            "logicalHash": self.logical_hash.to_string(),
-            "physicalHash": self.physical_hash.to_string(),
-            "offsetInterval": {"start": self.start, "end": self.end},
-            "size": self.size,
-        })
-    }
-}
 
 /// A slice that was published and is not in a block yet.
 pub(super) struct UncommittedSlice {

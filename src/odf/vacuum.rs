@@ -22,14 +22,10 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use object_store::ObjectMeta;
-use serde_json::Value;
 
 use super::block::Block;
 use super::chain::{Chain, parse_head, replay};
-use super::fields::compacted_from;
 use super::multihash::Multihash;
-use super::rules::is_data_event;
-use super::slice::Slice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::Register;
 use crate::table::Table;
@@ -128,7 +124,12 @@ async fn collect_references(
                 .get(&path)
                 .is_none_or(|meta| meta.last_modified > cutoff);
             if is_young {
-                heads.extend(compacted_from(block.event()).map(|old_head| (old_head, false)));
+                heads.extend(
+                    block
+                        .event()
+                        .compacted_from()
+                        .map(|old_head| (old_head, false)),
+                );
             }
         }
     }
@@ -141,9 +142,9 @@ fn add_references(
     references: &mut HashSet<(&'static str, Multihash)>,
 ) -> Result<()> {
     references.insert(("blocks", block.hash().clone()));
-    if !is_data_event(block.kind()) {
+    let Some(data) = block.event().data() else {
         return Ok(());
-    }
+    };
     if !block.is_fully_decoded() {
         let message = format!(
             "block {} has fields of a later release, which may name files; upgrade pds",
@@ -151,19 +152,12 @@ fn add_references(
         );
         return Err(Error::new(ErrorKind::FormatNotSupported, message));
     }
-    let event = block.event();
-    references.extend(Slice::from_event(event)?.map(|slice| ("data", slice.physical_hash)));
-    let new_checkpoint = event
-        .get("newCheckpoint")
-        .and_then(|c| c.get("physicalHash"));
-    for hash_value in [new_checkpoint, event.get("prevCheckpoint")]
-        .into_iter()
-        .flatten()
-    {
-        let hash = Value::as_str(hash_value)
-            .map(str::parse::<Multihash>)
-            .transpose()?;
-        references.extend(hash.map(|hash| ("checkpoints", hash)));
-    }
+    references.extend(
+        data.slice()?
+            .map(|slice| ("data", slice.physical_hash.clone())),
+    );
+    let checkpoints = [data.checkpoint(), data.prev_checkpoint.as_ref()];
+    let hashes = checkpoints.into_iter().flatten().cloned();
+    references.extend(hashes.map(|hash| ("checkpoints", hash)));
     Ok(())
 }

@@ -19,10 +19,11 @@ use object_store::GetOptions;
 use super::block::Block;
 use super::chain::Chain;
 use super::digest::LogicalHash;
+use super::event::Slice;
 use super::multihash::{Multihash, SHA3_256};
-use super::rules::{ChainState, is_data_event};
+use super::rules::ChainState;
 use super::schema;
-use super::slice::{Slice, build_slice_snapshot};
+use super::slice::build_slice_snapshot;
 use super::slice_columns::describe_difference;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{open, run_blocking};
@@ -172,7 +173,7 @@ async fn check_files(
 /// A file and its expected content.
 struct FileCheck {
     path: String,
-    hash: Option<Multihash>,
+    hash: Multihash,
     size: u64,
     slice: Option<Slice>,
     /// The name of the offset column.
@@ -183,13 +184,10 @@ struct FileCheck {
 
 impl FileCheck {
     fn for_slice(chain: &Chain, block: &Block, state: &ChainState) -> Result<Option<Self>> {
-        let slice = match block.kind() {
-            kind if is_data_event(kind) => Slice::from_event(block.event())?,
-            _ => None,
-        };
+        let slice = block.event().slice()?.cloned();
         Ok(slice.map(|slice| Self {
             path: chain.data_path(&slice.physical_hash.to_string()),
-            hash: Some(slice.physical_hash.clone()),
+            hash: slice.physical_hash.clone(),
             size: slice.size,
             slice: Some(slice),
             offset: state.vocabulary.offset.clone(),
@@ -202,15 +200,12 @@ impl FileCheck {
     }
 
     fn for_checkpoint(chain: &Chain, block: &Block) -> Option<Self> {
-        let checkpoint = block
-            .event()
-            .get("newCheckpoint")
-            .filter(|c| !c.is_null())?;
-        let hash = checkpoint["physicalHash"].as_str().unwrap_or_default();
+        let checkpoint = block.event().data()?.new_checkpoint.as_ref()?;
+        let hash = &checkpoint.physical_hash;
         Some(Self {
             path: chain.path(&format!("checkpoints/{hash}")),
-            hash: hash.parse().ok(),
-            size: checkpoint["size"].as_u64().unwrap_or(0),
+            hash: hash.clone(),
+            size: checkpoint.size,
             slice: None,
             offset: String::new(),
             schema: None,
@@ -239,11 +234,7 @@ impl FileCheck {
             );
             return Err(damaged(message));
         }
-        let Some(expected_hash) = &self.hash else {
-            return Err(damaged(
-                "the block states no valid hash of the file".to_owned(),
-            ));
-        };
+        let expected_hash = &self.hash;
         if expected_hash.code() != SHA3_256 {
             let message = format!(
                 "unsupported hash function {:#x} of the file",

@@ -22,11 +22,11 @@ use arrow_select::filter::filter_record_batch;
 
 use super::block::Block;
 use super::chain::{Chain, replay};
-use super::fields::compacted_from;
+use super::event::Slice;
 use super::multihash::Multihash;
-use super::rules::{ChainState, is_data_event};
+use super::rules::ChainState;
 use super::schema;
-use super::slice::{Slice, build_slice_snapshot};
+use super::slice::build_slice_snapshot;
 use super::time::UtcDateTime;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
@@ -103,8 +103,8 @@ impl Chain {
             let later = blocks[..at]
                 .iter()
                 .rev()
-                .find(|block| is_data_event(block.kind()));
-            match later.and_then(|block| compacted_from(block.event())) {
+                .find(|block| block.event().data().is_some());
+            match later.and_then(|block| block.event().compacted_from()) {
                 Some(old_head) => newest = old_head,
                 None => return Ok(blocks[at].hash().clone()),
             }
@@ -120,17 +120,12 @@ impl ChainView {
 
     /// Returns the slices, oldest first.
     pub fn slices(&self) -> Result<Vec<Slice>> {
-        let events = self
+        let slices = self
             .blocks
             .iter()
             .rev()
-            .filter(|block| is_data_event(block.kind()));
-        let slices = events.map(|block| Slice::from_event(block.event()));
-        Ok(slices
-            .collect::<Result<Vec<_>>>()?
-            .into_iter()
-            .flatten()
-            .collect())
+            .filter_map(|block| block.event().slice().transpose());
+        slices.map(|slice| slice.cloned()).collect()
     }
 
     /// Returns the schema of the last `SetDataSchema`; without one, the schema of the newest slice; None if there is

@@ -40,10 +40,10 @@ impl Vocabulary {
         ]
     }
 
-    pub(super) fn from_event(event: &Value) -> Self {
+    pub(super) fn from_fields(fields: &Value) -> Self {
         let defaults = Self::default();
         let name = |key: &str, default_name: String| {
-            get_text(event, key).map_or(default_name, str::to_owned)
+            get_text(fields, key).map_or(default_name, str::to_owned)
         };
         Self {
             offset: name("offsetColumn", defaults.offset),

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use crate::dataset;
 use crate::odf::rules::ChainState;
-use crate::odf::{Block, schema};
+use crate::odf::{Block, Event, schema};
 use crate::parquet::decode::{Chunks, decode_rows};
 use crate::parquet::file::{FileOpenResult, ParquetFile};
 use crate::parquet::seal::Seal;
@@ -60,8 +60,10 @@ fn check_block(block: &Block) {
     let mut state = ChainState::default();
     let _ = state.check_new(block);
     state.apply(block);
-    if block.kind() == "SetDataSchema" && block.event().get("schema").is_some() {
-        let _ = schema::arrow_from_event(block.event());
+    if let Event::SetDataSchema(fields) = block.event()
+        && fields.get("schema").is_some()
+    {
+        let _ = schema::arrow_from_event(fields);
     }
 }
 

@@ -52,7 +52,7 @@ fn block_hashes_match_other_implementations() {
             vector["len"].as_u64().unwrap(),
             "{name}"
         );
-        assert_eq!(*block.event(), vector["block"]["event"], "{name}");
+        assert_eq!(block.fields(), vector["block"]["event"], "{name}");
         assert_eq!(block.encode().unwrap(), block.bytes()[..], "{name}");
         if let Some(hex) = vector["manifest_bytes_hex"].as_str() {
             let raw = decode_hex(hex);
@@ -60,7 +60,7 @@ fn block_hashes_match_other_implementations() {
             assert_eq!(decoded.hash(), block.hash(), "{name}");
             assert_eq!(decoded.bytes(), &raw, "{name}");
             assert_eq!(decoded.encode().unwrap(), raw, "{name}");
-            assert_eq!(*decoded.event(), vector["block"]["event"], "{name}");
+            assert_eq!(decoded.fields(), vector["block"]["event"], "{name}");
         }
         let reparsed = Block::from_yaml(&block.to_yaml()).unwrap();
         assert_eq!(reparsed.bytes(), block.bytes(), "{name}");
@@ -83,7 +83,7 @@ fn yaml_matches_the_specification() {
     let text = vectors["yaml_manifest"]["text"].as_str().unwrap();
     let block = Block::from_yaml(text).unwrap();
     assert_eq!(block.to_yaml(), text);
-    let columns = schema::arrow_from_event(block.event()).unwrap();
+    let columns = schema::arrow_from_event(&block.fields()).unwrap();
     assert_eq!(
         columns
             .field_with_name("a")
@@ -93,7 +93,7 @@ fn yaml_matches_the_specification() {
         "Int64"
     );
     let raw = schema::event_from_arrow(&columns, true).unwrap();
-    assert_eq!(raw["rawArrowSchema"], block.event()["rawArrowSchema"]);
+    assert_eq!(raw["rawArrowSchema"], block.fields()["rawArrowSchema"]);
 }
 
 #[test]
@@ -125,6 +125,14 @@ fn invalid_block_yaml_is_rejected_naming_the_field() {
         assert!(error.to_string().contains(field), "{to}: {error}");
         let kinds = [ErrorKind::InvalidInput, ErrorKind::FormatNotSupported];
         assert!(kinds.contains(&error.kind()), "{to}: {error}");
+    }
+}
+
+#[test]
+fn a_schema_event_needs_a_schema_however_its_kind_is_spelled() {
+    for kind in ["SetDataSchema", "setDataSchema", "setdataschema"] {
+        let error = Block::new(DateTime::UNIX_EPOCH, None, 0, &json!({"kind": kind})).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{kind}");
     }
 }
 
@@ -504,7 +512,12 @@ async fn ingested_slices_verify() {
             (slice.start, slice.end),
             (u64::from(round) * 10, u64::from(round) * 10 + 9)
         );
-        let kinds: Vec<&str> = result.appended.blocks.iter().map(|b| b.kind()).collect();
+        let kinds: Vec<&str> = result
+            .appended
+            .blocks
+            .iter()
+            .map(|b| b.kind().name())
+            .collect();
         let expected: &[&str] = if round == 0 {
             &["SetDataSchema", "AddData"]
         } else {

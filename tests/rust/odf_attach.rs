@@ -10,7 +10,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use pds::ErrorKind;
 use pds::clock::{Clock, SystemClock};
 use pds::odf::{
-    Block, BlockSelector, Chain, DatasetId, DatasetKind, Multihash, attach_table, schema, verify,
+    Block, BlockSelector, Chain, DatasetId, DatasetKind, Event, Multihash, attach_table, schema,
+    verify,
 };
 use pds::store::Store;
 use pds::table::actions::{Alter, NewTable, create};
@@ -82,11 +83,11 @@ async fn read_blocks(chain: &Chain) -> Vec<Arc<Block>> {
 /// The columns of each recorded schema, oldest first.
 async fn recorded_columns(chain: &Chain) -> Vec<Vec<String>> {
     let blocks = read_blocks(chain).await;
-    let events = blocks.iter().map(|block| block.event());
-    let schemas = events.filter(|event| event["kind"] == "SetDataSchema");
-    schemas
-        .map(|event| column_names(&schema::arrow_from_event(event).unwrap()))
-        .collect()
+    let schemas = blocks.iter().filter_map(|block| match block.event() {
+        Event::SetDataSchema(fields) => Some(schema::arrow_from_event(fields).unwrap()),
+        _ => None,
+    });
+    schemas.map(|schema| column_names(&schema)).collect()
 }
 
 fn column_names(schema: &Schema) -> Vec<String> {
@@ -96,11 +97,11 @@ fn column_names(schema: &Schema) -> Vec<String> {
 /// The versions that are recorded, oldest first.
 async fn recorded_versions(chain: &Chain) -> Vec<String> {
     let blocks = read_blocks(chain).await;
-    let states = blocks.iter().map(|block| &block.event()["newSourceState"]);
-    let values = states.filter(|state| state["sourceName"] == "pds/table");
-    values
-        .map(|state| state["value"].as_str().unwrap().to_owned())
-        .collect()
+    let states = blocks
+        .iter()
+        .filter_map(|block| block.event().data()?.new_source_state.as_ref());
+    let versions = states.filter(|state| state.source_name == "pds/table");
+    versions.map(|state| state.value.clone()).collect()
 }
 
 fn names(columns: &[&[&str]]) -> Vec<Vec<String>> {
