@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::block::Block;
 use super::chain::{Chain, ChainHead, replay};
 use super::event::{DatasetKind, Event};
-use super::head::HeadUpdate;
+use super::head::{HeadError, HeadResult, HeadUpdate};
 use super::multihash::{DatasetId, Multihash};
 use super::rules::ChainState;
 use super::time::UtcDateTime;
@@ -84,7 +84,8 @@ impl Chain {
             dataset_kind: kind,
         };
         draft.push(time, &seed.to_fields())?;
-        match self.move_head(None, draft.blocks).await? {
+        let created = self.move_head(None, draft.blocks).await;
+        match created.map_err(HeadError::into_error)? {
             HeadUpdate::Appended(_) => Ok(()),
             HeadUpdate::Conflict => Err(exists()),
         }
@@ -100,9 +101,8 @@ impl Chain {
             attempts += 1;
             let (head, state) = self.state().await?;
             let time = self.time_after(&state);
-            if let HeadUpdate::Appended(blocks) =
-                self.try_append(&head, &state, time, events).await?
-            {
+            let update = self.try_append(&head, &state, time, events).await;
+            if let HeadUpdate::Appended(blocks) = update.map_err(HeadError::into_error)? {
                 return Ok(Appended { blocks, attempts });
             }
             if clock.monotonic() >= deadline {
@@ -144,12 +144,11 @@ impl Chain {
         state: &ChainState,
         time: UtcDateTime,
         events: &[Value],
-    ) -> Result<HeadUpdate> {
+    ) -> HeadResult<HeadUpdate> {
         let mut draft = BlockDraft::new(state.clone());
         for event in events {
-            draft
-                .push(time, event)
-                .map_err(|e| e.with_path(self.root()))?;
+            let pushed = draft.push(time, event);
+            pushed.map_err(|e| HeadError::NotMoved(e.with_path(self.root())))?;
         }
         self.move_head(Some(head), draft.blocks).await
     }
@@ -188,7 +187,8 @@ impl Chain {
             );
             return Err(Error::new(ErrorKind::CommitConflict, message).with_path(self.root()));
         }
-        match self.move_head(Some(&head), vec![block]).await? {
+        let update = self.move_head(Some(&head), vec![block]).await;
+        match update.map_err(HeadError::into_error)? {
             HeadUpdate::Appended(blocks) => Ok(Appended {
                 blocks,
                 attempts: 1,

@@ -28,7 +28,7 @@ use super::block::Block;
 use super::chain::Chain;
 use super::event::{DataEvent, DatasetKind, Event, SourceState};
 use super::event_kind::EventKind;
-use super::head::HeadUpdate;
+use super::head::{HeadError, HeadUpdate};
 use super::multihash::{DatasetId, Multihash};
 use super::rules::ChainState;
 use super::schema;
@@ -90,7 +90,8 @@ async fn record(chain: Chain, source: &Source<'_>, timeout: Duration) -> Result<
         if head.is_none() {
             probe_conditional_writes(chain.store(), chain.root()).await?;
         }
-        if let HeadUpdate::Appended(blocks) = chain.move_head(head.as_ref(), blocks).await? {
+        let update = chain.move_head(head.as_ref(), blocks).await;
+        if let HeadUpdate::Appended(blocks) = update.map_err(HeadError::into_error)? {
             return Ok(Attached {
                 chain,
                 blocks,

@@ -15,11 +15,13 @@ use std::time::Duration;
 use arrow_array::{RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 
+use super::append::MIN_RETRY_DELAY;
 use super::block::Block;
-use super::chain::Chain;
+use super::chain::{Chain, ChainHead};
 use super::event::{DataEvent, Event, Slice};
 use super::event_kind::EventKind;
-use super::head::HeadUpdate;
+use super::head::HeadError::{self, NotMoved};
+use super::head::{HeadResult, HeadUpdate};
 use super::lease::WriteLease;
 use super::multihash::Multihash;
 use super::rows::SliceStats;
@@ -51,58 +53,70 @@ pub async fn compact(
     options: &WriteOptions,
     timeout: Duration,
 ) -> Result<Option<Compacted>> {
-    let clock = chain.store().clock();
-    let deadline = clock.monotonic() + timeout;
-    let lease = WriteLease::new(chain);
-    let mut delay = Duration::from_millis(5);
     // Slices that were merged in one attempt are used again in the next.
     let mut merged_slices: HashMap<Vec<Multihash>, Slice> = HashMap::new();
-    let result = loop {
-        let (head, state) = chain.state().await?;
-        state.check_readable()?;
-        let blocks = chain.blocks_back_from(&head.hash, None, usize::MAX).await?;
-        let steps = plan_steps(&blocks, target_bytes)?;
-        if steps.iter().all(|step| step.slices.len() < 2) {
-            break Ok(None);
-        }
-        let new_blocks =
-            match rewrite_blocks(chain, &steps, &head.hash, options, &mut merged_slices).await {
-                Ok(new_blocks) => new_blocks,
-                Err(e) => break Err(e),
-            };
-        let head_after = new_blocks
-            .last()
-            .map_or_else(|| head.hash.clone(), |b| b.hash().clone());
-        let count =
-            |step_count: fn(&Step) -> usize| steps.iter().map(step_count).sum::<usize>() as u64;
-        let compacted = Compacted {
-            head_before: head.hash.clone(),
-            head_after,
-            slices_before: count(|step| step.slices.len()),
-            slices_after: count(|step| step.slices.len().min(1)),
+    let result =
+        match move_to_merged(chain, target_bytes, options, timeout, &mut merged_slices).await {
+            // Blocks may name the slices.
+            Err(unknown @ HeadError::Unknown { .. }) => return Err(unknown.into_error()),
+            Err(NotMoved(e)) => Err(e),
+            Ok(compacted) => Ok(compacted),
         };
-        if let Err(e) = lease.check(chain) {
-            break Err(e);
-        }
-        match chain.move_head(Some(&head), new_blocks).await {
-            Ok(HeadUpdate::Appended(_)) => {
-                let used_keys: Vec<Vec<Multihash>> = steps.iter().map(Step::key).collect();
-                merged_slices.retain(|key, _| !used_keys.contains(key));
-                break Ok(Some(compacted));
-            }
-            Ok(HeadUpdate::Conflict) => {}
-            Err(e) if e.kind() == ErrorKind::CommitStateUnknown => return Err(e),
-            Err(e) => break Err(e),
-        }
-        if clock.monotonic() >= deadline {
-            break Err(chain.timeout_error(timeout));
-        }
-        delay = chain.back_off(delay).await;
-    };
     for slice in merged_slices.values() {
         remove_slice(chain, slice).await;
     }
     result
+}
+
+/// Moves the head to a chain with merged slices, until `timeout` while other writers come first. Leaves those in
+/// `merged_slices` that the new chain does not name.
+async fn move_to_merged(
+    chain: &Chain,
+    target_bytes: u64,
+    options: &WriteOptions,
+    timeout: Duration,
+    merged_slices: &mut HashMap<Vec<Multihash>, Slice>,
+) -> HeadResult<Option<Compacted>> {
+    let clock = chain.store().clock();
+    let deadline = clock.monotonic() + timeout;
+    let lease = WriteLease::new(chain);
+    let mut delay = MIN_RETRY_DELAY;
+    loop {
+        let (head, steps) = plan_compaction(chain, target_bytes)
+            .await
+            .map_err(NotMoved)?;
+        if steps.iter().all(|step| step.slices.len() < 2) {
+            return Ok(None);
+        }
+        let rewritten = rewrite_blocks(chain, &steps, &head.hash, options, merged_slices).await;
+        let new_blocks = rewritten.map_err(NotMoved)?;
+        let count =
+            |step_count: fn(&Step) -> usize| steps.iter().map(step_count).sum::<usize>() as u64;
+        let compacted = Compacted {
+            head_before: head.hash.clone(),
+            head_after: new_blocks.last().map_or(&head.hash, Block::hash).clone(),
+            slices_before: count(|step| step.slices.len()),
+            slices_after: count(|step| step.slices.len().min(1)),
+        };
+        lease.check(chain).map_err(NotMoved)?;
+        if let HeadUpdate::Appended(_) = chain.move_head(Some(&head), new_blocks).await? {
+            let used_keys: Vec<Vec<Multihash>> = steps.iter().map(Step::key).collect();
+            merged_slices.retain(|key, _| !used_keys.contains(key));
+            return Ok(Some(compacted));
+        }
+        if clock.monotonic() >= deadline {
+            return Err(NotMoved(chain.timeout_error(timeout)));
+        }
+        delay = chain.back_off(delay).await;
+    }
+}
+
+/// Plans the blocks of a compaction of the newest chain.
+async fn plan_compaction(chain: &Chain, target_bytes: u64) -> Result<(ChainHead, Vec<Step>)> {
+    let (head, state) = chain.state().await?;
+    state.check_readable()?;
+    let blocks = chain.blocks_back_from(&head.hash, None, usize::MAX).await?;
+    Ok((head, plan_steps(&blocks, target_bytes)?))
 }
 
 /// A block of the new chain: a block of the old chain, or several blocks whose slices are merged.

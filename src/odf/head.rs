@@ -1,5 +1,8 @@
 //! Moves the head of a chain by one conditional write, and resolves its outcome from the chain if the answer was
 //! lost.
+//!
+//! Whether the head may still move after an error is in the type: only after [`HeadError::NotMoved`] may what the
+//! blocks name be removed.
 
 use std::sync::Arc;
 
@@ -7,6 +10,7 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::PutMode;
 
+use self::HeadError::NotMoved;
 use super::block::Block;
 use super::chain::{CONCURRENT_BLOCKS, Chain, ChainHead, parse_head};
 use super::multihash::Multihash;
@@ -19,40 +23,81 @@ pub(super) enum HeadUpdate {
     Conflict,
 }
 
+/// Why the head was not moved.
+#[derive(Debug)]
+pub(super) enum HeadError {
+    /// It was not moved to the new blocks, and will not be.
+    NotMoved(Error),
+    /// It may have been moved to this block, or may still be.
+    Unknown { block: Multihash, cause: Error },
+}
+
+pub(super) type HeadResult<T> = std::result::Result<T, HeadError>;
+
+impl HeadError {
+    fn unknown(block: &Block, cause: Error) -> Self {
+        let block = block.hash().clone();
+        Self::Unknown { block, cause }
+    }
+
+    /// The error of a conditional write: the head may still move if the store was unavailable.
+    fn from_write(block: &Block, error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::Unavailable => Self::unknown(block, error),
+            _ => Self::NotMoved(error),
+        }
+    }
+
+    pub(super) fn into_error(self) -> Error {
+        let (block, cause) = match self {
+            Self::NotMoved(error) => return error,
+            Self::Unknown { block, cause } => (block, cause),
+        };
+        let message = format!(
+            "block {block} is in an unknown state: it may have been appended; check the log later"
+        );
+        Error::new(ErrorKind::CommitStateUnknown, message)
+            .with_detail(block.to_string())
+            .with_source(cause)
+    }
+}
+
 impl Chain {
     /// Writes blocks, and makes the last of them the head if the head is still the one that was read, or if there is
-    /// still none. An outcome that cannot be resolved is [`ErrorKind::CommitStateUnknown`].
+    /// still none.
     pub(super) async fn move_head(
         &self,
         head: Option<&ChainHead>,
         blocks: Vec<Block>,
-    ) -> Result<HeadUpdate> {
+    ) -> HeadResult<HeadUpdate> {
         let Some(last) = blocks.last() else {
             return Ok(HeadUpdate::Appended(Vec::new()));
         };
         let value = Bytes::from(last.hash().to_string());
         let writes: Vec<_> = blocks.iter().map(|block| self.put_block(block)).collect();
         let puts = stream::iter(writes).buffer_unordered(CONCURRENT_BLOCKS);
-        puts.try_collect::<()>().await?;
+        puts.try_collect::<()>().await.map_err(NotMoved)?;
         let path = self.path("refs/head");
         let register = Register::new(self.store(), &path);
         let outcome = match head {
             Some(head) => register.replace(&head.version, value).await,
             None => register.create(value).await,
         };
-        let is_appended = match outcome.map_err(|e| as_unknown_outcome(last, e))? {
+        let is_appended = match outcome.map_err(|e| HeadError::from_write(last, e))? {
             CasResult::Won(_) => true,
             CasResult::Conflict(current_head) => {
                 // The answer may have been lost, and other blocks may follow the new one by now.
-                let newest = parse_head(&current_head)
-                    .map_err(|e| unknown_outcome(last, e.with_path(&path)))?;
                 let base = head.map(|head| &head.hash);
-                let contains_result = self.contains_block(&newest, last, base).await;
-                contains_result.map_err(|e| unknown_outcome(last, e))?
+                let contains_result = match parse_head(&current_head) {
+                    Ok(newest) => self.contains_block(&newest, last, base).await,
+                    Err(e) => Err(e.with_path(&path)),
+                };
+                contains_result.map_err(|e| HeadError::unknown(last, e))?
             }
             CasResult::Missing => {
                 let message = "the dataset was removed: refs/head is missing";
-                return Err(Error::new(ErrorKind::NotFound, message).with_path(self.root()));
+                let error = Error::new(ErrorKind::NotFound, message);
+                return Err(NotMoved(error.with_path(self.root())));
             }
         };
         if !is_appended {
@@ -65,7 +110,8 @@ impl Chain {
         Ok(HeadUpdate::Appended(blocks))
     }
 
-    /// Whether a block that was to follow `base`, or to be the first, is in the chain of `newest`, or was in it before a compaction.
+    /// Whether a block is in the chain of `newest`, or was in it before a compaction. The block was to follow `base`, or
+    /// to be the first.
     async fn contains_block(
         &self,
         newest: &Multihash,
@@ -103,22 +149,4 @@ impl Chain {
             .await?;
         Ok(())
     }
-}
-
-/// Turns [`ErrorKind::Unavailable`] into an unknown outcome. After other errors the head was certainly not moved.
-fn as_unknown_outcome(block: &Block, error: Error) -> Error {
-    match error.kind() {
-        ErrorKind::Unavailable => unknown_outcome(block, error),
-        _ => error,
-    }
-}
-
-fn unknown_outcome(block: &Block, cause: Error) -> Error {
-    let message = format!(
-        "block {} is in an unknown state: it may have been appended; check the log later",
-        block.hash()
-    );
-    Error::new(ErrorKind::CommitStateUnknown, message)
-        .with_detail(block.hash().to_string())
-        .with_source(cause)
 }

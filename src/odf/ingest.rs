@@ -24,10 +24,10 @@ use arrow_schema::{Field, Schema, SchemaRef};
 use chrono::Datelike;
 use serde_json::Value;
 
-use super::append::Appended;
-use super::chain::Chain;
+use super::append::{Appended, MIN_RETRY_DELAY};
+use super::chain::{Chain, ChainHead};
 use super::event::{DataEvent, Event, Slice, SourceState};
-use super::head::HeadUpdate;
+use super::head::{HeadError, HeadResult, HeadUpdate};
 use super::lease::WriteLease;
 use super::rows::{SliceStats, SystemColumns, add_system_columns};
 use super::rules::ChainState;
@@ -35,7 +35,7 @@ use super::schema;
 use super::slice::{UncommittedSlice, build_slice_snapshot, remove_slice, write_slice};
 use super::time::UtcDateTime;
 use super::vocabulary::{Vocabulary, system_fields};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::parquet::options::WriteOptions;
 use crate::table::{ScanOptions, scan};
 
@@ -70,68 +70,86 @@ pub async fn ingest(
     input: Box<dyn RecordBatchReader + Send>,
     options: &IngestOptions,
 ) -> Result<Ingested> {
-    let clock = chain.store().clock();
-    let deadline = clock.monotonic() + options.timeout;
-    let (mut head, mut state) = chain.state().await?;
+    let deadline = chain.store().clock().monotonic() + options.timeout;
+    let (head, state) = chain.state().await?;
     state.check_readable()?;
-    let mut plan = IngestPlan::new(&state, &input.schema(), options)?;
+    let plan = IngestPlan::new(&state, &input.schema(), options)?;
     let time = chain.time_after(&state);
-    let mut lease = WriteLease::new(chain);
-    let mut new_slice = write(chain, &plan, input, options, time).await?;
-    let (mut attempts, mut delay) = (0, Duration::from_millis(5));
-    let result = loop {
-        attempts += 1;
-        let events = match plan.events(&state, new_slice.as_ref(), options) {
-            Ok(events) => events,
-            Err(e) => break Err(e),
-        };
-        if let Err(e) = lease.check(chain) {
-            break Err(e);
-        }
-        let time = chain.time_after(&state);
-        match chain.try_append(&head, &state, time, &events).await {
-            Ok(HeadUpdate::Appended(blocks)) => break Ok(Appended { blocks, attempts }),
-            Ok(HeadUpdate::Conflict) => {}
-            Err(e) => break Err(e),
-        }
-        if clock.monotonic() >= deadline {
-            break Err(chain.timeout_error(options.timeout));
-        }
-        delay = chain.back_off(delay).await;
-        (head, state) = match chain.state().await {
-            Ok(refreshed) => refreshed,
-            Err(e) => break Err(e),
-        };
-        let new_lease = WriteLease::new(chain);
-        match rebase(chain, &mut plan, &state, new_slice.as_ref(), options).await {
-            Ok(None) => {}
-            Ok(Some(rewritten)) => {
-                lease = new_lease;
-                if let Some(old_slice) = new_slice.replace(rewritten) {
-                    remove_slice(chain, &old_slice.slice).await;
-                }
-            }
-            Err(e) => break Err(e),
-        }
-    };
-    match result {
+    let lease = WriteLease::new(chain);
+    let slice = write(chain, &plan, input, options, time).await?;
+    let mut write = SliceWrite { plan, slice, lease };
+    match append_slice(chain, &mut write, (head, state), options, deadline).await {
         Ok(appended) => Ok(Ingested {
             appended,
-            slice: new_slice.map(|new_slice| new_slice.slice),
+            slice: write.slice.map(|new_slice| new_slice.slice),
         }),
-        Err(e) => {
-            // If the outcome is unknown, the file stays: a block may name it.
-            if let Some(new_slice) = new_slice.filter(|_| is_definite_failure(&e)) {
+        Err(HeadError::NotMoved(e)) => {
+            if let Some(new_slice) = &write.slice {
                 remove_slice(chain, &new_slice.slice).await;
             }
             Err(e)
         }
+        // A block may name the slice.
+        Err(unknown @ HeadError::Unknown { .. }) => Err(unknown.into_error()),
     }
 }
 
-/// Whether no block names the slice after an error. Only an unknown outcome of moving the head leaves that open.
-fn is_definite_failure(error: &Error) -> bool {
-    error.kind() != ErrorKind::CommitStateUnknown
+/// A slice that no block names yet; None if there are no rows.
+struct SliceWrite {
+    plan: IngestPlan,
+    slice: Option<UncommittedSlice>,
+    /// That of the slice.
+    lease: WriteLease,
+}
+
+/// Appends the block that names the slice, until `deadline` while other writers come first.
+async fn append_slice(
+    chain: &Chain,
+    write: &mut SliceWrite,
+    newest: (ChainHead, Arc<ChainState>),
+    options: &IngestOptions,
+    deadline: Duration,
+) -> HeadResult<Appended> {
+    let (mut head, mut state) = newest;
+    let (mut attempts, mut delay) = (0, MIN_RETRY_DELAY);
+    loop {
+        attempts += 1;
+        let planned = write.plan.events(&state, write.slice.as_ref(), options);
+        let events = planned.map_err(HeadError::NotMoved)?;
+        write.lease.check(chain).map_err(HeadError::NotMoved)?;
+        let time = chain.time_after(&state);
+        if let HeadUpdate::Appended(blocks) = chain.try_append(&head, &state, time, &events).await?
+        {
+            return Ok(Appended { blocks, attempts });
+        }
+        if chain.store().clock().monotonic() >= deadline {
+            return Err(HeadError::NotMoved(chain.timeout_error(options.timeout)));
+        }
+        delay = chain.back_off(delay).await;
+        (head, state) = chain.state().await.map_err(HeadError::NotMoved)?;
+        let rebased = write.rebase(chain, &state, options).await;
+        rebased.map_err(HeadError::NotMoved)?;
+    }
+}
+
+impl SliceWrite {
+    /// Makes a new plan after a lost race, and replaces the slice if it has to be written again.
+    async fn rebase(
+        &mut self,
+        chain: &Chain,
+        state: &ChainState,
+        options: &IngestOptions,
+    ) -> Result<()> {
+        let lease = WriteLease::new(chain);
+        let slice = self.slice.as_ref();
+        if let Some(rewritten) = rebase(chain, &mut self.plan, state, slice, options).await? {
+            self.lease = lease;
+            if let Some(old_slice) = self.slice.replace(rewritten) {
+                remove_slice(chain, &old_slice.slice).await;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Makes a new plan for the state after a lost race, and writes the rows again if rows, the vocabulary or columns
