@@ -172,34 +172,28 @@ impl ChainView {
             apply_operations(&rows, &vocabulary)
         });
         let live_offsets = computation.await?;
-        let offset = self.state.vocabulary.offset.clone();
         let output_columns = options.columns.unwrap_or_else(|| {
             let names = manifest.schema.columns.iter().map(|c| c.name.clone());
             names
                 .filter(|name| *name != self.state.vocabulary.operation)
                 .collect()
         });
-        let mut columns = output_columns.clone();
-        columns.push(offset);
-        columns.dedup();
-        let has_offset = output_columns.contains(&self.state.vocabulary.offset);
-        let scan_columns = if has_offset {
-            output_columns.clone()
-        } else {
-            columns
-        };
+        let offset = &self.state.vocabulary.offset;
+        let mut scan_columns = output_columns.clone();
+        let position = scan_columns.iter().position(|name| name == offset);
+        let offset_index = position.unwrap_or_else(|| {
+            scan_columns.push(offset.clone());
+            output_columns.len()
+        });
         let options = ScanOptions {
-            columns: Some(scan_columns.clone()),
+            columns: Some(scan_columns),
             ..options
         };
         let (schema, batches) = collect_batches(&table, manifest, options).await?;
-        let offset_index = scan_columns
-            .iter()
-            .position(|name| *name == self.state.vocabulary.offset);
         let filtered = batches.iter().map(|batch| {
             let rows = filter_record_batch(
                 batch,
-                &live_mask(batch.column(offset_index.unwrap_or(0)), &live_offsets)?,
+                &live_mask(batch.column(offset_index), &live_offsets)?,
             )
             .and_then(|rows| rows.project(&(0..output_columns.len()).collect::<Vec<_>>()));
             rows.map_err(|e| Error::other(e.to_string()).with_source(e))
