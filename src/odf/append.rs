@@ -9,12 +9,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::TimeDelta;
+use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::Value;
 
 use super::block::Block;
-use super::chain::{Chain, ChainHead, replay};
+use super::chain::{CONCURRENT_BLOCKS, Chain, ChainHead, replay};
 use super::event::{DatasetKind, Event};
 use super::head::{HeadError, HeadResult, HeadUpdate};
+use super::lease::WriteLease;
 use super::multihash::{DatasetId, Multihash};
 use super::rules::ChainState;
 use super::time::UtcDateTime;
@@ -84,7 +87,8 @@ impl Chain {
             dataset_kind: kind,
         };
         draft.push(time, &seed.to_fields())?;
-        let created = self.move_head(None, draft.blocks).await;
+        let lease = WriteLease::new(self);
+        let created = self.move_head(None, draft.blocks, &lease).await;
         match created.map_err(HeadError::into_error)? {
             HeadUpdate::Appended(_) => Ok(()),
             HeadUpdate::Conflict => Err(exists()),
@@ -99,9 +103,10 @@ impl Chain {
         let (mut attempts, mut delay) = (0, MIN_RETRY_DELAY);
         loop {
             attempts += 1;
+            let lease = WriteLease::new(self);
             let (head, state) = self.state().await?;
             let time = self.time_after(&state);
-            let update = self.try_append(&head, &state, time, events).await;
+            let update = self.try_append(&head, &state, time, events, &lease).await;
             if let HeadUpdate::Appended(blocks) = update.map_err(HeadError::into_error)? {
                 return Ok(Appended { blocks, attempts });
             }
@@ -144,13 +149,46 @@ impl Chain {
         state: &ChainState,
         time: UtcDateTime,
         events: &[Value],
+        lease: &WriteLease,
     ) -> HeadResult<HeadUpdate> {
-        let mut draft = BlockDraft::new(state.clone());
-        for event in events {
-            let pushed = draft.push(time, event);
-            pushed.map_err(|e| HeadError::NotMoved(e.with_path(self.root())))?;
+        let make_blocks = |delay: TimeDelta| {
+            let mut draft = BlockDraft::new(state.clone());
+            for event in events {
+                draft.push(time + delay, event)?;
+            }
+            Ok(draft.blocks)
+        };
+        let is_after_tip = state.tip.as_ref().is_none_or(|tip| tip.system_time < time);
+        let drafted = if is_after_tip {
+            make_blocks(TimeDelta::zero())
+        } else {
+            self.draft_new_blocks(make_blocks).await
+        };
+        let blocks = drafted.map_err(|e| HeadError::NotMoved(e.with_path(self.root())))?;
+        self.move_head(Some(head), blocks, lease).await
+    }
+
+    /// Makes blocks that do not exist yet, by a delay of their times of some nanoseconds. A block that a write has left
+    /// behind is old, and a vacuum that found it unused may be about to remove it.
+    pub(super) async fn draft_new_blocks(
+        &self,
+        make_blocks: impl Fn(TimeDelta) -> Result<Vec<Block>>,
+    ) -> Result<Vec<Block>> {
+        let mut nanoseconds = 0;
+        loop {
+            let blocks = make_blocks(TimeDelta::nanoseconds(nanoseconds))?;
+            let paths: Vec<_> = blocks.iter().map(|b| self.block_path(b.hash())).collect();
+            let lookups: Vec<_> = paths
+                .iter()
+                .map(|path| self.store().is_file(path))
+                .collect();
+            let results = stream::iter(lookups).buffer_unordered(CONCURRENT_BLOCKS);
+            let exist: Vec<bool> = results.try_collect().await?;
+            if !exist.contains(&true) {
+                return Ok(blocks);
+            }
+            nanoseconds += 1;
         }
-        self.move_head(Some(head), draft.blocks).await
     }
 
     /// Appends a block unchanged, in one attempt.
@@ -187,7 +225,8 @@ impl Chain {
             );
             return Err(Error::new(ErrorKind::CommitConflict, message).with_path(self.root()));
         }
-        let update = self.move_head(Some(&head), vec![block]).await;
+        let lease = WriteLease::new(self);
+        let update = self.move_head(Some(&head), vec![block], &lease).await;
         match update.map_err(HeadError::into_error)? {
             HeadUpdate::Appended(blocks) => Ok(Appended {
                 blocks,

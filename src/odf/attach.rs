@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_schema::Schema;
-use chrono::{DateTime, NaiveDateTime};
+use chrono::{DateTime, NaiveDateTime, TimeDelta};
 use serde_json::Value;
 
 use super::append::{BlockDraft, MIN_RETRY_DELAY};
@@ -29,6 +29,7 @@ use super::chain::Chain;
 use super::event::{DataEvent, DatasetKind, Event, SourceState};
 use super::event_kind::EventKind;
 use super::head::{HeadError, HeadUpdate};
+use super::lease::WriteLease;
 use super::multihash::{DatasetId, Multihash};
 use super::rules::ChainState;
 use super::schema;
@@ -74,6 +75,7 @@ async fn record(chain: Chain, source: &Source<'_>, timeout: Duration) -> Result<
     let (mut attempts, mut delay) = (0, MIN_RETRY_DELAY);
     loop {
         attempts += 1;
+        let lease = WriteLease::new(&chain);
         let head = chain.head().await?;
         let state = match &head {
             Some(head) => chain.state_at(&head.hash).await?,
@@ -85,12 +87,13 @@ async fn record(chain: Chain, source: &Source<'_>, timeout: Duration) -> Result<
             None => Position::Start,
         };
         let versions = source.versions_after(&position).await?;
-        let planned = plan_blocks(&state, &position, &versions);
+        let make_blocks = |delay| plan_blocks(&state, &position, &versions, delay);
+        let planned = chain.draft_new_blocks(make_blocks).await;
         let blocks = planned.map_err(|e| e.with_path(chain.root()))?;
         if head.is_none() {
             probe_conditional_writes(chain.store(), chain.root()).await?;
         }
-        let update = chain.move_head(head.as_ref(), blocks).await;
+        let update = chain.move_head(head.as_ref(), blocks, &lease).await;
         if let HeadUpdate::Appended(blocks) = update.map_err(HeadError::into_error)? {
             return Ok(Attached {
                 chain,
@@ -208,11 +211,13 @@ fn parse_utc(text: &str) -> Result<UtcDateTime> {
     }
 }
 
-/// Makes the blocks of the schemas that differ from the one before them, and the seed of a new chain.
+/// Makes the blocks of the schemas that differ from the one before them, and the seed of a new chain. `delay` is added to
+/// the times.
 fn plan_blocks(
     state: &ChainState,
     position: &Position,
     versions: &[SourceVersion],
+    delay: TimeDelta,
 ) -> Result<Vec<Block>> {
     let mut draft = BlockDraft::new(state.clone());
     let recorded = state.schema_event.as_ref();
@@ -225,7 +230,8 @@ fn plan_blocks(
             continue;
         }
         let tip = draft.state.tip.as_ref();
-        let time = tip.map_or(version.time, |tip| tip.system_time.max(version.time));
+        let not_before = tip.map_or(version.time, |tip| tip.system_time);
+        let time = version.time.max(not_before) + delay;
         if tip.is_none() {
             let seed = Event::Seed {
                 dataset_id: DatasetId::generate()?.id,
@@ -245,7 +251,7 @@ fn plan_blocks(
         && was_set_back
         && draft.blocks.is_empty()
     {
-        let time = tip.system_time;
+        let time = tip.system_time + delay;
         draft.push(time, &version_event(&draft.state, number))?;
     }
     Ok(draft.blocks)

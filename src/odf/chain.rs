@@ -97,6 +97,11 @@ impl Chain {
         crate::store::path::join(&self.root, relative)
     }
 
+    /// Returns the path of a block.
+    pub(super) fn block_path(&self, hash: &Multihash) -> String {
+        self.path(&format!("blocks/{hash}"))
+    }
+
     /// Returns the path of a slice.
     pub(super) fn data_path(&self, hash: &str) -> String {
         self.path(&format!("data/{hash}"))
@@ -133,7 +138,7 @@ impl Chain {
 
     /// Reads a block from the store, also if it is cached, and checks it against its hash.
     pub(super) async fn fetch(&self, hash: &Multihash) -> Result<Block> {
-        let path = self.path(&format!("blocks/{hash}"));
+        let path = self.block_path(hash);
         let get = self
             .store
             .get_at_most(&path, GetOptions::default(), MAX_BLOCK_BYTES as u64);

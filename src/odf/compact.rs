@@ -98,8 +98,7 @@ async fn move_to_merged(
             slices_before: count(|step| step.slices.len()),
             slices_after: count(|step| step.slices.len().min(1)),
         };
-        lease.check(chain).map_err(NotMoved)?;
-        if let HeadUpdate::Appended(_) = chain.move_head(Some(&head), new_blocks).await? {
+        if let HeadUpdate::Appended(_) = chain.move_head(Some(&head), new_blocks, &lease).await? {
             let used_keys: Vec<Vec<Multihash>> = steps.iter().map(Step::key).collect();
             merged_slices.retain(|key, _| !used_keys.contains(key));
             return Ok(Some(compacted));

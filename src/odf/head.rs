@@ -13,8 +13,10 @@ use object_store::PutMode;
 use self::HeadError::NotMoved;
 use super::block::Block;
 use super::chain::{CONCURRENT_BLOCKS, Chain, ChainHead, parse_head};
+use super::lease::WriteLease;
 use super::multihash::Multihash;
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::SendLimit;
 use crate::store::cas::{CasResult, Register};
 
 /// The outcome of moving the head once.
@@ -40,14 +42,6 @@ impl HeadError {
         Self::Unknown { block, cause }
     }
 
-    /// The error of a conditional write: the head may still move if the store was unavailable.
-    fn from_write(block: &Block, error: Error) -> Self {
-        match error.kind() {
-            ErrorKind::Unavailable => Self::unknown(block, error),
-            _ => Self::NotMoved(error),
-        }
-    }
-
     pub(super) fn into_error(self) -> Error {
         let (block, cause) = match self {
             Self::NotMoved(error) => return error,
@@ -64,11 +58,12 @@ impl HeadError {
 
 impl Chain {
     /// Writes blocks, and makes the last of them the head if the head is still the one that was read, or if there is
-    /// still none.
+    /// still none. No request for the head is sent after the lease of what the blocks name.
     pub(super) async fn move_head(
         &self,
         head: Option<&ChainHead>,
         blocks: Vec<Block>,
+        lease: &WriteLease,
     ) -> HeadResult<HeadUpdate> {
         let Some(last) = blocks.last() else {
             return Ok(HeadUpdate::Appended(Vec::new()));
@@ -77,13 +72,18 @@ impl Chain {
         let writes: Vec<_> = blocks.iter().map(|block| self.put_block(block)).collect();
         let puts = stream::iter(writes).buffer_unordered(CONCURRENT_BLOCKS);
         puts.try_collect::<()>().await.map_err(NotMoved)?;
+        lease.check(self).map_err(NotMoved)?;
         let path = self.path("refs/head");
-        let register = Register::new(self.store(), &path);
+        let store = self.store().with_send_limit(SendLimit {
+            deadline: Some(lease.deadline()),
+            once: false,
+        });
+        let register = Register::new(&store, &path);
         let outcome = match head {
             Some(head) => register.replace(&head.version, value).await,
             None => register.create(value).await,
         };
-        let is_appended = match outcome.map_err(|e| HeadError::from_write(last, e))? {
+        let is_appended = match outcome.map_err(|e| self.head_error(last, e))? {
             CasResult::Won(_) => true,
             CasResult::Conflict(current_head) => {
                 // The answer may have been lost, and other blocks may follow the new one by now.
@@ -108,6 +108,15 @@ impl Chain {
             .map(|block| self.cache_block(block))
             .collect();
         Ok(HeadUpdate::Appended(blocks))
+    }
+
+    /// Turns the error of the conditional write: the head may still move if the store was unavailable.
+    fn head_error(&self, block: &Block, error: Error) -> HeadError {
+        match error.kind() {
+            ErrorKind::Unavailable => HeadError::unknown(block, error),
+            ErrorKind::Expired => NotMoved(WriteLease::expired_error(self).with_source(error)),
+            _ => NotMoved(error),
+        }
     }
 
     /// Whether a block is in the chain of `newest`, or was in it before a compaction. The block was to follow `base`, or
@@ -142,7 +151,7 @@ impl Chain {
     }
 
     async fn put_block(&self, block: &Block) -> Result<()> {
-        let path = self.path(&format!("blocks/{}", block.hash()));
+        let path = self.block_path(block.hash());
         // The path is the hash of the bytes, so every writer of it writes the same.
         self.store()
             .put(&path, block.bytes().clone(), PutMode::Overwrite)

@@ -116,9 +116,11 @@ async fn append_slice(
         attempts += 1;
         let planned = write.plan.events(&state, write.slice.as_ref(), options);
         let events = planned.map_err(HeadError::NotMoved)?;
-        write.lease.check(chain).map_err(HeadError::NotMoved)?;
         let time = chain.time_after(&state);
-        if let HeadUpdate::Appended(blocks) = chain.try_append(&head, &state, time, &events).await?
+        let lease = &write.lease;
+        if let HeadUpdate::Appended(blocks) = chain
+            .try_append(&head, &state, time, &events, lease)
+            .await?
         {
             return Ok(Appended { blocks, attempts });
         }

@@ -36,11 +36,20 @@ impl WriteLease {
         if elapsed.max(wall_elapsed) <= WRITE_LEASE {
             return Ok(());
         }
+        Err(Self::expired_error(chain))
+    }
+
+    /// No request may be sent for the write after this time of the store's [`crate::clock::Clock::monotonic`].
+    pub(super) fn deadline(&self) -> Duration {
+        self.monotonic + WRITE_LEASE
+    }
+
+    pub(super) fn expired_error(chain: &Chain) -> Error {
         let message = format!(
             "the write took longer than {} hours, after which a vacuum may remove what it wrote; nothing was \
              appended, retry the write",
             WRITE_LEASE.as_secs() / 3600
         );
-        Err(Error::new(ErrorKind::TransactionExpired, message).with_path(chain.root()))
+        Error::new(ErrorKind::TransactionExpired, message).with_path(chain.root())
     }
 }

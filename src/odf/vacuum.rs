@@ -5,14 +5,15 @@
 //! As long as the blocks of a compaction are young, the blocks before the compaction and what they name are needed as
 //! well.
 //!
-//! A write in progress has a slice and blocks that no head leads to yet. It moves the head only within `lease::WRITE_LEASE`
+//! A write in progress has a slice and blocks that no head leads to yet. It sends a new head only within `lease::WRITE_LEASE`
 //! of its beginning, by its own clock, and a vacuum removes nothing that is younger than [`MIN_AGE`], which is twice
 //! as long, by the clock of the store. Both count from the beginning of an upload, as stores do. Objects are listed
 //! before references are read, so whatever a head is moved to after that was too young to be listed as old.
 //!
 //! Crash points: nothing that is removed is needed, in whatever order it is removed, and the next vacuum removes the
-//! rest. Late requests: names are hashes of bytes with a random identity and never recur, so a removal that arrives
-//! late removes nothing else.
+//! rest. Late requests: names do not recur, so a removal that arrives late removes nothing else. They are hashes of bytes
+//! with a random identity or the time of the write; where that time is not the clock's, a write makes no block that
+//! exists already. A block that a caller appends unchanged is the exception.
 //!
 //! Nothing is removed if a block cannot be read ([`ErrorKind::BlockCorrupted`]) or if an event of a later release may
 //! name files ([`ErrorKind::FormatNotSupported`]).

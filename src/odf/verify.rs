@@ -119,7 +119,7 @@ fn check_rules(chain: &Chain, blocks: &[Arc<Block>], verification: &mut ChainVer
     let mut state = ChainState::default();
     for block in blocks.iter().rev() {
         if let Err(e) = state.check(block) {
-            let path = chain.path(&format!("blocks/{}", block.hash()));
+            let path = chain.block_path(block.hash());
             verification.add_problem(
                 path,
                 format!("block {}: {}", block.sequence_number, e.message()),
@@ -140,7 +140,7 @@ async fn check_files(
         match FileCheck::for_slice(chain, block, &state) {
             Ok(check) => checks.push(check),
             Err(e) => {
-                let path = chain.path(&format!("blocks/{}", block.hash()));
+                let path = chain.block_path(block.hash());
                 verification.add_problem(path, e.message());
             }
         }

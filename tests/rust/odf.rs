@@ -212,14 +212,14 @@ fn memory_store() -> Store {
     test_store(&faulty_memory(), true)
 }
 
-async fn create_chain(store: &Store) -> Chain {
+pub(crate) async fn create_chain(store: &Store) -> Chain {
     let chain = Chain::new(store.clone(), "data/weather").unwrap();
     let id = DatasetId::generate().unwrap().id;
     chain.create(&id, DatasetKind::Root, None).await.unwrap();
     chain
 }
 
-fn rows(from: i64, count: i64) -> Box<dyn arrow_array::RecordBatchReader + Send> {
+pub(crate) fn rows(from: i64, count: i64) -> Box<dyn arrow_array::RecordBatchReader + Send> {
     let cities = ["Riga", "Oslo", "Bern"];
     let city_names = (from..from + count).map(|i| cities[usize::try_from(i % 3).unwrap()]);
     let times = TimestampMillisecondArray::from_iter_values((from..from + count).map(|i| i * 1000));
@@ -236,7 +236,7 @@ fn rows(from: i64, count: i64) -> Box<dyn arrow_array::RecordBatchReader + Send>
     Box::new(RecordBatchIterator::new([Ok(batch)], schema))
 }
 
-fn ingest_options() -> IngestOptions {
+pub(crate) fn ingest_options() -> IngestOptions {
     IngestOptions {
         event_time: None,
         watermark: None,

@@ -1,14 +1,12 @@
 //! Chains of tables: which versions are recorded when clocks differ, writers race, answers are lost, versions expire.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arrow_schema::{DataType, Field, Schema};
-use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 use pds::ErrorKind;
-use pds::clock::{Clock, SystemClock};
 use pds::odf::{
     Block, BlockSelector, Chain, DatasetId, DatasetKind, Event, Multihash, attach_table, schema,
     verify,
@@ -20,34 +18,11 @@ use pds::table::{Table, TableColumns, vacuum::vacuum};
 use pds::testing::{FaultKind, FaultyStore, faulty_memory, test_store, test_store_with_clock};
 use serde_json::{Value, json};
 
-use crate::odf_outcomes::run_elsewhere;
+use crate::odf_outcomes::{OffsetClock, run_elsewhere};
 
 const HOUR: i64 = 3600;
 
-/// The system's clock, set forward by some seconds.
-#[derive(Debug, Default)]
-struct OffsetClock(AtomicI64);
-
-#[async_trait]
-impl Clock for OffsetClock {
-    fn now(&self) -> DateTime<Utc> {
-        SystemClock.now() + TimeDelta::seconds(self.0.load(Ordering::SeqCst))
-    }
-
-    fn monotonic(&self) -> Duration {
-        SystemClock.monotonic()
-    }
-
-    async fn sleep(&self, duration: Duration) {
-        SystemClock.sleep(duration).await;
-    }
-
-    fn new_id(&self) -> u128 {
-        SystemClock.new_id()
-    }
-}
-
-async fn create_table(store: &Store) -> Table {
+pub(crate) async fn create_table(store: &Store) -> Table {
     let table = Table::new(store.clone(), "lake/t").unwrap();
     let columns = Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, true)]));
     let new_table = NewTable::new(&columns, &[], &[]).unwrap();
@@ -55,7 +30,7 @@ async fn create_table(store: &Store) -> Table {
     table
 }
 
-async fn add_column(table: &Table, name: &str) {
+pub(crate) async fn add_column(table: &Table, name: &str) {
     let change = Alter::Add(Field::new(name, DataType::Utf8, true));
     commit(table, &change, DEFAULT_TIMEOUT).await.unwrap();
 }
@@ -125,11 +100,11 @@ async fn a_version_made_while_the_chains_clock_was_ahead_is_recorded() {
     let table = create_table(&store).await;
     attach(&table).await;
     // A writer whose clock is an hour ahead appends to the chain.
-    clock.0.store(HOUR, Ordering::SeqCst);
+    clock.seconds_ahead.store(HOUR, Ordering::SeqCst);
     let info = json!({"kind": "SetInfo", "description": "events"});
     let chain = open_chain(&table);
     chain.append(&[info], DEFAULT_TIMEOUT).await.unwrap();
-    clock.0.store(0, Ordering::SeqCst);
+    clock.seconds_ahead.store(0, Ordering::SeqCst);
     add_column(&table, "a").await;
     assert_eq!(attach(&table).await, 2);
     add_column(&table, "b").await;

@@ -41,6 +41,7 @@ def attach(target: Table | ParquetDatasetStore, key: str | None = None) -> Datas
         UnsafeStore: The store does not honor conditional writes.
         InvalidType: The arguments are neither a table nor a store of datasets and a key.
         CommitConflict: Other writers appended to the chain first until the timeout of 2 minutes.
+        TransactionExpired: The process was suspended for more than a day. Nothing was appended.
         CommitStateUnknown: The store did not confirm the commit. Attach again, which records nothing twice.
     """
     if isinstance(target, Table) and key is None:

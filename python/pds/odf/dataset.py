@@ -230,6 +230,7 @@ class Dataset:
             CommitConflict: The block does not follow the newest block, or other writers came first until the timeout.
             CommitStateUnknown: The store did not confirm the append. The attribute `commit_id` is the hash of the
                 block. Check later whether the log has this block.
+            TransactionExpired: The process was suspended for more than a day. Nothing was appended.
         """
         if isinstance(event, Block):
             self._handle.append_block(event._handle)  # noqa: SLF001 a class of this package
