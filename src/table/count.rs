@@ -139,7 +139,7 @@ mod tests {
             columns: None,
         };
         let mut deletions = Deletions::default();
-        for scope in &scopes {
+        for scope in scopes {
             deletions.add(scope);
         }
         count_without_reading(&file, &deletions)
