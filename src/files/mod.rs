@@ -16,6 +16,8 @@ mod stage;
 pub(crate) mod types;
 mod verify;
 
+use tokio::task::JoinSet;
+
 pub use self::columns::TableColumns;
 pub(crate) use self::columns::{StoredField, field_indices_by_id, field_indices_by_name};
 pub use self::entry::DataFile;
@@ -27,6 +29,18 @@ pub(crate) use self::scan::BatchSender;
 pub use self::scan::BatchStream;
 pub(crate) use self::stage::{StagedFile, discard, stage, stage_with_hasher};
 use crate::error::{Error, Result};
+
+/// Runs work as a task of its own, which goes on while nobody polls the result and ends when the result is dropped.
+pub(crate) async fn run_ahead<T: Send + 'static>(
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    let mut task = JoinSet::new();
+    task.spawn(work);
+    let finished = task.join_next().await;
+    finished
+        .ok_or_else(|| Error::other("internal error: a task has no result"))?
+        .map_err(|e| Error::other(format!("reader task failed: {e}")).with_source(e))?
+}
 
 /// Runs blocking work off the async threads; a panic of it becomes an error.
 pub(crate) async fn run_blocking<T: Send + 'static>(

@@ -1,7 +1,8 @@
 //! Streams the rows of a snapshot, in the order of its files.
 //!
 //! Files are opened and row groups are read ahead of the consumer. Their number is limited, and so is the memory of the
-//! row groups that were not sent yet.
+//! row groups that were not sent yet. What was begun goes on while the consumer works, so that no request waits for it
+//! longer than the store does.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use super::row_group::RowGroupScan;
 use super::snapshot_reader::SnapshotReader;
 use crate::error::{Error, Result};
 use crate::files::expr::Filter;
-use crate::files::{BatchSender, BatchStream};
+use crate::files::{BatchSender, BatchStream, run_ahead};
 use crate::parquet::Cancel;
 
 /// The maximum number of files opened and of row groups read ahead: enough to hide the latency of a store.
@@ -95,8 +96,8 @@ impl TableScan {
         let table_scan = Arc::clone(&self);
         let files = stream::iter(self.files_within(limit))
             .map(move |file| {
-                let table_scan = Arc::clone(&table_scan);
-                async move { table_scan.reader.open_row_groups(file).await }
+                let reader = Arc::clone(&table_scan.reader);
+                run_ahead(async move { reader.open_row_groups(file).await })
             })
             .buffered(ahead.files);
         let memory = Arc::new(Semaphore::new(MEMORY_BLOCKS));
@@ -111,13 +112,13 @@ impl TableScan {
             })
             .map_ok(move |(row_group, permits)| {
                 let table_scan = Arc::clone(&table_scan);
-                async move {
+                run_ahead(async move {
                     let Self {
                         columns, schema, ..
                     } = table_scan.as_ref();
                     let read = table_scan.reader.read(&row_group, columns, schema).await;
                     read.map(|batches| (batches, permits))
-                }
+                })
             })
             .try_buffered(ahead.row_groups)
             .boxed();

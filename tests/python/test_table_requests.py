@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -177,3 +178,33 @@ def test_many_small_files_are_read_at_once() -> None:
         gate = _Gate(server, expected=32)
         assert table.scan(["id"]).to_pyarrow()["id"].to_pylist() == list(range(FILES * ROWS))
         assert gate.most == 32
+
+
+def test_what_is_read_ahead_arrives_while_the_consumer_works() -> None:
+    with ScriptedS3() as server:
+        store = pds.Store("s3://bucket/p", storage_options=server.options())
+        table = pds.Table.create(store, "t", SCHEMA, key="id")
+        for number in range(FILES):
+            table.append(_rows(number))
+        sizes = table.files()["size_bytes"].to_pylist()
+        first_paths = tuple(table.files()["path"].to_pylist()[:6])
+        resumed = threading.Event()
+        next_fault = server.next_fault
+
+        def wait(request: Request) -> tuple[str, Rule | None]:
+            if request.method == "GET" and "/data/" in request.key and not request.key.endswith(first_paths):
+                resumed.wait(20)
+            return next_fault(request)
+
+        server.next_fault = wait  # type: ignore[method-assign]
+        store.reset_metrics()
+        reader = table.scan().to_reader()
+        assert reader.read_next_batch().num_rows == ROWS
+        # The next batches wait for the consumer, which does not come back for a while.
+        time.sleep(0.3)
+        resumed.set()
+        deadline = time.monotonic() + 20
+        while store.metrics()["get_bytes"] < 0.9 * sum(sizes[:32]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert store.metrics()["get_bytes"] >= 0.9 * sum(sizes[:32])
+        assert sum(batch.num_rows for batch in reader) == (FILES - 1) * ROWS
