@@ -11,6 +11,7 @@ mod handle;
 mod input;
 mod logging;
 mod odf;
+mod odf_values;
 mod parts;
 mod predicate;
 mod runtime;
@@ -36,5 +37,6 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     scan::register(module)?;
     alter::register(module)?;
     odf::register(module)?;
+    odf_values::register(module)?;
     table::register(module)
 }

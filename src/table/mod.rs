@@ -32,6 +32,7 @@ mod folder;
 pub mod format;
 mod group_commit;
 mod history;
+mod index_size;
 mod keys;
 mod limits;
 mod listing;

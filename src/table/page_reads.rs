@@ -10,31 +10,15 @@ use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use super::index_size::PAGE_ROWS;
 use super::row_group::RowGroupScan;
 use super::snapshot_reader::SnapshotReader;
 use crate::error::Result;
-use crate::files::MAX_GAP_BYTES;
 use crate::files::expr::{ColumnPageStatistics, IntervalStatistics};
 use crate::parquet::decode::Chunks;
 use crate::parquet::page_index::IndexRanges;
 use crate::parquet::page_selection::{GroupPages, RowSelection};
 use crate::parquet::row_ranges::RowRanges;
-
-/// The rows of a page that pds writes, by which the length of the indexes is estimated.
-const PAGE_ROWS: usize = 8 << 10;
-/// About how many bytes the indexes and the checksum of a page take.
-const PAGE_INDEX_BYTES: u64 = 64;
-
-/// About how many bytes before the seal hold the page indexes of a file, if they are worth reading with its footer.
-pub(super) fn estimate_index_bytes(rows: u64, row_groups: u64, columns: usize) -> u64 {
-    let page_rows = PAGE_ROWS as u64;
-    if rows / row_groups.max(1) <= page_rows {
-        return 0;
-    }
-    let pages = rows.div_ceil(page_rows) + row_groups;
-    let bytes = pages.saturating_mul(PAGE_INDEX_BYTES * columns as u64);
-    if bytes > MAX_GAP_BYTES { 0 } else { bytes }
-}
 
 /// A leaf column with page indexes.
 struct IndexedLeaf {

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use super::Table;
 use super::format::{DataFile, TableManifest, corrupted_error};
+use super::index_size::estimate_index_bytes;
 use super::listing::{self, SnapshotFile};
-use super::page_reads::estimate_index_bytes;
 use super::row_group::{ColumnArrays, ResolvedDeletions, RowGroupScan, column_not_read};
 use super::segment::to_data_file;
 use super::tombstone::Deletions;
