@@ -182,7 +182,7 @@ def test_columns(ds: pds.ParquetDatasetStore, method: str, columns: Any) -> None
         getattr(ds, method)("a", columns=columns)
 
 
-@pytest.mark.parametrize("where", ["n > 1", 7, [("n", ">", 1)]], ids=repr)
+@pytest.mark.parametrize("where", [7, [("n", ">", 1)]], ids=repr)
 def test_where(ds: pds.ParquetDatasetStore, where: Any) -> None:
     with pytest.raises(TypeError, match="where"):
         ds.scan_dataset("a", where=where)

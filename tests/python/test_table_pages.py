@@ -356,3 +356,19 @@ def test_other_makers_files_with_few_rows_are_read(store: pds.Store) -> None:
     pq.write_table(few, data, write_page_index=True, data_page_size=1, write_batch_size=3, use_dictionary=False)
     table = _table(few, store, data.getvalue())
     assert table.scan(where="id = 400").to_pyarrow().equals(few.slice(400, 1))
+
+
+@pytest.mark.parametrize("rows", [2000, 20_000])
+def test_nulls_within_lists_and_structs_are_no_rows_of_nulls(memory_store: pds.Store, rows: int) -> None:
+    """Columns of one leaf, whose index counts as many nulls as there are rows."""
+    columns = {
+        "n": pa.array(range(rows)),
+        "list": pa.array([[None]] * rows, pa.list_(pa.int64())),
+        "struct": pa.array([{"x": None}] * rows, pa.struct([("x", pa.int64())])),
+    }
+    table = pds.Table.create(memory_store, "t", pa.table(columns).schema)
+    table.append(pa.table(columns))
+    for name in ("list", "struct"):
+        assert table.scan(["n"], where=f"{name} IS NOT NULL").to_pyarrow().num_rows == rows
+        assert table.scan(["n"], where=f"{name} IS NULL").to_pyarrow().num_rows == 0
+        assert table.scan(["n"], where=f"{name} IS NOT NULL AND n = 7").to_pyarrow()["n"].to_pylist() == [7]

@@ -54,7 +54,8 @@ impl ColumnPageStatistics {
         let stored_type = converter.arrow_field().data_type();
         let is_trusted = bounds.is_sealed || are_trusted(metadata, stored_type);
         let has_order = descriptor.column(leaf).physical_type() != Type::INT96;
-        if contains_floats(stored_type) || !is_trusted || !has_order {
+        // What an index says of nested values, such as how many are null, it does not say of the rows.
+        if stored_type.is_nested() || contains_floats(stored_type) || !is_trusted || !has_order {
             return None;
         }
         // The converter looks a column up by row group and leaf.

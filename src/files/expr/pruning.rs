@@ -16,7 +16,7 @@ use datafusion_common::{Column, ScalarValue};
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use serde_json::Value;
 
-use super::statistics::are_trusted;
+use super::statistics::{are_trusted, has_bounds};
 use super::values::to_text;
 use crate::error::Result;
 use crate::files::OpenPart;
@@ -44,16 +44,20 @@ impl FileStatistics<'_> {
         bound: impl Fn(&DataFile) -> Option<&Value>,
     ) -> Option<ArrayRef> {
         let field = self.columns.schema.field(position);
+        let value_type = match field.data_type() {
+            DataType::Dictionary(_, values) => values,
+            other => other,
+        };
+        // A null text as a list would be a list of a null, which is a value.
+        if !has_bounds(value_type) {
+            return None;
+        }
         let strings = self.files.iter().map(|file| bound(file).and_then(to_text));
         let texts: ArrayRef = Arc::new(strings.collect::<StringArray>());
         // Text that cannot be parsed becomes null.
         let options = CastOptions {
             safe: true,
             ..CastOptions::default()
-        };
-        let value_type = match field.data_type() {
-            DataType::Dictionary(_, values) => values,
-            other => other,
         };
         let values = cast_with_options(&texts, value_type, &options).ok()?;
         convert(&values, field.data_type(), field.name()).ok()
