@@ -12,9 +12,10 @@
 //! After an error before the new head was sent, or a refused one, the slice is removed; after an unknown outcome it
 //! stays, for a block may name it.
 //!
-//! Errors: [`ErrorKind::InvalidInput`] for rows that do not fit the schema or the rules of system columns,
-//! [`ErrorKind::CommitConflict`] when every race was lost until the timeout, [`ErrorKind::TransactionExpired`] when a
-//! vacuum may have removed the slice, [`ErrorKind::CommitStateUnknown`] when the answer of the store was lost.
+//! Errors: [`crate::ErrorKind::InvalidInput`] for rows that do not fit the schema or the rules of system columns,
+//! [`crate::ErrorKind::CommitConflict`] when every race was lost until the timeout,
+//! [`crate::ErrorKind::TransactionExpired`] when a vacuum may have removed the slice,
+//! [`crate::ErrorKind::CommitStateUnknown`] when the answer of the store was lost.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

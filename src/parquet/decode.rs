@@ -1,6 +1,6 @@
 //! Decodes column chunks to Arrow arrays, one column of one row group at a time.
 //!
-//! [`decode_rows`] decodes a column of a row group, all of its rows or some; `RowGroupStream` decodes columns in batches
+//! `decode_rows` decodes a column of a row group, all of its rows or some; `RowGroupStream` decodes columns in batches
 //! of bounded size. `decode_rows` first tries the fast decoder of `flat`; everything else is decoded by arrow-rs, and so
 //! are rows of which only the pages were fetched. One array cannot always hold all rows (32-bit offsets, narrow
 //! dictionary keys), so a column may become several arrays; [`align`] cuts the columns at common rows.

@@ -1,19 +1,19 @@
 //! Commits: an operation is planned on the newest snapshot, its change applied to that and created as the
-//! next version ([`super::attempt`]), until no other commit comes first.
+//! next version (`attempt.rs`), until no other commit comes first.
 //!
-//! [`Change`] is what is committed, a pure function of a snapshot. [`Operation`] makes one from a snapshot; it
-//! is planned again when its change does not apply to a newer snapshot. There is one loop ([`run`]), and one
+//! [`Change`] is what is committed, a pure function of a snapshot. `Operation` makes one from a snapshot; it
+//! is planned again when its change does not apply to a newer snapshot. There is one loop (`run`), and one
 //! commit id for each run of it.
 //!
-//! What an operation wrote ([`Staged`]) is removed when no commit names it, and only then:
+//! What an operation wrote (`Staged`) is removed when no commit names it, and only then:
 //!
 //! | end of the run | what the last plan wrote | what earlier plans wrote |
 //! | --- | --- | --- |
 //! | committed | kept | removed after the plan that replaced it |
 //! | nothing to do, or replayed | removed | removed |
-//! | [`CommitError::NotCommitted`] | removed, after a look whether the last attempt was lost | removed |
+//! | `CommitError::NotCommitted` | removed, after a look whether the last attempt was lost | removed |
 //! | the same, while the store is unavailable | left for a vacuum | left |
-//! | [`CommitError::Unknown`], or cancelled | left for a vacuum | left |
+//! | `CommitError::Unknown`, or cancelled | left for a vacuum | left |
 //!
 //! Errors: [`ErrorKind::CommitConflict`] if every attempt lost a race until the timeout, or if the change
 //! does not apply to the newest snapshot; [`ErrorKind::TransactionExpired`] if a vacuum may have removed
