@@ -92,6 +92,11 @@ def store(server: ScriptedS3, run: Run | None = None) -> pds.Store:
     return pds.Store("s3://bucket/prefix", storage_options=server.options() | (run.options() if run else PATIENT))
 
 
+def impatient_store(server: ScriptedS3) -> pds.Store:
+    """The store on a server, as one sees it who waits for no answer for long."""
+    return pds.Store("s3://bucket/prefix", storage_options=server.options() | UNDER_A_FAULT_THAT_LASTS)
+
+
 class Operation(NamedTuple):
     """What changes a store, and what is there before."""
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 import pds
-from fault_runs import ended, store
+from fault_runs import ended
+from fault_runs import impatient_store as store
 from pds import odf
 from publish.harness import LEASE_OPTIONS
 from scripted_s3 import ScriptedS3
