@@ -19,6 +19,8 @@ __all__ = [
     "abort",
     "abort_all",
     "add_column",
+    "attach_dataset",
+    "attach_table",
     "begin_write",
     "check_key",
     "check_options",
