@@ -114,6 +114,7 @@ def _plain_rows() -> pa.Table:
     return pa.table({"id": numbers, "other": numbers[::-1], "city": cities})
 
 
+# Row groups of a few rows have one page a column: who uses the file is for the defaults.
 @pytest.fixture(scope="module")
 def plain_file() -> bytes:
     rows = _plain_rows()
@@ -137,6 +138,7 @@ def _swapped(data: bytes, left: tuple[int, int], right: tuple[int, int]) -> byte
     return data[:at] + data[other : other + size] + middle + data[at : at + size] + data[other + size :]
 
 
+@pytest.mark.defaults
 def test_a_page_in_the_place_of_another_is_noticed(plain_file: bytes) -> None:
     pages = data_pages(plain_file)
     key = 2 * 8_192 + 5
@@ -148,6 +150,7 @@ def test_a_page_in_the_place_of_another_is_noticed(plain_file: bytes) -> None:
             _read_key(swapped, key)
 
 
+@pytest.mark.defaults
 def test_a_changed_dictionary_page_is_noticed(plain_file: bytes) -> None:
     chunk = pq.read_metadata(io.BytesIO(plain_file)).row_group(0).column(2)
     at = chunk.dictionary_page_offset + 600
@@ -168,6 +171,7 @@ def _regions(data: bytes) -> Iterator[tuple[str, int, int]]:
     yield "footer", len(data) - 8 - footer_length, footer_length + 8
 
 
+@pytest.mark.defaults
 def test_every_changed_byte_of_what_a_key_needs_is_noticed_or_not_read(plain_file: bytes) -> None:
     expected = _plain_rows().slice(9_000, 1)
     for region, at, size in _regions(plain_file):
@@ -187,6 +191,7 @@ def test_every_changed_byte_of_what_a_key_needs_is_noticed_or_not_read(plain_fil
             assert noticed == len(range(at, at + size, step)), region
 
 
+@pytest.mark.defaults
 def test_a_whole_read_notices_what_it_did_before(plain_file: bytes) -> None:
     (at, size) = data_pages(plain_file)[0, 1, 4]
     damaged = bytearray(plain_file)
