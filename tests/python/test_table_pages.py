@@ -160,7 +160,7 @@ def _polars_file(rows: pa.Table) -> bytes:
     target = io.BytesIO()
     frame = pl.from_arrow(rows)
     assert isinstance(frame, pl.DataFrame)
-    frame.write_parquet(target, data_page_size=16 << 10)
+    frame.cast({"category": pl.String}).write_parquet(target, data_page_size=16 << 10)
     return target.getvalue()
 
 
@@ -178,6 +178,7 @@ FILES: dict[str, Callable[[pa.Table], bytes]] = {
     "delta": lambda rows: _pyarrow_file(rows, use_dictionary=False, column_encoding=DELTAS),
     "no index": lambda rows: _pyarrow_file(rows, write_page_index=False),
     "large pages": lambda rows: _pyarrow_file(rows, data_page_size=1 << 20),
+    "polars": _polars_file,
 }
 LANGUAGE_FREE = [
     "id = 31000",
@@ -223,10 +224,12 @@ ENGINE_ONLY = [
 
 def _table(rows: pa.Table, store: pds.Store, data: bytes | None) -> pds.Table:
     """A table of a file of pds, or of another maker's."""
-    table = pds.Table.create(store, "lake/t", rows.schema, key="id")
     if data is None:
+        table = pds.Table.create(store, "lake/t", rows.schema, key="id")
         table.append(rows)
     else:
+        # Other makers have types of their own, such as long lists.
+        table = pds.Table.create(store, "lake/t", pq.read_schema(io.BytesIO(data)).remove_metadata(), key="id")
         store.write("lake/t/foreign.parquet", data)
         table.add_files("lake/t/foreign.parquet")
     return table
