@@ -293,6 +293,10 @@ def test_upsert_and_merge_meet_rows_in_pages(store: pds.Store, rows: pa.Table) -
     assert table.scan().count() == ROWS
     with_others = table.scan(where="id >= 8190 AND id < 8194").to_pyarrow().sort_by("id")
     assert with_others["random"].to_pylist()[1:3] == [-1, -1]
+    merged = rows.take([5, 40_000]).set_column(3, "random", pa.array([-2] * 2, pa.int32()))
+    assert table.merge(merged, on="id").when_matched_update_all().execute().rows == 2
+    assert table.scan(where="random = -2", columns=["id"]).to_pyarrow()["id"].to_pylist() == [5, 40_000]
+    assert table.scan().count() == ROWS
 
 
 @pytest.mark.defaults
