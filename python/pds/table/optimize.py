@@ -26,9 +26,9 @@ class Optimize:
     """Rewrites data files. Older versions keep their files until a vacuum.
 
     Concurrent appends and deletes are not blocked. The progress is logged at level INFO by loggers below `pds.table`.
-    Both methods return the result of the last commit, or None if no file needs a rewrite. They raise `CommitConflict` if
-    concurrent commits changed the same files in all attempts until `commit_timeout`, which begins when the new files
-    are written, and nothing was committed; and the other commit errors of `Table.append`.
+    Both methods return the result of the last commit, or None if no file needs a rewrite. They raise `CommitConflict`
+    if nothing was committed because concurrent commits changed the same files in all attempts until `commit_timeout`,
+    which begins when the new files are written; and the other commit errors of `Table.append`.
     """
 
     def __init__(self, rewrite: _Rewrite, schema: pa.Schema) -> None:
