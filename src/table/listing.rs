@@ -240,6 +240,15 @@ struct WrittenSegment {
     segment: Segment,
 }
 
+/// The columns of which segments have bounds.
+#[derive(Debug)]
+struct SegmentColumns {
+    /// All columns, whose types bounds have; None if they are not known.
+    table: Option<TableColumns>,
+    /// The ids of those with bounds.
+    leading: HashSet<u32>,
+}
+
 impl SegmentCompactor {
     /// Returns the manifest with lists within the limits. Writes new segments.
     pub(super) async fn roll_segments(
@@ -253,12 +262,19 @@ impl SegmentCompactor {
         for file in &mut next.data_files {
             keep_statistics(file, &columns);
         }
+        // Those of the new version: a restore may have brought wider types.
+        let columns = SegmentColumns {
+            table: TableColumns::from_manifest(&next).ok(),
+            leading: next.leading_columns(limits.segment_statistics),
+        };
         let older_count = next.data_files.len() - next.inline_count(limits);
         if older_count > 0 {
             let older: Vec<DataFile> = next.data_files.drain(..older_count).collect();
             for files in older.chunks(limits.max_segment_files) {
                 let sources = files.iter().map(|f| FileRef::inline(&f.path)).collect();
-                let segment = self.write_segment(table, base, sources, files).await?;
+                let segment = self
+                    .write_segment(table, base, &columns, sources, files)
+                    .await?;
                 next.segments.push(segment);
             }
         }
@@ -278,7 +294,9 @@ impl SegmentCompactor {
                     files.push(file);
                 }
             }
-            let merged = self.write_segment(table, base, sources, &files).await?;
+            let merged = self
+                .write_segment(table, base, &columns, sources, &files)
+                .await?;
             next.segments.splice(range, [merged]);
         }
         Ok(next)
@@ -289,19 +307,25 @@ impl SegmentCompactor {
         &mut self,
         table: &Table,
         base: &TableManifest,
+        columns: &SegmentColumns,
         sources: Vec<FileRef>,
         files: &[DataFile],
     ) -> Result<Segment> {
         // A vacuum may have removed a segment that was written below the floor.
-        let is_same = |w: &&WrittenSegment| w.base_version >= base.gc_floor && w.sources == sources;
+        // A restore may have brought another file under a path.
+        let is_same = |w: &&WrittenSegment| {
+            w.base_version >= base.gc_floor
+                && !base.was_restored_since(w.base_version)
+                && w.sources == sources
+        };
         if let Some(written) = self.written.iter().find(is_same) {
             return Ok(written.segment.clone());
         }
         let bytes = segment::encode(files)?;
         let name = names::segment(base.version, table.store().clock().new_id());
-        let columns = TableColumns::from_manifest(base).ok();
-        let mut segment = segment::build_segment(name, bytes.len() as u64, files, columns.as_ref());
-        let leading = base.leading_columns(table.limits.segment_statistics);
+        let length = bytes.len() as u64;
+        let mut segment = segment::build_segment(name, length, files, columns.table.as_ref());
+        let leading = &columns.leading;
         segment.min.retain(|id, _| leading.contains(id));
         segment.max.retain(|id, _| leading.contains(id));
         segment.null_counts.retain(|id, _| leading.contains(id));

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, BooleanArray, UInt32Array, UInt64Array};
-use arrow_schema::Field;
+use arrow_schema::{DataType, Field};
 use arrow_select::take::take;
 use datafusion_common::pruning::PruningStatistics;
 use datafusion_common::{Column, ScalarValue};
@@ -55,7 +55,13 @@ impl ColumnPageStatistics {
         let is_trusted = bounds.is_sealed || are_trusted(metadata, stored_type);
         let has_order = descriptor.column(leaf).physical_type() != Type::INT96;
         // What an index says of nested values, such as how many are null, it does not say of the rows.
-        if stored_type.is_nested() || contains_floats(stored_type) || !is_trusted || !has_order {
+        let is_run = matches!(field.data_type(), DataType::RunEndEncoded(..));
+        if is_run
+            || stored_type.is_nested()
+            || contains_floats(stored_type)
+            || !is_trusted
+            || !has_order
+        {
             return None;
         }
         // The converter looks a column up by row group and leaf.

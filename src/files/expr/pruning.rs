@@ -127,7 +127,18 @@ impl RowGroupStatistics<'_> {
         ranges.overlaps(&mins, &maxes, nulls)
     }
 
+    /// What the footer says of a column; None if it says nothing of use. Bounds that cannot be of the column's
+    /// type make arrow-rs panic.
     fn statistics(&self, column: &Column, statistics_type: StatisticsType) -> Option<ArrayRef> {
+        let read = std::panic::AssertUnwindSafe(|| self.read_statistics(column, statistics_type));
+        std::panic::catch_unwind(read).unwrap_or_default()
+    }
+
+    fn read_statistics(
+        &self,
+        column: &Column,
+        statistics_type: StatisticsType,
+    ) -> Option<ArrayRef> {
         let (position, field) = self.columns.schema.column_with_name(&column.name)?;
         let field_index = self.field_mappings[position]?;
         let metadata = self.part.file.metadata();
@@ -141,8 +152,11 @@ impl RowGroupStatistics<'_> {
         if let StatisticsType::NullCount = statistics_type {
             return Some(Arc::new(converter.row_group_null_counts(groups()).ok()?));
         }
-        // A NaN is within no bound, and the footer does not say whether there is one.
-        if contains_floats(converter.arrow_field().data_type()) {
+        // A NaN is within no bound, and the footer does not say whether there is one. And an array of runs does
+        // not say which of its values are null.
+        if contains_floats(converter.arrow_field().data_type())
+            || matches!(field.data_type(), DataType::RunEndEncoded(..))
+        {
             return None;
         }
         let (values, exact) = match statistics_type {

@@ -113,14 +113,15 @@ fn is_exact(footer: &ParquetMetaData, bounds: &ArrayRef, flags: &BooleanArray) -
     flags.all(|(group, flag)| flag.unwrap_or(trusted || bounds.is_null(group)))
 }
 
-/// Whether bounds are exact if the writer does not flag them. Strings may be cut; and without a column
-/// order in the footer it is unknown how other values were compared.
+/// Whether bounds are exact if the writer does not flag them. Strings and bytes may be cut, those of
+/// dictionaries too; and without a column order in the footer it is unknown how other values were compared.
 pub(crate) fn are_trusted(footer: &ParquetMetaData, data_type: &DataType) -> bool {
-    let is_text = matches!(
-        data_type,
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View
-    );
-    !is_text && footer.file_metadata().column_orders().is_some()
+    let value_type = match data_type {
+        DataType::Dictionary(_, values) => values,
+        other => other,
+    };
+    let may_be_cut = value_type.is_string() || value_type.is_binary();
+    !may_be_cut && footer.file_metadata().column_orders().is_some()
 }
 
 /// Whether the manifest has bounds of columns of a type.
