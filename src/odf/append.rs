@@ -177,11 +177,7 @@ impl Chain {
         let mut nanoseconds = 0;
         loop {
             let blocks = make_blocks(TimeDelta::nanoseconds(nanoseconds))?;
-            let paths: Vec<_> = blocks.iter().map(|b| self.block_path(b.hash())).collect();
-            let lookups: Vec<_> = paths
-                .iter()
-                .map(|path| self.store().is_file(path))
-                .collect();
+            let lookups: Vec<_> = blocks.iter().map(|b| self.has_block(b.hash())).collect();
             let results = stream::iter(lookups).buffer_unordered(CONCURRENT_BLOCKS);
             let exist: Vec<bool> = results.try_collect().await?;
             if !exist.contains(&true) {

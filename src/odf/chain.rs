@@ -102,6 +102,14 @@ impl Chain {
         self.path(&format!("blocks/{hash}"))
     }
 
+    /// Whether a block of this name exists. S3 answers 403 for what does not, if the account may not list.
+    pub(super) async fn has_block(&self, hash: &Multihash) -> Result<bool> {
+        match self.store().is_file(&self.block_path(hash)).await {
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => Ok(false),
+            result => result,
+        }
+    }
+
     /// Returns the path of a slice.
     pub(super) fn data_path(&self, hash: &str) -> String {
         self.path(&format!("data/{hash}"))

@@ -1,8 +1,9 @@
 //! Merges many small slices into few large ones, and keeps the history verifiable.
 //!
 //! Blocks never change, so [`compact()`] rewrites the chain from the first merged slice on: the same events at the
-//! same times, rows with the same offsets. The head moves to the new chain. The blocks and the data of the old chain
-//! stay until a vacuum, and every merged block names the head that it was made from.
+//! same times (or a few nanoseconds later, for a new name), rows with the same offsets. The head moves to the new chain.
+//! The blocks and the data of the old chain stay until a vacuum, and every merged block names the head that it was made
+//! from.
 //!
 //! Errors: [`ErrorKind::PartCorrupted`] for a slice that is not what was written, [`ErrorKind::FormatNotSupported`]
 //! for a block of a later release after a merged slice, [`ErrorKind::InvalidInput`] for a chain without a schema.
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use arrow_array::{RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
+use chrono::TimeDelta;
 
 use super::append::MIN_RETRY_DELAY;
 use super::block::Block;
@@ -249,6 +251,7 @@ async fn rewrite_blocks(
 ) -> Result<Vec<Block>> {
     let mut state = ChainState::default();
     let mut new_blocks: Vec<Block> = Vec::new();
+    let mut has_merged = false;
     for step in steps {
         // A block stays as it is as long as the blocks before it do.
         let tip_hash = state.tip.as_ref().map(|tip| &tip.hash);
@@ -277,9 +280,17 @@ async fn rewrite_blocks(
                 Event::AddData(data).to_fields()
             }
         };
+        has_merged |= matches!(step.event, StepEvent::Merged(_));
         let tip = state.tip.as_ref();
         let number = tip.map_or(0, |tip| tip.sequence_number + 1);
-        let block = Block::new(step.time, tip.map(|tip| &tip.hash), number, &event)?;
+        let mut time = tip.map_or(step.time, |tip| tip.system_time.max(step.time));
+        let mut block = Block::new(time, tip.map(|tip| &tip.hash), number, &event)?;
+        // Merged blocks have new names, and so has what follows them. A block before them would get the same name in
+        // every compaction, and one that a failed compaction left behind may be about to be vacuumed.
+        while !has_merged && chain.has_block(block.hash()).await? {
+            time += TimeDelta::nanoseconds(1);
+            block = Block::new(time, tip.map(|tip| &tip.hash), number, &event)?;
+        }
         state.check(&block).map_err(|e| e.with_path(chain.root()))?;
         state.apply(&block);
         new_blocks.push(block);

@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import json
 import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -306,6 +307,28 @@ def test_vacuum_removes_what_no_reference_leads_to(local: odf.Dataset, folder: P
     assert {p.relative_to(folder) for p in folder.rglob("*") if p.is_file()} == needed
     assert local.verify().rows == 3
     assert local.vacuum().files == []
+
+
+def test_a_compaction_names_no_block_that_another_left_behind(tmp_path: Path) -> None:
+    rows = _rows(1, 2, 3)
+    dataset = odf.Dataset.create(pds.Store((tmp_path / "once").as_uri()), "d")
+    dataset.ingest(rows)
+    dataset.append(odf.SetInfo("between"))
+    dataset.ingest(rows)
+    shutil.copytree(tmp_path / "once", tmp_path / "again")
+    moved: list[odf.Block] = []
+    for name in ("once", "again"):
+        dataset = odf.Dataset(pds.Store((tmp_path / name).as_uri()), "d")
+        assert dataset.compact() is not None
+        moved += [block for block in dataset.log() if isinstance(block.event, odf.SetInfo)]
+        assert dataset.verify().rows == 6
+        # A compaction that failed before it moved the head left this: a vacuum may be about to remove it.
+        left = f"d/blocks/{moved[0].hash}"
+        if name == "once":
+            shutil.copy(tmp_path / "once" / left, tmp_path / "again" / left)
+    assert moved[0].event == moved[1].event
+    assert moved[0].hash != moved[1].hash
+    assert moved[0].system_time <= moved[1].system_time
 
 
 def test_vacuum_keeps_what_a_compaction_replaced_for_a_while(local: odf.Dataset, folder: Path) -> None:
