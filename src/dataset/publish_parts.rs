@@ -14,7 +14,7 @@ use super::folder::part_matches;
 use super::incomplete_error;
 use super::intent::IntendedPart;
 use super::lease::RequestOutcome;
-use super::steps::{CONCURRENT_PARTS, MAX_REFUSALS, MAX_STEP_ATTEMPTS, StepError, Steps};
+use super::steps::{CONCURRENT_PARTS, MAX_STEP_ATTEMPTS, MAX_STEP_FAILURES, StepError, Steps};
 use super::steps::{is_refused, list_dataset_folder, remove_version};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Condition, is_transient};
@@ -144,7 +144,7 @@ impl Steps<'_, '_> {
                 return Ok(());
             }
             failures += 1;
-            if failures == MAX_REFUSALS {
+            if failures == MAX_STEP_FAILURES {
                 return Err(error.into());
             }
             let folder = list_dataset_folder(self.lease, &self.store).await?;

@@ -30,8 +30,8 @@ pub(super) const CONCURRENT_PARTS: usize = 16;
 const BULK_DELETE_KEYS: usize = 1000;
 /// Attempts of a step, each adapted to the folder as it is listed then.
 pub(super) const MAX_STEP_ATTEMPTS: u32 = 20;
-/// Sends of a request that is refused although its condition holds (409 of a busy store).
-pub(super) const MAX_REFUSALS: u32 = 5;
+/// Sends of a request that gets no answer, or is refused although its condition holds (409 of a busy store).
+pub(super) const MAX_STEP_FAILURES: u32 = 5;
 
 /// Why a step failed.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ impl<'l, 'a> Steps<'l, 'a> {
         } else {
             Condition::Always
         };
-        let mut refusals = 0;
+        let mut failures = 0;
         loop {
             let request = self.lease.send_bounded(|store| {
                 let (path, condition) = (path.clone(), condition.clone());
@@ -146,6 +146,10 @@ impl<'l, 'a> Steps<'l, 'a> {
                     if !self.store.is_file(&path).await? {
                         return Ok(());
                     }
+                    failures += 1;
+                    if failures == MAX_STEP_FAILURES {
+                        return Err(error.into());
+                    }
                 }
                 // The marker is another publish's, or the store was busy with this one.
                 Err(e) if is_refused(&e) => {
@@ -155,8 +159,8 @@ impl<'l, 'a> Steps<'l, 'a> {
                         current if current == e_tag => {}
                         Some(_) => return Err(self.concurrent_publish_error().into()),
                     }
-                    refusals += 1;
-                    if refusals == MAX_REFUSALS {
+                    failures += 1;
+                    if failures == MAX_STEP_FAILURES {
                         return Err(e.into());
                     }
                 }
@@ -169,7 +173,7 @@ impl<'l, 'a> Steps<'l, 'a> {
     pub(super) async fn put_marker(&self) -> Result<()> {
         let path = self.path(SUCCESS);
         let condition = self.lease.unchanged_condition(None);
-        let mut refusals = 0;
+        let mut failures = 0;
         loop {
             let request = self.lease.send_bounded(|store| {
                 let (path, condition) = (path.clone(), condition.clone());
@@ -183,14 +187,18 @@ impl<'l, 'a> Steps<'l, 'a> {
                     if self.store.is_file(&path).await? {
                         return Ok(());
                     }
+                    failures += 1;
+                    if failures == MAX_STEP_FAILURES {
+                        return Err(error);
+                    }
                 }
                 // The marker exists, or the store was busy with this name.
                 Err(e) if is_refused(&e) => {
                     if self.store.is_file(&path).await? {
                         return Ok(());
                     }
-                    refusals += 1;
-                    if refusals == MAX_REFUSALS {
+                    failures += 1;
+                    if failures == MAX_STEP_FAILURES {
                         return Err(e);
                     }
                 }
@@ -316,7 +324,7 @@ impl<'l, 'a> Steps<'l, 'a> {
                     RequestOutcome::Unknown(error) => error,
                 };
                 failures += 1;
-                if failures == MAX_REFUSALS {
+                if failures == MAX_STEP_FAILURES {
                     return Err(error);
                 }
                 log::debug!(
@@ -395,7 +403,7 @@ pub(super) async fn remove_version(store: &Store, path: &str, condition: &Condit
         };
         sends += 1;
         match error.kind() {
-            _ if sends == MAX_REFUSALS => return Err(error),
+            _ if sends == MAX_STEP_FAILURES => return Err(error),
             ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::AlreadyExists => {
                 // NotFound may be the answer to a request that never reached the object; a conflict, that of a store
                 // that was busy with this name.
