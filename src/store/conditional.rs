@@ -45,6 +45,10 @@ impl Store {
     /// Creates an object. [`ErrorKind::AlreadyExists`] if there is one: after a lost answer it may be the one that this call
     /// wrote. [`ErrorKind::Unavailable`] if the outcome is unknown; after any other error the object was not created.
     pub async fn create(&self, path: &str, bytes: Bytes) -> Result<PutResult> {
+        let may_exist = |e: Error, reason| {
+            let unknown = e.with_kind(ErrorKind::Unavailable);
+            unknown.context(format!("the object may have been created: {reason}"))
+        };
         let (mut sends, begun_at) = (0, self.inner.clock.monotonic());
         loop {
             sends += 1;
@@ -54,11 +58,21 @@ impl Store {
                         return Err(e.context(format!("gave up after {sends} attempts")));
                     }
                 }
-                Err(e) if sends > 1 && e.kind() != ErrorKind::AlreadyExists => {
-                    let unknown = e.with_kind(ErrorKind::Unavailable);
-                    return Err(unknown.context(
-                        "the object may have been created: an earlier attempt got no answer",
-                    ));
+                // S3 answers 409 while another request for the name is under way, which may come to nothing.
+                Err(e) if matches!(e.kind(), ErrorKind::AlreadyExists | ErrorKind::Conflict) => {
+                    if self.is_file(path).await? {
+                        return Err(e.with_kind(ErrorKind::AlreadyExists));
+                    }
+                    if !self.wait_before_resend(sends, begun_at).await {
+                        return Err(e);
+                    }
+                }
+                // What failed may have been the sync of the folder.
+                Err(e) if self.local().is_some() && self.is_file(path).await? => {
+                    return Err(may_exist(e, "it may be missing after a loss of power"));
+                }
+                Err(e) if sends > 1 => {
+                    return Err(may_exist(e, "an earlier attempt got no answer"));
                 }
                 result => return result,
             }

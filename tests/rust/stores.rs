@@ -274,6 +274,31 @@ async fn requests_limited_to_one_attempt_are_not_retried() {
     assert_eq!(objects.requests(), 1);
 }
 
+/// S3 answers 409 while another request for a name is under way, which may come to nothing.
+#[tokio::test]
+async fn a_creation_refused_where_nothing_exists_is_sent_again() {
+    for timing in [FaultTiming::Before, FaultTiming::After] {
+        let objects = faulty_memory();
+        let store = test_store(&objects, true);
+        objects.set_fault(Some(Fault {
+            request: 0,
+            timing,
+            kind: FaultKind::Conflict,
+            is_persistent: false,
+        }));
+        let result = store.create("x", "1".into()).await;
+        // An object that is there may be another writer's.
+        match timing {
+            FaultTiming::Before => drop(result.unwrap()),
+            FaultTiming::After => {
+                assert_eq!(result.unwrap_err().kind(), ErrorKind::AlreadyExists);
+            }
+        }
+        let (bytes, _) = store.get("x", GetOptions::default()).await.unwrap();
+        assert_eq!(&bytes[..], b"1");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replace_of_a_locked_file_fails_as_locked() {
     let folder = tempfile::tempdir().unwrap();

@@ -114,6 +114,20 @@ async fn append_rows(table: &Table) -> Result<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_creation_with_a_failed_sync_does_not_deny_the_file() {
+    let template = tempfile::tempdir().unwrap();
+    fail_every_sync(template.path(), async |store, _, context| {
+        let result = store.create("a/b/c/d/x", "1".into()).await;
+        let exists = store.is_file("a/b/c/d/x").await.unwrap();
+        match result {
+            Ok(_) => assert!(exists, "{context}"),
+            Err(e) => assert_eq!(e.kind() == ErrorKind::Unavailable, exists, "{context}: {e}"),
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_commit_with_a_failed_sync_is_whole_or_not_there() {
     let template = tempfile::tempdir().unwrap();
     let table = Table::new(store_in(template.path(), None), TABLE).unwrap();
