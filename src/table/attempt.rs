@@ -37,8 +37,8 @@ pub(super) enum CommitAttempt {
     Committed(Snapshot),
     /// Another commit has the version. Holds the newest snapshot if it is known.
     Conflict(Option<Snapshot>),
-    /// The snapshot is no longer the newest; nothing was sent.
-    NotSent,
+    /// A segment of the snapshot is missing, as one that is no longer the newest may be; nothing was sent.
+    NotSent(Error),
 }
 
 /// Tries to create `draft` as the version after `base`. Keeps new segments in `compactor`.
@@ -51,8 +51,7 @@ pub(super) async fn attempt(
 ) -> CommitOutcome<CommitAttempt> {
     let next = match compactor.roll_segments(table, &base.manifest, draft).await {
         Ok(next) => next,
-        // A segment of `base` is missing: `base` is no longer the newest snapshot.
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(CommitAttempt::NotSent),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(CommitAttempt::NotSent(e)),
         Err(e) => return Err(CommitError::NotCommitted(e)),
     };
     let bytes = next.to_bytes();

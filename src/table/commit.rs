@@ -148,8 +148,6 @@ struct Attempts<'a, O: Operation> {
     waited: Duration,
     /// The version that the last attempt tried to create, until a snapshot shows whose it is.
     unverified: Option<u64>,
-    /// Whether an attempt may have been committed although it looked lost.
-    is_uncertain: bool,
 }
 
 /// What an operation changes in a snapshot.
@@ -180,20 +178,18 @@ impl<'a, O: Operation> Attempts<'a, O> {
             count: 0,
             waited: Duration::ZERO,
             unverified: None,
-            is_uncertain: false,
         }
     }
 
     /// Runs the attempts, and removes what no commit names.
     async fn finish(mut self, cached: Option<Snapshot>) -> CommitOutcome<RunResult<O::Change>> {
         let mut result = self.run(cached).await;
-        if let Err(CommitError::NotCommitted(_)) = &result
-            && let Some(committed) = self.verify_last_attempt().await
-        {
-            result = Ok(committed);
-        }
-        if self.is_uncertain {
-            return result.map_err(|e| e.into_unknown(&self.commit_id));
+        if let Err(CommitError::NotCommitted(error)) = result {
+            result = match self.verify_last_attempt().await {
+                Ok(None) => Err(CommitError::NotCommitted(error)),
+                Ok(Some(committed)) => Ok(committed),
+                Err(unknown) => Err(unknown),
+            };
         }
         let (is_unused, segments) = match &result {
             Ok(RunResult::Committed(committed, _)) => {
@@ -217,6 +213,7 @@ impl<'a, O: Operation> Attempts<'a, O> {
     ) -> CommitOutcome<RunResult<O::Change>> {
         let clock = Arc::clone(self.table.store.clock());
         let mut backoff = MIN_BACKOFF;
+        let mut unreadable: Option<CommitId> = None;
         loop {
             let base = match cached_snapshot.take() {
                 Some(snapshot) => snapshot,
@@ -224,7 +221,7 @@ impl<'a, O: Operation> Attempts<'a, O> {
                     .await
                     .map_err(CommitError::NotCommitted)?,
             };
-            if let Some(ended) = self.end_by_snapshot(&base) {
+            if let Some(ended) = self.end_by_snapshot(&base).await? {
                 return Ok(ended);
             }
             let prepared = self.prepare(&base).await;
@@ -239,7 +236,16 @@ impl<'a, O: Operation> Attempts<'a, O> {
                     return Ok(self.committed(snapshot.manifest.version, snapshot));
                 }
                 CommitAttempt::Conflict(newest) => newest,
-                CommitAttempt::NotSent => None,
+                // The newest snapshot has all its segments; if that is what `base` is, one is lost.
+                CommitAttempt::NotSent(missing) => {
+                    let id = &base.manifest.commit_id;
+                    if unreadable.as_ref() == Some(id) {
+                        let lost = missing.with_kind(ErrorKind::ManifestCorrupted);
+                        return Err(CommitError::NotCommitted(lost));
+                    }
+                    unreadable = Some(id.clone());
+                    None
+                }
             };
             if clock.monotonic() >= self.deadline {
                 let error = commit_timeout_error(self.table, self.timeout);
@@ -256,10 +262,18 @@ impl<'a, O: Operation> Attempts<'a, O> {
     }
 
     /// The end of the operation if a snapshot shows that it was committed already.
-    fn end_by_snapshot(&mut self, base: &Snapshot) -> Option<RunResult<O::Change>> {
-        if let Some(version) = self.verify(&base.manifest) {
-            return Some(self.committed_earlier(version, base.clone()));
+    async fn end_by_snapshot(
+        &mut self,
+        base: &Snapshot,
+    ) -> CommitOutcome<Option<RunResult<O::Change>>> {
+        if let Some(version) = self.verify(&base.manifest).await? {
+            return Ok(Some(self.committed_earlier(version, base.clone())));
         }
+        Ok(self.find_transaction(base))
+    }
+
+    /// The commit that has the operation's idempotency key.
+    fn find_transaction(&mut self, base: &Snapshot) -> Option<RunResult<O::Change>> {
         let key = self.operation.idempotency_key()?;
         let transaction = base.manifest.transactions.get(key)?;
         if transaction.commit_id == self.commit_id {
@@ -276,26 +290,36 @@ impl<'a, O: Operation> Attempts<'a, O> {
     }
 
     /// Looks whether the last attempt, which looked lost, was committed after all; returns its version then.
-    fn verify(&mut self, newest: &TableManifest) -> Option<u64> {
-        let version = self.unverified?;
-        match newest.commit_id_of(version) {
-            Some(id) if *id == self.commit_id => return Some(version),
-            Some(_) => {}
-            None => self.is_uncertain = true,
-        }
+    async fn verify(&mut self, newest: &TableManifest) -> CommitOutcome<Option<u64>> {
+        let Some(attempted) = self.unverified else {
+            return Ok(None);
+        };
+        let version = match newest.commit_id_of(attempted) {
+            Some(id) => (*id == self.commit_id).then_some(attempted),
+            // So many commits came since that older manifests have to tell.
+            None => was_committed(self.table, &self.commit_id)
+                .await
+                .map_err(|cause| self.unknown(cause))?,
+        };
         self.unverified = None;
-        None
+        Ok(version)
     }
 
     /// Reads whether the last attempt was certainly lost. Returns the commit if it was not.
-    async fn verify_last_attempt(&mut self) -> Option<RunResult<O::Change>> {
-        self.unverified?;
-        let Ok(newest) = self.table.newest().await else {
-            self.is_uncertain = true;
-            return None;
-        };
-        let version = self.verify(&newest.manifest)?;
-        Some(self.committed_earlier(version, newest))
+    async fn verify_last_attempt(&mut self) -> CommitOutcome<Option<RunResult<O::Change>>> {
+        if self.unverified.is_none() {
+            return Ok(None);
+        }
+        let newest = self.table.newest().await.map_err(|e| self.unknown(e))?;
+        let version = self.verify(&newest.manifest).await?;
+        Ok(version.map(|version| self.committed_earlier(version, newest)))
+    }
+
+    fn unknown(&self, cause: Error) -> CommitError {
+        CommitError::Unknown {
+            id: self.commit_id.clone(),
+            cause,
+        }
     }
 
     /// The end of an attempt that looked lost by a wrong answer of the store, and was committed.
@@ -345,9 +369,6 @@ impl<'a, O: Operation> Attempts<'a, O> {
                 None => return Ok(Prepared::Nothing),
             },
         };
-        if self.is_uncertain {
-            self.staged.keep_retired();
-        }
         self.staged.remove_retired().await;
         let draft = apply(self.table, &change, &base.manifest)?;
         if self.change.replace(change).is_none() {

@@ -36,17 +36,6 @@ impl CommitError {
         }
     }
 
-    /// The error of a run that ended with this one, and of which an earlier attempt may have been committed.
-    pub(super) fn into_unknown(self, id: &CommitId) -> Self {
-        match self {
-            Self::NotCommitted(cause) => Self::Unknown {
-                id: id.clone(),
-                cause,
-            },
-            unknown @ Self::Unknown { .. } => unknown,
-        }
-    }
-
     /// Whether the objects that were written for the commit are to be removed. While the store is
     /// unavailable, and for a caller who has been cancelled, that is left to a vacuum.
     pub(super) fn allows_removal(&self) -> bool {

@@ -44,11 +44,6 @@ impl Staged {
         remove(&self.table, &retired).await;
     }
 
-    /// Forgets what was retired: it stays for a vacuum.
-    pub(super) fn keep_retired(&mut self) {
-        self.retired.clear();
-    }
-
     /// Removes all objects.
     pub(super) async fn remove_all(mut self) {
         self.paths.append(&mut self.retired);

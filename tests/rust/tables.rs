@@ -431,6 +431,35 @@ async fn older_files_move_to_segments() {
     assert_eq!(segments.unwrap().len(), full_manifest.segments.len());
 }
 
+/// A lost list of files ends a commit; it is not a race that another attempt may win.
+#[tokio::test]
+async fn a_lost_segment_ends_a_commit() {
+    let mut table = create_table(memory()).await;
+    table.limits = ListingLimits {
+        max_inline_files: 4,
+        merge_factor: 2,
+        ..ListingLimits::default()
+    };
+    let append_next = async || {
+        let base = table.newest().await.unwrap().manifest.version;
+        let change = append(upload(&table, base).await, base);
+        commit(&table, &change, DEFAULT_TIMEOUT).await
+    };
+    let segments = async || table.newest().await.unwrap().manifest.segments.clone();
+    while segments().await.is_empty() {
+        append_next().await.unwrap();
+    }
+    let lost = table.path(&segments().await[0].path);
+    table.store().delete(&lost).await.unwrap();
+    let error = loop {
+        if let Err(error) = append_next().await {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::ManifestCorrupted);
+    assert!(error.to_string().contains(&lost), "{error}");
+}
+
 /// What a commit writes does not grow with the table.
 #[tokio::test]
 async fn commit_size_does_not_grow_with_the_table() {
