@@ -244,7 +244,8 @@ fn is_mostly_deleted(reader: &SnapshotReader, file: usize) -> bool {
     let key_ranges = deletions.keys.iter();
     let by_key =
         key_ranges.map(|(min, max)| estimate_deleted_rows(data_file, reader.key_id(), min, max));
-    let deleted = whole_group_rows + single_rows.sum::<u64>() + by_key.sum::<u64>();
+    let counts = single_rows.chain(by_key);
+    let deleted = counts.fold(whole_group_rows, u64::saturating_add);
     deleted.saturating_mul(100) > data_file.total_rows.saturating_mul(MAX_DELETED_PERCENT)
 }
 

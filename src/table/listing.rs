@@ -13,6 +13,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{GetOptions, PutMode};
@@ -234,8 +235,7 @@ pub(super) struct SegmentCompactor {
 
 #[derive(Debug)]
 struct WrittenSegment {
-    /// The files that it lists, and where they were listed before.
-    sources: Vec<FileRef>,
+    bytes: Bytes,
     base_version: u64,
     segment: Segment,
 }
@@ -271,10 +271,7 @@ impl SegmentCompactor {
         if older_count > 0 {
             let older: Vec<DataFile> = next.data_files.drain(..older_count).collect();
             for files in older.chunks(limits.max_segment_files) {
-                let sources = files.iter().map(|f| FileRef::inline(&f.path)).collect();
-                let segment = self
-                    .write_segment(table, base, &columns, sources, files)
-                    .await?;
+                let segment = self.write_segment(table, base, &columns, files).await?;
                 next.segments.push(segment);
             }
         }
@@ -283,20 +280,8 @@ impl SegmentCompactor {
             let merging = next.segments[range.clone()].to_vec();
             let loaded =
                 try_join_all(merging.iter().map(|segment| load_segment(table, segment))).await?;
-            let (mut sources, mut files) = (Vec::new(), Vec::new());
-            for (segment, loaded) in merging.iter().zip(loaded) {
-                let path: Arc<str> = segment.path.as_str().into();
-                for (position, file) in loaded {
-                    sources.push(FileRef {
-                        path: file.path.clone(),
-                        segment_position: Some((Arc::clone(&path), position)),
-                    });
-                    files.push(file);
-                }
-            }
-            let merged = self
-                .write_segment(table, base, &columns, sources, &files)
-                .await?;
+            let files: Vec<DataFile> = loaded.into_iter().flatten().map(|(_, file)| file).collect();
+            let merged = self.write_segment(table, base, &columns, &files).await?;
             next.segments.splice(range, [merged]);
         }
         Ok(next)
@@ -308,20 +293,19 @@ impl SegmentCompactor {
         table: &Table,
         base: &TableManifest,
         columns: &SegmentColumns,
-        sources: Vec<FileRef>,
         files: &[DataFile],
     ) -> Result<Segment> {
-        // A vacuum may have removed a segment that was written below the floor.
-        // A restore may have brought another file under a path.
+        let bytes = segment::encode(files)?;
+        // A vacuum may have removed a segment that was written below the floor, and after a restore the columns may be
+        // others.
         let is_same = |w: &&WrittenSegment| {
             w.base_version >= base.gc_floor
                 && !base.was_restored_since(w.base_version)
-                && w.sources == sources
+                && w.bytes == bytes
         };
         if let Some(written) = self.written.iter().find(is_same) {
             return Ok(written.segment.clone());
         }
-        let bytes = segment::encode(files)?;
         let name = names::segment(base.version, table.store().clock().new_id());
         let length = bytes.len() as u64;
         let mut segment = segment::build_segment(name, length, files, columns.table.as_ref());
@@ -330,9 +314,12 @@ impl SegmentCompactor {
         segment.max.retain(|id, _| leading.contains(id));
         segment.null_counts.retain(|id, _| leading.contains(id));
         let path = table.path(&segment.path);
-        table.store().put(&path, bytes, PutMode::Overwrite).await?;
+        table
+            .store()
+            .put(&path, bytes.clone(), PutMode::Overwrite)
+            .await?;
         self.written.push(WrittenSegment {
-            sources,
+            bytes,
             base_version: base.version,
             segment: segment.clone(),
         });

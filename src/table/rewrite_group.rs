@@ -52,7 +52,17 @@ impl FileLocations {
         };
         let files = known(&self.files);
         let references: Vec<_> = files.iter().map(SnapshotFile::to_file_ref).collect();
-        if files.len() == paths.len() && manifest.contains_all(&references) {
+        let inline: HashMap<&str, &DataFile> = manifest
+            .data_files
+            .iter()
+            .map(|file| (file.path.as_str(), file))
+            .collect();
+        // A path that left the manifest may have come back with another file.
+        let are_same = files.iter().all(|known| {
+            let listed = inline.get(known.file.path.as_str());
+            listed.is_none_or(|file| **file == known.file)
+        });
+        if files.len() == paths.len() && manifest.contains_all(&references) && are_same {
             return Ok(files);
         }
         let listed = all_files(&self.table, manifest).await?.into_iter();
