@@ -7,16 +7,13 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use chrono::{DateTime, SecondsFormat, Utc};
-use roaring::RoaringBitmap;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::names;
+pub use super::values::{Base64, CommitId, PositionBitmap, TimestampMicros};
 pub(super) use crate::error::corrupted_error;
 use crate::error::{Error, ErrorKind, Result};
 pub use crate::files::DataFile;
@@ -33,42 +30,6 @@ pub(super) const MAX_VERSION: u64 = 1 << 53;
 pub(super) const MAX_POINTER_BYTES: u64 = 64 << 10;
 /// The maximum size of a manifest.
 pub(super) const MAX_MANIFEST_BYTES: u64 = 256 << 20;
-
-/// The id of a commit: 128 random bits, as 32 hexadecimal digits.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String")]
-pub struct CommitId(String);
-
-impl TryFrom<String> for CommitId {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        Self::parse(&text)
-    }
-}
-
-impl CommitId {
-    /// Formats 128 random bits.
-    pub fn new(bits: u128) -> Self {
-        Self(format!("{bits:032x}"))
-    }
-
-    /// Parses 32 lowercase hexadecimal digits.
-    pub fn parse(text: &str) -> Result<Self> {
-        let is_hex_digit = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
-        if text.len() == 32 && text.bytes().all(is_hex_digit) {
-            return Ok(Self(text.to_owned()));
-        }
-        Err(Error::invalid(format!(
-            "commit_id must be 32 hexadecimal digits in lower case, not {text:?}"
-        )))
-    }
-
-    /// The 32 hexadecimal digits.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
 
 /// `_latest_manifest`: which version is the newest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,44 +74,6 @@ impl Pointer {
             return Err(corrupted_error(names::POINTER, reason));
         }
         Ok(pointer)
-    }
-}
-
-/// A time in UTC, in microseconds since 1970.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TimestampMicros(i64);
-
-impl TimestampMicros {
-    /// Truncates a time to microseconds.
-    pub fn new(time: DateTime<Utc>) -> Self {
-        Self(time.timestamp_micros())
-    }
-
-    /// Microseconds since 1970.
-    pub fn as_micros(self) -> i64 {
-        self.0
-    }
-
-    /// The time one millisecond later.
-    #[must_use]
-    pub fn next_millisecond(self) -> Self {
-        Self(self.0.saturating_add(1000))
-    }
-}
-
-impl Serialize for TimestampMicros {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let time = DateTime::<Utc>::from_timestamp_micros(self.0).unwrap_or_default();
-        serializer.serialize_str(&time.to_rfc3339_opts(SecondsFormat::Micros, true))
-    }
-}
-
-impl<'de> Deserialize<'de> for TimestampMicros {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        DateTime::parse_from_rfc3339(&text)
-            .map(|time| Self(time.timestamp_micros()))
-            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -297,33 +220,6 @@ pub struct Segment {
     pub removed: PositionBitmap,
 }
 
-/// Positions in a list, from 0; a Roaring bitmap, stored in its portable format.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct PositionBitmap(pub RoaringBitmap);
-
-impl PositionBitmap {
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl Serialize for PositionBitmap {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut bytes = Vec::new();
-        let result = self.0.serialize_into(&mut bytes);
-        result.map_err(serde::ser::Error::custom)?;
-        Base64(bytes.into()).serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for PositionBitmap {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bytes = Base64::deserialize(deserializer)?.0;
-        let bitmap = RoaringBitmap::deserialize_from(&bytes[..]);
-        bitmap.map(Self).map_err(serde::de::Error::custom)
-    }
-}
-
 /// A tombstone file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tombstones {
@@ -347,24 +243,6 @@ pub struct Transaction {
     pub commit_id: CommitId,
     /// The time of the commit.
     pub created_at: TimestampMicros,
-}
-
-/// Bytes that are base64 in JSON.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Base64(pub Bytes);
-
-impl Serialize for Base64 {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&STANDARD.encode(&self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for Base64 {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let bytes = STANDARD.decode(text).map_err(serde::de::Error::custom)?;
-        Ok(Self(bytes.into()))
-    }
 }
 
 impl TableManifest {

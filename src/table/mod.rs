@@ -56,6 +56,7 @@ mod tombstone_merge;
 mod tombstone_reader;
 mod upsert;
 pub mod vacuum;
+mod values;
 mod write;
 
 pub use self::add_files::add_files;
