@@ -13,7 +13,7 @@ const MIN_FOOTER_BYTES: u64 = 64;
 const MAX_FOOTER_BYTES: u64 = 16 << 20;
 
 /// A data file of a table.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DataFile {
     /// The path relative to the table.
     pub path: String,
@@ -40,6 +40,12 @@ pub struct DataFile {
 }
 
 impl DataFile {
+    /// Whether an entry of the same path gives the same rows, whatever statistics it has.
+    pub(crate) fn has_rows_of(&self, other: &Self) -> bool {
+        (self.size_bytes, self.total_rows) == (other.size_bytes, other.total_rows)
+            && self.columns == other.columns
+    }
+
     /// How many bytes at the end of the file are read to open it: its footer, or all of a small file.
     pub(crate) fn tail_bytes(&self) -> u64 {
         match self.footer_size {

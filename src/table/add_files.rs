@@ -19,12 +19,13 @@ use object_store::CopyMode;
 use super::actions::{AddFiles, Append};
 use super::change::Operation;
 use super::commit::{Committed, RunResult, run};
-use super::folder::{Snapshot, Table};
+use super::folder::Snapshot;
 use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
-use super::names;
 use super::staged::{Staged, remove};
+use super::transactions::find_replay;
 use super::write::check_idempotency_key;
+use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
 use crate::files::expr::Statistics;
@@ -49,17 +50,15 @@ pub async fn add_files(
             "paths must name at least one file, and no file twice",
         ));
     }
-    let base = table.newest().await?.manifest;
-    let is_replay = idempotency_key.is_some_and(|key| base.transactions.contains_key(key));
+    let (snapshot, replay) = find_replay(table, idempotency_key).await?;
+    if let Some(committed) = replay {
+        return Ok((committed, Vec::new()));
+    }
+    let base = snapshot.manifest;
+    check_new(table, &base, paths).await?;
+    let (files, copied) = import_files(table, &base, paths).await?;
     let mut staged = Staged::new(table);
-    let files = if is_replay {
-        Vec::new()
-    } else {
-        check_new(table, &base, paths).await?;
-        let (files, copied) = import_files(table, &base, paths).await?;
-        staged.add(copied);
-        files
-    };
+    staged.add(copied);
     let mut operation = AddExisting {
         table,
         paths,

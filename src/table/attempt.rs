@@ -23,9 +23,11 @@ use bytes::Bytes;
 
 use super::folder::{Snapshot, Table};
 use super::format::{CommitId, MAX_MANIFEST_BYTES, Pointer, TableManifest, corrupted_error};
-use super::listing::SegmentCompactor;
+use super::listing::roll_segments;
+use super::lists::ListWriter;
 use super::names;
 use super::outcome::{CommitError, CommitOutcome};
+use super::transactions::roll_transactions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{CasResult, Register, VersionedValue};
 
@@ -37,23 +39,23 @@ pub(super) enum CommitAttempt {
     Committed(Snapshot),
     /// Another commit has the version. Holds the newest snapshot if it is known.
     Conflict(Option<Snapshot>),
-    /// A segment of the snapshot is missing, as one that is no longer the newest may be; nothing was sent.
+    /// A list of the snapshot is missing, as one that is no longer the newest may be; nothing was sent.
     NotSent(Error),
 }
 
-/// Tries to create `draft` as the version after `base`. Keeps new segments in `compactor`.
+/// Tries to create `next`, with its lists within their limits, as the version after `base`.
 pub(super) async fn attempt(
     table: &Table,
     base: &Snapshot,
-    draft: TableManifest,
-    compactor: &mut SegmentCompactor,
+    mut next: TableManifest,
+    lists: &mut ListWriter,
     deadline: Duration,
 ) -> CommitOutcome<CommitAttempt> {
-    let next = match compactor.roll_segments(table, &base.manifest, draft).await {
-        Ok(next) => next,
+    match roll_lists(lists, table, &base.manifest, &mut next).await {
+        Ok(()) => {}
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(CommitAttempt::NotSent(e)),
         Err(e) => return Err(CommitError::NotCommitted(e)),
-    };
+    }
     let bytes = next.to_bytes();
     check_readable(table, &bytes, &next).map_err(CommitError::NotCommitted)?;
     let winner = create_manifest(table, base, &next, bytes, deadline).await?;
@@ -94,6 +96,17 @@ pub(super) async fn attempt(
         Some(winner) if is_newest => CommitAttempt::Conflict(Some(snapshot(winner))),
         _ => CommitAttempt::Conflict(None),
     })
+}
+
+/// Moves what is too much for the manifest to lists.
+async fn roll_lists(
+    lists: &mut ListWriter,
+    table: &Table,
+    base: &TableManifest,
+    next: &mut TableManifest,
+) -> Result<()> {
+    roll_segments(lists, table, base, next).await?;
+    roll_transactions(lists, table, base, next).await
 }
 
 /// Creates the manifest of a version. Returns the one that is in its place if another writer was first.

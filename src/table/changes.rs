@@ -20,10 +20,13 @@ use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use futures::{StreamExt, stream};
 
 use super::Table;
-use super::format::{Segment, TableManifest, corrupted_error};
-use super::listing::{self, SnapshotFile};
+use super::format::{Segment, TableManifest, Tombstones, corrupted_error};
+use super::listing;
 use super::names;
+use super::snapshot_file::SnapshotFile;
 use super::snapshot_reader::SnapshotReader;
+use super::targets::FileIndex;
+use super::tombstone_reader::tombstoned_files;
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
 use crate::files::{BatchSender, BatchStream};
@@ -109,12 +112,12 @@ struct ChangeScan {
     schema: SchemaRef,
 }
 
-/// The files in which two versions differ.
+/// The files in which two versions differ, each as its version lists it.
 struct FileChanges {
-    removed: Vec<SnapshotFile>,
-    added: Vec<SnapshotFile>,
-    /// Files that both versions list, with tombstones that only one version has.
-    with_changed_deletes: Vec<SnapshotFile>,
+    /// The files that left the table, and those that stay and of which other rows are deleted.
+    old: Vec<SnapshotFile>,
+    /// The files that stay and of which other rows are deleted, and those that came.
+    new: Vec<SnapshotFile>,
 }
 
 impl ChangeScan {
@@ -173,22 +176,9 @@ impl ChangeScan {
         after: &Arc<TableManifest>,
         sender: &BatchSender,
     ) -> Result<bool> {
-        let FileChanges {
-            removed,
-            added,
-            with_changed_deletes,
-        } = diff_files(&self.table, before, after).await?;
-        let old_files: Vec<SnapshotFile> = removed
-            .into_iter()
-            .chain(with_changed_deletes.iter().cloned())
-            .collect();
-        let old_reader = self.open_reader(before, old_files.clone()).await?;
-        let new_reader = self
-            .open_reader(
-                after,
-                with_changed_deletes.into_iter().chain(added).collect(),
-            )
-            .await?;
+        let FileChanges { old, new } = diff_files(&self.table, before, after).await?;
+        let old_reader = self.open_reader(before, old).await?;
+        let new_reader = self.open_reader(after, new).await?;
         for (reader, other_reader, change_type) in [
             (&old_reader, &new_reader, DELETE),
             (&new_reader, &old_reader, INSERT),
@@ -196,9 +186,10 @@ impl ChangeScan {
             let paths = other_reader.files.iter().map(|f| f.file.path.as_str());
             let positions: HashMap<&str, usize> = paths.zip(0..).collect();
             for file in 0..reader.files.len() {
-                let other_file = positions
-                    .get(reader.files[file].file.path.as_str())
-                    .copied();
+                let data_file = &reader.files[file].file;
+                let same_path = positions.get(data_file.path.as_str()).copied();
+                let other_file = same_path
+                    .filter(|other| other_reader.files[*other].file.has_rows_of(data_file));
                 let part = reader.open_file(file).await?;
                 for row_group in reader.all_row_groups(file, &part)? {
                     let mut mask = reader.live_row_mask(&row_group).await?;
@@ -293,53 +284,94 @@ async fn diff_files(
     before: &TableManifest,
     after: &TableManifest,
 ) -> Result<FileChanges> {
-    let old_files = list_unshared_files(table, before, after).await?;
-    let new_files = list_unshared_files(table, after, before).await?;
-    let paths = |files: &[SnapshotFile]| -> HashSet<String> {
-        files.iter().map(|f| f.file.path.clone()).collect()
-    };
-    let (old_paths, new_paths) = (paths(&old_files), paths(&new_files));
+    let old_deletes = tombstones_not_in(before, after);
+    let new_deletes = tombstones_not_in(after, before);
+    let entries = old_deletes.iter().chain(&new_deletes);
+    let segments = entries.flat_map(|t| t.positions.keys());
+    let segments: HashSet<&str> = segments.map(String::as_str).collect();
+    let old_files = list_unshared_files(table, before, after, &segments).await?;
+    let new_files = list_unshared_files(table, after, before, &segments).await?;
+    let (old_by_path, new_by_path) = (by_path(&old_files), by_path(&new_files));
     // A tombstone file lists several data files, and one of them may have left the table and come back:
     // compare the pairs.
-    let deletions = |a: &TableManifest, b: &TableManifest| -> HashSet<String> {
-        let tombstoned_files = |m: &TableManifest| -> HashSet<(String, String)> {
-            m.tombstones
-                .iter()
-                .flat_map(|t| t.files.iter().map(|f| (t.path.clone(), f.clone())))
-                .collect()
-        };
-        let added_pairs = &tombstoned_files(a) - &tombstoned_files(b);
-        added_pairs.into_iter().map(|(_, file)| file).collect()
+    let old_pairs = tombstoned_pairs(&old_deletes, &old_files);
+    let new_pairs = tombstoned_pairs(&new_deletes, &new_files);
+    let changed_pairs = old_pairs.symmetric_difference(&new_pairs);
+    let mut touched_paths: HashSet<String> =
+        changed_pairs.map(|(_, file)| (*file).to_owned()).collect();
+    touched_paths.retain(
+        |path| match (old_by_path.get(&**path), new_by_path.get(&**path)) {
+            (Some(old), Some(new)) => old.file.has_rows_of(&new.file),
+            (old, new) => old.is_none() && new.is_none(),
+        },
+    );
+    let touched_new = find_by_path(table, after, &new_files, touched_paths).await?;
+    // Those that neither list has are in a segment that both versions have.
+    let touched_old = touched_new.iter().map(|file| {
+        let listed = old_by_path.get(&*file.file.path);
+        listed.copied().unwrap_or(file).clone()
+    });
+    // A file that left and came back may have other columns.
+    let is_in = |f: &SnapshotFile, by_path: &HashMap<&str, &SnapshotFile>| {
+        let same = by_path.get(&*f.file.path);
+        same.is_some_and(|same| same.file.has_rows_of(&f.file))
     };
-    let mut touched_paths: HashSet<String> = deletions(after, before);
-    touched_paths.extend(deletions(before, after));
-    touched_paths.retain(|path| !(old_paths.contains(path) ^ new_paths.contains(path)));
-    let with_changed_deletes = find_by_path(table, after, &new_files, touched_paths).await?;
+    let removed = old_files.iter().filter(|f| !is_in(f, &new_by_path));
+    let added = new_files.iter().filter(|f| !is_in(f, &old_by_path));
     Ok(FileChanges {
-        removed: old_files
-            .into_iter()
-            .filter(|f| !new_paths.contains(&f.file.path))
-            .collect(),
-        added: new_files
-            .into_iter()
-            .filter(|f| !old_paths.contains(&f.file.path))
-            .collect(),
-        with_changed_deletes,
+        old: removed.cloned().chain(touched_old).collect(),
+        new: touched_new.iter().chain(added).cloned().collect(),
     })
 }
 
-/// The files of a snapshot, without those in segments that the other snapshot has unchanged.
+fn by_path(files: &[SnapshotFile]) -> HashMap<&str, &SnapshotFile> {
+    files.iter().map(|f| (&*f.file.path, f)).collect()
+}
+
+/// The tombstones of a version, without the positions that another version has as well.
+fn tombstones_not_in(manifest: &TableManifest, other: &TableManifest) -> Vec<Tombstones> {
+    let others = other.tombstones.iter().map(|t| (&*t.path, &t.positions));
+    let other_positions: HashMap<&str, _> = others.collect();
+    let mut tombstones = manifest.tombstones.clone();
+    for entry in &mut tombstones {
+        if let Some(others) = other_positions.get(&*entry.path) {
+            let positions = &mut entry.positions;
+            positions.retain(|segment, positions| others.get(segment) != Some(positions));
+        }
+    }
+    tombstones
+}
+
+/// The pairs of a tombstone file and a data file that it is about.
+fn tombstoned_pairs<'a>(
+    tombstones: &'a [Tombstones],
+    files: &'a [SnapshotFile],
+) -> HashSet<(&'a str, &'a str)> {
+    // A file that is named by its path may be in a segment that is not read.
+    let by_path = tombstones.iter().flat_map(|t| {
+        let paths = t.files.iter();
+        paths.map(|path| (&*t.path, &**path))
+    });
+    let mut pairs = tombstoned_files(tombstones, &FileIndex::of_files(files));
+    pairs.extend(by_path);
+    pairs
+}
+
+/// The files of a snapshot, without those in segments that the other snapshot has unchanged and that are not among `others`.
 async fn list_unshared_files(
     table: &Table,
     manifest: &TableManifest,
     other: &TableManifest,
+    touched: &HashSet<&str>,
 ) -> Result<Vec<SnapshotFile>> {
     let other_segments: HashMap<&str, &Segment> = other
         .segments
         .iter()
         .map(|s| (s.path.as_str(), s))
         .collect();
-    let is_unshared = |s: &Segment| other_segments.get(s.path.as_str()) != Some(&s);
+    let is_unshared = |s: &Segment| {
+        touched.contains(s.path.as_str()) || other_segments.get(s.path.as_str()) != Some(&s)
+    };
     let selected: Vec<bool> = manifest.segments.iter().map(is_unshared).collect();
     listing::list_files(table, manifest, &selected).await
 }

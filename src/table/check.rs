@@ -95,14 +95,10 @@ async fn find_mismatched(
         let object = objects.get(path);
         object.is_some_and(|meta| meta.size != size)
     };
-    let inline = newest.data_files.iter().map(|f| (&f.path, f.size_bytes));
-    let segments = newest.segments.iter().map(|s| (&s.path, s.size_bytes));
-    let tombstones = newest.tombstones.iter().map(|t| (&t.path, t.size_bytes));
-    let mut mismatched: BTreeSet<String> = inline
-        .chain(segments)
-        .chain(tombstones)
+    let mut mismatched: BTreeSet<String> = newest
+        .sized_references()
         .filter(|(path, size)| is_mismatched(path, *size))
-        .map(|(path, _)| path.clone())
+        .map(|(path, _)| path.to_owned())
         .collect();
     let mut loads = stream::iter(&newest.segments)
         .map(|segment| async move {

@@ -30,9 +30,11 @@ use super::folder::{Snapshot, Table};
 use super::format::{
     CommitId, CommitOperation, FORMAT, RECENT_COMMITS, TableManifest, TimestampMicros, Transaction,
 };
-use super::listing::SegmentCompactor;
+use super::lists::ListWriter;
+pub use super::outcome::Committed;
 use super::outcome::{CommitError, CommitOutcome, is_conflict};
 use super::staged::{Staged, remove};
+use super::transactions::find_transaction;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
 
@@ -45,23 +47,6 @@ const MAX_BACKOFF: Duration = Duration::from_millis(250);
 const MAX_EAGER_ATTEMPTS: u32 = 3;
 /// After this time the snapshot that a plan was made from is read again before the first attempt.
 const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(2);
-
-/// A commit that happened.
-#[derive(Debug, Clone)]
-pub struct Committed {
-    /// The version that the commit created.
-    pub version: u64,
-    /// The random id of the commit.
-    pub commit_id: CommitId,
-    /// The snapshot that the commit created; for a replay the newest snapshot.
-    pub snapshot: Snapshot,
-    /// The number of attempts, the successful one included.
-    pub attempts: u32,
-    /// The time spent in delays between attempts and in the queue of a group commit.
-    pub waited: Duration,
-    /// An earlier commit had the same idempotency key; this one changed nothing.
-    pub replayed: bool,
-}
 
 /// How an operation ended that did not fail.
 pub(super) enum RunResult<C> {
@@ -140,7 +125,7 @@ struct Attempts<'a, O: Operation> {
     operation: &'a mut O,
     commit_id: CommitId,
     staged: Staged,
-    compactor: SegmentCompactor,
+    lists: ListWriter,
     timeout: Duration,
     deadline: Duration,
     change: Option<O::Change>,
@@ -171,7 +156,7 @@ impl<'a, O: Operation> Attempts<'a, O> {
             operation,
             commit_id,
             staged,
-            compactor: SegmentCompactor::default(),
+            lists: ListWriter::default(),
             timeout,
             deadline: table.store.clock().monotonic() + timeout,
             change: None,
@@ -191,16 +176,16 @@ impl<'a, O: Operation> Attempts<'a, O> {
                 Err(unknown) => Err(unknown),
             };
         }
-        let (is_unused, segments) = match &result {
+        let (is_unused, unused_lists) = match &result {
             Ok(RunResult::Committed(committed, _)) => {
                 let manifest = &committed.snapshot.manifest;
-                (false, self.compactor.unused_paths(Some(manifest)))
+                (false, self.lists.unused_paths(Some(manifest)))
             }
-            Ok(_) => (true, self.compactor.unused_paths(None)),
-            Err(e) if e.allows_removal() => (true, self.compactor.unused_paths(None)),
+            Ok(_) => (true, self.lists.unused_paths(None)),
+            Err(e) if e.allows_removal() => (true, self.lists.unused_paths(None)),
             Err(_) => (false, Vec::new()),
         };
-        remove(self.table, &segments).await;
+        remove(self.table, &unused_lists).await;
         if is_unused {
             self.staged.remove_all().await;
         }
@@ -221,8 +206,11 @@ impl<'a, O: Operation> Attempts<'a, O> {
                     .await
                     .map_err(CommitError::NotCommitted)?,
             };
-            if let Some(ended) = self.end_by_snapshot(&base).await? {
-                return Ok(ended);
+            match self.end_by_snapshot(&base).await {
+                Ok(Some(ended)) => return Ok(ended),
+                Ok(None) => {}
+                Err(CommitError::NotCommitted(e)) if self.is_outdated(&e) => continue,
+                Err(e) => return Err(e),
             }
             let prepared = self.prepare(&base).await;
             let draft = match prepared.map_err(CommitError::NotCommitted)? {
@@ -236,7 +224,7 @@ impl<'a, O: Operation> Attempts<'a, O> {
                     return Ok(self.committed(snapshot.manifest.version, snapshot));
                 }
                 CommitAttempt::Conflict(newest) => newest,
-                // The newest snapshot has all its segments; if that is what `base` is, one is lost.
+                // The newest snapshot has all its lists; if that is what `base` is, one is lost.
                 CommitAttempt::NotSent(missing) => {
                     let id = &base.manifest.commit_id;
                     if unreadable.as_ref() == Some(id) {
@@ -269,24 +257,35 @@ impl<'a, O: Operation> Attempts<'a, O> {
         if let Some(version) = self.verify(&base.manifest).await? {
             return Ok(Some(self.committed_earlier(version, base.clone())));
         }
-        Ok(self.find_transaction(base))
+        let Some(key) = self.operation.idempotency_key() else {
+            return Ok(None);
+        };
+        let transaction = find_transaction(self.table, &base.manifest, key).await;
+        Ok(transaction
+            .map_err(CommitError::NotCommitted)?
+            .map(|transaction| self.end_by_transaction(transaction, base)))
     }
 
-    /// The commit that has the operation's idempotency key.
-    fn find_transaction(&mut self, base: &Snapshot) -> Option<RunResult<O::Change>> {
-        let key = self.operation.idempotency_key()?;
-        let transaction = base.manifest.transactions.get(key)?;
+    /// The end of the operation if a commit with its idempotency key was made.
+    fn end_by_transaction(
+        &mut self,
+        transaction: Transaction,
+        base: &Snapshot,
+    ) -> RunResult<O::Change> {
         if transaction.commit_id == self.commit_id {
-            return Some(self.committed_earlier(transaction.version, base.clone()));
+            return self.committed_earlier(transaction.version, base.clone());
         }
-        Some(RunResult::Replayed(Committed {
-            version: transaction.version,
-            commit_id: transaction.commit_id.clone(),
-            snapshot: base.clone(),
+        RunResult::Replayed(Committed {
             attempts: self.count + 1,
             waited: self.waited,
-            replayed: true,
-        }))
+            ..Committed::replay(transaction, base)
+        })
+    }
+
+    /// Whether a vacuum has removed the snapshot since it was read, and there is time for the newest.
+    fn is_outdated(&self, error: &Error) -> bool {
+        let is_expired = error.kind() == ErrorKind::VersionExpired;
+        is_expired && self.table.store.clock().monotonic() < self.deadline
     }
 
     /// Looks whether the last attempt, which looked lost, was committed after all; returns its version then.
@@ -324,8 +323,8 @@ impl<'a, O: Operation> Attempts<'a, O> {
 
     /// The end of an attempt that looked lost by a wrong answer of the store, and was committed.
     fn committed_earlier(&mut self, version: u64, newest: Snapshot) -> RunResult<O::Change> {
-        // The version may reference any of the segments.
-        self.compactor = SegmentCompactor::default();
+        // The version may reference any of the lists.
+        self.lists = ListWriter::default();
         self.committed(version, newest)
     }
 
@@ -358,12 +357,7 @@ impl<'a, O: Operation> Attempts<'a, O> {
         }
         let started_at = clock.monotonic();
         let change = match self.operation.plan(base, &mut self.staged).await {
-            // A vacuum has removed the snapshot since it was read.
-            Err(e)
-                if e.kind() == ErrorKind::VersionExpired && clock.monotonic() < self.deadline =>
-            {
-                return Ok(Prepared::Outdated);
-            }
+            Err(e) if self.is_outdated(&e) => return Ok(Prepared::Outdated),
             planned => match planned? {
                 Some(change) => change,
                 None => return Ok(Prepared::Nothing),
@@ -397,7 +391,7 @@ impl<'a, O: Operation> Attempts<'a, O> {
         );
         let next = record_transaction(manifest, self.operation.idempotency_key());
         let version = next.version;
-        let ended = attempt(self.table, base, next, &mut self.compactor, self.deadline).await?;
+        let ended = attempt(self.table, base, next, &mut self.lists, self.deadline).await?;
         self.unverified = matches!(ended, CommitAttempt::Conflict(_)).then_some(version);
         Ok(ended)
     }

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use super::format::TableManifest;
-use super::listing::FileRef;
+use super::snapshot_file::FileRef;
+use super::targets::FileIndex;
 use crate::error::{Error, ErrorKind};
 
 impl TableManifest {
@@ -33,12 +34,12 @@ impl TableManifest {
         files: impl Iterator<Item = &'a FileRef>,
     ) -> bool {
         let known: HashSet<&str> = known.iter().map(String::as_str).collect();
-        let files: HashSet<&str> = files.map(|f| f.path.as_str()).collect();
+        let files = FileIndex::of_refs(files);
         let mut new_tombstones = self
             .tombstones
             .iter()
             .filter(|t| !known.contains(t.path.as_str()));
-        new_tombstones.any(|t| t.files.iter().any(|f| files.contains(f.as_str())))
+        new_tombstones.any(|t| files.has_targets_of(t))
     }
 
     /// Whether a commit after `version` may have added rows.

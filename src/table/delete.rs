@@ -10,6 +10,7 @@
 //! only files that it does not know ([`super::findings`]). Errors are those of [`super::commit`] and of
 //! reading.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -187,20 +188,13 @@ impl StagedTombstones {
         plan: &DeletePlan,
         staged: &mut Staged,
     ) -> Result<Option<Tombstones>> {
-        let files = plan.scanned_files.iter().map(|f| f.path.clone()).collect();
         // A vacuum may have removed one that was written below the floor.
         let is_same = |written: &Tombstones| {
             names::base_version(&written.path).is_some_and(|version| version >= base.gc_floor)
                 && self.lines == plan.lines
         };
         if let Some(written) = self.written.take_if(|written| is_same(written)) {
-            let tombstones = Tombstones {
-                files,
-                deleted_rows: plan.rows,
-                ..written
-            };
-            self.written = Some(tombstones.clone());
-            return Ok(Some(tombstones));
+            return Ok(Some(self.keep(written, plan)));
         }
         if let Some(unused) = self.written.take() {
             staged.retire([&unused.path]);
@@ -208,12 +202,24 @@ impl StagedTombstones {
         if plan.lines.is_empty() {
             return Ok(None);
         }
-        let mut tombstones = put_tombstones(table, base.version, &plan.lines, staged).await?;
-        tombstones.files = files;
-        tombstones.deleted_rows = plan.rows;
+        let written = put_tombstones(table, base.version, &plan.lines, staged).await?;
         self.lines.clone_from(&plan.lines);
+        Ok(Some(self.keep(written, plan)))
+    }
+
+    /// The entry of a written file, about the files of a plan.
+    fn keep(&mut self, written: Tombstones, plan: &DeletePlan) -> Tombstones {
+        let mut tombstones = Tombstones {
+            files: Vec::new(),
+            positions: BTreeMap::new(),
+            deleted_rows: plan.rows,
+            ..written
+        };
+        for file in &plan.scanned_files {
+            tombstones.add_target(file.listed_at());
+        }
         self.written = Some(tombstones.clone());
-        Ok(Some(tombstones))
+        tombstones
     }
 }
 
@@ -230,6 +236,7 @@ pub(super) async fn put_tombstones(
         path: names::tombstones(clock.now(), version, clock.new_id()),
         size_bytes: bytes.len() as u64,
         files: Vec::new(),
+        positions: BTreeMap::new(),
         deleted_rows: None,
     };
     staged.add([tombstones.path.clone()]);

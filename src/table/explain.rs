@@ -8,6 +8,7 @@ use super::Table;
 use super::format::TableManifest;
 use super::scan::ScanOptions;
 use super::snapshot_reader::SnapshotReader;
+use super::targets::FileIndex;
 use crate::error::{Error, Result};
 
 /// Number of files opened at once.
@@ -50,9 +51,7 @@ pub async fn explain(
         .buffered(CONCURRENT_FILES)
         .try_collect()
         .await?;
-    let file_paths = reader.files.iter().map(|f| f.file.path.as_str());
-    let paths: std::collections::HashSet<&str> = file_paths.collect();
-    let touches = |files: &[String]| files.iter().any(|f| paths.contains(f.as_str()));
+    let files = FileIndex::of_files(&reader.files);
     let tombstones = reader.manifest.tombstones.iter();
     Ok(ScanPlan {
         files: reader.manifest.file_count(),
@@ -60,6 +59,6 @@ pub async fn explain(
         row_groups: reader.files.iter().map(|f| f.file.row_group_count).sum(),
         row_groups_read: counts.iter().map(|(groups, _)| groups).sum(),
         rows_read: counts.iter().map(|(_, rows)| rows).sum(),
-        tombstones_read: tombstones.filter(|t| touches(&t.files)).count() as u64,
+        tombstones_read: tombstones.filter(|t| files.has_targets_of(t)).count() as u64,
     })
 }

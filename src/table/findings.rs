@@ -19,8 +19,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use roaring::RoaringBitmap;
 
 use super::format::{Base64, ColumnSchema, TableManifest};
-use super::listing::{FileRef, SnapshotFile};
 use super::row_group::RowGroupScan;
+use super::snapshot_file::{FileRef, SnapshotFile};
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone::{Deletions, TombstoneLine, TombstoneScope};
 use crate::error::{Error, Result};

@@ -5,7 +5,7 @@
 //! written conditionally holds a random `commit_id`, so the same bytes never recur. Paths are relative to
 //! the table's folder, columns are named by id.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -125,9 +125,12 @@ pub struct TableManifest {
     /// The commits of the versions before this one, newest first, at most [`RECENT_COMMITS`].
     #[serde(default)]
     pub recent_commits: Vec<CommitId>,
-    /// The commits with an idempotency key, by key.
+    /// The newest commits with an idempotency key, by key.
     #[serde(default)]
     pub transactions: BTreeMap<String, Transaction>,
+    /// The lists of the older ones, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub older_transactions: Vec<TransactionList>,
     /// The versions that vacuum keeps, by tag.
     #[serde(default)]
     pub tags: BTreeMap<String, u64>,
@@ -221,14 +224,17 @@ pub struct Segment {
 }
 
 /// A tombstone file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tombstones {
     /// The path relative to the table.
     pub path: String,
     /// The size of the object in bytes.
     pub size_bytes: u64,
-    /// The paths of the data files of which it deletes rows.
+    /// The paths of the data files of which it deletes rows, of those that the manifest lists.
     pub files: Vec<String>,
+    /// The positions of those that segments list, by the path of the segment.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub positions: BTreeMap<String, PositionBitmap>,
     /// The number of rows that it deletes; None if they were not counted.
     #[serde(default)]
     pub deleted_rows: Option<u64>,
@@ -243,6 +249,19 @@ pub struct Transaction {
     pub commit_id: CommitId,
     /// The time of the commit.
     pub created_at: TimestampMicros,
+}
+
+/// A list of older commits with an idempotency key, in an object of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransactionList {
+    /// The path relative to the table.
+    pub path: String,
+    /// The size of the object in bytes.
+    pub size_bytes: u64,
+    /// The number of commits that it lists.
+    pub transactions: u32,
+    /// The newest version that one of them created.
+    pub last_version: u64,
 }
 
 impl TableManifest {
@@ -281,7 +300,11 @@ impl TableManifest {
             && self
                 .transactions
                 .values()
-                .all(|t| valid_versions.contains(&t.version));
+                .all(|t| valid_versions.contains(&t.version))
+            && self
+                .older_transactions
+                .iter()
+                .all(|list| valid_versions.contains(&list.last_version));
         if !versions_fit {
             return Some("its version numbers do not fit together".to_owned());
         }
@@ -292,6 +315,16 @@ impl TableManifest {
                 "it removes files of the segment {:?} beyond the end of its list",
                 segment.path
             ));
+        }
+        let segments = self.segments.iter();
+        let lengths: HashMap<&str, u32> = segments.map(|s| (&*s.path, s.data_files)).collect();
+        for (segment, positions) in self.tombstones.iter().flat_map(|t| &t.positions) {
+            let length = lengths.get(segment.as_str()).copied().unwrap_or_default();
+            if positions.0.max().is_some_and(|last| last >= length) {
+                return Some(format!(
+                    "its tombstones are about files that the segment {segment:?} does not list"
+                ));
+            }
         }
         let mut paths = HashSet::new();
         for path in self.references() {
@@ -307,10 +340,18 @@ impl TableManifest {
 
     /// The paths of all objects that the manifest itself names; the files of its segments are not among them.
     pub fn references(&self) -> impl Iterator<Item = &str> {
-        let data = self.data_files.iter().map(|f| f.path.as_str());
-        let segments = self.segments.iter().map(|s| s.path.as_str());
-        let tombstones = self.tombstones.iter().map(|t| t.path.as_str());
-        data.chain(segments).chain(tombstones)
+        self.sized_references().map(|(path, _)| path)
+    }
+
+    /// The paths and sizes in bytes of all objects that the manifest itself names.
+    pub(super) fn sized_references(&self) -> impl Iterator<Item = (&str, u64)> {
+        let data = self.data_files.iter().map(|f| (&*f.path, f.size_bytes));
+        let segments = self.segments.iter().map(|s| (&*s.path, s.size_bytes));
+        let tombstones = self.tombstones.iter().map(|t| (&*t.path, t.size_bytes));
+        let transactions = self.older_transactions.iter();
+        data.chain(segments)
+            .chain(tombstones)
+            .chain(transactions.map(|list| (&*list.path, list.size_bytes)))
     }
 
     /// The commit that created a version, if the retained commit history reaches back to it.

@@ -1,6 +1,6 @@
-//! The limits of the file lists of manifests and segments.
+//! The limits of the lists of manifests and of those in objects of their own.
 
-/// The limits of file lists.
+/// The limits of lists.
 #[derive(Debug, Clone, Copy)]
 pub struct ListingLimits {
     /// The maximum number of files that a manifest lists.
@@ -13,7 +13,11 @@ pub struct ListingLimits {
     pub segment_statistics: usize,
     /// The maximum number of files that a segment lists.
     pub max_segment_files: usize,
-    /// The number of neighboring segments that are merged into one.
+    /// The maximum number of commits with an idempotency key that a manifest lists.
+    pub max_inline_transactions: usize,
+    /// The maximum number of older ones in one list.
+    pub max_listed_transactions: usize,
+    /// The number of neighboring segments, or lists of older commits, that are merged into one.
     pub merge_factor: usize,
 }
 
@@ -25,6 +29,8 @@ impl Default for ListingLimits {
             file_statistics: 32,
             segment_statistics: 8,
             max_segment_files: 4096,
+            max_inline_transactions: 128,
+            max_listed_transactions: 1024,
             merge_factor: 8,
         }
     }

@@ -6,20 +6,21 @@
 //! many files the table has, and every file is written into few lists. A segment is immutable: the positions of
 //! files that have left the table are in the manifest ([`Segment::removed`]).
 //!
-//! [`SegmentCompactor`] does this during a commit and keeps the segments of one attempt for the next. Errors
-//! are those of reading and writing segments; a segment that a snapshot references and that does not exist is
-//! reported as in [`Table::missing_object_error`].
+//! [`roll_segments`] does this during a commit. Errors are those of reading and writing segments; a segment that a
+//! snapshot references and that does not exist is reported as in [`Table::missing_object_error`].
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
-use object_store::{GetOptions, PutMode};
+use object_store::GetOptions;
 
 use super::format::{DataFile, Segment, TableManifest};
 use super::limits::ListingLimits;
+use super::lists::{ListWriter, find_mergeable};
+use super::snapshot_file::{FileRef, SnapshotFile};
+use super::targets::{PositionsBySegment, move_targets};
 use super::{Table, names, segment};
 use crate::error::Result;
 use crate::files::TableColumns;
@@ -31,43 +32,6 @@ const MAX_SEGMENT_BYTES: u64 = 256 << 20;
 
 /// The maximum total size of segments that are merged: a commit has to write the result.
 const MAX_MERGED_SEGMENT_BYTES: u64 = 1 << 20;
-
-/// A reference to a data file: its path and where it is listed.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct FileRef {
-    /// The path relative to the table.
-    pub path: String,
-    /// The path of the segment that lists it and its position there; None if the manifest lists it.
-    pub segment_position: Option<(Arc<str>, u32)>,
-}
-
-/// A data file of a snapshot, with the place where it is listed.
-#[derive(Debug, Clone)]
-pub struct SnapshotFile {
-    /// The file's entry in the list.
-    pub file: DataFile,
-    segment_position: Option<(Arc<str>, u32)>,
-}
-
-impl SnapshotFile {
-    /// The reference to the file.
-    pub fn to_file_ref(&self) -> FileRef {
-        FileRef {
-            path: self.file.path.clone(),
-            segment_position: self.segment_position.clone(),
-        }
-    }
-}
-
-impl FileRef {
-    /// The reference to a file that the manifest lists.
-    pub fn inline(path: &str) -> Self {
-        Self {
-            path: path.to_owned(),
-            segment_position: None,
-        }
-    }
-}
 
 impl TableManifest {
     /// Whether all these files are still listed where they were.
@@ -86,25 +50,22 @@ impl TableManifest {
     /// Removes files, which must be listed, and their tombstones.
     pub(super) fn remove_files(&mut self, files: &[FileRef]) {
         let removed_paths: HashSet<&str> = files.iter().map(|f| f.path.as_str()).collect();
-        let mut positions: HashMap<&str, Vec<u32>> = HashMap::new();
+        let mut positions = PositionsBySegment::new();
         for (segment, position) in files.iter().filter_map(|f| f.segment_position.as_ref()) {
-            positions.entry(segment).or_default().push(*position);
+            positions.entry(segment).or_default().insert(*position);
         }
         self.data_files
             .retain(|f| !removed_paths.contains(f.path.as_str()));
         for segment in &mut self.segments {
-            segment
-                .removed
-                .0
-                .extend(positions.remove(segment.path.as_str()).unwrap_or_default());
+            if let Some(removed) = positions.get(segment.path.as_str()) {
+                segment.removed.0 |= removed;
+            }
         }
         self.segments.retain(|s| live_file_count(s) > 0);
         for tombstones in &mut self.tombstones {
-            tombstones
-                .files
-                .retain(|f| !removed_paths.contains(f.as_str()));
+            tombstones.remove_targets(&removed_paths, &positions);
         }
-        self.tombstones.retain(|t| !t.files.is_empty());
+        self.tombstones.retain(|t| !t.is_unused());
     }
 
     /// The columns of the key and of the sort order, and the first `count` of the others.
@@ -226,20 +187,6 @@ pub async fn all_files(table: &Table, manifest: &TableManifest) -> Result<Vec<Sn
     list_files(table, manifest, &vec![true; manifest.segments.len()]).await
 }
 
-/// Moves file lists from manifests to segments. Keeps the segments that one attempt of a commit wrote for
-/// the next attempt.
-#[derive(Debug, Default)]
-pub(super) struct SegmentCompactor {
-    written: Vec<WrittenSegment>,
-}
-
-#[derive(Debug)]
-struct WrittenSegment {
-    bytes: Bytes,
-    base_version: u64,
-    segment: Segment,
-}
-
 /// The columns of which segments have bounds.
 #[derive(Debug)]
 struct SegmentColumns {
@@ -249,102 +196,73 @@ struct SegmentColumns {
     leading: HashSet<u32>,
 }
 
-impl SegmentCompactor {
-    /// Returns the manifest with lists within the limits. Writes new segments.
-    pub(super) async fn roll_segments(
-        &mut self,
-        table: &Table,
-        base: &TableManifest,
-        mut next: TableManifest,
-    ) -> Result<TableManifest> {
-        let limits = table.limits;
-        let columns = next.leading_columns(limits.file_statistics);
-        for file in &mut next.data_files {
-            keep_statistics(file, &columns);
+/// Moves the older files of a manifest that lists too many to segments, and merges segments.
+pub(super) async fn roll_segments(
+    writer: &mut ListWriter,
+    table: &Table,
+    base: &TableManifest,
+    next: &mut TableManifest,
+) -> Result<()> {
+    let limits = table.limits;
+    let columns = next.leading_columns(limits.file_statistics);
+    for file in &mut next.data_files {
+        keep_statistics(file, &columns);
+    }
+    // Those of the new version: a restore may have brought wider types.
+    let columns = SegmentColumns {
+        table: TableColumns::from_manifest(next).ok(),
+        leading: next.leading_columns(limits.segment_statistics),
+    };
+    let older_count = next.data_files.len() - next.inline_count(limits);
+    if older_count > 0 {
+        let older: Vec<DataFile> = next.data_files.drain(..older_count).collect();
+        for files in older.chunks(limits.max_segment_files) {
+            let segment = write_segment(writer, table, base, &columns, files).await?;
+            let moved = files.iter().map(|file| (&*file.path, None));
+            move_targets(&mut next.tombstones, &segment.path, moved);
+            next.segments.push(segment);
         }
-        // Those of the new version: a restore may have brought wider types.
-        let columns = SegmentColumns {
-            table: TableColumns::from_manifest(&next).ok(),
-            leading: next.leading_columns(limits.segment_statistics),
-        };
-        let older_count = next.data_files.len() - next.inline_count(limits);
-        if older_count > 0 {
-            let older: Vec<DataFile> = next.data_files.drain(..older_count).collect();
-            for files in older.chunks(limits.max_segment_files) {
-                let segment = self.write_segment(table, base, &columns, files).await?;
-                next.segments.push(segment);
+    }
+    let fits = |segments: &[Segment]| {
+        segments.iter().map(live_file_count).sum::<u64>() <= limits.max_segment_files as u64
+            && segments.iter().map(|s| s.size_bytes).sum::<u64>() <= MAX_MERGED_SEGMENT_BYTES
+    };
+    while let Some(range) = find_mergeable(&next.segments, limits.merge_factor, fits) {
+        let merging = &next.segments[range.clone()];
+        let loads = merging.iter().map(|segment| load_segment(table, segment));
+        let mut former = Vec::new();
+        let mut files = Vec::new();
+        for (segment, loaded) in merging.iter().zip(try_join_all(loads).await?) {
+            for (position, file) in loaded {
+                former.push((&*segment.path, position));
+                files.push(file);
             }
         }
-        while let Some(start) = find_mergeable(&next.segments, limits) {
-            let range = start..start + limits.merge_factor;
-            let merging = next.segments[range.clone()].to_vec();
-            let loaded =
-                try_join_all(merging.iter().map(|segment| load_segment(table, segment))).await?;
-            let files: Vec<DataFile> = loaded.into_iter().flatten().map(|(_, file)| file).collect();
-            let merged = self.write_segment(table, base, &columns, &files).await?;
-            next.segments.splice(range, [merged]);
-        }
-        Ok(next)
+        let merged = write_segment(writer, table, base, &columns, &files).await?;
+        let moved = files
+            .iter()
+            .zip(&former)
+            .map(|(f, at)| (&*f.path, Some(*at)));
+        move_targets(&mut next.tombstones, &merged.path, moved);
+        next.segments.splice(range, [merged]);
     }
-
-    /// Returns a segment that lists `files`: one that an earlier attempt wrote, or a new one.
-    async fn write_segment(
-        &mut self,
-        table: &Table,
-        base: &TableManifest,
-        columns: &SegmentColumns,
-        files: &[DataFile],
-    ) -> Result<Segment> {
-        let bytes = segment::encode(files)?;
-        // A vacuum may have removed a segment that was written below the floor, and after a restore the columns may be
-        // others.
-        let is_same = |w: &&WrittenSegment| {
-            w.base_version >= base.gc_floor
-                && !base.was_restored_since(w.base_version)
-                && w.bytes == bytes
-        };
-        if let Some(written) = self.written.iter().find(is_same) {
-            return Ok(written.segment.clone());
-        }
-        let name = names::segment(base.version, table.store().clock().new_id());
-        let length = bytes.len() as u64;
-        let mut segment = segment::build_segment(name, length, files, columns.table.as_ref());
-        let leading = &columns.leading;
-        segment.min.retain(|id, _| leading.contains(id));
-        segment.max.retain(|id, _| leading.contains(id));
-        segment.null_counts.retain(|id, _| leading.contains(id));
-        let path = table.path(&segment.path);
-        table
-            .store()
-            .put(&path, bytes.clone(), PutMode::Overwrite)
-            .await?;
-        self.written.push(WrittenSegment {
-            bytes,
-            base_version: base.version,
-            segment: segment.clone(),
-        });
-        Ok(segment)
-    }
-
-    /// The paths of written segments that `committed` does not reference; with None, of all of them.
-    pub(super) fn unused_paths(&self, committed: Option<&TableManifest>) -> Vec<String> {
-        let committed_paths: HashSet<&str> = committed
-            .into_iter()
-            .flat_map(|m| &m.segments)
-            .map(|s| s.path.as_str())
-            .collect();
-        let paths = self.written.iter().map(|w| w.segment.path.clone());
-        paths
-            .filter(|path| !committed_paths.contains(path.as_str()))
-            .collect()
-    }
+    Ok(())
 }
 
-/// The index of the first of neighboring segments that can be merged.
-fn find_mergeable(segments: &[Segment], limits: ListingLimits) -> Option<usize> {
-    let fits = |window: &[Segment]| {
-        window.iter().map(live_file_count).sum::<u64>() <= limits.max_segment_files as u64
-            && window.iter().map(|s| s.size_bytes).sum::<u64>() <= MAX_MERGED_SEGMENT_BYTES
-    };
-    segments.windows(limits.merge_factor).position(fits)
+async fn write_segment(
+    writer: &mut ListWriter,
+    table: &Table,
+    base: &TableManifest,
+    columns: &SegmentColumns,
+    files: &[DataFile],
+) -> Result<Segment> {
+    let bytes = segment::encode(files)?;
+    let length = bytes.len() as u64;
+    let path = writer.put(table, base, bytes, names::segment).await?;
+    let mut segment = segment::build_segment(path, length, files, columns.table.as_ref());
+    let leading = &columns.leading;
+    segment.min.retain(|id, _| leading.contains(id));
+    segment.max.retain(|id, _| leading.contains(id));
+    segment.null_counts.retain(|id, _| leading.contains(id));
+    Ok(segment)
 }

@@ -1,6 +1,6 @@
 //! The paths of a table's objects, relative to the table's folder.
 //!
-//! The names of data files, tombstones and segments contain the base version of their writer (`b…`): an
+//! The names of data files, tombstones and lists contain the base version of their writer (`b…`): an
 //! object that no version references and whose base version is below the floor of a vacuum can be
 //! removed without comparing clocks.
 
@@ -12,6 +12,7 @@ use crate::store::path;
 pub(super) const POINTER: &str = "_latest_manifest";
 pub(super) const MANIFESTS: &str = "manifest";
 const SEGMENTS: &str = "manifest/segments/";
+const TRANSACTIONS: &str = "manifest/transactions/";
 const DATA: &str = "data";
 const TOMBSTONES: &str = "tombstone";
 /// Versions are padded to this number of digits, so that names sort like numbers.
@@ -49,6 +50,11 @@ pub(super) fn segment(base: u64, id: u128) -> String {
     format!("{SEGMENTS}b{base:0DIGITS$}-{id:032x}.parquet")
 }
 
+/// The path of a new list of older transactions of a writer that began at version `base`.
+pub(super) fn transactions(base: u64, id: u128) -> String {
+    format!("{TRANSACTIONS}b{base:0DIGITS$}-{id:032x}.bin")
+}
+
 fn object(folder: &str, created_at: DateTime<Utc>, base: u64, id: u128, extension: &str) -> String {
     let hour = created_at.format("%Y/%m/%d/%H");
     format!("{folder}/{hour}/b{base:0DIGITS$}-{id:032x}.{extension}")
@@ -58,6 +64,9 @@ fn object(folder: &str, created_at: DateTime<Utc>, base: u64, id: u128, extensio
 pub(super) fn base_version(path: &str) -> Option<u64> {
     if let Some(name) = path.strip_prefix(SEGMENTS) {
         return parse_base_version(name.strip_suffix(".parquet")?);
+    }
+    if let Some(name) = path.strip_prefix(TRANSACTIONS) {
+        return parse_base_version(name.strip_suffix(".bin")?);
     }
     let mut parts = path.split('/');
     let folder = parts.next()?;
@@ -109,7 +118,9 @@ mod tests {
             assert_eq!(base_version(&data_file(at, base, 5)), Some(base));
             assert_eq!(base_version(&tombstones(at, base, u128::MAX)), Some(base));
             assert_eq!(base_version(&segment(base, 3)), Some(base));
+            assert_eq!(base_version(&transactions(base, 4)), Some(base));
             assert_eq!(manifest_version(&segment(base, 3)), None);
+            assert_eq!(manifest_version(&transactions(base, 4)), None);
             assert_eq!(manifest_version(&manifest(base)), Some(base));
         }
     }

@@ -1,11 +1,45 @@
-//! How a commit that did not succeed ended: whether it may still have happened is in the type.
+//! How a commit ended: whether one that did not succeed may still have happened is in the type.
 //!
 //! There is no conversion from [`Error`]: whoever makes a [`CommitError`] says which of both it is.
 //! [`CommitError::NotCommitted`] is made only where no conditional write was sent, or where the store
 //! was read after it and showed another commit in its place.
 
-use super::format::CommitId;
+use std::time::Duration;
+
+use super::folder::Snapshot;
+use super::format::{CommitId, Transaction};
 use crate::error::{Error, ErrorKind};
+
+/// A commit that happened.
+#[derive(Debug, Clone)]
+pub struct Committed {
+    /// The version that the commit created.
+    pub version: u64,
+    /// The random id of the commit.
+    pub commit_id: CommitId,
+    /// The snapshot that the commit created; for a replay the newest snapshot.
+    pub snapshot: Snapshot,
+    /// The number of attempts, the successful one included.
+    pub attempts: u32,
+    /// The time spent in delays between attempts and in the queue of a group commit.
+    pub waited: Duration,
+    /// An earlier commit had the same idempotency key; this one changed nothing.
+    pub replayed: bool,
+}
+
+impl Committed {
+    /// The commit that a transaction recorded; `newest` is the newest snapshot.
+    pub(super) fn replay(transaction: Transaction, newest: &Snapshot) -> Self {
+        Self {
+            version: transaction.version,
+            commit_id: transaction.commit_id,
+            snapshot: newest.clone(),
+            attempts: 1,
+            waited: Duration::ZERO,
+            replayed: true,
+        }
+    }
+}
 
 /// Why a commit did not succeed.
 #[derive(Debug)]

@@ -13,10 +13,12 @@ use super::actions::{MergedTombstones, Replace};
 use super::change::Operation;
 use super::folder::Snapshot;
 use super::format::{DataFile, TableManifest};
-use super::listing::{SnapshotFile, all_files};
+use super::listing::all_files;
 use super::scan::stream_files;
+use super::snapshot_file::SnapshotFile;
 use super::snapshot_reader::SnapshotReader;
 use super::staged::{Staged, remove};
+use super::targets::FileIndex;
 use super::tombstone::Deletions;
 use super::write::{TableWriteOptions, align_to_schema, upload};
 use crate::error::{Error, Result};
@@ -151,10 +153,9 @@ impl Operation for RewriteGroup<'_> {
                 self.write(&reader, staged).await?
             }
         };
-        let touching = manifest.tombstones.iter().filter(|t| {
-            let mut files = t.files.iter();
-            files.any(|f| written.sources.contains_key(f))
-        });
+        let files = FileIndex::of_files(&reader.files);
+        let tombstones = manifest.tombstones.iter();
+        let touching = tombstones.filter(|t| files.has_targets_of(t));
         let change = Replace {
             operation: self.name,
             removed: reader.files.iter().map(SnapshotFile::to_file_ref).collect(),

@@ -13,14 +13,15 @@ use std::sync::Arc;
 use super::Table;
 use super::format::{DataFile, TableManifest, corrupted_error};
 use super::index_size::estimate_index_bytes;
-use super::listing::{self, SnapshotFile};
+use super::listing;
 use super::row_group::{ColumnArrays, ResolvedDeletions, RowGroupScan, column_not_read};
 use super::segment::to_data_file;
+use super::snapshot_file::SnapshotFile;
+use super::targets::FileIndex;
 use super::tombstone::Deletions;
 use super::tombstone_reader::{read_deletions, tombstoned_files};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::expr::Filter;
-use crate::files::expr::{FileStatistics, RowGroupStatistics};
+use crate::files::expr::{FileStatistics, Filter, RowGroupStatistics};
 use crate::files::key_ranges::KeyRanges;
 use crate::files::{OpenPart, RowGroupReader, RowGroupSelection, open_with_indexes, run_blocking};
 use crate::files::{TableColumns, field_indices_by_id, field_indices_by_name};
@@ -84,10 +85,14 @@ impl SnapshotReader {
         let mut reader = Self::without_files(&self.table, manifest, columns, None);
         reader.files = files;
         let paths: HashSet<&str> = reader.files.iter().map(|f| f.file.path.as_str()).collect();
-        let known_paths: HashSet<&str> = self.files.iter().map(|f| f.file.path.as_str()).collect();
-        let is_known = known_paths.is_superset(&paths)
-            && tombstoned_files(&self.manifest, &paths)
-                == tombstoned_files(&reader.manifest, &paths);
+        let is_needed = |f: &&SnapshotFile| paths.contains(f.file.path.as_str());
+        let known_files: Vec<&SnapshotFile> = self.files.iter().filter(is_needed).collect();
+        let is_known = known_files.len() == paths.len()
+            && tombstoned_files(&self.manifest.tombstones, &FileIndex::of_files(known_files))
+                == tombstoned_files(
+                    &reader.manifest.tombstones,
+                    &FileIndex::of_files(&reader.files),
+                );
         reader.deletions = if is_known {
             let known = self.deletions.iter();
             known

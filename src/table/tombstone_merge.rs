@@ -11,8 +11,10 @@ use super::change::Operation;
 use super::delete::put_tombstones;
 use super::folder::Snapshot;
 use super::format::{TableManifest, Tombstones};
+use super::snapshot_file::ListedAt;
 use super::snapshot_reader::SnapshotReader;
 use super::staged::Staged;
+use super::targets::{FileIndex, TargetSet};
 use super::tombstone::{self, Deletions, TombstoneLine};
 use super::tombstone_reader::read_lines;
 use crate::error::{Error, Result};
@@ -48,7 +50,7 @@ impl Operation for MergeTombstones<'_> {
             applied_tombstones: Vec::new(),
             added: Vec::new(),
             merged: MergedTombstones {
-                sources: sources.iter().map(|t| t.path.clone()).collect(),
+                sources: sources.into_iter().cloned().collect(),
                 written,
             },
             base_version: manifest.version,
@@ -81,20 +83,22 @@ async fn merge_tombstones(
     sources: &[&Tombstones],
     staged: &mut Staged,
 ) -> Result<Vec<Tombstones>> {
-    let lines = read_lines(table, &reader.manifest, sources.to_vec()).await?;
+    let files = FileIndex::of_files(&reader.files);
+    let lines = read_lines(table, &reader.manifest, sources.to_vec(), &files).await?;
+    let targets = TargetSet::new(sources.iter().copied());
     let by_file = Deletions::by_file(&lines);
     let mut merged = Vec::new();
-    let mut pending: (Vec<TombstoneLine>, Vec<String>, usize) = (Vec::new(), Vec::new(), 0);
-    let mut flush = async |(lines, files, _): (Vec<TombstoneLine>, Vec<String>, usize)| {
+    let mut pending: (Vec<TombstoneLine>, Vec<ListedAt<'_>>, usize) = Default::default();
+    let mut flush = async |(lines, files, _): (Vec<TombstoneLine>, Vec<ListedAt<'_>>, usize)| {
         if lines.is_empty() {
             return Ok(());
         }
         let version = reader.manifest.version;
-        let tombstones = put_tombstones(table, version, &lines, staged).await?;
-        merged.push(Tombstones {
-            files,
-            ..tombstones
-        });
+        let mut tombstones = put_tombstones(table, version, &lines, staged).await?;
+        for listed_at in files {
+            targets.copy_target(listed_at, &mut tombstones);
+        }
+        merged.push(tombstones);
         Ok::<_, Error>(())
     };
     for listed in &reader.files {
@@ -108,7 +112,7 @@ async fn merge_tombstones(
             flush(std::mem::take(&mut pending)).await?;
         }
         pending.0.extend(lines);
-        pending.1.push(path.clone());
+        pending.1.push(listed.listed_at());
         pending.2 += bytes;
     }
     flush(pending).await?;

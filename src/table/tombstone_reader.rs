@@ -8,7 +8,8 @@ use object_store::GetOptions;
 
 use super::folder::Table;
 use super::format::{TableManifest, Tombstones};
-use super::listing::SnapshotFile;
+use super::snapshot_file::SnapshotFile;
+use super::targets::FileIndex;
 use super::tombstone::{self, Deletions, TombstoneLine};
 use crate::error::Result;
 
@@ -21,21 +22,20 @@ pub(super) async fn read_deletions(
     manifest: &TableManifest,
     files: &[SnapshotFile],
 ) -> Result<BTreeMap<String, Arc<Deletions>>> {
-    let paths: HashSet<&str> = files.iter().map(|f| f.file.path.as_str()).collect();
-    let touching = manifest
-        .tombstones
-        .iter()
-        .filter(|t| t.files.iter().any(|f| paths.contains(f.as_str())));
-    let lines = read_lines(table, manifest, touching.collect()).await?;
+    let files = FileIndex::of_files(files);
+    let tombstones = manifest.tombstones.iter();
+    let touching = tombstones.filter(|t| files.has_targets_of(t));
+    let lines = read_lines(table, manifest, touching.collect(), &files).await?;
     let by_file = Deletions::by_file(&lines);
     Ok(by_file.into_iter().map(|(f, d)| (f, Arc::new(d))).collect())
 }
 
-/// The lines of some of a snapshot's tombstone files.
+/// The lines of some of a snapshot's tombstone files about some of its files.
 pub(super) async fn read_lines(
     table: &Table,
     manifest: &TableManifest,
     tombstones: Vec<&Tombstones>,
+    files: &FileIndex<'_>,
 ) -> Result<Vec<TombstoneLine>> {
     let reads = tombstones.into_iter().map(|tombstone_file| async move {
         let path = table.path(&tombstone_file.path);
@@ -49,9 +49,8 @@ pub(super) async fn read_lines(
                 let mut lines = parsed.map_err(|e| e.with_path(&path))?;
                 // Lines about files that the manifest does not name for this tombstone do not count,
                 // although such a file may have come back.
-                let files: HashSet<&str> =
-                    tombstone_file.files.iter().map(String::as_str).collect();
-                lines.retain(|line| files.contains(line.file.as_str()));
+                let targets: HashSet<&str> = files.targets_of(tombstone_file).collect();
+                lines.retain(|line| targets.contains(line.file.as_str()));
                 Ok(lines)
             }
             Err(e) => Err(table
@@ -69,13 +68,12 @@ pub(super) async fn read_lines(
 }
 
 /// The pairs of a tombstone file and one of some data files that it is about. Equal pairs mean equal deletions.
-pub(super) fn tombstoned_files(
-    manifest: &TableManifest,
-    paths: &HashSet<&str>,
-) -> HashSet<(String, String)> {
-    let pairs = manifest.tombstones.iter().flat_map(|t| {
-        let files = t.files.iter().filter(|f| paths.contains(f.as_str()));
-        files.map(|f| (t.path.clone(), f.clone()))
-    });
+pub(super) fn tombstoned_files<'a>(
+    tombstones: &'a [Tombstones],
+    files: &FileIndex<'a>,
+) -> HashSet<(&'a str, &'a str)> {
+    let pairs = tombstones
+        .iter()
+        .flat_map(|t| files.targets_of(t).map(|path| (&*t.path, path)));
     pairs.collect()
 }

@@ -25,6 +25,7 @@ use super::format::{DataFile, TableManifest};
 use super::keys::resolve_match_columns;
 use super::snapshot_reader::SnapshotReader;
 use super::staged::Staged;
+use super::transactions::find_replay;
 use super::write::{TableWriteOptions, align_to_schema, check_idempotency_key, upload};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
@@ -52,7 +53,11 @@ pub async fn replace_rows(
     options: &TableWriteOptions,
 ) -> Result<(Committed, Vec<DataFile>)> {
     check_idempotency_key(options.idempotency_key.as_deref())?;
-    let base = table.newest().await?.manifest;
+    let (snapshot, replay) = find_replay(table, options.idempotency_key.as_deref()).await?;
+    if let Some(committed) = replay {
+        return Ok((committed, Vec::new()));
+    }
+    let base = snapshot.manifest;
     let mut operation = Replacement {
         table,
         target,
@@ -66,11 +71,8 @@ pub async fn replace_rows(
         tombstones: StagedTombstones::default(),
     };
     let mut staged = Staged::new(table);
-    let idempotency_key = options.idempotency_key.as_ref();
-    if !idempotency_key.is_some_and(|key| base.transactions.contains_key(key)) {
-        operation.upload(&base, input).await?;
-        staged.add(operation.files.iter().map(|f| f.path.clone()));
-    }
+    operation.upload(&base, input).await?;
+    staged.add(operation.files.iter().map(|f| f.path.clone()));
     match run(table, &mut operation, staged, options.timeout).await? {
         RunResult::Committed(committed, row_delta) => Ok((committed, row_delta.added)),
         RunResult::Replayed(committed) => Ok((committed, Vec::new())),

@@ -7,7 +7,7 @@
 //! whatever any clock says.
 //!
 //! Times are those of the store: a probe object gives its current time. Data files, tombstone files and
-//! segments that are younger than the retention are never removed, nor are files that were added in place
+//! lists that are younger than the retention are never removed, nor are files that were added in place
 //! ([`super::add_files()`]).
 //!
 //! Nothing is removed, and the error is [`ErrorKind::ManifestCorrupted`], if the manifest of a retained
@@ -45,7 +45,7 @@ const MAX_REPORTED_MANIFESTS: usize = 100;
 pub struct VacuumReport {
     /// The oldest retained version.
     pub oldest_version: u64,
-    /// The paths of data files, tombstone files and segments, relative to the table.
+    /// The paths of data files, tombstone files and lists, relative to the table.
     pub files: Vec<String>,
     /// The paths of manifests, relative to the table.
     pub manifests: Vec<String>,
@@ -95,9 +95,11 @@ impl Change for RaiseGcFloor {
         let mut next = base.clone();
         next.oldest_version = base.oldest_version.max(self.oldest_version);
         next.gc_floor = base.gc_floor.max(self.oldest_version);
-        let keys_since = base.version.saturating_sub(MIN_KEY_RETENTION_VERSIONS);
-        next.transactions
-            .retain(|_, t| t.version >= next.oldest_version.min(keys_since));
+        let retained_versions = base.version.saturating_sub(MIN_KEY_RETENTION_VERSIONS);
+        let keys_since = retained_versions.min(next.oldest_version);
+        next.transactions.retain(|_, t| t.version >= keys_since);
+        next.older_transactions
+            .retain(|list| list.last_version >= keys_since);
         let details = [("oldest_version", json!(next.oldest_version))];
         Ok((next, CommitOperation::new("vacuum", details)))
     }

@@ -39,6 +39,11 @@ impl CommitId {
         )))
     }
 
+    /// The 128 bits.
+    pub(super) fn to_bits(&self) -> u128 {
+        u128::from_str_radix(&self.0, 16).unwrap_or_default()
+    }
+
     /// The 32 hexadecimal digits.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -53,6 +58,10 @@ impl TimestampMicros {
     /// Truncates a time to microseconds.
     pub fn new(time: DateTime<Utc>) -> Self {
         Self(time.timestamp_micros())
+    }
+
+    pub(super) fn from_micros(micros: i64) -> Self {
+        Self(micros)
     }
 
     /// Microseconds since 1970.
@@ -95,8 +104,10 @@ impl PositionBitmap {
 
 impl Serialize for PositionBitmap {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut bytes = Vec::new();
-        let result = self.0.serialize_into(&mut bytes);
+        let mut runs = self.0.clone();
+        runs.optimize();
+        let mut bytes = Vec::with_capacity(runs.serialized_size());
+        let result = runs.serialize_into(&mut bytes);
         result.map_err(serde::ser::Error::custom)?;
         Base64(bytes.into()).serialize(serializer)
     }

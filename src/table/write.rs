@@ -20,6 +20,7 @@ use super::commit::{Committed, commit_onto};
 use super::format::{DataFile, TableManifest};
 use super::group_commit::commit_batched;
 use super::staged::remove;
+use super::transactions::find_replay;
 use super::{Table, names};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
@@ -65,18 +66,14 @@ pub async fn write(
 ) -> Result<(Committed, Vec<DataFile>)> {
     let clock = table.store().clock();
     check_idempotency_key(options.idempotency_key.as_deref())?;
-    let snapshot = table.newest().await?;
-    let (base, read_at) = (Arc::clone(&snapshot.manifest), clock.monotonic());
     let key = options.idempotency_key.clone();
-    let is_replay = key
-        .as_ref()
-        .is_some_and(|key| base.transactions.contains_key(key));
-    let files = if is_replay {
-        Vec::new()
-    } else {
-        let aligned = align_to_schema(input, &TableColumns::from_manifest(&base)?.schema)?;
-        upload(table, &base, aligned, options).await?
-    };
+    let (snapshot, replay) = find_replay(table, key.as_deref()).await?;
+    if let Some(committed) = replay {
+        return Ok((committed, Vec::new()));
+    }
+    let (base, read_at) = (Arc::clone(&snapshot.manifest), clock.monotonic());
+    let aligned = align_to_schema(input, &TableColumns::from_manifest(&base)?.schema)?;
+    let files = upload(table, &base, aligned, options).await?;
     // After a long upload the snapshot is hardly the newest any more.
     let is_fresh = clock.monotonic() < read_at + MAX_SNAPSHOT_AGE;
     let cached_snapshot = is_fresh.then_some(snapshot);

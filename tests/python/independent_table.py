@@ -1,4 +1,4 @@
-"""Another engine's tables: what docs/format.md says (rules 13 to 25), and nothing of pds, in plain Python.
+"""Another engine's tables: what docs/format.md says (rules 13 to 27), and nothing of pds, in plain Python.
 
 `newest` and `at` open a snapshot of a folder, `Snapshot.rows` reads it, `check` compares everything in the
 folder with the rules, and `Writer` commits as another engine would. Of values it knows no dictionaries: rows
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import base64
 import functools
+import hashlib
 import itertools
 import json
 import re
 import struct
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -38,7 +40,9 @@ _TIMED = rf"\d{{4}}/\d\d/\d\d/\d\d/b(\d{{8,}})-{_ID}"
 _DATA = re.compile(rf"data/{_TIMED}\.parquet")
 _TOMBSTONE = re.compile(rf"tombstone/{_TIMED}\.del")
 _SEGMENT = re.compile(rf"manifest/segments/b(\d{{8,}})-{_ID}\.parquet")
+_TRANSACTIONS = re.compile(rf"manifest/transactions/b(\d{{8,}})-{_ID}\.bin")
 _MANIFEST = re.compile(r"manifest/v(\d{8}|[1-9]\d{8,})\.json")
+_OBJECT_NAMES = (_DATA, _TOMBSTONE, _SEGMENT, _TRANSACTIONS, _MANIFEST)
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 COUNTS = ("size_bytes", "footer_size", "row_group_count", "total_rows")
 TEXTS = ("path", "min", "max", "null_counts")
@@ -140,6 +144,16 @@ class Snapshot:
         """A data file."""
         return _file(self.root / path, self.entries[path])
 
+    def targets(self, entry: Json) -> list[str]:
+        """The data files that a tombstone file is about, as its entry says."""
+        paths = list(entry["files"])
+        for segment in self.manifest["segments"]:
+            positions = entry.get("positions", {}).get(segment["path"])
+            if positions is not None:
+                listed = self.listed(segment)
+                paths += [listed[at]["path"] for at in roaring_numbers(base64.b64decode(positions))]
+        return paths
+
     def tombstone(self, entry: Json) -> list[Json]:
         """The lines of a tombstone file."""
         raw = _decompressed((self.root / entry["path"]).read_bytes())
@@ -150,9 +164,12 @@ class Snapshot:
         """Of the rows of each file, by row group, whether no line of a tombstone takes them away."""
         lengths = {file["path"]: self.opened(file["path"]).lengths for file in self.files()}
         kept = {path: [[True] * length for length in groups] for path, groups in lengths.items()}
-        for line in itertools.chain.from_iterable(map(self.tombstone, self.manifest["tombstones"])):
+        tombstones = [
+            (line, self.targets(entry)) for entry in self.manifest["tombstones"] for line in self.tombstone(entry)
+        ]
+        for line, targets in tombstones:
             groups = kept.get(line["file"])
-            if groups is None:
+            if groups is None or line["file"] not in targets:
                 continue
             file = self.opened(line["file"])
             for group, rows in enumerate(groups):
@@ -238,7 +255,8 @@ def named(root: Path) -> set[str]:
     found = {POINTER}
     for snapshot in [at(root, version) for version in versions(root)]:
         found |= {manifest_path(snapshot.version), *(file["path"] for file in snapshot.files())}
-        found |= {entry["path"] for name in ("segments", "tombstones") for entry in snapshot.manifest[name]}
+        lists = (snapshot.manifest.get(name, []) for name in ("segments", "tombstones", "older_transactions"))
+        found |= {entry["path"] for entry in itertools.chain(*lists)}
     return {name for name in found if not name.startswith("in/")}
 
 
@@ -283,7 +301,7 @@ def pointer_bytes(manifest: Json) -> bytes:
 def _name_faults(root: Path) -> Iterator[str]:
     names = objects(root)
     for name in names:
-        if name != POINTER and not any(p.fullmatch(name) for p in (_DATA, _TOMBSTONE, _SEGMENT, _MANIFEST)):
+        if name != POINTER and not any(p.fullmatch(name) for p in _OBJECT_NAMES):
             yield f"there is {name}"
     ids = [match[0] for name in names if (match := re.search(rf"{_ID}(?=\.)", name))]
     if len(set(ids)) != len(ids):
@@ -318,7 +336,7 @@ def _reference_faults(snapshot: Snapshot, all_: dict[int, Snapshot]) -> Iterator
     for past, commit in zip(range(version - 1, 0, -1), new["recent_commits"], strict=False):
         if past in all_ and all_[past].manifest["commit_id"] != commit:
             yield f"version {past} was not committed as {commit}"
-    for done in new["transactions"].values():
+    for done in [*new["transactions"].values(), *_older_transactions(snapshot).values()]:
         if done["version"] in all_ and done["version"] >= new["oldest_version"]:
             made = all_[done["version"]].manifest
             if done != {name: made[name] for name in ("version", "commit_id", "created_at")}:
@@ -327,6 +345,32 @@ def _reference_faults(snapshot: Snapshot, all_: dict[int, Snapshot]) -> Iterator
         # Of older versions' tags those that were deleted since may name what was vacuumed.
         if tagged not in all_ and version == max(all_):
             yield f"tag {tag} names no version: {tagged}"
+
+
+def _older_transactions(snapshot: Snapshot) -> dict[bytes, Json]:
+    """The commits with an idempotency key in the lists of rule 27, by the beginnings of their keys' hashes."""
+    found: dict[bytes, Json] = {}
+    for entry in snapshot.manifest.get("older_transactions", []):
+        raw = (snapshot.root / entry["path"]).read_bytes()
+        records = [raw[start : start + 48] for start in range(0, len(raw), 48)]
+        listed = {}
+        for record in records:
+            version, micros = struct.unpack("<Qq", record[32:])
+            created_at = datetime.fromtimestamp(micros // 10**6, UTC).replace(microsecond=micros % 10**6)
+            moment = created_at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+            listed[record[:16]] = {"version": version, "commit_id": record[16:32].hex(), "created_at": moment}
+        stated = (entry["size_bytes"], entry["transactions"], entry["last_version"])
+        last = max(done["version"] for done in listed.values())
+        if stated != (len(raw), len(listed), last) or list(listed) != sorted(listed) or found.keys() & listed.keys():
+            raise ValueError(f"{entry} has {len(listed)} commits up to {last}")
+        found |= listed
+    return found
+
+
+def transaction(snapshot: Snapshot, key: str) -> Json | None:
+    """The commit with an idempotency key."""
+    done = snapshot.manifest["transactions"].get(key)
+    return done or _older_transactions(snapshot).get(hashlib.sha3_256(key.encode()).digest()[:16])
 
 
 def _step_faults(new: Json, old: Json) -> Iterator[str]:
@@ -367,6 +411,7 @@ _SIMPLE: dict[str, pa.DataType] = {
     "LargeUtf8": pa.large_string(),
     "Binary": pa.binary(),
     "Date32": pa.date32(),
+    "Timestamp(µs)": pa.timestamp("us"),
     'Timestamp(µs, "UTC")': pa.timestamp("us", "UTC"),
 }
 _NAMES = {kind: name for name, kind in _SIMPLE.items()}
@@ -533,8 +578,11 @@ def _tombstone_faults(snapshot: Snapshot, before: Snapshot | None) -> Iterator[s
         named = {line["file"] for line in lines} & snapshot.kept.keys()
         if not _TOMBSTONE.fullmatch(entry["path"]) or path.stat().st_size != entry["size_bytes"]:
             yield f"{entry} is of {path.stat().st_size} bytes"
-        if not named or set(entry["files"]) != named or len(entry["files"]) != len(named):
+        targets = snapshot.targets(entry)
+        if not named or set(targets) != named:
             yield f"{entry} names {named}"
+        if entry.get("positions", {}).keys() - {segment["path"] for segment in snapshot.manifest["segments"]}:
+            yield f"{entry} names segments that are not there"
         for line in lines:
             if line["file"] in named:
                 yield from _line_faults(snapshot, line)

@@ -1,4 +1,4 @@
-"""Another engine's commits to a table, by rules 13 to 25 of docs/format.md, in plain Python; for one writer."""
+"""Another engine's commits to a table, by rules 13 to 27 of docs/format.md, in plain Python; for one writer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Interrupted(Exception):
 
 
 class Writer:
-    """Commits to the table in a folder, as rules 13 to 25 have it."""
+    """Commits to the table in a folder, as rules 13 to 27 have it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -367,10 +367,15 @@ def write_golden(folder: Path) -> None:
     """The table, and what is to be found in it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    root = folder / "table"
     table = golden_by_pds(folder)
-    golden_by_another_engine(root)
+    golden_by_another_engine(folder / "table")
     table.append(pa.table({"id": [3000]}))
+    record_golden(folder, table)
+
+
+def record_golden(folder: Path, table: pds.Table) -> None:
+    """What is to be found in a table."""
+    root = folder / "table"
     distinct: dict[str, int] = {}
     schemas: dict[str, int] = {}
     expected: Json = {"tags": dict(table.tags), "versions": {}}
@@ -394,8 +399,8 @@ def _lines(value: Any) -> str:
     return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]"
 
 
-def recorded(version: str) -> Counter[str]:
-    expected = json.loads((GOLDEN / "expected.json").read_text())
+def recorded(version: str, folder: Path = GOLDEN) -> Counter[str]:
+    expected = json.loads((folder / "expected.json").read_text())
     return Counter(json.dumps(expected["rows"][place]) for place in expected["versions"][version]["rows"])
 
 
@@ -413,7 +418,14 @@ def golden(local_store: pds.Store, tmp_path: Path) -> Path:
 
 def test_the_golden_table_is_read(local_store: pds.Store, golden: Path) -> None:
     table = pds.Table(local_store, "table")
-    expected = json.loads((GOLDEN / "expected.json").read_text())
+    check_golden(GOLDEN, table, golden)
+    assert table.as_of("before the columns").schema.equals(SCHEMA, check_metadata=True)
+    assert len(table.history()) == len(independent.versions(golden)) - 1  # the tagged one was vacuumed
+
+
+def check_golden(folder: Path, table: pds.Table, golden: Path) -> None:
+    """Compare a copy of the table in a folder with what was recorded there."""
+    expected = json.loads((folder / "expected.json").read_text())
     versions = expected["versions"]
     assert independent.check(golden) == []
     assert [str(version) for version in independent.versions(golden)] == [*versions]
@@ -422,11 +434,9 @@ def test_the_golden_table_is_read(local_store: pds.Store, golden: Path) -> None:
         old = table.as_of(int(version))
         columns = [[field.name, str(field.type)] for field in old.schema]
         assert columns == expected["columns"][found["columns"]]
-        assert as_recorded(old, golden) == recorded(version)
+        assert as_recorded(old, golden) == recorded(version, folder)
         assert old.scan().count() == len(found["rows"])
-    assert table.as_of("before the columns").schema.equals(SCHEMA, check_metadata=True)
     assert str(table.version) == [*versions][-1]
-    assert len(table.history()) == len(versions) - 1  # the tagged one was vacuumed
     assert table.check().ok
 
 
@@ -443,6 +453,74 @@ def test_long_tombstone_files_are_packed(tmp_path: Path) -> None:
     kept = [number for number in range(300_000) if (number * 7919) % 101 >= 2]
     assert snapshot.rows()["id"].to_pylist() == kept
     assert table.scan().to_pyarrow()["id"].to_pylist() == kept
+
+
+def test_files_of_segments_are_deleted_from_by_position(tmp_path: Path) -> None:
+    store = pds.Store(tmp_path.as_uri())
+    table = pds.Table.create(store, "t", pa.schema([("id", pa.int64())]), key=["id"])
+    expected: set[int] = set()
+
+    def add_files(first: int, count: int) -> None:
+        for start in range(first, first + 10 * count, 10):
+            sink = io.BytesIO()
+            pq.write_table(pa.table({"id": [start, start + 9]}), sink)
+            store.write(f"in/{start}.parquet", sink.getvalue())
+            expected.update((start, start + 9))
+        table.add_files([f"in/{start}.parquet" for start in range(first, first + 10 * count, 10)])
+
+    def check() -> None:
+        assert independent.check(tmp_path / "t") == []
+        assert set(independent.newest(tmp_path / "t").rows()["id"].to_pylist()) == expected
+        assert set(table.scan().to_pyarrow()["id"].to_pylist()) == expected
+        assert table.scan().count() == len(expected)
+
+    # Of files that are listed by the manifest, and move to a segment afterwards.
+    add_files(0, 20)
+    table.delete("id >= 5 AND id <= 120")
+    expected -= {*range(5, 121)}
+    names = [independent.newest(tmp_path / "t").manifest["tombstones"][0]]
+    add_files(1000, 300)
+    names += independent.newest(tmp_path / "t").manifest["tombstones"]
+    assert [(len(entry["files"]), len(entry.get("positions", {}))) for entry in names] == [(2, 0), (0, 1)]
+    # Of files in segments, and of some that move to other segments.
+    table.delete("id % 7 = 3 AND id < 2000")
+    expected -= {number for number in range(2000) if number % 7 == 3}
+    for first in range(10_000, 17_000, 1000):
+        add_files(first, 80)
+    check()
+    version, deleted = table.version, set(expected)
+    table.upsert(pa.table({"id": [1510, 1511, 16_000]}))
+    expected |= {1510, 1511, 16_000}
+    check()
+    table.optimize.compact(where="id < 1500")
+    check()
+    table.restore(version)
+    expected &= deleted
+    check()
+
+
+def test_older_idempotency_keys_are_found_in_lists(tmp_path: Path) -> None:
+    store = pds.Store(tmp_path.as_uri())
+    table = pds.Table.create(store, "t", pa.schema([("id", pa.int64())]))
+    keys = [f"stapel {number} ä" for number in range(700)]
+    commits = {key: table.append(pa.table({"id": [number]}), idempotency_key=key) for number, key in enumerate(keys)}
+    snapshot = independent.newest(tmp_path / "t")
+    lists = snapshot.manifest["older_transactions"]
+    assert sum(entry["transactions"] for entry in lists) + len(snapshot.manifest["transactions"]) == len(keys)
+    assert len(lists) < 9
+    assert independent.check(tmp_path / "t") == []
+    assert independent.transaction(snapshot, "stapel 700 ä") is None
+    reopened = pds.Table(store, "t")
+    for key in keys[:3] + keys[-3:]:
+        done = independent.transaction(snapshot, key)
+        assert done is not None
+        replay = reopened.append(pa.table({"id": [0]}), idempotency_key=key)
+        assert replay.replayed
+        assert (replay.version, replay.commit_id) == (done["version"], done["commit_id"])
+        assert replay.version == commits[key].version
+    assert table.scan().count() == len(keys)
+    assert reopened.check().ok
+    assert reopened.check().orphans == []
 
 
 def test_the_golden_table_has_all_of_the_format(golden: Path) -> None:

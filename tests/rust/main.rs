@@ -8,6 +8,7 @@
 
 mod azure;
 mod faults;
+mod idempotency;
 mod layering;
 mod odf;
 mod odf_attach;
@@ -19,3 +20,4 @@ mod stores;
 mod sync_faults;
 mod tables;
 mod takeover;
+mod targets;

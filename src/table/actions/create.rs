@@ -53,6 +53,7 @@ impl NewTable {
             columns_restored_at: None,
             recent_commits: Vec::new(),
             transactions: std::collections::BTreeMap::new(),
+            older_transactions: Vec::new(),
             tags: std::collections::BTreeMap::new(),
         }
     }

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::change::Change;
 use crate::table::format::{CommitOperation, TableManifest, Tombstones};
-use crate::table::listing::FileRef;
+use crate::table::snapshot_file::FileRef;
 use crate::table::staged::lowest_base_version;
 
 /// Deletes rows of files that were scanned. Two deletes on one file add up. A delete conflicts if one of its

@@ -7,14 +7,15 @@ use serde_json::json;
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::change::Change;
 use crate::table::format::{CommitOperation, DataFile, TableManifest, Tombstones};
-use crate::table::listing::FileRef;
+use crate::table::snapshot_file::FileRef;
 use crate::table::staged::lowest_base_version;
+use crate::table::targets::TargetSet;
 
 /// Tombstone files that replace several others with the same deletions.
 #[derive(Debug, Clone, Default)]
 pub struct MergedTombstones {
-    /// The paths of the tombstone files that are replaced.
-    pub sources: Vec<String>,
+    /// The tombstone files that are replaced, as the plan found them.
+    pub sources: Vec<Tombstones>,
     /// The tombstone files that replace them.
     pub written: Vec<Tombstones>,
 }
@@ -45,11 +46,7 @@ impl Change for Replace {
         if !base.contains_all(&self.removed) {
             return Err(conflict_error("removed or moved a file to be replaced"));
         }
-        let removed: HashSet<&str> = self.removed.iter().map(|f| f.path.as_str()).collect();
-        let applied: HashSet<&str> = self.applied_tombstones.iter().map(String::as_str).collect();
-        let touches = |files: &[String]| files.iter().any(|f| removed.contains(f.as_str()));
-        let is_newer = |t: &&Tombstones| touches(&t.files) && !applied.contains(t.path.as_str());
-        if base.tombstones.iter().any(|t| is_newer(&t)) {
+        if base.has_new_tombstones(&self.applied_tombstones, self.removed.iter()) {
             return Err(conflict_error("deleted rows of a file to be replaced"));
         }
         let mut next = base.clone();
@@ -74,23 +71,23 @@ impl Change for Replace {
 impl Replace {
     /// Replaces the source tombstones by the merged ones.
     fn merge_tombstones(&self, next: &mut TableManifest) -> Result<()> {
-        let sources: HashSet<&str> = self.merged.sources.iter().map(String::as_str).collect();
+        let sources: HashSet<&str> = self.merged.sources.iter().map(|t| &*t.path).collect();
         let is_source = |t: &Tombstones| sources.contains(t.path.as_str());
-        // Files that have left the table since are in no tombstones any more.
-        let files: HashSet<String> = next
-            .tombstones
-            .iter()
-            .filter(|t| is_source(t))
-            .flat_map(|t| t.files.iter().cloned())
-            .collect();
-        if files.is_empty() && self.removed.is_empty() {
+        let (replaced, others) = next.tombstones.drain(..).partition(is_source);
+        next.tombstones = others;
+        let replaced: Vec<Tombstones> = replaced;
+        // Files that have left the table since are no targets any more.
+        let targets = TargetSet::new(&replaced);
+        if targets.is_empty() && self.removed.is_empty() {
             return Err(conflict_error("removed the tombstones to be merged"));
         }
-        next.tombstones.retain(|t| !is_source(t));
+        if !TargetSet::new(&self.merged.sources).includes(&targets) {
+            return Err(conflict_error("moved files with tombstones to be merged"));
+        }
         for tombstones in &self.merged.written {
             let mut tombstones = tombstones.clone();
-            tombstones.files.retain(|file| files.contains(file));
-            if !tombstones.files.is_empty() {
+            targets.restrict(&mut tombstones);
+            if !tombstones.is_unused() {
                 next.tombstones.push(tombstones);
             }
         }

@@ -23,7 +23,8 @@ use pds::table::commit::{DEFAULT_TIMEOUT, commit};
 use pds::table::format::{Pointer, TableManifest};
 use pds::table::{
     Clause, ClauseAction, ClauseKind, ListingLimits, ReplaceTarget, ScanOptions, Table,
-    TableWriteOptions, compact, delete, merge, replace_rows, scan, sort, vacuum, write,
+    TableWriteOptions, compact, delete, merge, replace_rows, scan, scan_changes, sort, vacuum,
+    write,
 };
 use pds::{Error, ErrorKind, Result};
 
@@ -414,8 +415,8 @@ fn record_version(world: &World, ledger: &SharedLedger) {
 
 /// The rows of every version, by playing the commits again.
 fn replay(ledger: &RowLedger) -> BTreeMap<u64, Rows> {
-    let newest = ledger.history.values().next_back().unwrap();
-    let transactions = newest.transactions.iter();
+    // A commit's own key is in its manifest, before later ones move it to a list.
+    let transactions = ledger.history.values().flat_map(|m| &m.transactions);
     let mut numbers: HashMap<u64, Vec<i64>> = transactions
         .map(|(key, transaction)| (transaction.version, vec![key.parse().unwrap()]))
         .collect();
@@ -549,24 +550,68 @@ async fn check_scans(direct_table: &Table, ledger: &SharedLedger) {
     for version in recorded_count + 1..=newest.version {
         unrecorded.push(direct_table.manifest_at(version).await.unwrap());
     }
+    let oldest_version = newest.oldest_version;
     let end = scan_rows(direct_table, newest).await.unwrap();
-    let mut ledger = ledger.lock().unwrap();
-    for manifest in unrecorded {
-        ledger
-            .history
-            .insert(manifest.version, manifest.as_ref().clone());
+    let (states, manifests) = {
+        let mut ledger = ledger.lock().unwrap();
+        for manifest in unrecorded {
+            ledger
+                .history
+                .insert(manifest.version, manifest.as_ref().clone());
+        }
+        ledger.keys.insert(0, vec![-1]);
+        ledger.acknowledged.push((0, last.version));
+        ledger.scans.push((last.version, end));
+        let states = replay(&ledger);
+        for (version, scanned) in &ledger.scans {
+            let expected: ScannedRows = states[version]
+                .iter()
+                .map(|(id, (write, _))| (*id, *write))
+                .collect();
+            assert_eq!(*scanned, expected, "version {version}");
+        }
+        let retained = ledger.history.range(oldest_version..);
+        let manifests: Vec<_> = retained.map(|(_, m)| Arc::new(m.clone())).collect();
+        (states, manifests)
+    };
+    for pair in manifests.windows(2) {
+        check_changes(direct_table, &pair[0], &pair[1], &states).await;
     }
-    ledger.keys.insert(0, vec![-1]);
-    ledger.acknowledged.push((0, last.version));
-    ledger.scans.push((last.version, end));
-    let states = replay(&ledger);
-    for (version, scanned) in &ledger.scans {
-        let expected: ScannedRows = states[version]
-            .iter()
-            .map(|(id, (write, _))| (*id, *write))
-            .collect();
-        assert_eq!(*scanned, expected, "version {version}");
+}
+
+/// Compares the change feed of one commit with the rows before and after it.
+async fn check_changes(
+    table: &Table,
+    before: &Arc<TableManifest>,
+    after: &Arc<TableManifest>,
+    states: &BTreeMap<u64, Rows>,
+) {
+    let mut expected: BTreeMap<(i64, i64), i64> = BTreeMap::new();
+    for (manifest, sign) in [(before, -1), (after, 1)] {
+        for (id, (write, _)) in &states[&manifest.version] {
+            *expected.entry((*id, *write)).or_default() += sign;
+        }
     }
+    let mut stream = scan_changes(table, Arc::clone(before), Arc::clone(after)).unwrap();
+    let mut told: BTreeMap<(i64, i64), i64> = BTreeMap::new();
+    while let Some(batch) = stream.next().await {
+        let batch = batch.unwrap();
+        let numbers = |name: &str| {
+            let column = batch.column_by_name(name).unwrap();
+            column.as_primitive::<Int64Type>().values().to_vec()
+        };
+        let kinds = batch
+            .column_by_name("_change_type")
+            .unwrap()
+            .as_string::<i32>();
+        for ((id, write), kind) in numbers("id").into_iter().zip(numbers("write")).zip(kinds) {
+            let sign = if kind == Some("insert") { 1 } else { -1 };
+            *told.entry((id, write)).or_default() += sign;
+        }
+    }
+    expected.retain(|_, count| *count != 0);
+    told.retain(|_, count| *count != 0);
+    assert_eq!(told, expected, "changes of version {}", after.version);
 }
 
 fn expect_allowed(error: &Error) {
