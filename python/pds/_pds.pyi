@@ -273,7 +273,7 @@ class TableHandle:
         timeout: float,
     ) -> tuple[_CommitFields | None, TableHandle]: ...
     def add_files(
-        self, paths: list[str], idempotency_key: str | None, timeout: float
+        self, paths: list[str], hive_partitioning: bool, idempotency_key: str | None, timeout: float
     ) -> tuple[_CommitFields, TableHandle]: ...
     def compact(
         self, target_bytes: int, predicate: str | Predicate | None, options: _Options, timeout: float

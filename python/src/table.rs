@@ -361,13 +361,15 @@ impl TableHandle {
         &self,
         py: Python<'_>,
         paths: Vec<String>,
+        hive_partitioning: bool,
         idempotency_key: Option<String>,
         timeout: f64,
     ) -> PyResult<(CommitFields, Self)> {
         let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
         let table = into_py_result(py, self.table())?;
         let (committed, files) = run(py, move || async move {
-            table::add_files(&table, &paths, idempotency_key.as_deref(), timeout).await
+            let key = idempotency_key.as_deref();
+            table::add_files(&table, &paths, hive_partitioning, key, timeout).await
         })?;
         Ok(self.outcome_and_snapshot(&committed, &files))
     }

@@ -37,6 +37,9 @@ pub struct DataFile {
     /// The file's column names by column id, for a file that does not hold the ids itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub columns: Option<BTreeMap<u32, String>>,
+    /// The values of columns that the file does not hold, by column id: the same value in every row.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub constants: BTreeMap<u32, Value>,
 }
 
 impl DataFile {
@@ -44,6 +47,7 @@ impl DataFile {
     pub(crate) fn has_rows_of(&self, other: &Self) -> bool {
         (self.size_bytes, self.total_rows) == (other.size_bytes, other.total_rows)
             && self.columns == other.columns
+            && self.constants == other.constants
     }
 
     /// How many bytes at the end of the file are read to open it: its footer, or all of a small file.

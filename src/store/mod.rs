@@ -70,6 +70,7 @@ use self::local::LocalStore;
 pub use self::local::lock::{FileLock, LockCell};
 use self::metrics::Metrics;
 use self::secrets::Secrets;
+pub(crate) use self::url::percent_decode;
 use crate::clock::Clock;
 use crate::error::Result;
 

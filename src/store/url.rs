@@ -3,6 +3,8 @@
 use url::Url;
 
 use super::path;
+use std::string::FromUtf8Error;
+
 use crate::error::{Error, Result};
 
 /// The kind of a store.
@@ -32,7 +34,9 @@ pub(super) fn split_url(url: &str) -> Result<(Scheme, String, String)> {
                     "a file:// URL must have an absolute path and no query: file:///folder",
                 ));
             }
-            let decoded = percent_decode(rest)?;
+            let decoded = percent_decode(rest).map_err(|e| {
+                Error::invalid("the path of the file:// URL is not UTF-8").with_source(e)
+            })?;
             return Ok((Scheme::File, decoded, String::new()));
         }
         "s3" | "s3a" => Scheme::S3,
@@ -60,18 +64,20 @@ pub(super) fn split_url(url: &str) -> Result<(Scheme, String, String)> {
     Ok((scheme, container.to_owned(), prefix))
 }
 
-/// Decodes the path of a file URL once; a `%` that begins no escape stands for itself.
-fn percent_decode(text: &str) -> Result<String> {
+/// Decodes `%XX` once; a `%` that begins no escape stands for itself.
+pub(crate) fn percent_decode(text: &str) -> Result<String, FromUtf8Error> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {
-        let escape = (first == b'%')
-            .then(|| std::str::from_utf8(tail.get(..2)?).ok())
-            .flatten()
-            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        let hex = tail
+            .get(..2)
+            .filter(|hex| hex.iter().all(u8::is_ascii_hexdigit));
+        let escape = hex.filter(|_| first == b'%').and_then(|hex| {
+            let digits = std::str::from_utf8(hex).ok()?;
+            u8::from_str_radix(digits, 16).ok()
+        });
         bytes.push(escape.unwrap_or(first));
         rest = if escape.is_some() { &tail[2..] } else { tail };
     }
     String::from_utf8(bytes)
-        .map_err(|e| Error::invalid("the path of the file:// URL is not UTF-8").with_source(e))
 }

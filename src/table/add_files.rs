@@ -2,7 +2,8 @@
 //!
 //! A file within the table's folder stays where it is, and a vacuum never removes it. Any other file is
 //! copied within the store. The columns of such files are found by the names that they have when they are
-//! added, because the files hold no column ids.
+//! added, because the files hold no column ids. Columns that they do not hold may have values in their paths
+//! ([`super::partitions`]).
 //!
 //! Refused with [`ErrorKind::InvalidInput`]: columns that the table does not have, types that cannot
 //! be widened to the table's, nulls in a non-nullable column, the table's own objects, and a file that is
@@ -22,6 +23,7 @@ use super::commit::{Committed, RunResult, run};
 use super::folder::Snapshot;
 use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
+use super::partitions::{self, PartitionValues};
 use super::staged::{Staged, remove};
 use super::transactions::find_replay;
 use super::write::check_idempotency_key;
@@ -40,6 +42,7 @@ const CONCURRENT_FILES: usize = 16;
 pub async fn add_files(
     table: &Table,
     paths: &[String],
+    hive_partitioning: bool,
     idempotency_key: Option<&str>,
     timeout: Duration,
 ) -> Result<(Committed, Vec<DataFile>)> {
@@ -56,7 +59,7 @@ pub async fn add_files(
     }
     let base = snapshot.manifest;
     check_new(table, &base, paths).await?;
-    let (files, copied) = import_files(table, &base, paths).await?;
+    let (files, copied) = import_files(table, &base, paths, hive_partitioning).await?;
     let mut staged = Staged::new(table);
     staged.add(copied);
     let mut operation = AddExisting {
@@ -121,34 +124,46 @@ async fn import_files(
     table: &Table,
     base: &TableManifest,
     paths: &[String],
+    hive_partitioning: bool,
 ) -> Result<(Vec<DataFile>, Vec<String>)> {
     let columns = &TableColumns::from_manifest(base)?;
     let reads = paths.iter().map(|path| async move {
-        let file = Box::pin(read_file_entry(table, path, columns)).await?;
-        Ok::<_, Error>((path, file))
+        let values = if hive_partitioning {
+            partitions::parse(relative_path(table, path).unwrap_or(path))?
+        } else {
+            BTreeMap::new()
+        };
+        let file = Box::pin(read_file_entry(table, path, columns, &values)).await?;
+        Ok::<_, Error>((path, file, values))
     });
     // A Vec, because the future of the iterator itself would not be Send.
     let read_tasks: Vec<_> = reads.collect();
-    let entries: Vec<(&String, DataFile)> = stream::iter(read_tasks)
+    let entries: Vec<(&String, DataFile, PartitionValues)> = stream::iter(read_tasks)
         .buffered(CONCURRENT_FILES)
         .try_collect()
         .await?;
     let clock = table.store().clock();
     let mut files = Vec::new();
-    let mut copies: Vec<(&String, DataFile)> = Vec::new();
-    for (path, mut file) in entries.into_iter().filter(|(_, file)| file.total_rows > 0) {
+    let mut copies: Vec<(&String, DataFile, PartitionValues)> = Vec::new();
+    let with_rows = entries
+        .into_iter()
+        .filter(|(_, file, _)| file.total_rows > 0);
+    for (path, mut file, values) in with_rows {
         if let Some(name) = relative_path(table, path) {
             name.clone_into(&mut file.path);
         } else {
             file.path = names::data_file(clock.now(), base.version, clock.new_id());
-            copies.push((path, file.clone()));
+            copies.push((path, file.clone(), values));
         }
         files.push(file);
     }
-    let targets: Vec<String> = copies.iter().map(|(_, file)| file.path.clone()).collect();
+    let targets: Vec<String> = copies
+        .iter()
+        .map(|(_, file, _)| file.path.clone())
+        .collect();
     let copy_tasks: Vec<_> = copies
         .iter()
-        .map(|(from, file)| copy_file(table, from, file, columns))
+        .map(|(from, file, values)| copy_file(table, from, file, columns, values))
         .collect();
     let copy_stream = stream::iter(copy_tasks).buffer_unordered(CONCURRENT_FILES);
     if let Err(e) = copy_stream.try_collect::<()>().await {
@@ -164,11 +179,12 @@ async fn copy_file(
     from: &str,
     file: &DataFile,
     columns: &TableColumns,
+    values: &PartitionValues,
 ) -> Result<()> {
     let to = table.path(&file.path);
     table.store().copy(from, &to, CopyMode::Overwrite).await?;
     // The source may have been overwritten since it was read.
-    let mut entry = Box::pin(read_file_entry(table, &to, columns)).await?;
+    let mut entry = Box::pin(read_file_entry(table, &to, columns, values)).await?;
     entry.path.clone_from(&file.path);
     if entry == *file {
         return Ok(());
@@ -211,11 +227,18 @@ async fn check_new(table: &Table, base: &TableManifest, paths: &[String]) -> Res
 }
 
 /// Reads a file's footer and returns its entry for the table, with an empty path.
-async fn read_file_entry(table: &Table, path: &str, columns: &TableColumns) -> Result<DataFile> {
+async fn read_file_entry(
+    table: &Table,
+    path: &str,
+    columns: &TableColumns,
+    values: &PartitionValues,
+) -> Result<DataFile> {
     let part = open(table.store(), path, TAIL_BYTES).await?;
     let file = &part.file;
     let (names, ids) = match_columns(&file.schema, columns).map_err(|e| e.with_path(path))?;
-    let bounds = Statistics::from_footer(file.metadata(), file.stored_schema(), &ids);
+    let mut bounds = Statistics::from_footer(file.metadata(), file.stored_schema(), &ids);
+    let constants = partitions::constants(values, columns, &names, file.rows(), &mut bounds)
+        .map_err(|e| e.with_path(path))?;
     for (field, id) in columns.schema.fields().iter().zip(columns.ids.iter()) {
         if !field.is_nullable() && file.rows() > 0 && bounds.null_counts.get(id) != Some(&0) {
             let message = format!(
@@ -236,6 +259,7 @@ async fn read_file_entry(table: &Table, path: &str, columns: &TableColumns) -> R
         max: bounds.max,
         null_counts: bounds.null_counts,
         columns: Some(names),
+        constants,
     })
 }
 

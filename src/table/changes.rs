@@ -311,7 +311,7 @@ async fn diff_files(
         let listed = old_by_path.get(&*file.file.path);
         listed.copied().unwrap_or(file).clone()
     });
-    // A file that left and came back may have other columns.
+    // A file that left and came back may have other constants.
     let is_in = |f: &SnapshotFile, by_path: &HashMap<&str, &SnapshotFile>| {
         let same = by_path.get(&*f.file.path);
         same.is_some_and(|same| same.file.has_rows_of(&f.file))

@@ -137,6 +137,7 @@ mod tests {
             max: BTreeMap::new(),
             null_counts: BTreeMap::new(),
             columns: None,
+            constants: BTreeMap::new(),
         };
         let mut deletions = Deletions::default();
         for scope in scopes {

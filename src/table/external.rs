@@ -58,6 +58,7 @@ pub fn external_snapshot(schema: &SchemaRef, files: Vec<ExternalFile>) -> Result
             max: to_map(|(id, _, high)| (id, high)),
             null_counts: BTreeMap::new(),
             columns: Some(names.clone()),
+            constants: BTreeMap::new(),
         }
     });
     let mut manifest = new_table.into_manifest(0, chrono::DateTime::UNIX_EPOCH);

@@ -42,6 +42,7 @@ mod merge_rows;
 mod names;
 mod outcome;
 mod page_reads;
+mod partitions;
 mod recover;
 mod rewrite_group;
 mod row_group;

@@ -33,8 +33,8 @@ use crate::files::expr::extreme_to_json;
 use crate::parquet::{footer, pages, panic_text};
 
 const TEXT_COLUMNS: [&str; 4] = ["path", "min", "max", "null_counts"];
-/// The column of [`DataFile::columns`].
-const NAMES_COLUMN: &str = "columns";
+/// The columns of [`DataFile::columns`] and [`DataFile::constants`], null where a file has none.
+const OPTIONAL_COLUMNS: [&str; 2] = ["columns", "constants"];
 /// The number of rows in a decoded batch.
 const BATCH_ROWS: usize = 1024;
 /// The maximum size of a decoded list in memory.
@@ -49,7 +49,9 @@ pub(super) fn encode(files: &[DataFile]) -> Result<Bytes> {
     let number = |value_of: &dyn Fn(&DataFile) -> u64| {
         Arc::new(UInt64Array::from_iter_values(files.iter().map(value_of))) as ArrayRef
     };
-    let column_names = files.iter().map(|f| f.columns.as_ref().map(to_json));
+    let optional_text = |value_of: &dyn Fn(&DataFile) -> Option<String>| {
+        Arc::new(files.iter().map(value_of).collect::<StringArray>()) as ArrayRef
+    };
     let columns = vec![
         text(&|f| f.path.clone()),
         text(&|f| to_json(&f.min)),
@@ -59,12 +61,13 @@ pub(super) fn encode(files: &[DataFile]) -> Result<Bytes> {
         number(&|f| f.footer_size),
         number(&|f| f.row_group_count),
         number(&|f| f.total_rows),
-        Arc::new(column_names.collect::<StringArray>()),
+        optional_text(&|f| f.columns.as_ref().map(to_json)),
+        optional_text(&|f| (!f.constants.is_empty()).then(|| to_json(&f.constants))),
     ];
     let texts = TEXT_COLUMNS.map(|name| Field::new(name, DataType::Utf8, false));
     let numbers = NUMBER_COLUMNS.map(|name| Field::new(name, DataType::UInt64, false));
-    let names = [Field::new(NAMES_COLUMN, DataType::Utf8, true)];
-    let fields = texts.into_iter().chain(numbers).chain(names);
+    let optional = OPTIONAL_COLUMNS.map(|name| Field::new(name, DataType::Utf8, true));
+    let fields = texts.into_iter().chain(numbers).chain(optional);
     let schema = Schema::new(fields.collect::<Vec<_>>());
     let encode_error =
         |e: &dyn std::fmt::Display| Error::other(format!("a segment cannot be encoded: {e}"));
@@ -176,10 +179,11 @@ fn read_rows(batch: &RecordBatch, files: &mut Vec<DataFile>) -> Option<()> {
                 .as_primitive_opt::<UInt64Type>()?,
         );
     }
-    // Older writers do not write this column.
-    let names = batch
-        .column_by_name(NAMES_COLUMN)
-        .and_then(|names| names.as_string_opt::<i32>());
+    // Older writers do not write these columns.
+    let [names, constants] = OPTIONAL_COLUMNS.map(|name| {
+        let column = batch.column_by_name(name);
+        column.and_then(|texts| texts.as_string_opt::<i32>())
+    });
     let ([path, min, max, nulls], [size, footer, groups, total]) = (&texts[..], &numbers[..])
     else {
         return None;
@@ -197,6 +201,10 @@ fn read_rows(batch: &RecordBatch, files: &mut Vec<DataFile>) -> Option<()> {
             columns: match names.filter(|names| names.is_valid(row)) {
                 Some(names) => Some(parse_json(names.value(row))?),
                 None => None,
+            },
+            constants: match constants.filter(|constants| constants.is_valid(row)) {
+                Some(constants) => parse_json(constants.value(row))?,
+                None => BTreeMap::new(),
             },
         });
     }
@@ -273,6 +281,7 @@ pub(super) fn to_data_file(segment: &Segment) -> DataFile {
         max: segment.max.clone(),
         null_counts: segment.null_counts.clone(),
         columns: None,
+        constants: BTreeMap::new(),
     }
 }
 
@@ -296,6 +305,9 @@ mod tests {
             columns: number
                 .is_multiple_of(3)
                 .then(|| BTreeMap::from([(1, "a b".to_owned())])),
+            constants: (0..number % 2)
+                .map(|_| (9, json!(format!("{number} ä"))))
+                .collect(),
         }
     }
 

@@ -21,7 +21,7 @@ use super::targets::FileIndex;
 use super::tombstone::Deletions;
 use super::tombstone_reader::{read_deletions, tombstoned_files};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::expr::{FileStatistics, Filter, RowGroupStatistics};
+use crate::files::expr::{FileStatistics, Filter, RowGroupStatistics, constant_column};
 use crate::files::key_ranges::KeyRanges;
 use crate::files::{OpenPart, RowGroupReader, RowGroupSelection, open_with_indexes, run_blocking};
 use crate::files::{TableColumns, field_indices_by_id, field_indices_by_name};
@@ -168,8 +168,18 @@ impl SnapshotReader {
         let columns: BTreeSet<&usize> = filter_columns.chain(projection).collect();
         let stored_fields = columns.iter().filter_map(|c| row_group.field_mappings[**c]);
         let file = &row_group.part.file;
+        let constants = &self.files[row_group.file].file.constants;
+        let constants = columns
+            .iter()
+            .filter_map(|c| constants.get(&self.columns.ids[**c]));
+        let rows = row_group.num_rows() as u64;
+        let constant_bytes = constants.map(|v| {
+            let bytes = v.as_str().map_or(8, str::len) as u64;
+            rows.saturating_mul(bytes)
+        });
         stored_fields
             .map(|field| file.memory_bytes_of(row_group.group, field))
+            .chain(constant_bytes)
             .fold(0, u64::saturating_add)
     }
 
@@ -350,7 +360,8 @@ impl SnapshotReader {
         self.filter.as_ref()
     }
 
-    /// Reads columns of some rows in the table's types; a column that the file lacks is null.
+    /// Reads columns of some rows in the table's types; a column that the file lacks has the value of the file's entry, or
+    /// is null.
     pub(super) async fn read_columns(
         &self,
         row_group: &RowGroupScan,
@@ -384,16 +395,21 @@ impl SnapshotReader {
             }
         };
         let schema = Arc::clone(&self.columns.schema);
+        let ids = Arc::clone(&self.columns.ids);
+        let constants = self.files[row_group.file].file.constants.clone();
         let projection = projection.to_vec();
         run_blocking(move || {
             let mut column_arrays = ColumnArrays::new();
             for column in projection {
                 let field = schema.field(column);
-                let stored_arrays = match present.iter().find(|(c, _)| *c == column) {
-                    Some((_, field_index)) => field_arrays
+                let stored = present.iter().find(|(c, _)| *c == column);
+                let stored_arrays = if let Some((_, field_index)) = stored {
+                    field_arrays
                         .remove(field_index)
-                        .ok_or_else(column_not_read)?,
-                    None => vec![arrow_array::new_null_array(field.data_type(), rows)],
+                        .ok_or_else(column_not_read)?
+                } else {
+                    let value = constants.get(&ids[column]);
+                    constant_column(value, field.data_type(), rows)?
                 };
                 let unconverted = stored_arrays.iter();
                 let converted = unconverted.map(|a| convert(a, field.data_type(), field.name()));

@@ -8,6 +8,7 @@
 //! No commit names the files before they are complete. If nothing was committed for certain
 //! ([`super::outcome`]) the files are removed; if the outcome is unknown they stay for a vacuum.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -228,6 +229,7 @@ fn build_data_file(
         max: bounds.max,
         null_counts: bounds.null_counts,
         columns: None,
+        constants: BTreeMap::new(),
     }
 }
 

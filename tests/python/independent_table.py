@@ -123,7 +123,7 @@ class Snapshot:
         files = []
         for row in listed:
             file = {name: row[name] for name in ("path", *COUNTS)}
-            texts = [*TEXTS[1:], *(["columns"] if row.get("columns") else [])]
+            texts = [*TEXTS[1:], *(name for name in ("columns", "constants") if row.get(name))]
             files.append(file | {name: json.loads(row[name]) for name in texts})
         return files
 
@@ -183,9 +183,14 @@ class Snapshot:
         schema = pa.schema([field.with_type(_plain_type(field.type)) for _, field in fields])
         tables = [schema.empty_table()]
         for path, groups in self.kept.items():
+            constants = self.entries[path].get("constants", {})
             for stored, kept in zip(self.opened(path).groups, groups, strict=True):
-                nulls = {i: pa.nulls(len(kept), field.type) for (i, _), field in zip(fields, schema, strict=True)}
-                columns = [{**nulls, **stored}[i].cast(schema.field(n).type) for n, (i, _) in enumerate(fields)]
+                columns = []
+                for field, (i, _) in zip(schema, fields, strict=True):
+                    missing = pa.nulls(len(kept), field.type)
+                    if str(i) in constants:
+                        missing = pa.array([_bound(constants[str(i)], field.type)] * len(kept), field.type)
+                    columns.append(stored.get(i, missing).cast(field.type))
                 tables.append(pa.table(columns, schema=schema).filter(pa.array(kept)))
         return pa.concat_tables(tables)
 
@@ -550,6 +555,13 @@ def _entry_faults(path: Path, _modified: int, entry: str) -> list[str]:
     if listed["min"].keys() != listed["max"].keys():
         faults.append(f"{path}: a bound has no other end")
     for i in {*listed["min"], *listed["null_counts"]}:
+        if int(i) not in file.types:
+            constant = listed.get("constants", {}).get(i)
+            bounds = {listed[end].get(i) for end in ("min", "max")}
+            nulls = said["total_rows"] if constant is None else 0
+            if not bounds <= {constant, None} or listed["null_counts"].get(i) != nulls:
+                faults.append(f"{path}: column {i} is {constant}, its bounds are {bounds}")
+            continue
         kind = file.types[int(i)]
         chunks: list[Any] = [chunk for group in file.groups for chunk in group[int(i)].chunks]
         column: Any = pa.chunked_array(chunks, kind)  # type: ignore[call-overload]

@@ -50,6 +50,7 @@ pub(crate) async fn upload(table: &Table, base: u64) -> DataFile {
         max: BTreeMap::new(),
         null_counts: BTreeMap::new(),
         columns: None,
+        constants: BTreeMap::new(),
     }
 }
 
@@ -467,6 +468,7 @@ async fn commit_size_does_not_grow_with_the_table() {
     let table = create_table(memory()).await;
     let file = |number: u64| DataFile {
         columns: None,
+        constants: BTreeMap::new(),
         path: format!("data/2026/11/21/08/b00000001-{number:032x}.parquet"),
         size_bytes: 1 << 20,
         footer_size: 4096,

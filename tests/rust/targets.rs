@@ -25,6 +25,7 @@ fn data_file(number: u64) -> DataFile {
         max: BTreeMap::from([(1, 999_999.into())]),
         null_counts: BTreeMap::from([(1, 0)]),
         columns: None,
+        constants: BTreeMap::new(),
     }
 }
 

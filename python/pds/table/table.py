@@ -357,7 +357,13 @@ class Table(Snapshot):
         commit, handle = base_handle.delete(to_predicate(where, self.schema), self._location.timeout)
         return self._finish_commit(commit, handle, requests_before, base_handle)
 
-    def add_files(self, paths: str | Sequence[str], *, idempotency_key: str | None = None) -> CommitResult:
+    def add_files(
+        self,
+        paths: str | Sequence[str],
+        *,
+        hive_partitioning: bool = False,
+        idempotency_key: str | None = None,
+    ) -> CommitResult:
         """Add existing Parquet files to the table. Their rows are not rewritten.
 
         Files in the folder of the table stay where they are, and a vacuum does not remove them. They must not be
@@ -366,6 +372,10 @@ class Table(Snapshot):
 
         Args:
             paths: The path of a file, or a list of paths, relative to the store.
+            hive_partitioning: Whether folders `name=value` of a path are values of columns that the file does not
+                hold, as Hive, Spark and pyarrow lay datasets out. Values are percent-decoded, and
+                `__HIVE_DEFAULT_PARTITION__` is null; a time without an offset is one of the column's time zone.
+                Where a file holds the column, its own values count.
             idempotency_key: As for `append`.
 
         Raises:
@@ -373,12 +383,15 @@ class Table(Snapshot):
             PartCorrupted: A file is not a Parquet file.
             AlreadyExists: A file is a data file of the table already.
             InvalidInput: A file has a column that the table does not have, a type whose values could be lost, or
-                possible nulls in a column that is not nullable; or a path is that of an internal object of the table.
+                possible nulls in a column that is not nullable; a path is that of an internal object of the table; or a
+                folder `name=value` names no column of the table, or a value that its type does not have exactly.
             InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
         check_idempotency_key(idempotency_key)
         names = check_names("paths", paths)
-        return self._commit(lambda handle, timeout: handle.add_files(names, idempotency_key, timeout))
+        return self._commit(
+            lambda handle, timeout: handle.add_files(names, hive_partitioning, idempotency_key, timeout)
+        )
 
     def restore(self, when: int | datetime | str) -> CommitResult:
         """Commit a new version that has the rows and columns of an older snapshot. No data is copied.

@@ -4,17 +4,19 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, StringArray};
+use arrow_array::{Array, ArrayRef, StringArray, UInt32Array, new_null_array};
 use arrow_cast::display::FormatOptions;
 use arrow_cast::{CastOptions, cast_with_options};
-use arrow_schema::DataType;
+use arrow_schema::{DataType, TimeUnit};
+use arrow_select::take::take;
 use serde_json::Value;
 
-use crate::error::Result;
-use crate::error::corrupted_error;
+use crate::error::{Error, Result, corrupted_error};
 
 /// Maximum length of a text: a longer bound is not worth its place in the manifest.
 const MAX_TEXT_BYTES: usize = 128;
+/// The number of rows of one array of a constant column.
+const CONSTANT_ROWS: usize = 65_536;
 const STRICT: CastOptions<'_> = CastOptions {
     safe: false,
     format_options: FormatOptions::new(),
@@ -61,9 +63,78 @@ pub(crate) fn to_text(value: &Value) -> Option<String> {
 /// Parses a value of a manifest or a tombstone. Fails with `ManifestCorrupted`.
 pub(crate) fn from_json(value: &Value, data_type: &DataType) -> Result<ArrayRef> {
     let invalid_value =
-        || corrupted_error("a bound", &format!("{value} is not a valid {data_type}"));
+        || corrupted_error("a value", &format!("{value} is not a valid {data_type}"));
     let text: ArrayRef = Arc::new(StringArray::from(vec![
         to_text(value).ok_or_else(invalid_value)?,
     ]));
     cast_with_options(&text, data_type, &STRICT).map_err(|e| invalid_value().with_source(e))
+}
+
+/// A column with one value in every row, in arrays that share it; null if there is none. Fails with
+/// `ManifestCorrupted`.
+pub(crate) fn constant_column(
+    value: Option<&Value>,
+    data_type: &DataType,
+    rows: usize,
+) -> Result<Vec<ArrayRef>> {
+    let Some(value) = value else {
+        return Ok(vec![new_null_array(data_type, rows)]);
+    };
+    let single = from_json(value, data_type)?;
+    let first = UInt32Array::from_value(0, rows.min(CONSTANT_ROWS));
+    let repeated = take(&single, &first, None);
+    let repeated = repeated.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+    let starts = (0..rows.max(1)).step_by(CONSTANT_ROWS);
+    let lengths = starts.map(|start| (rows - start).min(CONSTANT_ROWS));
+    Ok(lengths.map(|length| repeated.slice(0, length)).collect())
+}
+
+/// Whether a text is exactly a value of a type: Arrow's casts round decimals and cut times.
+pub(crate) fn is_exact(text: &str, data_type: &DataType) -> bool {
+    let cast = |value: &ArrayRef, to: &DataType| cast_with_options(value, to, &STRICT).ok();
+    let parse = |to: &DataType| from_json(&Value::from(text), to).ok();
+    let exact_as = |finer: &DataType| {
+        let finer_value = parse(finer)?;
+        let widened = cast(&parse(data_type)?, finer)?;
+        Some(widened.as_ref() == finer_value.as_ref())
+    };
+    match data_type {
+        DataType::Dictionary(_, values) => is_exact(text, values),
+        DataType::Decimal32(_, scale)
+        | DataType::Decimal64(_, scale)
+        | DataType::Decimal128(_, scale)
+        | DataType::Decimal256(_, scale) => {
+            let (_, fraction) = text.trim().split_once('.').unwrap_or_default();
+            let digits = fraction.trim_end_matches('0');
+            digits.bytes().all(|b| b.is_ascii_digit())
+                && i8::try_from(digits.len()).is_ok_and(|digits| digits <= (*scale).max(0))
+        }
+        DataType::Time32(_) | DataType::Time64(_) => {
+            exact_as(&DataType::Time64(TimeUnit::Nanosecond)).unwrap_or(false)
+        }
+        // Years before 1678 and after 2261 have no nanoseconds.
+        DataType::Timestamp(_, zone) => [TimeUnit::Nanosecond, TimeUnit::Microsecond]
+            .into_iter()
+            .find_map(|unit| exact_as(&DataType::Timestamp(unit, zone.clone())))
+            .unwrap_or(false),
+        DataType::Date32 | DataType::Date64 => {
+            exact_as(&DataType::Timestamp(TimeUnit::Microsecond, None)).unwrap_or(false)
+        }
+        other => !other.is_nested() && parse(other).is_some(),
+    }
+}
+
+/// The JSON of a constant of a column: as [`to_json`], but floats have the digits of 64 bits, so that a wider type
+/// reads the same value.
+pub(crate) fn constant_to_json(text: &str, data_type: &DataType) -> Option<Value> {
+    let value = from_json(&Value::from(text), data_type).ok()?;
+    let value_type = match data_type {
+        DataType::Dictionary(_, values) => values,
+        other => other,
+    };
+    if value_type.is_floating() {
+        let wide = cast_with_options(&value, &DataType::Float64, &STRICT).ok()?;
+        return to_json(&wide);
+    }
+    to_json(&value)
 }

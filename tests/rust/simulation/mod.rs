@@ -153,6 +153,7 @@ impl Actor {
             max: BTreeMap::new(),
             null_counts: BTreeMap::new(),
             columns: None,
+            constants: BTreeMap::new(),
         };
         self.ledger.lock().unwrap().record_upload(&path, rows);
         let path = self.table.path(&path);
