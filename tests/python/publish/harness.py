@@ -156,7 +156,8 @@ class World:
         # Versions whose write was reported as done, in this order.
         self.acknowledged: list[int] = []
         self.children: list[Child] = []
-        # How many requests a write sends before it claims the folder.
+        # What a write sends when nothing disturbs it, and how much of that before it claims the folder.
+        self.sent: list[str] = []
         self.first_claim = 0
 
     # --- clients -------------------------------------------------------------
@@ -206,6 +207,18 @@ class World:
         rule = self.server.stop(client, fault, skip=number)
         rule.times = 1
         return rule
+
+    def wait_for_parts_beside(self, held: Rule) -> None:
+        """Until the parts that are sent at the same time as the request that is held have arrived.
+
+        Otherwise the process would be stopped between the check of its lease and the send of one of them.
+        """
+        request = held.requests[0]
+        if not request.touches("put|complete|copy|delete", ".parquet"):
+            return
+        beside = {sent for sent in self.sent if sent.startswith(f"{request.verb} ") and sent.endswith(".parquet")}
+        beside.discard(str(request))
+        wait_until(lambda: beside <= {str(event.request) for event in self.server.log})
 
     def requests_of(self, work: Callable[[], Any], client: str) -> list[str]:
         """What the client sends to do some work, but probes; the server is put back to what it was."""

@@ -45,7 +45,7 @@ def _each(ignores: frozenset[str], size: str, layout: str, schedule: Callable[[W
 
     def run(number: int) -> list[str]:
         with world(ignores, size) as place:
-            place.first_claim = claims
+            place.first_claim, place.sent = claims, sent
             try:
                 if old:
                     place.write("b", 1, old)
@@ -72,6 +72,7 @@ def test_stopped_before_each_request(
         answered = place.pause_at("a", max(0, number - 1), "pause after" if number else "pause")
         child = place.child(children, "a", "write", 2, parts, options=PATIENT)
         answered.wait()
+        place.wait_for_parts_beside(answered)
         child.stop()
         answered.resume()
         if other == "overwrite":
