@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pds
-from test_table_filters import FILES, PREDICATES, _judged, _rows
+from table.test_filters import FILES, PREDICATES, _judged, _rows
 
 WHOLE = pa.concat_tables([_rows(number) for number in range(FILES)])
 NUMBERED = WHOLE.append_column("row", pa.array(range(WHOLE.num_rows)))

@@ -23,7 +23,7 @@ from independent_xxh3 import xxh3_64
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "seals"
+GOLDEN = Path(__file__).parents[2] / "golden" / "seals"
 VERSIONS = (1, 2)
 ROWS = 20_000
 

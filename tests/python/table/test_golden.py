@@ -1,6 +1,6 @@
 """A table of format 2, as pds wrote it when that format was finished: whatever comes later has to read it.
 
-`python tests/python/test_table_golden.py` writes it anew, which is right only as long as the format is not released.
+`python tests/python/table/test_golden.py` writes it anew, which is right only as long as the format is not released.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pytest
 
 import independent_table as independent
 import pds
-from test_table_format import check_golden, record_golden
+from table.test_format import check_golden, record_golden
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "table-v2"
+GOLDEN = Path(__file__).parents[2] / "golden" / "table-v2"
 NOW = dt.timedelta(0)
 # Their bounds make a list of files long enough for a segment.
 TEXTS = [f"text{number}" for number in range(14)]

@@ -26,14 +26,14 @@ import independent_roaring
 import independent_table as independent
 import independent_writer
 import pds
-from test_table import SCHEMA, rows
+from table.test_table import SCHEMA, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Json = dict[str, Any]
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "table-v1"
+GOLDEN = Path(__file__).parents[2] / "golden" / "table-v1"
 NOW = dt.timedelta(0)
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pds
-from test_table import SCHEMA, objects, rows
+from table.test_table import SCHEMA, objects, rows
 
 
 @pytest.fixture
