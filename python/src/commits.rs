@@ -1,7 +1,7 @@
 //! Arguments and results of table commits.
 
 use pds::Error;
-use pds::table::commit::Committed;
+use pds::table::Committed;
 use pds::table::format::DataFile;
 use pds::table::{Clause, ClauseAction, ClauseKind, TableWriteOptions};
 use pyo3::prelude::*;

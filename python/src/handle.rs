@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use pds::Result;
 use pds::clock::SystemClock;
-use pds::table::commit::{Change, Committed, commit};
+use pds::table::Committed;
+use pds::table::commit::{Change, commit};
 use pds::table::format::{DataFile, TableManifest};
 use pds::table::{Filter, Table, TableColumns};
 use pyo3::prelude::*;
@@ -70,7 +71,7 @@ impl TableHandle {
     pub(crate) fn commit_change(
         &self,
         py: Python<'_>,
-        change: impl Change + 'static,
+        change: impl Change<TableManifest> + 'static,
         timeout: f64,
     ) -> PyResult<(CommitFields, Self)> {
         let table = into_py_result(py, self.table())?;

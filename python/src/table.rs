@@ -17,7 +17,7 @@ use pds::table::actions::{NewTable, Restore, Tag, create};
 use pds::table::commit::was_committed;
 use pds::table::format::{CommitId, DataFile, TimestampMicros};
 use pds::table::{
-    self, ReplaceTarget, ScanOptions, Table, TableColumns, TableWriteOptions, vacuum,
+    self, ReplaceTarget, ScanOptions, Table, TableColumns, TableWriteOptions, Versioned, vacuum,
 };
 use pds::{Error, ErrorKind};
 use pyo3::prelude::*;

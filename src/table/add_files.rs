@@ -19,15 +19,14 @@ use object_store::CopyMode;
 
 use super::actions::{AddFiles, Append};
 use super::change::Operation;
-use super::commit::{Committed, RunResult, run};
-use super::folder::Snapshot;
+use super::commit::{RunResult, run};
 use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
 use super::partitions::{self, PartitionValues};
-use super::staged::{Staged, remove};
+use super::staged::remove;
 use super::transactions::find_replay;
 use super::write::check_idempotency_key;
-use super::{Table, names};
+use super::{Committed, Snapshot, Staged, Table, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
 use crate::files::expr::Statistics;
@@ -93,7 +92,7 @@ struct AddExisting<'a> {
     checked_version: u64,
 }
 
-impl Operation for AddExisting<'_> {
+impl Operation<TableManifest> for AddExisting<'_> {
     type Change = AddFiles;
 
     async fn plan(&mut self, base: &Snapshot, _: &mut Staged) -> Result<Option<AddFiles>> {

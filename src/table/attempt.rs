@@ -21,68 +21,69 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::folder::{Snapshot, Table};
-use super::format::{CommitId, MAX_MANIFEST_BYTES, Pointer, TableManifest, corrupted_error};
-use super::listing::roll_segments;
+use super::commit_id::CommitId;
+use super::folder::{Folder, Snapshot};
 use super::lists::ListWriter;
+use super::manifest::{MAX_MANIFEST_BYTES, Versioned};
 use super::names;
 use super::outcome::{CommitError, CommitOutcome};
-use super::transactions::roll_transactions;
-use crate::error::{Error, ErrorKind, Result};
+use super::pointer::Pointer;
+use crate::error::{Error, ErrorKind, Result, corrupted_error};
 use crate::store::cas::{CasResult, Register, VersionedValue};
 
 /// The delay between retries while the store is unavailable.
 const UNAVAILABLE_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// How one attempt ended.
-pub(super) enum CommitAttempt {
-    Committed(Snapshot),
+pub(super) enum CommitAttempt<M> {
+    Committed(Snapshot<M>),
     /// Another commit has the version. Holds the newest snapshot if it is known.
-    Conflict(Option<Snapshot>),
+    Conflict(Option<Snapshot<M>>),
     /// A list of the snapshot is missing, as one that is no longer the newest may be; nothing was sent.
     NotSent(Error),
 }
 
 /// Tries to create `next`, with its lists within their limits, as the version after `base`.
-pub(super) async fn attempt(
-    table: &Table,
-    base: &Snapshot,
-    mut next: TableManifest,
+pub(super) async fn attempt<M: Versioned>(
+    folder: &Folder<M>,
+    base: &Snapshot<M>,
+    mut next: M,
     lists: &mut ListWriter,
     deadline: Duration,
-) -> CommitOutcome<CommitAttempt> {
-    match roll_lists(lists, table, &base.manifest, &mut next).await {
+) -> CommitOutcome<CommitAttempt<M>> {
+    match next.roll_lists(lists, folder, &base.manifest).await {
         Ok(()) => {}
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(CommitAttempt::NotSent(e)),
         Err(e) => return Err(CommitError::NotCommitted(e)),
     }
     let bytes = next.to_bytes();
-    check_readable(table, &bytes, &next).map_err(CommitError::NotCommitted)?;
-    let winner = create_manifest(table, base, &next, bytes, deadline).await?;
+    check_readable(folder, &bytes, &next).map_err(CommitError::NotCommitted)?;
+    let (version, id) = (next.header().version, next.header().commit_id.clone());
+    let winner = create_manifest(folder, base, &next, bytes, deadline).await?;
     // The winner may have crashed before it advanced the pointer, so this is done for it, too.
     let target = Pointer::for_manifest(winner.as_ref().unwrap_or(&next));
-    let advanced = retry_until(table, deadline, || {
-        advance_pointer(table, &base.pointer, &target)
+    let advanced = retry_until(folder, deadline, || {
+        advance_pointer(folder, &base.pointer, &target)
     })
     .await;
     let unknown = |cause| CommitError::Unknown {
-        id: next.commit_id.clone(),
+        id: id.clone(),
         cause,
     };
     // Once our manifest exists, the next writer advances the pointer to it. And where another's is in its
     // place, ours may have been committed and vacuumed before, which only the pointer tells.
     let (pointer, current_pointer) = match advanced.map_err(unknown)? {
         Advance::At(pointer, parsed) => (pointer, parsed),
-        Advance::TableReplaced => {
-            let error = table_replaced_error(table);
+        Advance::Replaced => {
+            let error = replaced_error(folder);
             return Err(match winner {
                 None => unknown(error),
                 Some(_) => CommitError::NotCommitted(error),
             });
         }
     };
-    let is_committed = if next.version < current_pointer.oldest_version {
-        is_own_commit(table, &next).await?
+    let is_committed = if version < current_pointer.oldest_version {
+        is_own_commit(folder, &next).await?
     } else {
         winner.is_none()
     };
@@ -98,33 +99,23 @@ pub(super) async fn attempt(
     })
 }
 
-/// Moves what is too much for the manifest to lists.
-async fn roll_lists(
-    lists: &mut ListWriter,
-    table: &Table,
-    base: &TableManifest,
-    next: &mut TableManifest,
-) -> Result<()> {
-    roll_segments(lists, table, base, next).await?;
-    roll_transactions(lists, table, base, next).await
-}
-
 /// Creates the manifest of a version. Returns the one that is in its place if another writer was first.
-async fn create_manifest(
-    table: &Table,
-    base: &Snapshot,
-    next: &TableManifest,
+async fn create_manifest<M: Versioned>(
+    folder: &Folder<M>,
+    base: &Snapshot<M>,
+    next: &M,
     bytes: Bytes,
     deadline: Duration,
-) -> CommitOutcome<Option<TableManifest>> {
-    let path = table.path(&names::manifest(next.version));
-    let register = Register::new(&table.store, &path);
+) -> CommitOutcome<Option<M>> {
+    let next = next.header();
+    let path = folder.path(&names::manifest(next.version));
+    let register = Register::new(&folder.store, &path);
     // Every retry sends the same bytes on the same condition, so they land at most once.
-    let created = retry_until(table, deadline, || register.create(bytes.clone())).await;
-    match created.map_err(|e| CommitError::from_write(&next.commit_id, e))? {
+    let created = retry_until(folder, deadline, || register.create(bytes.clone())).await;
+    match created.map_err(|e| CommitError::from_write(next.commit_id, e))? {
         CasResult::Won(_) => Ok(None),
         CasResult::Conflict(stored) => {
-            let parsed = TableManifest::parse(&stored.bytes, next.version)
+            let parsed = M::parse(&stored.bytes, next.version)
                 .map_err(|e| e.with_path(&path))
                 .and_then(|manifest| verify_successor(base, manifest));
             parsed.map(Some).map_err(CommitError::NotCommitted)
@@ -140,86 +131,96 @@ async fn create_manifest(
 }
 
 /// Refuses a manifest that readers would refuse: committing it would make the table unusable.
-fn check_readable(table: &Table, bytes: &Bytes, next: &TableManifest) -> Result<()> {
+fn check_readable<M: Versioned>(folder: &Folder<M>, bytes: &Bytes, next: &M) -> Result<()> {
     let length = bytes.len() as u64;
     if length > MAX_MANIFEST_BYTES {
         let message = format!(
             "the new manifest has {length} bytes, more than the maximum of {MAX_MANIFEST_BYTES}; compact \
-             the table"
+             the {}",
+            M::NOUN
         );
-        return Err(Error::invalid(message).with_path(table.root()));
+        return Err(Error::invalid(message).with_path(folder.root()));
     }
-    TableManifest::parse(bytes, next.version).map_err(|e| {
+    M::parse(bytes, next.header().version).map_err(|e| {
         let message = format!("the new manifest is invalid: {}", e.message());
-        Error::invalid(message).with_path(table.root())
+        Error::invalid(message).with_path(folder.root())
     })?;
     Ok(())
 }
 
 /// Checks that another writer created `manifest` from `base`.
-fn verify_successor(base: &Snapshot, manifest: TableManifest) -> Result<TableManifest> {
-    // Otherwise an older table in this folder left it behind. A slot that a vacuum emptied and a late
+fn verify_successor<M: Versioned>(base: &Snapshot<M>, manifest: M) -> Result<M> {
+    let header = manifest.header();
+    // Otherwise an older one in this folder left it behind. A slot that a vacuum emptied and a late
     // create took is detected by the pointer instead.
-    if manifest.recent_commits.first() == Some(&base.manifest.commit_id) {
+    if header.recent_commits.first() == Some(base.manifest.header().commit_id) {
         return Ok(manifest);
     }
     let reason = "it was not created from the version before it";
-    Err(corrupted_error(&names::manifest(manifest.version), reason))
+    Err(corrupted_error(&names::manifest(header.version), reason))
 }
 
 /// Whether the commit of a version that has been vacuumed was this one. If not, the manifest landed in
 /// the slot after the vacuum had emptied it, and is no commit.
-async fn is_own_commit(table: &Table, next: &TableManifest) -> CommitOutcome<bool> {
+async fn is_own_commit<M: Versioned>(folder: &Folder<M>, next: &M) -> CommitOutcome<bool> {
+    let next = next.header();
     let unknown = |cause| CommitError::Unknown {
         id: next.commit_id.clone(),
         cause,
     };
-    let newest = table.newest().await.map_err(unknown)?;
-    let Some(commit_id) = newest.manifest.commit_id_of(next.version) else {
+    let newest = folder.newest().await.map_err(unknown)?;
+    let Some(commit_id) = newest.manifest.header().commit_id_of(next.version) else {
         let message = "the version is older than the retained commit history";
         return Err(unknown(Error::other(message)));
     };
-    Ok(*commit_id == next.commit_id)
+    Ok(commit_id == next.commit_id)
 }
 
 /// Returns the version that a commit created, or None if it created none. A commit whose outcome was
 /// unknown can still land while the last requests of its writer are in flight.
-pub async fn was_committed(table: &Table, commit_id: &CommitId) -> Result<Option<u64>> {
-    let mut newest = table.newest().await?;
+pub async fn was_committed<M: Versioned>(
+    folder: &Folder<M>,
+    commit_id: &CommitId,
+) -> Result<Option<u64>> {
+    let mut newest = folder.newest().await?;
     // A manifest beyond the pointer is a commit already.
-    while let Some(candidate) = table.read_manifest(newest.manifest.version + 1).await? {
+    while let Some(candidate) = folder
+        .read_manifest(newest.manifest.header().version + 1)
+        .await?
+    {
         let next = verify_successor(&newest, candidate)?;
         let target = Pointer::for_manifest(&next);
-        if let Advance::TableReplaced = advance_pointer(table, &newest.pointer, &target).await? {
-            return Err(table_replaced_error(table));
+        if let Advance::Replaced = advance_pointer(folder, &newest.pointer, &target).await? {
+            return Err(replaced_error(folder));
         }
-        newest = table.newest().await?;
+        newest = folder.newest().await?;
     }
     let mut manifest = newest.manifest;
     loop {
-        let mut versions = (manifest.oldest_known_version()..=manifest.version).rev();
-        if let Some(version) = versions.find(|v| manifest.commit_id_of(*v) == Some(commit_id)) {
+        let header = manifest.header();
+        let oldest = header.oldest_known_version();
+        let mut versions = (oldest..=header.version).rev();
+        if let Some(version) = versions.find(|v| header.commit_id_of(*v) == Some(commit_id)) {
             return Ok(Some(version));
         }
-        let oldest = manifest.oldest_known_version();
         if oldest == 1 {
             return Ok(None);
         }
-        manifest = table.manifest_at(oldest).await?;
+        manifest = folder.manifest_at(oldest).await?;
     }
 }
 
 /// Repeats a conditional write until `deadline` while the store is unavailable. After the first request
 /// without an answer every error has the kind [`ErrorKind::Unavailable`]: that request may still land.
-async fn retry_until<T, F>(
-    table: &Table,
+async fn retry_until<M: Versioned, T, F>(
+    folder: &Folder<M>,
     deadline: Duration,
     operation: impl Fn() -> F,
 ) -> Result<T>
 where
     F: Future<Output = Result<T>>,
 {
-    let clock = table.store.clock();
+    let clock = folder.store.clock();
     let mut may_have_landed = false;
     loop {
         match operation().await {
@@ -234,10 +235,13 @@ where
 }
 
 /// Reads the newest snapshot; retries until `deadline` while the store is unavailable.
-pub(super) async fn read_newest(table: &Table, deadline: Duration) -> Result<Snapshot> {
-    let clock = table.store.clock();
+pub(super) async fn read_newest<M: Versioned>(
+    folder: &Folder<M>,
+    deadline: Duration,
+) -> Result<Snapshot<M>> {
+    let clock = folder.store.clock();
     loop {
-        match table.newest().await {
+        match folder.newest().await {
             Err(e) if e.kind() == ErrorKind::Unavailable && clock.monotonic() < deadline => {
                 clock.sleep(UNAVAILABLE_RETRY_DELAY).await;
             }
@@ -250,18 +254,18 @@ pub(super) async fn read_newest(table: &Table, deadline: Duration) -> Result<Sna
 enum Advance {
     /// At the commit's version or a later one.
     At(VersionedValue, Pointer),
-    /// At an older version than the commit's: the table was removed, or set back.
-    TableReplaced,
+    /// At an older version than the commit's: all versions were removed, or set back.
+    Replaced,
 }
 
 /// Advances the pointer to `target`, unless it is at that version or a later one already.
-async fn advance_pointer(
-    table: &Table,
+async fn advance_pointer<M: Versioned>(
+    folder: &Folder<M>,
     from: &VersionedValue,
     target: &Pointer,
 ) -> Result<Advance> {
-    let path = table.path(names::POINTER);
-    let register = Register::new(&table.store, &path);
+    let path = folder.path(names::POINTER);
+    let register = Register::new(&folder.store, &path);
     let outcome = match register.replace(from, target.to_bytes()).await {
         // A pointer that was written again with the same bytes has another ETag.
         Err(e) if e.kind() == ErrorKind::Unavailable => match register.read().await? {
@@ -275,24 +279,28 @@ async fn advance_pointer(
     match outcome {
         CasResult::Won(pointer) => Ok(Advance::At(pointer, target.clone())),
         CasResult::Conflict(current) => {
-            let pointer = Pointer::parse(&current.bytes).map_err(|e| e.with_path(&path))?;
+            let pointer =
+                Pointer::parse(&current.bytes, M::FORMAT).map_err(|e| e.with_path(&path))?;
             if pointer.version >= target.version {
                 return Ok(Advance::At(current, pointer));
             }
-            Ok(Advance::TableReplaced)
+            Ok(Advance::Replaced)
         }
         // The pointer was removed. Recovery by the manifests finds that of `target` or a later one.
-        CasResult::Missing => match table.find_newest().await? {
-            Some(newest) if newest.manifest.version >= target.version => {
-                let pointer = Pointer::for_manifest(&newest.manifest);
+        CasResult::Missing => match folder.find_newest().await? {
+            Some(newest) if newest.manifest.header().version >= target.version => {
+                let pointer = Pointer::for_manifest(&*newest.manifest);
                 Ok(Advance::At(newest.pointer, pointer))
             }
-            _ => Ok(Advance::TableReplaced),
+            _ => Ok(Advance::Replaced),
         },
     }
 }
 
-fn table_replaced_error(table: &Table) -> Error {
-    let message = "the table was removed or set back to an older state during the commit";
-    Error::new(ErrorKind::CommitConflict, message).with_path(table.root())
+fn replaced_error<M: Versioned>(folder: &Folder<M>) -> Error {
+    let message = format!(
+        "the {} was removed or set back to an older state during the commit",
+        M::NOUN
+    );
+    Error::new(ErrorKind::CommitConflict, message).with_path(folder.root())
 }

@@ -1,15 +1,15 @@
 //! What is committed: changes, and operations that plan them.
 
-use super::folder::{Snapshot, Table};
-use super::format::{CommitOperation, TableManifest};
+use super::folder::{Folder, Snapshot};
+use super::manifest::{CommitOperation, Versioned};
 use super::staged::Staged;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A change of a table: a pure function of the snapshot it is applied to, the same for every attempt.
-pub trait Change: Send + Sync {
+/// A change of a manifest: a pure function of the snapshot it is applied to, the same for every attempt.
+pub trait Change<M>: Send + Sync {
     /// Returns the manifest after the change of `base`, and the operation for the history. The commit
     /// sets the version, the commit id and the time.
-    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)>;
+    fn apply(&self, base: &M) -> Result<(M, CommitOperation)>;
 
     /// The lowest version in the names of the change's uploaded objects, if it has any. A vacuum may have
     /// removed them if `gc_floor` is above it.
@@ -22,8 +22,8 @@ pub trait Change: Send + Sync {
     }
 }
 
-impl Change for &dyn Change {
-    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
+impl<M> Change<M> for &dyn Change<M> {
+    fn apply(&self, base: &M) -> Result<(M, CommitOperation)> {
         (**self).apply(base)
     }
 
@@ -37,17 +37,17 @@ impl Change for &dyn Change {
 }
 
 /// Plans a change from a snapshot, and again from a newer one to which it does not apply.
-pub(super) trait Operation: Send {
+pub(super) trait Operation<M: Versioned>: Send {
     /// What it plans.
-    type Change: Change;
+    type Change: Change<M>;
 
     /// Plans the change of `base`, and writes the objects that it needs; they are noted in `staged`. None if
     /// there is nothing to change. A later plan may use what an earlier one found and wrote, as long as it
     /// is right for `base`.
     fn plan(
         &mut self,
-        base: &Snapshot,
-        staged: &mut Staged,
+        base: &Snapshot<M>,
+        staged: &mut Staged<M>,
     ) -> impl Future<Output = Result<Option<Self::Change>>> + Send;
 
     /// As [`Change::idempotency_key`]; known before the first plan.
@@ -55,12 +55,16 @@ pub(super) trait Operation: Send {
 }
 
 /// A change that needs no plan.
-pub(super) struct Unplanned<'a>(pub(super) &'a dyn Change);
+pub(super) struct Unplanned<'a, M>(pub(super) &'a dyn Change<M>);
 
-impl<'a> Operation for Unplanned<'a> {
-    type Change = &'a dyn Change;
+impl<'a, M: Versioned> Operation<M> for Unplanned<'a, M> {
+    type Change = &'a dyn Change<M>;
 
-    async fn plan(&mut self, _: &Snapshot, _: &mut Staged) -> Result<Option<&'a dyn Change>> {
+    async fn plan(
+        &mut self,
+        _: &Snapshot<M>,
+        _: &mut Staged<M>,
+    ) -> Result<Option<&'a dyn Change<M>>> {
         Ok(Some(self.0))
     }
 
@@ -70,30 +74,30 @@ impl<'a> Operation for Unplanned<'a> {
 }
 
 /// Applies a change to a snapshot, unless a vacuum may have removed its objects.
-pub(super) fn apply(
-    table: &Table,
-    change: &impl Change,
-    base: &TableManifest,
-) -> Result<(TableManifest, CommitOperation)> {
-    check_gc_floor(table, change, base)?;
+pub(super) fn apply<M: Versioned>(
+    folder: &Folder<M>,
+    change: &impl Change<M>,
+    base: &M,
+) -> Result<(M, CommitOperation)> {
+    check_gc_floor(folder, change, base)?;
     change.apply(base)
 }
 
 /// Fails with [`ErrorKind::TransactionExpired`] if a vacuum may have removed the change's objects.
-pub(super) fn check_gc_floor(
-    table: &Table,
-    change: &dyn Change,
-    base: &TableManifest,
+pub(super) fn check_gc_floor<M: Versioned>(
+    folder: &Folder<M>,
+    change: &dyn Change<M>,
+    base: &M,
 ) -> Result<()> {
+    let gc_floor = base.header().gc_floor;
     match change.base_version() {
-        Some(base_version) if base_version < base.gc_floor => {
+        Some(base_version) if base_version < gc_floor => {
             let message = format!(
                 "the write started at version {base_version}, and a vacuum has since removed the files \
-                 of writes that started before version {}; write again, or vacuum with a longer \
-                 retention",
-                base.gc_floor
+                 of writes that started before version {gc_floor}; write again, or vacuum with a longer \
+                 retention"
             );
-            Err(Error::new(ErrorKind::TransactionExpired, message).with_path(table.root()))
+            Err(Error::new(ErrorKind::TransactionExpired, message).with_path(folder.root()))
         }
         _ => Ok(()),
     }

@@ -19,7 +19,6 @@ use arrow_array::{
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use futures::{StreamExt, stream};
 
-use super::Table;
 use super::format::{Segment, TableManifest, Tombstones, corrupted_error};
 use super::listing;
 use super::names;
@@ -27,6 +26,7 @@ use super::snapshot_file::SnapshotFile;
 use super::snapshot_reader::SnapshotReader;
 use super::targets::FileIndex;
 use super::tombstone_reader::tombstoned_files;
+use super::{Table, Versioned};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
 use crate::files::{BatchSender, BatchStream};
@@ -264,7 +264,7 @@ impl Table {
         let previous = manifest.previous.unwrap_or_default();
         match self.newest().await {
             Ok(newest) if !newest.manifest.retains(previous) => {
-                self.version_expired_error(previous, &newest.manifest)
+                self.version_expired_error(previous, newest.manifest.header())
             }
             Ok(_) => {
                 let reason = "it does not follow the commit of the version before it";

@@ -26,17 +26,15 @@ pub use super::attempt::was_committed;
 use super::attempt::{CommitAttempt, attempt, read_newest};
 pub use super::change::Change;
 use super::change::{Operation, Unplanned, apply};
-use super::folder::{Snapshot, Table};
-use super::format::{
-    CommitId, CommitOperation, FORMAT, RECENT_COMMITS, TableManifest, TimestampMicros, Transaction,
-};
+use super::commit_id::{CommitId, TimestampMicros};
+use super::folder::{Folder, Snapshot};
 use super::lists::ListWriter;
-pub use super::outcome::Committed;
+use super::manifest::{CommitOperation, RECENT_COMMITS, Transaction, Versioned};
+use super::outcome::Committed;
 use super::outcome::{CommitError, CommitOutcome, is_conflict};
 use super::staged::{Staged, remove};
 use super::transactions::find_transaction;
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::TableColumns;
 
 /// For how long a commit is retried unless the caller sets a timeout.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(2);
@@ -49,43 +47,47 @@ const MAX_EAGER_ATTEMPTS: u32 = 3;
 const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(2);
 
 /// How an operation ended that did not fail.
-pub(super) enum RunResult<C> {
+pub(super) enum RunResult<M, C> {
     /// It was committed, as this change.
-    Committed(Committed, C),
+    Committed(Committed<M>, C),
     /// An earlier commit had the same idempotency key.
-    Replayed(Committed),
+    Replayed(Committed<M>),
     /// There was nothing to change in this snapshot.
-    Unchanged(Snapshot),
+    Unchanged(Snapshot<M>),
 }
 
 /// Commits a change to the newest snapshot; retries until `timeout` while other commits come first.
-pub async fn commit(table: &Table, change: &dyn Change, timeout: Duration) -> Result<Committed> {
-    Ok(commit_onto(table, change, None, timeout).await?)
+pub async fn commit<M: Versioned>(
+    folder: &Folder<M>,
+    change: &dyn Change<M>,
+    timeout: Duration,
+) -> Result<Committed<M>> {
+    Ok(commit_onto(folder, change, None, timeout).await?)
 }
 
 /// Like [`commit`], but the first attempt is made on `cached_snapshot` if there is one. The caller removes
 /// what it wrote for the change, if the error allows it.
-pub(super) async fn commit_onto(
-    table: &Table,
-    change: &dyn Change,
-    cached_snapshot: Option<Snapshot>,
+pub(super) async fn commit_onto<M: Versioned>(
+    folder: &Folder<M>,
+    change: &dyn Change<M>,
+    cached_snapshot: Option<Snapshot<M>>,
     timeout: Duration,
-) -> CommitOutcome<Committed> {
-    let commit_id = CommitId::new(table.store.clock().new_id());
-    commit_as(&commit_id, table, change, cached_snapshot, timeout).await
+) -> CommitOutcome<Committed<M>> {
+    let commit_id = CommitId::new(folder.store.clock().new_id());
+    commit_as(&commit_id, folder, change, cached_snapshot, timeout).await
 }
 
 /// Like [`commit_onto`], with the id of the commit.
-pub(super) async fn commit_as(
+pub(super) async fn commit_as<M: Versioned>(
     commit_id: &CommitId,
-    table: &Table,
-    change: &dyn Change,
-    cached_snapshot: Option<Snapshot>,
+    folder: &Folder<M>,
+    change: &dyn Change<M>,
+    cached_snapshot: Option<Snapshot<M>>,
     timeout: Duration,
-) -> CommitOutcome<Committed> {
+) -> CommitOutcome<Committed<M>> {
     let mut operation = Unplanned(change);
-    let staged = Staged::new(table);
-    let attempts = Attempts::new(table, &mut operation, commit_id.clone(), staged, timeout);
+    let staged = Staged::new(folder);
+    let attempts = Attempts::new(folder, &mut operation, commit_id.clone(), staged, timeout);
     match attempts.finish(cached_snapshot).await? {
         RunResult::Committed(committed, _) | RunResult::Replayed(committed) => Ok(committed),
         RunResult::Unchanged(_) => Err(CommitError::NotCommitted(Error::other(
@@ -97,34 +99,34 @@ pub(super) async fn commit_as(
 /// Plans an operation on the newest snapshot and commits it; plans it again where the change does not
 /// apply any more. The time of the first plan does not count towards `timeout`. Removes what is staged
 /// for it if no commit names it.
-pub(super) async fn run<O: Operation>(
-    table: &Table,
+pub(super) async fn run<M: Versioned, O: Operation<M>>(
+    folder: &Folder<M>,
     operation: &mut O,
-    staged: Staged,
+    staged: Staged<M>,
     timeout: Duration,
-) -> CommitOutcome<RunResult<O::Change>> {
-    run_on(table, operation, staged, None, timeout).await
+) -> CommitOutcome<RunResult<M, O::Change>> {
+    run_on(folder, operation, staged, None, timeout).await
 }
 
 /// Like [`run`], but the first plan is made on `cached_snapshot` if there is one.
-pub(super) async fn run_on<O: Operation>(
-    table: &Table,
+pub(super) async fn run_on<M: Versioned, O: Operation<M>>(
+    folder: &Folder<M>,
     operation: &mut O,
-    staged: Staged,
-    cached_snapshot: Option<Snapshot>,
+    staged: Staged<M>,
+    cached_snapshot: Option<Snapshot<M>>,
     timeout: Duration,
-) -> CommitOutcome<RunResult<O::Change>> {
-    let commit_id = CommitId::new(table.store.clock().new_id());
-    let attempts = Attempts::new(table, operation, commit_id, staged, timeout);
+) -> CommitOutcome<RunResult<M, O::Change>> {
+    let commit_id = CommitId::new(folder.store.clock().new_id());
+    let attempts = Attempts::new(folder, operation, commit_id, staged, timeout);
     attempts.finish(cached_snapshot).await
 }
 
 /// The attempts to commit an operation.
-struct Attempts<'a, O: Operation> {
-    table: &'a Table,
+struct Attempts<'a, M: Versioned, O: Operation<M>> {
+    folder: &'a Folder<M>,
     operation: &'a mut O,
     commit_id: CommitId,
-    staged: Staged,
+    staged: Staged<M>,
     lists: ListWriter,
     timeout: Duration,
     deadline: Duration,
@@ -136,29 +138,29 @@ struct Attempts<'a, O: Operation> {
 }
 
 /// What an operation changes in a snapshot.
-enum Prepared {
-    Manifest(Box<(TableManifest, CommitOperation)>),
+enum Prepared<M> {
+    Manifest(Box<(M, CommitOperation)>),
     Nothing,
     /// The snapshot was vacuumed meanwhile, or is old: read the newest.
     Outdated,
 }
 
-impl<'a, O: Operation> Attempts<'a, O> {
+impl<'a, M: Versioned, O: Operation<M>> Attempts<'a, M, O> {
     fn new(
-        table: &'a Table,
+        folder: &'a Folder<M>,
         operation: &'a mut O,
         commit_id: CommitId,
-        staged: Staged,
+        staged: Staged<M>,
         timeout: Duration,
     ) -> Self {
         Self {
-            table,
+            folder,
             operation,
             commit_id,
             staged,
             lists: ListWriter::default(),
             timeout,
-            deadline: table.store.clock().monotonic() + timeout,
+            deadline: folder.store.clock().monotonic() + timeout,
             change: None,
             count: 0,
             waited: Duration::ZERO,
@@ -167,7 +169,10 @@ impl<'a, O: Operation> Attempts<'a, O> {
     }
 
     /// Runs the attempts, and removes what no commit names.
-    async fn finish(mut self, cached: Option<Snapshot>) -> CommitOutcome<RunResult<O::Change>> {
+    async fn finish(
+        mut self,
+        cached: Option<Snapshot<M>>,
+    ) -> CommitOutcome<RunResult<M, O::Change>> {
         let mut result = self.run(cached).await;
         if let Err(CommitError::NotCommitted(error)) = result {
             result = match self.verify_last_attempt().await {
@@ -178,14 +183,14 @@ impl<'a, O: Operation> Attempts<'a, O> {
         }
         let (is_unused, unused_lists) = match &result {
             Ok(RunResult::Committed(committed, _)) => {
-                let manifest = &committed.snapshot.manifest;
+                let manifest = &*committed.snapshot.manifest;
                 (false, self.lists.unused_paths(Some(manifest)))
             }
-            Ok(_) => (true, self.lists.unused_paths(None)),
-            Err(e) if e.allows_removal() => (true, self.lists.unused_paths(None)),
+            Ok(_) => (true, self.lists.unused_paths::<M>(None)),
+            Err(e) if e.allows_removal() => (true, self.lists.unused_paths::<M>(None)),
             Err(_) => (false, Vec::new()),
         };
-        remove(self.table, &unused_lists).await;
+        remove(self.folder, &unused_lists).await;
         if is_unused {
             self.staged.remove_all().await;
         }
@@ -194,15 +199,15 @@ impl<'a, O: Operation> Attempts<'a, O> {
 
     async fn run(
         &mut self,
-        mut cached_snapshot: Option<Snapshot>,
-    ) -> CommitOutcome<RunResult<O::Change>> {
-        let clock = Arc::clone(self.table.store.clock());
+        mut cached_snapshot: Option<Snapshot<M>>,
+    ) -> CommitOutcome<RunResult<M, O::Change>> {
+        let clock = Arc::clone(self.folder.store.clock());
         let mut backoff = MIN_BACKOFF;
         let mut unreadable: Option<CommitId> = None;
         loop {
             let base = match cached_snapshot.take() {
                 Some(snapshot) => snapshot,
-                None => read_newest(self.table, self.deadline)
+                None => read_newest(self.folder, self.deadline)
                     .await
                     .map_err(CommitError::NotCommitted)?,
             };
@@ -221,12 +226,12 @@ impl<'a, O: Operation> Attempts<'a, O> {
             self.count += 1;
             cached_snapshot = match self.attempt(&base, draft).await? {
                 CommitAttempt::Committed(snapshot) => {
-                    return Ok(self.committed(snapshot.manifest.version, snapshot));
+                    return Ok(self.committed(snapshot.manifest.header().version, snapshot));
                 }
                 CommitAttempt::Conflict(newest) => newest,
                 // The newest snapshot has all its lists; if that is what `base` is, one is lost.
                 CommitAttempt::NotSent(missing) => {
-                    let id = &base.manifest.commit_id;
+                    let id = base.manifest.header().commit_id;
                     if unreadable.as_ref() == Some(id) {
                         let lost = missing.with_kind(ErrorKind::ManifestCorrupted);
                         return Err(CommitError::NotCommitted(lost));
@@ -236,7 +241,7 @@ impl<'a, O: Operation> Attempts<'a, O> {
                 }
             };
             if clock.monotonic() >= self.deadline {
-                let error = commit_timeout_error(self.table, self.timeout);
+                let error = commit_timeout_error(self.folder, self.timeout);
                 return Err(CommitError::NotCommitted(error));
             }
             // With the winner's snapshot at hand, an immediate retry has as good a chance as any other writer.
@@ -252,15 +257,15 @@ impl<'a, O: Operation> Attempts<'a, O> {
     /// The end of the operation if a snapshot shows that it was committed already.
     async fn end_by_snapshot(
         &mut self,
-        base: &Snapshot,
-    ) -> CommitOutcome<Option<RunResult<O::Change>>> {
+        base: &Snapshot<M>,
+    ) -> CommitOutcome<Option<RunResult<M, O::Change>>> {
         if let Some(version) = self.verify(&base.manifest).await? {
             return Ok(Some(self.committed_earlier(version, base.clone())));
         }
         let Some(key) = self.operation.idempotency_key() else {
             return Ok(None);
         };
-        let transaction = find_transaction(self.table, &base.manifest, key).await;
+        let transaction = find_transaction(self.folder, &*base.manifest, key).await;
         Ok(transaction
             .map_err(CommitError::NotCommitted)?
             .map(|transaction| self.end_by_transaction(transaction, base)))
@@ -270,8 +275,8 @@ impl<'a, O: Operation> Attempts<'a, O> {
     fn end_by_transaction(
         &mut self,
         transaction: Transaction,
-        base: &Snapshot,
-    ) -> RunResult<O::Change> {
+        base: &Snapshot<M>,
+    ) -> RunResult<M, O::Change> {
         if transaction.commit_id == self.commit_id {
             return self.committed_earlier(transaction.version, base.clone());
         }
@@ -285,18 +290,18 @@ impl<'a, O: Operation> Attempts<'a, O> {
     /// Whether a vacuum has removed the snapshot since it was read, and there is time for the newest.
     fn is_outdated(&self, error: &Error) -> bool {
         let is_expired = error.kind() == ErrorKind::VersionExpired;
-        is_expired && self.table.store.clock().monotonic() < self.deadline
+        is_expired && self.folder.store.clock().monotonic() < self.deadline
     }
 
     /// Looks whether the last attempt, which looked lost, was committed after all; returns its version then.
-    async fn verify(&mut self, newest: &TableManifest) -> CommitOutcome<Option<u64>> {
+    async fn verify(&mut self, newest: &M) -> CommitOutcome<Option<u64>> {
         let Some(attempted) = self.unverified else {
             return Ok(None);
         };
-        let version = match newest.commit_id_of(attempted) {
+        let version = match newest.header().commit_id_of(attempted) {
             Some(id) => (*id == self.commit_id).then_some(attempted),
             // So many commits came since that older manifests have to tell.
-            None => was_committed(self.table, &self.commit_id)
+            None => was_committed(self.folder, &self.commit_id)
                 .await
                 .map_err(|cause| self.unknown(cause))?,
         };
@@ -305,11 +310,11 @@ impl<'a, O: Operation> Attempts<'a, O> {
     }
 
     /// Reads whether the last attempt was certainly lost. Returns the commit if it was not.
-    async fn verify_last_attempt(&mut self) -> CommitOutcome<Option<RunResult<O::Change>>> {
+    async fn verify_last_attempt(&mut self) -> CommitOutcome<Option<RunResult<M, O::Change>>> {
         if self.unverified.is_none() {
             return Ok(None);
         }
-        let newest = self.table.newest().await.map_err(|e| self.unknown(e))?;
+        let newest = self.folder.newest().await.map_err(|e| self.unknown(e))?;
         let version = self.verify(&newest.manifest).await?;
         Ok(version.map(|version| self.committed_earlier(version, newest)))
     }
@@ -322,13 +327,13 @@ impl<'a, O: Operation> Attempts<'a, O> {
     }
 
     /// The end of an attempt that looked lost by a wrong answer of the store, and was committed.
-    fn committed_earlier(&mut self, version: u64, newest: Snapshot) -> RunResult<O::Change> {
+    fn committed_earlier(&mut self, version: u64, newest: Snapshot<M>) -> RunResult<M, O::Change> {
         // The version may reference any of the lists.
         self.lists = ListWriter::default();
         self.committed(version, newest)
     }
 
-    fn committed(&mut self, version: u64, snapshot: Snapshot) -> RunResult<O::Change> {
+    fn committed(&mut self, version: u64, snapshot: Snapshot<M>) -> RunResult<M, O::Change> {
         let committed = Committed {
             version,
             commit_id: self.commit_id.clone(),
@@ -337,7 +342,7 @@ impl<'a, O: Operation> Attempts<'a, O> {
             waited: self.waited,
             replayed: false,
         };
-        self.table.observe(committed.version, &committed.commit_id);
+        self.folder.observe(committed.version, &committed.commit_id);
         match self.change.take() {
             Some(change) => RunResult::Committed(committed, change),
             None => RunResult::Replayed(committed),
@@ -345,12 +350,12 @@ impl<'a, O: Operation> Attempts<'a, O> {
     }
 
     /// Applies the change to a snapshot, after it was planned where there is none that applies.
-    async fn prepare(&mut self, base: &Snapshot) -> Result<Prepared> {
-        let clock = self.table.store.clock();
+    async fn prepare(&mut self, base: &Snapshot<M>) -> Result<Prepared<M>> {
+        let clock = self.folder.store.clock();
         if let Some(change) = &self.change {
-            match apply(self.table, change, &base.manifest) {
+            match apply(self.folder, change, &base.manifest) {
                 Err(e) if is_conflict(&e) => {
-                    log::info!("a change of {:?} is planned again: {e}", self.table.root());
+                    log::info!("a change of {:?} is planned again: {e}", self.folder.root());
                 }
                 applied => return applied.map(|draft| Prepared::Manifest(Box::new(draft))),
             }
@@ -364,7 +369,7 @@ impl<'a, O: Operation> Attempts<'a, O> {
             },
         };
         self.staged.remove_retired().await;
-        let draft = apply(self.table, &change, &base.manifest)?;
+        let draft = apply(self.folder, &change, &base.manifest)?;
         if self.change.replace(change).is_none() {
             self.deadline = clock.monotonic() + self.timeout;
             if clock.monotonic() > started_at + MAX_SNAPSHOT_AGE.min(self.timeout.max(MIN_BACKOFF))
@@ -379,44 +384,45 @@ impl<'a, O: Operation> Attempts<'a, O> {
     /// Tries to create the next version.
     async fn attempt(
         &mut self,
-        base: &Snapshot,
-        (draft, operation): (TableManifest, CommitOperation),
-    ) -> CommitOutcome<CommitAttempt> {
-        let manifest = finalize_manifest(
-            self.table,
+        base: &Snapshot<M>,
+        (mut next, operation): (M, CommitOperation),
+    ) -> CommitOutcome<CommitAttempt<M>> {
+        finalize_manifest(
+            self.folder,
             &base.manifest,
-            draft,
+            &mut next,
             operation,
             &self.commit_id,
         );
-        let next = record_transaction(manifest, self.operation.idempotency_key());
-        let version = next.version;
-        let ended = attempt(self.table, base, next, &mut self.lists, self.deadline).await?;
+        record_transaction(&mut next, self.operation.idempotency_key());
+        let version = next.header().version;
+        let ended = attempt(self.folder, base, next, &mut self.lists, self.deadline).await?;
         self.unverified = matches!(ended, CommitAttempt::Conflict(_)).then_some(version);
         Ok(ended)
     }
 }
 
 /// Records the commit under its idempotency key.
-fn record_transaction(mut next: TableManifest, key: Option<&str>) -> TableManifest {
+fn record_transaction<M: Versioned>(next: &mut M, key: Option<&str>) {
     if let Some(key) = key {
+        let header = next.header();
         let transaction = Transaction {
-            version: next.version,
-            commit_id: next.commit_id.clone(),
-            created_at: next.created_at,
+            version: header.version,
+            commit_id: header.commit_id.clone(),
+            created_at: header.created_at,
         };
-        next.transactions.insert(key.to_owned(), transaction);
+        let transactions = next.header_mut().transactions;
+        transactions.insert(key.to_owned(), transaction);
     }
-    next
 }
 
-pub(super) fn commit_timeout_error(table: &Table, timeout: Duration) -> Error {
+pub(super) fn commit_timeout_error<M: Versioned>(folder: &Folder<M>, timeout: Duration) -> Error {
     let message = format!(
         "gave up after {} s: lost every race against concurrent commits; nothing was committed, try \
          again or raise commit_timeout",
         timeout.as_secs()
     );
-    Error::new(ErrorKind::CommitConflict, message).with_path(table.root())
+    Error::new(ErrorKind::CommitConflict, message).with_path(folder.root())
 }
 
 /// A random delay, uniform between [`MIN_BACKOFF`] and three times the previous one, at most
@@ -428,27 +434,26 @@ fn jitter(random_bits: u128, previous: Duration) -> Duration {
 }
 
 /// Sets the fields that every commit sets: version, commit id, time, operation and recent commits.
-fn finalize_manifest(
-    table: &Table,
-    base: &TableManifest,
-    mut next: TableManifest,
+fn finalize_manifest<M: Versioned>(
+    folder: &Folder<M>,
+    base: &M,
+    next: &mut M,
     operation: CommitOperation,
     commit_id: &CommitId,
-) -> TableManifest {
-    if base.format < FORMAT {
-        TableColumns::complete_nested_ids(&mut next);
+) {
+    let base = base.header();
+    if base.format < M::FORMAT {
+        next.upgrade();
     }
-    let now = TimestampMicros::new(table.store.clock().now());
+    let now = TimestampMicros::new(folder.store.clock().now());
     let older = base.recent_commits.iter().take(RECENT_COMMITS - 1);
-    let recent_commits = [&base.commit_id].into_iter().chain(older);
-    TableManifest {
-        format: FORMAT,
-        version: base.version + 1,
-        previous: Some(base.version),
-        commit_id: commit_id.clone(),
-        created_at: now.max(base.created_at.next_millisecond()),
-        operation,
-        recent_commits: recent_commits.cloned().collect(),
-        ..next
-    }
+    let recent_commits = [base.commit_id].into_iter().chain(older);
+    let next = next.header_mut();
+    *next.format = M::FORMAT;
+    *next.version = base.version + 1;
+    *next.previous = Some(base.version);
+    next.commit_id.clone_from(commit_id);
+    *next.created_at = now.max(base.created_at.next_millisecond());
+    *next.operation = operation;
+    *next.recent_commits = recent_commits.cloned().collect();
 }

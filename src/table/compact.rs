@@ -18,18 +18,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::Table;
 use super::actions::Replace;
 use super::change::Operation;
-use super::commit::{Committed, RunResult, run_on};
-use super::folder::Snapshot;
-use super::format::DataFile;
+use super::commit::{RunResult, run_on};
+use super::format::{DataFile, TableManifest};
 use super::outcome::CommitOutcome;
 use super::rewrite_group::{FileLocations, RewriteGroup};
 use super::snapshot_reader::SnapshotReader;
-use super::staged::Staged;
 use super::tombstone_merge::MergeTombstones;
 use super::write::TableWriteOptions;
+use super::{Committed, Snapshot, Staged, Table};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::expr::Predicate;
 
@@ -161,7 +159,7 @@ impl CompactionProgress {
     async fn run(
         &mut self,
         table: &Table,
-        operation: &mut impl Operation<Change = Replace>,
+        operation: &mut impl Operation<TableManifest, Change = Replace>,
         options: &TableWriteOptions,
     ) -> Result<()> {
         let (staged, newest) = (Staged::new(table), self.newest.clone());
@@ -170,7 +168,11 @@ impl CompactionProgress {
     }
 
     /// Adds the result of a commit. Only an error after which the others cannot go on is returned.
-    fn add(&mut self, table: &Table, result: CommitOutcome<RunResult<Replace>>) -> Result<()> {
+    fn add(
+        &mut self,
+        table: &Table,
+        result: CommitOutcome<RunResult<TableManifest, Replace>>,
+    ) -> Result<()> {
         let (mut committed, change) = match result {
             Ok(RunResult::Committed(committed, change)) => (committed, change),
             Ok(RunResult::Replayed(_) | RunResult::Unchanged(_)) => return Ok(()),

@@ -19,14 +19,12 @@ use serde_json::Value;
 
 use super::actions::Delete;
 use super::change::Operation;
-use super::commit::{Committed, RunResult, run};
+use super::commit::{RunResult, run};
 use super::findings::{Bound, DeletePlan, RowFinder};
-use super::folder::Snapshot;
 use super::format::{DataFile, TableManifest, Tombstones};
 use super::snapshot_reader::SnapshotReader;
-use super::staged::Staged;
 use super::tombstone::{self, TombstoneLine, TombstoneScope};
-use super::{Table, names};
+use super::{Committed, Snapshot, Staged, Table, names};
 use crate::error::Result;
 use crate::files::TableColumns;
 use crate::files::expr::Predicate;
@@ -83,7 +81,7 @@ struct DeleteWhere<'a> {
     tombstones: StagedTombstones,
 }
 
-impl Operation for DeleteWhere<'_> {
+impl Operation<TableManifest> for DeleteWhere<'_> {
     type Change = Delete;
 
     async fn plan(&mut self, base: &Snapshot, staged: &mut Staged) -> Result<Option<Delete>> {

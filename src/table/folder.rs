@@ -1,6 +1,6 @@
-//! The folder of a table: its pointer, its manifests and its other objects, as they are in the store.
+//! The folder of something that has versions: its pointer, its manifests and its other objects, as they are in the store.
 //!
-//! [`Table`] is a store and a path; [`Snapshot`] is a manifest with the pointer that named it. What is read here is
+//! [`Folder`] is a store and a path; [`Snapshot`] is a manifest with the pointer that named it. What is read here is
 //! what a request answers; which snapshot is the newest is in [`super::snapshot`].
 
 use std::collections::BTreeMap;
@@ -8,51 +8,50 @@ use std::sync::Arc;
 
 use object_store::{GetOptions, ObjectMeta};
 
-use super::format::{
-    MAX_MANIFEST_BYTES, MAX_POINTER_BYTES, Pointer, TableManifest, corrupted_error,
-};
-use super::limits::ListingLimits;
+use super::manifest::{MAX_MANIFEST_BYTES, Versioned};
 use super::names;
-use crate::error::{Error, ErrorKind, Result};
+use super::pointer::{MAX_POINTER_BYTES, Pointer};
+use crate::error::{Error, ErrorKind, Result, corrupted_error};
 use crate::store::cas::{Register, VersionedValue};
 use crate::store::{Store, path};
 
-/// A folder of a store that is a table, or in which one can be created.
+/// A folder of a store with versions of one kind, or in which they can be created.
 #[derive(Debug, Clone)]
-pub struct Table {
+pub struct Folder<M: Versioned> {
     pub(super) store: Store,
     root: String,
-    /// The limits of its lists of files; only tests change the default.
-    pub limits: ListingLimits,
+    /// The limits of its lists; only tests change the default.
+    pub limits: M::Limits,
 }
 
 /// The newest snapshot and the pointer that named it.
 #[derive(Debug, Clone)]
-pub struct Snapshot {
+pub struct Snapshot<M> {
     /// The manifest of the version.
-    pub manifest: Arc<TableManifest>,
+    pub manifest: Arc<M>,
     pub(super) pointer: VersionedValue,
 }
 
-impl Table {
-    /// The table at `root`; sends no request. Refuses a path with a component that is the pointer's name.
+impl<M: Versioned> Folder<M> {
+    /// The folder at `root`; sends no request. Refuses a path with a component that is the pointer's name.
     pub fn new(store: Store, root: &str) -> Result<Self> {
         path::parse(root)?;
         if root.split('/').any(|part| part == names::POINTER) {
             let message = format!(
-                "invalid table path {root:?}: the name {:?} is reserved for an object of tables",
-                names::POINTER
+                "invalid {noun} path {root:?}: the name {:?} is reserved for an object of {noun}s",
+                names::POINTER,
+                noun = M::NOUN,
             );
             return Err(Error::new(ErrorKind::InvalidPath, message).with_path(root));
         }
         Ok(Self {
             store,
             root: root.to_owned(),
-            limits: ListingLimits::default(),
+            limits: M::Limits::default(),
         })
     }
 
-    /// The path in the store of an object whose path is `relative` to the table.
+    /// The path in the store of an object whose path is `relative` to the folder.
     pub fn path(&self, relative: &str) -> String {
         path::join(&self.root, relative)
     }
@@ -61,7 +60,7 @@ impl Table {
         &self.root
     }
 
-    /// The store of the table.
+    /// The store of the folder.
     pub fn store(&self) -> &Store {
         &self.store
     }
@@ -73,7 +72,8 @@ impl Table {
         match register.read_at_most(MAX_POINTER_BYTES).await {
             Ok(None) => Ok(None),
             Ok(Some(stored)) => {
-                let parsed = Pointer::parse(&stored.bytes).map_err(|e| e.with_path(&path))?;
+                let parsed =
+                    Pointer::parse(&stored.bytes, M::FORMAT).map_err(|e| e.with_path(&path))?;
                 Ok(Some((stored, parsed)))
             }
             Err(e) if e.kind() == ErrorKind::TooLarge => {
@@ -84,14 +84,14 @@ impl Table {
     }
 
     /// Reads the manifest of a version, if it exists.
-    pub(super) async fn read_manifest(&self, version: u64) -> Result<Option<TableManifest>> {
+    pub(super) async fn read_manifest(&self, version: u64) -> Result<Option<M>> {
         let name = names::manifest(version);
         let path = self.path(&name);
         let read = self
             .store
             .get_at_most(&path, GetOptions::default(), MAX_MANIFEST_BYTES);
         match read.await {
-            Ok((bytes, _)) => TableManifest::parse(&bytes, version)
+            Ok((bytes, _)) => M::parse(&bytes, version)
                 .map(Some)
                 .map_err(|e| e.with_path(&path)),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
@@ -103,13 +103,13 @@ impl Table {
     }
 }
 
-/// Lists a folder of the table; the keys are paths relative to the table.
-pub(crate) async fn list_objects(
-    table: &Table,
-    folder: &str,
+/// Lists the objects below a path that is relative to the folder, as the keys are.
+pub(crate) async fn list_objects<M: Versioned>(
+    folder: &Folder<M>,
+    below: &str,
 ) -> Result<BTreeMap<String, ObjectMeta>> {
-    let prefix = table.path("");
-    let objects = table.store.list(&table.path(folder)).await?;
+    let prefix = folder.path("");
+    let objects = folder.store.list(&folder.path(below)).await?;
     let entries = objects.into_iter().filter_map(|meta| {
         let relative = meta.location.as_ref().strip_prefix(&prefix)?;
         Some((relative.trim_start_matches('/').to_owned(), meta))

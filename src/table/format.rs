@@ -1,81 +1,34 @@
-//! The format of a table's pointer ([`Pointer`]) and manifests ([`TableManifest`]): JSON with stable names.
+//! The format of a table's manifests ([`TableManifest`]): JSON with stable names.
 //!
-//! A reader refuses a newer `format` ([`ErrorKind::FormatNotSupported`]) and ignores unknown fields.
-//! Values that do not fit together are refused ([`ErrorKind::ManifestCorrupted`]). Every value that is
-//! written conditionally holds a random `commit_id`, so the same bytes never recur. Paths are relative to
-//! the table's folder, columns are named by id.
+//! A reader refuses a newer `format` ([`ErrorKind::FormatNotSupported`](crate::ErrorKind::FormatNotSupported)) and ignores
+//! unknown fields. Values that do not fit together are refused
+//! ([`ErrorKind::ManifestCorrupted`](crate::ErrorKind::ManifestCorrupted)). Paths are relative to the table's folder,
+//! columns are named by id.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::names;
-pub use super::values::{Base64, CommitId, PositionBitmap, TimestampMicros};
+pub use super::commit_id::{CommitId, TimestampMicros};
+use super::limits::ListingLimits;
+use super::listing::roll_segments;
+use super::lists::ListWriter;
+pub use super::manifest::{CommitOperation, Transaction, TransactionList};
+use super::manifest::{Header, HeaderMut, TransactionLimits, Versioned, from_json, to_json};
+pub use super::pointer::Pointer;
+use super::transactions::roll_transactions;
+pub use super::values::{Base64, PositionBitmap};
+use super::{Table, names};
+use crate::error::Result;
 pub(super) use crate::error::corrupted_error;
-use crate::error::{Error, ErrorKind, Result};
 pub use crate::files::DataFile;
+use crate::files::TableColumns;
 
 /// The format version that is written; older ones are read. The first commit on a table of an older format
 /// writes this one.
 pub const FORMAT: u32 = 2;
-/// The number of earlier commits that a manifest lists: a writer whose version has been vacuumed learns
-/// from it whether the commit was its own.
-pub const RECENT_COMMITS: usize = 64;
-/// The highest valid version, which JSON numbers of other languages represent exactly.
-pub(super) const MAX_VERSION: u64 = 1 << 53;
-/// The maximum size of a pointer.
-pub(super) const MAX_POINTER_BYTES: u64 = 64 << 10;
-/// The maximum size of a manifest.
-pub(super) const MAX_MANIFEST_BYTES: u64 = 256 << 20;
-
-/// `_latest_manifest`: which version is the newest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pointer {
-    /// The format of this object.
-    pub format: u32,
-    /// The newest version.
-    pub version: u64,
-    /// The commit that created that version.
-    pub commit_id: CommitId,
-    /// The path of that version's manifest, relative to the table.
-    pub manifest: String,
-    /// Versions before this one have been vacuumed.
-    pub oldest_version: u64,
-}
-
-impl Pointer {
-    /// The pointer to a manifest. Every writer creates the same bytes.
-    pub fn for_manifest(manifest: &TableManifest) -> Self {
-        Self {
-            format: manifest.format,
-            version: manifest.version,
-            commit_id: manifest.commit_id.clone(),
-            manifest: names::manifest(manifest.version),
-            oldest_version: manifest.oldest_version,
-        }
-    }
-
-    /// Encodes the pointer as JSON.
-    pub fn to_bytes(&self) -> Bytes {
-        to_json(self)
-    }
-
-    /// Parses a pointer and checks that its fields fit together.
-    pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let pointer: Self = from_json(bytes, names::POINTER)?;
-        let is_consistent = (1..=MAX_VERSION).contains(&pointer.version)
-            && (1..=pointer.version).contains(&pointer.oldest_version)
-            && pointer.manifest == names::manifest(pointer.version);
-        if !is_consistent {
-            let reason = "its version, manifest and oldest_version do not fit together";
-            return Err(corrupted_error(names::POINTER, reason));
-        }
-        Ok(pointer)
-    }
-}
 
 /// One snapshot of a table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -134,26 +87,6 @@ pub struct TableManifest {
     /// The versions that vacuum keeps, by tag.
     #[serde(default)]
     pub tags: BTreeMap<String, u64>,
-}
-
-/// What a commit did, for the history.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CommitOperation {
-    /// The name of the operation: `append`, `delete`, …
-    pub name: String,
-    /// Counts and parameters, by name.
-    #[serde(flatten)]
-    pub details: BTreeMap<String, Value>,
-}
-
-impl CommitOperation {
-    /// An operation with its details.
-    pub fn new<const N: usize>(name: &str, details: [(&str, Value); N]) -> Self {
-        Self {
-            name: name.to_owned(),
-            details: details.map(|(k, v)| (k.to_owned(), v)).into(),
-        }
-    }
 }
 
 /// The columns of a table.
@@ -240,40 +173,15 @@ pub struct Tombstones {
     pub deleted_rows: Option<u64>,
 }
 
-/// A commit with an idempotency key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Transaction {
-    /// The version that the commit created.
-    pub version: u64,
-    /// The id of the commit.
-    pub commit_id: CommitId,
-    /// The time of the commit.
-    pub created_at: TimestampMicros,
-}
+impl Versioned for TableManifest {
+    type Limits = ListingLimits;
 
-/// A list of older commits with an idempotency key, in an object of its own.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TransactionList {
-    /// The path relative to the table.
-    pub path: String,
-    /// The size of the object in bytes.
-    pub size_bytes: u64,
-    /// The number of commits that it lists.
-    pub transactions: u32,
-    /// The newest version that one of them created.
-    pub last_version: u64,
-}
+    const NOUN: &'static str = "table";
+    const FORMAT: u32 = FORMAT;
 
-impl TableManifest {
-    /// Encodes the manifest as JSON.
-    pub fn to_bytes(&self) -> Bytes {
-        to_json(self)
-    }
-
-    /// Parses the manifest of `version` and checks that its fields fit together.
-    pub fn parse(bytes: &[u8], version: u64) -> Result<Self> {
+    fn parse(bytes: &[u8], version: u64) -> Result<Self> {
         let name = names::manifest(version);
-        let manifest: Self = from_json(bytes, &name)?;
+        let manifest: Self = from_json(bytes, &name, FORMAT)?;
         if manifest.version != version {
             let reason = format!("expected version {version}, found {}", manifest.version);
             return Err(corrupted_error(&name, &reason));
@@ -284,28 +192,79 @@ impl TableManifest {
         }
     }
 
+    fn to_bytes(&self) -> Bytes {
+        to_json(self)
+    }
+
+    fn header(&self) -> Header<'_> {
+        Header {
+            format: self.format,
+            version: self.version,
+            previous: self.previous,
+            commit_id: &self.commit_id,
+            created_at: self.created_at,
+            operation: &self.operation,
+            oldest_version: self.oldest_version,
+            gc_floor: self.gc_floor,
+            recent_commits: &self.recent_commits,
+            transactions: &self.transactions,
+            older_transactions: &self.older_transactions,
+            tags: &self.tags,
+        }
+    }
+
+    fn header_mut(&mut self) -> HeaderMut<'_> {
+        HeaderMut {
+            format: &mut self.format,
+            version: &mut self.version,
+            previous: &mut self.previous,
+            commit_id: &mut self.commit_id,
+            created_at: &mut self.created_at,
+            operation: &mut self.operation,
+            oldest_version: &mut self.oldest_version,
+            gc_floor: &mut self.gc_floor,
+            recent_commits: &mut self.recent_commits,
+            transactions: &mut self.transactions,
+            older_transactions: &mut self.older_transactions,
+            tags: &mut self.tags,
+        }
+    }
+
+    fn transaction_limits(limits: &ListingLimits) -> TransactionLimits {
+        TransactionLimits {
+            max_inline: limits.max_inline_transactions,
+            max_listed: limits.max_listed_transactions,
+            merge_factor: limits.merge_factor,
+        }
+    }
+
+    fn upgrade(&mut self) {
+        TableColumns::complete_nested_ids(self);
+    }
+
+    async fn roll_lists(
+        &mut self,
+        lists: &mut ListWriter,
+        table: &Table,
+        base: &Self,
+    ) -> Result<()> {
+        roll_segments(lists, table, base, self).await?;
+        roll_transactions(lists, table, base, self).await
+    }
+
+    /// The files of its segments are not among them.
+    fn references(&self) -> impl Iterator<Item = &str> {
+        self.sized_references().map(|(path, _)| path)
+    }
+}
+
+impl TableManifest {
     /// The first inconsistency between fields, if there is one.
     fn find_inconsistency(&self) -> Option<String> {
-        let valid_versions = 1..=self.version;
-        let versions_fit = self.version <= MAX_VERSION
-            && valid_versions.contains(&self.oldest_version)
-            && self.gc_floor <= self.version
-            && [self.restored_at, self.columns_restored_at, self.added_at]
-                .iter()
-                .flatten()
-                .all(|at| valid_versions.contains(at))
-            && self.previous == (self.version > 1).then(|| self.version - 1)
-            && self.recent_commits.is_empty() == self.previous.is_none()
-            && self.tags.values().all(|v| valid_versions.contains(v))
-            && self
-                .transactions
-                .values()
-                .all(|t| valid_versions.contains(&t.version))
-            && self
-                .older_transactions
-                .iter()
-                .all(|list| valid_versions.contains(&list.last_version));
-        if !versions_fit {
+        let changed_at = [self.restored_at, self.columns_restored_at, self.added_at];
+        let mut changes = changed_at.iter().flatten();
+        let are_valid = changes.all(|at| (1..=self.version).contains(at));
+        if !are_valid || !self.header().has_valid_versions() {
             return Some("its version numbers do not fit together".to_owned());
         }
         let removes_too_many =
@@ -338,9 +297,14 @@ impl TableManifest {
         None
     }
 
-    /// The paths of all objects that the manifest itself names; the files of its segments are not among them.
-    pub fn references(&self) -> impl Iterator<Item = &str> {
-        self.sized_references().map(|(path, _)| path)
+    /// The commit that created a version, if the retained commit history reaches back to it.
+    pub fn commit_id_of(&self, version: u64) -> Option<&CommitId> {
+        self.header().commit_id_of(version)
+    }
+
+    /// Whether a version can still be read: it has not been vacuumed, or it is tagged.
+    pub fn retains(&self, version: u64) -> bool {
+        self.header().retains(version)
     }
 
     /// The paths and sizes in bytes of all objects that the manifest itself names.
@@ -353,49 +317,4 @@ impl TableManifest {
             .chain(tombstones)
             .chain(transactions.map(|list| (&*list.path, list.size_bytes)))
     }
-
-    /// The commit that created a version, if the retained commit history reaches back to it.
-    pub fn commit_id_of(&self, version: u64) -> Option<&CommitId> {
-        match self.version.checked_sub(version)? {
-            0 => Some(&self.commit_id),
-            back => self.recent_commits.get(usize::try_from(back - 1).ok()?),
-        }
-    }
-
-    /// The oldest version whose commit the retained commit history holds.
-    pub(super) fn oldest_known_version(&self) -> u64 {
-        self.version
-            .saturating_sub(self.recent_commits.len() as u64)
-            .max(1)
-    }
-
-    /// Whether a version can still be read: it has not been vacuumed, or it is tagged.
-    pub fn retains(&self, version: u64) -> bool {
-        (self.oldest_version..=self.version).contains(&version)
-            || self.tags.values().any(|tagged| *tagged == version)
-    }
-}
-
-#[derive(Deserialize)]
-struct FormatHeader {
-    format: u32,
-}
-
-pub(super) fn to_json(value: &impl Serialize) -> Bytes {
-    // Serializing plain data into memory cannot fail.
-    serde_json::to_vec(value).unwrap_or_default().into()
-}
-
-fn from_json<T: DeserializeOwned>(bytes: &[u8], name: &str) -> Result<T> {
-    let decode_error =
-        |e: serde_json::Error| corrupted_error(name, "it cannot be parsed").with_source(e);
-    let header: FormatHeader = serde_json::from_slice(bytes).map_err(decode_error)?;
-    if header.format > FORMAT {
-        let message = format!(
-            "{name} has format {}, but this version of pds supports only {FORMAT}; upgrade pds",
-            header.format
-        );
-        return Err(Error::new(ErrorKind::FormatNotSupported, message));
-    }
-    serde_json::from_slice(bytes).map_err(decode_error)
 }

@@ -1,83 +1,100 @@
-//! Group commit: concurrent appends of one process to one table share a commit.
+//! Group commit: concurrent changes of one process to one folder share a commit, such as appends to a table.
 //!
-//! Appends without an idempotency key queue while a commit of the table is under way. The first append
+//! Changes without an idempotency key queue while a commit of the folder is under way. The first change
 //! that gets the leader lock commits all queued ones as one version, in a task of its own, so that a
 //! caller who stops waiting does not cancel the others.
 //!
-//! Every append gets the version that holds its rows, or its own error: an append whose columns or files
-//! do not fit the newest snapshot is left out of the batch, and an append whose timeout is over is
-//! dropped while the others are tried further. If the task ends without a reply, the outcome is
-//! [`CommitError::Unknown`].
+//! Every change gets the version that has it, or its own error: a change that does not fit the newest
+//! snapshot is left out of the batch, and a change whose timeout is over is dropped while the others are
+//! tried further. If the task ends without a reply, the outcome is [`CommitError::Unknown`].
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
-use super::actions::Append;
 use super::change::{Change, check_gc_floor};
-use super::commit::{Committed, commit_as, commit_onto, commit_timeout_error};
-use super::folder::{Snapshot, Table};
-use super::format::{CommitId, CommitOperation, TableManifest};
-use super::outcome::{CommitError, CommitOutcome};
+use super::commit::{commit_as, commit_onto, commit_timeout_error};
+use super::commit_id::CommitId;
+use super::folder::{Folder, Snapshot};
+use super::manifest::{CommitOperation, Versioned};
+use super::outcome::{CommitError, CommitOutcome, Committed};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The queued appends of a table, and the lock of the append that leads the next commit.
-#[derive(Debug, Default)]
-struct Queue {
-    pending: Mutex<Vec<PendingAppend>>,
+/// A change that can be committed together with others of its type.
+pub(super) trait GroupChange<M>: Change<M> + Clone + 'static {
+    /// Why the change does not fit a snapshot, if it does not.
+    fn check(&self, base: &M) -> Result<()>;
+
+    /// Applies several changes that fit as one.
+    fn apply_all(changes: &[&Self], base: &M) -> (M, CommitOperation);
+}
+
+/// The queued changes of a folder, and the lock of the change that leads the next commit.
+#[derive(Debug)]
+struct Queue<M, C> {
+    pending: Mutex<Vec<PendingChange<M, C>>>,
     leader: Arc<tokio::sync::Mutex<()>>,
 }
 
+impl<M, C> Default for Queue<M, C> {
+    fn default() -> Self {
+        Self {
+            pending: Mutex::default(),
+            leader: Arc::default(),
+        }
+    }
+}
+
 #[derive(Debug)]
-struct PendingAppend {
+struct PendingChange<M, C> {
     id: u128,
-    append: Append,
+    change: C,
     /// The caller's timeout, for the error message.
     timeout: Duration,
     /// The end of the timeout, by the store's monotonic clock.
     deadline: Duration,
     /// The id of the group's commit, which the leader sets before it starts.
     commit_id: Arc<OnceLock<CommitId>>,
-    reply: oneshot::Sender<CommitOutcome<Committed>>,
+    reply: oneshot::Sender<CommitOutcome<Committed<M>>>,
 }
 
 /// An entry of the queue, which is removed when the ticket is dropped.
-struct QueueTicket<'a> {
-    queue: &'a Queue,
+struct QueueTicket<'a, M, C> {
+    queue: &'a Queue<M, C>,
     id: u128,
 }
 
-impl QueueTicket<'_> {
-    /// Removes the append from the queue; None if a leader has taken it.
-    fn cancel(&self) -> Option<Append> {
+impl<M, C> QueueTicket<'_, M, C> {
+    /// Removes the change from the queue; None if a leader has taken it.
+    fn cancel(&self) -> Option<C> {
         let mut pending = lock(&self.queue.pending);
         let position = pending.iter().position(|other| other.id == self.id)?;
-        Some(pending.remove(position).append)
+        Some(pending.remove(position).change)
     }
 }
 
-impl Drop for QueueTicket<'_> {
+impl<M, C> Drop for QueueTicket<'_, M, C> {
     fn drop(&mut self) {
         self.cancel();
     }
 }
 
-/// Commits an append without an idempotency key, together with other appends of this process.
-pub(super) async fn commit_batched(
-    table: &Table,
-    append: Append,
-    cached_snapshot: Option<Snapshot>,
+/// Commits a change without an idempotency key, together with others of this process.
+pub(super) async fn commit_batched<M: Versioned, C: GroupChange<M>>(
+    folder: &Folder<M>,
+    change: C,
+    cached_snapshot: Option<Snapshot<M>>,
     timeout: Duration,
-) -> CommitOutcome<Committed> {
-    let clock = table.store().clock();
-    let queue: Arc<Queue> = table.store().shared_state(table.root());
+) -> CommitOutcome<Committed<M>> {
+    let clock = folder.store().clock();
+    let queue: Arc<Queue<M, C>> = folder.store().shared_state(folder.root());
     let (reply, mut reply_receiver) = oneshot::channel();
     let (id, start) = (clock.new_id(), clock.monotonic());
     let commit_id: Arc<OnceLock<CommitId>> = Arc::default();
-    lock(&queue.pending).push(PendingAppend {
+    lock(&queue.pending).push(PendingChange {
         id,
-        append,
+        change,
         timeout,
         deadline: start + timeout,
         commit_id: Arc::clone(&commit_id),
@@ -87,7 +104,7 @@ pub(super) async fn commit_batched(
     let waited = || clock.monotonic().saturating_sub(start);
     let mut queue_time = Duration::ZERO;
     if let Ok(guard) = Arc::clone(&queue.leader).try_lock_owned() {
-        lead_group_commit(table, &queue, cached_snapshot, guard);
+        lead_group_commit(folder, &queue, cached_snapshot, guard);
     } else {
         tokio::select! {
             biased;
@@ -97,13 +114,13 @@ pub(super) async fn commit_batched(
             }
             guard = Arc::clone(&queue.leader).lock_owned() => {
                 queue_time = waited();
-                lead_group_commit(table, &queue, None, guard);
+                lead_group_commit(folder, &queue, None, guard);
             }
             () = clock.sleep(timeout) => {
                 // The commits of others have used up the timeout: make one attempt without them. If a
-                // leader has taken the append, its reply is on the way.
-                if let Some(append) = ticket.cancel() {
-                    return commit_onto(table, &append, None, Duration::ZERO).await;
+                // leader has taken the change, its reply is on the way.
+                if let Some(change) = ticket.cancel() {
+                    return commit_onto(folder, &change, None, Duration::ZERO).await;
                 }
             }
         }
@@ -118,7 +135,7 @@ pub(super) async fn commit_batched(
 }
 
 fn leader_stopped_error(commit_id: &OnceLock<CommitId>) -> CommitError {
-    let message = "the task that committed the append stopped unexpectedly";
+    let message = "the task that committed the change stopped unexpectedly";
     let cause = Error::other(message);
     match commit_id.get() {
         Some(id) => CommitError::Unknown {
@@ -130,24 +147,24 @@ fn leader_stopped_error(commit_id: &OnceLock<CommitId>) -> CommitError {
     }
 }
 
-/// Starts a task that commits all queued appends and then releases the leader lock.
-fn lead_group_commit(
-    table: &Table,
-    queue: &Queue,
-    cached_snapshot: Option<Snapshot>,
+/// Starts a task that commits all queued changes and then releases the leader lock.
+fn lead_group_commit<M: Versioned, C: GroupChange<M>>(
+    folder: &Folder<M>,
+    queue: &Queue<M, C>,
+    cached_snapshot: Option<Snapshot<M>>,
     guard: OwnedMutexGuard<()>,
 ) {
     let mut pending = std::mem::take(&mut *lock(&queue.pending));
-    // The caller of a closed reply has been cancelled: its append is not committed.
+    // The caller of a closed reply has been cancelled: its change is not committed.
     pending.retain(|entry| !entry.reply.is_closed());
-    let commit_id = CommitId::new(table.store().clock().new_id());
+    let commit_id = CommitId::new(folder.store().clock().new_id());
     for entry in &pending {
         // Each entry is taken by one leader.
         let _ = entry.commit_id.set(commit_id.clone());
     }
-    let table = table.clone();
+    let folder = folder.clone();
     let task = async move {
-        commit_pending(&table, &commit_id, pending, cached_snapshot).await;
+        commit_pending(&folder, &commit_id, pending, cached_snapshot).await;
         drop(guard);
     };
     #[expect(
@@ -157,33 +174,33 @@ fn lead_group_commit(
     tokio::spawn(task);
 }
 
-/// Commits appends in one version. If the earliest deadline passes, the appends that are over it fail
+/// Commits changes in one version. If the earliest deadline passes, the changes that are over it fail
 /// and the others are tried again, as the same commit.
-async fn commit_pending(
-    table: &Table,
+async fn commit_pending<M: Versioned, C: GroupChange<M>>(
+    folder: &Folder<M>,
     commit_id: &CommitId,
-    mut pending: Vec<PendingAppend>,
-    mut cached_snapshot: Option<Snapshot>,
+    mut pending: Vec<PendingChange<M, C>>,
+    mut cached_snapshot: Option<Snapshot<M>>,
 ) {
-    let clock = table.store().clock();
+    let clock = folder.store().clock();
     while let Some(earliest_deadline) = pending.iter().map(|entry| entry.deadline).min() {
-        let batch = AppendBatch {
-            table,
-            appends: pending.iter().map(|entry| entry.append.clone()).collect(),
+        let batch = ChangeBatch {
+            folder,
+            changes: pending.iter().map(|entry| entry.change.clone()).collect(),
             rejections: Mutex::default(),
         };
         let remaining = earliest_deadline.saturating_sub(clock.monotonic());
         let cached = cached_snapshot.take();
-        let result = commit_as(commit_id, table, &batch, cached, remaining).await;
+        let result = commit_as(commit_id, folder, &batch, cached, remaining).await;
         let rejections = std::mem::take(&mut *lock(&batch.rejections));
         let now = clock.monotonic();
         let is_timed_out = earliest_deadline <= now
             && matches!(&result, Err(CommitError::NotCommitted(e)) if e.kind() == ErrorKind::CommitConflict);
         let mut rest = Vec::new();
-        let per_append = rejections
+        let per_change = rejections
             .into_iter()
             .chain(std::iter::repeat_with(|| None));
-        for (entry, rejection) in pending.into_iter().zip(per_append) {
+        for (entry, rejection) in pending.into_iter().zip(per_change) {
             let reply = match (&result, rejection) {
                 (_, Some(error)) => Err(CommitError::NotCommitted(error)),
                 (Ok(committed), None) => Ok(committed.clone()),
@@ -192,7 +209,7 @@ async fn commit_pending(
                     continue;
                 }
                 (Err(_), None) if is_timed_out => Err(CommitError::NotCommitted(
-                    commit_timeout_error(table, entry.timeout),
+                    commit_timeout_error(folder, entry.timeout),
                 )),
                 (Err(e), None) => Err(e.duplicate()),
             };
@@ -203,37 +220,37 @@ async fn commit_pending(
     }
 }
 
-/// Appends as one change, and for each the error with which the last attempt left it out.
-struct AppendBatch<'a> {
-    table: &'a Table,
-    appends: Vec<Append>,
+/// Several changes as one, and for each the error with which the last attempt left it out.
+struct ChangeBatch<'a, M: Versioned, C> {
+    folder: &'a Folder<M>,
+    changes: Vec<C>,
     rejections: Mutex<Vec<Option<Error>>>,
 }
 
-impl Change for AppendBatch<'_> {
-    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
-        let validate = |append: &Append| {
-            check_gc_floor(self.table, append, base)?;
-            append.check_columns(base)
+impl<M: Versioned, C: GroupChange<M>> Change<M> for ChangeBatch<'_, M, C> {
+    fn apply(&self, base: &M) -> Result<(M, CommitOperation)> {
+        let validate = |change: &C| {
+            check_gc_floor(self.folder, change, base)?;
+            change.check(base)
         };
         let rejections: Vec<Option<Error>> =
-            self.appends.iter().map(|a| validate(a).err()).collect();
-        let candidates = self.appends.iter().zip(&rejections);
-        let accepted: Vec<&Append> = candidates
+            self.changes.iter().map(|c| validate(c).err()).collect();
+        let candidates = self.changes.iter().zip(&rejections);
+        let accepted: Vec<&C> = candidates
             .filter(|(_, rejection)| rejection.is_none())
-            .map(|(append, _)| append)
+            .map(|(change, _)| change)
             .collect();
         let first_rejection = rejections.iter().flatten().next().map(Error::duplicate);
         let all_rejected = accepted.is_empty();
         *lock(&self.rejections) = rejections;
         match first_rejection.filter(|_| all_rejected) {
             Some(error) => Err(error),
-            None => Ok(Append::apply_all(&accepted, base)),
+            None => Ok(C::apply_all(&accepted, base)),
         }
     }
 
     fn base_version(&self) -> Option<u64> {
-        // Every append has its own, which `apply` checks.
+        // Every change has its own, which `apply` checks.
         None
     }
 }

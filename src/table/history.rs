@@ -1,4 +1,4 @@
-//! The versions of a table: the history of commits, and the version that was the newest at a time.
+//! The versions of a folder: the history of commits, and the version that was the newest at a time.
 
 use std::sync::Arc;
 
@@ -6,8 +6,10 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 
-use super::format::{CommitId, CommitOperation, TableManifest, TimestampMicros, to_json};
-use super::{Table, names};
+use super::commit_id::{CommitId, TimestampMicros};
+use super::folder::Folder;
+use super::manifest::{CommitOperation, Versioned, to_json};
+use super::names;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The maximum number of manifests that are read concurrently.
@@ -27,12 +29,13 @@ pub struct HistoryEntry {
 }
 
 impl HistoryEntry {
-    fn from_manifest(manifest: &TableManifest) -> Self {
+    fn from_manifest<M: Versioned>(manifest: &M) -> Self {
+        let header = manifest.header();
         Self {
-            version: manifest.version,
-            created_at: manifest.created_at,
-            commit_id: manifest.commit_id.clone(),
-            operation: manifest.operation.clone(),
+            version: header.version,
+            created_at: header.created_at,
+            commit_id: header.commit_id.clone(),
+            operation: header.operation.clone(),
         }
     }
 
@@ -44,31 +47,32 @@ impl HistoryEntry {
 
 /// Returns the commits of the last `limit` versions up to `newest`, newest first, without those of versions
 /// that have been vacuumed.
-pub async fn history(
-    table: &Table,
-    newest: &TableManifest,
+pub async fn history<M: Versioned>(
+    folder: &Folder<M>,
+    newest: &M,
     limit: u64,
 ) -> Result<Vec<HistoryEntry>> {
-    map_versions(table, newest, limit, HistoryEntry::from_manifest).await
+    map_versions(folder, newest, limit, HistoryEntry::from_manifest).await
 }
 
 /// Reads the manifests of the versions of [`history()`], and returns what `map` makes of each. A manifest is
 /// dropped as soon as it is mapped: there may be many.
-pub(crate) async fn map_versions<T: Send>(
-    table: &Table,
-    newest: &TableManifest,
+pub(crate) async fn map_versions<M: Versioned, T: Send>(
+    folder: &Folder<M>,
+    newest: &M,
     limit: u64,
-    map: impl Fn(&TableManifest) -> T + Send + Sync,
+    map: impl Fn(&M) -> T + Send + Sync,
 ) -> Result<Vec<T>> {
-    let oldest = newest
+    let header = newest.header();
+    let oldest = header
         .version
         .saturating_sub(limit)
-        .max(newest.oldest_version - 1);
+        .max(header.oldest_version - 1);
     let mut versions: Vec<T> = (limit > 0).then(|| map(newest)).into_iter().collect();
     let map = &map;
-    let mut reads = stream::iter((oldest + 1..newest.version).rev())
+    let mut reads = stream::iter((oldest + 1..header.version).rev())
         .map(|version| async move {
-            let manifest = table.read_manifest(version).await?;
+            let manifest = folder.read_manifest(version).await?;
             Ok::<_, Error>(manifest.as_ref().map(map))
         })
         .buffered(CONCURRENT_READS);
@@ -81,29 +85,30 @@ pub(crate) async fn map_versions<T: Send>(
 }
 
 /// Returns the manifest of the version that was the newest at `time`, of those up to `newest`. Fails with
-/// [`ErrorKind::InvalidInput`] if the table did not exist at that time, and with
+/// [`ErrorKind::InvalidInput`] if there was no version yet, and with
 /// [`ErrorKind::VersionExpired`] if the versions of that time have been vacuumed.
-pub async fn at_time(
-    table: &Table,
-    newest: &Arc<TableManifest>,
+pub async fn at_time<M: Versioned>(
+    folder: &Folder<M>,
+    newest: &Arc<M>,
     time: TimestampMicros,
-) -> Result<Arc<TableManifest>> {
-    if newest.created_at <= time {
+) -> Result<Arc<M>> {
+    let header = newest.header();
+    if header.created_at <= time {
         return Ok(Arc::clone(newest));
     }
     // A binary search: the times of commits increase with their versions.
-    let (mut low, mut high) = (newest.oldest_version, newest.version);
+    let (mut low, mut high) = (header.oldest_version, header.version);
     let mut candidate = None;
     while low < high {
         let middle = low + (high - low) / 2;
-        let manifest = table.read_manifest(middle).await?.ok_or_else(|| {
+        let manifest = folder.read_manifest(middle).await?.ok_or_else(|| {
             let message = format!(
                 "{} was vacuumed while it was searched for a version by time; try again",
                 names::manifest(middle)
             );
-            Error::new(ErrorKind::VersionExpired, message).with_path(table.root())
+            Error::new(ErrorKind::VersionExpired, message).with_path(folder.root())
         })?;
-        if manifest.created_at <= time {
+        if manifest.header().created_at <= time {
             low = middle + 1;
             candidate = Some(Arc::new(manifest));
         } else {
@@ -111,21 +116,21 @@ pub async fn at_time(
         }
     }
     candidate.ok_or_else(|| {
-        let (kind, reason) = if newest.oldest_version == 1 {
+        let (kind, reason) = if header.oldest_version == 1 {
             (
                 ErrorKind::InvalidInput,
-                "the table did not exist at that time",
+                format!("the {} did not exist at that time", M::NOUN),
             )
         } else {
             (
                 ErrorKind::VersionExpired,
-                "the versions of that time have been vacuumed",
+                "the versions of that time have been vacuumed".to_owned(),
             )
         };
         let message = format!(
             "{reason}; the oldest available version is {}",
-            newest.oldest_version
+            header.oldest_version
         );
-        Error::new(kind, message).with_path(table.root())
+        Error::new(kind, message).with_path(folder.root())
     })
 }

@@ -9,13 +9,13 @@ use std::ops::Range;
 use bytes::Bytes;
 use object_store::PutMode;
 
-use super::Table;
-use super::format::TableManifest;
+use super::folder::Folder;
+use super::manifest::Versioned;
 use crate::error::Result;
 
 /// Writes the lists of the attempts of one commit. What one attempt wrote, the next one uses again.
 #[derive(Debug, Default)]
-pub(super) struct ListWriter {
+pub struct ListWriter {
     written: Vec<WrittenList>,
 }
 
@@ -29,21 +29,22 @@ struct WrittenList {
 impl ListWriter {
     /// Returns the path of a list with these bytes: of one that an earlier attempt wrote, or of a new one with a `name` of
     /// the base version and an id.
-    pub(super) async fn put(
+    pub(super) async fn put<M: Versioned>(
         &mut self,
-        table: &Table,
-        base: &TableManifest,
+        folder: &Folder<M>,
+        base: &M,
         bytes: Bytes,
         name: fn(u64, u128) -> String,
     ) -> Result<String> {
         // A vacuum may have removed a list that was written below the floor.
+        let base = base.header();
         let is_same = |w: &&WrittenList| w.base_version >= base.gc_floor && w.bytes == bytes;
         if let Some(written) = self.written.iter().find(is_same) {
             return Ok(written.path.clone());
         }
-        let store = table.store();
+        let store = folder.store();
         let path = name(base.version, store.clock().new_id());
-        let location = table.path(&path);
+        let location = folder.path(&path);
         let put = store.put(&location, bytes.clone(), PutMode::Overwrite);
         put.await?;
         self.written.push(WrittenList {
@@ -55,8 +56,8 @@ impl ListWriter {
     }
 
     /// The paths of written lists that `committed` does not reference; with None, of all of them.
-    pub(super) fn unused_paths(&self, committed: Option<&TableManifest>) -> Vec<String> {
-        let references = committed.into_iter().flat_map(TableManifest::references);
+    pub(super) fn unused_paths<M: Versioned>(&self, committed: Option<&M>) -> Vec<String> {
+        let references = committed.into_iter().flat_map(M::references);
         let used: HashSet<&str> = references.collect();
         let paths = self.written.iter().map(|written| written.path.clone());
         paths.filter(|path| !used.contains(path.as_str())).collect()

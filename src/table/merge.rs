@@ -22,17 +22,16 @@ use roaring::RoaringBitmap;
 use super::actions::{Delete, RowDelta};
 use super::change::Operation;
 use super::clauses::Clause;
-use super::commit::{Committed, RunResult, run};
+use super::commit::{RunResult, run};
 use super::delete::StagedTombstones;
 use super::findings::{Basis, Bound, CONCURRENT_FILES, DeletePlan};
-use super::folder::{Snapshot, Table};
 use super::format::{DataFile, TableManifest};
 use super::merge_rows::{FileOutput, MergeContext, merge_file};
 use super::snapshot_file::FileRef;
 use super::snapshot_reader::SnapshotReader;
-use super::staged::Staged;
 use super::tombstone::Deletions;
 use super::write::{TableWriteOptions, align_to_schema, check_idempotency_key, upload};
+use super::{Committed, Snapshot, Staged, Table};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
 use crate::files::run_blocking;
@@ -160,7 +159,7 @@ struct Merge<'a> {
     tombstones: StagedTombstones,
 }
 
-impl Operation for Merge<'_> {
+impl Operation<TableManifest> for Merge<'_> {
     type Change = RowDelta;
 
     async fn plan(&mut self, base: &Snapshot, staged: &mut Staged) -> Result<Option<RowDelta>> {

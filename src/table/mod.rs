@@ -21,6 +21,7 @@ mod check;
 mod clauses;
 mod column_entries;
 pub mod commit;
+mod commit_id;
 mod compact;
 mod conflicts;
 mod count;
@@ -37,12 +38,14 @@ mod keys;
 mod limits;
 mod listing;
 mod lists;
+mod manifest;
 mod merge;
 mod merge_rows;
 mod names;
 mod outcome;
 mod page_reads;
 mod partitions;
+mod pointer;
 mod recover;
 mod rewrite_group;
 mod row_group;
@@ -74,11 +77,12 @@ pub use self::delete::{DeleteResult, delete};
 pub use self::explain::{ScanPlan, explain};
 pub use self::external::{ExternalFile, external_snapshot};
 pub(crate) use self::folder::list_objects;
-pub use self::folder::{Snapshot, Table};
+use self::format::TableManifest;
 pub(crate) use self::history::map_versions;
 pub use self::history::{HistoryEntry, at_time, history};
 pub use self::limits::ListingLimits;
 pub use self::listing::all_files;
+pub use self::manifest::Versioned;
 pub use self::merge::{MergeResult, merge};
 pub use self::names::{data_file as data_file_name, tombstones as tombstones_name};
 pub use self::scan::{ScanOptions, scan};
@@ -90,3 +94,11 @@ pub(crate) use self::write::align_to_schema;
 pub use self::write::{TableWriteOptions, write};
 pub use crate::files::expr::{Bounds, Filter, ForeignPredicate, Predicate};
 pub use crate::files::{BatchStream, TableColumns};
+
+/// A table: a folder of versions of a [`TableManifest`], or one in which a table can be created.
+pub type Table = folder::Folder<TableManifest>;
+/// A snapshot of a table and the pointer that named it.
+pub type Snapshot = folder::Snapshot<TableManifest>;
+/// A commit to a table.
+pub type Committed = outcome::Committed<TableManifest>;
+type Staged = staged::Staged<TableManifest>;

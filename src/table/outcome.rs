@@ -6,19 +6,20 @@
 
 use std::time::Duration;
 
+use super::commit_id::CommitId;
 use super::folder::Snapshot;
-use super::format::{CommitId, Transaction};
+use super::manifest::Transaction;
 use crate::error::{Error, ErrorKind};
 
 /// A commit that happened.
 #[derive(Debug, Clone)]
-pub struct Committed {
+pub struct Committed<M> {
     /// The version that the commit created.
     pub version: u64,
     /// The random id of the commit.
     pub commit_id: CommitId,
     /// The snapshot that the commit created; for a replay the newest snapshot.
-    pub snapshot: Snapshot,
+    pub snapshot: Snapshot<M>,
     /// The number of attempts, the successful one included.
     pub attempts: u32,
     /// The time spent in delays between attempts and in the queue of a group commit.
@@ -27,9 +28,9 @@ pub struct Committed {
     pub replayed: bool,
 }
 
-impl Committed {
+impl<M: Clone> Committed<M> {
     /// The commit that a transaction recorded; `newest` is the newest snapshot.
-    pub(super) fn replay(transaction: Transaction, newest: &Snapshot) -> Self {
+    pub(super) fn replay(transaction: Transaction, newest: &Snapshot<M>) -> Self {
         Self {
             version: transaction.version,
             commit_id: transaction.commit_id,

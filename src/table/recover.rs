@@ -26,18 +26,19 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::folder::list_objects;
-use super::folder::{Snapshot, Table};
-use super::format::{CommitId, Pointer, TableManifest, corrupted_error};
+use super::commit_id::CommitId;
+use super::folder::{Folder, Snapshot, list_objects};
+use super::manifest::Versioned;
 use super::names;
-use crate::error::{Error, ErrorKind, Result};
+use super::pointer::Pointer;
+use crate::error::{Error, ErrorKind, Result, corrupted_error};
 use crate::store::cas::{CasResult, Register, VersionedValue};
 
 /// How many of the newest manifests are tried: a manifest that was not created from the version before it
 /// is no version of the table.
 const MAX_STRAY_MANIFESTS: usize = 8;
 
-/// The newest commit of a table that this process has read through a store.
+/// The newest commit of a folder that this process has read through a store.
 #[derive(Debug, Default)]
 struct NewestCommit(Mutex<Option<(u64, CommitId)>>);
 
@@ -48,26 +49,26 @@ impl NewestCommit {
 }
 
 /// How a pointer compares with the newest commit that this process has read.
-pub(super) enum PointerState {
+pub(super) enum PointerState<M> {
     /// No newer version is known.
     Newest,
     /// A newer version was read before and still exists: this manifest.
-    Behind(Box<TableManifest>),
+    Behind(Box<M>),
     /// Another version or commit was read before, and does not exist any more.
     Unknown,
 }
 
 /// The result of a recovery.
-pub(super) enum Recovery {
+pub(super) enum Recovery<M> {
     /// The newest snapshot, at which the pointer is now.
-    Snapshot(Snapshot),
+    Snapshot(Snapshot<M>),
     /// There are no manifests.
     Nothing,
     /// Another process changed the pointer or the manifests: read again.
     Changed,
 }
 
-impl Table {
+impl<M: Versioned> Folder<M> {
     /// Remembers a commit, so that this process never takes an older version for the newest.
     pub(super) fn observe(&self, version: u64, commit_id: &CommitId) {
         let newest = self.store.shared_state::<NewestCommit>(self.root());
@@ -81,7 +82,7 @@ impl Table {
     }
 
     /// Compares a pointer with the newest commit that this process has read.
-    pub(super) async fn pointer_state(&self, pointer: &Pointer) -> Result<PointerState> {
+    pub(super) async fn pointer_state(&self, pointer: &Pointer) -> Result<PointerState<M>> {
         let newest = self.store.shared_state::<NewestCommit>(self.root());
         let newest_commit = newest.lock().clone();
         let Some((version, commit_id)) = newest_commit else {
@@ -93,7 +94,7 @@ impl Table {
         }
         if version > pointer.version
             && let Some(manifest) = self.read_manifest(version).await?
-            && manifest.commit_id == commit_id
+            && *manifest.header().commit_id == commit_id
         {
             return Ok(PointerState::Behind(Box::new(manifest)));
         }
@@ -109,7 +110,7 @@ impl Table {
     }
 
     /// Finds the newest version by listing the manifests, and puts the pointer at it.
-    pub(super) async fn recover(&self, current: Option<&VersionedValue>) -> Result<Recovery> {
+    pub(super) async fn recover(&self, current: Option<&VersionedValue>) -> Result<Recovery<M>> {
         let objects = list_objects(self, names::MANIFESTS).await?;
         let versions: BTreeSet<u64> = objects
             .keys()
@@ -130,34 +131,36 @@ impl Table {
             return Ok(Recovery::Changed);
         }
         let reason = format!(
-            "it is missing, and {} is not the newest version of a table, because versions that it retains \
+            "it is missing, and {} is not the newest version of a {}, because versions that it retains \
              are missing; restore the missing objects, or remove the folder",
-            names::manifest(*newest)
+            names::manifest(*newest),
+            M::NOUN
         );
         Err(corrupted_error(names::POINTER, &reason).with_path(self.root()))
     }
 
     /// Whether a manifest was created from the version before it; true if that does not exist any more.
-    async fn extends_previous(&self, manifest: &TableManifest) -> Result<bool> {
-        let Some(previous) = manifest.previous else {
+    async fn extends_previous(&self, manifest: &M) -> Result<bool> {
+        let header = manifest.header();
+        let Some(previous) = header.previous else {
             return Ok(true);
         };
         let parent = self.read_manifest(previous).await?;
-        Ok(parent.is_none_or(|parent| manifest.recent_commits.first() == Some(&parent.commit_id)))
+        Ok(parent.is_none_or(|p| header.recent_commits.first() == Some(p.header().commit_id)))
     }
 
     /// Puts the pointer at a version: creates it, or replaces `current`, which is behind.
     pub(super) async fn put_pointer(
         &self,
         current: Option<&VersionedValue>,
-        manifest: TableManifest,
-    ) -> Result<Recovery> {
+        manifest: M,
+    ) -> Result<Recovery<M>> {
         let path = self.path(names::POINTER);
         let register = Register::new(&self.store, &path);
         let pointer_bytes = Pointer::for_manifest(&manifest).to_bytes();
-        let version = manifest.version;
+        let version = manifest.header().version;
         let snapshot = |pointer| {
-            self.observe(version, &manifest.commit_id);
+            self.observe(version, manifest.header().commit_id);
             Recovery::Snapshot(Snapshot {
                 manifest: Arc::new(manifest),
                 pointer,
@@ -173,7 +176,8 @@ impl Table {
         match (put_result, current) {
             (Ok(CasResult::Won(pointer)), _) => {
                 log::warn!(
-                    "the pointer of the table {:?} was missing or behind; it is at version {version} now",
+                    "the pointer of the {} {:?} was missing or behind; it is at version {version} now",
+                    M::NOUN,
                     self.root()
                 );
                 Ok(snapshot(pointer))
@@ -190,14 +194,18 @@ impl Table {
                 ) =>
             {
                 log::warn!(
-                    "the pointer of the table {:?} is behind and could not be replaced: {e}",
+                    "the pointer of the {} {:?} is behind and could not be replaced: {e}",
+                    M::NOUN,
                     self.root()
                 );
                 Ok(snapshot(current.clone()))
             }
             (Err(e), _) => {
-                let context = "the pointer of the table is missing or behind and could not be written; \
-                               open the table once with write permission";
+                let context = format!(
+                    "the pointer of the {noun} is missing or behind and could not be written; open the {noun} once \
+                     with write permission",
+                    noun = M::NOUN
+                );
                 Err(e.context(context))
             }
         }
@@ -211,7 +219,9 @@ impl Table {
 }
 
 /// Whether all versions exist from the oldest that a manifest retains to its own.
-fn has_all_versions(manifest: &TableManifest, versions: &BTreeSet<u64>) -> bool {
-    let retained = manifest.oldest_version..=manifest.version;
-    versions.range(retained).count() as u64 == manifest.version - manifest.oldest_version + 1
+fn has_all_versions<M: Versioned>(manifest: &M, versions: &BTreeSet<u64>) -> bool {
+    let header = manifest.header();
+    let retained = header.oldest_version..=header.version;
+    let count = header.version - header.oldest_version + 1;
+    versions.range(retained).count() as u64 == count
 }

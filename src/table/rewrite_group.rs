@@ -8,19 +8,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Table;
 use super::actions::{MergedTombstones, Replace};
 use super::change::Operation;
-use super::folder::Snapshot;
 use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
 use super::scan::stream_files;
 use super::snapshot_file::SnapshotFile;
 use super::snapshot_reader::SnapshotReader;
-use super::staged::{Staged, remove};
+use super::staged::remove;
 use super::targets::FileIndex;
 use super::tombstone::Deletions;
 use super::write::{TableWriteOptions, align_to_schema, upload};
+use super::{Snapshot, Staged, Table};
 use crate::error::{Error, Result};
 
 /// Where files are listed, as far as it was read. All groups of a compaction share it: all lists are read again
@@ -135,7 +134,7 @@ impl<'a> RewriteGroup<'a> {
     }
 }
 
-impl Operation for RewriteGroup<'_> {
+impl Operation<TableManifest> for RewriteGroup<'_> {
     type Change = Replace;
 
     async fn plan(&mut self, base: &Snapshot, staged: &mut Staged) -> Result<Option<Replace>> {

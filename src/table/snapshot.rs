@@ -1,36 +1,37 @@
-//! Opening a table: its folder in a store, its newest snapshot, and the snapshot of any retained version.
+//! The newest snapshot of a folder, and that of any retained version.
 //!
 //! The newest snapshot is never older than one that this process has read before ([`super::recover`]).
 //!
-//! Errors: [`ErrorKind::NotFound`] if there is no table, [`ErrorKind::VersionExpired`] for a version that
+//! Errors: [`ErrorKind::NotFound`] if it has no versions, [`ErrorKind::VersionExpired`] for a version that
 //! has been vacuumed, [`ErrorKind::ManifestCorrupted`] for a pointer or manifest that is missing or
 //! cannot be parsed, [`ErrorKind::PartCorrupted`] for any other object that a retained version references
-//! and that is missing, and [`ErrorKind::Unavailable`] if the table changes in every attempt to open it.
+//! and that is missing, and [`ErrorKind::Unavailable`] if it changes in every attempt to open it.
 
 use std::sync::Arc;
 
-use super::folder::{Snapshot, Table};
-use super::format::{Pointer, TableManifest, corrupted_error};
+use super::folder::{Folder, Snapshot};
+use super::manifest::{Header, Versioned};
 use super::names;
+use super::pointer::Pointer;
 use super::recover::{PointerState, Recovery};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, corrupted_error};
 use crate::store::cas::VersionedValue;
 
 /// How often the newest snapshot is read again because it changed while it was read.
 const MAX_RESTARTS: u32 = 20;
 
-impl Table {
-    /// Reads the newest snapshot; [`ErrorKind::NotFound`] if there is no table.
-    pub async fn newest(&self) -> Result<Snapshot> {
+impl<M: Versioned> Folder<M> {
+    /// Reads the newest snapshot; [`ErrorKind::NotFound`] if there is none.
+    pub async fn newest(&self) -> Result<Snapshot<M>> {
         self.find_newest().await?.ok_or_else(|| {
-            let message = format!("there is no table at {:?}", self.root());
+            let message = format!("there is no {} at {:?}", M::NOUN, self.root());
             Error::new(ErrorKind::NotFound, message).with_path(self.root())
         })
     }
 
-    /// Reads the newest snapshot; None if there is no table. It is never older than one that this process
+    /// Reads the newest snapshot; None if there is none. It is never older than one that this process
     /// has read before.
-    pub(super) async fn find_newest(&self) -> Result<Option<Snapshot>> {
+    pub(super) async fn find_newest(&self) -> Result<Option<Snapshot<M>>> {
         let mut last_version = None;
         for _ in 0..MAX_RESTARTS {
             let pointer = self.read_pointer().await?;
@@ -54,7 +55,8 @@ impl Table {
             };
             let candidate = self.read_manifest(parsed.version).await?;
             if let Some(manifest) = candidate.filter(|m| Pointer::for_manifest(m) == parsed) {
-                self.observe(manifest.version, &manifest.commit_id);
+                let header = manifest.header();
+                self.observe(header.version, header.commit_id);
                 let manifest = Arc::new(manifest);
                 return Ok(Some(Snapshot { manifest, pointer }));
             }
@@ -69,14 +71,15 @@ impl Table {
             }
         }
         let message = format!(
-            "gave up after {MAX_RESTARTS} attempts: the table changed while it was opened; try again"
+            "gave up after {MAX_RESTARTS} attempts: the {} changed while it was opened; try again",
+            M::NOUN
         );
         Err(Error::new(ErrorKind::Unavailable, message).with_path(self.root()))
     }
 
     /// Recovers the newest snapshot if a pointer may be behind; [`Recovery::Nothing`] if the manifests
-    /// form no table.
-    async fn recover_from(&self, pointer: &VersionedValue) -> Result<Recovery> {
+    /// form none.
+    async fn recover_from(&self, pointer: &VersionedValue) -> Result<Recovery<M>> {
         match self.recover(Some(pointer)).await {
             Err(e) if e.kind() == ErrorKind::ManifestCorrupted => Ok(Recovery::Nothing),
             recovery => recovery,
@@ -85,18 +88,19 @@ impl Table {
 
     /// Reads the manifest of a version. Fails with [`ErrorKind::InvalidInput`] if there is no such version
     /// yet, and with [`ErrorKind::VersionExpired`] if it has been vacuumed.
-    pub async fn manifest_at(&self, version: u64) -> Result<Arc<TableManifest>> {
+    pub async fn manifest_at(&self, version: u64) -> Result<Arc<M>> {
         let newest = self.newest().await?.manifest;
-        if newest.version == version {
+        if newest.header().version == version {
             return Ok(newest);
         }
-        let candidate = if newest.retains(version) {
+        let candidate = if newest.header().retains(version) {
             self.read_manifest(version).await?
         } else {
             None
         };
         // It may have been vacuumed between the two requests, and a late manifest may have taken its slot.
         let newest = self.newest().await?.manifest;
+        let newest = newest.header();
         if let Some(manifest) = candidate.filter(|_| newest.retains(version)) {
             return Ok(Arc::new(manifest));
         }
@@ -112,7 +116,7 @@ impl Table {
                 corrupted_error(&names::manifest(version), "it is missing").with_path(self.root())
             );
         }
-        Err(self.version_expired_error(version, &newest))
+        Err(self.version_expired_error(version, newest))
     }
 
     /// The error of an object that a version references and that was not found: the version has been
@@ -127,8 +131,8 @@ impl Table {
             return error;
         }
         match self.newest().await {
-            Ok(newest) if !newest.manifest.retains(version) => {
-                self.version_expired_error(version, &newest.manifest)
+            Ok(newest) if !newest.manifest.header().retains(version) => {
+                self.version_expired_error(version, newest.manifest.header())
             }
             Ok(_) => {
                 let message = format!("version {version} references {path:?}, which is missing");
@@ -139,7 +143,7 @@ impl Table {
         }
     }
 
-    pub(super) fn version_expired_error(&self, version: u64, newest: &TableManifest) -> Error {
+    pub(super) fn version_expired_error(&self, version: u64, newest: Header<'_>) -> Error {
         let message = format!(
             "version {version} has been vacuumed; the oldest available version is {}",
             newest.oldest_version

@@ -3,22 +3,23 @@
 //! Nothing is removed but what this operation created. A removal that fails is logged: a vacuum removes
 //! the objects later.
 
-use super::Table;
+use super::folder::Folder;
+use super::manifest::Versioned;
 use super::names;
 
-/// The paths of written objects that no commit names, relative to the table.
+/// The paths of written objects that no commit names, relative to the folder.
 #[derive(Debug)]
-pub(super) struct Staged {
-    table: Table,
+pub(super) struct Staged<M: Versioned> {
+    folder: Folder<M>,
     paths: Vec<String>,
     /// Objects of an earlier plan, which the next commit does not name.
     retired: Vec<String>,
 }
 
-impl Staged {
-    pub(super) fn new(table: &Table) -> Self {
+impl<M: Versioned> Staged<M> {
+    pub(super) fn new(folder: &Folder<M>) -> Self {
         Self {
-            table: table.clone(),
+            folder: folder.clone(),
             paths: Vec::new(),
             retired: Vec::new(),
         }
@@ -41,29 +42,30 @@ impl Staged {
     /// Removes the objects that were retired.
     pub(super) async fn remove_retired(&mut self) {
         let retired = std::mem::take(&mut self.retired);
-        remove(&self.table, &retired).await;
+        remove(&self.folder, &retired).await;
     }
 
     /// Removes all objects.
     pub(super) async fn remove_all(mut self) {
         self.paths.append(&mut self.retired);
-        remove(&self.table, &self.paths).await;
+        remove(&self.folder, &self.paths).await;
     }
 }
 
 /// Removes objects that no commit names or will name.
-pub(super) async fn remove(table: &Table, relative_paths: &[String]) {
+pub(super) async fn remove<M: Versioned>(folder: &Folder<M>, relative_paths: &[String]) {
     if relative_paths.is_empty() {
         return;
     }
     let paths: Vec<String> = relative_paths
         .iter()
-        .map(|relative_path| table.path(relative_path))
+        .map(|relative_path| folder.path(relative_path))
         .collect();
-    if let Err(e) = table.store().delete_all(&paths).await {
+    if let Err(e) = folder.store().delete_all(&paths).await {
         log::warn!(
-            "files of the table {:?} that were not committed could not be removed; vacuum removes them: {e}",
-            table.root()
+            "files of the {} {:?} that were not committed could not be removed; vacuum removes them: {e}",
+            M::NOUN,
+            folder.root()
         );
     }
 }

@@ -5,18 +5,16 @@
 
 use std::sync::Arc;
 
-use super::Table;
 use super::actions::{MergedTombstones, Replace};
 use super::change::Operation;
 use super::delete::put_tombstones;
-use super::folder::Snapshot;
 use super::format::{TableManifest, Tombstones};
 use super::snapshot_file::ListedAt;
 use super::snapshot_reader::SnapshotReader;
-use super::staged::Staged;
 use super::targets::{FileIndex, TargetSet};
 use super::tombstone::{self, Deletions, TombstoneLine};
 use super::tombstone_reader::read_lines;
+use super::{Snapshot, Staged, Table};
 use crate::error::{Error, Result};
 
 /// A tombstone file of fewer bytes is merged with others.
@@ -31,7 +29,7 @@ pub(super) struct MergeTombstones<'a> {
     pub(super) written: Vec<String>,
 }
 
-impl Operation for MergeTombstones<'_> {
+impl Operation<TableManifest> for MergeTombstones<'_> {
     type Change = Replace;
 
     async fn plan(&mut self, base: &Snapshot, staged: &mut Staged) -> Result<Option<Replace>> {

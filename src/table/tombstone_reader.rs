@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::GetOptions;
 
-use super::folder::Table;
+use super::Table;
 use super::format::{TableManifest, Tombstones};
 use super::snapshot_file::SnapshotFile;
 use super::targets::FileIndex;

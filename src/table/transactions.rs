@@ -1,11 +1,11 @@
 //! Idempotency keys: the newest are in the manifest, older ones in lists of their own ([`TransactionList`]).
 //!
 //! When the manifest has more than a limit, the older ones become a list; neighboring lists are merged as long as the
-//! result is within its limit ([`super::ListingLimits`]). A list has a record of 48 bytes for each key, in the order of the
+//! result is within its limit ([`TransactionLimits`]). A list has a record of 48 bytes for each key, in the order of the
 //! first 16, which are the beginning of the key's SHA3-256; then come the commit id (16, big-endian), the version and the
 //! time in microseconds (8 each, little-endian). A process reads each list once.
 //!
-//! Errors: as in [`Table::missing_object_error`] for a list that does not exist, [`ErrorKind::ManifestCorrupted`] for
+//! Errors: as in [`Folder::missing_object_error`] for a list that does not exist, [`ErrorKind::ManifestCorrupted`] for
 //! one that is not what the manifest says.
 
 use std::collections::HashMap;
@@ -16,14 +16,13 @@ use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::GetOptions;
 
-use super::folder::Snapshot;
-use super::format::{
-    CommitId, TableManifest, TimestampMicros, Transaction, TransactionList, corrupted_error,
-};
+use super::commit_id::{CommitId, TimestampMicros};
+use super::folder::{Folder, Snapshot};
 use super::lists::{ListWriter, find_mergeable};
+use super::manifest::{Header, Transaction, TransactionList, Versioned};
+use super::names;
 use super::outcome::Committed;
-use super::{Table, names};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, corrupted_error};
 use crate::sync::hash::Sha3;
 
 const HASH_BYTES: usize = 16;
@@ -38,7 +37,7 @@ type KeyHash = [u8; HASH_BYTES];
 #[derive(Debug, Clone, Copy)]
 struct Record([u8; RECORD_BYTES]);
 
-/// The lists that this process has read of one table, by path.
+/// The lists that this process has read of one folder, by path.
 #[derive(Debug, Default)]
 struct LoadedLists(Mutex<HashMap<String, Arc<Vec<Record>>>>);
 
@@ -83,19 +82,20 @@ fn hash_key(key: &str) -> KeyHash {
 }
 
 /// Returns the commit with an idempotency key, if the manifest or one of its lists has it.
-pub(super) async fn find_transaction(
-    table: &Table,
-    manifest: &TableManifest,
+pub(super) async fn find_transaction<M: Versioned>(
+    folder: &Folder<M>,
+    manifest: &M,
     key: &str,
 ) -> Result<Option<Transaction>> {
-    if let Some(transaction) = manifest.transactions.get(key) {
+    let header = manifest.header();
+    if let Some(transaction) = header.transactions.get(key) {
         return Ok(Some(transaction.clone()));
     }
-    if manifest.older_transactions.is_empty() {
+    if header.older_transactions.is_empty() {
         return Ok(None);
     }
     let hash = hash_key(key);
-    let lists = load_all(table, manifest).await?;
+    let lists = load_all(folder, header).await?;
     Ok(lists.iter().find_map(|records| {
         let position = records.binary_search_by_key(&hash, Record::key_hash);
         Some(records[position.ok()?].transaction())
@@ -103,16 +103,16 @@ pub(super) async fn find_transaction(
 }
 
 /// Returns the newest snapshot, and the commit with the idempotency key, if there is one.
-pub(super) async fn find_replay(
-    table: &Table,
+pub(super) async fn find_replay<M: Versioned>(
+    folder: &Folder<M>,
     key: Option<&str>,
-) -> Result<(Snapshot, Option<Committed>)> {
+) -> Result<(Snapshot<M>, Option<Committed<M>>)> {
     loop {
-        let newest = table.newest().await?;
+        let newest = folder.newest().await?;
         let Some(key) = key else {
             return Ok((newest, None));
         };
-        match find_transaction(table, &newest.manifest, key).await {
+        match find_transaction(folder, &*newest.manifest, key).await {
             // A vacuum has removed the snapshot since it was read, so there is a newer one.
             Err(e) if e.kind() == ErrorKind::VersionExpired => {}
             transaction => {
@@ -125,41 +125,42 @@ pub(super) async fn find_replay(
 }
 
 /// Moves the older transactions of a manifest that has too many of them to lists, and merges lists.
-pub(super) async fn roll_transactions(
+pub(super) async fn roll_transactions<M: Versioned>(
     writer: &mut ListWriter,
-    table: &Table,
-    base: &TableManifest,
-    next: &mut TableManifest,
+    folder: &Folder<M>,
+    base: &M,
+    next: &mut M,
 ) -> Result<()> {
-    let limits = table.limits;
-    if next.transactions.len() > limits.max_inline_transactions {
-        let mut by_version: Vec<_> = std::mem::take(&mut next.transactions).into_iter().collect();
+    let limits = M::transaction_limits(&folder.limits);
+    let next = next.header_mut();
+    if next.transactions.len() > limits.max_inline {
+        let mut by_version: Vec<_> = std::mem::take(next.transactions).into_iter().collect();
         by_version.sort_by_key(|(_, transaction)| transaction.version);
-        let older_count = by_version.len() - limits.max_inline_transactions / 2;
-        next.transactions = by_version.split_off(older_count).into_iter().collect();
-        for older in by_version.chunks(limits.max_listed_transactions) {
+        let older_count = by_version.len() - limits.max_inline / 2;
+        *next.transactions = by_version.split_off(older_count).into_iter().collect();
+        for older in by_version.chunks(limits.max_listed) {
             let records = older.iter().map(|(key, t)| Record::new(key, t)).collect();
-            let list = write_list(writer, table, base, records).await?;
+            let list = write_list(writer, folder, base, records).await?;
             next.older_transactions.push(list);
         }
     }
     let fits = |lists: &[TransactionList]| {
         let counts = lists.iter().map(|list| u64::from(list.transactions));
-        counts.sum::<u64>() <= limits.max_listed_transactions as u64
+        counts.sum::<u64>() <= limits.max_listed as u64
     };
-    while let Some(range) = find_mergeable(&next.older_transactions, limits.merge_factor, fits) {
+    while let Some(range) = find_mergeable(next.older_transactions, limits.merge_factor, fits) {
         let merging = next.older_transactions[range.clone()].iter();
-        let loaded = try_join_all(merging.map(|list| load(table, list))).await?;
-        let merged = write_list(writer, table, base, loaded.concat()).await?;
+        let loaded = try_join_all(merging.map(|list| load(folder, list))).await?;
+        let merged = write_list(writer, folder, base, loaded.concat()).await?;
         next.older_transactions.splice(range, [merged]);
     }
     Ok(())
 }
 
-async fn write_list(
+async fn write_list<M: Versioned>(
     writer: &mut ListWriter,
-    table: &Table,
-    base: &TableManifest,
+    folder: &Folder<M>,
+    base: &M,
     mut records: Vec<Record>,
 ) -> Result<TransactionList> {
     records.sort_by_key(|record| (record.key_hash(), record.version()));
@@ -170,25 +171,28 @@ async fn write_list(
     Ok(TransactionList {
         size_bytes: bytes.len() as u64,
         transactions: u32::try_from(records.len()).unwrap_or(u32::MAX),
-        last_version: versions.max().unwrap_or(base.version),
-        path: writer.put(table, base, bytes, names::transactions).await?,
+        last_version: versions.max().unwrap_or(base.header().version),
+        path: writer.put(folder, base, bytes, names::transactions).await?,
     })
 }
 
 /// Reads all lists of a manifest, from the store those that this process has not read yet.
-async fn load_all(table: &Table, manifest: &TableManifest) -> Result<Vec<Arc<Vec<Record>>>> {
-    let cache: Arc<LoadedLists> = table.store().shared_state(table.root());
+async fn load_all<M: Versioned>(
+    folder: &Folder<M>,
+    header: Header<'_>,
+) -> Result<Vec<Arc<Vec<Record>>>> {
+    let cache: Arc<LoadedLists> = folder.store().shared_state(folder.root());
     let lock_cache = || cache.0.lock().unwrap_or_else(PoisonError::into_inner);
     let known = lock_cache().clone();
-    let reads = manifest.older_transactions.iter().map(|list| {
+    let reads = header.older_transactions.iter().map(|list| {
         let known = known.get(&list.path).cloned();
         async move {
             if let Some(records) = known {
                 return Ok(records);
             }
-            match load(table, list).await {
+            match load(folder, list).await {
                 Ok(records) => Ok(Arc::new(records)),
-                Err(e) => Err(missing_list_error(table, manifest, list, e).await),
+                Err(e) => Err(missing_list_error(folder, header.version, list, e).await),
             }
         }
     });
@@ -197,18 +201,18 @@ async fn load_all(table: &Table, manifest: &TableManifest) -> Result<Vec<Arc<Vec
         .buffered(CONCURRENT_LISTS)
         .try_collect()
         .await?;
-    let paths = manifest.older_transactions.iter().map(|l| l.path.clone());
+    let paths = header.older_transactions.iter().map(|l| l.path.clone());
     *lock_cache() = paths.zip(lists.iter().cloned()).collect();
     Ok(lists)
 }
 
-async fn missing_list_error(
-    table: &Table,
-    manifest: &TableManifest,
+async fn missing_list_error<M: Versioned>(
+    folder: &Folder<M>,
+    version: u64,
     list: &TransactionList,
     error: Error,
 ) -> Error {
-    let error = table.missing_object_error(manifest.version, &list.path, error);
+    let error = folder.missing_object_error(version, &list.path, error);
     let error = error.await;
     match error.kind() {
         ErrorKind::PartCorrupted => error.with_kind(ErrorKind::ManifestCorrupted),
@@ -216,9 +220,9 @@ async fn missing_list_error(
     }
 }
 
-async fn load(table: &Table, list: &TransactionList) -> Result<Vec<Record>> {
-    let path = table.path(&list.path);
-    let store = table.store();
+async fn load<M: Versioned>(folder: &Folder<M>, list: &TransactionList) -> Result<Vec<Record>> {
+    let path = folder.path(&list.path);
+    let store = folder.store();
     let read = store.get_at_most(&path, GetOptions::default(), list.size_bytes);
     let (bytes, _) = read.await.map_err(|e| match e.kind() {
         ErrorKind::TooLarge => e.with_kind(ErrorKind::ManifestCorrupted),

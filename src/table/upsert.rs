@@ -17,16 +17,15 @@ use arrow_schema::{ArrowError, Schema};
 
 use super::actions::{Delete, RowDelta};
 use super::change::Operation;
-use super::commit::{Committed, RunResult, run};
+use super::commit::{RunResult, run};
 use super::delete::StagedTombstones;
 use super::findings::{Bound, DeletePlan, RowFinder};
-use super::folder::{Snapshot, Table};
 use super::format::{DataFile, TableManifest};
 use super::keys::resolve_match_columns;
 use super::snapshot_reader::SnapshotReader;
-use super::staged::Staged;
 use super::transactions::find_replay;
 use super::write::{TableWriteOptions, align_to_schema, check_idempotency_key, upload};
+use super::{Committed, Snapshot, Staged, Table};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
 use crate::files::expr::Filter;
@@ -100,7 +99,7 @@ struct Replacement<'a> {
     tombstones: StagedTombstones,
 }
 
-impl Operation for Replacement<'_> {
+impl Operation<TableManifest> for Replacement<'_> {
     type Change = RowDelta;
 
     async fn plan(&mut self, base: &Snapshot, staged: &mut Staged) -> Result<Option<RowDelta>> {

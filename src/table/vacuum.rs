@@ -29,7 +29,7 @@ use super::commit::commit;
 use super::folder::list_objects;
 use super::format::{CommitOperation, Segment, TableManifest};
 use super::listing::load_file_sizes;
-use super::{Table, names};
+use super::{Table, Versioned, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::temp_name::probe_path;
 
@@ -90,7 +90,7 @@ struct RaiseGcFloor {
     oldest_version: u64,
 }
 
-impl Change for RaiseGcFloor {
+impl Change<TableManifest> for RaiseGcFloor {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         let mut next = base.clone();
         next.oldest_version = base.oldest_version.max(self.oldest_version);

@@ -17,12 +17,12 @@ use arrow_schema::{ArrowError, FieldRef, SchemaRef};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::actions::{Append, Overwrite};
-use super::commit::{Committed, commit_onto};
+use super::commit::commit_onto;
 use super::format::{DataFile, TableManifest};
 use super::group_commit::commit_batched;
 use super::staged::remove;
 use super::transactions::find_replay;
-use super::{Table, names};
+use super::{Committed, Table, names};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
 use crate::files::expr::Statistics;

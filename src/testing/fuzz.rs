@@ -9,7 +9,8 @@ use crate::odf::{Block, Event, schema};
 use crate::parquet::decode::{Chunks, decode_rows};
 use crate::parquet::file::{FileOpenResult, ParquetFile};
 use crate::parquet::seal::Seal;
-use crate::table::format::{Pointer, TableManifest};
+use crate::table::Versioned;
+use crate::table::format::{FORMAT, Pointer, TableManifest};
 use crate::table::tombstone;
 
 /// Decodes bytes and checks the result; panics if a property does not hold.
@@ -125,8 +126,8 @@ fn check_table_manifest(bytes: &[u8]) {
 }
 
 fn check_pointer(bytes: &[u8]) {
-    if let Ok(pointer) = Pointer::parse(bytes) {
-        let reparsed = Pointer::parse(&pointer.to_bytes());
+    if let Ok(pointer) = Pointer::parse(bytes, FORMAT) {
+        let reparsed = Pointer::parse(&pointer.to_bytes(), FORMAT);
         assert_eq!(
             reparsed.expect("an encoded pointer can be decoded"),
             pointer

@@ -22,7 +22,9 @@ use pds::table::actions::{Append, Delete, MergedTombstones, NewTable, Replace, R
 use pds::table::commit::{DEFAULT_TIMEOUT, commit, was_committed};
 use pds::table::format::{CommitId, DataFile, Segment, TableSchema};
 use pds::table::vacuum::vacuum;
-use pds::table::{FileRef, ListingLimits, SnapshotFile, Table, all_files, data_file_name};
+use pds::table::{
+    FileRef, ListingLimits, SnapshotFile, Table, Versioned, all_files, data_file_name,
+};
 use pds::testing::{faulty_memory, test_store};
 
 fn new_table() -> NewTable {

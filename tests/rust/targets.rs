@@ -7,7 +7,7 @@ use arrow_schema::{DataType, Field, Schema};
 use pds::table::actions::{Append, MergedTombstones, NewTable, Replace, create};
 use pds::table::commit::{DEFAULT_TIMEOUT, commit};
 use pds::table::format::{DataFile, TableManifest};
-use pds::table::{FileRef, Predicate, SnapshotFile, Table, all_files, delete};
+use pds::table::{FileRef, Predicate, SnapshotFile, Table, Versioned, all_files, delete};
 use pds::testing::{faulty_memory, test_store};
 
 const FILES: u64 = 100_000;

@@ -15,7 +15,7 @@ pub struct AddFiles {
     pub absent_at_version: Option<u64>,
 }
 
-impl Change for AddFiles {
+impl Change<TableManifest> for AddFiles {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         if self
             .absent_at_version

@@ -70,7 +70,7 @@ impl Draft {
     }
 }
 
-impl Change for Alter {
+impl Change<TableManifest> for Alter {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         let current = TableColumns::from_manifest(base)?;
         let mut draft = Draft {

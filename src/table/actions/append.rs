@@ -7,6 +7,7 @@ use serde_json::json;
 use crate::error::Result;
 use crate::table::change::Change;
 use crate::table::format::{CommitOperation, DataFile, TableManifest};
+use crate::table::group_commit::GroupChange;
 
 /// Adds uploaded data files.
 #[derive(Debug, Clone)]
@@ -19,18 +20,14 @@ pub struct Append {
     pub idempotency_key: Option<String>,
 }
 
-impl Append {
+impl GroupChange<TableManifest> for Append {
     /// Refuses a snapshot whose columns may not fit the files.
-    pub(in crate::table) fn check_columns(&self, base: &TableManifest) -> Result<()> {
+    fn check(&self, base: &TableManifest) -> Result<()> {
         base.schema_conflict_since(self.base_version)
             .map_or(Ok(()), Err)
     }
 
-    /// Applies several appends as one change.
-    pub(in crate::table) fn apply_all(
-        appends: &[&Self],
-        base: &TableManifest,
-    ) -> (TableManifest, CommitOperation) {
+    fn apply_all(appends: &[&Self], base: &TableManifest) -> (TableManifest, CommitOperation) {
         let files = || appends.iter().flat_map(|append| &append.files);
         let total =
             |count_of: fn(&DataFile) -> u64| files().map(count_of).fold(0, u64::saturating_add);
@@ -55,9 +52,9 @@ impl Append {
     }
 }
 
-impl Change for Append {
+impl Change<TableManifest> for Append {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
-        self.check_columns(base)?;
+        self.check(base)?;
         Ok(Self::apply_all(&[self], base))
     }
 

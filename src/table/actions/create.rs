@@ -10,7 +10,7 @@ use crate::table::format::{
     Base64, CommitId, CommitOperation, FORMAT, Pointer, TableManifest, TableSchema, TimestampMicros,
 };
 use crate::table::outcome::CommitError;
-use crate::table::{Snapshot, Table, names};
+use crate::table::{Snapshot, Table, Versioned, names};
 
 /// The properties of a new table.
 #[derive(Debug, Clone)]

@@ -29,7 +29,7 @@ pub struct Delete {
     pub base_version: u64,
 }
 
-impl Change for Delete {
+impl Change<TableManifest> for Delete {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         if base.was_restored_since(self.base_version) {
             let message = "a concurrent commit restored an older version; delete again";

@@ -18,7 +18,7 @@ pub struct Overwrite {
     pub idempotency_key: Option<String>,
 }
 
-impl Change for Overwrite {
+impl Change<TableManifest> for Overwrite {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         if let Some(conflict) = base.schema_conflict_since(self.base_version) {
             return Err(conflict);

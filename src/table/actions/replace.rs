@@ -38,7 +38,7 @@ pub struct Replace {
     pub base_version: u64,
 }
 
-impl Change for Replace {
+impl Change<TableManifest> for Replace {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         if base.was_restored_since(self.base_version) {
             return Err(conflict_error("restored an older version"));

@@ -17,7 +17,7 @@ pub struct Restore {
     pub from: Arc<TableManifest>,
 }
 
-impl Change for Restore {
+impl Change<TableManifest> for Restore {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         let from = &self.from;
         if !base.retains(from.version) {

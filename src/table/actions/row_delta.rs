@@ -40,7 +40,7 @@ impl RowDelta {
     }
 }
 
-impl Change for RowDelta {
+impl Change<TableManifest> for RowDelta {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         if let Some(conflict) = base.schema_conflict_since(self.base_version) {
             return Err(conflict);

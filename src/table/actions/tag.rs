@@ -17,7 +17,7 @@ pub struct Tag {
     pub version: Option<u64>,
 }
 
-impl Change for Tag {
+impl Change<TableManifest> for Tag {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         let name = &self.name;
         let mut next = base.clone();

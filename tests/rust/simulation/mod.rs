@@ -21,9 +21,13 @@ use futures::executor::LocalPool;
 use futures::task::LocalSpawnExt;
 use object_store::PutMode;
 use pds::table::actions::{Append, MergedTombstones, NewTable, Replace, create};
-use pds::table::commit::{Change, Committed, DEFAULT_TIMEOUT, commit};
+
+use pds::table::commit::{Change, DEFAULT_TIMEOUT, commit};
 use pds::table::format::{ColumnSchema, DataFile, TableManifest, TableSchema};
-use pds::table::{FileRef, ListingLimits, SnapshotFile, Table, all_files, data_file_name, vacuum};
+use pds::table::{
+    Committed, FileRef, ListingLimits, SnapshotFile, Table, Versioned, all_files, data_file_name,
+    vacuum,
+};
 use pds::{Error, ErrorKind, Result};
 
 use self::model::{CommitLedger, Model};
@@ -212,7 +216,12 @@ impl Actor {
     }
 
     /// Commits and notes the outcome; whether it was acknowledged.
-    async fn commit_and_record(&self, change: &dyn Change, path: &str, rows: &[u64]) -> bool {
+    async fn commit_and_record(
+        &self,
+        change: &dyn Change<TableManifest>,
+        path: &str,
+        rows: &[u64],
+    ) -> bool {
         // Some have no patience, and learn that the outcome is unknown.
         let timeout = [Duration::ZERO, DEFAULT_TIMEOUT][self.world.draw(2) as usize];
         let outcome = commit(&self.table, change, timeout).await;

@@ -9,8 +9,8 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use pds::ErrorKind;
 use pds::table::commit::was_committed;
-use pds::table::format::{CommitId, Pointer, TableManifest};
-use pds::table::{FileRef, Table, all_files};
+use pds::table::format::{CommitId, FORMAT, Pointer, TableManifest};
+use pds::table::{FileRef, Table, Versioned, all_files};
 
 use super::world::World;
 
@@ -134,7 +134,7 @@ impl Model {
     pub(super) fn check_step(&mut self) {
         self.steps += 1;
         if let Some(bytes) = self.read_object("_latest_manifest") {
-            let pointer = Pointer::parse(&bytes).unwrap();
+            let pointer = Pointer::parse(&bytes, FORMAT).unwrap();
             let last = self.history.keys().next_back().copied().unwrap_or(0);
             if pointer.version != last {
                 assert_eq!(pointer.version, last + 1, "the pointer jumped");

@@ -20,11 +20,11 @@ use object_store::path::Path;
 use pds::parquet::options::WriteOptions;
 use pds::table::actions::{Alter, NewTable, Restore, create};
 use pds::table::commit::{DEFAULT_TIMEOUT, commit};
-use pds::table::format::{Pointer, TableManifest};
+use pds::table::format::{FORMAT, Pointer, TableManifest};
 use pds::table::{
     Clause, ClauseAction, ClauseKind, ListingLimits, ReplaceTarget, ScanOptions, Table,
-    TableWriteOptions, compact, delete, merge, replace_rows, scan, scan_changes, sort, vacuum,
-    write,
+    TableWriteOptions, Versioned, compact, delete, merge, replace_rows, scan, scan_changes, sort,
+    vacuum, write,
 };
 use pds::{Error, ErrorKind, Result};
 
@@ -403,7 +403,7 @@ fn record_version(world: &World, ledger: &SharedLedger) {
         let result = block_on(world.objects.get(&path)).ok()?;
         block_on(result.bytes()).ok()
     };
-    let pointer = Pointer::parse(&object("_latest_manifest").unwrap()).unwrap();
+    let pointer = Pointer::parse(&object("_latest_manifest").unwrap(), FORMAT).unwrap();
     let mut ledger = ledger.lock().unwrap();
     let last = ledger.history.keys().next_back().copied().unwrap_or(0);
     if pointer.version != last {

@@ -1,0 +1,236 @@
+//! What every manifest has ([`Header`]), whatever else it lists: who committed it, and what is retained.
+//!
+//! A manifest type implements [`Versioned`]; [`Folder`] and all that commits are generic over it. Its JSON has the
+//! fields of the header beside its own. Every value that is written conditionally holds a random `commit_id`, so the
+//! same bytes never recur.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::commit_id::{CommitId, TimestampMicros};
+use super::folder::Folder;
+use super::lists::ListWriter;
+use crate::error::{Error, ErrorKind, Result, corrupted_error};
+
+/// The number of earlier commits that a manifest lists: a writer whose version has been vacuumed learns
+/// from it whether the commit was its own.
+pub(super) const RECENT_COMMITS: usize = 64;
+/// The highest valid version, which JSON numbers of other languages represent exactly.
+pub(super) const MAX_VERSION: u64 = 1 << 53;
+/// The maximum size of a manifest.
+pub(super) const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+
+/// The manifest of one version of something that is committed by compare-and-swap.
+pub trait Versioned: Clone + std::fmt::Debug + Send + Sync + 'static {
+    /// The limits of its lists.
+    type Limits: Copy + std::fmt::Debug + Default + Send + Sync;
+
+    /// What errors call that which has versions, such as "table".
+    const NOUN: &'static str;
+    /// The format that is written; older ones are read.
+    const FORMAT: u32;
+
+    /// Parses the manifest of `version` and checks that its fields fit together.
+    fn parse(bytes: &[u8], version: u64) -> Result<Self>;
+
+    /// Encodes the manifest as JSON.
+    fn to_bytes(&self) -> Bytes;
+
+    /// The fields that every manifest has.
+    fn header(&self) -> Header<'_>;
+
+    /// As [`Self::header`], to be changed.
+    fn header_mut(&mut self) -> HeaderMut<'_>;
+
+    /// The limits of idempotency keys.
+    fn transaction_limits(limits: &Self::Limits) -> TransactionLimits;
+
+    /// Completes a manifest that was read in an older format, before it is written in the newest.
+    fn upgrade(&mut self);
+
+    /// Moves what is too much for this manifest, made from `base`, to lists in objects of their own.
+    fn roll_lists(
+        &mut self,
+        lists: &mut ListWriter,
+        folder: &Folder<Self>,
+        base: &Self,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// The paths of all objects that the manifest itself names.
+    fn references(&self) -> impl Iterator<Item = &str>;
+}
+
+/// The limits of idempotency keys and of the lists of older ones.
+#[derive(Debug, Clone, Copy)]
+pub struct TransactionLimits {
+    /// The maximum number of commits with an idempotency key that a manifest lists.
+    pub max_inline: usize,
+    /// The maximum number of older ones in one list.
+    pub max_listed: usize,
+    /// The number of neighboring lists that are merged into one.
+    pub merge_factor: usize,
+}
+
+/// The fields that every manifest has.
+#[derive(Debug, Clone, Copy)]
+pub struct Header<'a> {
+    /// The format of the manifest.
+    pub format: u32,
+    /// The number of the version, from 1.
+    pub version: u64,
+    /// The version that it was created from; None for version 1.
+    pub previous: Option<u64>,
+    /// The commit that created it.
+    pub commit_id: &'a CommitId,
+    /// The time of the commit, later than that of any version before.
+    pub created_at: TimestampMicros,
+    /// What the commit did.
+    pub operation: &'a CommitOperation,
+    /// Versions before this one have been vacuumed, except tagged ones.
+    pub oldest_version: u64,
+    /// Writers that started before this version must start again: their files may have been removed.
+    pub gc_floor: u64,
+    /// The commits of the versions before this one, newest first, at most [`RECENT_COMMITS`].
+    pub recent_commits: &'a [CommitId],
+    /// The newest commits with an idempotency key, by key.
+    pub transactions: &'a BTreeMap<String, Transaction>,
+    /// The lists of the older ones, oldest first.
+    pub older_transactions: &'a [TransactionList],
+    /// The versions that vacuum keeps, by tag.
+    pub tags: &'a BTreeMap<String, u64>,
+}
+
+/// The fields of [`Header`], to be changed.
+#[derive(Debug)]
+pub struct HeaderMut<'a> {
+    pub format: &'a mut u32,
+    pub version: &'a mut u64,
+    pub previous: &'a mut Option<u64>,
+    pub commit_id: &'a mut CommitId,
+    pub created_at: &'a mut TimestampMicros,
+    pub operation: &'a mut CommitOperation,
+    pub oldest_version: &'a mut u64,
+    pub gc_floor: &'a mut u64,
+    pub recent_commits: &'a mut Vec<CommitId>,
+    pub transactions: &'a mut BTreeMap<String, Transaction>,
+    pub older_transactions: &'a mut Vec<TransactionList>,
+    pub tags: &'a mut BTreeMap<String, u64>,
+}
+
+/// What a commit did, for the history.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CommitOperation {
+    /// The name of the operation: `append`, `delete`, …
+    pub name: String,
+    /// Counts and parameters, by name.
+    #[serde(flatten)]
+    pub details: BTreeMap<String, Value>,
+}
+
+impl CommitOperation {
+    /// An operation with its details.
+    pub fn new<const N: usize>(name: &str, details: [(&str, Value); N]) -> Self {
+        Self {
+            name: name.to_owned(),
+            details: details.map(|(k, v)| (k.to_owned(), v)).into(),
+        }
+    }
+}
+
+/// A commit with an idempotency key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transaction {
+    /// The version that the commit created.
+    pub version: u64,
+    /// The id of the commit.
+    pub commit_id: CommitId,
+    /// The time of the commit.
+    pub created_at: TimestampMicros,
+}
+
+/// A list of older commits with an idempotency key, in an object of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransactionList {
+    /// The path relative to the folder.
+    pub path: String,
+    /// The size of the object in bytes.
+    pub size_bytes: u64,
+    /// The number of commits that it lists.
+    pub transactions: u32,
+    /// The newest version that one of them created.
+    pub last_version: u64,
+}
+
+impl<'a> Header<'a> {
+    /// Whether the numbers of versions fit together.
+    pub fn has_valid_versions(&self) -> bool {
+        let valid_versions = 1..=self.version;
+        let transactions = self.transactions.values().map(|t| t.version);
+        let lists = self.older_transactions.iter().map(|l| l.last_version);
+        let tags = self.tags.values().copied();
+        self.version <= MAX_VERSION
+            && valid_versions.contains(&self.oldest_version)
+            && self.gc_floor <= self.version
+            && self.previous == (self.version > 1).then(|| self.version - 1)
+            && self.recent_commits.is_empty() == self.previous.is_none()
+            && transactions
+                .chain(lists)
+                .chain(tags)
+                .all(|version| valid_versions.contains(&version))
+    }
+
+    /// The commit that created a version, if the retained commit history reaches back to it.
+    pub fn commit_id_of(&self, version: u64) -> Option<&'a CommitId> {
+        match self.version.checked_sub(version)? {
+            0 => Some(self.commit_id),
+            back => self.recent_commits.get(usize::try_from(back - 1).ok()?),
+        }
+    }
+
+    /// The oldest version whose commit the retained commit history holds.
+    pub(super) fn oldest_known_version(&self) -> u64 {
+        self.version
+            .saturating_sub(self.recent_commits.len() as u64)
+            .max(1)
+    }
+
+    /// Whether a version can still be read: it has not been vacuumed, or it is tagged.
+    pub fn retains(&self, version: u64) -> bool {
+        (self.oldest_version..=self.version).contains(&version)
+            || self.tags.values().any(|tagged| *tagged == version)
+    }
+}
+
+#[derive(Deserialize)]
+struct FormatHeader {
+    format: u32,
+}
+
+/// Encodes a pointer or a manifest.
+pub(crate) fn to_json(value: &impl Serialize) -> Bytes {
+    // Serializing plain data into memory cannot fail.
+    serde_json::to_vec(value).unwrap_or_default().into()
+}
+
+/// Parses a pointer or a manifest; refuses a format above `newest_format`, and ignores unknown fields.
+pub(crate) fn from_json<T: DeserializeOwned>(
+    bytes: &[u8],
+    name: &str,
+    newest_format: u32,
+) -> Result<T> {
+    let decode_error =
+        |e: serde_json::Error| corrupted_error(name, "it cannot be parsed").with_source(e);
+    let header: FormatHeader = serde_json::from_slice(bytes).map_err(decode_error)?;
+    if header.format > newest_format {
+        let message = format!(
+            "{name} has format {}, but this version of pds supports only {newest_format}; upgrade pds",
+            header.format
+        );
+        return Err(Error::new(ErrorKind::FormatNotSupported, message));
+    }
+    serde_json::from_slice(bytes).map_err(decode_error)
+}
