@@ -3,9 +3,9 @@
 //! The layers, each of which uses only those before it:
 //! [`error`], [`clock`], [`sync`] (SHA3-256 of several streams, guards) and `sort` (streams of batches), then [`store`]
 //! (bytes and conditions), [`parquet`] (Arrow to Parquet and back over sinks and sources of bytes), `files` (Parquet
-//! files in a store, their columns, and predicates over them), [`dataset`] (parts, manifest, marker), [`table`]
-//! (snapshots committed by compare-and-swap), [`odf`] (a chain of metadata blocks, each linked to the one before by
-//! hash).
+//! files in a store, their columns, and predicates over them), [`versions`] (snapshots committed by compare-and-swap),
+//! [`dataset`] (parts, manifest, marker), [`table`] (what a table's versions list), [`odf`] (a chain of metadata
+//! blocks, each linked to the one before by hash).
 
 pub mod clock;
 pub mod dataset;
@@ -19,5 +19,6 @@ pub mod sync;
 pub mod table;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod versions;
 
 pub use crate::error::{Error, ErrorKind, Result};

@@ -16,9 +16,9 @@ use pds::parquet::options::WriteOptions;
 use pds::parquet::seal::Seal;
 use pds::store::Store;
 use pds::table::actions::{NewTable, create};
-use pds::table::commit::DEFAULT_TIMEOUT;
 use pds::table::{ListingLimits, Table, TableWriteOptions, delete, write};
 use pds::testing::{faulty_memory, test_store};
+use pds::versions::commit::DEFAULT_TIMEOUT;
 
 /// Files in the lists of the seeds.
 const SEGMENT: u8 = 3;

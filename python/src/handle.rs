@@ -7,9 +7,9 @@ use std::sync::Arc;
 use pds::Result;
 use pds::clock::SystemClock;
 use pds::table::Committed;
-use pds::table::commit::{Change, commit};
 use pds::table::format::{DataFile, TableManifest};
 use pds::table::{Filter, Table, TableColumns};
+use pds::versions::commit::{Change, commit};
 use pyo3::prelude::*;
 
 use crate::commits::CommitFields;

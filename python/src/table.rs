@@ -14,11 +14,11 @@ use std::sync::Arc;
 use chrono::DateTime;
 use pds::store::Store;
 use pds::table::actions::{NewTable, Restore, Tag, create};
-use pds::table::commit::was_committed;
 use pds::table::format::{CommitId, DataFile, TimestampMicros};
 use pds::table::{
     self, ReplaceTarget, ScanOptions, Table, TableColumns, TableWriteOptions, Versioned, vacuum,
 };
+use pds::versions::commit::was_committed;
 use pds::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

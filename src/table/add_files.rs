@@ -18,13 +18,9 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::CopyMode;
 
 use super::actions::{AddFiles, Append};
-use super::change::Operation;
-use super::commit::{RunResult, run};
 use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
 use super::partitions::{self, PartitionValues};
-use super::staged::remove;
-use super::transactions::find_replay;
 use super::write::check_idempotency_key;
 use super::{Committed, Snapshot, Staged, Table, names};
 use crate::error::{Error, ErrorKind, Result};
@@ -33,6 +29,10 @@ use crate::files::expr::Statistics;
 use crate::files::open;
 use crate::files::types::can_widen;
 use crate::parquet::file::TAIL_BYTES;
+use crate::versions::Operation;
+use crate::versions::commit::{RunResult, run};
+use crate::versions::find_replay;
+use crate::versions::remove;
 
 /// The maximum number of files that are opened or copied concurrently.
 const CONCURRENT_FILES: usize = 16;

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::ObjectMeta;
 
-use super::folder::list_objects;
 use super::format::TableManifest;
 use super::listing::load_file_sizes;
 use super::vacuum::{References, collect_references};
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
+use crate::versions::list_objects;
 
 /// How often the check starts again because a vacuum removed versions during it.
 const MAX_RESTARTS: u32 = 20;

@@ -9,7 +9,7 @@
 //!
 //! If concurrent commits change the files of a group in all attempts until the timeout, the group stays as it is; it
 //! is an error if no group was committed. A rewrite fails with [`ErrorKind::Other`] if it wrote more rows
-//! than it read, or fewer although none was deleted. Other errors are those of [`super::commit`] and of reading;
+//! than it read, or fewer although none was deleted. Other errors are those of [`crate::versions::commit`] and of reading;
 //! groups that were committed before stay committed.
 
 use std::collections::BTreeMap;
@@ -19,10 +19,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::actions::Replace;
-use super::change::Operation;
-use super::commit::{RunResult, run_on};
 use super::format::{DataFile, TableManifest};
-use super::outcome::CommitOutcome;
 use super::rewrite_group::{FileLocations, RewriteGroup};
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone_merge::MergeTombstones;
@@ -30,6 +27,9 @@ use super::write::TableWriteOptions;
 use super::{Committed, Snapshot, Staged, Table};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::expr::Predicate;
+use crate::versions::CommitOutcome;
+use crate::versions::Operation;
+use crate::versions::commit::{RunResult, run_on};
 
 /// A file with a larger share of deleted rows is rewritten whatever its size.
 const MAX_DELETED_PERCENT: u64 = 50;

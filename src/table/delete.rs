@@ -7,7 +7,7 @@
 //!
 //! Rows that concurrent commits append are not deleted. If a concurrent commit rewrites a file of the plan,
 //! or replaces rows of it, the delete is planned again on the newest snapshot, until the timeout; it then reads
-//! only files that it does not know ([`super::findings`]). Errors are those of [`super::commit`] and of
+//! only files that it does not know ([`super::findings`]). Errors are those of [`crate::versions::commit`] and of
 //! reading.
 
 use std::collections::BTreeMap;
@@ -18,8 +18,6 @@ use object_store::PutMode;
 use serde_json::Value;
 
 use super::actions::Delete;
-use super::change::Operation;
-use super::commit::{RunResult, run};
 use super::findings::{Bound, DeletePlan, RowFinder};
 use super::format::{DataFile, TableManifest, Tombstones};
 use super::snapshot_reader::SnapshotReader;
@@ -29,6 +27,8 @@ use crate::error::Result;
 use crate::files::TableColumns;
 use crate::files::expr::Predicate;
 use crate::files::expr::{ClosedRange, Filter};
+use crate::versions::Operation;
+use crate::versions::commit::{RunResult, run};
 
 /// The result of a delete.
 #[derive(Debug)]

@@ -11,20 +11,17 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use super::commit_id::{CommitId, TimestampMicros};
 use super::limits::ListingLimits;
-use super::listing::roll_segments;
-use super::lists::ListWriter;
-pub use super::manifest::{CommitOperation, Transaction, TransactionList};
-use super::manifest::{Header, HeaderMut, TransactionLimits, Versioned, from_json, to_json};
-pub use super::pointer::Pointer;
-use super::transactions::roll_transactions;
+use super::names;
 pub use super::values::{Base64, PositionBitmap};
-use super::{Table, names};
 use crate::error::Result;
 pub(super) use crate::error::corrupted_error;
 pub use crate::files::DataFile;
 use crate::files::TableColumns;
+pub use crate::versions::Pointer;
+pub use crate::versions::{CommitId, TimestampMicros};
+pub use crate::versions::{CommitOperation, Transaction, TransactionList};
+use crate::versions::{Header, HeaderMut, TransactionLimits, Versioned, from_json, to_json};
 
 /// The format version that is written; older ones are read. The first commit on a table of an older format
 /// writes this one.
@@ -240,16 +237,6 @@ impl Versioned for TableManifest {
 
     fn upgrade(&mut self) {
         TableColumns::complete_nested_ids(self);
-    }
-
-    async fn roll_lists(
-        &mut self,
-        lists: &mut ListWriter,
-        table: &Table,
-        base: &Self,
-    ) -> Result<()> {
-        roll_segments(lists, table, base, self).await?;
-        roll_transactions(lists, table, base, self).await
     }
 
     /// The files of its segments are not among them.

@@ -18,12 +18,12 @@ use object_store::GetOptions;
 
 use super::format::{DataFile, Segment, TableManifest};
 use super::limits::ListingLimits;
-use super::lists::{ListWriter, find_mergeable};
 use super::snapshot_file::{FileRef, SnapshotFile};
 use super::targets::{PositionsBySegment, move_targets};
 use super::{Table, names, segment};
 use crate::error::Result;
 use crate::files::TableColumns;
+use crate::versions::{ListWriter, RollLists, find_mergeable, roll_transactions};
 
 /// The maximum number of segments that are read concurrently.
 const CONCURRENT_SEGMENTS: usize = 16;
@@ -196,8 +196,20 @@ struct SegmentColumns {
     leading: HashSet<u32>,
 }
 
+impl RollLists for TableManifest {
+    async fn roll_lists(
+        &mut self,
+        lists: &mut ListWriter,
+        table: &Table,
+        base: &Self,
+    ) -> Result<()> {
+        roll_segments(lists, table, base, self).await?;
+        roll_transactions(lists, table, base, self).await
+    }
+}
+
 /// Moves the older files of a manifest that lists too many to segments, and merges segments.
-pub(super) async fn roll_segments(
+async fn roll_segments(
     writer: &mut ListWriter,
     table: &Table,
     base: &TableManifest,

@@ -9,7 +9,7 @@
 //! snapshot, until the timeout. What files were merged to is kept: a file is read again only if rows of it
 //! were deleted meanwhile, and rows are uploaded again only if they differ. Refused with
 //! [`crate::ErrorKind::InvalidInput`]: no clause, a source
-//! without a key column, and types that do not fit; those of [`super::commit`] come in addition.
+//! without a key column, and types that do not fit; those of [`crate::versions::commit`] come in addition.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,9 +20,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use roaring::RoaringBitmap;
 
 use super::actions::{Delete, RowDelta};
-use super::change::Operation;
 use super::clauses::Clause;
-use super::commit::{RunResult, run};
 use super::delete::StagedTombstones;
 use super::findings::{Basis, Bound, CONCURRENT_FILES, DeletePlan};
 use super::format::{DataFile, TableManifest};
@@ -35,6 +33,8 @@ use super::{Committed, Snapshot, Staged, Table};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
 use crate::files::run_blocking;
+use crate::versions::Operation;
+use crate::versions::commit::{RunResult, run};
 
 /// The result of a merge.
 #[derive(Debug)]

@@ -9,18 +9,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::actions::{MergedTombstones, Replace};
-use super::change::Operation;
 use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
 use super::scan::stream_files;
 use super::snapshot_file::SnapshotFile;
 use super::snapshot_reader::SnapshotReader;
-use super::staged::remove;
 use super::targets::FileIndex;
 use super::tombstone::Deletions;
 use super::write::{TableWriteOptions, align_to_schema, upload};
 use super::{Snapshot, Staged, Table};
 use crate::error::{Error, Result};
+use crate::versions::Operation;
+use crate::versions::remove;
 
 /// Where files are listed, as far as it was read. All groups of a compaction share it: all lists are read again
 /// only when a file is not where it was.

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use super::actions::{MergedTombstones, Replace};
-use super::change::Operation;
 use super::delete::put_tombstones;
 use super::format::{TableManifest, Tombstones};
 use super::snapshot_file::ListedAt;
@@ -16,6 +15,7 @@ use super::tombstone::{self, Deletions, TombstoneLine};
 use super::tombstone_reader::read_lines;
 use super::{Snapshot, Staged, Table};
 use crate::error::{Error, Result};
+use crate::versions::Operation;
 
 /// A tombstone file of fewer bytes is merged with others.
 const SMALL_TOMBSTONE_BYTES: u64 = 1 << 20;

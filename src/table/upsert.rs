@@ -6,7 +6,7 @@
 //! commit has added rows, files that are new are searched ([`super::findings`]); nothing is uploaded again.
 //!
 //! Errors: [`ErrorKind::InvalidInput`] for input without the key columns, or with a row that does not
-//! satisfy the predicate; those of [`super::commit`]. After an error that leaves the outcome unknown no
+//! satisfy the predicate; those of [`crate::versions::commit`]. After an error that leaves the outcome unknown no
 //! file is removed.
 
 use std::collections::BTreeMap;
@@ -16,14 +16,11 @@ use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema};
 
 use super::actions::{Delete, RowDelta};
-use super::change::Operation;
-use super::commit::{RunResult, run};
 use super::delete::StagedTombstones;
 use super::findings::{Bound, DeletePlan, RowFinder};
 use super::format::{DataFile, TableManifest};
 use super::keys::resolve_match_columns;
 use super::snapshot_reader::SnapshotReader;
-use super::transactions::find_replay;
 use super::write::{TableWriteOptions, align_to_schema, check_idempotency_key, upload};
 use super::{Committed, Snapshot, Staged, Table};
 use crate::error::{Error, ErrorKind, Result};
@@ -31,6 +28,9 @@ use crate::files::TableColumns;
 use crate::files::expr::Filter;
 use crate::files::expr::KeySet;
 use crate::files::expr::Predicate;
+use crate::versions::Operation;
+use crate::versions::commit::{RunResult, run};
+use crate::versions::find_replay;
 
 /// Which rows are replaced.
 #[derive(Debug, Clone)]

@@ -24,14 +24,14 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{ObjectMeta, PutMode};
 use serde_json::json;
 
-use super::change::Change;
-use super::commit::commit;
-use super::folder::list_objects;
 use super::format::{CommitOperation, Segment, TableManifest};
 use super::listing::load_file_sizes;
 use super::{Table, Versioned, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::temp_name::probe_path;
+use crate::versions::Change;
+use crate::versions::commit::commit;
+use crate::versions::list_objects;
 
 /// Idempotency keys are kept for at least this number of versions, whatever is vacuumed.
 const MIN_KEY_RETENTION_VERSIONS: u64 = 10_000;

@@ -6,7 +6,7 @@
 //! [`crate::ErrorKind::InvalidInput`].
 //!
 //! No commit names the files before they are complete. If nothing was committed for certain
-//! ([`super::outcome`]) the files are removed; if the outcome is unknown they stay for a vacuum.
+//! ([`crate::versions::Committed`]) the files are removed; if the outcome is unknown they stay for a vacuum.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,11 +17,7 @@ use arrow_schema::{ArrowError, FieldRef, SchemaRef};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::actions::{Append, Overwrite};
-use super::commit::commit_onto;
 use super::format::{DataFile, TableManifest};
-use super::group_commit::commit_batched;
-use super::staged::remove;
-use super::transactions::find_replay;
 use super::{Committed, Table, names};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
@@ -35,6 +31,10 @@ use crate::parquet::writer::WritePlan;
 use crate::sort::sort_batches;
 use crate::store::stage::Staging;
 use crate::store::staged_write::StagedWrite;
+use crate::versions::commit::commit_onto;
+use crate::versions::commit_batched;
+use crate::versions::find_replay;
+use crate::versions::remove;
 
 /// After this time the snapshot that was read before the upload is read again for the commit.
 const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(2);

@@ -17,9 +17,9 @@ use pds::odf::{
 use pds::parquet::options::WriteOptions;
 use pds::store::Store;
 use pds::store::memory::MemoryStore;
-use pds::table::commit::DEFAULT_TIMEOUT;
 use pds::table::{ScanOptions, scan};
 use pds::testing::{FaultKind, FaultyStore, faulty_memory, test_store};
+use pds::versions::commit::DEFAULT_TIMEOUT;
 use pds::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 

@@ -13,10 +13,10 @@ use pds::odf::{
 };
 use pds::store::Store;
 use pds::table::Table;
-use pds::table::commit::DEFAULT_TIMEOUT;
 use pds::testing::{
     Fault, FaultKind, FaultTiming, FaultyStore, faulty_memory, test_store, test_store_with_clock,
 };
+use pds::versions::commit::DEFAULT_TIMEOUT;
 use pds::{ErrorKind, Result};
 use serde_json::json;
 

@@ -9,8 +9,8 @@ use pds::clock::SystemClock;
 use pds::store::local::{DiskChange, DiskJournal, LocalStore};
 use pds::store::metrics::Metrics;
 use pds::store::{Capabilities, Store};
-use pds::table::commit::{DEFAULT_TIMEOUT, commit};
 use pds::table::{self, Table};
+use pds::versions::commit::{DEFAULT_TIMEOUT, commit};
 
 use crate::faults::{KEY, expected_sum, read_sum, write_dataset};
 use crate::tables::{append, create_table, upload};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Schema};
 use pds::table::actions::{Append, MergedTombstones, NewTable, Replace, create};
-use pds::table::commit::{DEFAULT_TIMEOUT, commit};
 use pds::table::format::{DataFile, TableManifest};
 use pds::table::{FileRef, Predicate, SnapshotFile, Table, Versioned, all_files, delete};
 use pds::testing::{faulty_memory, test_store};
+use pds::versions::commit::{DEFAULT_TIMEOUT, commit};
 
 const FILES: u64 = 100_000;
 const FILES_OF_COMMIT: u64 = 4000;

@@ -2,8 +2,8 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::actions::Append;
-use crate::table::change::Change;
 use crate::table::format::{CommitOperation, TableManifest};
+use crate::versions::Change;
 
 /// Adds existing files. If some of them were not copied, it conflicts with every commit that added rows after
 /// the check that the table does not list them: a file might be listed twice.

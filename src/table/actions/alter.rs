@@ -15,9 +15,9 @@ use crate::files::TableColumns;
 use crate::files::types::can_widen;
 use crate::parquet::types::index_of;
 use crate::parquet::writer::check_schema;
-use crate::table::change::Change;
 use crate::table::format::{Base64, CommitOperation, TableManifest, TableSchema, Widened};
 use crate::table::schema::encode_schema;
+use crate::versions::Change;
 
 /// A change of a table's columns.
 #[derive(Debug, Clone)]

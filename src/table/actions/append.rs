@@ -5,9 +5,9 @@
 use serde_json::json;
 
 use crate::error::Result;
-use crate::table::change::Change;
 use crate::table::format::{CommitOperation, DataFile, TableManifest};
-use crate::table::group_commit::GroupChange;
+use crate::versions::Change;
+use crate::versions::GroupChange;
 
 /// Adds uploaded data files.
 #[derive(Debug, Clone)]

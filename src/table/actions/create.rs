@@ -9,8 +9,8 @@ use crate::store::cas::{CasResult, Register, probe_conditional_writes};
 use crate::table::format::{
     Base64, CommitId, CommitOperation, FORMAT, Pointer, TableManifest, TableSchema, TimestampMicros,
 };
-use crate::table::outcome::CommitError;
 use crate::table::{Snapshot, Table, Versioned, names};
+use crate::versions::CommitError;
 
 /// The properties of a new table.
 #[derive(Debug, Clone)]

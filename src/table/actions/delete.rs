@@ -3,10 +3,10 @@
 use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::table::change::Change;
 use crate::table::format::{CommitOperation, TableManifest, Tombstones};
+use crate::table::names::lowest_base_version;
 use crate::table::snapshot_file::FileRef;
-use crate::table::staged::lowest_base_version;
+use crate::versions::Change;
 
 /// Deletes rows of files that were scanned. Two deletes on one file add up. A delete conflicts if one of its
 /// files has left the table, or has lost rows while other rows were added (by an upsert or a merge), because its rows may

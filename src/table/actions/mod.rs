@@ -1,4 +1,4 @@
-//! The changes that can be committed to a table ([`super::commit::Change`]), one in each file.
+//! The changes that can be committed to a table ([`crate::versions::Change`]), one in each file.
 
 mod add_files;
 mod alter;

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use crate::error::Result;
-use crate::table::change::Change;
 use crate::table::format::{CommitOperation, DataFile, TableManifest};
+use crate::versions::Change;
 
 /// Replaces all files of the newest snapshot, those of concurrent commits included. Refused if a restore has
 /// brought older columns back since `base_version`.

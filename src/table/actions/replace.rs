@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::table::change::Change;
 use crate::table::format::{CommitOperation, DataFile, TableManifest, Tombstones};
+use crate::table::names::lowest_base_version;
 use crate::table::snapshot_file::FileRef;
-use crate::table::staged::lowest_base_version;
 use crate::table::targets::TargetSet;
+use crate::versions::Change;
 
 /// Tombstone files that replace several others with the same deletions.
 #[derive(Debug, Clone, Default)]

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
-use crate::table::change::Change;
 use crate::table::format::{CommitOperation, FORMAT, TableManifest};
+use crate::versions::Change;
 
 /// Makes the content of an older version the newest one. Tags, idempotency keys and the history stay. Fails with
 /// [`ErrorKind::VersionExpired`] if the version has been vacuumed.

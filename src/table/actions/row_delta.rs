@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::Delete;
 use crate::error::{Error, ErrorKind, Result};
-use crate::table::change::Change;
 use crate::table::format::{CommitOperation, DataFile, TableManifest};
+use crate::versions::Change;
 
 /// Deletes rows and adds files in one commit. It conflicts like [`Delete`], and if a concurrent commit has added
 /// rows since the scan, because some of them may have to be deleted. If the new rows were derived from the

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::table::change::Change;
 use crate::table::format::{CommitOperation, TableManifest};
+use crate::versions::Change;
 
 const MAX_NAME_BYTES: usize = 255;
 

@@ -22,12 +22,12 @@ use futures::task::LocalSpawnExt;
 use object_store::PutMode;
 use pds::table::actions::{Append, MergedTombstones, NewTable, Replace, create};
 
-use pds::table::commit::{Change, DEFAULT_TIMEOUT, commit};
 use pds::table::format::{ColumnSchema, DataFile, TableManifest, TableSchema};
 use pds::table::{
     Committed, FileRef, ListingLimits, SnapshotFile, Table, Versioned, all_files, data_file_name,
     vacuum,
 };
+use pds::versions::commit::{Change, DEFAULT_TIMEOUT, commit};
 use pds::{Error, ErrorKind, Result};
 
 use self::model::{CommitLedger, Model};

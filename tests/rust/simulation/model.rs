@@ -8,9 +8,9 @@ use futures::executor::block_on;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use pds::ErrorKind;
-use pds::table::commit::was_committed;
 use pds::table::format::{CommitId, FORMAT, Pointer, TableManifest};
 use pds::table::{FileRef, Table, Versioned, all_files};
+use pds::versions::commit::was_committed;
 
 use super::world::World;
 

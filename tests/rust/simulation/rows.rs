@@ -19,13 +19,13 @@ use object_store::ObjectStoreExt;
 use object_store::path::Path;
 use pds::parquet::options::WriteOptions;
 use pds::table::actions::{Alter, NewTable, Restore, create};
-use pds::table::commit::{DEFAULT_TIMEOUT, commit};
 use pds::table::format::{FORMAT, Pointer, TableManifest};
 use pds::table::{
     Clause, ClauseAction, ClauseKind, ListingLimits, ReplaceTarget, ScanOptions, Table,
     TableWriteOptions, Versioned, compact, delete, merge, replace_rows, scan, scan_changes, sort,
     vacuum, write,
 };
+use pds::versions::commit::{DEFAULT_TIMEOUT, commit};
 use pds::{Error, ErrorKind, Result};
 
 use super::datasets::drive;

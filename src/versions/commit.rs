@@ -28,7 +28,7 @@ pub use super::change::Change;
 use super::change::{Operation, Unplanned, apply};
 use super::commit_id::{CommitId, TimestampMicros};
 use super::folder::{Folder, Snapshot};
-use super::lists::ListWriter;
+use super::lists::{ListWriter, RollLists};
 use super::manifest::{CommitOperation, RECENT_COMMITS, Transaction, Versioned};
 use super::outcome::Committed;
 use super::outcome::{CommitError, CommitOutcome, is_conflict};
@@ -47,7 +47,7 @@ const MAX_EAGER_ATTEMPTS: u32 = 3;
 const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(2);
 
 /// How an operation ended that did not fail.
-pub(super) enum RunResult<M, C> {
+pub(crate) enum RunResult<M, C> {
     /// It was committed, as this change.
     Committed(Committed<M>, C),
     /// An earlier commit had the same idempotency key.
@@ -57,7 +57,7 @@ pub(super) enum RunResult<M, C> {
 }
 
 /// Commits a change to the newest snapshot; retries until `timeout` while other commits come first.
-pub async fn commit<M: Versioned>(
+pub async fn commit<M: RollLists>(
     folder: &Folder<M>,
     change: &dyn Change<M>,
     timeout: Duration,
@@ -67,7 +67,7 @@ pub async fn commit<M: Versioned>(
 
 /// Like [`commit`], but the first attempt is made on `cached_snapshot` if there is one. The caller removes
 /// what it wrote for the change, if the error allows it.
-pub(super) async fn commit_onto<M: Versioned>(
+pub(crate) async fn commit_onto<M: RollLists>(
     folder: &Folder<M>,
     change: &dyn Change<M>,
     cached_snapshot: Option<Snapshot<M>>,
@@ -78,7 +78,7 @@ pub(super) async fn commit_onto<M: Versioned>(
 }
 
 /// Like [`commit_onto`], with the id of the commit.
-pub(super) async fn commit_as<M: Versioned>(
+pub(super) async fn commit_as<M: RollLists>(
     commit_id: &CommitId,
     folder: &Folder<M>,
     change: &dyn Change<M>,
@@ -99,7 +99,7 @@ pub(super) async fn commit_as<M: Versioned>(
 /// Plans an operation on the newest snapshot and commits it; plans it again where the change does not
 /// apply any more. The time of the first plan does not count towards `timeout`. Removes what is staged
 /// for it if no commit names it.
-pub(super) async fn run<M: Versioned, O: Operation<M>>(
+pub(crate) async fn run<M: RollLists, O: Operation<M>>(
     folder: &Folder<M>,
     operation: &mut O,
     staged: Staged<M>,
@@ -109,7 +109,7 @@ pub(super) async fn run<M: Versioned, O: Operation<M>>(
 }
 
 /// Like [`run`], but the first plan is made on `cached_snapshot` if there is one.
-pub(super) async fn run_on<M: Versioned, O: Operation<M>>(
+pub(crate) async fn run_on<M: RollLists, O: Operation<M>>(
     folder: &Folder<M>,
     operation: &mut O,
     staged: Staged<M>,
@@ -122,7 +122,7 @@ pub(super) async fn run_on<M: Versioned, O: Operation<M>>(
 }
 
 /// The attempts to commit an operation.
-struct Attempts<'a, M: Versioned, O: Operation<M>> {
+struct Attempts<'a, M: RollLists, O: Operation<M>> {
     folder: &'a Folder<M>,
     operation: &'a mut O,
     commit_id: CommitId,
@@ -145,7 +145,7 @@ enum Prepared<M> {
     Outdated,
 }
 
-impl<'a, M: Versioned, O: Operation<M>> Attempts<'a, M, O> {
+impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
     fn new(
         folder: &'a Folder<M>,
         operation: &'a mut O,

@@ -23,7 +23,7 @@ use bytes::Bytes;
 
 use super::commit_id::CommitId;
 use super::folder::{Folder, Snapshot};
-use super::lists::ListWriter;
+use super::lists::{ListWriter, RollLists};
 use super::manifest::{MAX_MANIFEST_BYTES, Versioned};
 use super::names;
 use super::outcome::{CommitError, CommitOutcome};
@@ -44,7 +44,7 @@ pub(super) enum CommitAttempt<M> {
 }
 
 /// Tries to create `next`, with its lists within their limits, as the version after `base`.
-pub(super) async fn attempt<M: Versioned>(
+pub(super) async fn attempt<M: RollLists>(
     folder: &Folder<M>,
     base: &Snapshot<M>,
     mut next: M,

@@ -30,7 +30,7 @@ pub struct Committed<M> {
 
 impl<M: Clone> Committed<M> {
     /// The commit that a transaction recorded; `newest` is the newest snapshot.
-    pub(super) fn replay(transaction: Transaction, newest: &Snapshot<M>) -> Self {
+    pub(crate) fn replay(transaction: Transaction, newest: &Snapshot<M>) -> Self {
         Self {
             version: transaction.version,
             commit_id: transaction.commit_id,
@@ -44,7 +44,7 @@ impl<M: Clone> Committed<M> {
 
 /// Why a commit did not succeed.
 #[derive(Debug)]
-pub(super) enum CommitError {
+pub(crate) enum CommitError {
     /// Nothing was committed, and nothing will be.
     NotCommitted(Error),
     /// It may have been committed, or may still be. Nothing that it references may be removed.
@@ -57,11 +57,11 @@ pub(super) enum CommitError {
 }
 
 /// The result of a commit.
-pub(super) type CommitOutcome<T> = Result<T, CommitError>;
+pub(crate) type CommitOutcome<T> = Result<T, CommitError>;
 
 impl CommitError {
     /// An error of a conditional write that was sent ([`crate::store::cas`]): unknown if it may still land.
-    pub(super) fn from_write(id: &CommitId, error: Error) -> Self {
+    pub(crate) fn from_write(id: &CommitId, error: Error) -> Self {
         match error.kind() {
             ErrorKind::Unavailable => Self::Unknown {
                 id: id.clone(),
@@ -73,7 +73,7 @@ impl CommitError {
 
     /// Whether the objects that were written for the commit are to be removed. While the store is
     /// unavailable, and for a caller who has been cancelled, that is left to a vacuum.
-    pub(super) fn allows_removal(&self) -> bool {
+    pub(crate) fn allows_removal(&self) -> bool {
         match self {
             Self::NotCommitted(error) => {
                 !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Cancelled)
@@ -83,7 +83,7 @@ impl CommitError {
     }
 
     /// Whether a change that was planned from a snapshot alone can be planned again on a newer one.
-    pub(super) fn is_conflict(&self) -> bool {
+    pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, Self::NotCommitted(error) if is_conflict(error))
     }
 
@@ -100,7 +100,7 @@ impl CommitError {
 }
 
 /// Whether a change does not apply to a snapshot, but may after it was planned again.
-pub(super) fn is_conflict(error: &Error) -> bool {
+pub(crate) fn is_conflict(error: &Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::CommitConflict | ErrorKind::TransactionExpired

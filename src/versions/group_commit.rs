@@ -17,12 +17,13 @@ use super::change::{Change, check_gc_floor};
 use super::commit::{commit_as, commit_onto, commit_timeout_error};
 use super::commit_id::CommitId;
 use super::folder::{Folder, Snapshot};
+use super::lists::RollLists;
 use super::manifest::{CommitOperation, Versioned};
 use super::outcome::{CommitError, CommitOutcome, Committed};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A change that can be committed together with others of its type.
-pub(super) trait GroupChange<M>: Change<M> + Clone + 'static {
+pub(crate) trait GroupChange<M>: Change<M> + Clone + 'static {
     /// Why the change does not fit a snapshot, if it does not.
     fn check(&self, base: &M) -> Result<()>;
 
@@ -81,7 +82,7 @@ impl<M, C> Drop for QueueTicket<'_, M, C> {
 }
 
 /// Commits a change without an idempotency key, together with others of this process.
-pub(super) async fn commit_batched<M: Versioned, C: GroupChange<M>>(
+pub(crate) async fn commit_batched<M: RollLists, C: GroupChange<M>>(
     folder: &Folder<M>,
     change: C,
     cached_snapshot: Option<Snapshot<M>>,
@@ -148,7 +149,7 @@ fn leader_stopped_error(commit_id: &OnceLock<CommitId>) -> CommitError {
 }
 
 /// Starts a task that commits all queued changes and then releases the leader lock.
-fn lead_group_commit<M: Versioned, C: GroupChange<M>>(
+fn lead_group_commit<M: RollLists, C: GroupChange<M>>(
     folder: &Folder<M>,
     queue: &Queue<M, C>,
     cached_snapshot: Option<Snapshot<M>>,
@@ -176,7 +177,7 @@ fn lead_group_commit<M: Versioned, C: GroupChange<M>>(
 
 /// Commits changes in one version. If the earliest deadline passes, the changes that are over it fail
 /// and the others are tried again, as the same commit.
-async fn commit_pending<M: Versioned, C: GroupChange<M>>(
+async fn commit_pending<M: RollLists, C: GroupChange<M>>(
     folder: &Folder<M>,
     commit_id: &CommitId,
     mut pending: Vec<PendingChange<M, C>>,

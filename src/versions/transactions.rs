@@ -103,7 +103,7 @@ pub(super) async fn find_transaction<M: Versioned>(
 }
 
 /// Returns the newest snapshot, and the commit with the idempotency key, if there is one.
-pub(super) async fn find_replay<M: Versioned>(
+pub(crate) async fn find_replay<M: Versioned>(
     folder: &Folder<M>,
     key: Option<&str>,
 ) -> Result<(Snapshot<M>, Option<Committed<M>>)> {
@@ -125,7 +125,7 @@ pub(super) async fn find_replay<M: Versioned>(
 }
 
 /// Moves the older transactions of a manifest that has too many of them to lists, and merges lists.
-pub(super) async fn roll_transactions<M: Versioned>(
+pub(crate) async fn roll_transactions<M: Versioned>(
     writer: &mut ListWriter,
     folder: &Folder<M>,
     base: &M,

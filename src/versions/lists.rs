@@ -13,6 +13,17 @@ use super::folder::Folder;
 use super::manifest::Versioned;
 use crate::error::Result;
 
+/// A manifest that has lists in objects of their own.
+pub trait RollLists: Versioned {
+    /// Moves what is too much for this manifest, made from `base`, to lists.
+    fn roll_lists(
+        &mut self,
+        lists: &mut ListWriter,
+        folder: &Folder<Self>,
+        base: &Self,
+    ) -> impl Future<Output = Result<()>> + Send;
+}
+
 /// Writes the lists of the attempts of one commit. What one attempt wrote, the next one uses again.
 #[derive(Debug, Default)]
 pub struct ListWriter {
@@ -29,7 +40,7 @@ struct WrittenList {
 impl ListWriter {
     /// Returns the path of a list with these bytes: of one that an earlier attempt wrote, or of a new one with a `name` of
     /// the base version and an id.
-    pub(super) async fn put<M: Versioned>(
+    pub(crate) async fn put<M: Versioned>(
         &mut self,
         folder: &Folder<M>,
         base: &M,
@@ -65,7 +76,7 @@ impl ListWriter {
 }
 
 /// The first `count` neighboring lists that fit into one.
-pub(super) fn find_mergeable<T>(
+pub(crate) fn find_mergeable<T>(
     lists: &[T],
     count: usize,
     fits: impl Fn(&[T]) -> bool,

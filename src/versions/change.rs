@@ -37,7 +37,7 @@ impl<M> Change<M> for &dyn Change<M> {
 }
 
 /// Plans a change from a snapshot, and again from a newer one to which it does not apply.
-pub(super) trait Operation<M: Versioned>: Send {
+pub(crate) trait Operation<M: Versioned>: Send {
     /// What it plans.
     type Change: Change<M>;
 

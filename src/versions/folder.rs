@@ -18,7 +18,7 @@ use crate::store::{Store, path};
 /// A folder of a store with versions of one kind, or in which they can be created.
 #[derive(Debug, Clone)]
 pub struct Folder<M: Versioned> {
-    pub(super) store: Store,
+    pub(crate) store: Store,
     root: String,
     /// The limits of its lists; only tests change the default.
     pub limits: M::Limits,
@@ -29,7 +29,7 @@ pub struct Folder<M: Versioned> {
 pub struct Snapshot<M> {
     /// The manifest of the version.
     pub manifest: Arc<M>,
-    pub(super) pointer: VersionedValue,
+    pub(crate) pointer: VersionedValue,
 }
 
 impl<M: Versioned> Folder<M> {
@@ -56,7 +56,7 @@ impl<M: Versioned> Folder<M> {
         path::join(&self.root, relative)
     }
 
-    pub(super) fn root(&self) -> &str {
+    pub(crate) fn root(&self) -> &str {
         &self.root
     }
 
@@ -66,7 +66,7 @@ impl<M: Versioned> Folder<M> {
     }
 
     /// Reads the pointer, if there is one.
-    pub(super) async fn read_pointer(&self) -> Result<Option<(VersionedValue, Pointer)>> {
+    pub(crate) async fn read_pointer(&self) -> Result<Option<(VersionedValue, Pointer)>> {
         let path = self.path(names::POINTER);
         let register = Register::new(&self.store, &path);
         match register.read_at_most(MAX_POINTER_BYTES).await {
@@ -84,7 +84,7 @@ impl<M: Versioned> Folder<M> {
     }
 
     /// Reads the manifest of a version, if it exists.
-    pub(super) async fn read_manifest(&self, version: u64) -> Result<Option<M>> {
+    pub(crate) async fn read_manifest(&self, version: u64) -> Result<Option<M>> {
         let name = names::manifest(version);
         let path = self.path(&name);
         let read = self

@@ -1,6 +1,6 @@
 //! What every manifest has ([`Header`]), whatever else it lists: who committed it, and what is retained.
 //!
-//! A manifest type implements [`Versioned`]; [`Folder`] and all that commits are generic over it. Its JSON has the
+//! A manifest type implements [`Versioned`]; [`Folder`](super::Folder) and all that commits are generic over it. Its JSON has the
 //! fields of the header beside its own. Every value that is written conditionally holds a random `commit_id`, so the
 //! same bytes never recur.
 
@@ -12,8 +12,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::commit_id::{CommitId, TimestampMicros};
-use super::folder::Folder;
-use super::lists::ListWriter;
 use crate::error::{Error, ErrorKind, Result, corrupted_error};
 
 /// The number of earlier commits that a manifest lists: a writer whose version has been vacuumed learns
@@ -51,14 +49,6 @@ pub trait Versioned: Clone + std::fmt::Debug + Send + Sync + 'static {
 
     /// Completes a manifest that was read in an older format, before it is written in the newest.
     fn upgrade(&mut self);
-
-    /// Moves what is too much for this manifest, made from `base`, to lists in objects of their own.
-    fn roll_lists(
-        &mut self,
-        lists: &mut ListWriter,
-        folder: &Folder<Self>,
-        base: &Self,
-    ) -> impl Future<Output = Result<()>> + Send;
 
     /// The paths of all objects that the manifest itself names.
     fn references(&self) -> impl Iterator<Item = &str>;
@@ -106,6 +96,7 @@ pub struct Header<'a> {
 
 /// The fields of [`Header`], to be changed.
 #[derive(Debug)]
+#[expect(missing_docs, reason = "they are those of `Header`")]
 pub struct HeaderMut<'a> {
     pub format: &'a mut u32,
     pub version: &'a mut u64,

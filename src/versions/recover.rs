@@ -70,7 +70,7 @@ pub(super) enum Recovery<M> {
 
 impl<M: Versioned> Folder<M> {
     /// Remembers a commit, so that this process never takes an older version for the newest.
-    pub(super) fn observe(&self, version: u64, commit_id: &CommitId) {
+    pub(crate) fn observe(&self, version: u64, commit_id: &CommitId) {
         let newest = self.store.shared_state::<NewestCommit>(self.root());
         let mut newest_commit = newest.lock();
         if newest_commit

@@ -31,7 +31,7 @@ impl<M: Versioned> Folder<M> {
 
     /// Reads the newest snapshot; None if there is none. It is never older than one that this process
     /// has read before.
-    pub(super) async fn find_newest(&self) -> Result<Option<Snapshot<M>>> {
+    pub(crate) async fn find_newest(&self) -> Result<Option<Snapshot<M>>> {
         let mut last_version = None;
         for _ in 0..MAX_RESTARTS {
             let pointer = self.read_pointer().await?;
@@ -121,7 +121,7 @@ impl<M: Versioned> Folder<M> {
 
     /// The error of an object that a version references and that was not found: the version has been
     /// vacuumed, or the object is missing. Returns any other error unchanged.
-    pub(super) async fn missing_object_error(
+    pub(crate) async fn missing_object_error(
         &self,
         version: u64,
         path: &str,
@@ -143,7 +143,7 @@ impl<M: Versioned> Folder<M> {
         }
     }
 
-    pub(super) fn version_expired_error(&self, version: u64, newest: Header<'_>) -> Error {
+    pub(crate) fn version_expired_error(&self, version: u64, newest: Header<'_>) -> Error {
         let message = format!(
             "version {version} has been vacuumed; the oldest available version is {}",
             newest.oldest_version

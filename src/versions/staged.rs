@@ -5,11 +5,10 @@
 
 use super::folder::Folder;
 use super::manifest::Versioned;
-use super::names;
 
 /// The paths of written objects that no commit names, relative to the folder.
 #[derive(Debug)]
-pub(super) struct Staged<M: Versioned> {
+pub(crate) struct Staged<M: Versioned> {
     folder: Folder<M>,
     paths: Vec<String>,
     /// Objects of an earlier plan, which the next commit does not name.
@@ -17,7 +16,7 @@ pub(super) struct Staged<M: Versioned> {
 }
 
 impl<M: Versioned> Staged<M> {
-    pub(super) fn new(folder: &Folder<M>) -> Self {
+    pub(crate) fn new(folder: &Folder<M>) -> Self {
         Self {
             folder: folder.clone(),
             paths: Vec::new(),
@@ -26,12 +25,12 @@ impl<M: Versioned> Staged<M> {
     }
 
     /// Takes note of objects, before they are written if their writer does not remove them after an error.
-    pub(super) fn add(&mut self, paths: impl IntoIterator<Item = String>) {
+    pub(crate) fn add(&mut self, paths: impl IntoIterator<Item = String>) {
         self.paths.extend(paths);
     }
 
     /// The plan does without some objects: they go once the next plan is written.
-    pub(super) fn retire<'a>(&mut self, paths: impl IntoIterator<Item = &'a String>) {
+    pub(crate) fn retire<'a>(&mut self, paths: impl IntoIterator<Item = &'a String>) {
         for path in paths {
             if let Some(index) = self.paths.iter().position(|p| p == path) {
                 self.retired.push(self.paths.swap_remove(index));
@@ -53,7 +52,7 @@ impl<M: Versioned> Staged<M> {
 }
 
 /// Removes objects that no commit names or will name.
-pub(super) async fn remove<M: Versioned>(folder: &Folder<M>, relative_paths: &[String]) {
+pub(crate) async fn remove<M: Versioned>(folder: &Folder<M>, relative_paths: &[String]) {
     if relative_paths.is_empty() {
         return;
     }
@@ -68,15 +67,4 @@ pub(super) async fn remove<M: Versioned>(folder: &Folder<M>, relative_paths: &[S
             folder.root()
         );
     }
-}
-
-/// The lowest of a version and those at which the writers of some objects began.
-pub(super) fn lowest_base_version<'a>(
-    version: u64,
-    paths: impl IntoIterator<Item = &'a String>,
-) -> u64 {
-    let bases = paths
-        .into_iter()
-        .filter_map(|path| names::base_version(path));
-    bases.min().map_or(version, |base| base.min(version))
 }

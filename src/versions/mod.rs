@@ -1,0 +1,49 @@
+//! Versions: whatever is committed by compare-and-swap on one pointer, such as a table.
+//!
+//! A folder ([`Folder`]) has immutable objects and one pointer ([`Pointer`]). A commit creates `manifest/v(N+1).json`, which
+//! only one writer can do, and then advances the pointer. A later writer advances a pointer that is behind, so a
+//! crashed writer blocks no other ([`commit`]). A reader reads the manifest that the pointer names and keeps that
+//! snapshot ([`Snapshot`]). What a manifest lists besides is its type's affair ([`Versioned`]).
+//!
+//! Errors: [`crate::ErrorKind::CommitConflict`] (another commit came first, and the change does not apply
+//! to its snapshot), [`crate::ErrorKind::CommitStateUnknown`] (the store's answer was lost, and reading
+//! back did not resolve it), [`crate::ErrorKind::TransactionExpired`] (a vacuum has invalidated the uploaded files;
+//! write again), [`crate::ErrorKind::VersionExpired`] (the version has been vacuumed).
+
+mod attempt;
+mod change;
+pub mod commit;
+mod commit_id;
+mod folder;
+mod group_commit;
+mod history;
+mod lists;
+mod manifest;
+pub(crate) mod names;
+mod outcome;
+mod pointer;
+mod recover;
+mod snapshot;
+mod staged;
+mod transactions;
+
+pub use self::attempt::was_committed;
+pub use self::change::Change;
+pub(crate) use self::change::Operation;
+pub use self::commit_id::{CommitId, TimestampMicros};
+pub(crate) use self::folder::list_objects;
+pub use self::folder::{Folder, Snapshot};
+pub(crate) use self::group_commit::{GroupChange, commit_batched};
+pub(crate) use self::history::map_versions;
+pub use self::history::{HistoryEntry, at_time, history};
+pub(crate) use self::lists::find_mergeable;
+pub use self::lists::{ListWriter, RollLists};
+pub use self::manifest::{
+    CommitOperation, Header, HeaderMut, Transaction, TransactionLimits, TransactionList, Versioned,
+};
+pub(crate) use self::manifest::{from_json, to_json};
+pub use self::outcome::Committed;
+pub(crate) use self::outcome::{CommitError, CommitOutcome};
+pub use self::pointer::Pointer;
+pub(crate) use self::staged::{Staged, remove};
+pub(crate) use self::transactions::{find_replay, roll_transactions};
