@@ -13,12 +13,12 @@ use std::sync::Arc;
 
 use chrono::DateTime;
 use pds::store::Store;
-use pds::table::actions::{NewTable, Restore, Tag, create};
+use pds::table::actions::{NewTable, Restore, create};
 use pds::table::format::{CommitId, DataFile, TimestampMicros};
 use pds::table::{
-    self, ReplaceTarget, ScanOptions, Table, TableColumns, TableWriteOptions, Versioned, vacuum,
+    self, ReplaceTarget, ScanOptions, Table, TableColumns, TableWriteOptions, Versioned,
 };
-use pds::versions::commit::was_committed;
+use pds::versions::{Tag, commit::was_committed, vacuum};
 use pds::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

@@ -31,7 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::Register;
 use crate::table::Table;
 use crate::table::list_objects;
-use crate::table::vacuum::retention_cutoff;
+use crate::versions::vacuum::retention_cutoff;
 
 /// Younger objects are never removed.
 pub const MIN_AGE: Duration = Duration::from_hours(48);

@@ -7,10 +7,10 @@ use object_store::ObjectMeta;
 
 use super::format::TableManifest;
 use super::listing::load_file_sizes;
-use super::vacuum::{References, collect_references};
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::versions::list_objects;
+use crate::versions::vacuum::{References, collect_references};
 
 /// How often the check starts again because a vacuum removed versions during it.
 const MAX_RESTARTS: u32 = 20;

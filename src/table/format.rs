@@ -72,7 +72,7 @@ pub struct TableManifest {
     /// The last version that added rows.
     #[serde(default)]
     pub added_at: Option<u64>,
-    /// The commits of the versions before this one, newest first, at most [`RECENT_COMMITS`].
+    /// The commits of the versions before this one, newest first, at most 64.
     #[serde(default)]
     pub recent_commits: Vec<CommitId>,
     /// The newest commits with an idempotency key, by key.

@@ -1,16 +1,11 @@
 //! Tables: append, delete, scan and time travel, committed by compare-and-swap on one object.
 //!
-//! A table is a folder of immutable objects and one pointer ([`format::Pointer`]). A commit creates
-//! `manifest/v(N+1).json`, which only one writer can do, and then advances the pointer. A later writer
-//! advances a pointer that is behind, so a crashed writer blocks no other ([`commit`]). A reader reads
-//! the manifest that the pointer names and keeps that snapshot. [`vacuum`] removes the objects that no
-//! retained version references.
+//! A table is a folder with versions ([`crate::versions`]), whose manifests ([`format::TableManifest`]) list data files
+//! and tombstones. Older files are listed in segments, deleted rows in tombstone files. What changes a table plans a
+//! change of its manifest ([`actions`]) from a snapshot and commits it.
 //!
-//! Errors: [`crate::ErrorKind::CommitConflict`] (another commit came first, and the change does not apply
-//! to its snapshot), [`crate::ErrorKind::CommitStateUnknown`] (the store's answer was lost, and reading
-//! back did not resolve it), [`crate::ErrorKind::TransactionExpired`] (a vacuum or a restore has
-//! invalidated the uploaded files; write again), [`crate::ErrorKind::VersionExpired`] (the version has been
-//! vacuumed), [`crate::ErrorKind::UnsafeStore`] (the store does not honor conditional writes).
+//! Errors: those of [`crate::versions`], and [`crate::ErrorKind::UnsafeStore`] (the store does not honor conditional
+//! writes).
 
 pub mod actions;
 mod add_files;
@@ -35,6 +30,7 @@ mod merge_rows;
 mod names;
 mod page_reads;
 mod partitions;
+mod references;
 mod rewrite_group;
 mod row_group;
 mod row_reads;
@@ -48,7 +44,6 @@ pub mod tombstone;
 mod tombstone_merge;
 mod tombstone_reader;
 mod upsert;
-pub mod vacuum;
 mod values;
 mod write;
 

@@ -3,9 +3,7 @@
 
 use chrono::{DateTime, Utc};
 
-pub(super) use crate::versions::names::{
-    MANIFESTS, POINTER, is_inside, manifest, manifest_version,
-};
+pub(super) use crate::versions::names::{MANIFESTS, POINTER, is_inside, manifest};
 use crate::versions::names::{parse_base_version, transactions_base_version, with_base_version};
 
 const SEGMENTS: &str = "manifest/segments/";
@@ -84,7 +82,6 @@ mod tests {
             assert_eq!(base_version(&data_file(at, base, 5)), Some(base));
             assert_eq!(base_version(&tombstones(at, base, u128::MAX)), Some(base));
             assert_eq!(base_version(&segment(base, 3)), Some(base));
-            assert_eq!(manifest_version(&segment(base, 3)), None);
         }
     }
 

@@ -84,7 +84,7 @@ pub struct Header<'a> {
     pub oldest_version: u64,
     /// Writers that started before this version must start again: their files may have been removed.
     pub gc_floor: u64,
-    /// The commits of the versions before this one, newest first, at most [`RECENT_COMMITS`].
+    /// The commits of the versions before this one, newest first, at most 64.
     pub recent_commits: &'a [CommitId],
     /// The newest commits with an idempotency key, by key.
     pub transactions: &'a BTreeMap<String, Transaction>,

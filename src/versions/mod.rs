@@ -3,7 +3,8 @@
 //! A folder ([`Folder`]) has immutable objects and one pointer ([`Pointer`]). A commit creates `manifest/v(N+1).json`, which
 //! only one writer can do, and then advances the pointer. A later writer advances a pointer that is behind, so a
 //! crashed writer blocks no other ([`commit`]). A reader reads the manifest that the pointer names and keeps that
-//! snapshot ([`Snapshot`]). What a manifest lists besides is its type's affair ([`Versioned`]).
+//! snapshot ([`Snapshot`]). [`vacuum`] removes the objects that no retained version
+//! references. What else a manifest lists is up to its type ([`Versioned`]).
 //!
 //! Errors: [`crate::ErrorKind::CommitConflict`] (another commit came first, and the change does not apply
 //! to its snapshot), [`crate::ErrorKind::CommitStateUnknown`] (the store's answer was lost, and reading
@@ -14,6 +15,7 @@ mod attempt;
 mod change;
 pub mod commit;
 mod commit_id;
+mod create;
 mod folder;
 mod group_commit;
 mod history;
@@ -25,12 +27,15 @@ mod pointer;
 mod recover;
 mod snapshot;
 mod staged;
+mod tag;
 mod transactions;
+pub mod vacuum;
 
 pub use self::attempt::was_committed;
 pub use self::change::Change;
 pub(crate) use self::change::Operation;
 pub use self::commit_id::{CommitId, TimestampMicros};
+pub(crate) use self::create::create_first;
 pub(crate) use self::folder::list_objects;
 pub use self::folder::{Folder, Snapshot};
 pub(crate) use self::group_commit::{GroupChange, commit_batched};
@@ -42,8 +47,10 @@ pub use self::manifest::{
     CommitOperation, Header, HeaderMut, Transaction, TransactionLimits, TransactionList, Versioned,
 };
 pub(crate) use self::manifest::{from_json, to_json};
+pub(crate) use self::outcome::CommitOutcome;
 pub use self::outcome::Committed;
-pub(crate) use self::outcome::{CommitError, CommitOutcome};
 pub use self::pointer::Pointer;
 pub(crate) use self::staged::{Staged, remove};
+pub use self::tag::Tag;
 pub(crate) use self::transactions::{find_replay, roll_transactions};
+pub use self::vacuum::Vacuumable;

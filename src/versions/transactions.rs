@@ -1,7 +1,7 @@
 //! Idempotency keys: the newest are in the manifest, older ones in lists of their own ([`TransactionList`]).
 //!
 //! When the manifest has more than a limit, the older ones become a list; neighboring lists are merged as long as the
-//! result is within its limit ([`TransactionLimits`]). A list has a record of 48 bytes for each key, in the order of the
+//! result is within its limit ([`super::TransactionLimits`]). A list has a record of 48 bytes for each key, in the order of the
 //! first 16, which are the beginning of the key's SHA3-256; then come the commit id (16, big-endian), the version and the
 //! time in microseconds (8 each, little-endian). A process reads each list once.
 //!

@@ -10,10 +10,10 @@ use pds::ErrorKind;
 use pds::table::actions::Append;
 
 use pds::table::format::{CommitId, Pointer, TableManifest, Transaction, TransactionList};
-use pds::table::vacuum::vacuum;
 use pds::table::{Committed, ListingLimits, Table, Versioned};
 use pds::testing::{faulty_memory, test_store};
 use pds::versions::commit::{DEFAULT_TIMEOUT, commit};
+use pds::versions::vacuum::vacuum;
 
 use super::tables::{append, create_table, upload};
 

@@ -13,9 +13,10 @@ use pds::odf::{
 };
 use pds::store::Store;
 use pds::table::actions::{Alter, NewTable, create};
-use pds::table::{Table, TableColumns, vacuum::vacuum};
+use pds::table::{Table, TableColumns};
 use pds::testing::{FaultKind, FaultyStore, faulty_memory, test_store, test_store_with_clock};
 use pds::versions::commit::{DEFAULT_TIMEOUT, commit};
+use pds::versions::vacuum::vacuum;
 use serde_json::{Value, json};
 
 use crate::odf_outcomes::{OffsetClock, run_elsewhere};

@@ -20,12 +20,12 @@ use pds::store::metrics::Metrics;
 use pds::store::{Capabilities, Store, StoreBuilder};
 use pds::table::actions::{Append, Delete, MergedTombstones, NewTable, Replace, Restore, create};
 use pds::table::format::{CommitId, DataFile, Segment, TableSchema};
-use pds::table::vacuum::vacuum;
 use pds::table::{
     FileRef, ListingLimits, SnapshotFile, Table, Versioned, all_files, data_file_name,
 };
 use pds::testing::{faulty_memory, test_store};
 use pds::versions::commit::{DEFAULT_TIMEOUT, commit, was_committed};
+use pds::versions::vacuum::vacuum;
 
 fn new_table() -> NewTable {
     NewTable {

@@ -9,7 +9,6 @@ mod overwrite;
 mod replace;
 mod restore;
 mod row_delta;
-mod tag;
 
 pub use self::add_files::AddFiles;
 pub use self::alter::Alter;
@@ -20,4 +19,3 @@ pub use self::overwrite::Overwrite;
 pub use self::replace::{MergedTombstones, Replace};
 pub use self::restore::Restore;
 pub use self::row_delta::RowDelta;
-pub use self::tag::Tag;

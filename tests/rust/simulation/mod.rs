@@ -25,9 +25,9 @@ use pds::table::actions::{Append, MergedTombstones, NewTable, Replace, create};
 use pds::table::format::{ColumnSchema, DataFile, TableManifest, TableSchema};
 use pds::table::{
     Committed, FileRef, ListingLimits, SnapshotFile, Table, Versioned, all_files, data_file_name,
-    vacuum,
 };
 use pds::versions::commit::{Change, DEFAULT_TIMEOUT, commit};
+use pds::versions::vacuum;
 use pds::{Error, ErrorKind, Result};
 
 use self::model::{CommitLedger, Model};

@@ -23,9 +23,10 @@ use pds::table::format::{FORMAT, Pointer, TableManifest};
 use pds::table::{
     Clause, ClauseAction, ClauseKind, ListingLimits, ReplaceTarget, ScanOptions, Table,
     TableWriteOptions, Versioned, compact, delete, merge, replace_rows, scan, scan_changes, sort,
-    vacuum, write,
+    write,
 };
 use pds::versions::commit::{DEFAULT_TIMEOUT, commit};
+use pds::versions::vacuum;
 use pds::{Error, ErrorKind, Result};
 
 use super::datasets::drive;

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
+use super::change::Change;
+use super::manifest::{CommitOperation, Versioned};
 use crate::error::{Error, ErrorKind, Result};
-use crate::table::format::{CommitOperation, TableManifest};
-use crate::versions::Change;
 
 const MAX_NAME_BYTES: usize = 255;
 
@@ -17,12 +17,12 @@ pub struct Tag {
     pub version: Option<u64>,
 }
 
-impl Change<TableManifest> for Tag {
-    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
+impl<M: Versioned> Change<M> for Tag {
+    fn apply(&self, base: &M) -> Result<(M, CommitOperation)> {
         let name = &self.name;
         let mut next = base.clone();
         let Some(version) = self.version else {
-            if next.tags.remove(name).is_none() {
+            if next.header_mut().tags.remove(name).is_none() {
                 let message = format!("there is no tag {name:?}");
                 return Err(Error::new(ErrorKind::NotFound, message));
             }
@@ -34,6 +34,7 @@ impl Change<TableManifest> for Tag {
             );
             return Err(Error::invalid(message));
         }
+        let base = base.header();
         if let Some(tagged) = base.tags.get(name).filter(|tagged| **tagged != version) {
             let message =
                 format!("tag {name:?} already exists for version {tagged}; delete it first");
@@ -46,7 +47,7 @@ impl Change<TableManifest> for Tag {
             );
             return Err(Error::new(ErrorKind::VersionExpired, message));
         }
-        next.tags.insert(name.clone(), version);
+        next.header_mut().tags.insert(name.clone(), version);
         let details = [("tag", json!(name)), ("tagged_version", json!(version))];
         Ok((next, CommitOperation::new("tag", details)))
     }

@@ -1,0 +1,80 @@
+//! Creating the first version: its manifest, then the pointer.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+
+use super::folder::{Folder, Snapshot};
+use super::manifest::Versioned;
+use super::names;
+use super::outcome::CommitError;
+use super::pointer::Pointer;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::cas::{CasResult, Register, probe_conditional_writes};
+
+/// Creates version 1, made by `first` of a commit id and the time. Fails with [`ErrorKind::AlreadyExists`] if there are
+/// versions, also if their pointer was lost; with [`ErrorKind::ManifestCorrupted`] if manifests of removed versions are
+/// left, whose slots the new ones would reach; with [`ErrorKind::UnsafeStore`], before anything is created, on a store that does
+/// not honor conditional writes.
+///
+/// Crash point: between the manifest and the pointer. The next process that opens the folder puts the pointer.
+/// Late requests: a manifest that lands after another writer's was vacuumed is no commit, which the
+/// newest manifest shows; a pointer that lands late is behind, and writers advance it.
+pub(crate) async fn create_first<M: Versioned>(
+    folder: &Folder<M>,
+    first: impl FnOnce(u128, DateTime<Utc>) -> M,
+) -> Result<Snapshot<M>> {
+    if folder.find_newest().await?.is_some() {
+        return Err(already_exists_error(folder));
+    }
+    probe_conditional_writes(&folder.store, folder.root()).await?;
+    let clock = folder.store.clock();
+    let manifest = first(clock.new_id(), clock.now());
+    let id = manifest.header().commit_id.clone();
+    let path = folder.path(&names::manifest(1));
+    match Register::new(&folder.store, &path)
+        .create(manifest.to_bytes())
+        .await
+        .map_err(|e| CommitError::from_write(&id, e))?
+    {
+        CasResult::Won(_) => {}
+        CasResult::Conflict(_) | CasResult::Missing => return Err(already_exists_error(folder)),
+    }
+    let path = folder.path(names::POINTER);
+    let pointer_bytes = Pointer::for_manifest(&manifest).to_bytes();
+    let pointer_created = Register::new(&folder.store, &path)
+        .create(pointer_bytes)
+        .await;
+    let unknown = |cause| CommitError::Unknown {
+        id: id.clone(),
+        cause,
+    };
+    // Once the manifest exists, the next process that opens the folder puts the pointer: no error is definite.
+    match pointer_created.map_err(unknown)? {
+        CasResult::Won(pointer) => {
+            folder.observe(1, &id);
+            Ok(Snapshot {
+                manifest: Arc::new(manifest),
+                pointer,
+            })
+        }
+        // Another process opened the folder, put the pointer and may have committed already; or the
+        // manifest landed in a slot that a vacuum of another writer's versions had emptied.
+        CasResult::Conflict(_) | CasResult::Missing => {
+            let newest = folder.newest().await.map_err(unknown)?;
+            match newest.manifest.header().commit_id_of(1) {
+                Some(commit_id) if *commit_id == id => Ok(newest),
+                Some(_) => Err(already_exists_error(folder)),
+                None => {
+                    let message = "version 1 is older than the retained commit history";
+                    Err(unknown(Error::other(message)).into())
+                }
+            }
+        }
+    }
+}
+
+fn already_exists_error<M: Versioned>(folder: &Folder<M>) -> Error {
+    let message = format!("a {} already exists at {:?}", M::NOUN, folder.root());
+    Error::new(ErrorKind::AlreadyExists, message).with_path(folder.root())
+}
