@@ -222,6 +222,14 @@ ENGINE_ONLY = [
 ]
 
 
+# The fake of Google Cloud Storage takes milliseconds for each range: the shorter tests go there.
+FAST_STORES = pytest.mark.parametrize(
+    "store",
+    ["memory", "local", pytest.param("s3", marks=pytest.mark.s3), pytest.param("azure", marks=pytest.mark.azure)],
+    indirect=True,
+)
+
+
 def _table(rows: pa.Table, store: pds.Store, data: bytes | None) -> pds.Table:
     """A table of a file of pds, or of another maker's."""
     if data is None:
@@ -240,6 +248,7 @@ def _same(left: pa.Table, right: pa.Table) -> bool:
     return bool(repr(left.to_pylist()) == repr(right.to_pylist()))
 
 
+@FAST_STORES
 @pytest.mark.defaults
 @pytest.mark.parametrize("maker", [None, *FILES])
 def test_rows_are_those_that_duckdb_finds(store: pds.Store, rows: pa.Table, maker: str | None) -> None:
@@ -258,6 +267,7 @@ def test_rows_are_those_that_duckdb_finds(store: pds.Store, rows: pa.Table, make
         assert _same(table.scan(where=predicate).to_pyarrow(), expected), predicate
 
 
+@FAST_STORES
 @pytest.mark.defaults
 @pytest.mark.parametrize("maker", [None, "pyarrow", "plain"])
 @pytest.mark.parametrize("seed", range(3))
