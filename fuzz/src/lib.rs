@@ -168,6 +168,8 @@ async fn write_table(store: &Store) -> pds::Result<()> {
             overwrite: false,
             idempotency_key: Some(first.to_string()),
             timeout: DEFAULT_TIMEOUT,
+            if_version: None,
+            merge_schema: false,
             sort_by: None,
         };
         write(&table, reader(rows(first * 100)), &how).await?;

@@ -209,6 +209,14 @@ class _VacuumFields(TypedDict):
     manifests: list[str]
     bytes: int
 
+class _CommitOptions(Protocol):
+    @property
+    def idempotency_key(self) -> str | None: ...
+    @property
+    def if_version(self) -> int | None: ...
+    @property
+    def timeout(self) -> float: ...
+
 class _MergeClause(Protocol):
     @property
     def rows(self) -> str: ...
@@ -243,11 +251,10 @@ class TableHandle:
     def write(
         self,
         data: object,
+        mode: str,
         options: _Options,
         input_in_memory: bool,
-        overwrite: bool,
-        idempotency_key: str | None,
-        timeout: float,
+        commit: _CommitOptions,
     ) -> tuple[_CommitFields, TableHandle]: ...
     def count(self, predicate: str | Predicate | None, limit: int | None, use_stats: bool) -> int: ...
     def explain(self, predicate: str | Predicate | None, use_stats: bool) -> _ScanPlanFields: ...
@@ -256,12 +263,11 @@ class TableHandle:
     def replace_rows(
         self,
         data: object,
-        options: _Options,
-        input_in_memory: bool,
         predicate: str | Predicate | None,
         on: list[str] | None,
-        idempotency_key: str | None,
-        timeout: float,
+        options: _Options,
+        input_in_memory: bool,
+        commit: _CommitOptions,
     ) -> tuple[_CommitFields, TableHandle]: ...
     def merge(
         self,
@@ -269,8 +275,7 @@ class TableHandle:
         on: list[str] | None,
         clauses: Sequence[_MergeClause],
         options: _Options,
-        idempotency_key: str | None,
-        timeout: float,
+        commit: _CommitOptions,
     ) -> tuple[_CommitFields | None, TableHandle]: ...
     def add_files(
         self, paths: list[str], hive_partitioning: bool, idempotency_key: str | None, timeout: float

@@ -27,6 +27,31 @@ pub(crate) struct CommitFields {
     replayed: bool,
 }
 
+/// The attributes of `pds.table.options.CommitOptions`.
+#[derive(Debug, FromPyObject)]
+pub(crate) struct PyCommitOptions {
+    idempotency_key: Option<String>,
+    if_version: Option<u64>,
+    timeout: f64,
+}
+
+impl PyCommitOptions {
+    /// The options of a write of rows.
+    pub(crate) fn into_write_options(
+        self,
+        py: Python<'_>,
+        options: &PyWriteOptions,
+        input_in_memory: bool,
+    ) -> PyResult<TableWriteOptions> {
+        Ok(TableWriteOptions {
+            input_in_memory,
+            idempotency_key: self.idempotency_key,
+            if_version: self.if_version,
+            ..rewrite_options(py, options, self.timeout)?
+        })
+    }
+}
+
 /// The options with which files are rewritten.
 pub(crate) fn rewrite_options(
     py: Python<'_>,
@@ -37,7 +62,9 @@ pub(crate) fn rewrite_options(
         write_options: into_py_result(py, options.to_write_options())?,
         input_in_memory: false,
         overwrite: false,
+        merge_schema: false,
         idempotency_key: None,
+        if_version: None,
         timeout: into_py_result(py, parse_seconds("commit_timeout", timeout))?,
         sort_by: None,
     })

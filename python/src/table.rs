@@ -18,13 +18,14 @@ use pds::table::format::{CommitId, DataFile, TimestampMicros};
 use pds::table::{
     self, ReplaceTarget, ScanOptions, Table, TableColumns, TableWriteOptions, Versioned,
 };
-use pds::versions::{Tag, commit::was_committed, vacuum};
+use pds::versions::commit::was_committed;
+use pds::versions::{Tag, vacuum};
 use pds::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3_arrow::PySchema;
 
-use crate::commits::{CommitFields, PyMergeClause, parse_clause, rewrite_options};
+use crate::commits::{CommitFields, PyCommitOptions, PyMergeClause, parse_clause, rewrite_options};
 use crate::dataset::PyWriteOptions;
 use crate::handle::TableHandle;
 use crate::input::{extract_reader, extract_schema, parse_seconds};
@@ -265,29 +266,22 @@ impl TableHandle {
         Ok((outcome, after))
     }
 
-    /// Appends a stream, or replaces all rows by it.
-    #[expect(clippy::too_many_arguments, reason = "a call of the facade's own")]
+    /// Writes a stream: `append`, `merge_schema` (an append that adds the columns that are missing) or `overwrite`.
     fn write(
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
+        mode: &str,
         options: PyWriteOptions,
         input_in_memory: bool,
-        overwrite: bool,
-        idempotency_key: Option<String>,
-        timeout: f64,
+        commit: PyCommitOptions,
     ) -> PyResult<(CommitFields, Self)> {
-        let options = into_py_result(py, options.to_write_options())?;
-        let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
         let table = into_py_result(py, self.table())?;
         let input = extract_reader(data)?;
         let write_options = TableWriteOptions {
-            write_options: options,
-            input_in_memory,
-            overwrite,
-            idempotency_key,
-            timeout,
-            sort_by: None,
+            overwrite: mode == "overwrite",
+            merge_schema: mode == "merge_schema",
+            ..commit.into_write_options(py, &options, input_in_memory)?
         };
         let (committed, files) = run(py, move || async move {
             table::write(&table, input, &write_options).await
@@ -302,21 +296,13 @@ impl TableHandle {
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        options: PyWriteOptions,
-        input_in_memory: bool,
         predicate: Option<&Bound<'_, PyAny>>,
         on: Option<Vec<String>>,
-        idempotency_key: Option<String>,
-        timeout: f64,
+        options: PyWriteOptions,
+        input_in_memory: bool,
+        commit: PyCommitOptions,
     ) -> PyResult<(CommitFields, Self)> {
-        let write_options = TableWriteOptions {
-            write_options: into_py_result(py, options.to_write_options())?,
-            input_in_memory,
-            overwrite: false,
-            idempotency_key,
-            timeout: into_py_result(py, parse_seconds("commit_timeout", timeout))?,
-            sort_by: None,
-        };
+        let write_options = commit.into_write_options(py, &options, input_in_memory)?;
         let predicate = predicate.map(extract_predicate).transpose()?;
         let target = predicate.map_or(ReplaceTarget::MatchingKeys(on), ReplaceTarget::Predicate);
         let table = into_py_result(py, self.table())?;
@@ -328,7 +314,6 @@ impl TableHandle {
     }
 
     /// Merges a stream by clauses. Returns the outcome, or None if nothing changed, and the new snapshot.
-    #[expect(clippy::too_many_arguments, reason = "a call of the facade's own")]
     fn merge(
         &self,
         py: Python<'_>,
@@ -336,15 +321,11 @@ impl TableHandle {
         on: Option<Vec<String>>,
         clauses: Vec<PyMergeClause>,
         options: PyWriteOptions,
-        idempotency_key: Option<String>,
-        timeout: f64,
+        commit: PyCommitOptions,
     ) -> PyResult<(Option<CommitFields>, Self)> {
         let parsed_clauses = clauses.into_iter().map(|clause| parse_clause(py, clause));
         let clauses = parsed_clauses.collect::<PyResult<Vec<_>>>()?;
-        let write_options = TableWriteOptions {
-            idempotency_key,
-            ..rewrite_options(py, &options, timeout)?
-        };
+        let write_options = commit.into_write_options(py, &options, false)?;
         let table = into_py_result(py, self.table())?;
         let input = extract_reader(data)?;
         let merged = run(py, move || async move {

@@ -210,6 +210,10 @@ impl Operation<TableManifest> for Merge<'_> {
     fn idempotency_key(&self) -> Option<&str> {
         self.options.idempotency_key.as_deref()
     }
+
+    fn required_version(&self) -> Option<u64> {
+        self.options.if_version
+    }
 }
 
 impl Merge<'_> {

@@ -28,9 +28,8 @@ use crate::files::TableColumns;
 use crate::files::expr::Filter;
 use crate::files::expr::KeySet;
 use crate::files::expr::Predicate;
-use crate::versions::Operation;
 use crate::versions::commit::{RunResult, run};
-use crate::versions::find_replay;
+use crate::versions::{Operation, check_required_version, find_replay};
 
 /// Which rows are replaced.
 #[derive(Debug, Clone)]
@@ -57,6 +56,7 @@ pub async fn replace_rows(
         return Ok((committed, Vec::new()));
     }
     let base = snapshot.manifest;
+    check_required_version(table, options.if_version, &*base)?;
     let mut operation = Replacement {
         table,
         target,
@@ -134,6 +134,10 @@ impl Operation<TableManifest> for Replacement<'_> {
 
     fn idempotency_key(&self) -> Option<&str> {
         self.options.idempotency_key.as_deref()
+    }
+
+    fn required_version(&self) -> Option<u64> {
+        self.options.if_version
     }
 }
 

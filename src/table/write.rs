@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
-use arrow_schema::{ArrowError, FieldRef, SchemaRef};
+use arrow_schema::{ArrowError, DataType, FieldRef, SchemaRef};
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::actions::{Append, Overwrite};
+use super::actions::{Append, AppendWithColumns, NewColumns, Overwrite};
 use super::format::{DataFile, TableManifest};
-use super::{Committed, Table, names};
+use super::{Committed, Snapshot, Table, names};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
 use crate::files::expr::Statistics;
@@ -32,9 +32,9 @@ use crate::sort::sort_batches;
 use crate::store::stage::Staging;
 use crate::store::staged_write::StagedWrite;
 use crate::versions::commit::commit_onto;
-use crate::versions::commit_batched;
-use crate::versions::find_replay;
-use crate::versions::remove;
+use crate::versions::{
+    Change, CommitOutcome, OnVersion, check_required_version, commit_batched, find_replay, remove,
+};
 
 /// After this time the snapshot that was read before the upload is read again for the commit.
 const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(2);
@@ -53,6 +53,10 @@ pub struct TableWriteOptions {
     pub overwrite: bool,
     /// A second write with the same key changes nothing; 1 to 1024 bytes.
     pub idempotency_key: Option<String>,
+    /// The version that has to be the newest when the write is committed; None for any.
+    pub if_version: Option<u64>,
+    /// Columns that the table does not have are added to it, as nullable ones, by an append.
+    pub merge_schema: bool,
     /// For how long the commit is retried.
     pub timeout: Duration,
     /// The ids of the columns that files are sorted by. Defaults to the table's sort order.
@@ -67,37 +71,34 @@ pub async fn write(
 ) -> Result<(Committed, Vec<DataFile>)> {
     let clock = table.store().clock();
     check_idempotency_key(options.idempotency_key.as_deref())?;
-    let key = options.idempotency_key.clone();
-    let (snapshot, replay) = find_replay(table, key.as_deref()).await?;
+    let (snapshot, replay) = find_replay(table, options.idempotency_key.as_deref()).await?;
     if let Some(committed) = replay {
         return Ok((committed, Vec::new()));
     }
-    let (base, read_at) = (Arc::clone(&snapshot.manifest), clock.monotonic());
+    let (mut base, read_at) = (Arc::clone(&snapshot.manifest), clock.monotonic());
+    check_required_version(table, options.if_version, &*base)?;
+    let (mut input, mut new_columns) = (input, None);
+    if options.merge_schema {
+        input = without_untyped(input, &TableColumns::from_manifest(&base)?.schema)?;
+        new_columns = NewColumns::find(&input.schema(), &base)?;
+    }
+    if let Some(columns) = &new_columns {
+        base = Arc::clone(&columns.draft);
+    }
     let aligned = align_to_schema(input, &TableColumns::from_manifest(&base)?.schema)?;
     let files = upload(table, &base, aligned, options).await?;
     // After a long upload the snapshot is hardly the newest any more.
     let is_fresh = clock.monotonic() < read_at + MAX_SNAPSHOT_AGE;
     let cached_snapshot = is_fresh.then_some(snapshot);
-    let base_version = base.version;
-    let (data_files, timeout) = (files.clone(), options.timeout);
-    let result = if options.overwrite {
-        let change = Overwrite {
-            files: data_files,
-            base_version,
-            idempotency_key: key,
-        };
-        commit_onto(table, &change, cached_snapshot, timeout).await
-    } else {
-        let append = Append {
-            files: data_files,
-            base_version,
-            idempotency_key: key,
-        };
-        match &append.idempotency_key {
-            Some(_) => commit_onto(table, &append, cached_snapshot, timeout).await,
-            None => commit_batched(table, append, cached_snapshot, timeout).await,
-        }
-    };
+    let result = commit_files(
+        table,
+        &files,
+        base.version,
+        new_columns,
+        cached_snapshot,
+        options,
+    )
+    .await;
     // If the outcome is unknown the files stay: a vacuum removes them if they were not committed.
     let unused = match &result {
         Ok(committed) => committed.replayed,
@@ -114,6 +115,72 @@ pub async fn write(
         files
     };
     Ok((committed, added))
+}
+
+/// Commits uploaded files, written for the columns of `base_version` and `new_columns`.
+async fn commit_files(
+    table: &Table,
+    files: &[DataFile],
+    base_version: u64,
+    new_columns: Option<NewColumns>,
+    cached_snapshot: Option<Snapshot>,
+    options: &TableWriteOptions,
+) -> CommitOutcome<Committed> {
+    let commit_change = async |change: &dyn Change<TableManifest>, cached_snapshot| {
+        let version = options.if_version;
+        let change = OnVersion { change, version };
+        commit_onto(table, &change, cached_snapshot, options.timeout).await
+    };
+    let (files, idempotency_key) = (files.to_vec(), options.idempotency_key.clone());
+    if options.overwrite {
+        let change = Overwrite {
+            files,
+            base_version,
+            idempotency_key,
+        };
+        return commit_change(&change, cached_snapshot).await;
+    }
+    let append = Append {
+        files,
+        base_version,
+        idempotency_key,
+    };
+    let is_alone = append.idempotency_key.is_some() || options.if_version.is_some();
+    match new_columns {
+        Some(columns) => {
+            let change = AppendWithColumns { append, columns };
+            commit_change(&change, cached_snapshot).await
+        }
+        None if is_alone => commit_change(&append, cached_snapshot).await,
+        None => commit_batched(table, append, cached_snapshot, options.timeout).await,
+    }
+}
+
+/// Leaves out columns that are not in `schema` and have the type null: they say nothing of the type that a later stream
+/// may have.
+fn without_untyped(
+    input: Box<dyn RecordBatchReader + Send>,
+    schema: &SchemaRef,
+) -> Result<Box<dyn RecordBatchReader + Send>> {
+    let input_schema = input.schema();
+    let is_kept = |field: &FieldRef| {
+        *field.data_type() != DataType::Null || schema.index_of(field.name()).is_ok()
+    };
+    let numbered = input_schema.fields().iter().enumerate();
+    let kept: Vec<usize> = numbered
+        .filter(|(_, field)| is_kept(field))
+        .map(|(index, _)| index)
+        .collect();
+    if kept.len() == input_schema.fields().len() {
+        return Ok(input);
+    }
+    let projected = input_schema.project(&kept);
+    let projected = projected.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+    let batches = input.map(move |batch| batch?.project(&kept));
+    Ok(Box::new(RecordBatchIterator::new(
+        batches,
+        Arc::new(projected),
+    )))
 }
 
 /// Refuses an idempotency key that is empty or too long to be stored in manifests.

@@ -20,6 +20,11 @@ pub trait Change<M>: Send + Sync {
     fn idempotency_key(&self) -> Option<&str> {
         None
     }
+
+    /// The version that has to be the newest when the change is committed; None for any.
+    fn required_version(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl<M> Change<M> for &dyn Change<M> {
@@ -33,6 +38,34 @@ impl<M> Change<M> for &dyn Change<M> {
 
     fn idempotency_key(&self) -> Option<&str> {
         (**self).idempotency_key()
+    }
+
+    fn required_version(&self) -> Option<u64> {
+        (**self).required_version()
+    }
+}
+
+/// A change that is committed on one version, or not at all.
+pub(crate) struct OnVersion<'a, M> {
+    pub(crate) change: &'a dyn Change<M>,
+    pub(crate) version: Option<u64>,
+}
+
+impl<M> Change<M> for OnVersion<'_, M> {
+    fn apply(&self, base: &M) -> Result<(M, CommitOperation)> {
+        self.change.apply(base)
+    }
+
+    fn base_version(&self) -> Option<u64> {
+        self.change.base_version()
+    }
+
+    fn idempotency_key(&self) -> Option<&str> {
+        self.change.idempotency_key()
+    }
+
+    fn required_version(&self) -> Option<u64> {
+        self.version
     }
 }
 
@@ -52,6 +85,11 @@ pub(crate) trait Operation<M: Versioned>: Send {
 
     /// As [`Change::idempotency_key`]; known before the first plan.
     fn idempotency_key(&self) -> Option<&str>;
+
+    /// As [`Change::required_version`].
+    fn required_version(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A change that needs no plan.
@@ -70,6 +108,10 @@ impl<'a, M: Versioned> Operation<M> for Unplanned<'a, M> {
 
     fn idempotency_key(&self) -> Option<&str> {
         self.0.idempotency_key()
+    }
+
+    fn required_version(&self) -> Option<u64> {
+        self.0.required_version()
     }
 }
 
@@ -98,6 +140,26 @@ pub(super) fn check_gc_floor<M: Versioned>(
                  retention"
             );
             Err(Error::new(ErrorKind::TransactionExpired, message).with_path(folder.root()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Fails with [`ErrorKind::CommitConflict`] if a change requires another version than the newest.
+pub(crate) fn check_required_version<M: Versioned>(
+    folder: &Folder<M>,
+    required: Option<u64>,
+    newest: &M,
+) -> Result<()> {
+    let newest = newest.header().version;
+    match required {
+        Some(required) if required != newest => {
+            let message = format!(
+                "the {} is at version {newest}, not at {required} as if_version says; nothing was committed: read it \
+                 again",
+                M::NOUN
+            );
+            Err(Error::new(ErrorKind::CommitConflict, message).with_path(folder.root()))
         }
         _ => Ok(()),
     }

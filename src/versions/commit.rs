@@ -25,7 +25,7 @@ use std::time::Duration;
 pub use super::attempt::was_committed;
 use super::attempt::{CommitAttempt, attempt, read_newest};
 pub use super::change::Change;
-use super::change::{Operation, Unplanned, apply};
+use super::change::{Operation, Unplanned, apply, check_required_version};
 use super::commit_id::{CommitId, TimestampMicros};
 use super::folder::{Folder, Snapshot};
 use super::lists::{ListWriter, RollLists};
@@ -217,6 +217,9 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
                 Err(CommitError::NotCommitted(e)) if self.is_outdated(&e) => continue,
                 Err(e) => return Err(e),
             }
+            let required = self.operation.required_version();
+            check_required_version(self.folder, required, &*base.manifest)
+                .map_err(CommitError::NotCommitted)?;
             let prepared = self.prepare(&base).await;
             let draft = match prepared.map_err(CommitError::NotCommitted)? {
                 Prepared::Manifest(draft) => *draft,

@@ -33,7 +33,7 @@ pub mod vacuum;
 
 pub use self::attempt::was_committed;
 pub use self::change::Change;
-pub(crate) use self::change::Operation;
+pub(crate) use self::change::{OnVersion, Operation, check_required_version};
 pub use self::commit_id::{CommitId, TimestampMicros};
 pub(crate) use self::create::create_first;
 pub(crate) use self::folder::list_objects;

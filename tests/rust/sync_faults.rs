@@ -106,6 +106,8 @@ async fn append_rows(table: &Table) -> Result<u64> {
         overwrite: false,
         idempotency_key: None,
         timeout: Duration::from_secs(1),
+        if_version: None,
+        merge_schema: false,
         sort_by: None,
     };
     let rows = Box::new(RecordBatchIterator::new([Ok(batch)], schema()));

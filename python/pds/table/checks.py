@@ -13,10 +13,10 @@ _MAX_INTEGER = 2**53
 _MAX_SECONDS = 100 * 365 * 86400
 
 
-def check_version(version: object) -> int:
-    """Return `version` if it can be the number of a version."""
+def check_version(version: object, label: str = "version") -> int:
+    """Return `version` if it can be the number of a version; `label` names it in errors."""
     if isinstance(version, bool) or not isinstance(version, int):
-        raise InvalidType(f"version must be an integer, not {version!r}")
+        raise InvalidType(f"{label} must be an integer, not {version!r}")
     if not 1 <= version <= _MAX_INTEGER:
         raise InvalidInput(f"version {version} does not exist; versions begin at 1")
     return version

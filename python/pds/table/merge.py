@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType
-from pds.table.checks import check_idempotency_key
 
 if TYPE_CHECKING:
     from pds.table.results import CommitResult
 
-    _Execute = Callable[["list[MergeClause]", str | None], CommitResult]
+    _Execute = Callable[["list[MergeClause]", str | None, int | None], CommitResult]
 
 
 class MergeClause(NamedTuple):
@@ -76,13 +75,14 @@ class Merge:
         """Delete rows of the table that match no row of the source."""
         return self._add_clause("not_matched_by_source", predicate, None)
 
-    def execute(self, *, idempotency_key: str | None = None) -> CommitResult:
+    def execute(self, *, idempotency_key: str | None = None, if_version: int | None = None) -> CommitResult:
         """Run the merge in one commit.
 
         After a conflict with a concurrent commit, the merge is computed again from the newest snapshot.
 
         Args:
             idempotency_key: As for `Table.append`.
+            if_version: As for `Table.append`.
 
         Returns:
             `rows` is the number of written rows. The history has `rows_updated`, `rows_inserted` and
@@ -95,7 +95,7 @@ class Merge:
         """
         if not self._clauses:
             raise InvalidInput("a merge needs a clause; add one with when_matched_…() or when_not_matched_…()")
-        return self._execute(list(self._clauses), check_idempotency_key(idempotency_key))
+        return self._execute(list(self._clauses), idempotency_key, if_version)
 
 
 def _check_updates(updates: object) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ import json
 import os
 import threading
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from pds.table.checks import check_idempotency_key, check_limit, check_names, ch
 from pds.table.location import TableLocation
 from pds.table.merge import Merge
 from pds.table.optimize import Optimize
+from pds.table.options import CommitOptions
 from pds.table.results import CheckResult, CommitResult, ScanPlan, VacuumResult, make_history_entry
 from pds.table.scan import TableChanges, TableScan
 from pds.table.snapshot import Snapshot
@@ -225,7 +226,14 @@ class Table(Snapshot):
 
     # -- writing -----------------------------------------------------------------
 
-    def append(self, data: ArrowStream, *, idempotency_key: str | None = None) -> CommitResult:
+    def append(
+        self,
+        data: ArrowStream,
+        *,
+        schema_mode: Literal["strict", "merge"] = "strict",
+        idempotency_key: str | None = None,
+        if_version: int | None = None,
+    ) -> CommitResult:
         """Append rows. Concurrent appends do not conflict.
 
         Args:
@@ -233,23 +241,35 @@ class Table(Snapshot):
                 by name, and missing columns are null. A column may have another type than in the table if the
                 type of the table holds all its values: a type with fewer bits or digits, a coarser unit of time,
                 another time zone or dictionary.
+            schema_mode: What to do with columns that the table does not have: `"strict"` refuses them, `"merge"` adds
+                them to the table, in the same commit and as nullable ones; but not columns of the type null.
             idempotency_key: A text of up to 1024 bytes. A second write with the same key changes nothing, and
                 returns the result of the first write with `replayed=True`.
+            if_version: Commit only if this is the newest version of the table, for a write of rows that were made from
+                those that were read. Defaults to any version.
 
         Raises:
             InvalidInput: A column does not exist in the table, has a type whose values could be lost, or has a
                 null and is not nullable.
             InvalidType: An argument has an invalid type.
-            CommitConflict: The commit lost all races against other writers until `commit_timeout`. Nothing was
-                committed.
+            CommitConflict: The commit lost all races against other writers until `commit_timeout`, or `if_version` is
+                not the newest version. Nothing was committed.
             CommitStateUnknown: The store did not confirm the commit. Check later with `was_committed`.
             TransactionExpired: A vacuum removed the written files, or a restore changed the columns, before the
                 commit. Nothing was committed. Repeat the write.
         """
-        return self._write(data, idempotency_key, overwrite=False)
+        if schema_mode not in ("strict", "merge"):
+            raise InvalidInput(f'schema_mode must be "strict" or "merge", not {schema_mode!r}')
+        mode = "merge_schema" if schema_mode == "merge" else "append"
+        return self._write(data, mode, idempotency_key, if_version)
 
     def overwrite(
-        self, data: ArrowStream, where: Where | None = None, *, idempotency_key: str | None = None
+        self,
+        data: ArrowStream,
+        where: Where | None = None,
+        *,
+        idempotency_key: str | None = None,
+        if_version: int | None = None,
     ) -> CommitResult:
         """Replace all rows, or the rows that match a filter.
 
@@ -259,17 +279,24 @@ class Table(Snapshot):
             data: As for `append`.
             where: A filter, as for `scan`. Every row of `data` must match it. Defaults to all rows.
             idempotency_key: As for `append`.
+            if_version: As for `append`. Without it, rows that were committed since you read are replaced as well.
 
         Raises:
             InvalidInput: As for `append`; or the filter is not valid, or a new row does not match it.
             InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
         if where is None:
-            return self._write(data, idempotency_key, overwrite=True)
-        return self._replace_rows(data, to_predicate(where, self.schema), None, idempotency_key)
+            return self._write(data, "overwrite", idempotency_key, if_version)
+        commit = self._commit_options(idempotency_key, if_version)
+        return self._replace_rows(data, to_predicate(where, self.schema), None, commit)
 
     def upsert(
-        self, data: ArrowStream, on: str | Sequence[str] | None = None, *, idempotency_key: str | None = None
+        self,
+        data: ArrowStream,
+        on: str | Sequence[str] | None = None,
+        *,
+        idempotency_key: str | None = None,
+        if_version: int | None = None,
     ) -> CommitResult:
         """Replace the rows that have the same key as new rows, and insert the other new rows.
 
@@ -281,6 +308,7 @@ class Table(Snapshot):
             data: As for `append`. Missing columns are null.
             on: The names of the columns that rows are matched by. Defaults to the key of the table.
             idempotency_key: As for `append`.
+            if_version: As for `append`.
 
         Returns:
             `rows` is the number of written rows. The history has `rows_deleted`.
@@ -289,7 +317,8 @@ class Table(Snapshot):
             InvalidInput: As for `append`; or two rows of `data` have the same key, or a key has a null.
             InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
-        return self._replace_rows(data, None, None if on is None else check_names("on", on), idempotency_key)
+        commit = self._commit_options(idempotency_key, if_version)
+        return self._replace_rows(data, None, None if on is None else check_names("on", on), commit)
 
     def merge(self, source: ArrowStream, on: str | Sequence[str] | None = None) -> Merge:
         """Update, delete and insert rows by the rows of a source: add clauses with `when_…`, and then `execute`.
@@ -309,32 +338,27 @@ class Table(Snapshot):
             # Every attempt reads the source from its beginning.
             data = data.read_all()
 
-        def execute(clauses: list[MergeClause], key: str | None) -> CommitResult:
-            requests_before, location, base_handle = self._count_requests(), self._location, self._handle
-            commit, handle = base_handle.merge(data, names, clauses, location.options, key, location.timeout)
-            return self._finish_commit(commit, handle, requests_before, base_handle)
+        def execute(clauses: list[MergeClause], idempotency_key: str | None, if_version: int | None) -> CommitResult:
+            options, commit = self._location.options, self._commit_options(idempotency_key, if_version)
+            return self._commit_with(lambda handle: handle.merge(data, names, clauses, options, commit))
 
         return Merge(execute)
 
-    def _replace_rows(
-        self, data: ArrowStream, where: str | Predicate | None, on: list[str] | None, idempotency_key: str | None
-    ) -> CommitResult:
-        check_idempotency_key(idempotency_key)
-        source = arrow_stream(data)
-        requests_before, base_handle = self._count_requests(), self._handle
-        commit, handle = base_handle.replace_rows(
-            source, self._location.options, is_in_memory(data), where, on, idempotency_key, self._location.timeout
-        )
-        return self._finish_commit(commit, handle, requests_before, base_handle)
+    def _commit_options(self, idempotency_key: str | None, if_version: int | None) -> CommitOptions:
+        return CommitOptions.checked(idempotency_key, if_version, self._location.timeout)
 
-    def _write(self, data: ArrowStream, idempotency_key: str | None, *, overwrite: bool) -> CommitResult:
-        check_idempotency_key(idempotency_key)
-        source = arrow_stream(data)
-        requests_before, base_handle = self._count_requests(), self._handle
-        commit, handle = base_handle.write(
-            source, self._location.options, is_in_memory(data), overwrite, idempotency_key, self._location.timeout
-        )
-        return self._finish_commit(commit, handle, requests_before, base_handle)
+    def _replace_rows(
+        self, data: ArrowStream, where: str | Predicate | None, on: list[str] | None, commit: CommitOptions
+    ) -> CommitResult:
+        source, options = arrow_stream(data), self._location.options
+        in_memory = is_in_memory(data)
+        return self._commit_with(lambda handle: handle.replace_rows(source, where, on, options, in_memory, commit))
+
+    def _write(self, data: ArrowStream, mode: str, idempotency_key: str | None, if_version: int | None) -> CommitResult:
+        commit = self._commit_options(idempotency_key, if_version)
+        source, options = arrow_stream(data), self._location.options
+        in_memory = is_in_memory(data)
+        return self._commit_with(lambda handle: handle.write(source, mode, options, in_memory, commit))
 
     def delete(self, where: Where) -> CommitResult:
         """Delete the rows that match a filter. No data file is rewritten.
@@ -353,9 +377,8 @@ class Table(Snapshot):
             InvalidInput: The filter is not valid.
             InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
-        requests_before, base_handle = self._count_requests(), self._handle
-        commit, handle = base_handle.delete(to_predicate(where, self.schema), self._location.timeout)
-        return self._finish_commit(commit, handle, requests_before, base_handle)
+        predicate = to_predicate(where, self.schema)
+        return self._commit_with(lambda handle: handle.delete(predicate, self._location.timeout))
 
     def add_files(
         self,
@@ -442,8 +465,13 @@ class Table(Snapshot):
     def _commit(
         self, change: Callable[[_pds.TableHandle, float], tuple[_CommitFields, _pds.TableHandle]]
     ) -> CommitResult:
+        return self._commit_with(lambda handle: change(handle, self._location.timeout))
+
+    def _commit_with(
+        self, change: Callable[[_pds.TableHandle], tuple[_CommitFields | None, _pds.TableHandle]]
+    ) -> CommitResult:
         requests_before, base_handle = self._count_requests(), self._handle
-        return self._finish_commit(*change(base_handle, self._location.timeout), requests_before, base_handle)
+        return self._finish_commit(*change(base_handle), requests_before, base_handle)
 
     def _rewrite(
         self, rewrite: Callable[[_pds.TableHandle, WriteOptions, float], tuple[_CommitFields, _pds.TableHandle] | None]

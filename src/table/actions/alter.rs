@@ -72,23 +72,41 @@ impl Draft {
 
 impl Change<TableManifest> for Alter {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
-        let current = TableColumns::from_manifest(base)?;
-        let mut draft = Draft {
-            schema: base.schema.clone(),
-            fields: current.schema.fields().to_vec(),
-        };
-        let operation = self.apply_to_draft(&mut draft, base)?;
-        let schema = Schema::new_with_metadata(draft.fields, current.schema.metadata().clone());
-        check_schema(&Arc::new(schema.clone()))?;
-        let mut next = base.clone();
-        next.arrow_schema = Base64(encode_schema(&schema)?);
-        next.schema = draft.schema;
-        Ok((next, operation))
+        change_columns(base, |draft| self.apply_to_draft(draft, base))
     }
 
     fn base_version(&self) -> Option<u64> {
         None
     }
+}
+
+/// Adds nullable columns after the others.
+pub(super) fn add_columns(base: &TableManifest, fields: &[Field]) -> Result<TableManifest> {
+    let add_all = |draft: &mut Draft| {
+        fields
+            .iter()
+            .try_for_each(|f| add_column(draft, f).map(drop))
+    };
+    Ok(change_columns(base, add_all)?.0)
+}
+
+/// The snapshot with other columns, and what their change returns.
+fn change_columns<T>(
+    base: &TableManifest,
+    change: impl FnOnce(&mut Draft) -> Result<T>,
+) -> Result<(TableManifest, T)> {
+    let current = TableColumns::from_manifest(base)?;
+    let mut draft = Draft {
+        schema: base.schema.clone(),
+        fields: current.schema.fields().to_vec(),
+    };
+    let changed = change(&mut draft)?;
+    let schema = Schema::new_with_metadata(draft.fields, current.schema.metadata().clone());
+    check_schema(&Arc::new(schema.clone()))?;
+    let mut next = base.clone();
+    next.arrow_schema = Base64(encode_schema(&schema)?);
+    next.schema = draft.schema;
+    Ok((next, changed))
 }
 
 impl Alter {

@@ -3,6 +3,7 @@
 mod add_files;
 mod alter;
 mod append;
+mod append_columns;
 mod create;
 mod delete;
 mod overwrite;
@@ -13,6 +14,7 @@ mod row_delta;
 pub use self::add_files::AddFiles;
 pub use self::alter::Alter;
 pub use self::append::Append;
+pub use self::append_columns::{AppendWithColumns, NewColumns};
 pub use self::create::{NewTable, create};
 pub use self::delete::Delete;
 pub use self::overwrite::Overwrite;

@@ -179,6 +179,8 @@ fn write_options(number: i64) -> TableWriteOptions {
         overwrite: false,
         idempotency_key: Some(number.to_string()),
         timeout: DEFAULT_TIMEOUT,
+        if_version: None,
+        merge_schema: false,
         sort_by: None,
     }
 }
