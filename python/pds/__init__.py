@@ -47,6 +47,7 @@ __all__ = [
     "__version__",
     "enable_logging",
     "errors",
+    "list_tables",
     "odf",
     "partition_path",
 ]
@@ -92,7 +93,7 @@ if TYPE_CHECKING:
     from pds.store import FileInfo, FolderEntry, Store
     from pds.table.results import CommitResult, VacuumResult
     from pds.table.scan import TableScan
-    from pds.table.table import Table
+    from pds.table.table import Table, list_tables
 
 _MODULE_OF = {
     "Capability": "pds.capability",
@@ -111,6 +112,7 @@ _MODULE_OF = {
     "WriteOptions": "pds.options",
     "__version__": "pds._pds",
     "enable_logging": "pds.logs",
+    "list_tables": "pds.table.table",
     "partition_path": "pds.partition",
 }
 

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use chrono::DateTime;
 use pds::store::Store;
 use pds::table::actions::{NewTable, Restore, create};
-use pds::table::format::{CommitId, DataFile, TimestampMicros};
+use pds::table::format::{CommitId, DataFile, TableManifest, TimestampMicros};
 use pds::table::{
     self, ReplaceTarget, ScanOptions, Table, TableColumns, TableWriteOptions, Versioned,
 };
 use pds::versions::commit::was_committed;
-use pds::versions::{Tag, vacuum};
+use pds::versions::{Tag, list_versioned, remove_versions, vacuum};
 use pds::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -463,7 +463,26 @@ fn table_exists(py: Python<'_>, store: &StoreHandle, path: String) -> PyResult<b
     })
 }
 
+/// Removes a table.
+#[pyfunction]
+fn drop_table(py: Python<'_>, store: &StoreHandle, path: String) -> PyResult<()> {
+    let store: Store = into_py_result(py, store.store())?;
+    let table = into_py_result(py, Table::new(store, &path))?;
+    run(py, move || async move { remove_versions(&table).await })
+}
+
+/// The paths of the tables below a folder.
+#[pyfunction]
+fn list_tables(py: Python<'_>, store: &StoreHandle, prefix: String) -> PyResult<Vec<String>> {
+    let store: Store = into_py_result(py, store.store())?;
+    run(py, move || async move {
+        list_versioned::<TableManifest>(&store, &prefix).await
+    })
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<TableHandle>()?;
-    module.add_function(wrap_pyfunction!(table_exists, module)?)
+    module.add_function(wrap_pyfunction!(table_exists, module)?)?;
+    module.add_function(wrap_pyfunction!(drop_table, module)?)?;
+    module.add_function(wrap_pyfunction!(list_tables, module)?)
 }

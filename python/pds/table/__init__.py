@@ -9,7 +9,17 @@ A module is imported when one of its names is first used.
 
 from __future__ import annotations
 
-__all__ = ["CheckResult", "CommitResult", "ScanPlan", "Table", "TableChanges", "TableScan", "Tags", "VacuumResult"]
+__all__ = [
+    "CheckResult",
+    "CommitResult",
+    "ScanPlan",
+    "Table",
+    "TableChanges",
+    "TableScan",
+    "Tags",
+    "VacuumResult",
+    "list_tables",
+]
 
 import importlib
 from typing import TYPE_CHECKING
@@ -17,7 +27,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pds.table.results import CheckResult, CommitResult, ScanPlan, VacuumResult
     from pds.table.scan import TableChanges, TableScan
-    from pds.table.table import Table
+    from pds.table.table import Table, list_tables
     from pds.table.tags import Tags
 
 _MODULE_OF = {
@@ -29,6 +39,7 @@ _MODULE_OF = {
     "TableScan": "pds.table.scan",
     "Tags": "pds.table.tags",
     "VacuumResult": "pds.table.results",
+    "list_tables": "pds.table.table",
 }
 
 

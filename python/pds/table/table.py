@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["CheckResult", "CommitResult", "ScanPlan", "Table", "TableChanges", "TableScan", "Tags", "VacuumResult"]
+__all__ = [
+    "CheckResult",
+    "CommitResult",
+    "ScanPlan",
+    "Table",
+    "TableChanges",
+    "TableScan",
+    "Tags",
+    "VacuumResult",
+    "list_tables",
+]
 
 import json
 import os
@@ -161,6 +171,20 @@ class Table(Snapshot):
     def exists(store: Store, path: str) -> bool:
         """Return whether a table exists at `path`."""
         return _pds.table_exists(native_handle(store), require_text("path", path))
+
+    @staticmethod
+    def drop(store: Store, path: str) -> None:
+        """Remove a table with all its versions. There is no way back.
+
+        Stop its writers before: a commit that is under way fails, or leaves objects that block a new table at
+        `path`. Files of the table's folder that `add_files` left in place stay. A removal that was interrupted is
+        finished by another one.
+
+        Raises:
+            NotFound: There is no table at `path`.
+            InvalidType: An argument has an invalid type.
+        """
+        _pds.drop_table(native_handle(store), require_text("path", path))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.store, self.path, self.version, self._location.options, self._location.timeout)
@@ -503,6 +527,20 @@ class Table(Snapshot):
         with _SnapshotGuard.lock:
             if self._handle is base_handle or handle.created_at >= self._handle.created_at:
                 self._handle = handle
+
+
+def list_tables(store: Store, prefix: str = "") -> list[str]:
+    """Return the paths of the tables below a folder, sorted. Folders with the files of tables are not listed.
+
+    Args:
+        store: The store.
+        prefix: The folder, relative to the store. Defaults to the whole store.
+
+    Raises:
+        InvalidType: An argument has an invalid type.
+        InvalidPath: The prefix is not a valid path.
+    """
+    return _pds.list_tables(native_handle(store), require_text("prefix", prefix))
 
 
 def _reopen(store: Store, path: str, version: int, options: WriteOptions, commit_timeout: float) -> Table:
