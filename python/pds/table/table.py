@@ -15,55 +15,35 @@ __all__ = [
 ]
 
 import json
-import os
-import threading
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
 from pds import _pds
-from pds.arguments import ArrowStream, arrow_stream, check_schema, is_in_memory, require_text
+from pds.arguments import check_schema, require_text
 from pds.errors import AlreadyExists, InvalidInput, InvalidType
-from pds.predicate import Predicate, to_predicate
 from pds.store import Store, native_handle
 from pds.table.alter import Alter
-from pds.table.checks import check_idempotency_key, check_limit, check_names, check_version
+from pds.table.checks import check_limit, check_names, check_version
 from pds.table.location import TableLocation
-from pds.table.merge import Merge
 from pds.table.optimize import Optimize
-from pds.table.options import CommitOptions
 from pds.table.results import CheckResult, CommitResult, ScanPlan, VacuumResult, make_history_entry
 from pds.table.scan import TableChanges, TableScan
-from pds.table.snapshot import Snapshot
 from pds.table.tags import Tags
+from pds.table.writes import Writes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    import pyarrow.compute as pc
-
-    from pds._pds import _CommitFields
     from pds.options import WriteOptions
-    from pds.table.merge import MergeClause
-
-    Where = str | pc.Expression
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _TIMEOUT_SECONDS = 120.0
 
 
-class _SnapshotGuard:
-    """The lock for changes of `Table._handle`. A forked child gets a new lock, which no thread of the parent holds."""
-
-    lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=lambda: setattr(_SnapshotGuard, "lock", threading.Lock()))
-
-
-class Table(Snapshot):
+class Table(Writes):
     """A snapshot of a table. It does not change until `refresh`, a write or a vacuum of this object.
 
     A table is a folder of immutable objects and one pointer, which conditional writes move. There is no catalog and
@@ -250,196 +230,6 @@ class Table(Snapshot):
 
     # -- writing -----------------------------------------------------------------
 
-    def append(
-        self,
-        data: ArrowStream,
-        *,
-        schema_mode: Literal["strict", "merge"] = "strict",
-        idempotency_key: str | None = None,
-        if_version: int | None = None,
-    ) -> CommitResult:
-        """Append rows. Concurrent appends do not conflict.
-
-        Args:
-            data: Any object with `__arrow_c_stream__`. A stream is written in bounded memory. Columns are matched
-                by name, and missing columns are null. A column may have another type than in the table if the
-                type of the table holds all its values: a type with fewer bits or digits, a coarser unit of time,
-                another time zone or dictionary.
-            schema_mode: What to do with columns that the table does not have: `"strict"` refuses them, `"merge"` adds
-                them to the table, in the same commit and as nullable ones; but not columns of the type null.
-            idempotency_key: A text of up to 1024 bytes. A second write with the same key changes nothing, and
-                returns the result of the first write with `replayed=True`.
-            if_version: Commit only if this is the newest version of the table, for a write of rows that were made from
-                those that were read. Defaults to any version.
-
-        Raises:
-            InvalidInput: A column does not exist in the table, has a type whose values could be lost, or has a
-                null and is not nullable.
-            InvalidType: An argument has an invalid type.
-            CommitConflict: The commit lost all races against other writers until `commit_timeout`, or `if_version` is
-                not the newest version. Nothing was committed.
-            CommitStateUnknown: The store did not confirm the commit. Check later with `was_committed`.
-            TransactionExpired: A vacuum removed the written files, or a restore changed the columns, before the
-                commit. Nothing was committed. Repeat the write.
-        """
-        if schema_mode not in ("strict", "merge"):
-            raise InvalidInput(f'schema_mode must be "strict" or "merge", not {schema_mode!r}')
-        mode = "merge_schema" if schema_mode == "merge" else "append"
-        return self._write(data, mode, idempotency_key, if_version)
-
-    def overwrite(
-        self,
-        data: ArrowStream,
-        where: Where | None = None,
-        *,
-        idempotency_key: str | None = None,
-        if_version: int | None = None,
-    ) -> CommitResult:
-        """Replace all rows, or the rows that match a filter.
-
-        With `where`, no data file is rewritten, and rows that concurrent commits add are replaced too if they match.
-
-        Args:
-            data: As for `append`.
-            where: A filter, as for `scan`. Every row of `data` must match it. Defaults to all rows.
-            idempotency_key: As for `append`.
-            if_version: As for `append`. Without it, rows that were committed since you read are replaced as well.
-
-        Raises:
-            InvalidInput: As for `append`; or the filter is not valid, or a new row does not match it.
-            InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
-        """
-        if where is None:
-            return self._write(data, "overwrite", idempotency_key, if_version)
-        commit = self._commit_options(idempotency_key, if_version)
-        return self._replace_rows(data, to_predicate(where, self.schema), None, commit)
-
-    def upsert(
-        self,
-        data: ArrowStream,
-        on: str | Sequence[str] | None = None,
-        *,
-        idempotency_key: str | None = None,
-        if_version: int | None = None,
-    ) -> CommitResult:
-        """Replace the rows that have the same key as new rows, and insert the other new rows.
-
-        The new rows are written to new files, and no data file is rewritten. The key columns are read from the files
-        that may have a key of `data`. Memory is bounded except for the keys of `data`. Concurrent upserts of the same
-        key are applied one after the other.
-
-        Args:
-            data: As for `append`. Missing columns are null.
-            on: The names of the columns that rows are matched by. Defaults to the key of the table.
-            idempotency_key: As for `append`.
-            if_version: As for `append`.
-
-        Returns:
-            `rows` is the number of written rows. The history has `rows_deleted`.
-
-        Raises:
-            InvalidInput: As for `append`; or two rows of `data` have the same key, or a key has a null.
-            InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
-        """
-        commit = self._commit_options(idempotency_key, if_version)
-        return self._replace_rows(data, None, None if on is None else check_names("on", on), commit)
-
-    def merge(self, source: ArrowStream, on: str | Sequence[str] | None = None) -> Merge:
-        """Update, delete and insert rows by the rows of a source: add clauses with `when_…`, and then `execute`.
-
-            table.merge(changes, on="id").when_matched_update_all().when_not_matched_insert_all().execute()
-
-        Args:
-            source: As `data` for `append`. The source is held in memory, and may have columns that the table does
-                not have.
-            on: The names of the columns that rows are matched by. Defaults to the key of the table.
-
-        Raises:
-            InvalidInput, InvalidType: An argument is not valid. `Merge.execute` raises the other errors.
-        """
-        data, names = arrow_stream(source), None if on is None else check_names("on", on)
-        if isinstance(data, pa.RecordBatchReader):
-            # Every attempt reads the source from its beginning.
-            data = data.read_all()
-
-        def execute(clauses: list[MergeClause], idempotency_key: str | None, if_version: int | None) -> CommitResult:
-            options, commit = self._location.options, self._commit_options(idempotency_key, if_version)
-            return self._commit_with(lambda handle: handle.merge(data, names, clauses, options, commit))
-
-        return Merge(execute)
-
-    def _commit_options(self, idempotency_key: str | None, if_version: int | None) -> CommitOptions:
-        return CommitOptions.checked(idempotency_key, if_version, self._location.timeout)
-
-    def _replace_rows(
-        self, data: ArrowStream, where: str | Predicate | None, on: list[str] | None, commit: CommitOptions
-    ) -> CommitResult:
-        source, options = arrow_stream(data), self._location.options
-        in_memory = is_in_memory(data)
-        return self._commit_with(lambda handle: handle.replace_rows(source, where, on, options, in_memory, commit))
-
-    def _write(self, data: ArrowStream, mode: str, idempotency_key: str | None, if_version: int | None) -> CommitResult:
-        commit = self._commit_options(idempotency_key, if_version)
-        source, options = arrow_stream(data), self._location.options
-        in_memory = is_in_memory(data)
-        return self._commit_with(lambda handle: handle.write(source, mode, options, in_memory, commit))
-
-    def delete(self, where: Where) -> CommitResult:
-        """Delete the rows that match a filter. No data file is rewritten.
-
-        A range of the key, such as `"id BETWEEN 5 AND 9"`, is deleted without a read of data. For any other filter,
-        its columns are read. Rows that concurrent commits append are not deleted.
-
-        Args:
-            where: A filter, as for `scan`. "true" matches all rows.
-
-        Returns:
-            `rows` is the number of deleted rows, or None if the rows of a key range were not counted. `bytes` is
-            the size of the new tombstones. If no row matches, nothing is committed and `attempts` is 0.
-
-        Raises:
-            InvalidInput: The filter is not valid.
-            InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
-        """
-        predicate = to_predicate(where, self.schema)
-        return self._commit_with(lambda handle: handle.delete(predicate, self._location.timeout))
-
-    def add_files(
-        self,
-        paths: str | Sequence[str],
-        *,
-        hive_partitioning: bool = False,
-        idempotency_key: str | None = None,
-    ) -> CommitResult:
-        """Add existing Parquet files to the table. Their rows are not rewritten.
-
-        Files in the folder of the table stay where they are, and a vacuum does not remove them. They must not be
-        changed any more. Files elsewhere in the store are copied into the folder, by the store itself if it can copy.
-        Columns are matched by their current names in the table, and stay matched when a column is renamed later.
-
-        Args:
-            paths: The path of a file, or a list of paths, relative to the store.
-            hive_partitioning: Whether folders `name=value` of a path are values of columns that the file does not
-                hold, as Hive, Spark and pyarrow lay datasets out. Values are percent-decoded, and
-                `__HIVE_DEFAULT_PARTITION__` is null; a time without an offset is one of the column's time zone.
-                Where a file holds the column, its own values count.
-            idempotency_key: As for `append`.
-
-        Raises:
-            NotFound: A file does not exist.
-            PartCorrupted: A file is not a Parquet file.
-            AlreadyExists: A file is a data file of the table already.
-            InvalidInput: A file has a column that the table does not have, a type whose values could be lost, or
-                possible nulls in a column that is not nullable; a path is that of an internal object of the table; or a
-                folder `name=value` names no column of the table, or a value that its type does not have exactly.
-            InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
-        """
-        check_idempotency_key(idempotency_key)
-        names = check_names("paths", paths)
-        return self._commit(
-            lambda handle, timeout: handle.add_files(names, hive_partitioning, idempotency_key, timeout)
-        )
-
     def restore(self, when: int | datetime | str) -> CommitResult:
         """Commit a new version that has the rows and columns of an older snapshot. No data is copied.
 
@@ -485,48 +275,6 @@ class Table(Snapshot):
     def was_committed(self, commit_id: str) -> int | None:
         """Return the version that a commit made, or None if it was not committed. Use it after CommitStateUnknown."""
         return self._handle.was_committed(require_text("commit_id", commit_id))
-
-    def _commit(
-        self, change: Callable[[_pds.TableHandle, float], tuple[_CommitFields, _pds.TableHandle]]
-    ) -> CommitResult:
-        return self._commit_with(lambda handle: change(handle, self._location.timeout))
-
-    def _commit_with(
-        self, change: Callable[[_pds.TableHandle], tuple[_CommitFields | None, _pds.TableHandle]]
-    ) -> CommitResult:
-        requests_before, base_handle = self._count_requests(), self._handle
-        return self._finish_commit(*change(base_handle), requests_before, base_handle)
-
-    def _rewrite(
-        self, rewrite: Callable[[_pds.TableHandle, WriteOptions, float], tuple[_CommitFields, _pds.TableHandle] | None]
-    ) -> CommitResult | None:
-        requests_before, base_handle = self._count_requests(), self._handle
-        result = rewrite(base_handle, self._location.options, self._location.timeout)
-        return None if result is None else self._finish_commit(*result, requests_before, base_handle)
-
-    def _set_tag(self, name: str, version: int | None) -> CommitResult:
-        return self._commit(lambda handle, timeout: handle.tag(name, version, timeout))
-
-    def _count_requests(self) -> int:
-        return self.store.metrics()["requests"]
-
-    def _finish_commit(
-        self,
-        commit: _CommitFields | None,
-        handle: _pds.TableHandle,
-        requests_before: int,
-        base_handle: _pds.TableHandle,
-    ) -> CommitResult:
-        """Take the snapshot of an operation, and return its result; without a commit there was nothing to do."""
-        self._update_snapshot(handle, base_handle)
-        requests = self._count_requests() - requests_before
-        return CommitResult.nothing(handle.version, requests) if commit is None else CommitResult.of(commit, requests)
-
-    def _update_snapshot(self, handle: _pds.TableHandle, base_handle: _pds.TableHandle) -> None:
-        """Take the snapshot of an operation based on `base_handle`, unless another thread has set a newer one."""
-        with _SnapshotGuard.lock:
-            if self._handle is base_handle or handle.created_at >= self._handle.created_at:
-                self._handle = handle
 
 
 def list_tables(store: Store, prefix: str = "") -> list[str]:
