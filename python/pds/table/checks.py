@@ -18,7 +18,7 @@ def check_version(version: object, label: str = "version") -> int:
     if isinstance(version, bool) or not isinstance(version, int):
         raise InvalidType(f"{label} must be an integer, not {version!r}")
     if not 1 <= version <= _MAX_INTEGER:
-        raise InvalidInput(f"version {version} does not exist; versions begin at 1")
+        raise InvalidInput(f"{label} {version} does not exist; versions begin at 1")
     return version
 
 
