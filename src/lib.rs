@@ -1,9 +1,9 @@
 //! The engine of `pds`: Parquet data on object stores, published all or nothing.
 //!
 //! The layers, each of which uses only those before it:
-//! [`error`], [`clock`], [`sync`] (SHA3-256 of several streams, guards) and `sort` (streams of batches), then [`store`]
-//! (bytes and conditions), [`parquet`] (Arrow to Parquet and back over sinks and sources of bytes), `files` (Parquet
-//! files in a store, their columns, and predicates over them), [`versions`] (snapshots committed by compare-and-swap),
+//! [`error`], [`clock`], [`sync`] (SHA3-256 of several streams, guards), then [`store`] (bytes and conditions),
+//! [`parquet`] (Arrow to Parquet and back over sinks and sources of bytes), `files` (Parquet files in a store, their
+//! columns, predicates over them, and sorted streams), [`versions`] (snapshots committed by compare-and-swap),
 //! [`dataset`] (parts, manifest, marker), [`table`] (what a table's versions list), [`odf`] (a chain of metadata
 //! blocks, each linked to the one before by hash).
 
@@ -13,7 +13,6 @@ pub mod error;
 mod files;
 pub mod odf;
 pub mod parquet;
-mod sort;
 pub mod store;
 pub mod sync;
 pub mod table;

@@ -12,6 +12,7 @@ mod local;
 mod open;
 mod read;
 mod scan;
+mod sort;
 mod stage;
 pub(crate) mod types;
 mod verify;
@@ -27,6 +28,7 @@ pub(crate) use self::open::{OpenPart, open, open_with_indexes};
 pub(crate) use self::read::{RowGroupReader, RowGroupSelection, read_groups};
 pub(crate) use self::scan::BatchSender;
 pub use self::scan::BatchStream;
+pub(crate) use self::sort::sort_batches;
 pub(crate) use self::stage::{StagedFile, discard, stage, stage_with_hasher};
 use crate::error::{Error, Result};
 
