@@ -38,8 +38,9 @@ RS_SDIST := $(PDS_CACHE)/sdist/$(REMOTE_STORE)
 
 PIP := $(BIN)/python -m pip install --quiet --no-input
 PYTEST := $(BIN)/python -m pytest
-# Processes that run tests; the slow ones wait most of the time.
+# Processes that run tests. Those of the fast ones wait for two fifths of their time, those of the slow ones for most of it.
 WORKERS ?= 2
+FAST_WORKERS := $$((3 * $(WORKERS) / 2))
 PARALLEL := --dist worksteal -n
 FAST := not s3 and not azure and not spark and not slow
 SOURCES := src python/src python/pds fuzz/src
@@ -194,7 +195,7 @@ stubtest: build
 	$(BIN)/stubtest pds._pds --mypy-config-file pyproject.toml
 
 test-fast: build ## Python tests that need no server
-	$(PYTEST) $(PARALLEL) $(WORKERS) -m "$(FAST)" $(ARGS)
+	$(PYTEST) $(PARALLEL) $(FAST_WORKERS) -m "$(FAST)" $(ARGS)
 
 test-s3: build servers ## Python tests against the S3 server
 	$(PYTEST) $(PARALLEL) $(WORKERS) -m "s3 and not spark and not slow" $(ARGS)
@@ -214,7 +215,7 @@ examples: build servers ## every example, on little data
 
 # Tables and chains have sizes of their own.
 test-hostile: build ## the fast tests of datasets again with tiny row groups and buffers
-	PDS_HOSTILE=1 $(PYTEST) $(PARALLEL) $(WORKERS) -m "$(FAST) and not defaults" $(ARGS) \
+	PDS_HOSTILE=1 $(PYTEST) $(PARALLEL) $(FAST_WORKERS) -m "$(FAST) and not defaults" $(ARGS) \
 		$(addprefix tests/python/,dataset publish store test_cli.py test_dagster.py test_dagster_partitions.py)
 
 # --- for people --------------------------------------------------------------
