@@ -9,6 +9,7 @@ mod fetch;
 mod field_ids;
 pub(crate) mod key_ranges;
 mod local;
+mod merge;
 mod open;
 mod read;
 mod scan;
@@ -24,6 +25,7 @@ pub(crate) use self::columns::{StoredField, field_indices_by_id, field_indices_b
 pub use self::entry::DataFile;
 pub(crate) use self::fetch::MAX_GAP_BYTES;
 pub(crate) use self::field_ids::assign_nested_ids;
+pub(crate) use self::merge::SortColumn;
 pub(crate) use self::open::{OpenPart, open, open_with_indexes};
 pub(crate) use self::read::{RowGroupReader, RowGroupSelection, read_groups};
 pub(crate) use self::scan::BatchSender;

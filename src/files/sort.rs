@@ -1,30 +1,28 @@
 //! Sorts streams of batches in bounded memory, by an external merge sort.
 //!
 //! Rows that fit in memory are sorted there. If they do not, sorted runs are spilled to temporary files as Arrow IPC
-//! streams and merged, at most [`MAX_RUNS`] at once. The sort is stable; nulls come last.
+//! streams and merged, at most [`MAX_RUNS`] at once. The sort is stable.
 //!
 //! [`sort_batches`] refuses columns that Arrow's row format cannot compare
 //! ([`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput)). Its stream returns the errors of the input as they
 //! are; a spill that fails names the folder of temporary files.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Seek, SeekFrom};
+use std::io::{BufWriter, Seek, SeekFrom};
 use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchIterator, RecordBatchReader};
+use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
-use arrow_row::{RowConverter, Rows, SortField};
-use arrow_schema::{ArrowError, DataType, SchemaRef, SortOptions};
-use arrow_select::interleave::interleave_record_batch;
+use arrow_row::Rows;
+use arrow_schema::{ArrowError, SchemaRef};
 
+use super::merge::{
+    Merge, SortColumn, SortKeys, SortedBatches, gc_views, interleave_rows, is_view,
+};
 use crate::error::{Error, Result};
 
 type BoxedReader = Box<dyn RecordBatchReader + Send>;
-type SortedBatches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
 
 /// The most rows of a batch of the output.
 const BATCH_ROWS: usize = 8192;
@@ -35,11 +33,11 @@ const MIN_BATCH_BYTES: usize = 64 << 10;
 /// The most runs that are merged at once: each needs an open file and a batch in memory.
 const MAX_RUNS: usize = 64;
 
-/// Sorts the rows of `input` by the columns with the indices `by`, in ascending order. The input is read when the first
-/// batch is requested; about `memory_bytes` of it are held in memory at a time.
+/// Sorts the rows of `input` by some columns. The input is read when the first batch is requested; about `memory_bytes`
+/// of it are held in memory at a time.
 pub(crate) fn sort_batches(
     input: BoxedReader,
-    by: &[usize],
+    by: &[SortColumn],
     memory_bytes: usize,
 ) -> Result<BoxedReader> {
     let schema = input.schema();
@@ -57,39 +55,6 @@ pub(crate) fn sort_batches(
         sorted.as_mut()?.next()
     });
     Ok(Box::new(RecordBatchIterator::new(batches, schema)))
-}
-
-/// The columns that rows are compared by, and the conversion of their values into comparable keys.
-#[derive(Debug)]
-struct SortKeys {
-    converter: RowConverter,
-    by: Vec<usize>,
-}
-
-impl SortKeys {
-    fn new(schema: &SchemaRef, by: &[usize]) -> Result<Self> {
-        let order = SortOptions {
-            descending: false,
-            nulls_first: false,
-        };
-        let data_types = by.iter().map(|at| schema.field(*at).data_type());
-        let fields =
-            data_types.map(|data_type| SortField::new_with_options(data_type.clone(), order));
-        let converter = RowConverter::new(fields.collect()).map_err(|e| {
-            let names: Vec<&String> = by.iter().map(|at| schema.field(*at).name()).collect();
-            Error::invalid(format!("rows cannot be sorted by {names:?}: {e}")).with_source(e)
-        })?;
-        Ok(Self {
-            converter,
-            by: by.to_vec(),
-        })
-    }
-
-    fn convert_batch(&self, batch: &RecordBatch) -> Result<Rows, ArrowError> {
-        let key_columns = self.by.iter().map(|at| Arc::clone(batch.column(*at)));
-        let columns: Vec<ArrayRef> = key_columns.collect();
-        self.converter.convert_columns(&columns)
-    }
 }
 
 fn read_and_sort(
@@ -159,8 +124,8 @@ impl SpilledRuns<'_> {
     }
 
     fn merge_from(&mut self, from: usize, level: u32) -> Result<(), ArrowError> {
-        let drained = self.files.drain(from..).map(|(_, file)| file);
-        let merged = RunMerge::new(drained.collect(), self.keys, self.batch_rows)?;
+        let files = self.files.drain(from..).map(|(_, file)| file);
+        let merged = merge_files(files, self.keys, self.batch_rows)?;
         self.files.push((level, write_run(merged, self.schema)?));
         Ok(())
     }
@@ -172,9 +137,20 @@ impl SpilledRuns<'_> {
             self.merge_from(from, level + 1)?;
         }
         let files = self.files.into_iter().map(|(_, file)| file);
-        let merge = RunMerge::new(files.collect(), self.keys, self.batch_rows)?;
+        let merge = merge_files(files, self.keys, self.batch_rows)?;
         Ok(Box::new(merge))
     }
+}
+
+fn merge_files(
+    files: impl Iterator<Item = File>,
+    keys: &Arc<SortKeys>,
+    batch_rows: usize,
+) -> Result<Merge, ArrowError> {
+    let streams = files.map(|file| -> Result<SortedBatches, ArrowError> {
+        Ok(Box::new(StreamReader::try_new_buffered(file, None)?))
+    });
+    Merge::new(streams.collect::<Result<Vec<_>, _>>()?, keys, batch_rows)
 }
 
 /// Batches in memory that are to be sorted, with the keys of their rows.
@@ -231,33 +207,6 @@ impl SortBuffer {
     }
 }
 
-fn is_view(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::Utf8View | DataType::BinaryView)
-}
-
-/// Removes the values that no view of the batch refers to from its buffers.
-fn gc_views(batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
-    if !batch.columns().iter().any(|c| is_view(c.data_type())) {
-        return Ok(batch);
-    }
-    let columns = batch.columns().iter().map(|column| -> ArrayRef {
-        match column.data_type() {
-            DataType::Utf8View => Arc::new(column.as_string_view().gc()),
-            DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
-            _ => Arc::clone(column),
-        }
-    });
-    RecordBatch::try_new(batch.schema(), columns.collect())
-}
-
-fn interleave_rows(
-    batches: &[RecordBatch],
-    positions: &[(usize, usize)],
-) -> Result<RecordBatch, ArrowError> {
-    let references: Vec<&RecordBatch> = batches.iter().collect();
-    gc_views(interleave_record_batch(&references, positions)?)
-}
-
 /// Writes a run to a temporary file that has no name, and rewinds it.
 fn write_run(
     run: impl Iterator<Item = Result<RecordBatch, ArrowError>>,
@@ -289,133 +238,13 @@ fn write_run(
     Ok(file)
 }
 
-/// The position in a run that is read.
-struct RunCursor {
-    reader: StreamReader<BufReader<File>>,
-    keys: Rows,
-    /// The index of the current batch in [`RunMerge::batches`].
-    batch: usize,
-    row: usize,
-}
-
-/// The next row of a run. The greatest entry is the row that comes first: [`BinaryHeap`] pops the greatest.
-struct HeapEntry {
-    key: Box<[u8]>,
-    run: usize,
-}
-
-impl Ord for HeapEntry {
-    fn cmp(&self, other: &Self) -> Ordering {
-        other
-            .key
-            .cmp(&self.key)
-            .then_with(|| other.run.cmp(&self.run))
-    }
-}
-
-impl PartialOrd for HeapEntry {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for HeapEntry {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for HeapEntry {}
-
-/// The merge of several runs.
-struct RunMerge {
-    keys: Arc<SortKeys>,
-    batch_rows: usize,
-    runs: Vec<RunCursor>,
-    heads: BinaryHeap<HeapEntry>,
-    /// The batches with rows that are not in the output yet.
-    batches: Vec<RecordBatch>,
-}
-
-impl RunMerge {
-    fn new(files: Vec<File>, keys: &Arc<SortKeys>, batch_rows: usize) -> Result<Self, ArrowError> {
-        let mut merge = Self {
-            keys: Arc::clone(keys),
-            batch_rows,
-            runs: Vec::new(),
-            heads: BinaryHeap::new(),
-            batches: Vec::new(),
-        };
-        for file in files {
-            let mut reader = StreamReader::try_new_buffered(file, None)?;
-            if let Some(batch) = reader.next().transpose()? {
-                merge.runs.push(RunCursor {
-                    reader,
-                    keys: merge.keys.convert_batch(&batch)?,
-                    batch: merge.batches.len(),
-                    row: 0,
-                });
-                merge.batches.push(batch);
-                merge.push_head(merge.runs.len() - 1);
-            }
-        }
-        Ok(merge)
-    }
-
-    fn push_head(&mut self, run: usize) {
-        let cursor = &self.runs[run];
-        let key = cursor.keys.row(cursor.row).as_ref().into();
-        self.heads.push(HeapEntry { key, run });
-    }
-
-    fn next_batch(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
-        let mut positions = Vec::with_capacity(self.batch_rows);
-        while positions.len() < self.batch_rows {
-            let Some(HeapEntry { run, .. }) = self.heads.pop() else {
-                break;
-            };
-            let cursor = &mut self.runs[run];
-            positions.push((cursor.batch, cursor.row));
-            cursor.row += 1;
-            if cursor.row == cursor.keys.num_rows() {
-                let Some(batch) = cursor.reader.next().transpose()? else {
-                    continue;
-                };
-                cursor.keys = self.keys.convert_batch(&batch)?;
-                (cursor.batch, cursor.row) = (self.batches.len(), 0);
-                self.batches.push(batch);
-            }
-            self.push_head(run);
-        }
-        if positions.is_empty() {
-            return Ok(None);
-        }
-        let merged = interleave_rows(&self.batches, &positions)?;
-        // Only the current batch of each run is still needed.
-        let mut used: Vec<RecordBatch> = Vec::with_capacity(self.runs.len());
-        for run in &mut self.runs {
-            used.push(self.batches[run.batch].clone());
-            run.batch = used.len() - 1;
-        }
-        self.batches = used;
-        Ok(Some(merged))
-    }
-}
-
-impl Iterator for RunMerge {
-    type Item = Result<RecordBatch, ArrowError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.next_batch().transpose()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use arrow_array::cast::AsArray;
     use arrow_array::types::Int64Type;
-    use arrow_array::{Int64Array, StringArray};
-    use arrow_ord::sort::{SortColumn, lexsort_to_indices};
-    use arrow_schema::{Field, Schema};
+    use arrow_array::{ArrayRef, Int64Array, StringArray};
+    use arrow_ord::sort::{SortColumn as ArrowSortColumn, lexsort_to_indices};
+    use arrow_schema::{DataType, Field, Schema, SortOptions};
     use arrow_select::concat::concat_batches;
     use arrow_select::take::take_record_batch;
     use rand::rngs::StdRng;
@@ -452,16 +281,30 @@ mod tests {
     }
 
     fn check(by: &[usize], memory_bytes: usize, count: usize) {
+        for (descending, nulls_first) in
+            [(false, false), (false, true), (true, false), (true, true)]
+        {
+            let options = SortOptions {
+                descending,
+                nulls_first,
+            };
+            let columns = by.iter().map(|index| SortColumn {
+                index: *index,
+                options,
+            });
+            check_by(&columns.collect::<Vec<_>>(), memory_bytes, count);
+        }
+    }
+
+    fn check_by(by: &[SortColumn], memory_bytes: usize, count: usize) {
         let unsorted = batches(7, count);
         let schema = unsorted[0].schema();
         let whole = concat_batches(&schema, &unsorted).unwrap();
         // Sorting by the number too makes the expected order stable.
-        let sort_columns = by.iter().chain(&[2]).map(|at| SortColumn {
-            values: Arc::clone(whole.column(*at)),
-            options: Some(SortOptions {
-                descending: false,
-                nulls_first: false,
-            }),
+        let number = SortColumn::ascending(2);
+        let sort_columns = by.iter().chain([&number]).map(|column| ArrowSortColumn {
+            values: Arc::clone(whole.column(column.index)),
+            options: Some(column.options),
         });
         let order = lexsort_to_indices(&sort_columns.collect::<Vec<_>>(), None).unwrap();
         let expected = take_record_batch(&whole, &order).unwrap();
@@ -490,7 +333,20 @@ mod tests {
     #[test]
     fn merges_in_several_passes() {
         // Runs of one batch, merged at two levels.
-        check(&[0], 0, 64 * 65 + 7);
+        check_by(&[SortColumn::ascending(0)], 0, 64 * 65 + 7);
+    }
+
+    #[test]
+    fn columns_have_orders_of_their_own() {
+        let descending = SortOptions {
+            descending: true,
+            nulls_first: true,
+        };
+        let text = SortColumn {
+            index: 1,
+            options: descending,
+        };
+        check_by(&[text, SortColumn::ascending(0)], 60_000, 100);
     }
 
     #[test]
@@ -505,7 +361,7 @@ mod tests {
             RecordBatch::try_new(Arc::clone(&batch_schema), vec![Arc::new(texts) as ArrayRef])
         };
         let input = RecordBatchIterator::new((0..40).map(batch), Arc::clone(&schema));
-        let sorted = sort_batches(Box::new(input), &[0], 1 << 20).unwrap();
+        let sorted = sort_batches(Box::new(input), &[SortColumn::ascending(0)], 1 << 20).unwrap();
         let output: Vec<RecordBatch> = sorted.map(Result::unwrap).collect();
         assert_eq!(
             output.iter().map(RecordBatch::num_rows).sum::<usize>(),
@@ -523,7 +379,12 @@ mod tests {
     fn empty_input_gives_no_batches() {
         let schema = batches(1, 1)[0].schema();
         let input = RecordBatchIterator::new(Vec::new(), schema);
-        assert_eq!(sort_batches(Box::new(input), &[0], 10).unwrap().count(), 0);
+        assert_eq!(
+            sort_batches(Box::new(input), &[SortColumn::ascending(0)], 10)
+                .unwrap()
+                .count(),
+            0
+        );
     }
 
     #[test]
@@ -532,7 +393,9 @@ mod tests {
         let failed = Err(ArrowError::ComputeError("torn".to_owned()));
         let input =
             RecordBatchIterator::new(batches(1, 3).into_iter().map(Ok).chain([failed]), schema);
-        let results: Vec<_> = sort_batches(Box::new(input), &[0], 0).unwrap().collect();
+        let results: Vec<_> = sort_batches(Box::new(input), &[SortColumn::ascending(0)], 0)
+            .unwrap()
+            .collect();
         assert_eq!(results.len(), 1);
         assert!(
             results[0]

@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::files::TableColumns;
 use crate::files::expr::Statistics;
 use crate::files::types::keeps_values;
-use crate::files::{StagedFile, discard, sort_batches, stage};
+use crate::files::{SortColumn, StagedFile, discard, sort_batches, stage};
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::types::{batch_with_row_count, convert};
@@ -220,7 +220,8 @@ pub(super) async fn upload(
         input
     } else {
         let column_index = |id: &u32| columns.ids.iter().position(|column_id| column_id == id);
-        let sort_columns: Vec<usize> = sort_by.iter().filter_map(column_index).collect();
+        let indices = sort_by.iter().filter_map(column_index);
+        let sort_columns: Vec<SortColumn> = indices.map(SortColumn::ascending).collect();
         sort_batches(
             input,
             &sort_columns,

@@ -1,0 +1,235 @@
+//! Merges sorted streams of batches into one, in bounded memory.
+//!
+//! A stream is any iterator of batches: of a file, of a run in the store, of memory. Of each one there is one batch in
+//! memory. Rows with equal keys come in the order of their streams, and within a stream in its order, so a merge of the
+//! streams of a stable sort is stable.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_row::{RowConverter, Rows, SortField};
+use arrow_schema::{ArrowError, DataType, Schema, SortOptions};
+use arrow_select::interleave::interleave_record_batch;
+
+use crate::error::{Error, Result};
+
+/// The batches of a stream, in the order of its keys.
+pub(crate) type SortedBatches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
+
+/// A column that rows are ordered by, and how. Numbers are in the order of their values, floats in IEEE 754's total
+/// order, texts and bytes by their bytes, structs field by field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SortColumn {
+    /// The index of the column.
+    pub(crate) index: usize,
+    /// Whether the greatest value comes first, and where nulls are.
+    pub(crate) options: SortOptions,
+}
+
+impl SortColumn {
+    /// Ascending, nulls last.
+    pub(crate) fn ascending(index: usize) -> Self {
+        let options = SortOptions {
+            descending: false,
+            nulls_first: false,
+        };
+        Self { index, options }
+    }
+}
+
+/// The columns that rows are compared by, and the conversion of their values into comparable keys.
+#[derive(Debug)]
+pub(super) struct SortKeys {
+    converter: RowConverter,
+    columns: Vec<usize>,
+}
+
+impl SortKeys {
+    /// Refuses columns that Arrow's row format cannot compare
+    /// ([`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput)).
+    pub(super) fn new(schema: &Schema, by: &[SortColumn]) -> Result<Self> {
+        let fields = by.iter().map(|column| {
+            let data_type = schema.field(column.index).data_type().clone();
+            SortField::new_with_options(data_type, column.options)
+        });
+        let converter = RowConverter::new(fields.collect()).map_err(|e| {
+            let names = by.iter().map(|column| schema.field(column.index).name());
+            let names: Vec<&String> = names.collect();
+            Error::invalid(format!("rows cannot be sorted by {names:?}: {e}")).with_source(e)
+        })?;
+        Ok(Self {
+            converter,
+            columns: by.iter().map(|column| column.index).collect(),
+        })
+    }
+
+    pub(super) fn convert_batch(&self, batch: &RecordBatch) -> Result<Rows, ArrowError> {
+        let key_columns = self.columns.iter();
+        let columns: Vec<ArrayRef> = key_columns
+            .map(|at| Arc::clone(batch.column(*at)))
+            .collect();
+        self.converter.convert_columns(&columns)
+    }
+}
+
+/// The merge of streams that are in the order of `keys`, in batches of `batch_rows` rows.
+pub(super) struct Merge {
+    keys: Arc<SortKeys>,
+    batch_rows: usize,
+    cursors: Vec<Cursor>,
+    heads: BinaryHeap<Head>,
+    /// The batches with rows that are not in the output yet.
+    batches: Vec<RecordBatch>,
+}
+
+/// The position in a stream that is read.
+struct Cursor {
+    stream: SortedBatches,
+    keys: Rows,
+    /// The index of the current batch in [`Merge::batches`].
+    batch: usize,
+    row: usize,
+}
+
+/// The next row of a stream. The greatest one is the row that comes first: [`BinaryHeap`] pops the greatest.
+struct Head {
+    key: Box<[u8]>,
+    cursor: usize,
+}
+
+impl Ord for Head {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_key = other.key.cmp(&self.key);
+        by_key.then_with(|| other.cursor.cmp(&self.cursor))
+    }
+}
+
+impl PartialOrd for Head {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Head {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Head {}
+
+impl Merge {
+    pub(super) fn new(
+        streams: impl IntoIterator<Item = SortedBatches>,
+        keys: &Arc<SortKeys>,
+        batch_rows: usize,
+    ) -> Result<Self, ArrowError> {
+        let mut merge = Self {
+            keys: Arc::clone(keys),
+            batch_rows,
+            cursors: Vec::new(),
+            heads: BinaryHeap::new(),
+            batches: Vec::new(),
+        };
+        for mut stream in streams {
+            if let Some(batch) = next_with_rows(&mut stream)? {
+                merge.cursors.push(Cursor {
+                    stream,
+                    keys: merge.keys.convert_batch(&batch)?,
+                    batch: merge.batches.len(),
+                    row: 0,
+                });
+                merge.batches.push(batch);
+                merge.push_head(merge.cursors.len() - 1);
+            }
+        }
+        Ok(merge)
+    }
+
+    fn push_head(&mut self, cursor: usize) {
+        let at = &self.cursors[cursor];
+        let key = at.keys.row(at.row).as_ref().into();
+        self.heads.push(Head { key, cursor });
+    }
+
+    fn next_batch(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+        let mut positions = Vec::with_capacity(self.batch_rows);
+        while positions.len() < self.batch_rows {
+            let Some(Head { cursor: at, .. }) = self.heads.pop() else {
+                break;
+            };
+            let cursor = &mut self.cursors[at];
+            positions.push((cursor.batch, cursor.row));
+            cursor.row += 1;
+            if cursor.row == cursor.keys.num_rows() {
+                let Some(batch) = next_with_rows(&mut cursor.stream)? else {
+                    continue;
+                };
+                cursor.keys = self.keys.convert_batch(&batch)?;
+                (cursor.batch, cursor.row) = (self.batches.len(), 0);
+                self.batches.push(batch);
+            }
+            self.push_head(at);
+        }
+        if positions.is_empty() {
+            return Ok(None);
+        }
+        let merged = interleave_rows(&self.batches, &positions)?;
+        // Only the current batch of each stream is still needed.
+        let mut used: Vec<RecordBatch> = Vec::with_capacity(self.cursors.len());
+        for cursor in &mut self.cursors {
+            used.push(self.batches[cursor.batch].clone());
+            cursor.batch = used.len() - 1;
+        }
+        self.batches = used;
+        Ok(Some(merged))
+    }
+}
+
+impl Iterator for Merge {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_batch().transpose()
+    }
+}
+
+fn next_with_rows(stream: &mut SortedBatches) -> Result<Option<RecordBatch>, ArrowError> {
+    for batch in stream {
+        let batch = batch?;
+        if batch.num_rows() > 0 {
+            return Ok(Some(batch));
+        }
+    }
+    Ok(None)
+}
+
+pub(super) fn interleave_rows(
+    batches: &[RecordBatch],
+    positions: &[(usize, usize)],
+) -> Result<RecordBatch, ArrowError> {
+    let references: Vec<&RecordBatch> = batches.iter().collect();
+    gc_views(interleave_record_batch(&references, positions)?)
+}
+
+pub(super) fn is_view(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Utf8View | DataType::BinaryView)
+}
+
+/// Removes the values that no view of the batch refers to from its buffers.
+pub(super) fn gc_views(batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
+    if !batch.columns().iter().any(|c| is_view(c.data_type())) {
+        return Ok(batch);
+    }
+    let columns = batch.columns().iter().map(|column| -> ArrayRef {
+        match column.data_type() {
+            DataType::Utf8View => Arc::new(column.as_string_view().gc()),
+            DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
+            _ => Arc::clone(column),
+        }
+    });
+    RecordBatch::try_new(batch.schema(), columns.collect())
+}
