@@ -17,6 +17,7 @@ mod sort;
 mod stage;
 pub(crate) mod types;
 mod verify;
+mod write;
 
 use tokio::task::JoinSet;
 
@@ -32,6 +33,7 @@ pub(crate) use self::scan::BatchSender;
 pub use self::scan::BatchStream;
 pub(crate) use self::sort::sort_batches;
 pub(crate) use self::stage::{StagedFile, discard, stage, stage_with_hasher};
+pub(crate) use self::write::{FileName, WrittenFile, write_files};
 use crate::error::{Error, Result};
 
 /// Runs work as a task of its own, which goes on while nobody polls the result and ends when the result is dropped.

@@ -9,27 +9,26 @@
 //! ([`crate::versions::Committed`]) the files are removed; if the outcome is unknown they stay for a vacuum.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, DataType, FieldRef, SchemaRef};
-use futures::{StreamExt, TryStreamExt, stream};
 
 use super::actions::{Append, AppendWithColumns, NewColumns, Overwrite};
 use super::format::{DataFile, TableManifest};
 use super::{Committed, Snapshot, Table, names};
 use crate::error::{Error, Result};
-use crate::files::TableColumns;
 use crate::files::expr::Statistics;
 use crate::files::types::keeps_values;
-use crate::files::{SortColumn, StagedFile, discard, sort_batches, stage};
+use crate::files::{
+    FileName, SortColumn, TableColumns, WrittenFile, sort_batches, write_files,
+};
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::types::{batch_with_row_count, convert};
 use crate::parquet::writer::WritePlan;
 use crate::store::stage::Staging;
-use crate::store::staged_write::StagedWrite;
 use crate::versions::commit::commit_onto;
 use crate::versions::{
     Change, CommitOutcome, OnVersion, check_required_version, commit_batched, find_replay, remove,
@@ -37,8 +36,6 @@ use crate::versions::{
 
 /// After this time the snapshot that was read before the upload is read again for the commit.
 const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(2);
-/// The maximum number of files that are published concurrently.
-const CONCURRENT_FILES: usize = 16;
 const MAX_IDEMPOTENCY_KEY_BYTES: usize = 1024;
 
 /// The options of a write to a table.
@@ -230,64 +227,27 @@ pub(super) async fn upload(
     };
     plan.keep_empty = false;
     plan.upload_buffer_bytes = staging.memory_bytes();
-    let assigned_paths: Arc<Mutex<Vec<String>>> = Arc::default();
-    let targets = {
-        let (assigned, table, base) = (Arc::clone(&assigned_paths), table.clone(), base.version);
-        Box::new(move |_| {
+    let new_name = {
+        let (table, base) = (table.clone(), base.version);
+        move || {
             let clock = table.store().clock();
             let name = names::data_file(clock.now(), base, clock.new_id());
             let path = table.path(&name);
-            assigned
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(name);
-            path
-        })
+            FileName { name, path }
+        }
     };
-    let files = stage(store, staging, plan, sorted_input, targets).await?;
-    let paths = std::mem::take(
-        &mut *assigned_paths
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner),
-    );
-    publish_files(table, &files, &paths).await?;
-    let named_files = files.iter().zip(paths);
-    Ok(named_files
-        .map(|(file, name)| build_data_file(file, name, &schemas.storage, &columns.ids))
-        .collect())
+    let files = write_files(store, staging, plan, sorted_input, new_name).await?;
+    let data_files = files
+        .into_iter()
+        .map(|file| build_data_file(file, &schemas.storage, &columns.ids));
+    Ok(data_files.collect())
 }
 
-/// Publishes staged files under their names in the table; after an error it removes all of them.
-async fn publish_files(table: &Table, files: &[StagedFile], paths: &[String]) -> Result<()> {
-    let store = table.store();
-    let pending = files.iter().zip(paths).map(|(file, name)| async move {
-        let path = table.path(name);
-        file.staged.publish(store, &path).await
-    });
-    // A Vec, because the future of the iterator itself would not be Send.
-    let uploads: Vec<_> = pending.collect();
-    let published = stream::iter(uploads)
-        .buffer_unordered(CONCURRENT_FILES)
-        .try_collect::<()>();
-    if let Err(error) = published.await {
-        let staged: Vec<StagedWrite> = files.iter().map(|f| f.staged.clone()).collect();
-        discard(store, &staged).await;
-        remove(table, paths).await;
-        return Err(error);
-    }
-    Ok(())
-}
-
-fn build_data_file(
-    file: &StagedFile,
-    path: String,
-    stored_schema: &SchemaRef,
-    ids: &[u32],
-) -> DataFile {
-    let stats = &file.stats;
+fn build_data_file(file: WrittenFile, stored_schema: &SchemaRef, ids: &[u32]) -> DataFile {
+    let WrittenFile { name, stats } = file;
     let bounds = Statistics::from_footer(&stats.footer, stored_schema, ids);
     DataFile {
-        path,
+        path: name.name,
         size_bytes: stats.bytes,
         footer_size: stats.tail_bytes,
         row_group_count: stats.footer.num_row_groups() as u64,

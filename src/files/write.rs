@@ -1,0 +1,89 @@
+//! Writing a stream of batches as files under their names: staged, then published.
+//!
+//! [`write_files`] gives the files that it wrote, in the order of the rows. After an error none of them stays; what
+//! could not be removed is logged. A call that is cancelled leaves files that no list names, which a vacuum removes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow_array::RecordBatchReader;
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::stage::{StagedFile, discard, stage};
+use crate::error::Result;
+use crate::parquet::writer::{FileStats, WritePlan};
+use crate::store::Store;
+use crate::store::stage::Staging;
+use crate::store::staged_write::StagedWrite;
+
+/// The maximum number of files that are published concurrently.
+const CONCURRENT_FILES: usize = 16;
+
+/// A name for a file, relative to the folder of its list, and its path in the store.
+#[derive(Debug, Clone)]
+pub(crate) struct FileName {
+    pub(crate) name: String,
+    pub(crate) path: String,
+}
+
+/// A file that was written.
+#[derive(Debug)]
+pub(crate) struct WrittenFile {
+    pub(crate) name: FileName,
+    pub(crate) stats: FileStats,
+}
+
+/// Encodes `input` into files with names from `new_name`, which gives each name once.
+pub(crate) async fn write_files(
+    store: &Store,
+    staging: Staging,
+    plan: WritePlan,
+    input: Box<dyn RecordBatchReader + Send>,
+    mut new_name: impl FnMut() -> FileName + Send + 'static,
+) -> Result<Vec<WrittenFile>> {
+    let given: Arc<Mutex<Vec<FileName>>> = Arc::default();
+    let targets = {
+        let given = Arc::clone(&given);
+        Box::new(move |_| {
+            let file = new_name();
+            let path = file.path.clone();
+            given
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(file);
+            path
+        })
+    };
+    let staged = stage(store, staging, plan, input, targets).await?;
+    let names = std::mem::take(&mut *given.lock().unwrap_or_else(PoisonError::into_inner));
+    publish_files(store, &staged, &names).await?;
+    let named = staged.into_iter().zip(names);
+    Ok(named
+        .map(|(file, name)| WrittenFile {
+            name,
+            stats: file.stats,
+        })
+        .collect())
+}
+
+/// Publishes staged files under their names; after an error it removes all of them.
+async fn publish_files(store: &Store, files: &[StagedFile], names: &[FileName]) -> Result<()> {
+    let pending = files
+        .iter()
+        .zip(names)
+        .map(|(file, name)| file.staged.publish(store, &name.path));
+    // A Vec, because the future of the iterator itself would not be Send.
+    let pending: Vec<_> = pending.collect();
+    let published = stream::iter(pending)
+        .buffer_unordered(CONCURRENT_FILES)
+        .try_collect::<()>();
+    if let Err(error) = published.await {
+        let staged: Vec<StagedWrite> = files.iter().map(|f| f.staged.clone()).collect();
+        discard(store, &staged).await;
+        let paths: Vec<String> = names.iter().map(|name| name.path.clone()).collect();
+        if let Err(e) = store.delete_all(&paths).await {
+            log::warn!("files of a failed write could not be removed; vacuum removes them: {e}");
+        }
+        return Err(error);
+    }
+    Ok(())
+}
