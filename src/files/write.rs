@@ -56,8 +56,8 @@ pub(crate) async fn write_files(
     let staged = stage(store, staging, plan, input, targets).await?;
     let names = std::mem::take(&mut *given.lock().unwrap_or_else(PoisonError::into_inner));
     publish_files(store, &staged, &names).await?;
-    let named = staged.into_iter().zip(names);
-    Ok(named
+    let pairs = staged.into_iter().zip(names);
+    Ok(pairs
         .map(|(file, name)| WrittenFile {
             name,
             stats: file.stats,

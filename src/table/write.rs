@@ -21,9 +21,7 @@ use super::{Committed, Snapshot, Table, names};
 use crate::error::{Error, Result};
 use crate::files::expr::Statistics;
 use crate::files::types::keeps_values;
-use crate::files::{
-    FileName, SortColumn, TableColumns, WrittenFile, sort_batches, write_files,
-};
+use crate::files::{FileName, SortColumn, TableColumns, WrittenFile, sort_batches, write_files};
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::types::{batch_with_row_count, convert};
