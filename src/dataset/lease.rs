@@ -92,6 +92,15 @@ enum Ownership {
 struct LeaseInner {
     intent: Intent,
     ownership: Ownership,
+    last_failure: Option<RenewalFailure>,
+}
+
+/// How the last renewal ended that did not learn its outcome, and when.
+#[derive(Debug)]
+struct RenewalFailure {
+    kind: ErrorKind,
+    message: String,
+    at: Duration,
 }
 
 /// The right to carry out an intent.
@@ -157,7 +166,11 @@ impl<'a> PublishLease<'a> {
             conditions,
             timing: LeaseTiming::for_store(store),
             was_resent: false,
-            state: Mutex::new(LeaseInner { intent, ownership }),
+            state: Mutex::new(LeaseInner {
+                intent,
+                ownership,
+                last_failure: None,
+            }),
             activity,
         }
     }
@@ -201,8 +214,16 @@ impl<'a> PublishLease<'a> {
     }
 
     /// Applies `change` to the intent and rewrites it, which renews the lease. [`ErrorKind::Fenced`] if it is lost.
+    ///
+    /// A renewal that fails has tried for long. Those who waited for it fail with it: if each tried anew, one after the
+    /// other, an operation on many parts would end long after the store did.
     pub(super) async fn rewrite(&self, change: impl FnOnce(&mut Intent)) -> Result<()> {
+        let asked_at = self.store.clock().monotonic();
         let mut state = self.state.lock().await;
+        if let Some(failure) = state.last_failure.as_ref().filter(|f| f.at > asked_at) {
+            let error = Error::new(failure.kind, failure.message.clone());
+            return Err(error.with_path(self.key));
+        }
         let mut next = state.intent.clone();
         change(&mut next);
         let ownership = std::mem::replace(&mut state.ownership, Ownership::Lost);
@@ -222,8 +243,13 @@ impl<'a> PublishLease<'a> {
                     e_tag: e_tag.clone(),
                     confirmed_at,
                 };
-                let new_version = replace_intent(self.store, self.key, &e_tag, &next).await?;
-                let Some((e_tag, confirmed_at)) = new_version else {
+                let result = replace_intent(self.store, self.key, &e_tag, &next).await;
+                state.last_failure = result.as_ref().err().map(|e| RenewalFailure {
+                    kind: e.kind(),
+                    message: e.to_string(),
+                    at: self.store.clock().monotonic(),
+                });
+                let Some((e_tag, confirmed_at)) = result? else {
                     state.ownership = Ownership::Lost;
                     return Err(self.lease_lost_error());
                 };

@@ -59,9 +59,8 @@ impl Steps<'_, '_> {
         for _ in 0..MAX_STEP_ATTEMPTS {
             self.lease.check().await?;
             let request = self.send_part(part, target, e_tag.as_deref(), all_inline);
-            let error = match request.await {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
+            let Err(error) = request.await? else {
+                return Ok(());
             };
             if !is_retryable(&error) {
                 return Err(error.into());
@@ -161,13 +160,14 @@ impl Steps<'_, '_> {
         StepError::PartMissing(incomplete_error(self.lease.key, &reason).with_source(cause))
     }
 
+    /// Sends a part once; gives the error of that request. Fails if the lease cannot be confirmed.
     async fn send_part(
         &self,
         part: &IntendedPart,
         target: &str,
         e_tag: Option<&str>,
         all_inline: bool,
-    ) -> Result<()> {
+    ) -> Result<Result<()>> {
         let condition = if part.is_inline() || self.lease.conditions.complete {
             self.lease.unchanged_condition(e_tag)
         } else {
@@ -181,16 +181,19 @@ impl Steps<'_, '_> {
                 let condition = condition.clone();
                 async move { part.staged.publish_if(&store, target, &condition).await }
             });
-            return match request.await? {
-                RequestOutcome::Done(_) => Ok(()),
-                RequestOutcome::Unknown(error) => {
+            return match request.await {
+                Ok(RequestOutcome::Done(_)) => Ok(Ok(())),
+                Ok(RequestOutcome::Unknown(error)) => {
                     self.lease.drain().await?;
-                    Err(error.with_kind(ErrorKind::Unavailable))
+                    Ok(Err(error.with_kind(ErrorKind::Unavailable)))
                 }
+                // A transient error of the request itself is an unknown outcome: this is one of the lease.
+                Err(error) if is_transient(&error) => Err(error),
+                Err(error) => Ok(Err(error)),
             };
         }
         let request = part.staged.publish_if(&self.store, target, &condition);
-        request.await.map(drop)
+        Ok(request.await.map(drop))
     }
 }
 

@@ -14,7 +14,21 @@ import pyarrow as pa
 import pytest
 
 import pds
-from fault_runs import DISTINCT, LASTING, PASSING, PATIENT, Run, ended, is_probe, plan, run_all
+from fault_runs import (
+    AT_ONCE,
+    DISTINCT,
+    ENDLESS,
+    FEW_AT_ONCE,
+    LASTING,
+    PASSING,
+    PATIENT,
+    UNDER_A_FAULT_THAT_LASTS,
+    Run,
+    ended,
+    is_probe,
+    plan,
+    run_all,
+)
 from publish.harness import LEASE_OPTIONS
 from scripted_s3 import FAULTS, ScriptedS3
 
@@ -159,6 +173,10 @@ class _Case:
 SMALL = [name for name in OPERATIONS if not name.endswith("large")]
 
 
+def _at_once(name: str) -> int:
+    return AT_ONCE if name in SMALL else FEW_AT_ONCE
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_one_fault(name: str) -> None:
     case = _Case(OPERATIONS[name])
@@ -173,12 +191,28 @@ def test_a_fault_that_lasts(name: str) -> None:
     run_all(plan(case.requests, ("403", "404", "412", "drop after"), lasts=True), case.before, case.judge)
 
 
+def test_a_store_that_died_is_waited_for_once() -> None:
+    """However many parts wait for it: an operation ends soon after its store did."""
+    options = LEASE_OPTIONS | UNDER_A_FAULT_THAT_LASTS
+    with ScriptedS3() as server:
+        store = pds.Store("s3://bucket/prefix", storage_options=server.options() | options)
+        ds = pds.ParquetDatasetStore(store, compression="none", max_rows_per_file=10)
+        ds.write_dataset(_table("small", 1), "warm/up")
+        # The claim, the listing, then six parts at once.
+        server.restart(dict.fromkeys(range(2, ENDLESS), "stall"))
+        with pytest.raises(pds.BackendUnavailable):
+            ds.write_dataset(_table("small parts", 1), KEY)
+        sent = [request for request in server.seen if request.verb == "put" and request.key == INTENT]
+        assert any(request.key.endswith("part-00005.parquet") for request in server.seen)
+        assert len(sent) <= 3, sent
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_any_fault(name: str, fault: str) -> None:
     case = _Case(OPERATIONS[name])
-    run_all(plan(case.requests, [fault], lasts=False), case.before, case.judge)
+    run_all(plan(case.requests, [fault], lasts=False), case.before, case.judge, _at_once(name))
 
 
 @pytest.mark.soak
@@ -186,7 +220,7 @@ def test_any_fault(name: str, fault: str) -> None:
 @pytest.mark.parametrize("fault", LASTING)
 def test_any_fault_that_lasts(name: str, fault: str) -> None:
     case = _Case(OPERATIONS[name])
-    run_all(plan(case.requests, [fault], lasts=True), case.before, case.judge)
+    run_all(plan(case.requests, [fault], lasts=True), case.before, case.judge, _at_once(name))
 
 
 def test_403_is_told_apart() -> None:
