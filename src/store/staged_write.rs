@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use object_store::multipart::PartId;
-use object_store::{CopyMode, PutMode};
+use object_store::{ObjectStoreExt, PutMode};
 use serde::{Deserialize, Serialize};
 
 use super::Store;
@@ -62,16 +62,15 @@ impl StagedWrite {
                         .with_path(upload_target)
                 })?;
                 let key = store.key(upload_target)?;
-                let part_ids = upload_parts
-                    .iter()
-                    .map(|id| PartId {
-                        content_id: id.clone(),
-                    })
-                    .collect();
-                let completed = multipart.complete_multipart(&key, upload, part_ids).await;
-                match completed.map_err(|e| store.map_error(e, upload_target)) {
+                let part_ids = upload_parts.iter().map(|id| PartId {
+                    content_id: id.clone(),
+                });
+                let part_ids: Vec<PartId> = part_ids.collect();
+                // Only this write uses the name, so both requests can be sent again.
+                let complete = || multipart.complete_multipart(&key, upload, part_ids.clone());
+                match store.retry_idempotent(upload_target, complete).await {
                     Ok(_) => {}
-                    // An earlier completion landed and its answer was lost: only this write uses the name.
+                    // An earlier completion landed and its answer was lost.
                     Err(e)
                         if e.kind() == ErrorKind::NotFound
                             && store.is_file(upload_target).await? => {}
@@ -80,7 +79,9 @@ impl StagedWrite {
                 if upload_target == target {
                     return Ok(());
                 }
-                let copied = store.copy(upload_target, target, CopyMode::Overwrite).await;
+                let target_key = store.key(target)?;
+                let copy = || store.inner.objects.copy(&key, &target_key);
+                let copied = store.retry_idempotent(upload_target, copy).await;
                 // Whether or not the copy succeeded: no reader uses the name that the upload was begun for.
                 if let Err(e) = store.delete(upload_target).await {
                     log::warn!("could not remove {upload_target} after the copy to {target}: {e}");

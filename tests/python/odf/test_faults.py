@@ -142,7 +142,7 @@ def test_any_fault(name: str, fault: str, *, lasts: bool) -> None:
 
 def test_one_fault_where_an_upload_ends() -> None:
     case = _Case(LARGE["ingest"])
-    faults = ["403", "500 after", "drop after"]
+    faults = ["403", "500 after", "drop after", "cut"]
     run_all(plan(case.requests, faults, lasts=False, verbs=ENDS_UPLOADS), case.before, case.judge, FEW_AT_ONCE)
 
 
