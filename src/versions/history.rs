@@ -10,7 +10,7 @@ use super::commit_id::{CommitId, TimestampMicros};
 use super::folder::Folder;
 use super::manifest::{CommitOperation, Versioned, to_json};
 use super::names;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, corrupted_error};
 
 /// The maximum number of manifests that are read concurrently.
 const CONCURRENT_READS: usize = 16;
@@ -46,7 +46,7 @@ impl HistoryEntry {
 }
 
 /// Returns the commits of the last `limit` versions up to `newest`, newest first, without those of versions
-/// that have been vacuumed.
+/// that have been vacuumed. Fails with [`ErrorKind::ManifestCorrupted`] if a manifest is missing that no vacuum removed.
 pub async fn history<M: Versioned>(
     folder: &Folder<M>,
     newest: &M,
@@ -76,12 +76,29 @@ pub(crate) async fn map_versions<M: Versioned, T: Send>(
             Ok::<_, Error>(manifest.as_ref().map(map))
         })
         .buffered(CONCURRENT_READS);
-    // A vacuum may remove manifests while they are read: the history ends at the first missing one.
-    while let Some(Some(version)) = reads.try_next().await? {
+    let mut next_version = header.version;
+    while let Some(read) = reads.try_next().await? {
+        next_version -= 1;
+        let Some(version) = read else {
+            // The history ends where a vacuum has removed manifests while they were read.
+            check_vacuumed(folder, next_version).await?;
+            break;
+        };
         versions.push(version);
     }
     drop(reads);
     Ok(versions)
+}
+
+/// Fails with [`ErrorKind::ManifestCorrupted`] if the manifest of a version, which is missing, was removed by no vacuum.
+async fn check_vacuumed<M: Versioned>(folder: &Folder<M>, version: u64) -> Result<()> {
+    let newest = folder.find_newest().await?;
+    if newest.is_none_or(|newest| version < newest.manifest.header().oldest_version) {
+        return Ok(());
+    }
+    let name = names::manifest(version);
+    let error = corrupted_error(&name, "it is missing, and no vacuum has removed it");
+    Err(error.with_path(folder.path(&name)))
 }
 
 /// Returns the manifest of the version that was the newest at `time`, of those up to `newest`. Fails with
@@ -101,13 +118,14 @@ pub async fn at_time<M: Versioned>(
     let mut candidate = None;
     while low < high {
         let middle = low + (high - low) / 2;
-        let manifest = folder.read_manifest(middle).await?.ok_or_else(|| {
+        let Some(manifest) = folder.read_manifest(middle).await? else {
+            check_vacuumed(folder, middle).await?;
             let message = format!(
                 "{} was vacuumed while it was searched for a version by time; try again",
                 names::manifest(middle)
             );
-            Error::new(ErrorKind::VersionExpired, message).with_path(folder.root())
-        })?;
+            return Err(Error::new(ErrorKind::VersionExpired, message).with_path(folder.root()));
+        };
         if manifest.header().created_at <= time {
             low = middle + 1;
             candidate = Some(Arc::new(manifest));

@@ -265,6 +265,13 @@ def test_one_fault_of_uploads(name: str, fault: str) -> None:
     run_all(plan(case.requests, [fault], lasts=False), case.before, case.judge, FEW_AT_ONCE)
 
 
+@pytest.mark.parametrize("name", LARGE)
+def test_a_cut_answer_of_an_upload(name: str) -> None:
+    """What was answered arrives in part: a completion that landed is looked up or sent again."""
+    case = _Case(LARGE[name])
+    run_all(plan(case.requests, ["cut"], lasts=False), case.before, case.judge, FEW_AT_ONCE)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", LARGE)
 @pytest.mark.parametrize("lasts", [False, True], ids=["once", "lasting"])
@@ -287,7 +294,7 @@ READS: dict[str, Callable[[pds.Store], object]] = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "scan" else pytest.mark.soak) for name in READS]
+    "name", [pytest.param(name, marks=[] if name in ("scan", "history") else pytest.mark.soak) for name in READS]
 )
 def test_one_fault_of_a_read(name: str) -> None:
     read = READS[name]
