@@ -266,21 +266,31 @@ async fn advance_pointer<M: Versioned>(
 ) -> Result<Advance> {
     let path = folder.path(names::POINTER);
     let register = Register::new(&folder.store, &path);
-    let outcome = match register.replace(from, target.to_bytes()).await {
-        // A pointer that was written again with the same bytes has another ETag.
-        Err(e) if e.kind() == ErrorKind::Unavailable => match register.read().await? {
-            Some(current) if current.bytes == from.bytes => {
-                register.replace(&current, target.to_bytes()).await?
-            }
-            _ => return Err(e),
-        },
-        outcome => outcome?,
+    let parse = |value: &VersionedValue| {
+        Pointer::parse(&value.bytes, M::FORMAT).map_err(|e| e.with_path(&path))
+    };
+    // A snapshot can have a later pointer than its version's: others went on from there.
+    let outcome = if parse(from)?.version >= target.version {
+        match register.read().await? {
+            Some(current) => CasResult::Conflict(current),
+            None => CasResult::Missing,
+        }
+    } else {
+        match register.replace(from, target.to_bytes()).await {
+            // A pointer that was written again with the same bytes has another ETag.
+            Err(e) if e.kind() == ErrorKind::Unavailable => match register.read().await? {
+                Some(current) if current.bytes == from.bytes => {
+                    register.replace(&current, target.to_bytes()).await?
+                }
+                _ => return Err(e),
+            },
+            outcome => outcome?,
+        }
     };
     match outcome {
         CasResult::Won(pointer) => Ok(Advance::At(pointer, target.clone())),
         CasResult::Conflict(current) => {
-            let pointer =
-                Pointer::parse(&current.bytes, M::FORMAT).map_err(|e| e.with_path(&path))?;
+            let pointer = parse(&current)?;
             if pointer.version >= target.version {
                 return Ok(Advance::At(current, pointer));
             }

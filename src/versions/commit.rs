@@ -65,6 +65,16 @@ pub async fn commit<M: RollLists>(
     Ok(commit_onto(folder, change, None, timeout).await?)
 }
 
+/// Like [`commit`]; the first attempt is made on `snapshot`, which was read or committed before.
+pub async fn commit_after<M: RollLists>(
+    folder: &Folder<M>,
+    change: &dyn Change<M>,
+    snapshot: Snapshot<M>,
+    timeout: Duration,
+) -> Result<Committed<M>> {
+    Ok(commit_onto(folder, change, Some(snapshot), timeout).await?)
+}
+
 /// Like [`commit`], but the first attempt is made on `cached_snapshot` if there is one. The caller removes
 /// what it wrote for the change, if the error allows it.
 pub(crate) async fn commit_onto<M: RollLists>(

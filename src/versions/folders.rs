@@ -95,8 +95,9 @@ pub async fn remove_versions<M: Vacuumable>(folder: &Folder<M>) -> Result<()> {
         for path in first {
             store.delete(path).await?;
         }
-        store.delete_all(others).await?;
+        // The other manifests come last: as long as there is one, a removal that was interrupted can go on.
         store.delete_all(&own).await?;
+        store.delete_all(others).await?;
     }
     store.remove_empty_folder(folder.root()).await
 }

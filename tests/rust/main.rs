@@ -13,6 +13,7 @@ mod layering;
 mod odf;
 mod odf_attach;
 mod odf_outcomes;
+mod pointer;
 mod power_loss;
 mod s3;
 mod simulation;
