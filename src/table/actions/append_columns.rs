@@ -58,6 +58,13 @@ impl Change<TableManifest> for AppendWithColumns {
         for field in &self.columns.fields {
             match current.field_with_name(field.name()) {
                 Err(_) => missing.push(field.clone()),
+                Ok(_) if self.was_renamed(base, field.name()) => {
+                    let message = format!(
+                        "column {:?} got its name by another commit; write again",
+                        field.name()
+                    );
+                    return Err(Error::invalid(message));
+                }
                 Ok(added) if added.data_type() == field.data_type() && added.is_nullable() => {}
                 Ok(added) => {
                     let message = format!(
@@ -98,19 +105,31 @@ impl Change<TableManifest> for AppendWithColumns {
 }
 
 impl AppendWithColumns {
+    /// Whether `name`, which was to be added, is now that of a column that the rows have under another name.
+    fn was_renamed(&self, base: &TableManifest, name: &str) -> bool {
+        let mut columns = base.schema.columns.iter();
+        let id = columns.find(|c| c.name == name).map(|c| c.id);
+        let draft = &self.columns.draft.schema.columns;
+        let mut others = draft.iter().filter(|c| c.name != name);
+        others.any(|c| Some(c.id) == id && !self.is_new(&c.name))
+    }
+
+    fn is_new(&self, name: &str) -> bool {
+        let mut fields = self.columns.fields.iter();
+        fields.any(|field| field.name() == name)
+    }
+
     /// The files with the ids that the columns have in `next`.
     fn rename_ids(&self, next: &TableManifest) -> Vec<DataFile> {
         let id_of = |name: &str| {
             let mut columns = next.schema.columns.iter();
             columns.find(|c| c.name == name).map(|c| c.id)
         };
-        let added = self.columns.fields.iter().map(|field| field.name());
         let draft = &self.columns.draft.schema.columns;
         let new_ids: BTreeMap<u32, u32> = draft
             .iter()
             .map(|column| {
-                let is_new = added.clone().any(|name| *name == column.name);
-                let new_id = id_of(&column.name).filter(|_| is_new);
+                let new_id = id_of(&column.name).filter(|_| self.is_new(&column.name));
                 (column.id, new_id.unwrap_or(column.id))
             })
             .collect();
