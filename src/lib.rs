@@ -21,3 +21,4 @@ pub mod testing;
 pub mod versions;
 
 pub use crate::error::{Error, ErrorKind, Result};
+pub use crate::files::run;

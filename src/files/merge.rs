@@ -71,7 +71,12 @@ impl SortKeys {
         let columns: Vec<ArrayRef> = key_columns
             .map(|at| Arc::clone(batch.column(*at)))
             .collect();
-        self.converter.convert_columns(&columns)
+        self.convert_columns(&columns)
+    }
+
+    /// The keys with these columns.
+    pub(super) fn convert_columns(&self, columns: &[ArrayRef]) -> Result<Rows, ArrowError> {
+        self.converter.convert_columns(columns)
     }
 }
 

@@ -12,6 +12,7 @@ mod local;
 mod merge;
 mod open;
 mod read;
+pub mod run;
 mod scan;
 mod sort;
 mod stage;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arrow_array::RecordBatchReader;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use parquet::file::metadata::KeyValue;
 use tokio::sync::mpsc;
 
 use super::run_blocking;
@@ -31,6 +32,8 @@ pub(crate) struct StagedFile {
 
 /// Gives the path that the n-th file of a write is to become.
 pub(crate) type TargetPathFn = Box<dyn FnMut(usize) -> String + Send>;
+/// Gives what the metadata of each file's footer has besides, file after file, when all rows of the file were read.
+pub(crate) type FooterMetadataFn = Box<dyn FnMut() -> Result<Vec<KeyValue>> + Send>;
 
 /// Encodes `input` into staged files, each begun for its target. After an error nothing stays staged.
 pub(crate) async fn stage(
@@ -40,7 +43,29 @@ pub(crate) async fn stage(
     input: Box<dyn RecordBatchReader + Send>,
     targets: TargetPathFn,
 ) -> Result<Vec<StagedFile>> {
-    stage_with(store, staging, plan, input, (targets, None)).await
+    let hooks = FileHooks {
+        targets,
+        hasher: None,
+        footers: None,
+    };
+    stage_with(store, staging, plan, input, hooks).await
+}
+
+/// As [`stage`], with more in the footers of the files.
+pub(crate) async fn stage_with_footers(
+    store: &Store,
+    staging: Staging,
+    plan: WritePlan,
+    input: Box<dyn RecordBatchReader + Send>,
+    targets: TargetPathFn,
+    footers: FooterMetadataFn,
+) -> Result<Vec<StagedFile>> {
+    let hooks = FileHooks {
+        targets,
+        hasher: None,
+        footers: Some(footers),
+    };
+    stage_with(store, staging, plan, input, hooks).await
 }
 
 /// As [`stage`] for one file, whose SHA3-256 is computed by `hasher`.
@@ -52,8 +77,19 @@ pub(crate) async fn stage_with_hasher(
     targets: TargetPathFn,
     hasher: SharedHasher,
 ) -> Result<Vec<StagedFile>> {
-    let hasher = Some(hasher);
-    stage_with(store, staging, plan, input, (targets, hasher)).await
+    let hooks = FileHooks {
+        targets,
+        hasher: Some(hasher),
+        footers: None,
+    };
+    stage_with(store, staging, plan, input, hooks).await
+}
+
+struct FileHooks {
+    targets: TargetPathFn,
+    /// The hasher of the first file, if its bytes are hashed.
+    hasher: Option<SharedHasher>,
+    footers: Option<FooterMetadataFn>,
 }
 
 async fn stage_with(
@@ -61,7 +97,7 @@ async fn stage_with(
     staging: Staging,
     plan: WritePlan,
     mut input: Box<dyn RecordBatchReader + Send>,
-    (targets, hasher): (TargetPathFn, Option<SharedHasher>),
+    hooks: FileHooks,
 ) -> Result<Vec<StagedFile>> {
     let files: SharedPendingFiles = Arc::new(PendingFiles {
         store: store.clone(),
@@ -70,8 +106,7 @@ async fn stage_with(
     let (uploaders, mut uploader_receiver) = mpsc::unbounded_channel::<(usize, Uploader)>();
     let mut opener = FileOpener {
         staging,
-        targets,
-        hasher,
+        hooks,
         next: 0,
         files: Arc::clone(&files),
         uploaders,
@@ -187,9 +222,7 @@ fn lock_files(files: &SharedPendingFiles) -> MutexGuard<'_, Vec<PendingFile>> {
 /// Opens the files of a write, in order.
 struct FileOpener {
     staging: Staging,
-    targets: TargetPathFn,
-    /// The hasher of the first file, if its bytes are hashed.
-    hasher: Option<SharedHasher>,
+    hooks: FileHooks,
     next: usize,
     files: SharedPendingFiles,
     uploaders: mpsc::UnboundedSender<(usize, Uploader)>,
@@ -197,7 +230,7 @@ struct FileOpener {
 
 impl ByteSinkFactory for FileOpener {
     fn open(&mut self) -> Result<Box<dyn ByteSink>> {
-        let (writer, uploader) = self.staging.begin(&(self.targets)(self.next));
+        let (writer, uploader) = self.staging.begin(&(self.hooks.targets)(self.next));
         let index = self.next;
         self.next += 1;
         lock_files(&self.files).push(PendingFile::default());
@@ -208,9 +241,13 @@ impl ByteSinkFactory for FileOpener {
         Ok(Box::new(FileSink {
             index,
             writer,
-            hasher: self.hasher.take(),
+            hasher: self.hooks.hasher.take(),
             files: Arc::clone(&self.files),
         }))
+    }
+
+    fn footer_metadata(&mut self) -> Result<Vec<KeyValue>> {
+        self.hooks.footers.as_mut().map_or(Ok(Vec::new()), |f| f())
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow_array::RecordBatchReader;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::stage::{StagedFile, discard, stage};
+use super::stage::{FooterMetadataFn, StagedFile, discard, stage_with_footers};
 use crate::error::Result;
 use crate::parquet::writer::{FileStats, WritePlan};
 use crate::store::Store;
@@ -38,23 +38,36 @@ pub(crate) async fn write_files(
     staging: Staging,
     plan: WritePlan,
     input: Box<dyn RecordBatchReader + Send>,
-    mut new_name: impl FnMut() -> FileName + Send + 'static,
+    new_name: impl FnMut() -> FileName + Send + 'static,
 ) -> Result<Vec<WrittenFile>> {
-    let given: Arc<Mutex<Vec<FileName>>> = Arc::default();
+    let footers = Box::new(|| Ok(Vec::new()));
+    write_files_with_footers(store, staging, plan, input, new_name, footers).await
+}
+
+/// As [`write_files`], with more in the footers of the files.
+pub(crate) async fn write_files_with_footers(
+    store: &Store,
+    staging: Staging,
+    plan: WritePlan,
+    input: Box<dyn RecordBatchReader + Send>,
+    mut new_name: impl FnMut() -> FileName + Send + 'static,
+    footers: FooterMetadataFn,
+) -> Result<Vec<WrittenFile>> {
+    let assigned: Arc<Mutex<Vec<FileName>>> = Arc::default();
     let targets = {
-        let given = Arc::clone(&given);
+        let assigned = Arc::clone(&assigned);
         Box::new(move |_| {
             let file = new_name();
             let path = file.path.clone();
-            given
+            assigned
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .push(file);
             path
         })
     };
-    let staged = stage(store, staging, plan, input, targets).await?;
-    let names = std::mem::take(&mut *given.lock().unwrap_or_else(PoisonError::into_inner));
+    let staged = stage_with_footers(store, staging, plan, input, targets, footers).await?;
+    let names = std::mem::take(&mut *assigned.lock().unwrap_or_else(PoisonError::into_inner));
     publish_files(store, &staged, &names).await?;
     let pairs = staged.into_iter().zip(names);
     Ok(pairs

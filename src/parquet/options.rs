@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// The default for the most rows of a row group; the same as pyarrow's.
 pub const DEFAULT_ROW_GROUP_ROWS: usize = 1 << 20;
 /// The most rows of a page: one of them is below 1 % of a column of a full row group, and is what one key costs.
-const PAGE_ROWS: usize = 8 << 10;
+const DEFAULT_PAGE_ROWS: usize = 8 << 10;
 /// The default memory limit of a write, in bytes.
 pub const DEFAULT_MEMORY_LIMIT_BYTES: usize = 512 << 20;
 /// The lowest memory limit, in bytes. Less does not hold one row group's dictionaries and the upload parts in flight.
@@ -30,6 +30,8 @@ pub struct WriteOptions {
     pub row_group_rows: usize,
     /// The most rows of a file; None for any number.
     pub rows_per_file: Option<u64>,
+    /// The most rows of a page.
+    pub page_rows: usize,
     /// The limit for the memory of encoders and of bytes in flight together.
     pub memory_limit_bytes: usize,
 }
@@ -60,6 +62,7 @@ impl WriteOptions {
                     usize::try_from(n).unwrap_or(usize::MAX)
                 }),
             rows_per_file: check_positive("max_rows_per_file", rows_per_file)?,
+            page_rows: DEFAULT_PAGE_ROWS,
             memory_limit_bytes,
         })
     }
@@ -77,7 +80,7 @@ impl WriteOptions {
             .set_compression(self.compression)
             .set_statistics_enabled(EnabledStatistics::Page)
             .set_coerce_types(true)
-            .set_data_page_row_count_limit(PAGE_ROWS)
+            .set_data_page_row_count_limit(self.page_rows)
             .set_max_row_group_row_count(None)
             .set_key_value_metadata(Some(metadata));
         Arc::new(properties.build())

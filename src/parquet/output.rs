@@ -15,7 +15,7 @@ use parquet::column::page_store::{
     InMemoryPageStore, PageKey, PageStore, PageStoreArgs, PageStoreFactory,
 };
 use parquet::errors::ParquetError;
-use parquet::file::metadata::ParquetMetaData;
+use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use parquet::file::properties::WriterPropertiesPtr;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::TypePtr;
@@ -50,6 +50,11 @@ pub struct FileStats {
 pub trait ByteSinkFactory: Send {
     /// Opens the next file.
     fn open(&mut self) -> Result<Box<dyn ByteSink>>;
+
+    /// What else the footer's metadata has of the file that was opened last, all rows of which have been read.
+    fn footer_metadata(&mut self) -> Result<Vec<KeyValue>> {
+        Ok(Vec::new())
+    }
 }
 
 /// The hashes of one row group's chunks. A chunk's are set when its page store is dropped.
@@ -216,6 +221,9 @@ impl<'a> OutputFiles<'a> {
             return Ok(());
         };
         self.identity.last = last;
+        for entry in self.files.footer_metadata()? {
+            file.writer.append_key_value_metadata(entry);
+        }
         let result = file.seal(&self.identity);
         let stats = result.map_err(|e| file.write_error(e))?;
         self.identity.sequence += 1;

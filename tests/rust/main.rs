@@ -15,6 +15,7 @@ mod odf_attach;
 mod odf_outcomes;
 mod pointer;
 mod power_loss;
+mod runs;
 mod s3;
 mod simulation;
 mod stores;

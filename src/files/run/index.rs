@@ -1,0 +1,184 @@
+//! The key index of a file of a run: where the rows of some keys can be.
+
+use std::ops::Range;
+
+use arrow_array::ArrayRef;
+use arrow_row::Rows;
+use parquet::file::metadata::ParquetMetaData;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::KEY_INDEX;
+use super::keys::{CutKeys, arrow_error};
+use super::selection::KeySelection;
+use crate::error::{Error, ErrorKind, Result};
+use crate::files::merge::SortKeys;
+
+/// The keys of some rows of a file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct KeyIndex {
+    /// The distance of the rows.
+    pub(super) every: u64,
+    /// The key of row 0, of row `every`, and so on.
+    pub(super) keys: Vec<Vec<Value>>,
+    /// The key of the last row.
+    pub(super) last: Vec<Value>,
+}
+
+impl KeyIndex {
+    pub(super) fn from_footer(metadata: &ParquetMetaData) -> Result<Self> {
+        let damaged = |reason: &str| {
+            let message = format!("the file has no usable key index: {reason}");
+            Error::new(ErrorKind::PartCorrupted, message)
+        };
+        let values = metadata.file_metadata().key_value_metadata();
+        let mut entries = values.into_iter().flatten();
+        let entry = entries.find(|entry| entry.key == KEY_INDEX);
+        let text = entry.and_then(|entry| entry.value.as_ref());
+        let text = text.ok_or_else(|| damaged("it is not a file of a sorted run"))?;
+        let index: Self =
+            serde_json::from_str(text).map_err(|e| damaged(&e.to_string()).with_source(e))?;
+        let rows = u64::try_from(metadata.file_metadata().num_rows()).unwrap_or_default();
+        let expected = rows
+            .checked_div(index.every)
+            .map(|full| full + u64::from(!rows.is_multiple_of(index.every)));
+        if expected != Some(index.keys.len() as u64) {
+            return Err(damaged("it does not have the number of keys that it says"));
+        }
+        Ok(index)
+    }
+
+    /// The rows that can have one of the keys, as ascending ranges.
+    pub(super) fn rows_of(
+        &self,
+        cut: &CutKeys,
+        intervals: &KeyIntervals,
+        rows: u64,
+    ) -> Result<Vec<Range<u64>>> {
+        let first_keys = cut.parse(&self.keys)?;
+        let last_key = cut.parse(std::slice::from_ref(&self.last))?;
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for (at, begin) in (0..rows)
+            .step_by(usize::try_from(self.every).unwrap_or(usize::MAX))
+            .enumerate()
+        {
+            // A key that the next block begins with can be at the end of this one.
+            let upper = if at + 1 < first_keys.num_rows() {
+                first_keys.row(at + 1)
+            } else {
+                last_key.row(0)
+            };
+            if !intervals.overlap(first_keys.row(at).as_ref(), upper.as_ref()) {
+                continue;
+            }
+            let end = (begin + self.every).min(rows);
+            match ranges.last_mut() {
+                Some(last) if last.end == begin => last.end = end,
+                _ => ranges.push(begin..end),
+            }
+        }
+        Ok(ranges)
+    }
+}
+
+/// Keys to read, in comparable form: ascending, disjoint intervals.
+#[derive(Debug)]
+pub(super) struct KeyIntervals {
+    intervals: Vec<KeyInterval>,
+}
+
+#[derive(Debug)]
+struct KeyInterval {
+    /// The smallest key; `None` for no bound.
+    from: Option<Box<[u8]>>,
+    /// The largest key; `None` for no bound.
+    to: Option<Box<[u8]>>,
+    /// Whether `to` itself is left out.
+    excludes_end: bool,
+}
+
+impl KeyIntervals {
+    /// The keys of a selection as they are.
+    pub(super) fn exact(selection: &KeySelection, keys: &SortKeys) -> Result<Self> {
+        Self::new(
+            selection,
+            |columns| keys.convert_columns(columns).map_err(arrow_error),
+            true,
+        )
+    }
+
+    /// The cut keys among which those of a selection are.
+    pub(super) fn cut(selection: &KeySelection, keys: &CutKeys) -> Result<Self> {
+        Self::new(selection, |columns| keys.cut(columns), false)
+    }
+
+    fn new(
+        selection: &KeySelection,
+        to_rows: impl Fn(&[ArrayRef]) -> Result<Rows>,
+        excludes_end: bool,
+    ) -> Result<Self> {
+        let all = || KeyInterval {
+            from: None,
+            to: None,
+            excludes_end: false,
+        };
+        let intervals = match selection {
+            KeySelection::All => vec![all()],
+            KeySelection::Keys(columns) => {
+                let rows = to_rows(columns)?;
+                let mut keys: Vec<Box<[u8]>> = rows.iter().map(|row| row.as_ref().into()).collect();
+                keys.sort_unstable();
+                keys.dedup();
+                let interval = |key: Box<[u8]>| KeyInterval {
+                    from: Some(key.clone()),
+                    to: Some(key),
+                    excludes_end: false,
+                };
+                keys.into_iter().map(interval).collect()
+            }
+            KeySelection::Range { from, to } => {
+                let bound = |columns: &Option<Vec<ArrayRef>>| -> Result<Option<Box<[u8]>>> {
+                    let Some(columns) = columns else {
+                        return Ok(None);
+                    };
+                    let rows = to_rows(columns)?;
+                    if rows.num_rows() != 1 {
+                        return Err(Error::invalid("a bound of a range of keys is one key"));
+                    }
+                    Ok(Some(rows.row(0).as_ref().into()))
+                };
+                vec![KeyInterval {
+                    from: bound(from)?,
+                    to: bound(to)?,
+                    excludes_end,
+                }]
+            }
+        };
+        Ok(Self { intervals })
+    }
+
+    /// Whether a key between two others, both included, is in an interval.
+    pub(super) fn overlap(&self, low: &[u8], high: &[u8]) -> bool {
+        let after = self
+            .intervals
+            .partition_point(|interval| interval.ends_before(low));
+        let next = self.intervals.get(after);
+        next.is_some_and(|interval| interval.from.as_deref().is_none_or(|from| from <= high))
+    }
+
+    /// Whether a key is in an interval.
+    pub(super) fn contain(&self, key: &[u8]) -> bool {
+        self.overlap(key, key)
+    }
+}
+
+impl KeyInterval {
+    fn ends_before(&self, key: &[u8]) -> bool {
+        let Some(to) = &self.to else { return false };
+        if self.excludes_end {
+            to.as_ref() <= key
+        } else {
+            to.as_ref() < key
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Keys of a run as JSON, and cut: what a key index holds.
+//!
+//! Integers, dates and times are numbers (of the column's unit), floats the hexadecimal digits of their bits, decimals
+//! their digits without the point, texts texts, bytes hexadecimal, structs arrays.
+//!
+//! A text of [`MAX_LENGTH`] characters or more is cut there, bytes alike, and what comes after it in the key is null.
+//! This keeps the order: of two keys the cut forms are in the same order, or equal. So a key can only be where its cut
+//! form is.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    ArrowPrimitiveType, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, Int64Type,
+    UInt64Type,
+};
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, BooleanArray, Int64Array, PrimitiveArray, StringArray,
+    StructArray, UInt64Array, make_array, new_empty_array,
+};
+use arrow_buffer::NullBuffer;
+use arrow_cast::cast;
+use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
+use serde_json::Value;
+
+use super::sort_columns;
+use super::{KeyColumn, SortColumn};
+use crate::error::{Error, ErrorKind, Result};
+use crate::files::merge::SortKeys;
+
+/// A value of so many characters or bytes is cut.
+const MAX_LENGTH: usize = 64;
+
+/// How the cut keys of a run are read and compared.
+#[derive(Debug)]
+pub(super) struct CutKeys {
+    schema: SchemaRef,
+    pub(super) keys: SortKeys,
+}
+
+impl CutKeys {
+    /// The first `columns` columns of the key of a run with the columns `schema`.
+    pub(super) fn new(schema: &SchemaRef, key: &[KeyColumn], columns: usize) -> Result<Self> {
+        let fields = sort_columns(schema, key)?.into_iter().take(columns);
+        let (mut cut_fields, mut by) = (Vec::new(), Vec::new());
+        for (index, column) in fields.enumerate() {
+            let field = schema.field(column.index);
+            let cut_type = cut_type(field.data_type()).ok_or_else(|| {
+                let (name, data_type) = (field.name(), field.data_type());
+                Error::invalid(format!(
+                    "column {name:?} cannot be a key: type {data_type} has no order here"
+                ))
+            })?;
+            cut_fields.push(Field::new(field.name(), cut_type, true));
+            by.push(SortColumn {
+                index,
+                options: column.options,
+            });
+        }
+        let schema = Arc::new(Schema::new(cut_fields));
+        let keys = SortKeys::new(&schema, &by)?;
+        Ok(Self { schema, keys })
+    }
+
+    /// Keys of a key index as rows, in comparable form. Of longer keys the first columns count.
+    pub(super) fn parse(&self, keys: &[Vec<Value>]) -> Result<arrow_row::Rows> {
+        let columns = self.schema.fields().iter().enumerate().map(|(at, field)| {
+            let values = keys.iter().map(|key| key.get(at).unwrap_or(&Value::Null));
+            decode(&values.collect::<Vec<_>>(), field.data_type())
+        });
+        let columns = columns.collect::<Result<Vec<ArrayRef>>>()?;
+        self.keys.convert_columns(&columns).map_err(arrow_error)
+    }
+
+    /// Keys in comparable form, cut.
+    pub(super) fn cut(&self, columns: &[ArrayRef]) -> Result<arrow_row::Rows> {
+        self.parse(&encode_keys(columns)?)
+    }
+}
+
+pub(super) fn arrow_error(e: ArrowError) -> Error {
+    Error::other(e.to_string()).with_source(e)
+}
+
+/// The type in which the values of a key of a run are compared when cut; `None` if such a type cannot be a key.
+fn cut_type(data_type: &DataType) -> Option<DataType> {
+    use DataType as T;
+    Some(match data_type {
+        T::Utf8 | T::LargeUtf8 | T::Utf8View => T::Utf8,
+        T::Binary | T::LargeBinary | T::BinaryView | T::FixedSizeBinary(_) => T::Binary,
+        T::Dictionary(_, values) => cut_type(values)?,
+        T::Struct(fields) => {
+            let cut_fields = fields.iter().map(|field| {
+                let cut_type = cut_type(field.data_type())?;
+                Some(Arc::new(Field::new(field.name(), cut_type, true)))
+            });
+            T::Struct(cut_fields.collect::<Option<Fields>>()?)
+        }
+        T::Boolean | T::Date32 | T::Date64 | T::Time32(_) | T::Time64(_) | T::Timestamp(..) => {
+            data_type.clone()
+        }
+        T::Duration(_) => data_type.clone(),
+        other if other.is_numeric() => other.clone(),
+        _ => return None,
+    })
+}
+
+/// The keys with these columns, cut, a value for each column.
+pub(super) fn encode_keys(columns: &[ArrayRef]) -> Result<Vec<Vec<Value>>> {
+    let rows = columns.first().map_or(0, |column| column.len());
+    let mut is_cut = vec![false; rows];
+    let mut keys = vec![Vec::with_capacity(columns.len()); rows];
+    for column in columns {
+        for (key, value) in keys.iter_mut().zip(encode(column, &mut is_cut)?) {
+            key.push(value);
+        }
+    }
+    Ok(keys)
+}
+
+/// The values of a column; null where the key is cut before.
+fn encode(array: &ArrayRef, is_cut: &mut [bool]) -> Result<Vec<Value>> {
+    use DataType as T;
+    let to = |data_type: &DataType| cast(array, data_type).map_err(arrow_error);
+    let bits = |data_type: DataType| reinterpret(array, data_type);
+    let mut values: Vec<Value> = match array.data_type() {
+        T::Dictionary(_, values) => return encode(&to(values)?, is_cut),
+        T::Struct(_) => return encode_struct(array.as_struct(), is_cut),
+        T::Boolean => array.as_boolean().iter().map(Value::from).collect(),
+        T::Float16 => hex_digits(
+            &cast(&bits(T::UInt16)?, &T::UInt64).map_err(arrow_error)?,
+            4,
+        ),
+        T::Float32 => hex_digits(
+            &cast(&bits(T::UInt32)?, &T::UInt64).map_err(arrow_error)?,
+            8,
+        ),
+        T::Float64 => hex_digits(&bits(T::UInt64)?, 16),
+        T::Decimal32(..) => digits::<Decimal32Type>(array),
+        T::Decimal64(..) => digits::<Decimal64Type>(array),
+        T::Decimal128(..) => digits::<Decimal128Type>(array),
+        T::Decimal256(..) => digits::<Decimal256Type>(array),
+        T::Date32 | T::Time32(_) => integers(&bits(T::Int32)?)?,
+        T::Date64 | T::Time64(_) | T::Timestamp(..) | T::Duration(_) => integers(&bits(T::Int64)?)?,
+        T::Utf8 | T::LargeUtf8 | T::Utf8View => return Ok(cut_texts(&to(&T::Utf8)?, is_cut)),
+        T::Binary | T::LargeBinary | T::BinaryView | T::FixedSizeBinary(_) => {
+            return Ok(cut_bytes(&to(&T::Binary)?, is_cut));
+        }
+        other if other.is_integer() => integers(array)?,
+        other => {
+            let message = format!("a key cannot have values of type {other}");
+            return Err(Error::invalid(message));
+        }
+    };
+    for (value, _) in values.iter_mut().zip(is_cut).filter(|(_, is_cut)| **is_cut) {
+        *value = Value::Null;
+    }
+    Ok(values)
+}
+
+/// Texts of the type [`DataType::Utf8`], cut.
+fn cut_texts(texts: &ArrayRef, is_cut: &mut [bool]) -> Vec<Value> {
+    let cut = |(text, is_cut): (Option<&str>, &mut bool)| {
+        let text = text.filter(|_| !*is_cut)?;
+        // The last of so many characters is kept too.
+        let last = text.char_indices().nth(MAX_LENGTH - 1);
+        let end = last.map(|(at, last)| at + last.len_utf8());
+        *is_cut = end.is_some();
+        Some(Value::from(&text[..end.unwrap_or(text.len())]))
+    };
+    let texts = texts.as_string::<i32>().iter().zip(is_cut);
+    texts.map(|text| cut(text).unwrap_or_default()).collect()
+}
+
+/// Bytes of the type [`DataType::Binary`], cut.
+fn cut_bytes(bytes: &ArrayRef, is_cut: &mut [bool]) -> Vec<Value> {
+    let cut = |(bytes, is_cut): (Option<&[u8]>, &mut bool)| {
+        let bytes = bytes.filter(|_| !*is_cut)?;
+        *is_cut = bytes.len() >= MAX_LENGTH;
+        let mut digits = String::new();
+        for byte in bytes.iter().take(MAX_LENGTH) {
+            let _ = write!(digits, "{byte:02x}");
+        }
+        Some(Value::from(digits))
+    };
+    let values = bytes.as_binary::<i32>().iter().zip(is_cut);
+    values.map(|bytes| cut(bytes).unwrap_or_default()).collect()
+}
+
+fn encode_struct(array: &StructArray, is_cut: &mut [bool]) -> Result<Vec<Value>> {
+    let was_cut = is_cut.to_vec();
+    let mut rows = vec![Vec::with_capacity(array.num_columns()); array.len()];
+    // What lies under a null is no part of the key.
+    let mut is_cut_or_null: Vec<bool> = (0..array.len())
+        .map(|row| is_cut[row] || array.is_null(row))
+        .collect();
+    for column in array.columns() {
+        for (row, value) in rows.iter_mut().zip(encode(column, &mut is_cut_or_null)?) {
+            row.push(value);
+        }
+    }
+    let values = rows.into_iter().enumerate().map(|(at, row)| {
+        if was_cut[at] || array.is_null(at) {
+            return Value::Null;
+        }
+        is_cut[at] = is_cut_or_null[at];
+        Value::from(row)
+    });
+    Ok(values.collect())
+}
+
+fn integers(array: &ArrayRef) -> Result<Vec<Value>> {
+    if array.data_type().is_unsigned_integer() {
+        let wide = cast(array, &DataType::UInt64).map_err(arrow_error)?;
+        return Ok(wide
+            .as_primitive::<UInt64Type>()
+            .iter()
+            .map(Value::from)
+            .collect());
+    }
+    let wide = cast(array, &DataType::Int64).map_err(arrow_error)?;
+    Ok(wide
+        .as_primitive::<Int64Type>()
+        .iter()
+        .map(Value::from)
+        .collect())
+}
+
+fn hex_digits(bits: &ArrayRef, width: usize) -> Vec<Value> {
+    let bits = bits.as_primitive::<UInt64Type>().iter();
+    bits.map(|bits| bits.map(|bits| format!("{bits:0width$x}")).into())
+        .collect()
+}
+
+fn digits<T: ArrowPrimitiveType>(array: &ArrayRef) -> Vec<Value>
+where
+    T::Native: ToString,
+{
+    let values = array.as_primitive::<T>().iter();
+    values
+        .map(|value| value.map(|value| value.to_string()).into())
+        .collect()
+}
+
+/// The same bytes as values of another type of the same width.
+fn reinterpret(array: &ArrayRef, data_type: DataType) -> Result<ArrayRef> {
+    let data = array.to_data().into_builder().data_type(data_type).build();
+    Ok(make_array(data.map_err(arrow_error)?))
+}
+
+/// The values of a column of a cut type.
+fn decode(values: &[&Value], data_type: &DataType) -> Result<ArrayRef> {
+    use DataType as T;
+    if values.is_empty() {
+        return Ok(new_empty_array(data_type));
+    }
+    let to_integers = |narrow: DataType| -> Result<ArrayRef> {
+        let wide = parse_all(values, data_type, Value::as_i64)?;
+        let wide: ArrayRef = Arc::new(Int64Array::from(wide));
+        let narrow = cast(&wide, &narrow).map_err(arrow_error)?;
+        reinterpret(&narrow, data_type.clone())
+    };
+    let from_hex = |narrow: DataType| -> Result<ArrayRef> {
+        let parse = |value: &Value| u64::from_str_radix(value.as_str()?, 16).ok();
+        let wide: ArrayRef = Arc::new(UInt64Array::from(parse_all(values, data_type, parse)?));
+        let narrow = cast(&wide, &narrow).map_err(arrow_error)?;
+        reinterpret(&narrow, data_type.clone())
+    };
+    Ok(match data_type {
+        T::Struct(fields) => return decode_struct(values, fields, data_type),
+        T::Boolean => Arc::new(BooleanArray::from(parse_all(
+            values,
+            data_type,
+            Value::as_bool,
+        )?)),
+        T::Float16 => from_hex(T::UInt16)?,
+        T::Float32 => from_hex(T::UInt32)?,
+        T::Float64 => from_hex(T::UInt64)?,
+        T::Decimal32(..) => parse_digits::<Decimal32Type>(values, data_type)?,
+        T::Decimal64(..) => parse_digits::<Decimal64Type>(values, data_type)?,
+        T::Decimal128(..) => parse_digits::<Decimal128Type>(values, data_type)?,
+        T::Decimal256(..) => parse_digits::<Decimal256Type>(values, data_type)?,
+        T::Date32 | T::Time32(_) => to_integers(T::Int32)?,
+        T::Date64 | T::Time64(_) | T::Timestamp(..) | T::Duration(_) => to_integers(T::Int64)?,
+        T::Utf8 => Arc::new(StringArray::from(parse_all(
+            values,
+            data_type,
+            Value::as_str,
+        )?)),
+        T::Binary => {
+            let bytes = parse_all(values, data_type, |value| parse_hex(value.as_str()?))?;
+            Arc::new(BinaryArray::from_iter(bytes))
+        }
+        other if other.is_unsigned_integer() => {
+            let wide: ArrayRef = Arc::new(UInt64Array::from(parse_all(
+                values,
+                data_type,
+                Value::as_u64,
+            )?));
+            cast(&wide, other).map_err(arrow_error)?
+        }
+        other => to_integers(other.clone())?,
+    })
+}
+
+fn decode_struct(values: &[&Value], fields: &Fields, data_type: &DataType) -> Result<ArrayRef> {
+    let parse = |value: &Value| {
+        value
+            .as_array()
+            .filter(|row| row.len() == fields.len())
+            .cloned()
+    };
+    let rows = parse_all(values, data_type, parse)?;
+    let nulls: Vec<bool> = rows.iter().map(Option::is_some).collect();
+    let columns = fields.iter().enumerate().map(|(at, field)| {
+        let column = rows
+            .iter()
+            .map(|row| row.as_ref().map_or(&Value::Null, |row| &row[at]));
+        decode(&column.collect::<Vec<_>>(), field.data_type())
+    });
+    let columns = columns.collect::<Result<Vec<_>>>()?;
+    let array = StructArray::try_new(fields.clone(), columns, Some(NullBuffer::from(nulls)));
+    Ok(Arc::new(array.map_err(arrow_error)?))
+}
+
+fn parse_digits<T: ArrowPrimitiveType>(values: &[&Value], data_type: &DataType) -> Result<ArrayRef>
+where
+    T::Native: std::str::FromStr,
+{
+    let parse = |value: &Value| value.as_str()?.parse::<T::Native>().ok();
+    let numbers: PrimitiveArray<T> = parse_all(values, data_type, parse)?.into_iter().collect();
+    Ok(Arc::new(numbers.with_data_type(data_type.clone())))
+}
+
+fn parse_hex(text: &str) -> Option<Vec<u8>> {
+    let digits: Vec<u32> = text
+        .chars()
+        .map(|c| c.to_digit(16))
+        .collect::<Option<_>>()?;
+    let (pairs, rest) = digits.as_chunks::<2>();
+    let bytes = pairs
+        .iter()
+        .map(|[high, low]| u8::try_from(high * 16 + low).ok());
+    rest.is_empty().then(|| bytes.collect()).flatten()
+}
+
+fn parse_all<'v, T>(
+    values: &[&'v Value],
+    data_type: &DataType,
+    parse: impl Fn(&'v Value) -> Option<T>,
+) -> Result<Vec<Option<T>>> {
+    let parsed = values.iter().map(|value| {
+        if value.is_null() {
+            return Ok(None);
+        }
+        parse(value).map(Some).ok_or_else(|| {
+            let message = format!("{value} is not a key of type {data_type}");
+            Error::new(ErrorKind::PartCorrupted, message)
+        })
+    });
+    parsed.collect()
+}

@@ -1,0 +1,371 @@
+//! Reading the rows of some keys of a run.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
+use arrow_schema::SchemaRef;
+use arrow_select::filter::filter_record_batch;
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::index::{KeyIndex, KeyIntervals};
+use super::keys::{CutKeys, arrow_error};
+use super::selection::KeySelection;
+use super::{KeyColumn, RunFile, SortedRun, sort_columns};
+use crate::error::{Error, ErrorKind, Result};
+use crate::files::merge::{SortColumn, SortKeys};
+use crate::files::{
+    BatchSender, BatchStream, OpenPart, RowGroupReader, RowGroupSelection, open_with_indexes,
+    run_blocking,
+};
+use crate::parquet::Cancel;
+use crate::parquet::decode::align;
+use crate::parquet::page_selection::{GroupPages, RowSelection};
+use crate::parquet::row_ranges::RowRanges;
+use crate::parquet::types::batch_with_row_count;
+use crate::store::{Store, path};
+
+/// The most files that are opened ahead, and pieces of row groups that are read ahead.
+const READS_AHEAD: usize = 8;
+/// The most requests at once.
+const CONCURRENT_REQUESTS: usize = 16;
+/// The least rows that are decoded at once.
+const MIN_PIECE_ROWS: usize = 8192;
+
+/// Reads the rows of a run.
+#[derive(Debug, Clone)]
+pub struct RunReader {
+    store: Store,
+    folder: String,
+    schema: SchemaRef,
+    key: Arc<[KeyColumn]>,
+    run: Arc<SortedRun>,
+}
+
+/// The rows to read, of which keys, and which columns.
+struct Reading {
+    reader: RunReader,
+    groups: RowGroupReader,
+    cut: CutKeys,
+    cut_intervals: KeyIntervals,
+    /// The keys to compare, and what with; `None` for all rows.
+    filter: Option<(SortKeys, KeyIntervals)>,
+    /// The columns that are read: those of the result, then those of the key.
+    read_schema: SchemaRef,
+    result_columns: usize,
+    piece_bytes: usize,
+}
+
+impl RunReader {
+    /// A reader of a run with the columns `schema`, whose files are in `folder`.
+    pub fn new(
+        store: &Store,
+        folder: &str,
+        schema: &SchemaRef,
+        key: &[KeyColumn],
+        run: SortedRun,
+    ) -> Result<Self> {
+        CutKeys::new(schema, key, key.len())?;
+        Ok(Self {
+            store: store.clone(),
+            folder: folder.to_owned(),
+            schema: Arc::clone(schema),
+            key: key.into(),
+            run: Arc::new(run),
+        })
+    }
+
+    /// Streams the selected rows in the order of the run, with the columns at these positions. About `memory_bytes` of
+    /// them are in memory at a time.
+    pub fn read(
+        &self,
+        selection: &KeySelection,
+        columns: &[usize],
+        memory_bytes: usize,
+    ) -> Result<BatchStream> {
+        let reading = Arc::new(self.plan(selection, columns, memory_bytes)?);
+        let schema = Arc::new(self.schema.project(columns).map_err(arrow_error)?);
+        Ok(BatchStream::spawn(
+            schema,
+            &Cancel::default(),
+            move |sender| reading.send(sender),
+        ))
+    }
+
+    fn plan(
+        &self,
+        selection: &KeySelection,
+        columns: &[usize],
+        memory_bytes: usize,
+    ) -> Result<Reading> {
+        let key_columns = selection.columns()?;
+        if let Some(count) = key_columns.filter(|count| *count == 0 || *count > self.key.len()) {
+            let message = format!("the run's key has {} columns, not {count}", self.key.len());
+            return Err(Error::invalid(message));
+        }
+        let by: Vec<SortColumn> = sort_columns(&self.schema, &self.key)?;
+        let by = &by[..key_columns.unwrap_or(self.key.len())];
+        selection.check_types(&self.schema, by)?;
+        let cut = CutKeys::new(&self.schema, &self.key, by.len())?;
+        let cut_intervals = KeyIntervals::cut(selection, &cut)?;
+        let mut read_columns = columns.to_vec();
+        let mut filter = None;
+        if key_columns.is_some() {
+            let at = (columns.len()..)
+                .zip(by)
+                .map(|(index, column)| SortColumn { index, ..*column });
+            let at: Vec<SortColumn> = at.collect();
+            read_columns.extend(by.iter().map(|column| column.index));
+            let read_schema = self.schema.project(&read_columns).map_err(arrow_error)?;
+            let keys = SortKeys::new(&read_schema, &at)?;
+            let intervals = KeyIntervals::exact(selection, &keys)?;
+            filter = Some((keys, intervals));
+        }
+        let read_schema = Arc::new(self.schema.project(&read_columns).map_err(arrow_error)?);
+        Ok(Reading {
+            reader: self.clone(),
+            groups: RowGroupReader::new(self.store.clone(), CONCURRENT_REQUESTS),
+            cut,
+            cut_intervals,
+            filter,
+            read_schema,
+            result_columns: columns.len(),
+            piece_bytes: memory_bytes / READS_AHEAD,
+        })
+    }
+}
+
+impl Reading {
+    /// Reads the selection and sends it.
+    async fn send(self: Arc<Self>, sender: BatchSender) -> Result<()> {
+        let files = self.files()?.into_iter().map(|at| {
+            let reading = Arc::clone(&self);
+            async move { reading.plan_file(at).await }
+        });
+        // A Vec, because the future of the iterator itself would not be Send.
+        let files: Vec<_> = files.collect();
+        let mut batches = stream::iter(files)
+            .buffered(READS_AHEAD)
+            .map_ok(|pieces| stream::iter(pieces.into_iter().map(Ok)))
+            .try_flatten()
+            .map_ok(|piece| Arc::clone(&self).read_piece(piece))
+            .try_buffered(READS_AHEAD)
+            .boxed();
+        while let Some(read) = batches.try_next().await? {
+            for batch in read {
+                if sender.send(Ok(batch)).await.is_err() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The files that can hold rows of the selection.
+    fn files(&self) -> Result<Vec<usize>> {
+        let files = &self.reader.run.files;
+        let keys = |of: fn(&RunFile) -> &Vec<serde_json::Value>| {
+            self.cut.parse(
+                &files
+                    .iter()
+                    .map(|file| of(file).clone())
+                    .collect::<Vec<_>>(),
+            )
+        };
+        let (first, last) = (keys(|file| &file.first)?, keys(|file| &file.last)?);
+        let may_hold = |at: &usize| {
+            self.cut_intervals
+                .overlap(first.row(*at).as_ref(), last.row(*at).as_ref())
+        };
+        Ok((0..files.len()).filter(may_hold).collect())
+    }
+
+    /// The pieces of a file's row groups to read.
+    async fn plan_file(&self, at: usize) -> Result<Vec<RowGroupSelection>> {
+        let file = &self.reader.run.files[at];
+        let file_path = path::join(&self.reader.folder, &file.name);
+        let index_bytes = if self.filter.is_some() {
+            file.index_size
+        } else {
+            0
+        };
+        let part = open_with_indexes(
+            &self.reader.store,
+            &file_path,
+            file.footer_size,
+            index_bytes,
+        )
+        .await?;
+        let in_file = |e: Error| {
+            e.context(format!("file {file_path:?}"))
+                .with_path(&file_path)
+        };
+        let part = Arc::new(part);
+        let mut field_indices = self.field_indices(&part).map_err(in_file)?;
+        field_indices.sort_unstable();
+        field_indices.dedup();
+        let field_indices: Arc<[usize]> = field_indices.into();
+        let index = KeyIndex::from_footer(part.file.metadata()).map_err(in_file)?;
+        let rows = index
+            .rows_of(&self.cut, &self.cut_intervals, part.file.rows())
+            .map_err(in_file)?;
+        let mut pieces = Vec::new();
+        let mut begin = 0;
+        for group in 0..part.file.metadata().num_row_groups() {
+            let group_rows = usize::try_from(part.file.metadata().row_group(group).num_rows())
+                .unwrap_or_default();
+            let end = begin + group_rows as u64;
+            let in_group = rows.iter().map(|range| {
+                let position =
+                    |row: u64| usize::try_from(row.clamp(begin, end) - begin).unwrap_or_default();
+                position(range.start)..position(range.end)
+            });
+            let selected = RowRanges::covering(in_group);
+            begin = end;
+            if !selected.is_empty() {
+                pieces.extend(
+                    self.plan_group(&part, group, group_rows, &selected, &field_indices)
+                        .await?,
+                );
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// For each column that is read its field in the file.
+    fn field_indices(&self, part: &OpenPart) -> Result<Vec<usize>> {
+        let stored = part.file.stored_schema();
+        let fields = self.read_schema.fields().iter().map(|field| {
+            stored.index_of(field.name()).map_err(|e| {
+                let message = format!("the file has no column {:?}", field.name());
+                Error::new(ErrorKind::PartCorrupted, message).with_source(e)
+            })
+        });
+        fields.collect()
+    }
+
+    async fn plan_group(
+        &self,
+        part: &Arc<OpenPart>,
+        group: usize,
+        group_rows: usize,
+        selected: &RowRanges,
+        field_indices: &Arc<[usize]>,
+    ) -> Result<Vec<RowGroupSelection>> {
+        let group_bytes: u64 = field_indices
+            .iter()
+            .map(|root| part.file.decoded_bytes(group, *root))
+            .sum();
+        let row_bytes = usize::try_from(group_bytes).unwrap_or(usize::MAX) / group_rows.max(1);
+        let piece_rows = (self.piece_bytes / row_bytes.max(1)).max(MIN_PIECE_ROWS);
+        let piece = |rows| RowGroupSelection {
+            part: Arc::clone(part),
+            index: group,
+            projection: Arc::clone(field_indices),
+            rows,
+        };
+        if selected.num_rows() == group_rows && group_rows <= piece_rows {
+            return Ok(vec![piece(None)]);
+        }
+        let pages = Arc::new(self.read_pages(part, group, field_indices).await?);
+        let pieces = selected
+            .as_slice()
+            .iter()
+            .flat_map(|range| split(range, piece_rows));
+        Ok(pieces
+            .map(|rows| {
+                let rows = RowRanges::single(rows);
+                piece(Some(RowSelection {
+                    rows,
+                    pages: Arc::clone(&pages),
+                }))
+            })
+            .collect())
+    }
+
+    /// The pages of the columns that are read.
+    async fn read_pages(
+        &self,
+        part: &OpenPart,
+        group: usize,
+        field_indices: &[usize],
+    ) -> Result<GroupPages> {
+        let leaves = field_indices
+            .iter()
+            .flat_map(|root| part.file.leaves(*root));
+        let indexed = leaves.filter_map(|leaf| Some((leaf, part.file.index_ranges(group, leaf)?)));
+        let indexed: HashMap<usize, _> = indexed.collect();
+        let ranges = indexed.values().flat_map(|ranges| ranges.to_fetch(false));
+        let bytes = part
+            .read_ranges(&self.reader.store, ranges.collect())
+            .await?;
+        let mut pages = GroupPages::new();
+        for (leaf, ranges) in &indexed {
+            let decoded = part.file.decode_pages(group, *leaf, ranges, &bytes);
+            let path = &part.path;
+            let decoded =
+                decoded.map_err(|e| e.context(format!("file {path:?}")).with_path(path))?;
+            pages.extend(decoded.map(|chunk_pages| (*leaf, chunk_pages)));
+        }
+        Ok(pages)
+    }
+
+    /// Reads a piece, without the rows that are not selected.
+    async fn read_piece(self: Arc<Self>, piece: RowGroupSelection) -> Result<Vec<RecordBatch>> {
+        let rows = if let Some(selection) = &piece.rows {
+            selection.rows.num_rows()
+        } else {
+            let group = piece.part.file.metadata().row_group(piece.index);
+            usize::try_from(group.num_rows()).unwrap_or_default()
+        };
+        let field_indices = self.field_indices(&piece.part)?;
+        let arrays = self.groups.read(piece).await?;
+        let columns = field_indices
+            .iter()
+            .map(|root| arrays.get(root).cloned().unwrap_or_default());
+        let columns: Vec<Vec<ArrayRef>> = columns.collect();
+        let aligned = if columns.is_empty() {
+            vec![(rows, Vec::new())]
+        } else {
+            align(&columns, rows)
+        };
+        run_blocking(move || {
+            let batches = aligned
+                .into_iter()
+                .map(|(rows, arrays)| self.select(arrays, rows));
+            let batches = batches.collect::<Result<Vec<_>>>()?;
+            Ok(batches
+                .into_iter()
+                .filter(|batch| batch.num_rows() > 0)
+                .collect())
+        })
+        .await
+    }
+
+    fn select(&self, arrays: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
+        let batch = batch_with_row_count(&self.read_schema, arrays, rows)?;
+        let Some((keys, intervals)) = &self.filter else {
+            return Ok(batch);
+        };
+        let mask: BooleanArray = {
+            let keys = keys.convert_batch(&batch).map_err(arrow_error)?;
+            keys.iter()
+                .map(|key| Some(intervals.contain(key.as_ref())))
+                .collect()
+        };
+        let columns: Vec<usize> = (0..self.result_columns).collect();
+        let result = batch.project(&columns).map_err(arrow_error)?;
+        if mask.true_count() == mask.len() {
+            return Ok(result);
+        }
+        filter_record_batch(&result, &mask).map_err(arrow_error)
+    }
+}
+
+fn split(range: &Range<usize>, rows: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    let (start, end) = (range.start, range.end);
+    (start..end)
+        .step_by(rows)
+        .map(move |from| from..end.min(from + rows))
+}
