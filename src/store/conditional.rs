@@ -8,6 +8,7 @@
 //! ignores the conditions of PUTs is refused with [`ErrorKind::UnsafeStore`].
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::multipart::PartId;
@@ -22,6 +23,9 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// How often a store is probed while its answers get lost.
 const MAX_PROBES: u32 = 3;
+/// How often a conditional deletion is sent whose answer was lost.
+const MAX_DELETIONS: u32 = 5;
+const DELETION_DELAY: Duration = Duration::from_millis(100);
 
 impl Store {
     /// Writes an object in one request if `condition` holds.
@@ -144,6 +148,25 @@ impl Store {
                 }
             }
             Err(e) => Err(e),
+        }
+    }
+
+    /// Deletes the version of an object that has an ETag, or any if there is none. Another version in its place stays, also
+    /// when the request is late, or is repeated after a lost answer.
+    pub async fn delete_unchanged(&self, path: &str, e_tag: Option<&str>) -> Result<()> {
+        let condition = e_tag.map_or(Condition::Always, |e_tag| {
+            Condition::Matches(e_tag.to_owned())
+        });
+        let mut sent = 1;
+        loop {
+            match self.delete_if(path, &condition).await {
+                Ok(_) => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Conflict => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Unavailable && sent < MAX_DELETIONS => {}
+                Err(e) => return Err(e),
+            }
+            sent += 1;
+            self.clock().sleep(DELETION_DELAY).await;
         }
     }
 

@@ -280,7 +280,8 @@ impl ObjectStore for FaultyStore {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        match self.next_fault().0 {
+        let (fault, hook) = self.next_fault();
+        let objects = match fault {
             Some(fault) => {
                 let source = format!("injected: {fault:?}").into();
                 stream::iter([Err(Error::Generic {
@@ -290,7 +291,10 @@ impl ObjectStore for FaultyStore {
                 .boxed()
             }
             None => self.inner.list(prefix),
-        }
+        };
+        // The hook runs between the request and its answer's end.
+        let end = stream::once(async move { hook.map(|hook| hook()) });
+        objects.chain(end.filter_map(async |_| None)).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {

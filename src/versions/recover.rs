@@ -19,6 +19,10 @@
 //!   older version than the newest. Writers go on from it as from any pointer that is behind, and a process
 //!   that has read a newer version puts the pointer at that. A replace cannot arrive late: its condition does
 //!   not hold any more.
+//! - The newest manifest is missing, as after a late repeated DELETE of a table that was here before: a pointer never
+//!   goes back, so it dangles, which is an [`ErrorKind::ManifestCorrupted`].
+//! - The table is being removed: a pointer that was put beside it is taken back once its manifest is gone. One that a
+//!   crash leaves dangles, until the removal is repeated.
 //! - The table was removed, and then a manifest of a late writer landed in its folder: the versions that this
 //!   manifest retains do not exist. It is no table, and no new table can be created either: the new table's
 //!   versions would reach the occupied slot.
@@ -26,11 +30,13 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use object_store::GetOptions;
+
 use super::commit_id::CommitId;
 use super::folder::{Folder, Snapshot, list_objects};
 use super::manifest::Versioned;
 use super::names;
-use super::pointer::Pointer;
+use super::pointer::{MAX_POINTER_BYTES, Pointer};
 use crate::error::{Error, ErrorKind, Result, corrupted_error};
 use crate::store::cas::{CasResult, Register, VersionedValue};
 
@@ -62,7 +68,7 @@ pub(super) enum PointerState<M> {
 pub(super) enum Recovery<M> {
     /// The newest snapshot, at which the pointer is now.
     Snapshot(Snapshot<M>),
-    /// There are no manifests.
+    /// There are no manifests, or none of the pointer's version or a later one.
     Nothing,
     /// Another process changed the pointer or the manifests: read again.
     Changed,
@@ -109,25 +115,42 @@ impl<M: Versioned> Folder<M> {
         Ok(PointerState::Unknown)
     }
 
-    /// Finds the newest version by listing the manifests, and puts the pointer at it.
-    pub(super) async fn recover(&self, current: Option<&VersionedValue>) -> Result<Recovery<M>> {
+    /// Finds the newest version by listing the manifests, and puts the pointer at it. A version before that of the
+    /// `current` pointer is not taken.
+    pub(super) async fn recover(
+        &self,
+        current: Option<&(VersionedValue, Pointer)>,
+    ) -> Result<Recovery<M>> {
+        let min_version = current.map_or(0, |(_, pointer)| pointer.version);
         let objects = list_objects(self, names::MANIFESTS).await?;
         let versions: BTreeSet<u64> = objects
             .keys()
             .filter_map(|p| names::manifest_version(p))
             .collect();
-        for version in versions.iter().rev().take(MAX_STRAY_MANIFESTS) {
-            let Some(manifest) = self.read_manifest(*version).await? else {
+        for version in versions
+            .range(min_version..)
+            .rev()
+            .take(MAX_STRAY_MANIFESTS)
+        {
+            let manifest = match self.read_manifest(*version).await {
+                // The pointer says which manifests count.
+                Err(e) if current.is_some() && e.kind() == ErrorKind::ManifestCorrupted => continue,
+                read => read?,
+            };
+            let Some(manifest) = manifest else {
                 return Ok(Recovery::Changed);
             };
             if has_all_versions(&manifest, &versions) && self.extends_previous(&manifest).await? {
-                return self.put_pointer(current, manifest).await;
+                return self.put_pointer(current.map(|c| &c.0), manifest).await;
             }
+        }
+        if current.is_some() {
+            return Ok(Recovery::Nothing);
         }
         let Some(newest) = versions.last() else {
             return Ok(Recovery::Nothing);
         };
-        if current.is_none() && self.read_pointer().await?.is_some() {
+        if self.read_pointer().await?.is_some() {
             return Ok(Recovery::Changed);
         }
         let reason = format!(
@@ -174,6 +197,11 @@ impl<M: Versioned> Folder<M> {
             None => register.create(pointer_bytes).await,
         };
         match (put_result, current) {
+            (Ok(CasResult::Won(pointer)), None) if !self.is_pointed_at(&pointer.bytes).await? => {
+                // All versions are being removed.
+                self.take_back(&pointer.bytes).await?;
+                Ok(Recovery::Changed)
+            }
             (Ok(CasResult::Won(pointer)), _) => {
                 log::warn!(
                     "the pointer of the {} {:?} was missing or behind; it is at version {version} now",
@@ -208,6 +236,30 @@ impl<M: Versioned> Folder<M> {
                 );
                 Err(e.context(context))
             }
+        }
+    }
+
+    /// Whether the manifest that a pointer names is there.
+    async fn is_pointed_at(&self, pointer_bytes: &[u8]) -> Result<bool> {
+        let pointer = Pointer::parse(pointer_bytes, M::FORMAT)?;
+        let manifest = self.read_manifest(pointer.version).await?;
+        Ok(manifest.is_some_and(|manifest| Pointer::for_manifest(&manifest) == pointer))
+    }
+
+    /// Removes a pointer, unless others have replaced it.
+    async fn take_back(&self, pointer_bytes: &[u8]) -> Result<()> {
+        let path = self.path(names::POINTER);
+        let read = self
+            .store
+            .get_at_most(&path, GetOptions::default(), MAX_POINTER_BYTES);
+        match read.await {
+            Ok((bytes, meta)) if bytes == pointer_bytes => {
+                let e_tag = meta.e_tag.as_deref();
+                self.store.delete_unchanged(&path, e_tag).await
+            }
+            Ok(_) => Ok(()),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::TooLarge) => Ok(()),
+            Err(e) => Err(e),
         }
     }
 

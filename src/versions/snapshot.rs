@@ -15,7 +15,6 @@ use super::names;
 use super::pointer::Pointer;
 use super::recover::{PointerState, Recovery};
 use crate::error::{Error, ErrorKind, Result, corrupted_error};
-use crate::store::cas::VersionedValue;
 
 /// How often the newest snapshot is read again because it changed while it was read.
 const MAX_RESTARTS: u32 = 20;
@@ -37,12 +36,12 @@ impl<M: Versioned> Folder<M> {
             let pointer = self.read_pointer().await?;
             let recovery = match &pointer {
                 None => self.recover(None).await?,
-                Some((pointer, parsed)) => match self.pointer_state(parsed).await? {
+                Some(current @ (pointer, parsed)) => match self.pointer_state(parsed).await? {
                     PointerState::Newest => Recovery::Nothing,
                     PointerState::Behind(manifest) => {
                         self.put_pointer(Some(pointer), *manifest).await?
                     }
-                    PointerState::Unknown => self.recover_from(pointer).await?,
+                    PointerState::Unknown => self.recover(Some(current)).await?,
                 },
             };
             match recovery {
@@ -50,22 +49,24 @@ impl<M: Versioned> Folder<M> {
                 Recovery::Changed => continue,
                 Recovery::Nothing => {}
             }
-            let Some((pointer, parsed)) = pointer else {
+            let Some(current) = pointer else {
                 return Ok(None);
             };
+            let parsed = &current.1;
             let candidate = self.read_manifest(parsed.version).await?;
-            if let Some(manifest) = candidate.filter(|m| Pointer::for_manifest(m) == parsed) {
+            if let Some(manifest) = candidate.filter(|m| Pointer::for_manifest(m) == *parsed) {
                 let header = manifest.header();
                 self.observe(header.version, header.commit_id);
                 let manifest = Arc::new(manifest);
+                let pointer = current.0;
                 return Ok(Some(Snapshot { manifest, pointer }));
             }
             // The version was vacuumed after the pointer was read, unless the pointer has not changed.
             if last_version.replace(parsed.version) == Some(parsed.version) {
-                return match self.recover_from(&pointer).await? {
+                return match self.recover(Some(&current)).await? {
                     Recovery::Snapshot(snapshot) => Ok(Some(snapshot)),
                     Recovery::Nothing | Recovery::Changed => {
-                        Err(self.dangling_pointer_error(&parsed))
+                        Err(self.dangling_pointer_error(parsed))
                     }
                 };
             }
@@ -75,15 +76,6 @@ impl<M: Versioned> Folder<M> {
             M::NOUN
         );
         Err(Error::new(ErrorKind::Unavailable, message).with_path(self.root()))
-    }
-
-    /// Recovers the newest snapshot if a pointer may be behind; [`Recovery::Nothing`] if the manifests
-    /// form none.
-    async fn recover_from(&self, pointer: &VersionedValue) -> Result<Recovery<M>> {
-        match self.recover(Some(pointer)).await {
-            Err(e) if e.kind() == ErrorKind::ManifestCorrupted => Ok(Recovery::Nothing),
-            recovery => recovery,
-        }
     }
 
     /// Reads the manifest of a version. Fails with [`ErrorKind::InvalidInput`] if there is no such version

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use pds::ErrorKind;
 use pds::table::Table;
 use pds::testing::{Fault, FaultKind, FaultTiming, FaultyStore, faulty_memory, test_store};
 use pds::versions::commit::{DEFAULT_TIMEOUT, commit, commit_after};
+use pds::versions::remove_versions;
 
 use super::tables::{append, create_table, upload};
 
@@ -65,6 +67,140 @@ async fn a_commit_onto_an_old_snapshot_does_not_set_the_pointer_back() {
                 newest >= acknowledged,
                 "{interrupted} {crash}: {newest} after {acknowledged}"
             );
+        }
+    }
+}
+
+/// A process that opens the table puts its pointer back, and the table is removed between two of its requests.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_removal_beside_one_who_opens_leaves_no_pointer() {
+    for request in 0..8 {
+        let objects = faulty_memory();
+        let created = create_table(test_store(&objects, true)).await;
+        commit_one(&created).await;
+        let store = test_store(&objects, true);
+        store.delete("lake/events/_latest_manifest").await.unwrap();
+        let removing = table(&objects);
+        objects.interrupt(request, move || {
+            let runtime = tokio::runtime::Handle::current();
+            let work = std::thread::spawn(move || runtime.block_on(remove_versions(&removing)));
+            work.join().unwrap().unwrap();
+        });
+        let _ = table(&objects).newest().await;
+        if objects.requests() <= request {
+            assert!(request > 4, "opening takes only {request} requests");
+            return;
+        }
+        let left = store.list("lake").await.unwrap();
+        assert!(left.is_empty(), "{request}: {left:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_pointer_whose_manifest_is_missing_is_an_error_and_no_older_version() {
+    let objects = faulty_memory();
+    let created = create_table(test_store(&objects, true)).await;
+    let newest = commit_one(&created).await;
+    let manifest = format!("lake/events/manifest/v{newest:08}.json");
+    created.store().delete(&manifest).await.unwrap();
+    let opened = table(&objects).newest().await;
+    assert_eq!(opened.unwrap_err().kind(), ErrorKind::ManifestCorrupted);
+    let opened = created.newest().await;
+    assert_eq!(opened.unwrap_err().kind(), ErrorKind::ManifestCorrupted);
+}
+
+/// Another process drops the table too, and a new one is created, between two requests of a removal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_slow_removal_leaves_a_new_table_alone() {
+    // By the answer to its first request it has not found the table yet.
+    for request in 1..30 {
+        let objects = faulty_memory();
+        let created = create_table(test_store(&objects, true)).await;
+        for _ in 0..3 {
+            commit_one(&created).await;
+        }
+        let others = Arc::clone(&objects);
+        objects.interrupt(request, move || {
+            let runtime = tokio::runtime::Handle::current();
+            let work = std::thread::spawn(move || {
+                runtime.block_on(async {
+                    match remove_versions(&table(&others)).await {
+                        Err(e) if e.kind() != ErrorKind::NotFound => panic!("{e}"),
+                        _ => {}
+                    }
+                    let new = create_table(test_store(&others, true)).await;
+                    for _ in 0..5 {
+                        commit_one(&new).await;
+                    }
+                });
+            });
+            work.join().unwrap();
+        });
+        let removed = remove_versions(&created).await;
+        if objects.requests() <= request {
+            assert!(request > 8, "a removal takes only {request} requests");
+            removed.unwrap();
+            return;
+        }
+        let newest = table(&objects)
+            .newest()
+            .await
+            .unwrap_or_else(|e| panic!("{request}: {e}"));
+        assert_eq!(newest.manifest.version, 6, "{request}");
+        for file in &newest.manifest.data_files {
+            created
+                .store()
+                .head(&created.path(&file.path))
+                .await
+                .unwrap();
+        }
+    }
+    panic!("a removal takes more requests than were tried");
+}
+
+/// A removal that dies after each of its requests leaves the newest version or none, and can be repeated.
+#[tokio::test]
+async fn an_interrupted_removal_shows_no_older_version() {
+    for is_damaged in [false, true] {
+        for request in 0..40 {
+            let objects = faulty_memory();
+            let created = create_table(test_store(&objects, true)).await;
+            for _ in 0..3 {
+                commit_one(&created).await;
+            }
+            if is_damaged {
+                let newest = "lake/events/manifest/v00000004.json";
+                created.store().delete(newest).await.unwrap();
+            }
+            objects.set_fault(Some(Fault {
+                request,
+                timing: FaultTiming::After,
+                kind: FaultKind::Unavailable,
+                is_persistent: true,
+            }));
+            let removed = remove_versions(&table(&objects)).await;
+            objects.set_fault(None);
+            match table(&objects).newest().await {
+                Ok(newest) => assert_eq!(
+                    (newest.manifest.version, is_damaged),
+                    (4, false),
+                    "{request}"
+                ),
+                Err(e) if e.kind() == ErrorKind::ManifestCorrupted => {}
+                Err(e) => assert_eq!(e.kind(), ErrorKind::NotFound, "{request}: {e}"),
+            }
+            match remove_versions(&table(&objects)).await {
+                Err(e) if e.kind() != ErrorKind::NotFound => panic!("{request}: {e}"),
+                _ => {}
+            }
+            assert!(
+                created.store().list("lake").await.unwrap().is_empty(),
+                "{request}"
+            );
+            if removed.is_ok() {
+                assert!(request > 8, "a removal takes only {request} requests");
+                break;
+            }
         }
     }
 }

@@ -99,6 +99,30 @@ def test_tables_are_listed_wherever_they_are(store: pds.Store) -> None:
     assert pds.Table(store, "a/deep/er").scan().count() == 2
 
 
+def test_a_table_whose_pointer_is_lost_is_listed(store: pds.Store) -> None:
+    _table(store, "lake/orders")
+    store.delete("lake/orders/_latest_manifest")
+    assert pds.list_tables(store) == ["lake/orders"]
+    assert pds.Table(store, "lake/orders").version == 3
+
+
+def test_a_dropped_table_has_no_short_history(store: pds.Store) -> None:
+    table = _table(store, "t", versions=5)
+    pds.Table.drop(store, "t")
+    with pytest.raises(pds.NotFound):
+        table.history()
+
+
+def test_files_that_a_removal_left_without_manifests_are_removed(store: pds.Store) -> None:
+    _table(store, "t")
+    store.write("t/other.txt", b"not of the table")
+    for name in _files(store):
+        if name.startswith(("t/manifest", "t/_latest")):
+            store.delete(name)
+    pds.Table.drop(store, "t")
+    assert _files(store) == {"t/other.txt"}
+
+
 def test_listing_does_not_look_at_the_files_of_tables(memory_store: pds.Store) -> None:
     for number in range(5):
         _table(memory_store, f"lake/t{number}", versions=40)
