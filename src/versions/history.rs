@@ -73,31 +73,58 @@ pub(crate) async fn map_versions<M: Versioned, T: Send>(
     let mut reads = stream::iter((oldest + 1..header.version).rev())
         .map(|version| async move {
             let manifest = folder.read_manifest(version).await?;
-            Ok::<_, Error>(manifest.as_ref().map(map))
+            Ok::<_, Error>(manifest.map(|m| (Link::of(&m), map(&m))))
         })
         .buffered(CONCURRENT_READS);
     let mut next_version = header.version;
+    let mut next = Link::of(newest);
     while let Some(read) = reads.try_next().await? {
         next_version -= 1;
-        let Some(version) = read else {
-            // The history ends where a vacuum has removed manifests while they were read.
-            check_vacuumed(folder, next_version).await?;
-            break;
-        };
-        versions.push(version);
+        match read {
+            Some((link, version)) if next.previous.is_none_or(|id| id == link.commit_id) => {
+                versions.push(version);
+                next = link;
+            }
+            // The history ends where a vacuum has removed manifests while they were read. A late manifest may have taken
+            // the slot of one.
+            _ => {
+                check_vacuumed(folder, next_version).await?;
+                break;
+            }
+        }
     }
     drop(reads);
     Ok(versions)
 }
 
-/// Fails with [`ErrorKind::ManifestCorrupted`] if the manifest of a version, which is missing, was removed by no vacuum.
+/// The commit of a version and that of the version before it, if the manifest names it.
+struct Link {
+    commit_id: CommitId,
+    previous: Option<CommitId>,
+}
+
+impl Link {
+    fn of<M: Versioned>(manifest: &M) -> Self {
+        let header = manifest.header();
+        Self {
+            commit_id: header.commit_id.clone(),
+            previous: header.recent_commits.first().cloned(),
+        }
+    }
+}
+
+/// Fails with [`ErrorKind::ManifestCorrupted`] if the manifest of a version, which is missing or no commit, was removed by
+/// no vacuum.
 async fn check_vacuumed<M: Versioned>(folder: &Folder<M>, version: u64) -> Result<()> {
-    let newest = folder.find_newest().await?;
-    if newest.is_none_or(|newest| version < newest.manifest.header().oldest_version) {
+    let newest = folder.newest().await?.manifest;
+    if version < newest.header().oldest_version {
         return Ok(());
     }
     let name = names::manifest(version);
-    let error = corrupted_error(&name, "it is missing, and no vacuum has removed it");
+    let error = corrupted_error(
+        &name,
+        "it is missing or of another commit, and no vacuum has removed it",
+    );
     Err(error.with_path(folder.path(&name)))
 }
 
@@ -120,11 +147,7 @@ pub async fn at_time<M: Versioned>(
         let middle = low + (high - low) / 2;
         let Some(manifest) = folder.read_manifest(middle).await? else {
             check_vacuumed(folder, middle).await?;
-            let message = format!(
-                "{} was vacuumed while it was searched for a version by time; try again",
-                names::manifest(middle)
-            );
-            return Err(Error::new(ErrorKind::VersionExpired, message).with_path(folder.root()));
+            return Err(vacuumed_meanwhile_error(folder, middle));
         };
         if manifest.header().created_at <= time {
             low = middle + 1;
@@ -133,7 +156,15 @@ pub async fn at_time<M: Versioned>(
             high = middle;
         }
     }
-    candidate.ok_or_else(|| {
+    if let Some(manifest) = candidate {
+        let version = manifest.header().version;
+        // It may have been vacuumed meanwhile, and a late manifest may have taken its slot.
+        let is_retained = folder.newest().await?.manifest.header().retains(version);
+        return is_retained
+            .then_some(manifest)
+            .ok_or_else(|| vacuumed_meanwhile_error(folder, version));
+    }
+    Err({
         let (kind, reason) = if header.oldest_version == 1 {
             (
                 ErrorKind::InvalidInput,
@@ -151,4 +182,12 @@ pub async fn at_time<M: Versioned>(
         );
         Error::new(kind, message).with_path(folder.root())
     })
+}
+
+fn vacuumed_meanwhile_error<M: Versioned>(folder: &Folder<M>, version: u64) -> Error {
+    let message = format!(
+        "{} was vacuumed while it was searched for a version by time; try again",
+        names::manifest(version)
+    );
+    Error::new(ErrorKind::VersionExpired, message).with_path(folder.root())
 }
