@@ -2,8 +2,9 @@
 
 use pds::Error;
 use pds::table::Committed;
-use pds::table::format::DataFile;
+use pds::table::format::{DataFile, TableManifest};
 use pds::table::{Clause, ClauseAction, ClauseKind, TableWriteOptions};
+use pds::versions::RequiredVersion;
 use pyo3::prelude::*;
 
 use crate::dataset::PyWriteOptions;
@@ -36,17 +37,23 @@ pub(crate) struct PyCommitOptions {
 }
 
 impl PyCommitOptions {
-    /// The options of a write of rows.
+    /// The options of a write of rows by a caller who has read the version `opened`.
     pub(crate) fn into_write_options(
         self,
         py: Python<'_>,
         options: &PyWriteOptions,
         input_in_memory: bool,
+        opened: &TableManifest,
     ) -> PyResult<TableWriteOptions> {
+        let is_opened = |version| opened.version == version;
+        let if_version = self.if_version.map(|version| RequiredVersion {
+            version,
+            commit_id: is_opened(version).then(|| opened.commit_id.clone()),
+        });
         Ok(TableWriteOptions {
             input_in_memory,
             idempotency_key: self.idempotency_key,
-            if_version: self.if_version,
+            if_version,
             ..rewrite_options(py, options, self.timeout)?
         })
     }

@@ -281,7 +281,7 @@ impl TableHandle {
         let write_options = TableWriteOptions {
             overwrite: mode == "overwrite",
             merge_schema: mode == "merge_schema",
-            ..commit.into_write_options(py, &options, input_in_memory)?
+            ..commit.into_write_options(py, &options, input_in_memory, &self.manifest)?
         };
         let (committed, files) = run(py, move || async move {
             table::write(&table, input, &write_options).await
@@ -302,7 +302,8 @@ impl TableHandle {
         input_in_memory: bool,
         commit: PyCommitOptions,
     ) -> PyResult<(CommitFields, Self)> {
-        let write_options = commit.into_write_options(py, &options, input_in_memory)?;
+        let write_options =
+            commit.into_write_options(py, &options, input_in_memory, &self.manifest)?;
         let predicate = predicate.map(extract_predicate).transpose()?;
         let target = predicate.map_or(ReplaceTarget::MatchingKeys(on), ReplaceTarget::Predicate);
         let table = into_py_result(py, self.table())?;
@@ -325,7 +326,7 @@ impl TableHandle {
     ) -> PyResult<(Option<CommitFields>, Self)> {
         let parsed_clauses = clauses.into_iter().map(|clause| parse_clause(py, clause));
         let clauses = parsed_clauses.collect::<PyResult<Vec<_>>>()?;
-        let write_options = commit.into_write_options(py, &options, false)?;
+        let write_options = commit.into_write_options(py, &options, false, &self.manifest)?;
         let table = into_py_result(py, self.table())?;
         let input = extract_reader(data)?;
         let merged = run(py, move || async move {

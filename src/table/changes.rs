@@ -41,7 +41,7 @@ const INSERT: &str = "insert";
 const DELETE: &str = "delete";
 
 /// The columns that describe a change, with Delta Lake's names.
-fn change_columns() -> [Field; 3] {
+pub(super) fn change_columns() -> [Field; 3] {
     let time = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
     [
         Field::new("_change_type", DataType::Utf8, false),

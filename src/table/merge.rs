@@ -33,8 +33,8 @@ use super::{Committed, Snapshot, Staged, Table};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
 use crate::files::run_blocking;
-use crate::versions::Operation;
 use crate::versions::commit::{RunResult, run};
+use crate::versions::{Operation, RequiredVersion};
 
 /// The result of a merge.
 #[derive(Debug)]
@@ -211,8 +211,8 @@ impl Operation<TableManifest> for Merge<'_> {
         self.options.idempotency_key.as_deref()
     }
 
-    fn required_version(&self) -> Option<u64> {
-        self.options.if_version
+    fn required_version(&self) -> Option<&RequiredVersion> {
+        self.options.if_version.as_ref()
     }
 }
 

@@ -29,7 +29,7 @@ use crate::files::expr::Filter;
 use crate::files::expr::KeySet;
 use crate::files::expr::Predicate;
 use crate::versions::commit::{RunResult, run};
-use crate::versions::{Operation, check_required_version, find_replay};
+use crate::versions::{Operation, RequiredVersion, check_required_version, find_replay};
 
 /// Which rows are replaced.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ pub async fn replace_rows(
         return Ok((committed, Vec::new()));
     }
     let base = snapshot.manifest;
-    check_required_version(table, options.if_version, &*base)?;
+    check_required_version(table, options.if_version.as_ref(), &*base)?;
     let mut operation = Replacement {
         table,
         target,
@@ -136,8 +136,8 @@ impl Operation<TableManifest> for Replacement<'_> {
         self.options.idempotency_key.as_deref()
     }
 
-    fn required_version(&self) -> Option<u64> {
-        self.options.if_version
+    fn required_version(&self) -> Option<&RequiredVersion> {
+        self.options.if_version.as_ref()
     }
 }
 

@@ -29,7 +29,8 @@ use crate::parquet::writer::WritePlan;
 use crate::store::stage::Staging;
 use crate::versions::commit::commit_onto;
 use crate::versions::{
-    Change, CommitOutcome, OnVersion, check_required_version, commit_batched, find_replay, remove,
+    Change, CommitOutcome, OnVersion, RequiredVersion, check_required_version, commit_batched,
+    find_replay, remove,
 };
 
 /// After this time the snapshot that was read before the upload is read again for the commit.
@@ -48,7 +49,7 @@ pub struct TableWriteOptions {
     /// A second write with the same key changes nothing; 1 to 1024 bytes.
     pub idempotency_key: Option<String>,
     /// The version that has to be the newest when the write is committed; None for any.
-    pub if_version: Option<u64>,
+    pub if_version: Option<RequiredVersion>,
     /// Columns that the table does not have are added to it, as nullable ones, by an append.
     pub merge_schema: bool,
     /// For how long the commit is retried.
@@ -70,7 +71,7 @@ pub async fn write(
         return Ok((committed, Vec::new()));
     }
     let (mut base, read_at) = (Arc::clone(&snapshot.manifest), clock.monotonic());
-    check_required_version(table, options.if_version, &*base)?;
+    check_required_version(table, options.if_version.as_ref(), &*base)?;
     let (mut input, mut new_columns) = (input, None);
     if options.merge_schema {
         input = without_untyped(input, &TableColumns::from_manifest(&base)?.schema)?;
@@ -121,7 +122,7 @@ async fn commit_files(
     options: &TableWriteOptions,
 ) -> CommitOutcome<Committed> {
     let commit_change = async |change: &dyn Change<TableManifest>, cached_snapshot| {
-        let version = options.if_version;
+        let version = options.if_version.as_ref();
         let change = OnVersion { change, version };
         commit_onto(table, &change, cached_snapshot, options.timeout).await
     };
@@ -157,9 +158,17 @@ fn without_untyped(
     schema: &SchemaRef,
 ) -> Result<Box<dyn RecordBatchReader + Send>> {
     let input_schema = input.schema();
-    let is_kept = |field: &FieldRef| {
-        *field.data_type() != DataType::Null || schema.index_of(field.name()).is_ok()
-    };
+    let is_new = |field: &FieldRef| schema.index_of(field.name()).is_err();
+    let is_kept = |field: &FieldRef| *field.data_type() != DataType::Null || !is_new(field);
+    let mut kept_fields = input_schema.fields().iter().filter(|field| is_kept(field));
+    if let Some(field) = kept_fields.find(|field| is_new(field) && has_untyped(field.data_type())) {
+        let message = format!(
+            "the new column {:?} is of type {}, of which the type of some values is not known; cast it",
+            field.name(),
+            field.data_type()
+        );
+        return Err(Error::invalid(message));
+    }
     let numbered = input_schema.fields().iter().enumerate();
     let kept: Vec<usize> = numbered
         .filter(|(_, field)| is_kept(field))
@@ -175,6 +184,22 @@ fn without_untyped(
         batches,
         Arc::new(projected),
     )))
+}
+
+/// Whether values at some depth have the type null.
+fn has_untyped(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Null => true,
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::ListView(field)
+        | DataType::LargeListView(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => has_untyped(field.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| has_untyped(field.data_type())),
+        DataType::Dictionary(_, values) => has_untyped(values),
+        _ => false,
+    }
 }
 
 /// Refuses an idempotency key that is empty or too long to be stored in manifests.

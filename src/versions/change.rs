@@ -1,5 +1,6 @@
 //! What is committed: changes, and operations that plan them.
 
+use super::commit_id::CommitId;
 use super::folder::{Folder, Snapshot};
 use super::manifest::{CommitOperation, Versioned};
 use super::staged::Staged;
@@ -22,9 +23,19 @@ pub trait Change<M>: Send + Sync {
     }
 
     /// The version that has to be the newest when the change is committed; None for any.
-    fn required_version(&self) -> Option<u64> {
+    fn required_version(&self) -> Option<&RequiredVersion> {
         None
     }
+}
+
+/// A version that has to be the newest when a change is committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequiredVersion {
+    /// The number of the version.
+    pub version: u64,
+    /// The commit that created it, where the caller has read it: what was removed and created anew may have reached the
+    /// same number.
+    pub commit_id: Option<CommitId>,
 }
 
 impl<M> Change<M> for &dyn Change<M> {
@@ -40,7 +51,7 @@ impl<M> Change<M> for &dyn Change<M> {
         (**self).idempotency_key()
     }
 
-    fn required_version(&self) -> Option<u64> {
+    fn required_version(&self) -> Option<&RequiredVersion> {
         (**self).required_version()
     }
 }
@@ -48,7 +59,7 @@ impl<M> Change<M> for &dyn Change<M> {
 /// A change that is committed on one version, or not at all.
 pub(crate) struct OnVersion<'a, M> {
     pub(crate) change: &'a dyn Change<M>,
-    pub(crate) version: Option<u64>,
+    pub(crate) version: Option<&'a RequiredVersion>,
 }
 
 impl<M> Change<M> for OnVersion<'_, M> {
@@ -64,7 +75,7 @@ impl<M> Change<M> for OnVersion<'_, M> {
         self.change.idempotency_key()
     }
 
-    fn required_version(&self) -> Option<u64> {
+    fn required_version(&self) -> Option<&RequiredVersion> {
         self.version
     }
 }
@@ -87,7 +98,7 @@ pub(crate) trait Operation<M: Versioned>: Send {
     fn idempotency_key(&self) -> Option<&str>;
 
     /// As [`Change::required_version`].
-    fn required_version(&self) -> Option<u64> {
+    fn required_version(&self) -> Option<&RequiredVersion> {
         None
     }
 }
@@ -110,7 +121,7 @@ impl<'a, M: Versioned> Operation<M> for Unplanned<'a, M> {
         self.0.idempotency_key()
     }
 
-    fn required_version(&self) -> Option<u64> {
+    fn required_version(&self) -> Option<&RequiredVersion> {
         self.0.required_version()
     }
 }
@@ -148,19 +159,26 @@ pub(super) fn check_gc_floor<M: Versioned>(
 /// Fails with [`ErrorKind::CommitConflict`] if a change requires another version than the newest.
 pub(crate) fn check_required_version<M: Versioned>(
     folder: &Folder<M>,
-    required: Option<u64>,
+    required: Option<&RequiredVersion>,
     newest: &M,
 ) -> Result<()> {
-    let newest = newest.header().version;
-    match required {
-        Some(required) if required != newest => {
-            let message = format!(
-                "the {} is at version {newest}, not at {required} as if_version says; nothing was committed: read it \
-                 again",
-                M::NOUN
-            );
-            Err(Error::new(ErrorKind::CommitConflict, message).with_path(folder.root()))
-        }
-        _ => Ok(()),
-    }
+    let Some(RequiredVersion { version, commit_id }) = required else {
+        return Ok(());
+    };
+    let newest = newest.header();
+    let noun = M::NOUN;
+    let message = if *version != newest.version {
+        format!(
+            "the {noun} is at version {}, not at {version} as if_version says; nothing was committed: read it again",
+            newest.version
+        )
+    } else if commit_id.as_ref().is_some_and(|id| id != newest.commit_id) {
+        format!(
+            "the {noun} was removed and created again since version {version} was read; nothing was committed: open it \
+             again"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::CommitConflict, message).with_path(folder.root()))
 }

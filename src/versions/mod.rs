@@ -34,7 +34,7 @@ mod transactions;
 pub mod vacuum;
 
 pub use self::attempt::was_committed;
-pub use self::change::Change;
+pub use self::change::{Change, RequiredVersion};
 pub(crate) use self::change::{OnVersion, Operation, check_required_version};
 pub use self::commit_id::{CommitId, TimestampMicros};
 pub(crate) use self::create::create_first;

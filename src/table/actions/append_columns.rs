@@ -11,8 +11,9 @@ use serde_json::json;
 
 use super::Append;
 use super::alter::add_columns;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
+use crate::table::changes::change_columns;
 use crate::table::format::{CommitOperation, DataFile, TableManifest};
 use crate::versions::{Change, GroupChange};
 
@@ -35,6 +36,17 @@ impl NewColumns {
             .collect();
         if fields.is_empty() {
             return Ok(None);
+        }
+        let reserved = change_columns();
+        if let Some(field) = fields
+            .iter()
+            .find(|f| reserved.iter().any(|r| r.name() == f.name()))
+        {
+            let message = format!(
+                "column {:?} has the name of a column of scan_changes; drop or rename it",
+                field.name()
+            );
+            return Err(Error::invalid(message));
         }
         let draft = Arc::new(add_columns(base, &fields)?);
         Ok(Some(Self { draft, fields }))
@@ -63,9 +75,11 @@ impl Change<TableManifest> for AppendWithColumns {
                         "column {:?} got its name by another commit; write again",
                         field.name()
                     );
-                    return Err(Error::invalid(message));
+                    return Err(Error::new(ErrorKind::TransactionExpired, message));
                 }
-                Ok(added) if added.data_type() == field.data_type() && added.is_nullable() => {}
+                Ok(added)
+                    if added.is_nullable()
+                        && added.data_type().equals_datatype(field.data_type()) => {}
                 Ok(added) => {
                     let message = format!(
                         "column {:?} was added as {} by another commit, and the rows have {}; write again",
@@ -73,7 +87,7 @@ impl Change<TableManifest> for AppendWithColumns {
                         added.data_type(),
                         field.data_type()
                     );
-                    return Err(Error::invalid(message));
+                    return Err(Error::new(ErrorKind::TransactionExpired, message));
                 }
             }
         }

@@ -225,7 +225,70 @@ def test_another_type_meanwhile_is_refused_and_leaves_nothing(tmp_path: Path) ->
         pds.Table(store, "t").append(pa.table({"id": [3], "a": ["text"]}), schema_mode="merge")
 
     data = _Between(pa.table({"id": [4], "a": [44]}), commit)
-    with pytest.raises(pds.InvalidInput, match='column "a" was added as Utf8 by another commit'):
+    with pytest.raises(pds.TransactionExpired, match='column "a" was added as Utf8 by another commit'):
         table.append(data, schema_mode="merge")
     assert _ids(table) == [3]
+    assert table.check().orphans == []
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_table_that_was_created_anew_is_another(
+    memory_store: pds.Store, write: Callable[[pds.Table, int | None], pds.table.CommitResult]
+) -> None:
+    old = pds.Table.create(memory_store, "t", SCHEMA, key="id")
+    old.append(_rows(1))
+    pds.Table.drop(memory_store, "t")
+    new = pds.Table.create(memory_store, "t", SCHEMA, key="id")
+    new.append(_rows(2))
+    assert new.version == old.version
+    with pytest.raises(pds.CommitConflict, match="created again since version 2 was read"):
+        write(old, old.version)
+    assert _ids(new) == [2]
+    write(new, new.version)
+
+
+def test_columns_of_unknown_types_and_reserved_names_are_refused(table: pds.Table) -> None:
+    for untyped in (pa.list_(pa.null()), pa.struct([("a", pa.int8()), ("b", pa.list_(pa.null()))])):
+        data = pa.table({"id": [3], "extra": pa.array([None], untyped)})
+        with pytest.raises(pds.InvalidInput, match=r'column "extra" is of type .* cast it'):
+            table.append(data, schema_mode="merge")
+    changes = table.scan_changes(since=1).to_pyarrow()
+    with pytest.raises(pds.InvalidInput, match='"_change_type" has the name of a column of scan_changes'):
+        table.append(changes, schema_mode="merge")
+    assert table.refresh().version == 2
+    assert table.check().orphans == []
+
+
+def test_appends_that_add_one_column_at_once(memory_store: pds.Store) -> None:
+    """The metadata of nested fields, which readers of Parquet files add, makes no other type."""
+    pds.Table.create(memory_store, "t", SCHEMA, key="id")
+    writers = [pds.Table(memory_store, "t") for _ in range(4)]
+    barrier = threading.Barrier(len(writers))
+
+    def append(number: int) -> None:
+        metadata = {b"PARQUET:field_id": b"%d" % number}
+        field = pa.field("a", pa.int64(), metadata=metadata)
+        nested = pa.array([{"a": number}], pa.struct([field]))
+        data = pa.table({"id": [number], "extra": nested})
+        barrier.wait()
+        writers[number].append(data, schema_mode="merge")
+
+    threads = [threading.Thread(target=append, args=(number,)) for number in range(len(writers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows = pds.Table(memory_store, "t").scan().to_pyarrow().sort_by("id")
+    assert rows["extra"].to_pylist() == [{"a": number} for number in range(len(writers))]
+
+
+def test_a_column_that_got_its_name_by_a_rename_is_not_taken_for_the_new_one(tmp_path: Path) -> None:
+    store = pds.Store(tmp_path.as_uri())
+    table = pds.Table.create(store, "t", SCHEMA, key="id")
+    data = _Between(
+        pa.table({"id": [3], "extra": ["e"]}), lambda: pds.Table(store, "t").alter.rename_column("value", "extra")
+    )
+    with pytest.raises(pds.TransactionExpired, match="got its name by another commit; write again"):
+        table.append(data, schema_mode="merge")
+    assert table.refresh().scan().count() == 0
     assert table.check().orphans == []
