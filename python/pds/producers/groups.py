@@ -1,0 +1,191 @@
+"""Groups of a sorted stream: chunks of batches, and cursors over the groups of a stream."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pds.producers.convert import key_class
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+MAX_GROUPS = 8_192
+MAX_ROWS = 65_536
+MAX_BYTES = 16 * 2**20
+
+_Value = Any
+_ArrowArray = Any
+
+
+def to_keys(array: _ArrowArray) -> list[Any]:
+    """Return keys as Python values, structs as named tuples."""
+    if not pa.types.is_struct(array.type):
+        return cast("list[Any]", array.to_pylist())
+    make = key_class(tuple(field.name for field in array.type))._make
+    columns = [to_keys(child) for child in array.flatten()]
+    rows = zip(*columns, strict=True) if columns else itertools.repeat((), len(array))
+    return [make(row) if valid else None for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
+
+
+def to_plain(key: _Value) -> _Value:
+    """Return a key that can be pickled: a tuple instead of a named tuple."""
+    return tuple(map(to_plain, key)) if isinstance(key, tuple) else key
+
+
+def split_key(array: _ArrowArray) -> list[Any]:
+    """Return flat columns that are equal in two rows exactly if the keys are: NaN equals NaN, null equals null."""
+    data_type = array.type
+    if isinstance(data_type, pa.BaseExtensionType):
+        return split_key(array.storage)
+    if pa.types.is_struct(data_type):
+        return [array.is_valid(), *itertools.chain.from_iterable(map(split_key, array.flatten()))]
+    if pa.types.is_floating(data_type):
+        array = array.cast(pa.float64())
+        nan = pc.is_nan(array)
+        return [nan, pc.if_else(nan, 0.0, array)]
+    if pa.types.is_temporal(data_type):
+        return [array.view(pa.int32() if data_type.bit_width == pa.int32().bit_width else pa.int64())]
+    return [array.is_valid()] if pa.types.is_null(data_type) else [array]
+
+
+def differ(left: Sequence[Any], right: Sequence[Any]) -> _Value:
+    """Return for each row whether the split keys differ."""
+    differences = [
+        pc.or_(pc.fill_null(pc.not_equal(a, b), False), pc.xor(a.is_null(), b.is_null()))  # noqa: FBT003
+        for a, b in zip(left, right, strict=True)
+    ]
+    return functools.reduce(pc.or_, differences)
+
+
+class Chunk:
+    """The first rows of a batch, with the bounds of their groups: at most 8,192.
+
+    Keys and values become Python values when they are used.
+    """
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        parts = split_key(rows.column("key"))
+        changes = pc.indices_nonzero(differ([part[1:] for part in parts], [part[:-1] for part in parts]))
+        ends = cast("list[int]", pc.add(changes[:MAX_GROUPS], 1).to_pylist())
+        if len(ends) < MAX_GROUPS:
+            ends.append(rows.num_rows)
+        self.batch = rows.slice(0, ends[-1])
+        self._parts = [part[: ends[-1]] for part in parts]
+        self.bounds = [0, *ends]
+        self.starts = self.bounds[:-1]
+        self.is_decoded = False
+
+    @functools.cached_property
+    def heads(self) -> pa.Array[Any]:
+        """The key of each group."""
+        return self.batch.column("key").take(pa.array(self.starts))
+
+    @functools.cached_property
+    def keys(self) -> list[Any]:
+        """The key of each group as a Python value."""
+        return to_keys(self.heads)
+
+    @functools.cached_property
+    def identities(self) -> list[Any]:
+        """Python values that are equal exactly if the keys of two groups are equal."""
+        return list(zip(*(part.take(pa.array(self.starts)).to_pylist() for part in self._parts), strict=True))
+
+    @functools.cached_property
+    def values(self) -> list[Any]:
+        """All values as Python values."""
+        self.is_decoded = True
+        return self.batch.column("value").to_pylist()
+
+    def continues(self, previous: Chunk) -> bool:
+        """Whether the first group is the last group of the chunk before."""
+        tails = [part[-1:] for part in previous._parts]
+        return not differ(tails, [part[:1] for part in self._parts])[0].as_py()
+
+
+class Run:
+    """The state of one call: the cyclic collector, and the error of a reader that passes the user's function."""
+
+    def __init__(self) -> None:
+        self._paused = False
+        self.failure: BaseException | None = None
+
+    def pause(self) -> None:
+        """Disable the collector."""
+        self._paused = gc.isenabled()
+        gc.disable()
+
+    def resume(self) -> None:
+        """Enable the collector if `pause` disabled it."""
+        if self._paused:
+            gc.enable()
+        self._paused = False
+
+
+class Cursor:
+    """The position in one reader: a chunk and a group of it."""
+
+    def __init__(self, reader: Iterable[pa.RecordBatch], run: Run) -> None:
+        self._chunks = self._split(reader)
+        self._run = run
+        self.chunk: Any = None
+        self.group = -1
+        self.is_valid = True
+
+    @staticmethod
+    def _split(reader: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
+        for batch in reader:
+            rest = batch
+            while rest.num_rows:
+                rows = max(1, min(MAX_ROWS, rest.num_rows * MAX_BYTES // max(1, rest.nbytes)))
+                chunk = Chunk(rest.slice(0, rows))
+                yield chunk
+                rest = rest.slice(chunk.batch.num_rows)
+
+    def load(self) -> bool:
+        """Read the next chunk; `group` is 1 if the first group continues, else 0."""
+        previous = self.chunk
+        # The collector runs between chunks.
+        self._run.resume()
+        try:
+            chunk = next(self._chunks, None)
+        except BaseException as error:
+            self._run.failure = error
+            raise
+        finally:
+            self._run.pause()
+        if chunk is None:
+            self.is_valid = False
+            return False
+        self.group = 1 if previous is not None and chunk.continues(previous) else 0
+        self.chunk = chunk
+        return True
+
+    def advance(self) -> bool:
+        """Move to the next group, past the unread values of this one."""
+        self.group += 1
+        while self.is_valid and (self.chunk is None or self.group >= len(self.chunk.starts)):
+            self.load()
+        return self.is_valid
+
+    def read(self) -> Iterator[Any]:
+        """Return the values of the group in this chunk."""
+        return iter(self.chunk.values[self.chunk.bounds[self.group] : self.chunk.bounds[self.group + 1]])
+
+    def read_more(self) -> Iterator[Any]:
+        """Return the values of the group in the next chunk; they are empty at the end of the group."""
+        if self.group + 1 < len(self.chunk.starts) or not self.load():
+            return iter(())
+        self.group -= 1
+        return iter(()) if self.group < 0 else self.read()
+
+
+def make_schema(source_key: pa.Field[Any], target_key: pa.Field[Any], target_value: pa.Field[Any]) -> pa.Schema:
+    """Return the schema of the emitted rows."""
+    names = {"source_key": source_key, "target_key": target_key, "value": target_value}
+    return pa.schema([field.with_name(name) for name, field in names.items()])
