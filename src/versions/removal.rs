@@ -110,7 +110,14 @@ impl<M: Vacuumable> Target<M> {
         known: &BTreeMap<u64, ObjectMeta>,
     ) -> Result<bool> {
         let newest = match self {
-            Self::Corrupted => return Ok(true),
+            // Whatever was listed belongs to what still cannot be opened.
+            Self::Corrupted => {
+                return match folder.find_newest().await {
+                    Ok(_) => Ok(false),
+                    Err(e) if e.kind() == ErrorKind::ManifestCorrupted => Ok(true),
+                    Err(e) => Err(e),
+                };
+            }
             Self::Leftovers => {
                 return Ok(objects.manifests.is_empty() && objects.pointer.is_none());
             }
@@ -142,8 +149,8 @@ impl<M: Vacuumable> Target<M> {
             .as_ref()
             .and_then(|(parsed, _)| parsed.as_ref());
         Ok(pointer.is_none_or(|pointer| {
-            newest.commit_id_of(pointer.version) == Some(&pointer.commit_id)
-                || objects.manifests.contains_key(&pointer.version)
+            let commit_id = newest.commit_id_of(pointer.version);
+            commit_id.is_none_or(|id| *id == pointer.commit_id)
         }))
     }
 }
