@@ -265,7 +265,8 @@ bench-durability: setup install-release ## what it costs that local files are on
 soak: setup build ## random and fault tests, long
 	$(MAKE) check-macos DARWIN=x86_64-apple-darwin
 	PDS_SOAK=1 $(LINTED) cargo test $(CARGO_BUILD) --lib --tests $(ARGS)
-	PDS_SOAK=1 HYPOTHESIS_PROFILE=soak $(PYTEST) -m "not azure and not spark" --timeout 3600 $(ARGS)
+	PDS_SOAK=1 HYPOTHESIS_PROFILE=soak $(PYTEST) $(PARALLEL) $$((2 * $(WORKERS))) -m "not azure and not spark" \
+		--timeout 3600 $(ARGS)
 
 # The engine alone is built with coverage; a panic needs no sanitizer to be seen. What is found stays in the cache.
 FUZZED := $(CARGO_TARGET_DIR)/release/pds-fuzz
