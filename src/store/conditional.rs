@@ -152,16 +152,16 @@ impl Store {
     }
 
     /// Deletes the version of an object that has an ETag, or any if there is none. Another version in its place stays, also
-    /// when the request is late, or is repeated after a lost answer.
-    pub async fn delete_unchanged(&self, path: &str, e_tag: Option<&str>) -> Result<()> {
+    /// when the request is late, or is repeated after a lost answer; then the result is false.
+    pub async fn delete_unchanged(&self, path: &str, e_tag: Option<&str>) -> Result<bool> {
         let condition = e_tag.map_or(Condition::Always, |e_tag| {
             Condition::Matches(e_tag.to_owned())
         });
         let mut sent = 1;
         loop {
             match self.delete_if(path, &condition).await {
-                Ok(_) => return Ok(()),
-                Err(e) if e.kind() == ErrorKind::Conflict => return Ok(()),
+                Ok(_) => return Ok(true),
+                Err(e) if e.kind() == ErrorKind::Conflict => return Ok(false),
                 Err(e) if e.kind() == ErrorKind::Unavailable && sent < MAX_DELETIONS => {}
                 Err(e) => return Err(e),
             }

@@ -239,11 +239,12 @@ impl<M: Versioned> Folder<M> {
         }
     }
 
-    /// Whether the manifest that a pointer names is there.
+    /// Whether the manifest that a pointer names is there, and that of the oldest version, which a removal removes first.
     async fn is_pointed_at(&self, pointer_bytes: &[u8]) -> Result<bool> {
         let pointer = Pointer::parse(pointer_bytes, M::FORMAT)?;
         let manifest = self.read_manifest(pointer.version).await?;
-        Ok(manifest.is_some_and(|manifest| Pointer::for_manifest(&manifest) == pointer))
+        let is_named = manifest.is_some_and(|manifest| Pointer::for_manifest(&manifest) == pointer);
+        Ok(is_named && self.read_manifest(pointer.oldest_version).await?.is_some())
     }
 
     /// Removes a pointer, unless others have replaced it.
@@ -255,7 +256,7 @@ impl<M: Versioned> Folder<M> {
         match read.await {
             Ok((bytes, meta)) if bytes == pointer_bytes => {
                 let e_tag = meta.e_tag.as_deref();
-                self.store.delete_unchanged(&path, e_tag).await
+                self.store.delete_unchanged(&path, e_tag).await.map(drop)
             }
             Ok(_) => Ok(()),
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::TooLarge) => Ok(()),

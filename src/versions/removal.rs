@@ -19,13 +19,14 @@
 //! Late requests: a commit that was under way finds no pointer and fails. Its objects are removed if they land before the
 //! last listing; a manifest that lands later blocks new versions in the folder until it is removed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{GetOptions, ObjectMeta};
 
 use super::folder::{Folder, list_objects};
+use super::manifest::Header;
 use super::names;
 use super::pointer::{MAX_POINTER_BYTES, Pointer};
 use super::vacuum::Vacuumable;
@@ -39,7 +40,7 @@ const CONCURRENT_DELETIONS: usize = 16;
 /// Removes the versions of a folder and all of its objects. Fails with [`ErrorKind::NotFound`] if there are none, and with
 /// [`ErrorKind::Unavailable`] if writers add objects all the time.
 pub async fn remove_versions<M: Vacuumable>(folder: &Folder<M>) -> Result<()> {
-    let mut target = match folder.find_newest().await {
+    let target = match folder.find_newest().await {
         Ok(Some(newest)) => Target::Versions(newest.manifest),
         Ok(None) => Target::Leftovers,
         // What an earlier removal has left, or versions that cannot be read any more.
@@ -55,7 +56,8 @@ pub async fn remove_versions<M: Vacuumable>(folder: &Folder<M>) -> Result<()> {
             }
             return folder.store().remove_empty_folder(folder.root()).await;
         }
-        if !target.has(folder, &objects, &known).await? {
+        let ownership = target.check(folder, &objects, &known).await?;
+        let Ownership::Ours(oldest_version) = ownership else {
             if round == 0 && matches!(target, Target::Leftovers) {
                 return Err(not_found_error(folder));
             }
@@ -65,18 +67,12 @@ pub async fn remove_versions<M: Vacuumable>(folder: &Folder<M>) -> Result<()> {
                 noun = M::NOUN
             );
             return Ok(());
-        }
+        };
         match &target {
-            Target::Versions(newest) => {
-                let oldest_version = newest.header().oldest_version;
-                objects.remove_versions(folder, oldest_version).await?;
-            }
+            Target::Versions(_) => objects.remove_versions(folder, oldest_version).await?,
             Target::Corrupted | Target::Leftovers => objects.remove_corrupted(folder).await?,
         }
         known.extend(objects.manifests);
-        if matches!(target, Target::Corrupted) {
-            target = Target::Leftovers;
-        }
     }
     let message = format!(
         "writers still add objects to the {} at {:?}, which is being removed; stop them and remove it again",
@@ -101,57 +97,101 @@ enum Target<M> {
     Leftovers,
 }
 
+/// Whose objects were listed.
+enum Ownership {
+    /// They are the target's, of which this is the oldest retained version.
+    Ours(u64),
+    /// There is another one in its place.
+    Others,
+}
+
 impl<M: Vacuumable> Target<M> {
-    /// Whether the objects are of the target, the manifests besides those that are `known` to be.
-    async fn has(
+    /// Whose the objects are; of the manifests, those that are `known` to be the target's are not read again.
+    async fn check(
         &self,
         folder: &Folder<M>,
         objects: &Objects,
         known: &BTreeMap<u64, ObjectMeta>,
-    ) -> Result<bool> {
+    ) -> Result<Ownership> {
+        let has_versions = !objects.manifests.is_empty() || objects.pointer.is_some();
         let newest = match self {
+            Self::Leftovers if has_versions => return Ok(Ownership::Others),
+            Self::Leftovers => return Ok(Ownership::Ours(0)),
             // Whatever was listed belongs to what still cannot be opened.
             Self::Corrupted => {
                 return match folder.find_newest().await {
-                    Ok(_) => Ok(false),
-                    Err(e) if e.kind() == ErrorKind::ManifestCorrupted => Ok(true),
+                    Err(e) if e.kind() == ErrorKind::ManifestCorrupted => Ok(Ownership::Ours(0)),
                     Err(e) => Err(e),
+                    Ok(None) if !has_versions => Ok(Ownership::Ours(0)),
+                    Ok(_) => Ok(Ownership::Others),
                 };
-            }
-            Self::Leftovers => {
-                return Ok(objects.manifests.is_empty() && objects.pointer.is_none());
             }
             Self::Versions(newest) => newest.header(),
         };
-        let unknown = objects.manifests.iter().filter(|(version, meta)| {
-            let known = known.get(version);
-            known.is_none_or(|known| known.e_tag != meta.e_tag)
-        });
-        // At first the newest one tells: a new table is created only where there is no manifest.
-        let is_first = known.is_empty();
-        let unknown = unknown.rev().take(if is_first { 1 } else { usize::MAX });
-        for (version, _) in unknown {
-            let Some(manifest) = folder.read_manifest(*version).await? else {
+        let manifests = &objects.manifests;
+        let mut versions: Vec<u64> = if known.is_empty() {
+            // A new table is created only where there is no manifest: one of those up to the version that was found
+            // tells for all.
+            let up_to = manifests.range(..=newest.version).next_back();
+            up_to.map(|(version, _)| *version).into_iter().collect()
+        } else {
+            let unknown = manifests.iter().filter(|(version, meta)| {
+                let known = known.get(version);
+                known.is_none_or(|known| known.e_tag != meta.e_tag)
+            });
+            unknown.map(|(version, _)| *version).collect()
+        };
+        if known.is_empty() && versions.is_empty() && !manifests.is_empty() {
+            return Ok(Ownership::Others);
+        }
+        let pointer = objects.pointer.as_ref().and_then(|p| p.0.as_ref());
+        versions.extend(pointer.map(|pointer| pointer.version));
+        let mut oldest_version = newest.oldest_version;
+        let mut compared = BTreeSet::new();
+        for version in versions {
+            let Some(manifest) = read_manifest(folder, version).await? else {
                 continue;
             };
             let header = manifest.header();
-            let is_ours = if *version < newest.version {
-                newest.commit_id_of(*version) == Some(header.commit_id)
-            } else {
-                header.commit_id_of(newest.version) == Some(newest.commit_id)
-            };
-            if !is_ours {
-                return Ok(false);
+            if !descends(header, newest) {
+                return Ok(Ownership::Others);
             }
+            oldest_version = oldest_version.max(header.oldest_version);
+            compared.insert(version);
         }
-        let pointer = objects
-            .pointer
-            .as_ref()
-            .and_then(|(parsed, _)| parsed.as_ref());
-        Ok(pointer.is_none_or(|pointer| {
-            let commit_id = newest.commit_id_of(pointer.version);
-            commit_id.is_none_or(|id| *id == pointer.commit_id)
-        }))
+        // A vacuum may have been committed since. What lies above and does not descend is a stray.
+        if let Some((last, _)) = manifests.range(newest.version + 1..).next_back()
+            && let Some(manifest) = read_manifest(folder, *last).await?
+            && descends(manifest.header(), newest)
+        {
+            oldest_version = oldest_version.max(manifest.header().oldest_version);
+        }
+        let is_ours = pointer.is_none_or(|pointer| match newest.commit_id_of(pointer.version) {
+            Some(commit_id) => *commit_id == pointer.commit_id,
+            None => compared.contains(&pointer.version),
+        });
+        Ok(if is_ours {
+            Ownership::Ours(oldest_version)
+        } else {
+            Ownership::Others
+        })
+    }
+}
+
+/// Whether a manifest is of the commit `newest`, or of one before or after it.
+fn descends(header: Header<'_>, newest: Header<'_>) -> bool {
+    if header.version < newest.version {
+        newest.commit_id_of(header.version) == Some(header.commit_id)
+    } else {
+        header.commit_id_of(newest.version) == Some(newest.commit_id)
+    }
+}
+
+/// Reads the manifest of a version; None if there is none that can be opened.
+async fn read_manifest<M: Vacuumable>(folder: &Folder<M>, version: u64) -> Result<Option<M>> {
+    match folder.read_manifest(version).await {
+        Err(e) if e.kind() == ErrorKind::ManifestCorrupted => Ok(None),
+        read => read,
     }
 }
 
@@ -177,15 +217,7 @@ impl Objects {
         let manifests = listed
             .into_iter()
             .filter_map(|(path, meta)| Some((names::manifest_version(&path)?, meta)));
-        let path = folder.path(names::POINTER);
-        let store = folder.store();
-        let read = store.get_at_most(&path, GetOptions::default(), MAX_POINTER_BYTES);
-        let pointer = match read.await {
-            Ok((bytes, meta)) => Some((Pointer::parse(&bytes, M::FORMAT).ok(), meta)),
-            Err(e) if e.kind() == ErrorKind::NotFound => None,
-            Err(e) if e.kind() == ErrorKind::TooLarge => Some((None, store.head(&path).await?)),
-            Err(e) => return Err(e),
-        };
+        let pointer = read_pointer(folder).await?;
         Ok(Self {
             others,
             manifests: manifests.collect(),
@@ -197,15 +229,24 @@ impl Objects {
         self.others.is_empty() && self.manifests.is_empty() && self.pointer.is_none()
     }
 
-    /// Removes the objects of versions of which `oldest_version` is the oldest that is retained.
+    /// Removes the objects of versions of which `oldest_version` is the oldest that is retained. Returns early where another
+    /// process has put the pointer back or moved it: no data is removed while there is one.
     async fn remove_versions<M: Vacuumable>(
         &self,
         folder: &Folder<M>,
         oldest_version: u64,
     ) -> Result<()> {
-        self.remove_pointer(folder).await?;
+        if !self.remove_pointer(folder).await? {
+            return Ok(());
+        }
         for (version, meta) in self.manifests.range(..=oldest_version) {
-            remove_version(folder, &names::manifest(*version), meta).await?;
+            if !remove_version(folder, &names::manifest(*version), meta).await? {
+                return Ok(());
+            }
+        }
+        // One who put the pointer back before that does not notice that a manifest is missing; one who does so now does.
+        if read_pointer(folder).await?.is_some() {
+            return Ok(());
         }
         // The other manifests come last: as long as there is one, a removal that was interrupted can go on.
         self.remove_others(folder).await?;
@@ -219,13 +260,15 @@ impl Objects {
         for (version, meta) in &self.manifests {
             remove_version(folder, &names::manifest(*version), meta).await?;
         }
-        self.remove_pointer(folder).await
+        self.remove_pointer(folder).await?;
+        Ok(())
     }
 
-    async fn remove_pointer<M: Vacuumable>(&self, folder: &Folder<M>) -> Result<()> {
+    /// Removes the pointer; false if another one is in its place.
+    async fn remove_pointer<M: Vacuumable>(&self, folder: &Folder<M>) -> Result<bool> {
         match &self.pointer {
             Some((_, meta)) => remove_version(folder, names::POINTER, meta).await,
-            None => Ok(()),
+            None => Ok(true),
         }
     }
 
@@ -247,12 +290,27 @@ impl Objects {
     }
 }
 
-/// Removes the version of an object that was read or listed. Another version in its place stays.
+/// Reads the pointer, which may be one that cannot be parsed.
+async fn read_pointer<M: Vacuumable>(
+    folder: &Folder<M>,
+) -> Result<Option<(Option<Pointer>, ObjectMeta)>> {
+    let path = folder.path(names::POINTER);
+    let store = folder.store();
+    let read = store.get_at_most(&path, GetOptions::default(), MAX_POINTER_BYTES);
+    match read.await {
+        Ok((bytes, meta)) => Ok(Some((Pointer::parse(&bytes, M::FORMAT).ok(), meta))),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) if e.kind() == ErrorKind::TooLarge => Ok(Some((None, store.head(&path).await?))),
+        Err(e) => Err(e),
+    }
+}
+
+/// Removes the version of an object that was read or listed. Another version in its place stays: false.
 async fn remove_version<M: Vacuumable>(
     folder: &Folder<M>,
     relative: &str,
     meta: &ObjectMeta,
-) -> Result<()> {
+) -> Result<bool> {
     let path = folder.path(relative);
     folder
         .store()

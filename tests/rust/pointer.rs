@@ -204,3 +204,58 @@ async fn an_interrupted_removal_shows_no_older_version() {
         }
     }
 }
+
+/// Another process commits, or opens the table, between two requests of a removal, which dies at a later one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_removal_beside_others_leaves_no_table_without_its_data() {
+    for commits in [true, false] {
+        for request in 0..20 {
+            for crash in [Some(1), Some(3), Some(5), Some(8), None] {
+                let objects = faulty_memory();
+                let created = create_table(test_store(&objects, true)).await;
+                for _ in 0..3 {
+                    commit_one(&created).await;
+                }
+                let others = Arc::clone(&objects);
+                objects.interrupt(request, move || {
+                    let runtime = tokio::runtime::Handle::current();
+                    let work = std::thread::spawn(move || {
+                        runtime.block_on(async {
+                            let other = table(&others);
+                            if let Ok(newest) = other.newest().await
+                                && commits
+                            {
+                                let base = newest.manifest.version;
+                                let change = append(upload(&other, base).await, base);
+                                let _ = commit(&other, &change, DEFAULT_TIMEOUT).await;
+                            }
+                        });
+                        others.set_fault(crash.map(|request| Fault {
+                            request,
+                            timing: FaultTiming::After,
+                            kind: FaultKind::Unavailable,
+                            is_persistent: true,
+                        }));
+                    });
+                    work.join().unwrap();
+                });
+                let removed = remove_versions(&table(&objects)).await;
+                objects.set_fault(None);
+                let context = format!("{commits} {request} {crash:?} {removed:?}");
+                let opened = table(&objects).newest().await;
+                if let Ok(newest) = &opened {
+                    assert!(removed.is_err(), "{context}");
+                    for file in &newest.manifest.data_files {
+                        let path = created.path(&file.path);
+                        let read = created.store().head(&path).await;
+                        assert!(read.is_ok(), "{context}: {path}");
+                    }
+                }
+                if removed.is_ok() {
+                    let left = created.store().list("lake").await.unwrap();
+                    assert!(left.is_empty(), "{context}: {left:?}");
+                }
+            }
+        }
+    }
+}

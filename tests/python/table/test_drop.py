@@ -113,6 +113,18 @@ def test_a_dropped_table_has_no_short_history(store: pds.Store) -> None:
         table.history()
 
 
+@pytest.mark.parametrize("stray", ["of another table", "unreadable"])
+def test_a_late_manifest_of_another_table_does_not_keep_this_one(store: pds.Store, stray: str) -> None:
+    _table(store, "other", versions=6)
+    bytes_ = store.read_bytes("other/manifest/v00000006.json") if stray == "of another table" else b"{"
+    pds.Table.drop(store, "other")
+    _table(store, "t")
+    store.write("t/manifest/v00000006.json", bytes_)
+    pds.Table.drop(store, "t")
+    assert _files(store) == set()
+    assert pds.list_tables(store) == []
+
+
 def test_files_that_a_removal_left_without_manifests_are_removed(store: pds.Store) -> None:
     _table(store, "t")
     store.write("t/other.txt", b"not of the table")
