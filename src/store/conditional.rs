@@ -151,8 +151,8 @@ impl Store {
         }
     }
 
-    /// Deletes the version of an object that has an ETag, or any if there is none. Another version in its place stays, also
-    /// when the request is late, or is repeated after a lost answer; then the result is false.
+    /// Deletes an object if it still has this ETag; without an ETag, in any case. Returns false if another version is in its
+    /// place, which stays even if the request is late, or is repeated after a lost answer.
     pub async fn delete_unchanged(&self, path: &str, e_tag: Option<&str>) -> Result<bool> {
         let condition = e_tag.map_or(Condition::Always, |e_tag| {
             Condition::Matches(e_tag.to_owned())

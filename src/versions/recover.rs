@@ -68,7 +68,7 @@ pub(super) enum PointerState<M> {
 pub(super) enum Recovery<M> {
     /// The newest snapshot, at which the pointer is now.
     Snapshot(Snapshot<M>),
-    /// There are no manifests, or none of the pointer's version or a later one.
+    /// No manifest can be the newest: all are missing, or older than the version of the pointer.
     Nothing,
     /// Another process changed the pointer or the manifests: read again.
     Changed,

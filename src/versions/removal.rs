@@ -91,7 +91,7 @@ fn not_found_error<M: Vacuumable>(folder: &Folder<M>) -> Error {
 enum Target<M> {
     /// The versions up to this one, the newest that was found, and those that descend from it.
     Versions(Arc<M>),
-    /// A pointer or manifests that are no versions.
+    /// A pointer and manifests from which no version can be opened.
     Corrupted,
     /// Objects of versions whose manifests were removed.
     Leftovers,
@@ -130,8 +130,8 @@ impl<M: Vacuumable> Target<M> {
         };
         let manifests = &objects.manifests;
         let mut versions: Vec<u64> = if known.is_empty() {
-            // A new table is created only where there is no manifest: one of those up to the version that was found
-            // tells for all.
+            // Where a manifest exists, no table is created. So the last manifest up to the version that was found shows
+            // whether all of them are of the same table.
             let up_to = manifests.range(..=newest.version).next_back();
             up_to.map(|(version, _)| *version).into_iter().collect()
         } else {
@@ -187,7 +187,7 @@ fn descends(header: Header<'_>, newest: Header<'_>) -> bool {
     }
 }
 
-/// Reads the manifest of a version; None if there is none that can be opened.
+/// Reads the manifest of a version; None if it is missing or cannot be parsed.
 async fn read_manifest<M: Vacuumable>(folder: &Folder<M>, version: u64) -> Result<Option<M>> {
     match folder.read_manifest(version).await {
         Err(e) if e.kind() == ErrorKind::ManifestCorrupted => Ok(None),
@@ -253,8 +253,8 @@ impl Objects {
         self.remove_manifests(folder, oldest_version + 1).await
     }
 
-    /// Removes objects that are no versions. The pointer goes last, since without it an older version might look like the
-    /// newest.
+    /// Removes the objects of a folder that cannot be opened. The pointer goes last: without it an older version might be
+    /// taken for the newest.
     async fn remove_corrupted<M: Vacuumable>(&self, folder: &Folder<M>) -> Result<()> {
         self.remove_others(folder).await?;
         for (version, meta) in &self.manifests {

@@ -185,7 +185,7 @@ def _cast_exactly(array: _ArrowArray, field: pa.Field[Any]) -> _Value:
 
 
 def _is_widening(source: _ArrowType, target: _ArrowType) -> bool:
-    """Whether the types are of one family, so that a cast that keeps every value is no change of meaning."""
+    """Whether the types are of one family, so that a cast that keeps every value keeps its meaning."""
     source, target = storage_type(source), storage_type(target)
     if pa.types.is_null(source):
         return True

@@ -58,11 +58,14 @@ class Writes(Snapshot):
                 type of the table holds all its values: a type with fewer bits or digits, a coarser unit of time,
                 another time zone or dictionary.
             schema_mode: What to do with columns that the table does not have: `"strict"` refuses them, `"merge"` adds
-                them to the table, in the same commit and as nullable ones; but not columns of the type null.
+                them to the table, in the same commit and as nullable ones; but not columns of the type null. A column
+                with a null type within its type, such as a list of nulls, and the names of the columns of
+                `scan_changes` are refused.
             idempotency_key: A text of up to 1024 bytes. A second write with the same key changes nothing, and
                 returns the result of the first write with `replayed=True`.
             if_version: Commit only if this is the newest version of the table, for a write of rows that were made from
-                those that were read. Defaults to any version.
+                those that were read. Defaults to any version. If this handle is at that version, a table that was
+                dropped and created anew since is a conflict too.
 
         Raises:
             InvalidInput: A column does not exist in the table, has a type whose values could be lost, or has a
@@ -71,8 +74,9 @@ class Writes(Snapshot):
             CommitConflict: The commit lost all races against other writers until `commit_timeout`, or `if_version` is
                 not the newest version. Nothing was committed.
             CommitStateUnknown: The store did not confirm the commit. Check later with `was_committed`.
-            TransactionExpired: A vacuum removed the written files, or a restore changed the columns, before the
-                commit. Nothing was committed. Repeat the write.
+            TransactionExpired: A vacuum removed the written files, a restore changed the columns, or another commit
+                added or renamed a column with the name of a new one, before the commit. Nothing was committed.
+                Repeat the write.
         """
         if schema_mode not in ("strict", "merge"):
             raise InvalidInput(f'schema_mode must be "strict" or "merge", not {schema_mode!r}')
