@@ -42,7 +42,7 @@ impl SortColumn {
 
 /// The columns that rows are compared by, and the conversion of their values into comparable keys.
 #[derive(Debug)]
-pub(super) struct SortKeys {
+pub(crate) struct SortKeys {
     converter: RowConverter,
     columns: Vec<usize>,
 }
@@ -50,7 +50,7 @@ pub(super) struct SortKeys {
 impl SortKeys {
     /// Refuses columns that Arrow's row format cannot compare
     /// ([`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput)).
-    pub(super) fn new(schema: &Schema, by: &[SortColumn]) -> Result<Self> {
+    pub(crate) fn new(schema: &Schema, by: &[SortColumn]) -> Result<Self> {
         let fields = by.iter().map(|column| {
             let data_type = schema.field(column.index).data_type().clone();
             SortField::new_with_options(data_type, column.options)
@@ -66,7 +66,7 @@ impl SortKeys {
         })
     }
 
-    pub(super) fn convert_batch(&self, batch: &RecordBatch) -> Result<Rows, ArrowError> {
+    pub(crate) fn convert_batch(&self, batch: &RecordBatch) -> Result<Rows, ArrowError> {
         let key_columns = self.columns.iter();
         let columns: Vec<ArrayRef> = key_columns
             .map(|at| Arc::clone(batch.column(*at)))
@@ -80,8 +80,11 @@ impl SortKeys {
     }
 }
 
-/// The merge of streams that are in the order of `keys`, in batches of `batch_rows` rows.
-pub(super) struct Merge {
+/// The most bytes of a batch, about.
+const BATCH_BYTES: usize = 16 << 20;
+
+/// The merge of streams that are in the order of `keys`, in batches of `batch_rows` rows, and fewer where they are wide.
+pub(crate) struct Merge {
     keys: Arc<SortKeys>,
     batch_rows: usize,
     cursors: Vec<Cursor>,
@@ -97,6 +100,8 @@ struct Cursor {
     /// The index of the current batch in [`Merge::batches`].
     batch: usize,
     row: usize,
+    /// About how many bytes a row of the current batch has.
+    row_bytes: usize,
 }
 
 /// The next row of a stream. The greatest one is the row that comes first: [`BinaryHeap`] pops the greatest.
@@ -127,7 +132,7 @@ impl PartialEq for Head {
 impl Eq for Head {}
 
 impl Merge {
-    pub(super) fn new(
+    pub(crate) fn new(
         streams: impl IntoIterator<Item = SortedBatches>,
         keys: &Arc<SortKeys>,
         batch_rows: usize,
@@ -146,6 +151,7 @@ impl Merge {
                     keys: merge.keys.convert_batch(&batch)?,
                     batch: merge.batches.len(),
                     row: 0,
+                    row_bytes: row_bytes(&batch),
                 });
                 merge.batches.push(batch);
                 merge.push_head(merge.cursors.len() - 1);
@@ -162,12 +168,14 @@ impl Merge {
 
     fn next_batch(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
         let mut positions = Vec::with_capacity(self.batch_rows);
-        while positions.len() < self.batch_rows {
+        let mut bytes = 0;
+        while positions.len() < self.batch_rows && bytes < BATCH_BYTES {
             let Some(Head { cursor: at, .. }) = self.heads.pop() else {
                 break;
             };
             let cursor = &mut self.cursors[at];
             positions.push((cursor.batch, cursor.row));
+            bytes += cursor.row_bytes;
             cursor.row += 1;
             if cursor.row == cursor.keys.num_rows() {
                 let Some(batch) = next_with_rows(&mut cursor.stream)? else {
@@ -175,6 +183,7 @@ impl Merge {
                 };
                 cursor.keys = self.keys.convert_batch(&batch)?;
                 (cursor.batch, cursor.row) = (self.batches.len(), 0);
+                cursor.row_bytes = row_bytes(&batch);
                 self.batches.push(batch);
             }
             self.push_head(at);
@@ -202,6 +211,15 @@ impl Iterator for Merge {
     }
 }
 
+/// About how many bytes a row of a batch has.
+pub(crate) fn row_bytes(batch: &RecordBatch) -> usize {
+    let columns = batch.columns().iter().map(|column| {
+        let slice_bytes = column.to_data().get_slice_memory_size();
+        slice_bytes.unwrap_or_else(|_| column.get_array_memory_size())
+    });
+    columns.sum::<usize>() / batch.num_rows().max(1)
+}
+
 fn next_with_rows(stream: &mut SortedBatches) -> Result<Option<RecordBatch>, ArrowError> {
     for batch in stream {
         let batch = batch?;
@@ -212,7 +230,7 @@ fn next_with_rows(stream: &mut SortedBatches) -> Result<Option<RecordBatch>, Arr
     Ok(None)
 }
 
-pub(super) fn interleave_rows(
+pub(crate) fn interleave_rows(
     batches: &[RecordBatch],
     positions: &[(usize, usize)],
 ) -> Result<RecordBatch, ArrowError> {

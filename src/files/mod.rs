@@ -15,6 +15,7 @@ mod read;
 pub mod run;
 mod scan;
 mod sort;
+mod spill;
 mod stage;
 pub(crate) mod types;
 mod verify;
@@ -27,12 +28,15 @@ pub(crate) use self::columns::{StoredField, field_indices_by_id, field_indices_b
 pub use self::entry::DataFile;
 pub(crate) use self::fetch::MAX_GAP_BYTES;
 pub(crate) use self::field_ids::assign_nested_ids;
-pub(crate) use self::merge::SortColumn;
+pub(crate) use self::merge::{
+    Merge, SortColumn, SortKeys, SortedBatches, interleave_rows, row_bytes,
+};
 pub(crate) use self::open::{OpenPart, open, open_with_indexes};
 pub(crate) use self::read::{RowGroupReader, RowGroupSelection, read_groups};
 pub(crate) use self::scan::BatchSender;
 pub use self::scan::BatchStream;
 pub(crate) use self::sort::sort_batches;
+pub(crate) use self::spill::{Spill, SpillWriter};
 pub(crate) use self::stage::{StagedFile, discard, stage, stage_with_hasher};
 pub(crate) use self::write::{FileName, WrittenFile, write_files};
 use crate::error::{Error, Result};

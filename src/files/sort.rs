@@ -7,20 +7,17 @@
 //! ([`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput)). Its stream returns the errors of the input as they
 //! are; a spill that fails names the folder of temporary files.
 
-use std::fs::File;
-use std::io::{BufWriter, Seek, SeekFrom};
 use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
-use arrow_ipc::reader::StreamReader;
-use arrow_ipc::writer::StreamWriter;
 use arrow_row::Rows;
 use arrow_schema::{ArrowError, SchemaRef};
 
 use super::merge::{
     Merge, SortColumn, SortKeys, SortedBatches, gc_views, interleave_rows, is_view,
 };
-use crate::error::{Error, Result};
+use super::spill::Spill;
+use crate::error::Result;
 
 type BoxedReader = Box<dyn RecordBatchReader + Send>;
 
@@ -93,7 +90,7 @@ fn read_and_sort(
 
 /// Sorted runs in files, each with its level: how often its rows were merged. Levels never rise from a run to the next.
 struct SpilledRuns<'a> {
-    files: Vec<(u32, File)>,
+    files: Vec<(u32, Spill)>,
     schema: &'a SchemaRef,
     keys: &'a Arc<SortKeys>,
     batch_bytes: usize,
@@ -104,7 +101,7 @@ struct SpilledRuns<'a> {
 impl SpilledRuns<'_> {
     fn spill_buffer(&mut self, buffer: SortBuffer) -> Result<(), ArrowError> {
         self.batch_rows = self.batch_rows.min(buffer.batch_rows(self.batch_bytes));
-        let run = write_run(buffer.into_sorted(self.batch_rows), self.schema)?;
+        let run = Spill::collect(self.schema, buffer.into_sorted(self.batch_rows), 0)?;
         self.files.push((0, run));
         // Only neighbours of one level are merged, so the order of equal rows stays.
         while let Some(level) = self.last_level() {
@@ -126,7 +123,8 @@ impl SpilledRuns<'_> {
     fn merge_from(&mut self, from: usize, level: u32) -> Result<(), ArrowError> {
         let files = self.files.drain(from..).map(|(_, file)| file);
         let merged = merge_files(files, self.keys, self.batch_rows)?;
-        self.files.push((level, write_run(merged, self.schema)?));
+        self.files
+            .push((level, Spill::collect(self.schema, merged, 0)?));
         Ok(())
     }
 
@@ -143,13 +141,11 @@ impl SpilledRuns<'_> {
 }
 
 fn merge_files(
-    files: impl Iterator<Item = File>,
+    runs: impl Iterator<Item = Spill>,
     keys: &Arc<SortKeys>,
     batch_rows: usize,
 ) -> Result<Merge, ArrowError> {
-    let streams = files.map(|file| -> Result<SortedBatches, ArrowError> {
-        Ok(Box::new(StreamReader::try_new_buffered(file, None)?))
-    });
+    let streams = runs.map(|run| run.read());
     Merge::new(streams.collect::<Result<Vec<_>, _>>()?, keys, batch_rows)
 }
 
@@ -205,37 +201,6 @@ impl SortBuffer {
             (!next.is_empty()).then(|| interleave_rows(&self.batches, next))
         })
     }
-}
-
-/// Writes a run to a temporary file that has no name, and rewinds it.
-fn write_run(
-    run: impl Iterator<Item = Result<RecordBatch, ArrowError>>,
-    schema: &SchemaRef,
-) -> Result<File, ArrowError> {
-    let spill_error = |e: std::io::Error| {
-        let folder = std::env::temp_dir();
-        let message = format!(
-            "sort spill to {} failed: {e}; free disk space there, or set TMPDIR to another folder",
-            folder.display()
-        );
-        ArrowError::ExternalError(Box::new(Error::other(message).with_source(e)))
-    };
-    let file = tempfile::tempfile().map_err(spill_error)?;
-    let to_spill_error = |e| match e {
-        ArrowError::IoError(_, e) => spill_error(e),
-        other => other,
-    };
-    let mut writer = StreamWriter::try_new_buffered(file, schema).map_err(to_spill_error)?;
-    for batch in run {
-        writer.write(&batch?).map_err(to_spill_error)?;
-    }
-    writer.finish().map_err(to_spill_error)?;
-    let buffered: BufWriter<File> = writer.into_inner()?;
-    let mut file = buffered
-        .into_inner()
-        .map_err(|e| spill_error(e.into_error()))?;
-    file.seek(SeekFrom::Start(0)).map_err(spill_error)?;
-    Ok(file)
 }
 
 #[cfg(test)]

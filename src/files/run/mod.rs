@@ -81,7 +81,7 @@ impl SortedRun {
 }
 
 impl KeyColumn {
-    fn options(&self) -> SortOptions {
+    pub(crate) fn options(&self) -> SortOptions {
         SortOptions {
             descending: self.descending,
             nulls_first: !self.descending,

@@ -12,7 +12,7 @@ use super::index::KeyIndex;
 use super::keys::{CutKeys, encode_keys};
 use super::{KEY_INDEX, KeyColumn, RunFile, SortedRun, sort_columns};
 use crate::error::{Error, Result};
-use crate::files::merge::SortKeys;
+use crate::files::merge::{SortKeys, row_bytes};
 use crate::files::run_blocking;
 use crate::files::write::{FileName, WrittenFile, write_files_with_footers};
 use crate::parquet::options::WriteOptions;
@@ -166,13 +166,7 @@ fn peek(mut input: BoxedReader) -> (BoxedReader, u64) {
     let schema = input.schema();
     let first = input.find(|batch| !matches!(batch, Ok(batch) if batch.num_rows() == 0));
     let row_bytes = match &first {
-        Some(Ok(batch)) => {
-            let bytes = batch.columns().iter().map(|column| {
-                let slice = column.to_data().get_slice_memory_size();
-                slice.unwrap_or_else(|_| column.get_array_memory_size())
-            });
-            (bytes.sum::<usize>() / batch.num_rows().max(1)) as u64
-        }
+        Some(Ok(batch)) => row_bytes(batch) as u64,
         _ => 0,
     };
     let input = RecordBatchIterator::new(first.into_iter().chain(input), schema);
