@@ -53,6 +53,8 @@ pub enum ErrorKind {
     TransactionExpired,
     /// A vacuum has removed the version.
     VersionExpired,
+    /// A stage of a pipeline is declared otherwise than it is stored.
+    DefinitionChanged,
     /// The store does not honor the conditions of conditional writes.
     UnsafeStore,
     /// A metadata block or the head of a chain cannot be read, or does not match its hash.

@@ -62,12 +62,13 @@ pub use self::listing::all_files;
 pub use self::merge::{MergeResult, merge};
 pub use self::names::{data_file as data_file_name, tombstones as tombstones_name};
 pub use self::scan::{ScanOptions, scan};
+pub(crate) use self::schema::{decode_schema, encode_schema};
 #[cfg(feature = "testing")]
 pub(crate) use self::segment::decode_untrusted as decode_segment;
 pub use self::snapshot_file::{FileRef, SnapshotFile};
 pub use self::upsert::{ReplaceTarget, replace_rows};
-pub(crate) use self::write::align_to_schema;
 pub use self::write::{TableWriteOptions, write};
+pub(crate) use self::write::{align_to_schema, check_idempotency_key};
 pub use crate::files::expr::{Bounds, Filter, ForeignPredicate, Predicate};
 pub use crate::files::{BatchStream, TableColumns};
 pub use crate::versions::Versioned;

@@ -64,7 +64,7 @@ impl NewTable {
 
 /// Encodes a schema as an IPC message, such as the one at the start of an IPC stream; a long one as a
 /// Zstandard frame.
-pub(super) fn encode_schema(schema: &Schema) -> Result<Bytes> {
+pub(crate) fn encode_schema(schema: &Schema) -> Result<Bytes> {
     let options = IpcWriteOptions::default();
     let mut dictionaries = DictionaryTracker::new(false);
     let message = IpcDataGenerator::default().schema_to_bytes_with_dictionary_tracker(
@@ -83,7 +83,7 @@ pub(super) fn encode_schema(schema: &Schema) -> Result<Bytes> {
 }
 
 /// Decodes what [`encode_schema`] made; damaged bytes are an error.
-fn decode_schema(encoded: &[u8]) -> Result<Schema> {
+pub(crate) fn decode_schema(encoded: &[u8]) -> Result<Schema> {
     if !encoded.starts_with(&ZSTD_MAGIC) {
         return decode_message(encoded);
     }

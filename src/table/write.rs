@@ -203,7 +203,7 @@ fn has_untyped(data_type: &DataType) -> bool {
 }
 
 /// Refuses an idempotency key that is empty or too long to be stored in manifests.
-pub(super) fn check_idempotency_key(key: Option<&str>) -> Result<()> {
+pub(crate) fn check_idempotency_key(key: Option<&str>) -> Result<()> {
     let bytes = key.map_or(1, str::len);
     if (1..=MAX_IDEMPOTENCY_KEY_BYTES).contains(&bytes) {
         return Ok(());

@@ -45,7 +45,7 @@ impl<M: Versioned> Staged<M> {
     }
 
     /// Removes all objects.
-    pub(super) async fn remove_all(mut self) {
+    pub(crate) async fn remove_all(mut self) {
         self.paths.append(&mut self.retired);
         remove(&self.folder, &self.paths).await;
     }

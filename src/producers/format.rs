@@ -1,0 +1,292 @@
+//! The format of a pipeline's manifests ([`PipelineManifest`]): JSON with stable names.
+//!
+//! A reader refuses a newer `format` ([`ErrorKind::FormatNotSupported`](crate::ErrorKind::FormatNotSupported)) and
+//! ignores unknown fields. Values that do not fit together are refused
+//! ([`ErrorKind::ManifestCorrupted`](crate::ErrorKind::ManifestCorrupted)). Paths are relative to the pipeline's folder.
+
+use std::collections::{BTreeMap, HashSet};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::names;
+use crate::error::{Result, corrupted_error};
+use crate::run::SortedRun;
+use crate::table::ListingLimits;
+use crate::table::format::Base64;
+use crate::versions::{
+    CommitId, CommitOperation, Folder, Header, HeaderMut, ListWriter, RollLists, TimestampMicros,
+    Transaction, TransactionLimits, TransactionList, Versioned, from_json, roll_transactions,
+    to_json,
+};
+
+/// The format version that is written.
+const FORMAT: u32 = 1;
+
+/// One snapshot of a pipeline.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PipelineManifest {
+    /// The format of this object.
+    pub format: u32,
+    /// The number of the version, from 1.
+    pub version: u64,
+    /// The version that it was created from; None for version 1.
+    pub previous: Option<u64>,
+    /// The commit that created it.
+    pub commit_id: CommitId,
+    /// The time of the commit, later than that of any version before.
+    pub created_at: TimestampMicros,
+    /// What the commit did.
+    pub operation: CommitOperation,
+    /// The last version that an update made; 0 without one. Compactions and tags change no data.
+    pub data_version: u64,
+    /// The sources and stages; a stage comes after those that feed it.
+    pub nodes: Vec<NodeEntry>,
+    /// Versions before this one have been vacuumed, except tagged ones.
+    pub oldest_version: u64,
+    /// Writers that started before this version must start again: their files may have been removed.
+    pub gc_floor: u64,
+    /// The commits of the versions before this one, newest first, at most 64.
+    #[serde(default)]
+    pub recent_commits: Vec<CommitId>,
+    /// The newest commits with an idempotency key, by key.
+    #[serde(default)]
+    pub transactions: BTreeMap<String, Transaction>,
+    /// The lists of the older ones, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub older_transactions: Vec<TransactionList>,
+    /// The versions that vacuum keeps, by tag.
+    #[serde(default)]
+    pub tags: BTreeMap<String, u64>,
+}
+
+/// A source or a stage in one version.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeEntry {
+    /// The name.
+    pub name: String,
+    /// The names of its feeders, in the order of their values; none for a source.
+    #[serde(default)]
+    pub feeders: Vec<String>,
+    /// Whether its function gets the values of each feeder apart.
+    #[serde(default)]
+    pub join: bool,
+    /// The Arrow types of `key` and `value`, as text.
+    pub types: [String; 2],
+    /// The exact fields `key` and `value`: an IPC schema message.
+    pub arrow_schema: Base64,
+    /// Whether the greatest key comes first.
+    #[serde(default)]
+    pub descending: bool,
+    /// Whether keys whose rows stay the same are left out of updates.
+    #[serde(default)]
+    pub skip_unchanged: bool,
+    /// What else defines it: the version of the function, the operator and its options.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub definition: BTreeMap<String, Value>,
+    /// The runs of a source's rows or of a stage's content, newest first.
+    #[serde(default)]
+    pub content: Vec<StoredRun>,
+    /// The runs of a stage's key mappings, newest first.
+    #[serde(default)]
+    pub mappings: Vec<StoredRun>,
+    /// The keys that the last data version changed, as `key` and `type`.
+    #[serde(default)]
+    pub update: Option<StoredRun>,
+    /// The state of the hook that preserves values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<Value>,
+    /// What it has read of a table that feeds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consumed: Option<ConsumedInput>,
+}
+
+/// How far a source has read another table or pipeline.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConsumedInput {
+    /// Where it is.
+    pub location: String,
+    /// The version that was read last.
+    pub version: u64,
+    /// The commit that made this version.
+    pub commit_id: String,
+}
+
+/// A sorted run of one of the tables.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoredRun {
+    /// The id, which compactions find it by.
+    pub id: String,
+    /// Whether it has the column `op`.
+    #[serde(default)]
+    pub has_deletes: bool,
+    /// The files, with paths relative to the pipeline's folder.
+    #[serde(flatten)]
+    pub files: SortedRun,
+}
+
+impl StoredRun {
+    /// The size of the files in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.files.size_bytes()
+    }
+}
+
+impl NodeEntry {
+    /// The runs of all its tables.
+    pub fn runs(&self) -> impl Iterator<Item = &StoredRun> {
+        self.content
+            .iter()
+            .chain(&self.mappings)
+            .chain(&self.update)
+    }
+}
+
+impl PipelineManifest {
+    /// The pipeline before its first version: it has nothing.
+    pub(super) fn empty(commit_id: CommitId, created_at: TimestampMicros) -> Self {
+        Self {
+            format: FORMAT,
+            version: 0,
+            previous: None,
+            commit_id,
+            created_at,
+            operation: CommitOperation::new("create", []),
+            data_version: 0,
+            nodes: Vec::new(),
+            oldest_version: 1,
+            gc_floor: 0,
+            recent_commits: Vec::new(),
+            transactions: BTreeMap::new(),
+            older_transactions: Vec::new(),
+            tags: BTreeMap::new(),
+        }
+    }
+
+    /// The source or stage of this name.
+    pub fn node(&self, name: &str) -> Option<&NodeEntry> {
+        self.nodes.iter().find(|node| node.name == name)
+    }
+
+    /// The first inconsistency between fields, if there is one.
+    fn find_inconsistency(&self) -> Option<String> {
+        if !self.header().has_valid_versions() || self.data_version > self.version {
+            return Some("its version numbers do not fit together".to_owned());
+        }
+        let mut known: HashSet<&str> = HashSet::new();
+        for node in &self.nodes {
+            let name = &node.name;
+            if let Some(feeder) = node.feeders.iter().find(|f| !known.contains(f.as_str())) {
+                return Some(format!(
+                    "{name:?} is fed by {feeder:?}, which is not before it"
+                ));
+            }
+            if !known.insert(name) {
+                return Some(format!("it has {name:?} twice"));
+            }
+            if let Some(run) = node.runs().find(|run| run.files.files.is_empty()) {
+                return Some(format!("run {:?} of {name:?} has no file", run.id));
+            }
+        }
+        let mut paths = HashSet::new();
+        for path in self.references() {
+            if !names::is_inside(path) {
+                return Some(format!(
+                    "it references a path outside the pipeline: {path:?}"
+                ));
+            }
+            if !paths.insert(path) {
+                return Some(format!("it references {path:?} twice"));
+            }
+        }
+        None
+    }
+}
+
+impl Versioned for PipelineManifest {
+    type Limits = ListingLimits;
+
+    const NOUN: &'static str = "pipeline";
+    const FORMAT: u32 = FORMAT;
+
+    fn parse(bytes: &[u8], version: u64) -> Result<Self> {
+        let name = names::manifest(version);
+        let manifest: Self = from_json(bytes, &name, FORMAT)?;
+        if manifest.version != version {
+            let reason = format!("expected version {version}, found {}", manifest.version);
+            return Err(corrupted_error(&name, &reason));
+        }
+        match manifest.find_inconsistency() {
+            Some(reason) => Err(corrupted_error(&name, &reason)),
+            None => Ok(manifest),
+        }
+    }
+
+    fn to_bytes(&self) -> Bytes {
+        to_json(self)
+    }
+
+    fn header(&self) -> Header<'_> {
+        Header {
+            format: self.format,
+            version: self.version,
+            previous: self.previous,
+            commit_id: &self.commit_id,
+            created_at: self.created_at,
+            operation: &self.operation,
+            oldest_version: self.oldest_version,
+            gc_floor: self.gc_floor,
+            recent_commits: &self.recent_commits,
+            transactions: &self.transactions,
+            older_transactions: &self.older_transactions,
+            tags: &self.tags,
+        }
+    }
+
+    fn header_mut(&mut self) -> HeaderMut<'_> {
+        HeaderMut {
+            format: &mut self.format,
+            version: &mut self.version,
+            previous: &mut self.previous,
+            commit_id: &mut self.commit_id,
+            created_at: &mut self.created_at,
+            operation: &mut self.operation,
+            oldest_version: &mut self.oldest_version,
+            gc_floor: &mut self.gc_floor,
+            recent_commits: &mut self.recent_commits,
+            transactions: &mut self.transactions,
+            older_transactions: &mut self.older_transactions,
+            tags: &mut self.tags,
+        }
+    }
+
+    fn transaction_limits(limits: &ListingLimits) -> TransactionLimits {
+        TransactionLimits {
+            max_inline: limits.max_inline_transactions,
+            max_listed: limits.max_listed_transactions,
+            merge_factor: limits.merge_factor,
+        }
+    }
+
+    /// There is no older format.
+    fn upgrade(&mut self) {}
+
+    fn references(&self) -> impl Iterator<Item = &str> {
+        let runs = self.nodes.iter().flat_map(NodeEntry::runs);
+        let files = runs.flat_map(|run| run.files.files.iter().map(|file| file.name.as_str()));
+        let lists = self.older_transactions.iter();
+        files.chain(lists.map(|list| list.path.as_str()))
+    }
+}
+
+impl RollLists for PipelineManifest {
+    async fn roll_lists(
+        &mut self,
+        lists: &mut ListWriter,
+        folder: &Folder<Self>,
+        base: &Self,
+    ) -> Result<()> {
+        roll_transactions(lists, folder, base, self).await
+    }
+}

@@ -1,0 +1,269 @@
+//! Graphs: the sources and stages that a process declares, checked against one another and against what is stored.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_schema::Field;
+use serde_json::Value;
+
+use super::format::{NodeEntry, PipelineManifest};
+use super::keys::check_key_type;
+use super::tables::KeyAndValue;
+use crate::error::{Error, ErrorKind, Result};
+use crate::table::format::Base64;
+
+/// The longest name of a source or stage, in bytes.
+const MAX_NAME_BYTES: usize = 255;
+
+/// Rows that a function reads.
+pub type Rows = Box<dyn RecordBatchReader + Send>;
+/// Rows that a function gives.
+pub type EmittedRows = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
+
+/// The function of a stage.
+pub trait Produce: Debug + Send + Sync {
+    /// Gives rows with the columns `source_key`, `target_key` and `value`, the rows of one source key in the order of
+    /// emission. `feeds` have the columns `key` and `value` and are in the order of the key: one, in which the values of
+    /// a key are feeder by feeder. For a join there is one of each feeder, and before them one with the column `key`
+    /// alone: each key that one of the others has.
+    fn produce(&self, feeds: Vec<Rows>) -> Result<EmittedRows>;
+}
+
+/// A source, whose rows callers push.
+#[derive(Debug, Clone)]
+pub struct SourceNode {
+    /// The name.
+    pub name: String,
+    /// The type of the key, and whether it may be null.
+    pub key: Field,
+    /// The type of the value, and whether it may be null.
+    pub value: Field,
+    /// Whether the greatest key comes first.
+    pub descending: bool,
+    /// Whether a key whose rows are pushed again as they are is no change.
+    pub skip_unchanged: bool,
+}
+
+/// A stage.
+#[derive(Debug, Clone)]
+pub struct StageNode {
+    /// The name.
+    pub name: String,
+    /// The names of its feeders, in the order of their values.
+    pub feeders: Vec<String>,
+    /// Whether its function gets the values of each feeder apart.
+    pub join: bool,
+    /// The type of the target key, and whether it may be null.
+    pub key: Field,
+    /// The type of the value, and whether it may be null.
+    pub value: Field,
+    /// Whether the greatest target key comes first.
+    pub descending: bool,
+    /// Whether keys whose rows stay the same are left out of its update.
+    pub skip_unchanged: bool,
+    /// What else defines it, such as the version of its function.
+    pub definition: BTreeMap<String, Value>,
+    /// The function.
+    pub producer: Arc<dyn Produce>,
+}
+
+/// A source or a stage.
+#[derive(Debug, Clone)]
+pub enum Node {
+    /// A source.
+    Source(SourceNode),
+    /// A stage.
+    Stage(StageNode),
+}
+
+impl Node {
+    /// The name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Source(source) => &source.name,
+            Self::Stage(stage) => &stage.name,
+        }
+    }
+
+    pub(super) fn columns(&self) -> KeyAndValue {
+        let (key, value, descending) = match self {
+            Self::Source(n) => (&n.key, &n.value, n.descending),
+            Self::Stage(n) => (&n.key, &n.value, n.descending),
+        };
+        KeyAndValue {
+            key: key.clone(),
+            value: value.clone(),
+            descending,
+        }
+    }
+
+    /// Its entry in a manifest, without runs.
+    pub(super) fn entry(&self) -> Result<NodeEntry> {
+        let columns = self.columns();
+        let types = [&columns.key, &columns.value].map(|field| field.data_type().to_string());
+        let arrow_schema = Base64(columns.encode()?);
+        let mut entry = NodeEntry {
+            name: self.name().to_owned(),
+            feeders: Vec::new(),
+            join: false,
+            types,
+            arrow_schema,
+            descending: columns.descending,
+            skip_unchanged: false,
+            definition: BTreeMap::new(),
+            content: Vec::new(),
+            mappings: Vec::new(),
+            update: None,
+            state: None,
+            consumed: None,
+        };
+        match self {
+            Self::Source(source) => entry.skip_unchanged = source.skip_unchanged,
+            Self::Stage(stage) => {
+                entry.feeders.clone_from(&stage.feeders);
+                entry.join = stage.join;
+                entry.skip_unchanged = stage.skip_unchanged;
+                entry.definition.clone_from(&stage.definition);
+            }
+        }
+        Ok(entry)
+    }
+}
+
+/// Sources and stages; a stage comes after those that feed it.
+#[derive(Debug, Clone)]
+pub struct Graph {
+    nodes: Vec<Node>,
+}
+
+impl Graph {
+    /// Refuses names that are empty, too long or there twice, feeders that are not before the stage or there twice,
+    /// feeders of one stage that differ in the type or order of their keys, or without a join in the type of their
+    /// values, and types that keys cannot have ([`ErrorKind::InvalidInput`]).
+    pub fn new(nodes: Vec<Node>) -> Result<Self> {
+        let mut known: HashMap<String, KeyAndValue> = HashMap::new();
+        for node in &nodes {
+            let name = node.name();
+            if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(char::is_control) {
+                return Err(Error::invalid(format!(
+                    "the name of a source or stage must have 1 to {MAX_NAME_BYTES} bytes and no control characters, \
+                     not {name:?}"
+                )));
+            }
+            let columns = node.columns();
+            check_key_type(columns.key.data_type(), name)?;
+            if let Node::Stage(stage) = node {
+                check_feeders(stage, &known)?;
+            }
+            if known.insert(name.to_owned(), columns).is_some() {
+                return Err(Error::invalid(format!(
+                    "there are two stages or sources named {name:?}"
+                )));
+            }
+        }
+        Ok(Self { nodes })
+    }
+
+    /// The sources and stages, in their order.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    pub(super) fn node(&self, name: &str) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.name() == name)
+    }
+
+    /// Refuses a graph that lacks a stored source or stage, or defines one otherwise
+    /// ([`ErrorKind::DefinitionChanged`]).
+    pub(super) fn check_stored(&self, manifest: &PipelineManifest) -> Result<()> {
+        let changed = |message: String| Err(Error::new(ErrorKind::DefinitionChanged, message));
+        for stored in &manifest.nodes {
+            let name = &stored.name;
+            let Some(node) = self.node(name) else {
+                return changed(format!(
+                    "the pipeline has {name:?}, which is not declared; declare all its sources and stages, or remove \
+                     it from the pipeline"
+                ));
+            };
+            let declared = node.entry()?;
+            let differences = [
+                (
+                    "its feeders",
+                    stored.feeders != declared.feeders || stored.join != declared.join,
+                ),
+                (
+                    "the types of its key or value",
+                    stored.arrow_schema != declared.arrow_schema,
+                ),
+                (
+                    "the order of its key",
+                    stored.descending != declared.descending,
+                ),
+                (
+                    "its version or options",
+                    stored.definition != declared.definition,
+                ),
+            ];
+            if let Some((what, _)) = differences.iter().find(|(_, differs)| *differs) {
+                return changed(format!(
+                    "the definition of {name:?} has changed: {what}; rebuild it, or declare it as it was"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_feeders(stage: &StageNode, known: &HashMap<String, KeyAndValue>) -> Result<()> {
+    let name = &stage.name;
+    let mut first: Option<&KeyAndValue> = None;
+    for (at, feeder) in stage.feeders.iter().enumerate() {
+        let Some(columns) = known.get(feeder) else {
+            return Err(Error::invalid(format!(
+                "stage {name:?} is fed by {feeder:?}, which is not declared before it"
+            )));
+        };
+        if stage.feeders[..at].contains(feeder) {
+            return Err(Error::invalid(format!(
+                "stage {name:?} is fed by {feeder:?} twice"
+            )));
+        }
+        let first = first.get_or_insert(columns);
+        let differs = |what: &str, a: &dyn std::fmt::Display, b: &dyn std::fmt::Display| {
+            let other = &stage.feeders[0];
+            Err(Error::invalid(format!(
+                "the feeders {other:?} and {feeder:?} of stage {name:?} have different {what}: {a} and {b}"
+            )))
+        };
+        if first.key.data_type() != columns.key.data_type() {
+            return differs(
+                "types of keys",
+                first.key.data_type(),
+                columns.key.data_type(),
+            );
+        }
+        if first.descending != columns.descending {
+            let order = |c: &KeyAndValue| {
+                if c.descending {
+                    "descending"
+                } else {
+                    "ascending"
+                }
+            };
+            return differs("orders of keys", &order(first), &order(columns));
+        }
+        if !stage.join && first.value.data_type() != columns.value.data_type() {
+            return differs(
+                "types of values",
+                first.value.data_type(),
+                columns.value.data_type(),
+            );
+        }
+    }
+    match first {
+        Some(_) => Ok(()),
+        None => Err(Error::invalid(format!("stage {name:?} needs a feeder"))),
+    }
+}
