@@ -1,0 +1,254 @@
+//! Applying instructions to a stage's content: the run that it adds, and the target keys that it changes.
+//!
+//! An instruction is about a pair of target key and source key: its rows are replaced by those of the instruction, of
+//! which there may be none. Only pairs with instructions are read, and of target keys that may have gained their first row
+//! or lost their last whether they have others.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Int32Array, RecordBatch};
+use arrow_schema::ArrowError;
+
+use super::cursor::{Cursor, Picker};
+use super::diff::{
+    CHANGED, ChangeType, Delta, HAD, HAS, KeyWriter, delta, diff, distinct, flags_of, keys_only,
+};
+use super::layers::to_error;
+use super::lookup::{Keys, StoredTable};
+use super::tables::TableShape;
+use crate::error::Result;
+use crate::files::{Merge, SortedBatches, Spill, SpillWriter};
+
+/// The most rows of a batch.
+const BATCH_ROWS: usize = 8192;
+
+/// What an update changes in the content of a stage.
+#[derive(Debug, Clone)]
+pub(super) struct Applied {
+    pub(super) content: Delta,
+    /// The changed target keys, with the columns of [`super::tables::KeyAndValue::update`].
+    pub(super) update: Spill,
+}
+
+/// Instructions: the pairs of which the rows go, and the rows that come, both in the order of the content.
+pub(super) struct Instructions<'a> {
+    pub(super) deletes: &'a Spill,
+    pub(super) upserts: &'a Spill,
+}
+
+/// Compares instructions with the stored content.
+pub(super) fn apply(
+    content: &StoredTable,
+    update: &TableShape,
+    instructions: &Instructions<'_>,
+    skip_unchanged: bool,
+    memory_bytes: usize,
+) -> Result<Applied> {
+    let shape = &content.shape;
+    let upserts = instructions.upserts;
+    if content.runs.is_empty() {
+        let targets = distinct(
+            upserts.read().map_err(to_error)?,
+            shape,
+            1,
+            HAS | CHANGED,
+            memory_bytes,
+        )?;
+        let rows = upserts.clone();
+        return Ok(Applied {
+            content: Delta {
+                rows,
+                has_deletes: false,
+            },
+            update: to_update(&targets, None, update, skip_unchanged, memory_bytes)?,
+        });
+    }
+    let pairs = all_pairs(instructions, shape, memory_bytes)?;
+    let old = content.read(Keys::Of(&pairs), 3)?;
+    let changes = diff(old, upserts.read().map_err(to_error)?, shape, memory_bytes)?;
+    let (targets, uncertain) = targets_of(&changes, shape, memory_bytes)?;
+    let others = if uncertain.rows() == 0 {
+        None
+    } else {
+        Some(targets_with_others(
+            content,
+            &uncertain,
+            &changes,
+            memory_bytes,
+        )?)
+    };
+    Ok(Applied {
+        content: delta(
+            &changes,
+            upserts.read().map_err(to_error)?,
+            shape,
+            memory_bytes,
+        )?,
+        update: to_update(
+            &targets,
+            others.as_ref(),
+            update,
+            skip_unchanged,
+            memory_bytes,
+        )?,
+    })
+}
+
+/// The pairs with instructions, each once.
+fn all_pairs(
+    instructions: &Instructions<'_>,
+    shape: &TableShape,
+    memory_bytes: usize,
+) -> Result<Spill> {
+    let upserts = instructions.upserts.read().map_err(to_error)?;
+    let upserts = upserts.map(|batch| batch?.project(&[0, 1]));
+    let streams: [SortedBatches; 2] = [keys_only(instructions.deletes)?, Box::new(upserts)];
+    let merge = Merge::new(streams, &shape.keys(2)?, BATCH_ROWS).map_err(to_error)?;
+    distinct(Box::new(merge), shape, 2, 0, memory_bytes)
+}
+
+/// The target keys of changes, with what these say together, and those of them of which other rows decide.
+fn targets_of(changes: &Spill, shape: &TableShape, memory_bytes: usize) -> Result<(Spill, Spill)> {
+    let keys = shape.keys(1)?;
+    let walk = || -> Result<(Spill, Spill), ArrowError> {
+        let mut changes = Cursor::new(changes.read()?, &keys)?;
+        let mut all = KeyWriter::new(shape, 1, memory_bytes);
+        let mut uncertain = KeyWriter::new(shape, 1, memory_bytes);
+        while let (Some(key), Some((batch, row))) =
+            (changes.key().map(<[u8]>::to_vec), changes.row())
+        {
+            let batch = Arc::clone(batch);
+            let mut flags = 0;
+            while let (true, Some(row)) = (changes.is_at(&key), changes.row()) {
+                flags |= flags_of(row);
+                changes.advance()?;
+            }
+            all.add((&batch, row), flags)?;
+            if flags & (HAD | HAS) != HAD | HAS {
+                uncertain.add((&batch, row), flags)?;
+            }
+        }
+        Ok((all.finish()?, uncertain.finish()?))
+    };
+    walk().map_err(to_error)
+}
+
+/// Those of some target keys that have rows of pairs without instructions.
+fn targets_with_others(
+    content: &StoredTable,
+    targets: &Spill,
+    changes: &Spill,
+    memory_bytes: usize,
+) -> Result<Spill> {
+    let shape = &content.shape;
+    let pairs = shape.keys(2)?;
+    let stored = content.read(Keys::Of(targets), 2)?;
+    let walk = || -> Result<Spill, ArrowError> {
+        let mut stored = Cursor::new(stored, &pairs)?;
+        let mut changes = Cursor::new(changes.read()?, &pairs)?;
+        let mut found = KeyWriter::new(shape, 1, memory_bytes);
+        while let (Some(pair), Some(row)) = (stored.key(), stored.row()) {
+            changes.seek(pair)?;
+            if !changes.is_at(pair) {
+                found.add(row, 0)?;
+            }
+            stored.advance()?;
+        }
+        found.finish()
+    };
+    let found = walk().map_err(to_error)?;
+    distinct(keys_only(&found)?, shape, 1, 0, memory_bytes)
+}
+
+/// The changed target keys and how they changed; `others` have rows besides those that changed.
+fn to_update(
+    targets: &Spill,
+    others: Option<&Spill>,
+    update: &TableShape,
+    skip_unchanged: bool,
+    memory_bytes: usize,
+) -> Result<Spill> {
+    let keys = update.keys(1)?;
+    let walk = || -> Result<Spill, ArrowError> {
+        let others = others.map_or_else(
+            || Ok(Box::new(std::iter::empty()) as SortedBatches),
+            Spill::read,
+        )?;
+        let (mut targets, mut others) = (
+            Cursor::new(targets.read()?, &keys)?,
+            Cursor::new(others, &keys)?,
+        );
+        let mut writer = UpdateWriter::new(update, memory_bytes);
+        while let (Some(key), Some(row)) = (targets.key(), targets.row()) {
+            let mut flags = flags_of(row);
+            others.seek(key)?;
+            if others.is_at(key) {
+                flags |= HAD | HAS;
+            }
+            if flags & CHANGED != 0 || !skip_unchanged {
+                writer.add(row, change_type(flags))?;
+            }
+            targets.advance()?;
+        }
+        writer.finish()
+    };
+    walk().map_err(to_error)
+}
+
+pub(super) fn change_type(flags: u8) -> ChangeType {
+    match (flags & HAD != 0, flags & HAS != 0) {
+        (_, false) => ChangeType::Delete,
+        (false, true) => ChangeType::Add,
+        (true, true) => ChangeType::Update,
+    }
+}
+
+/// Sets aside the keys of an update.
+pub(super) struct UpdateWriter {
+    shape: TableShape,
+    picker: Picker,
+    types: Vec<i32>,
+    spill: SpillWriter,
+}
+
+impl UpdateWriter {
+    pub(super) fn new(shape: &TableShape, memory_bytes: usize) -> Self {
+        Self {
+            spill: SpillWriter::new(&shape.schema, memory_bytes),
+            shape: shape.clone(),
+            picker: Picker::default(),
+            types: Vec::new(),
+        }
+    }
+
+    /// Adds the key of a row, which is its first column.
+    pub(super) fn add(
+        &mut self,
+        row: (&Arc<RecordBatch>, usize),
+        change: ChangeType,
+    ) -> Result<(), ArrowError> {
+        self.picker.pick(row.0, row.1);
+        self.types.push(change as i32);
+        if self.picker.is_full() {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ArrowError> {
+        if let Some(rows) = self.picker.take()? {
+            let types = Int32Array::from(std::mem::take(&mut self.types));
+            let columns: Vec<ArrayRef> = vec![Arc::clone(rows.column(0)), Arc::new(types)];
+            self.spill.push(RecordBatch::try_new(
+                Arc::clone(&self.shape.schema),
+                columns,
+            )?)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(mut self) -> Result<Spill, ArrowError> {
+        self.flush()?;
+        self.spill.finish()
+    }
+}

@@ -1,0 +1,178 @@
+//! Walking along sorted streams row by row, and collecting some of the rows.
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_row::Rows;
+use arrow_schema::{ArrowError, Schema};
+
+use crate::files::{SortColumn, SortKeys, SortedBatches, interleave_rows, row_bytes};
+
+/// The most rows and, about, bytes of a batch that is collected.
+const BATCH_ROWS: usize = 8192;
+const BATCH_BYTES: usize = 16 << 20;
+/// The most batches that rows are collected of.
+const MAX_BATCHES: usize = 64;
+
+/// A position in a stream that is in the order of some keys.
+pub(super) struct Cursor {
+    stream: SortedBatches,
+    keys: Arc<SortKeys>,
+    at: Option<Position>,
+}
+
+struct Position {
+    batch: Arc<RecordBatch>,
+    keys: Rows,
+    row: usize,
+}
+
+impl Cursor {
+    /// At the first row of the stream.
+    pub(super) fn new(stream: SortedBatches, keys: &Arc<SortKeys>) -> Result<Self, ArrowError> {
+        let mut cursor = Self {
+            stream,
+            keys: Arc::clone(keys),
+            at: None,
+        };
+        cursor.load()?;
+        Ok(cursor)
+    }
+
+    fn load(&mut self) -> Result<(), ArrowError> {
+        self.at = None;
+        for batch in self.stream.by_ref() {
+            let batch = batch?;
+            if batch.num_rows() > 0 {
+                self.at = Some(Position {
+                    keys: self.keys.convert_batch(&batch)?,
+                    batch: Arc::new(batch),
+                    row: 0,
+                });
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The key of the row; `None` at the end.
+    pub(super) fn key(&self) -> Option<&[u8]> {
+        let at = self.at.as_ref()?;
+        Some(at.keys.row(at.row).data())
+    }
+
+    /// Whether the row has this key.
+    pub(super) fn is_at(&self, key: &[u8]) -> bool {
+        self.key() == Some(key)
+    }
+
+    /// The batch and the index of the row in it; `None` at the end.
+    pub(super) fn row(&self) -> Option<(&Arc<RecordBatch>, usize)> {
+        self.at.as_ref().map(|at| (&at.batch, at.row))
+    }
+
+    /// Goes to the next row.
+    pub(super) fn advance(&mut self) -> Result<(), ArrowError> {
+        if let Some(at) = &mut self.at {
+            at.row += 1;
+            if at.row == at.keys.num_rows() {
+                self.load()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes to the first row with this key or one after it.
+    pub(super) fn seek(&mut self, key: &[u8]) -> Result<(), ArrowError> {
+        while self.key().is_some_and(|own| own < key) {
+            self.advance()?;
+        }
+        Ok(())
+    }
+}
+
+/// Collects rows of batches.
+#[derive(Debug, Default)]
+pub(super) struct Picker {
+    batches: Vec<Arc<RecordBatch>>,
+    row_bytes: Vec<usize>,
+    positions: Vec<(usize, usize)>,
+    bytes: usize,
+}
+
+impl Picker {
+    /// Adds a row of a batch.
+    pub(super) fn pick(&mut self, batch: &Arc<RecordBatch>, row: usize) {
+        let known = self.batches.iter().rposition(|b| Arc::ptr_eq(b, batch));
+        let at = known.unwrap_or_else(|| {
+            self.batches.push(Arc::clone(batch));
+            self.row_bytes.push(row_bytes(batch));
+            self.batches.len() - 1
+        });
+        self.positions.push((at, row));
+        self.bytes += self.row_bytes[at];
+    }
+
+    /// Whether the rows are enough for a batch.
+    pub(super) fn is_full(&self) -> bool {
+        self.positions.len() >= BATCH_ROWS
+            || self.bytes >= BATCH_BYTES
+            || self.batches.len() >= MAX_BATCHES
+    }
+
+    /// The rows as a batch, and none are left; `None` if there is none.
+    pub(super) fn take(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+        let picked = std::mem::take(self);
+        if picked.positions.is_empty() {
+            return Ok(None);
+        }
+        let batches: Vec<RecordBatch> = picked.batches.iter().map(|b| (**b).clone()).collect();
+        interleave_rows(&batches, &picked.positions).map(Some)
+    }
+}
+
+/// Compares rows of two streams bit by bit in the columns from `first` on.
+pub(super) struct RowsEqual {
+    first: usize,
+    /// `None` where the types cannot be compared by Arrow's rows.
+    converter: Option<SortKeys>,
+    /// The batches that were compared last, of each stream, with their rows.
+    last: [Option<(Arc<RecordBatch>, Rows)>; 2],
+}
+
+impl RowsEqual {
+    pub(super) fn new(schema: &Schema, first: usize) -> Self {
+        let by: Vec<SortColumn> = (first..schema.fields().len())
+            .map(SortColumn::ascending)
+            .collect();
+        Self {
+            first,
+            converter: SortKeys::new(schema, &by).ok(),
+            last: [None, None],
+        }
+    }
+
+    /// Whether a row of the first stream and one of the second are equal.
+    pub(super) fn equal(
+        &mut self,
+        rows: [(&Arc<RecordBatch>, usize); 2],
+    ) -> Result<bool, ArrowError> {
+        let [(a, a_row), (b, b_row)] = rows;
+        let Some(converter) = &self.converter else {
+            let mut columns = a.columns().iter().zip(b.columns()).skip(self.first);
+            let equal = |(a, b): (&ArrayRef, &ArrayRef)| {
+                a.slice(a_row, 1).to_data() == b.slice(b_row, 1).to_data()
+            };
+            return Ok(columns.all(equal));
+        };
+        for ((batch, _), last) in rows.into_iter().zip(&mut self.last) {
+            if last.as_ref().is_none_or(|(b, _)| !Arc::ptr_eq(b, batch)) {
+                *last = Some((Arc::clone(batch), converter.convert_batch(batch)?));
+            }
+        }
+        let [Some((_, a)), Some((_, b))] = &self.last else {
+            return Ok(false);
+        };
+        Ok(a.row(a_row) == b.row(b_row))
+    }
+}

@@ -1,0 +1,192 @@
+//! Reading the rows of some keys of a table, or all of them.
+//!
+//! The keys come from a [`Spill`] in the order of the table, of any length. They are looked up by chunks, of which two
+//! are under way at a time in each run: of a run only the pages are read that can hold a key. All runs are asked at once.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchReader};
+use arrow_schema::ArrowError;
+use arrow_select::concat::concat_batches;
+
+use super::diff::keys_only;
+use super::format::StoredRun;
+use super::layers::{Layer, newest_rows, to_arrow, to_error};
+use super::tables::TableShape;
+use crate::error::Result;
+use crate::files::{SortedBatches, Spill};
+use crate::run::{KeySelection, RunReader};
+use crate::store::Store;
+
+/// The most keys that are looked up at once.
+const CHUNK_ROWS: usize = 1 << 16;
+/// How many chunks are under way at a time.
+const CHUNKS_AHEAD: usize = 2;
+
+/// Which rows are read.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Keys<'a> {
+    All,
+    /// Those of these keys, the first columns of the order, as a [`super::diff::KeyWriter`] set them aside.
+    Of(&'a Spill),
+}
+
+/// The stored runs of a table, newest first.
+#[derive(Debug, Clone)]
+pub(super) struct StoredTable {
+    pub(super) store: Store,
+    /// The folder of the pipeline.
+    pub(super) folder: String,
+    pub(super) shape: TableShape,
+    pub(super) runs: Vec<StoredRun>,
+    /// About how many bytes of each run are in memory at a time.
+    pub(super) memory_bytes: usize,
+}
+
+impl StoredTable {
+    /// The newest rows, with the first `columns` columns, and with those of `newer` layers before its own.
+    pub(super) fn read_under(
+        &self,
+        newer: Option<Layer>,
+        keys: Keys<'_>,
+        columns: usize,
+    ) -> Result<SortedBatches> {
+        let mut layers: Vec<Layer> = newer.into_iter().collect();
+        layers.extend(self.layers(&self.runs, keys, columns)?);
+        let kept: Vec<usize> = (0..columns).collect();
+        let schema = Arc::new(self.shape.schema.project(&kept).map_err(to_error)?);
+        let by = self.shape.sort_columns(self.shape.wins_by);
+        newest_rows(layers, &schema, &by, false)
+    }
+
+    /// As [`Self::read_under`], of the stored runs alone.
+    pub(super) fn read(&self, keys: Keys<'_>, columns: usize) -> Result<SortedBatches> {
+        self.read_under(None, keys, columns)
+    }
+
+    /// The first runs and `newer` rows before them, as one run: deletes are kept unless these are all runs.
+    pub(super) fn merge_newest(
+        &self,
+        newer: Option<Layer>,
+        runs: usize,
+    ) -> Result<(SortedBatches, bool)> {
+        let keeps_deletes = runs < self.runs.len();
+        let mut layers: Vec<Layer> = newer.into_iter().collect();
+        layers.extend(self.layers(
+            &self.runs[..runs],
+            Keys::All,
+            self.shape.schema.fields().len(),
+        )?);
+        let by = self.shape.sort_columns(self.shape.wins_by);
+        let has_deletes = keeps_deletes && layers.iter().any(|layer| layer.has_deletes);
+        let rows = newest_rows(layers, &self.shape.schema, &by, has_deletes)?;
+        Ok((rows, has_deletes))
+    }
+
+    fn layers(&self, runs: &[StoredRun], keys: Keys<'_>, columns: usize) -> Result<Vec<Layer>> {
+        let layers = runs.iter().map(|run| {
+            Ok(Layer {
+                batches: self.lookup(run, keys, columns)?,
+                has_deletes: run.has_deletes,
+            })
+        });
+        layers.collect()
+    }
+
+    fn lookup(&self, run: &StoredRun, keys: Keys<'_>, columns: usize) -> Result<SortedBatches> {
+        let (schema, op) = if run.has_deletes {
+            (
+                self.shape.schema_with_op(),
+                Some(self.shape.schema.fields().len()),
+            )
+        } else {
+            (Arc::clone(&self.shape.schema), None)
+        };
+        let reader = RunReader::new(
+            &self.store,
+            &self.folder,
+            &schema,
+            &self.shape.order,
+            run.files.clone(),
+        )?;
+        let columns: Vec<usize> = (0..columns).chain(op).collect();
+        match keys {
+            Keys::All => {
+                let stream = reader.read(&KeySelection::All, &columns, self.memory_bytes)?;
+                Ok(Box::new(stream.into_reader()))
+            }
+            Keys::Of(spill) => {
+                let mut lookup = Lookup {
+                    reader,
+                    columns,
+                    memory_bytes: self.memory_bytes / CHUNKS_AHEAD,
+                    keys: keys_only(spill)?,
+                    ahead: VecDeque::new(),
+                };
+                lookup.read_ahead()?;
+                Ok(Box::new(lookup))
+            }
+        }
+    }
+}
+
+/// The rows of a run with some keys.
+struct Lookup {
+    reader: RunReader,
+    columns: Vec<usize>,
+    memory_bytes: usize,
+    keys: SortedBatches,
+    ahead: VecDeque<Box<dyn RecordBatchReader + Send>>,
+}
+
+impl Lookup {
+    fn read_ahead(&mut self) -> Result<()> {
+        while self.ahead.len() < CHUNKS_AHEAD {
+            let Some(keys) = self.next_keys().map_err(to_error)? else {
+                break;
+            };
+            let selection = KeySelection::Keys(keys);
+            let stream = self
+                .reader
+                .read(&selection, &self.columns, self.memory_bytes)?;
+            self.ahead.push_back(Box::new(stream.into_reader()));
+        }
+        Ok(())
+    }
+
+    fn next_keys(&mut self) -> Result<Option<Vec<ArrayRef>>, ArrowError> {
+        let (mut batches, mut rows) = (Vec::new(), 0);
+        while rows < CHUNK_ROWS
+            && let Some(batch) = self.keys.next()
+        {
+            let batch = batch?;
+            rows += batch.num_rows();
+            batches.push(batch);
+        }
+        let Some(first) = batches.first() else {
+            return Ok(None);
+        };
+        Ok(Some(
+            concat_batches(&first.schema(), &batches)?
+                .columns()
+                .to_vec(),
+        ))
+    }
+}
+
+impl Iterator for Lookup {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(batch) = self.ahead.front_mut()?.next() {
+                return Some(batch);
+            }
+            self.ahead.pop_front();
+            if let Err(e) = self.read_ahead() {
+                return Some(Err(to_arrow(e)));
+            }
+        }
+    }
+}
