@@ -4,7 +4,8 @@
 //! [`error`], [`clock`], [`sync`] (SHA3-256 of several streams, guards), then [`store`] (bytes and conditions),
 //! [`parquet`] (Arrow to Parquet and back over sinks and sources of bytes), `files` (Parquet files in a store, their
 //! columns, predicates over them, and sorted streams), [`versions`] (snapshots committed by compare-and-swap),
-//! [`dataset`] (parts, manifest, marker), [`table`] (what a table's versions list), [`odf`] (a chain of metadata
+//! [`dataset`] (parts, manifest, marker), [`table`] (what a table's versions list), [`producers`] (stages that are kept
+//! up to date), [`odf`] (a chain of metadata
 //! blocks, each linked to the one before by hash).
 
 pub mod clock;
@@ -13,6 +14,7 @@ pub mod error;
 mod files;
 pub mod odf;
 pub mod parquet;
+pub mod producers;
 pub mod store;
 pub mod sync;
 pub mod table;

@@ -4,8 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// From the floor up.
-const LAYERS: [&str; 10] = [
-    "error", "clock", "sync", "store", "parquet", "files", "versions", "dataset", "table", "odf",
+const LAYERS: [&str; 11] = [
+    "error",
+    "clock",
+    "sync",
+    "store",
+    "parquet",
+    "files",
+    "versions",
+    "dataset",
+    "table",
+    "producers",
+    "odf",
 ];
 
 #[test]

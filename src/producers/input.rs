@@ -1,0 +1,250 @@
+//! What callers push to a source: checked, sorted and set aside, before anything is planned. A plan that lost a race is made
+//! again from there, not from the caller's stream.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchIterator};
+use arrow_cast::display::array_value_to_string;
+use arrow_schema::{ArrowError, Schema, SchemaRef};
+
+use super::cursor::Cursor;
+use super::diff::{CHANGED, Delta, DeltaWriter, HAD, HAS, KeyWriter, delta, diff, flags_of};
+use super::graph::{Rows, SourceNode};
+use super::keys::{check_nulls, normalize, retype};
+use super::layers::{to_arrow, to_error};
+use super::lookup::{Keys, StoredTable};
+use super::tables::{KeyAndValue, TableShape};
+use crate::error::{Error, Result};
+use crate::files::{Spill, sort_batches};
+use crate::table::align_to_schema;
+
+/// The changes of a source: rows that replace those of their keys, keys to delete, or all rows.
+#[derive(Default)]
+pub struct Changes {
+    /// Rows with the columns `key` and `value`, in any order; those of a key are kept in theirs.
+    pub upserts: Option<Rows>,
+    /// Rows with the column `key`.
+    pub deletes: Option<Rows>,
+    /// Whether `upserts` are all rows: keys that are not among them are deleted, and keys whose rows stay the same are
+    /// no change.
+    pub replace: bool,
+}
+
+impl std::fmt::Debug for Changes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (upserts, deletes) = (self.upserts.is_some(), self.deletes.is_some());
+        write!(
+            f,
+            "Changes(upserts={upserts}, deletes={deletes}, replace={})",
+            self.replace
+        )
+    }
+}
+
+/// Changes that were checked.
+#[derive(Debug, Clone)]
+pub(super) struct SourceChanges {
+    shape: TableShape,
+    /// Rows `key` and `value`, sorted.
+    upserts: Spill,
+    /// The keys that change, each with [`HAS`] if it has rows.
+    keys: Spill,
+    is_replaced: bool,
+    skip_unchanged: bool,
+}
+
+/// What an update changes in a source.
+#[derive(Debug, Clone)]
+pub(super) struct SourceUpdate {
+    pub(super) rows: Delta,
+    /// The changed keys.
+    pub(super) keys: Spill,
+}
+
+impl SourceChanges {
+    /// Reads changes. Refuses columns of other names or types, nulls where the declaration does not allow them, a key that
+    /// is deleted twice, and one that is both deleted and upserted.
+    pub(super) fn read(source: &SourceNode, changes: Changes, memory_bytes: usize) -> Result<Self> {
+        let columns = KeyAndValue {
+            key: source.key.clone(),
+            value: source.value.clone(),
+            descending: source.descending,
+        };
+        let of_source = |e: Error| e.context(format!("source {:?}", source.name));
+        let shape = columns.source();
+        let declared = [
+            source.key.clone().with_name("key"),
+            source.value.clone().with_name("value"),
+        ];
+        let sorted = |rows: Option<Rows>, columns: usize| -> Result<Spill> {
+            let kept: Vec<usize> = (0..columns).collect();
+            let stored = Arc::new(shape.schema.project(&kept).map_err(to_error)?);
+            let Some(rows) = rows else {
+                return Spill::collect(&stored, [], 0).map_err(to_error);
+            };
+            let declared = Arc::new(Schema::new(declared[..columns].to_vec()));
+            let given = rows.schema();
+            if let Some(name) = declared
+                .fields()
+                .iter()
+                .map(|f| f.name())
+                .find(|name| given.index_of(name).is_err())
+            {
+                return Err(Error::invalid(format!("column {name:?} is missing")));
+            }
+            let aligned = align_to_schema(rows, &declared)?;
+            let normal = as_stored(aligned, &declared, &stored);
+            let sorted = sort_batches(normal, &shape.sort_columns(1), memory_bytes / 4)?;
+            Spill::collect(&stored, sorted, memory_bytes / 16).map_err(to_error)
+        };
+        if changes.replace && changes.deletes.is_some() {
+            let message =
+                "deletes are not needed beside all rows: keys that are not among them are deleted";
+            return Err(of_source(Error::invalid(message)));
+        }
+        let upserts = sorted(changes.upserts, 2).map_err(of_source)?;
+        let deletes = sorted(changes.deletes, 1).map_err(of_source)?;
+        let keys =
+            changed_keys(&shape, &upserts, &deletes, memory_bytes / 16).map_err(of_source)?;
+        Ok(Self {
+            shape,
+            upserts,
+            keys,
+            is_replaced: changes.replace,
+            skip_unchanged: source.skip_unchanged || changes.replace,
+        })
+    }
+
+    /// Whether nothing is pushed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.rows() == 0 && !self.is_replaced
+    }
+
+    /// What the changes are beside the stored rows.
+    pub(super) fn plan(&self, stored: &StoredTable, memory_bytes: usize) -> Result<SourceUpdate> {
+        let upserts = || self.upserts.read().map_err(to_error);
+        if !self.skip_unchanged {
+            return Ok(SourceUpdate {
+                rows: self.as_delta(memory_bytes)?,
+                keys: self.keys.clone(),
+            });
+        }
+        let keys = if self.is_replaced {
+            Keys::All
+        } else {
+            Keys::Of(&self.keys)
+        };
+        let changes = diff(stored.read(keys, 2)?, upserts()?, &self.shape, memory_bytes)?;
+        let keys = only_changed(&changes, &self.shape, memory_bytes)?;
+        let rows = delta(&changes, upserts()?, &self.shape, memory_bytes)?;
+        Ok(SourceUpdate { rows, keys })
+    }
+
+    /// The changes as a run, whatever is stored.
+    fn as_delta(&self, memory_bytes: usize) -> Result<Delta> {
+        let order = self.shape.keys(1)?;
+        let walk = || -> Result<Delta, ArrowError> {
+            let mut keys = Cursor::new(self.keys.read()?, &order)?;
+            let mut upserts = Cursor::new(self.upserts.read()?, &order)?;
+            let mut rows = DeltaWriter::new(&self.shape, memory_bytes);
+            while let (Some(key), Some(row)) = (keys.key(), keys.row()) {
+                if flags_of(row) & HAS == 0 {
+                    rows.delete(row)?;
+                }
+                while let (true, Some(row)) = (upserts.is_at(key), upserts.row()) {
+                    rows.upsert(row)?;
+                    upserts.advance()?;
+                }
+                keys.advance()?;
+            }
+            rows.finish()
+        };
+        walk().map_err(to_error)
+    }
+}
+
+/// The rows in the form in which they are stored.
+fn as_stored(rows: Rows, declared: &SchemaRef, stored: &SchemaRef) -> Rows {
+    let (declared, schema) = (Arc::clone(declared), Arc::clone(stored));
+    let batches = rows.map(move |batch| {
+        let batch = batch?;
+        let columns = batch.columns().iter().zip(schema.fields()).enumerate();
+        let columns = columns.map(|(index, (column, field))| {
+            let declared = declared.field(index);
+            check_nulls(column, declared, declared.name(), None)?;
+            let column = retype(column, field.data_type())?;
+            Ok(if index == 0 {
+                normalize(&column)
+            } else {
+                column
+            })
+        });
+        let columns: Result<Vec<ArrayRef>> = columns.collect();
+        RecordBatch::try_new(Arc::clone(&schema), columns.map_err(to_arrow)?)
+    });
+    Box::new(RecordBatchIterator::new(batches, Arc::clone(stored)))
+}
+
+/// All keys, in their order, each once.
+fn changed_keys(
+    shape: &TableShape,
+    upserts: &Spill,
+    deletes: &Spill,
+    memory_bytes: usize,
+) -> Result<Spill> {
+    let keys = shape.keys(1)?;
+    let mut upserts = Cursor::new(upserts.read().map_err(to_error)?, &keys).map_err(to_error)?;
+    let mut deletes = Cursor::new(deletes.read().map_err(to_error)?, &keys).map_err(to_error)?;
+    let mut found = KeyWriter::new(shape, 1, memory_bytes);
+    let mut key = Vec::new();
+    loop {
+        let next = match (upserts.key(), deletes.key()) {
+            (Some(a), Some(b)) => a.min(b),
+            (Some(key), None) | (None, Some(key)) => key,
+            (None, None) => break,
+        };
+        key.clear();
+        key.extend_from_slice(next);
+        if let (true, Some((batch, row))) = (deletes.is_at(&key), deletes.row()) {
+            let text = array_value_to_string(batch.column(0), row).unwrap_or_default();
+            found.add((batch, row), HAD | CHANGED).map_err(to_error)?;
+            deletes.advance().map_err(to_error)?;
+            if deletes.is_at(&key) {
+                let message = format!("key {text} is deleted twice; name it once");
+                return Err(Error::invalid(message));
+            }
+            if upserts.is_at(&key) {
+                let message = format!(
+                    "key {text} is both deleted and upserted; upserts alone replace all its rows"
+                );
+                return Err(Error::invalid(message));
+            }
+            continue;
+        }
+        if let Some(row) = upserts.row() {
+            found.add(row, HAS | CHANGED).map_err(to_error)?;
+        }
+        while upserts.is_at(&key) {
+            upserts.advance().map_err(to_error)?;
+        }
+    }
+    found.finish().map_err(to_error)
+}
+
+/// The keys that changed.
+fn only_changed(changes: &Spill, shape: &TableShape, memory_bytes: usize) -> Result<Spill> {
+    let keys = shape.keys(1)?;
+    let walk = || -> Result<Spill, ArrowError> {
+        let mut changes = Cursor::new(changes.read()?, &keys)?;
+        let mut found = KeyWriter::new(shape, 1, memory_bytes);
+        while let Some(row) = changes.row() {
+            let flags = flags_of(row);
+            if flags & CHANGED != 0 {
+                found.add(row, flags)?;
+            }
+            changes.advance()?;
+        }
+        found.finish()
+    };
+    walk().map_err(to_error)
+}

@@ -1,0 +1,59 @@
+//! Producers: pipelines whose stages keep their results up to date, map and reduce by increments over
+//! sorted Parquet.
+//!
+//! A pipeline is a folder with versions ([`Pipeline`]) of a graph of *sources*, which callers push, and *stages*. A stage
+//! is a function ([`Produce`]) from the rows of a source key to rows with target keys. Its result is stored as sorted
+//! runs of Parquet files ([`crate::run`]), the newest first; an update ([`update()`]) reads what its keys touch and adds
+//! a run for each table. All stages reach the next version by one commit, or none.
+//!
+//! | table | columns | order | the newest run wins by |
+//! | --- | --- | --- | --- |
+//! | source | `key`, `value` | key | key |
+//! | content | `target_key`, `source_key`, `value` | target key, source key | both |
+//! | key mappings | `source_key`, `target_key` | source key, target key | source key |
+//!
+//! A run that deletes has the column `op` besides: 1 in a row that says that its key, or pair, has no row any more.
+//! Rows that are equal in the order are in the order in which they were emitted; every sort and merge is stable.
+//!
+//! Errors: [`crate::ErrorKind::InvalidInput`] for graphs, keys and changes that cannot be; those of stages; those of
+//! [`crate::versions::commit`]. After any of them, nothing has changed.
+
+mod apply;
+mod changes;
+mod compact;
+mod cursor;
+mod diff;
+mod format;
+mod graph;
+mod input;
+mod keys;
+mod layers;
+mod levels;
+mod lookup;
+mod names;
+mod plan;
+mod read;
+mod references;
+mod runs;
+mod splice;
+mod stage;
+mod tables;
+mod update;
+
+pub use self::changes::changes;
+pub use self::compact::{CompactOptions, CompactReport, compact};
+pub use self::format::{ConsumedInput, NodeEntry, PipelineManifest, StoredRun};
+pub use self::graph::{EmittedRows, Graph, Node, Produce, Rows, SourceNode, StageNode};
+pub use self::input::Changes;
+pub use self::read::{TableName, open, read, schema};
+pub use self::runs::RunSizes;
+pub use self::splice::NodeReport;
+pub use self::update::{UpdateOptions, UpdateReport, update};
+
+/// A pipeline: a folder of versions of a [`PipelineManifest`], or one in which a pipeline can be created.
+pub type Pipeline = crate::versions::Folder<PipelineManifest>;
+/// A snapshot of a pipeline and the pointer that named it.
+pub type Snapshot = crate::versions::Snapshot<PipelineManifest>;
+/// A commit to a pipeline.
+pub type Committed = crate::versions::Committed<PipelineManifest>;
+type Staged = crate::versions::Staged<PipelineManifest>;

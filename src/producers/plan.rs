@@ -1,0 +1,265 @@
+//! The plan of an update: what its changes make of each source and stage, computed in the order of the graph from one
+//! snapshot, and written at the end, all runs at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::future::try_join_all;
+
+use super::Pipeline;
+use super::diff::Delta;
+use super::format::{ConsumedInput, NodeEntry, PipelineManifest, StoredRun};
+use super::graph::{Graph, Node, StageNode};
+use super::input::SourceChanges;
+use super::layers::to_error;
+use super::levels::runs_to_merge;
+use super::lookup::StoredTable;
+use super::runs::RunWriter;
+use super::splice::{NewRun, NodeChange, NodeReport};
+use super::stage::{Feeder, StageTables, changed_keys, update_stage};
+use super::tables::{KeyAndValue, TableShape};
+use crate::error::Result;
+use crate::files::{Spill, run_blocking};
+
+/// The computation of one plan.
+pub(super) struct Plan {
+    pub(super) pipeline: Pipeline,
+    pub(super) base: Arc<PipelineManifest>,
+    pub(super) graph: Arc<Graph>,
+    pub(super) sources: Arc<BTreeMap<String, SourceChanges>>,
+    pub(super) memory_bytes: usize,
+    pub(super) writer: RunWriter,
+}
+
+/// What a source or stage gets.
+pub(super) struct NodeDeltas {
+    content: Delta,
+    mappings: Option<Delta>,
+    /// The changed keys, in the first column.
+    changed: Spill,
+    keys_in: u64,
+    rows_out: u64,
+}
+
+pub(super) type Computed = BTreeMap<String, NodeDeltas>;
+
+impl Plan {
+    /// What the changes make of each source and stage.
+    pub(super) fn compute(&self) -> Result<Computed> {
+        let mut computed = Computed::new();
+        for node in self.graph.nodes() {
+            let deltas = match node {
+                Node::Source(source) => match self.sources.get(&source.name) {
+                    Some(changes) if !changes.is_empty() => {
+                        let stored = self.content(node, None);
+                        let update = changes.plan(&stored, self.memory_bytes / 64)?;
+                        Some(NodeDeltas {
+                            keys_in: update.keys.rows(),
+                            rows_out: update.rows.rows.rows(),
+                            content: update.rows,
+                            mappings: None,
+                            changed: update.keys,
+                        })
+                    }
+                    _ => None,
+                },
+                Node::Stage(stage) => self.compute_stage(node, stage, &computed)?,
+            };
+            if let Some(deltas) = deltas.filter(|deltas| deltas.changed.rows() > 0) {
+                computed.insert(node.name().to_owned(), deltas);
+            }
+        }
+        Ok(computed)
+    }
+
+    fn compute_stage(
+        &self,
+        node: &Node,
+        stage: &StageNode,
+        computed: &Computed,
+    ) -> Result<Option<NodeDeltas>> {
+        let is_new = self.base.node(&stage.name).is_none();
+        if !is_new
+            && !stage
+                .feeders
+                .iter()
+                .any(|feeder| computed.contains_key(feeder))
+        {
+            return Ok(None);
+        }
+        let feeders = stage
+            .feeders
+            .iter()
+            .filter_map(|name| self.graph.node(name))
+            .map(|feeder| {
+                let deltas = computed.get(feeder.name());
+                Feeder {
+                    columns: feeder.columns(),
+                    table: self.content(feeder, self.feeder_of(feeder).as_ref()),
+                    delta: deltas.map(|deltas| &deltas.content),
+                    changed: deltas.map(|deltas| &deltas.changed),
+                }
+            });
+        let feeders: Vec<Feeder<'_>> = feeders.collect();
+        let changed = if is_new {
+            None
+        } else {
+            changed_keys(&feeders, self.memory_bytes / 64)?
+        };
+        let feeder = self.feeder_of(node);
+        let tables = StageTables {
+            content: self.content(node, feeder.as_ref()),
+            mappings: self.mappings(node, feeder.as_ref()),
+            update: node.columns().update(),
+        };
+        let update = update_stage(
+            stage,
+            &tables,
+            &feeders,
+            changed.as_ref(),
+            self.memory_bytes,
+        )?;
+        Ok(Some(NodeDeltas {
+            content: update.content,
+            mappings: Some(update.mappings),
+            changed: update.update,
+            keys_in: update.keys_in,
+            rows_out: update.rows_out,
+        }))
+    }
+
+    /// The key and value of the first feeder of a stage; None for a source.
+    fn feeder_of(&self, node: &Node) -> Option<KeyAndValue> {
+        match node {
+            Node::Source(_) => None,
+            Node::Stage(stage) => {
+                let first = self.graph.node(stage.feeders.first()?)?;
+                Some(first.columns())
+            }
+        }
+    }
+
+    fn content(&self, node: &Node, feeder: Option<&KeyAndValue>) -> StoredTable {
+        let columns = node.columns();
+        let shape = feeder.map_or_else(|| columns.source(), |feeder| columns.content(feeder));
+        self.stored(shape, node, |entry| &entry.content)
+    }
+
+    fn mappings(&self, node: &Node, feeder: Option<&KeyAndValue>) -> StoredTable {
+        let columns = node.columns();
+        let shape = columns.mappings(feeder.unwrap_or(&columns));
+        self.stored(shape, node, |entry| &entry.mappings)
+    }
+
+    fn stored(
+        &self,
+        shape: TableShape,
+        node: &Node,
+        runs: fn(&NodeEntry) -> &Vec<StoredRun>,
+    ) -> StoredTable {
+        StoredTable {
+            store: self.pipeline.store().clone(),
+            folder: self.pipeline.root().to_owned(),
+            shape,
+            runs: self
+                .base
+                .node(node.name())
+                .map(runs)
+                .cloned()
+                .unwrap_or_default(),
+            memory_bytes: self.memory_bytes / 32,
+        }
+    }
+
+    /// Writes what was computed, all runs at once.
+    pub(super) async fn write(
+        &self,
+        mut computed: Computed,
+        consumed: &BTreeMap<String, ConsumedInput>,
+    ) -> Result<(Vec<NodeChange>, Vec<NodeReport>)> {
+        let mut writes = Vec::new();
+        for node in self.graph.nodes() {
+            let deltas = computed.remove(node.name());
+            writes.push(self.write_node(node, deltas, consumed));
+        }
+        Ok(try_join_all(writes).await?.into_iter().unzip())
+    }
+
+    async fn write_node(
+        &self,
+        node: &Node,
+        deltas: Option<NodeDeltas>,
+        consumed: &BTreeMap<String, ConsumedInput>,
+    ) -> Result<(NodeChange, NodeReport)> {
+        let stored = self.base.node(node.name());
+        let mut entry = node.entry()?;
+        entry.state = stored.and_then(|stored| stored.state.clone());
+        entry.consumed = consumed
+            .get(node.name())
+            .or_else(|| stored.and_then(|stored| stored.consumed.as_ref()))
+            .cloned();
+        let mut report = NodeReport {
+            name: node.name().to_owned(),
+            ..NodeReport::default()
+        };
+        let mut change = NodeChange {
+            entry,
+            content: NewRun::default(),
+            mappings: NewRun::default(),
+            update: None,
+        };
+        let Some(deltas) = deltas else {
+            return Ok((change, report));
+        };
+        let feeder = self.feeder_of(node);
+        let content = self.content(node, feeder.as_ref());
+        let mappings = self.mappings(node, feeder.as_ref());
+        let update = async {
+            if deltas.mappings.is_none() {
+                return Ok(None);
+            }
+            let rows = deltas.changed.read().map_err(to_error)?;
+            self.writer
+                .write(rows, &node.columns().update(), false)
+                .await
+        };
+        let (content, mappings, update) = futures::try_join!(
+            self.write_delta(&content, Some(&deltas.content)),
+            self.write_delta(&mappings, deltas.mappings.as_ref()),
+            update
+        )?;
+        (change.content, change.mappings, change.update) = (content, mappings, update);
+        report.keys_in = deltas.keys_in;
+        report.rows_out = deltas.rows_out;
+        report.keys_out = deltas.changed.rows();
+        for run in [&change.content.run, &change.mappings.run, &change.update]
+            .into_iter()
+            .flatten()
+        {
+            report.files_written += run.files.files.len() as u64;
+            report.bytes_written += run.size_bytes();
+        }
+        Ok((change, report))
+    }
+
+    /// Writes the rows that a table gets, together with those of its newest runs if these are small.
+    async fn write_delta(&self, table: &StoredTable, delta: Option<&Delta>) -> Result<NewRun> {
+        let Some(delta) = delta.filter(|delta| delta.rows.rows() > 0) else {
+            return Ok(NewRun::default());
+        };
+        let sizes: Vec<u64> = table.runs.iter().map(StoredRun::size_bytes).collect();
+        let count = runs_to_merge(&sizes, delta.rows.bytes() as u64);
+        let layer = Some(delta.layer(table.shape.schema.fields().len())?);
+        let (rows, has_deletes) = {
+            let table = table.clone();
+            run_blocking(move || table.merge_newest(layer, count)).await?
+        };
+        Ok(NewRun {
+            replaced: table.runs[..count]
+                .iter()
+                .map(|run| run.id.clone())
+                .collect(),
+            run: self.writer.write(rows, &table.shape, has_deletes).await?,
+        })
+    }
+}

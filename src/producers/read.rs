@@ -1,0 +1,212 @@
+//! Reading the tables of a pipeline at a version.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchIterator};
+use arrow_schema::{Field, Schema, SchemaRef};
+
+use super::Pipeline;
+use super::diff::distinct;
+use super::format::{NodeEntry, PipelineManifest, StoredRun};
+use super::graph::Rows;
+use super::keys::{normalize, retype};
+use super::layers::{to_arrow, to_error};
+use super::lookup::{Keys, StoredTable};
+use super::tables::{KeyAndValue, TableShape};
+use crate::error::{Error, ErrorKind, Result, corrupted_error};
+use crate::files::{BatchStream, SortedBatches, Spill, run_blocking, sort_batches};
+use crate::parquet::Cancel;
+
+/// A table of a source or stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TableName {
+    /// The content of a stage (`target_key`, `source_key`, `value`), or the rows of a source (`key`, `value`).
+    Content,
+    /// The key mappings of a stage (`source_key`, `target_key`).
+    KeyMappings,
+}
+
+/// A stored source or stage, and what it takes to read it.
+#[derive(Debug, Clone)]
+pub(super) struct StoredNode {
+    pub(super) entry: NodeEntry,
+    pub(super) columns: KeyAndValue,
+    /// The key and value of its first feeder; None for a source.
+    feeder: Option<KeyAndValue>,
+    pipeline: Pipeline,
+    memory_bytes: usize,
+}
+
+impl StoredNode {
+    /// Fails with [`ErrorKind::NotFound`] if the version has no such source or stage.
+    pub(super) fn find(
+        pipeline: &Pipeline,
+        manifest: &PipelineManifest,
+        name: &str,
+        memory_bytes: usize,
+    ) -> Result<Self> {
+        let find = |name: &str| {
+            manifest.node(name).ok_or_else(|| {
+                let names: Vec<&String> = manifest.nodes.iter().map(|node| &node.name).collect();
+                let message = format!("there is no source or stage {name:?}; there are {names:?}");
+                Error::new(ErrorKind::NotFound, message).with_path(pipeline.root())
+            })
+        };
+        let entry = find(name)?;
+        let feeder = entry
+            .feeders
+            .first()
+            .map(|feeder| KeyAndValue::from_entry(find(feeder)?));
+        Ok(Self {
+            entry: entry.clone(),
+            columns: KeyAndValue::from_entry(entry)?,
+            feeder: feeder.transpose()?,
+            pipeline: pipeline.clone(),
+            memory_bytes,
+        })
+    }
+
+    fn table(&self, shape: TableShape, runs: &[StoredRun]) -> StoredTable {
+        StoredTable {
+            store: self.pipeline.store().clone(),
+            folder: self.pipeline.root().to_owned(),
+            shape,
+            runs: runs.to_vec(),
+            memory_bytes: self.memory_bytes / 16,
+        }
+    }
+
+    /// The table, and the fields of its columns as they were declared.
+    pub(super) fn open(&self, table: TableName) -> Result<(StoredTable, SchemaRef)> {
+        let own = &self.columns;
+        let named = |field: &Field, name: &str| field.clone().with_name(name);
+        let (shape, runs, fields) = match (table, &self.feeder) {
+            (TableName::Content, None) => (
+                own.source(),
+                &self.entry.content,
+                vec![named(&own.key, "key"), named(&own.value, "value")],
+            ),
+            (TableName::Content, Some(feeder)) => (
+                own.content(feeder),
+                &self.entry.content,
+                vec![
+                    named(&own.key, "target_key"),
+                    named(&feeder.key, "source_key"),
+                    named(&own.value, "value"),
+                ],
+            ),
+            (TableName::KeyMappings, Some(feeder)) => (
+                own.mappings(feeder),
+                &self.entry.mappings,
+                vec![
+                    named(&feeder.key, "source_key"),
+                    named(&own.key, "target_key"),
+                ],
+            ),
+            (TableName::KeyMappings, None) => {
+                let name = &self.entry.name;
+                return Err(Error::invalid(format!(
+                    "{name:?} is a source; it has no key mappings"
+                )));
+            }
+        };
+        Ok((self.table(shape, runs), Arc::new(Schema::new(fields))))
+    }
+
+    /// The changed keys of the version, in the order of the key.
+    pub(super) fn update(&self) -> Result<SortedBatches> {
+        let shape = self.columns.update();
+        self.table(shape, self.entry.update.as_slice())
+            .read(Keys::All, 2)
+    }
+}
+
+/// The columns of a table as they were declared; the first one is the key that [`read`] looks up.
+pub fn schema(
+    pipeline: &Pipeline,
+    manifest: &PipelineManifest,
+    name: &str,
+    table: TableName,
+) -> Result<SchemaRef> {
+    let node = StoredNode::find(pipeline, manifest, name, 0)?;
+    Ok(node.open(table)?.1)
+}
+
+/// Streams the rows of a table in its order; those of some keys, if they are given: target keys of a content, keys of a
+/// source, source keys of key mappings.
+pub fn read(
+    pipeline: &Pipeline,
+    manifest: &PipelineManifest,
+    name: &str,
+    table: TableName,
+    keys: Option<Rows>,
+    memory_bytes: usize,
+) -> Result<BatchStream> {
+    let node = StoredNode::find(pipeline, manifest, name, memory_bytes)?;
+    let (table, schema) = node.open(table)?;
+    let declared = Arc::clone(&schema);
+    Ok(stream(schema, move || {
+        let columns = table.shape.schema.fields().len();
+        let keys = keys
+            .map(|keys| sort_keys(keys, &table.shape, memory_bytes))
+            .transpose()?;
+        let rows = table.read(keys.as_ref().map_or(Keys::All, Keys::Of), columns)?;
+        Ok(as_declared(rows, declared))
+    }))
+}
+
+/// Keys from a caller, which may be in any order, as they are looked up.
+fn sort_keys(keys: Rows, shape: &TableShape, memory_bytes: usize) -> Result<Spill> {
+    let stored = Arc::new(shape.schema.project(&[0]).map_err(to_error)?);
+    let field = stored.field(0).clone();
+    if keys.schema().fields().len() != 1 {
+        return Err(Error::invalid("keys are one column"));
+    }
+    let target = Arc::clone(&stored);
+    let batches = keys.map(move |batch| {
+        let column = retype(batch?.column(0), field.data_type()).map_err(to_arrow)?;
+        RecordBatch::try_new(Arc::clone(&target), vec![normalize(&column)])
+    });
+    let input: Rows = Box::new(RecordBatchIterator::new(batches, stored));
+    let sorted = sort_batches(input, &shape.sort_columns(1), memory_bytes / 4)?;
+    distinct(Box::new(sorted), shape, 1, 0, memory_bytes / 16)
+}
+
+/// The rows with the types that were declared.
+pub(super) fn as_declared(rows: SortedBatches, schema: SchemaRef) -> SortedBatches {
+    Box::new(rows.map(move |batch| {
+        let batch = batch?;
+        let columns = batch.columns().iter().zip(schema.fields());
+        let columns = columns.map(|(column, field)| retype(column, field.data_type()));
+        let columns: Result<Vec<ArrayRef>> = columns.collect();
+        let columns = columns.map_err(|e| to_arrow(as_corrupted(&e)))?;
+        RecordBatch::try_new(Arc::clone(&schema), columns)
+    }))
+}
+
+fn as_corrupted(e: &Error) -> Error {
+    corrupted_error("a run", &e.to_string())
+}
+
+/// Streams what a function gives that reads and computes in a thread.
+pub(super) fn stream(
+    schema: SchemaRef,
+    rows: impl FnOnce() -> Result<SortedBatches> + Send + 'static,
+) -> BatchStream {
+    BatchStream::spawn(schema, &Cancel::default(), move |sender| {
+        run_blocking(move || {
+            for batch in rows()? {
+                if sender.blocking_send(Ok(batch.map_err(to_error)?)).is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    })
+}
+
+/// The newest snapshot of a pipeline; None if it has no version yet.
+pub async fn open(pipeline: &Pipeline) -> Result<Option<Arc<PipelineManifest>>> {
+    let newest = pipeline.find_newest().await?;
+    Ok(newest.map(|snapshot| snapshot.manifest))
+}

@@ -1,0 +1,123 @@
+//! What commits do to the runs of a pipeline: an update puts a run in the place of a table's newest ones.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::format::{NodeEntry, PipelineManifest, StoredRun};
+use crate::error::{Error, ErrorKind, Result};
+use crate::versions::{Change, CommitOperation};
+
+/// What an update did to a source or stage.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeReport {
+    /// The name.
+    pub name: String,
+    /// The source keys that changed.
+    pub keys_in: u64,
+    /// The rows that the function gave.
+    pub rows_out: u64,
+    /// The target keys that changed.
+    pub keys_out: u64,
+    /// The files that were written.
+    pub files_written: u64,
+    /// Their size in bytes.
+    pub bytes_written: u64,
+}
+
+/// The change of an update.
+#[derive(Debug)]
+pub(super) struct PipelineUpdate {
+    /// The version in the names of its files.
+    pub(super) base_version: u64,
+    pub(super) base_data_version: u64,
+    pub(super) nodes: Vec<NodeChange>,
+    pub(super) reports: Vec<NodeReport>,
+}
+
+/// What becomes of a source or a stage.
+#[derive(Debug)]
+pub(super) struct NodeChange {
+    /// Its entry, without runs.
+    pub(super) entry: NodeEntry,
+    pub(super) content: NewRun,
+    pub(super) mappings: NewRun,
+    pub(super) update: Option<StoredRun>,
+}
+
+/// A run that a table gets in the place of its newest ones.
+#[derive(Debug, Default)]
+pub(super) struct NewRun {
+    pub(super) replaced: Vec<String>,
+    pub(super) run: Option<StoredRun>,
+}
+
+impl NewRun {
+    fn apply(&self, name: &str, runs: &[StoredRun]) -> Result<Vec<StoredRun>> {
+        let ids = runs.iter().map(|run| &run.id).take(self.replaced.len());
+        if !ids.eq(&self.replaced) {
+            let message = format!("runs of {name:?} that the update merged have been compacted");
+            return Err(Error::new(ErrorKind::CommitConflict, message));
+        }
+        let kept = runs[self.replaced.len()..].iter();
+        Ok(self.run.iter().chain(kept).cloned().collect())
+    }
+}
+
+impl NewRun {
+    /// The runs of a table, wherever the replaced ones are neighbours; None if they are not.
+    pub(super) fn replace_in(&self, runs: &[StoredRun]) -> Option<Vec<StoredRun>> {
+        let count = self.replaced.len();
+        let is_replaced =
+            |window: &[StoredRun]| window.iter().map(|run| &run.id).eq(&self.replaced);
+        let at = runs.windows(count).position(is_replaced)?;
+        let (newer, older) = (&runs[..at], &runs[at + count..]);
+        Some(
+            newer
+                .iter()
+                .chain(&self.run)
+                .chain(older)
+                .cloned()
+                .collect(),
+        )
+    }
+}
+
+impl Change<PipelineManifest> for PipelineUpdate {
+    fn apply(&self, base: &PipelineManifest) -> Result<(PipelineManifest, CommitOperation)> {
+        if base.data_version != self.base_data_version {
+            let message = format!(
+                "another update made version {} meanwhile",
+                base.data_version
+            );
+            return Err(Error::new(ErrorKind::CommitConflict, message));
+        }
+        let mut next = base.clone();
+        next.data_version = base.version + 1;
+        let nodes = self.nodes.iter().map(|change| {
+            let stored = base.node(&change.entry.name);
+            let runs = |of: fn(&NodeEntry) -> &Vec<StoredRun>| {
+                stored.map(of).map_or(&[][..], Vec::as_slice)
+            };
+            let name = &change.entry.name;
+            let mut entry = change.entry.clone();
+            entry.content = change.content.apply(name, runs(|node| &node.content))?;
+            entry.mappings = change.mappings.apply(name, runs(|node| &node.mappings))?;
+            entry.update.clone_from(&change.update);
+            Ok(entry)
+        });
+        next.nodes = nodes.collect::<Result<_>>()?;
+        let keys: BTreeMap<&str, u64> = self
+            .reports
+            .iter()
+            .map(|report| (report.name.as_str(), report.keys_out))
+            .collect();
+        let bytes: u64 = self.reports.iter().map(|report| report.bytes_written).sum();
+        let details: [(&str, Value); 2] = [("keys", json!(keys)), ("bytes", json!(bytes))];
+        Ok((next, CommitOperation::new("update", details)))
+    }
+
+    fn base_version(&self) -> Option<u64> {
+        Some(self.base_version)
+    }
+}

@@ -1,0 +1,286 @@
+//! One stage of an update: from the changed keys of its feeders to the runs that its tables get.
+//!
+//! 1. The changed source keys are those of the feeders' updates; all keys, for a stage that is new.
+//! 2. The function gets the rows of these keys, as the feeders have them in the next version.
+//! 3. What it gives, sorted by source key, are the new key mappings. Each old mapping is an instruction to delete a pair.
+//! 4. Sorted by target key, with these instructions, it is applied to the content ([`super::apply`]).
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchIterator};
+use arrow_schema::{ArrowError, SchemaRef};
+
+use super::apply::{Applied, Instructions, apply};
+use super::diff::{Delta, delta, diff, distinct, keys_only};
+use super::graph::{Rows, StageNode};
+use super::keys::{check_nulls, normalize, retype};
+use super::layers::{to_arrow, to_error};
+use super::lookup::{Keys, StoredTable};
+use super::tables::{KeyAndValue, TableShape};
+use crate::error::{Error, Result};
+use crate::files::{Merge, SortedBatches, Spill, sort_batches};
+
+/// The most rows of a batch.
+const BATCH_ROWS: usize = 8192;
+
+/// A source or stage that feeds a stage, as it is in the next version.
+#[derive(Debug, Clone)]
+pub(super) struct Feeder<'a> {
+    pub(super) columns: KeyAndValue,
+    /// Its rows: `key` and `value`, or those of its content.
+    pub(super) table: StoredTable,
+    /// What the update adds to them.
+    pub(super) delta: Option<&'a Delta>,
+    /// The keys that the update changes, in the first column.
+    pub(super) changed: Option<&'a Spill>,
+}
+
+/// The stored tables of a stage.
+#[derive(Debug, Clone)]
+pub(super) struct StageTables {
+    pub(super) content: StoredTable,
+    pub(super) mappings: StoredTable,
+    pub(super) update: TableShape,
+}
+
+/// What an update changes in a stage.
+#[derive(Debug, Clone)]
+pub(super) struct StageUpdate {
+    pub(super) content: Delta,
+    pub(super) mappings: Delta,
+    /// The changed target keys and how they changed.
+    pub(super) update: Spill,
+    /// The source keys that the stage was called for, or would have been if they had a row.
+    pub(super) keys_in: u64,
+    /// The rows that its function gave.
+    pub(super) rows_out: u64,
+}
+
+impl Feeder<'_> {
+    /// The rows of some keys, as `key` and `value`.
+    fn feed(&self, keys: Keys<'_>) -> Result<SortedBatches> {
+        let columns = self.table.shape.schema.fields().len();
+        let newer = self.delta.map(|delta| delta.layer(columns)).transpose()?;
+        let rows = self.table.read_under(newer, keys, columns)?;
+        let schema = self.columns.pairs();
+        Ok(Box::new(rows.map(move |batch| {
+            let batch = batch?;
+            let columns = vec![
+                Arc::clone(batch.column(0)),
+                Arc::clone(batch.column(columns - 1)),
+            ];
+            RecordBatch::try_new(Arc::clone(&schema), columns)
+        })))
+    }
+}
+
+/// The keys that the updates of the feeders change, each once.
+pub(super) fn changed_keys(feeders: &[Feeder<'_>], memory_bytes: usize) -> Result<Option<Spill>> {
+    let Some(first) = feeders.first() else {
+        return Ok(None);
+    };
+    let shape = first.columns.update();
+    let streams = feeders
+        .iter()
+        .filter_map(|feeder| feeder.changed)
+        .map(|changed| {
+            let batches = changed.read().map_err(to_error)?;
+            Ok(Box::new(batches.map(|batch| batch?.project(&[0]))) as SortedBatches)
+        });
+    let streams = streams.collect::<Result<Vec<_>>>()?;
+    let merge = Merge::new(streams, &shape.keys(1)?, BATCH_ROWS).map_err(to_error)?;
+    distinct(Box::new(merge), &shape, 1, 0, memory_bytes).map(Some)
+}
+
+/// Updates a stage; `changed` are the keys of its feeders that changed, `None` for all.
+pub(super) fn update_stage(
+    stage: &StageNode,
+    tables: &StageTables,
+    feeders: &[Feeder<'_>],
+    changed: Option<&Spill>,
+    memory_bytes: usize,
+) -> Result<StageUpdate> {
+    let spill_bytes = memory_bytes / 64;
+    let keys = changed.map_or(Keys::All, Keys::Of);
+    // Asked for before the function runs, so that the answer is there when it has ended.
+    let old_mappings = tables.mappings.read(keys, 2)?;
+    let produced = produce(stage, tables, feeders, keys, spill_bytes)?;
+    let old_mappings = Spill::collect(&tables.mappings.shape.schema, old_mappings, spill_bytes)
+        .map_err(to_error)?;
+    let mappings = update_mappings(tables, &old_mappings, &produced, memory_bytes)?;
+    let content = &tables.content.shape;
+    let deletes = sorted(
+        &old_mappings,
+        &content.schema,
+        &[1, 0],
+        content,
+        memory_bytes,
+    )?;
+    let deletes = distinct(deletes, content, 2, 0, spill_bytes)?;
+    let upserts = sorted(
+        &produced,
+        &content.schema,
+        &[0, 1, 2],
+        content,
+        memory_bytes,
+    )?;
+    let upserts = Spill::collect(&content.schema, upserts, spill_bytes).map_err(to_error)?;
+    let instructions = Instructions {
+        deletes: &deletes,
+        upserts: &upserts,
+    };
+    let Applied { content, update } = apply(
+        &tables.content,
+        &tables.update,
+        &instructions,
+        stage.skip_unchanged,
+        spill_bytes,
+    )?;
+    Ok(StageUpdate {
+        content,
+        mappings,
+        update,
+        keys_in: changed.map_or(0, Spill::rows),
+        rows_out: produced.rows(),
+    })
+}
+
+/// Some columns of rows, in the order of a table that has them first.
+fn sorted(
+    rows: &Spill,
+    schema: &SchemaRef,
+    columns: &[usize],
+    shape: &TableShape,
+    memory_bytes: usize,
+) -> Result<SortedBatches> {
+    let kept: Vec<usize> = (0..columns.len()).collect();
+    let schema = Arc::new(schema.project(&kept).map_err(to_error)?);
+    let (target, columns) = (Arc::clone(&schema), columns.to_vec());
+    let batches = rows.read().map_err(to_error)?.map(move |batch| {
+        let batch = batch?;
+        let arrays = columns
+            .iter()
+            .map(|column| Arc::clone(batch.column(*column)));
+        RecordBatch::try_new(Arc::clone(&target), arrays.collect())
+    });
+    let input: Rows = Box::new(RecordBatchIterator::new(batches, schema));
+    Ok(Box::new(sort_batches(
+        input,
+        &shape.sort_columns(2),
+        memory_bytes / 4,
+    )?))
+}
+
+/// The run of the key mappings: all of each source key that has others than before.
+fn update_mappings(
+    tables: &StageTables,
+    old: &Spill,
+    produced: &Spill,
+    memory_bytes: usize,
+) -> Result<Delta> {
+    let shape = &tables.mappings.shape;
+    let spill_bytes = memory_bytes / 64;
+    let new = sorted(produced, &shape.schema, &[1, 0], shape, memory_bytes)?;
+    let new = Spill::collect(&shape.schema, new, spill_bytes).map_err(to_error)?;
+    if old.rows() == 0 {
+        return Ok(Delta {
+            rows: new,
+            has_deletes: false,
+        });
+    }
+    let rows = || new.read().map_err(to_error);
+    let changes = diff(old.read().map_err(to_error)?, rows()?, shape, spill_bytes)?;
+    delta(&changes, rows()?, shape, spill_bytes)
+}
+
+/// What the function gives for the rows of some keys, with the columns of the content.
+fn produce(
+    stage: &StageNode,
+    tables: &StageTables,
+    feeders: &[Feeder<'_>],
+    keys: Keys<'_>,
+    spill_bytes: usize,
+) -> Result<Spill> {
+    let feeds = feeders.iter().map(|feeder| {
+        let schema = feeder.columns.pairs();
+        Ok(Box::new(RecordBatchIterator::new(feeder.feed(keys)?, schema)) as Rows)
+    });
+    let feeds = feeds.collect::<Result<Vec<Rows>>>()?;
+    let order = feeders[0].columns.source();
+    let feeds = match feeds.len() {
+        _ if stage.join => feeds_of_join(feeds, &order, spill_bytes)?,
+        1 => feeds,
+        _ => vec![merge(feeds, &order)?],
+    };
+    let rows = stage.producer.produce(feeds)?;
+    let schema = Arc::clone(&tables.content.shape.schema);
+    let batches = rows.map(|batch| conform(&batch?, stage, &schema));
+    let batches = batches.map(|batch| batch.map_err(to_arrow));
+    let produced: Result<Spill, ArrowError> = Spill::collect(&schema, batches, spill_bytes);
+    produced.map_err(to_error)
+}
+
+/// The rows of several feeds by key, those of one key feed by feed.
+fn merge(feeds: Vec<Rows>, order: &TableShape) -> Result<Rows> {
+    let feeds = feeds.into_iter().map(|feed| feed as SortedBatches);
+    let merge = Merge::new(feeds, &order.keys(1)?, BATCH_ROWS).map_err(to_error)?;
+    Ok(Box::new(RecordBatchIterator::new(
+        merge,
+        Arc::clone(&order.schema),
+    )))
+}
+
+/// The feeds of a join: the keys that any of them has, in their order, then the feeds, set aside so that they can be
+/// read in any order.
+fn feeds_of_join(feeds: Vec<Rows>, order: &TableShape, spill_bytes: usize) -> Result<Vec<Rows>> {
+    let feeds = feeds.into_iter().map(|feed| {
+        let schema = feed.schema();
+        Spill::collect(&schema, feed, spill_bytes).map_err(to_error)
+    });
+    let feeds = feeds.collect::<Result<Vec<Spill>>>()?;
+    let keys = feeds.iter().map(|feed| {
+        let batches = feed.read().map_err(to_error)?;
+        Ok(Box::new(batches.map(|batch| batch?.project(&[0]))) as SortedBatches)
+    });
+    let keys = keys.collect::<Result<Vec<SortedBatches>>>()?;
+    let keys = Merge::new(keys, &order.keys(1)?, BATCH_ROWS).map_err(to_error)?;
+    let keys = distinct(Box::new(keys), order, 1, 0, spill_bytes)?;
+    let schema = Arc::new(order.schema.project(&[0]).map_err(to_error)?);
+    let mut readers: Vec<Rows> = vec![Box::new(RecordBatchIterator::new(
+        keys_only(&keys)?,
+        schema,
+    ))];
+    for feed in &feeds {
+        let batches = feed.read().map_err(to_error)?;
+        readers.push(Box::new(RecordBatchIterator::new(
+            batches,
+            Arc::clone(feed.schema()),
+        )));
+    }
+    Ok(readers)
+}
+
+/// The emitted rows in the form in which they are stored.
+fn conform(batch: &RecordBatch, stage: &StageNode, schema: &SchemaRef) -> Result<RecordBatch> {
+    let of_stage = |e: Error| e.context(format!("stage {:?}", stage.name));
+    let column = |name: &str| {
+        let column = batch.column_by_name(name);
+        column.ok_or_else(|| {
+            of_stage(Error::invalid(format!(
+                "the function gave no column {name:?}"
+            )))
+        })
+    };
+    let (target, source, value) = (
+        column("target_key")?,
+        column("source_key")?,
+        column("value")?,
+    );
+    check_nulls(target, &stage.key, "target_key", None).map_err(of_stage)?;
+    check_nulls(value, &stage.value, "value", None).map_err(of_stage)?;
+    let columns = [target, source, value].into_iter().zip(schema.fields());
+    let columns = columns.map(|(column, field)| retype(column, field.data_type()));
+    let mut columns: Vec<ArrayRef> = columns.collect::<Result<_>>().map_err(of_stage)?;
+    columns[0] = normalize(&columns[0]);
+    RecordBatch::try_new(Arc::clone(schema), columns).map_err(to_error)
+}

@@ -1,0 +1,279 @@
+//! Updates: from the changes of sources to the next version of the whole pipeline, by one commit.
+//!
+//! [`update()`] reads and sorts the changes of the sources. A plan then computes what they change in each stage, in the
+//! order of the graph, from the newest snapshot and in temporary files. It writes the runs, all at once, and commits.
+//!
+//! Crash points: before the manifest is created, what was written is orphaned, and a vacuum removes it; after it, the
+//! pipeline has the next version. A late write of a run hits a name of its own. A plan that lost its race to another
+//! update is made again, from the sorted changes; one that lost to a compaction is not, as long as the runs that it
+//! replaces are still the newest.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::format::{ConsumedInput, PipelineManifest};
+use super::graph::{Graph, Node};
+use super::input::{Changes, SourceChanges};
+use super::plan::Plan;
+use super::runs::{RunSizes, RunWriter};
+use super::splice::{NodeReport, PipelineUpdate};
+use super::{Committed, Pipeline, Snapshot, Staged};
+use crate::error::{Error, ErrorKind, Result};
+use crate::files::run_blocking;
+use crate::versions::commit::{RunResult, run_on};
+use crate::versions::{
+    Change, CommitId, Operation, TimestampMicros, Transaction, Versioned, create_first,
+};
+
+/// The options of an update.
+#[derive(Debug, Clone)]
+pub struct UpdateOptions {
+    /// The version after which no other may have changed data; 0 for a pipeline without data, None for any.
+    pub base_version: Option<u64>,
+    /// A second update with the same key changes nothing.
+    pub idempotency_key: Option<String>,
+    /// How far sources have read the tables that feed them.
+    pub consumed: BTreeMap<String, ConsumedInput>,
+    /// The limit of the memory that it takes, in bytes.
+    pub memory_limit_bytes: usize,
+    /// The sizes of the runs that it writes.
+    pub sizes: RunSizes,
+    /// For how long the commit is retried.
+    pub timeout: Duration,
+}
+
+/// The commit of an update.
+#[derive(Debug, Clone)]
+pub struct UpdateReport {
+    /// The version that it created.
+    pub version: u64,
+    /// The id of the commit.
+    pub commit_id: CommitId,
+    /// An earlier update had the same idempotency key; this one changed nothing.
+    pub is_replayed: bool,
+    /// What it did, for each source and stage of the graph.
+    pub nodes: Vec<NodeReport>,
+}
+
+/// Updates a pipeline, or makes its first version. Fails with [`ErrorKind::CommitConflict`] if there is a newer version
+/// than the caller's base, with [`ErrorKind::DefinitionChanged`] if the graph is not the stored one.
+pub async fn update(
+    pipeline: &Pipeline,
+    graph: &Graph,
+    changes: BTreeMap<String, Changes>,
+    options: &UpdateOptions,
+) -> Result<UpdateReport> {
+    crate::table::check_idempotency_key(options.idempotency_key.as_deref())?;
+    let sources = read_changes(graph, changes, options.memory_limit_bytes).await?;
+    let mut operation = UpdateOperation {
+        pipeline,
+        graph: Arc::new(graph.clone()),
+        sources: Arc::new(sources),
+        options,
+        written: Vec::new(),
+    };
+    let newest = loop {
+        if let Some(newest) = pipeline.find_newest().await? {
+            break newest;
+        }
+        if let Some(report) = operation.create().await? {
+            return Ok(report);
+        }
+    };
+    let staged = Staged::new(pipeline);
+    let ended = run_on(
+        pipeline,
+        &mut operation,
+        staged,
+        Some(newest),
+        options.timeout,
+    );
+    match ended.await? {
+        RunResult::Committed(committed, change) => Ok(report(&committed, change.reports)),
+        RunResult::Replayed(committed) => Ok(report(&committed, Vec::new())),
+        RunResult::Unchanged(_) => Err(Error::other("internal error: an update without a change")),
+    }
+}
+
+fn report(committed: &Committed, nodes: Vec<NodeReport>) -> UpdateReport {
+    UpdateReport {
+        version: committed.version,
+        commit_id: committed.commit_id.clone(),
+        is_replayed: committed.replayed,
+        nodes,
+    }
+}
+
+async fn read_changes(
+    graph: &Graph,
+    changes: BTreeMap<String, Changes>,
+    memory_bytes: usize,
+) -> Result<BTreeMap<String, SourceChanges>> {
+    let mut sources = BTreeMap::new();
+    for (name, changes) in changes {
+        let source = match graph.node(&name) {
+            Some(Node::Source(source)) => source.clone(),
+            Some(Node::Stage(_)) => {
+                return Err(Error::invalid(format!(
+                    "{name:?} is a stage; only sources are updated"
+                )));
+            }
+            None => return Err(Error::invalid(format!("there is no source {name:?}"))),
+        };
+        let read = run_blocking(move || SourceChanges::read(&source, changes, memory_bytes));
+        sources.insert(name, read.await?);
+    }
+    Ok(sources)
+}
+
+struct UpdateOperation<'a> {
+    pipeline: &'a Pipeline,
+    graph: Arc<Graph>,
+    sources: Arc<BTreeMap<String, SourceChanges>>,
+    options: &'a UpdateOptions,
+    /// The files that the last plan wrote.
+    written: Vec<String>,
+}
+
+impl Operation<PipelineManifest> for UpdateOperation<'_> {
+    type Change = PipelineUpdate;
+
+    async fn plan(
+        &mut self,
+        base: &Snapshot,
+        staged: &mut Staged,
+    ) -> Result<Option<PipelineUpdate>> {
+        let earlier = std::mem::take(&mut self.written);
+        let change = self.plan_on(Arc::clone(&base.manifest), staged).await?;
+        staged.retire(&earlier);
+        Ok(Some(change))
+    }
+
+    fn idempotency_key(&self) -> Option<&str> {
+        self.options.idempotency_key.as_deref()
+    }
+}
+
+impl UpdateOperation<'_> {
+    /// Makes the first version; None if another process has.
+    async fn create(&mut self) -> Result<Option<UpdateReport>> {
+        let store = self.pipeline.store();
+        let now = TimestampMicros::new(store.clock().now());
+        let empty = PipelineManifest::empty(CommitId::new(store.clock().new_id()), now);
+        let mut staged = Staged::new(self.pipeline);
+        let change = match self.plan_on(Arc::new(empty.clone()), &mut staged).await {
+            Ok(change) => change,
+            Err(e) => {
+                staged.remove_all().await;
+                return Err(e);
+            }
+        };
+        let (mut manifest, operation) = change.apply(&empty)?;
+        manifest.operation = operation;
+        manifest.version = 1;
+        let key = self.options.idempotency_key.clone();
+        let created = create_first(self.pipeline, |id, now| {
+            manifest.commit_id = CommitId::new(id);
+            manifest.created_at = TimestampMicros::new(now);
+            if let Some(key) = key {
+                let transaction = Transaction {
+                    version: 1,
+                    commit_id: manifest.commit_id.clone(),
+                    created_at: manifest.created_at,
+                };
+                manifest.transactions.insert(key, transaction);
+            }
+            manifest
+        });
+        let error = match created.await {
+            Ok(snapshot) => {
+                let newest = snapshot.manifest.header();
+                return Ok(Some(UpdateReport {
+                    version: 1,
+                    commit_id: newest.commit_id_of(1).unwrap_or(newest.commit_id).clone(),
+                    is_replayed: false,
+                    nodes: change.reports,
+                }));
+            }
+            Err(e) => e,
+        };
+        match error.kind() {
+            ErrorKind::AlreadyExists => {
+                staged.remove_all().await;
+                Ok(None)
+            }
+            // It may have been created.
+            ErrorKind::CommitStateUnknown | ErrorKind::Unavailable | ErrorKind::Cancelled => {
+                Err(error)
+            }
+            _ => {
+                staged.remove_all().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn plan_on(
+        &mut self,
+        base: Arc<PipelineManifest>,
+        staged: &mut Staged,
+    ) -> Result<PipelineUpdate> {
+        self.check_base(&base)?;
+        self.graph.check_stored(&base)?;
+        let plan = Plan {
+            pipeline: self.pipeline.clone(),
+            base: Arc::clone(&base),
+            graph: Arc::clone(&self.graph),
+            sources: Arc::clone(&self.sources),
+            memory_bytes: self.options.memory_limit_bytes,
+            writer: RunWriter::new(
+                self.pipeline,
+                base.version,
+                self.options.sizes,
+                self.options.memory_limit_bytes,
+            )?,
+        };
+        let plan = Arc::new(plan);
+        let computed = {
+            let plan = Arc::clone(&plan);
+            run_blocking(move || plan.compute()).await?
+        };
+        let written = plan.write(computed, &self.options.consumed).await;
+        let files = plan.writer.take_written();
+        staged.add(files.iter().cloned());
+        self.written = files;
+        let (nodes, reports) = written?;
+        Ok(PipelineUpdate {
+            base_version: base.version,
+            base_data_version: base.data_version,
+            nodes,
+            reports,
+        })
+    }
+
+    /// Refuses a base version that is not the last one that changed data.
+    fn check_base(&self, newest: &PipelineManifest) -> Result<()> {
+        let Some(base) = self.options.base_version else {
+            return Ok(());
+        };
+        let conflict = |message: String| {
+            let error = Error::new(ErrorKind::CommitConflict, message);
+            Err(error.with_path(self.pipeline.root()))
+        };
+        if base > newest.version {
+            return Err(Error::invalid(format!(
+                "there is no version {base}; the newest is {}",
+                newest.version
+            )));
+        }
+        if base < newest.data_version {
+            return conflict(format!(
+                "the pipeline was updated to version {} after version {base}, on which this update is based; nothing \
+                 was committed",
+                newest.data_version
+            ));
+        }
+        Ok(())
+    }
+}
