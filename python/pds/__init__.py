@@ -11,12 +11,14 @@ __all__ = [
     "BlockCorrupted",
     "Capability",
     "CapabilityNotSupported",
+    "Changes",
     "CommitConflict",
     "CommitResult",
     "CommitStateUnknown",
     "DatasetIncomplete",
     "DatasetManifest",
     "DatasetWrite",
+    "DefinitionChanged",
     "DirectoryNotEmpty",
     "FileChanged",
     "FileInfo",
@@ -31,7 +33,10 @@ __all__ = [
     "ParquetDatasetStore",
     "PartCorrupted",
     "PermissionDenied",
+    "Pipeline",
+    "ProduceError",
     "RemoteStoreError",
+    "Replace",
     "ResourceLocked",
     "StagedPart",
     "Store",
@@ -39,6 +44,7 @@ __all__ = [
     "TableScan",
     "TransactionExpired",
     "UnsafeStore",
+    "UpdateResult",
     "VacuumResult",
     "VerificationFailed",
     "VerifyReport",
@@ -68,6 +74,7 @@ if TYPE_CHECKING:
         CommitConflict,
         CommitStateUnknown,
         DatasetIncomplete,
+        DefinitionChanged,
         DirectoryNotEmpty,
         FileChanged,
         FormatNotSupported,
@@ -90,6 +97,10 @@ if TYPE_CHECKING:
     from pds.manifest import DatasetManifest
     from pds.options import WriteOptions
     from pds.partition import partition_path
+    from pds.producers.changes import Changes, Replace
+    from pds.producers.errors import ProduceError
+    from pds.producers.pipeline import Pipeline
+    from pds.producers.results import UpdateResult
     from pds.store import FileInfo, FolderEntry, Store
     from pds.table.results import CommitResult, VacuumResult
     from pds.table.scan import TableScan
@@ -97,16 +108,21 @@ if TYPE_CHECKING:
 
 _MODULE_OF = {
     "Capability": "pds.capability",
+    "Changes": "pds.producers.changes",
     "CommitResult": "pds.table.results",
     "DatasetManifest": "pds.manifest",
     "DatasetWrite": "pds.dataset",
     "FileInfo": "pds.store",
     "FolderEntry": "pds.store",
     "ParquetDatasetStore": "pds.dataset",
+    "Pipeline": "pds.producers.pipeline",
+    "ProduceError": "pds.producers.errors",
+    "Replace": "pds.producers.changes",
     "StagedPart": "pds._pds",
     "Store": "pds.store",
     "Table": "pds.table.table",
     "TableScan": "pds.table.scan",
+    "UpdateResult": "pds.producers.results",
     "VacuumResult": "pds.table.results",
     "VerifyReport": "pds.dataset",
     "WriteOptions": "pds.options",

@@ -1,5 +1,5 @@
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypedDict, final
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ __all__ = [
     "ChainHandle",
     "OpenDataset",
     "PartIndex",
+    "PipelineHandle",
     "Scan",
     "StagedPart",
     "StoreHandle",
@@ -22,10 +23,12 @@ __all__ = [
     "attach_dataset",
     "attach_table",
     "begin_write",
+    "check_graph",
     "check_key",
     "check_options",
     "check_schema",
     "clean_dataset",
+    "compact_pipeline",
     "dataset_exists",
     "delete_dataset",
     "drop_column",
@@ -53,6 +56,8 @@ __all__ = [
     "schema_event",
     "sha3_256",
     "table_exists",
+    "update_pipeline",
+    "vacuum_pipeline",
     "verify_dataset",
     "widen",
     "write_dataset",
@@ -227,6 +232,83 @@ class _MergeClause(Protocol):
     @property
     def assignments(self) -> list[tuple[str, str]] | None: ...
 
+class _Node(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def feeders(self) -> list[str] | None: ...
+    @property
+    def is_join(self) -> bool: ...
+    @property
+    def fields(self) -> pa.Schema: ...
+    @property
+    def descending(self) -> bool: ...
+    @property
+    def skip_unchanged(self) -> bool: ...
+    @property
+    def definition(self) -> dict[str, int]: ...
+    @property
+    def function(self) -> Callable[[Sequence[pa.RecordBatchReader]], Iterable[pa.RecordBatch]] | None: ...
+
+class _SourceInput(Protocol):
+    @property
+    def source(self) -> str: ...
+    @property
+    def upserts(self) -> object: ...
+    @property
+    def deletes(self) -> object: ...
+    @property
+    def is_replaced(self) -> bool: ...
+    @property
+    def consumed(self) -> tuple[str, int, str] | None: ...
+
+class _UpdateOptions(Protocol):
+    @property
+    def base_version(self) -> int | None: ...
+    @property
+    def idempotency_key(self) -> str | None: ...
+    @property
+    def memory_limit(self) -> int: ...
+    @property
+    def page_rows(self) -> int | None: ...
+    @property
+    def file_rows(self) -> int | None: ...
+    @property
+    def commit_timeout(self) -> float: ...
+
+class _NodeFields(TypedDict):
+    name: str
+    keys_in: int
+    rows_out: int
+    keys_out: int
+    files_written: int
+    bytes_written: int
+
+class _CompactFields(TypedDict):
+    version: int
+    tables: int
+    runs: int
+    bytes_written: int
+
+class _UpdateFields(TypedDict):
+    version: int
+    commit_id: str
+    replayed: bool
+    nodes: list[_NodeFields]
+
+@final
+class PipelineHandle:
+    @staticmethod
+    def open(store: StoreHandle, path: str, version: int | None) -> PipelineHandle | None: ...
+    @property
+    def version(self) -> int: ...
+    def at(self, version: int) -> PipelineHandle: ...
+    def schema(self, name: str, is_mappings: bool) -> pa.Schema: ...
+    def manifest(self) -> builtins.bytes: ...
+    def history(self, limit: int) -> list[builtins.bytes]: ...
+    def read(self, name: str, is_mappings: bool, keys: object, memory_limit: int) -> Scan: ...
+    def changes(self, name: str, memory_limit: int) -> Scan: ...
+
 @final
 class TableHandle:
     @staticmethod
@@ -400,3 +482,11 @@ def delete_dataset(store: StoreHandle, key: str) -> None: ...
 def list_datasets(store: StoreHandle, prefix: str) -> list[str]: ...
 def verify_dataset(store: StoreHandle, key: str) -> tuple[int, int, int, int]: ...
 def clean_dataset(store: StoreHandle, key: str, older_than_seconds: float) -> int: ...
+def compact_pipeline(store: StoreHandle, path: str, min_delta: float, options: _UpdateOptions) -> _CompactFields: ...
+def vacuum_pipeline(
+    store: StoreHandle, path: str, retention: float, dry_run: bool, commit_timeout: float
+) -> _VacuumFields: ...
+def check_graph(nodes: Sequence[_Node]) -> None: ...
+def update_pipeline(
+    store: StoreHandle, path: str, nodes: Sequence[_Node], changes: Sequence[_SourceInput], options: _UpdateOptions
+) -> _UpdateFields: ...

@@ -14,6 +14,7 @@ __all__ = [
     "CommitConflict",
     "CommitStateUnknown",
     "DatasetIncomplete",
+    "DefinitionChanged",
     "DirectoryNotEmpty",
     "FileChanged",
     "FormatNotSupported",
@@ -126,6 +127,10 @@ class TransactionExpired(CommitConflict):
 
 class VersionExpired(NotFound):
     """A vacuum removed this version of the table or dataset."""
+
+
+class DefinitionChanged(InvalidInput):
+    """A source or stage of a pipeline is declared otherwise than it is stored, or is stored and not declared."""
 
 
 class UnsafeStore(CapabilityNotSupported):

@@ -33,6 +33,11 @@ impl fmt::Display for CallableFailure {
 
 impl StdError for CallableFailure {}
 
+/// The error of the engine for an exception, which is raised itself in the end.
+pub(crate) fn from_python(exception: PyErr) -> Error {
+    Error::other(exception.to_string()).with_source(PyCause(exception))
+}
+
 fn exception_name(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::NotFound => "NotFound",
@@ -53,6 +58,7 @@ fn exception_name(kind: ErrorKind) -> &'static str {
         ErrorKind::CommitStateUnknown => "CommitStateUnknown",
         ErrorKind::TransactionExpired => "TransactionExpired",
         ErrorKind::VersionExpired => "VersionExpired",
+        ErrorKind::DefinitionChanged => "DefinitionChanged",
         ErrorKind::UnsafeStore => "UnsafeStore",
         ErrorKind::FormatNotSupported => "FormatNotSupported",
         ErrorKind::BlockCorrupted => "BlockCorrupted",
@@ -73,6 +79,7 @@ fn engine_error_wins(kind: ErrorKind) -> bool {
             | ErrorKind::CommitStateUnknown
             | ErrorKind::TransactionExpired
             | ErrorKind::VersionExpired
+            | ErrorKind::DefinitionChanged
             | ErrorKind::UnsafeStore
             | ErrorKind::FormatNotSupported
             | ErrorKind::BlockCorrupted

@@ -13,6 +13,7 @@ mod logging;
 mod odf;
 mod odf_values;
 mod parts;
+mod pipeline;
 mod predicate;
 mod runtime;
 mod scan;
@@ -38,5 +39,6 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     alter::register(module)?;
     odf::register(module)?;
     odf_values::register(module)?;
+    pipeline::register(module)?;
     table::register(module)
 }

@@ -1,0 +1,107 @@
+"""What callers push to a source: changes of some keys, or all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pds.arguments import arrow_stream
+from pds.errors import InvalidInput, InvalidType
+from pds.producers.errors import abbreviate
+from pds.producers.graph import SourceInput
+
+if TYPE_CHECKING:
+    from pds.arguments import ArrowStream
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes of a source. A key that is named is replaced as a whole; a key that is not named stays as it is.
+
+    Args:
+        upserts: Rows with the columns `key` and `value`, in any order; those of one key are kept in theirs. An Arrow
+            stream (a table of pyarrow, polars, pandas or DuckDB, for example), or an iterable of pairs (key, value).
+        deletes: The keys of which no row is left: an Arrow array, an Arrow stream with the column `key`, or an iterable
+            of keys.
+    """
+
+    upserts: ArrowStream | Iterable[tuple[Any, Any]] | None = None
+    deletes: ArrowStream | Iterable[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Replace:
+    """All rows of a source. Keys that are not among them are deleted; a key with the same rows as before is no change.
+
+    Args:
+        rows: Rows as in `Changes.upserts`.
+    """
+
+    rows: ArrowStream | Iterable[tuple[Any, Any]]
+
+
+def to_input(name: str, changes: object, fields: pa.Schema) -> SourceInput:
+    """Return the changes of a source as the engine reads them.
+
+    Raises:
+        InvalidInput: A value cannot be stored in a column.
+        InvalidType: The changes are neither `Changes` nor `Replace`, or not made of rows.
+    """
+    if isinstance(changes, Replace):
+        return SourceInput(name, _to_rows(name, changes.rows, fields), None, is_replaced=True)
+    if not isinstance(changes, Changes):
+        raise InvalidType(
+            f"the changes of {name!r} must be pds.Changes(upserts=…, deletes=…) or pds.Replace(…), "
+            f"not {type(changes).__name__}"
+        )
+    upserts = None if changes.upserts is None else _to_rows(name, changes.upserts, fields)
+    deletes = None if changes.deletes is None else _to_keys(name, changes.deletes, fields.field("key"))
+    return SourceInput(name, upserts, deletes, is_replaced=False)
+
+
+def to_key_stream(name: str, keys: object, field: pa.Field[Any]) -> pa.Table | pa.RecordBatchReader:
+    """Return keys as a stream of one column, `key`."""
+    return _to_keys(name, keys, field)
+
+
+def _is_stream(data: object) -> bool:
+    return hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")
+
+
+def _to_rows(name: str, rows: object, fields: pa.Schema) -> pa.Table | pa.RecordBatchReader:
+    if _is_stream(rows):
+        return arrow_stream(rows)
+    if not isinstance(rows, Iterable):
+        raise InvalidType(f"the rows of {name!r} must be an Arrow stream or pairs (key, value), not {rows!r}")
+    pairs = list(rows)
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:  # noqa: PLR2004 a key and a value
+            raise InvalidType(f"a row of {name!r} must be a tuple (key, value), not {abbreviate(pair)}")
+    columns = [_to_array(name, [pair[at] for pair in pairs], fields.field(at)) for at in range(2)]
+    # A null where the field does not allow it is reported by the engine.
+    nullable = pa.schema([field.with_nullable(True) for field in fields])  # noqa: FBT003
+    return pa.Table.from_arrays(columns, schema=nullable)
+
+
+def _to_keys(name: str, keys: object, field: pa.Field[Any]) -> pa.Table | pa.RecordBatchReader:
+    array: Any = keys
+    if isinstance(keys, pa.Array | pa.ChunkedArray):
+        array = keys
+    elif _is_stream(keys):
+        return arrow_stream(keys)
+    elif isinstance(keys, Iterable) and not isinstance(keys, str | bytes):
+        array = _to_array(name, list(keys), field)
+    else:
+        raise InvalidType(f"the keys of {name!r} must be an Arrow array or a list of keys, not {abbreviate(keys)}")
+    return pa.table({"key": array})
+
+
+def _to_array(name: str, values: list[Any], field: pa.Field[Any]) -> pa.Array[Any]:
+    try:
+        array: pa.Array[Any] = pa.array(values, field.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        raise InvalidInput(f"a {field.name} of {name!r} is not of type {field.type}: {error}") from error
+    return array

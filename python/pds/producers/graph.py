@@ -1,0 +1,46 @@
+"""What the engine is told of a graph and of an update; it reads the attributes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import pyarrow as pa
+
+
+class Node(NamedTuple):
+    """A source, or a stage with its function."""
+
+    name: str
+    feeders: list[str] | None
+    """None for a source."""
+    is_join: bool
+    fields: pa.Schema
+    """The fields `key` and `value`."""
+    descending: bool
+    skip_unchanged: bool
+    definition: dict[str, int]
+    function: Callable[[Sequence[pa.RecordBatchReader]], Iterable[pa.RecordBatch]] | None
+
+
+class SourceInput(NamedTuple):
+    """The changes of a source, as Arrow streams."""
+
+    source: str
+    upserts: object
+    deletes: object
+    is_replaced: bool
+    consumed: tuple[str, int, str] | None = None
+
+
+class UpdateArguments(NamedTuple):
+    """The options of an update."""
+
+    base_version: int | None
+    idempotency_key: str | None
+    memory_limit: int
+    page_rows: int | None
+    file_rows: int | None
+    commit_timeout: float

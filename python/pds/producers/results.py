@@ -1,0 +1,72 @@
+"""The results of operations on pipelines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from pds._pds import _UpdateFields
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What an update did to a source or a stage.
+
+    Args:
+        name: The name.
+        keys_in: The number of source keys that changed.
+        rows_out: The number of rows that the function emitted.
+        keys_out: The number of target keys that changed.
+        files_written: The number of files written.
+        bytes_written: Their size in bytes.
+    """
+
+    name: str
+    keys_in: int
+    rows_out: int
+    keys_out: int
+    files_written: int
+    bytes_written: int
+
+
+@dataclass(frozen=True)
+class CompactResult:
+    """The result of a compaction of a pipeline.
+
+    Args:
+        version: The new version, or the newest one if there was nothing to merge.
+        tables: The number of tables that have fewer runs.
+        runs: The number of runs that were merged.
+        bytes_written: The size of the files that were written, in bytes.
+    """
+
+    version: int
+    tables: int
+    runs: int
+    bytes_written: int
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """The result of an update of a pipeline.
+
+    Args:
+        version: The new version of the pipeline.
+        commit_id: The identifier of the commit.
+        replayed: Whether an update with the same idempotency key existed already, so that nothing was changed.
+        requests: The number of requests to the store during the update, including those of other threads.
+        stages: What the update did to each source and stage, by name.
+    """
+
+    version: int
+    commit_id: str
+    replayed: bool
+    requests: int
+    stages: dict[str, StageResult]
+
+    @classmethod
+    def of(cls, fields: _UpdateFields, requests: int) -> Self:
+        """Return the result for the update that the engine reports and the number of requests."""
+        stages = {node["name"]: StageResult(**node) for node in fields["nodes"]}
+        return cls(fields["version"], fields["commit_id"], fields["replayed"], requests, stages)

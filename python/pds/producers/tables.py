@@ -1,0 +1,107 @@
+"""The tables of a pipeline at a version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pds.errors import InvalidInput
+from pds.producers.changes import to_key_stream
+from pds.table.scan import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+    from pds import _pds
+
+
+class PipelineRows(Rows):
+    """Rows of a table of a pipeline, which are read on demand. Every method reads them again."""
+
+    def __init__(self, open_scan: Callable[[], _pds.Scan]) -> None:
+        self._open = open_scan
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows."""
+        scan = self._open()
+        try:
+            return scan.schema
+        finally:
+            scan.close()
+
+    def _open_scan(self) -> _pds.Scan:
+        return self._open()
+
+
+class PipelineTable:
+    """A source or a stage at a version of its pipeline."""
+
+    def __init__(self, handle: _pds.PipelineHandle | None, name: str, memory_limit: int) -> None:
+        self._handle = handle
+        self._memory_limit = memory_limit
+        self.name = name
+
+    def _get_handle(self) -> _pds.PipelineHandle:
+        if self._handle is None:
+            raise InvalidInput(f"{self.name!r} has no data yet; update the pipeline first")
+        return self._handle
+
+    def scan(self, keys: object = None) -> PipelineRows:
+        """Return the rows in the order of the key: `target_key`, `source_key`, `value`; of a source `key` and `value`.
+
+        Args:
+            keys: The target keys to read, or the keys of a source: a list or an Arrow array. Defaults to all.
+
+        Raises:
+            InvalidInput: The pipeline has no version yet, or the keys are of another type.
+        """
+        return self._scan(keys, is_mappings=False)
+
+    def read(self, keys: object = None) -> pa.Table:
+        """Return the rows as a pyarrow Table. Arguments and errors are those of `scan`."""
+        return self.scan(keys).to_pyarrow()
+
+    def batches(self, keys: object = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in batches, in bounded memory. Arguments and errors are those of `scan`."""
+        return iter(self.scan(keys).to_reader())
+
+    def key_mappings(self, keys: object = None) -> pa.Table:
+        """Return `source_key` and `target_key` of each row of a stage, in the order of the source key.
+
+        Args:
+            keys: The source keys to read. Defaults to all.
+
+        Raises:
+            InvalidInput: This is a source, or as for `scan`.
+        """
+        return self._scan(keys, is_mappings=True).to_pyarrow()
+
+    def _scan(self, keys: object, *, is_mappings: bool) -> PipelineRows:
+        handle = self._get_handle()
+        schema = handle.schema(self.name, is_mappings)
+
+        def open_scan() -> _pds.Scan:
+            stream = None if keys is None else to_key_stream(self.name, keys, schema.field(0))
+            return handle.read(self.name, is_mappings, stream, self._memory_limit)
+
+        return PipelineRows(open_scan)
+
+    def changes(self, version: int | None = None) -> pa.Table:
+        """Return what a version changed in a stage: `type` (0 add, 1 update, 2 delete), `key` and `value`.
+
+        A key of which no row is left is one row of type 2. Of every other key that changed there are all its rows, in
+        the order of the content; the first one is of type 0 if the key had no row before. A version that a compaction
+        made changed nothing.
+
+        Args:
+            version: The version. Defaults to the version of this object.
+
+        Raises:
+            InvalidInput: This is a source, or the version does not exist.
+            VersionExpired: A vacuum removed the version.
+        """
+        handle = self._get_handle()
+        opened = handle if version is None else handle.at(version)
+        return PipelineRows(lambda: opened.changes(self.name, self._memory_limit)).to_pyarrow()

@@ -1,0 +1,477 @@
+//! Pipelines: their snapshots, and updates, which call the functions of stages.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "pyo3 hands arguments over by value"
+)]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arrow_array::{RecordBatch, RecordBatchIterator};
+use arrow_schema::ArrowError;
+use pds::producers::{
+    self, Changes, CompactOptions, ConsumedInput, EmittedRows, Graph, Node, NodeReport, Pipeline,
+    PipelineManifest, Produce, Rows, RunSizes, SourceNode, StageNode, TableName, UpdateOptions,
+    UpdateReport,
+};
+use pds::table::Versioned;
+use pds::versions::{history, vacuum};
+use pds::{Error, Result};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyIterator};
+use pyo3_arrow::{PyRecordBatch, PyRecordBatchReader, PySchema};
+
+use crate::error::from_python;
+use crate::input::{extract_reader, extract_schema, parse_seconds};
+use crate::runtime::{into_py_result, run};
+use crate::scan::Scan;
+use crate::store::StoreHandle;
+use crate::table_results::VacuumFields;
+
+/// One snapshot of a pipeline.
+#[pyclass(frozen, module = "pds._pds")]
+#[derive(Debug)]
+pub(crate) struct PipelineHandle {
+    store: StoreHandle,
+    path: String,
+    manifest: Arc<PipelineManifest>,
+}
+
+impl PipelineHandle {
+    fn pipeline(&self) -> Result<Pipeline> {
+        Pipeline::new(self.store.store()?, &self.path)
+    }
+}
+
+#[pymethods]
+impl PipelineHandle {
+    /// Opens the newest snapshot, or that of `version`; None if the pipeline has no version yet.
+    #[staticmethod]
+    fn open(
+        py: Python<'_>,
+        store: &StoreHandle,
+        path: String,
+        version: Option<u64>,
+    ) -> PyResult<Option<Self>> {
+        let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
+        let manifest = run(py, move || async move {
+            match version {
+                None => producers::open(&pipeline).await,
+                Some(version) => pipeline.manifest_at(version).await.map(Some),
+            }
+        })?;
+        Ok(manifest.map(|manifest| Self {
+            store: store.clone_handle(),
+            path,
+            manifest,
+        }))
+    }
+
+    /// The version of the snapshot.
+    #[getter]
+    fn version(&self) -> u64 {
+        self.manifest.version
+    }
+
+    /// Opens the snapshot of a version.
+    fn at(&self, py: Python<'_>, version: u64) -> PyResult<Self> {
+        let pipeline = into_py_result(py, self.pipeline())?;
+        let manifest = run(
+            py,
+            move || async move { pipeline.manifest_at(version).await },
+        )?;
+        Ok(Self {
+            store: self.store.clone_handle(),
+            path: self.path.clone(),
+            manifest,
+        })
+    }
+
+    /// The columns of the content of a source or stage, or of its key mappings, as a `pyarrow.Schema`.
+    fn schema<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        is_mappings: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let schema = self.pipeline().and_then(|pipeline| {
+            producers::schema(&pipeline, &self.manifest, name, table_name(is_mappings))
+        });
+        PySchema::new(into_py_result(py, schema)?).into_pyarrow(py)
+    }
+
+    /// The manifest as JSON.
+    fn manifest<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.manifest.to_bytes())
+    }
+
+    /// Reads the history of the last `limit` versions: an entry as JSON for each, newest first.
+    fn history<'py>(&self, py: Python<'py>, limit: u64) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let pipeline = into_py_result(py, self.pipeline())?;
+        let newest = Arc::clone(&self.manifest);
+        let entries = run(py, move || async move {
+            history(&pipeline, &newest, limit).await
+        })?;
+        let bytes = entries.iter().map(|e| PyBytes::new(py, &e.to_bytes()));
+        Ok(bytes.collect())
+    }
+
+    /// Streams the content of a source or stage, or its key mappings; `keys` are a stream of one column.
+    fn read(
+        &self,
+        py: Python<'_>,
+        name: String,
+        is_mappings: bool,
+        keys: Option<&Bound<'_, PyAny>>,
+        memory_limit: usize,
+    ) -> PyResult<Scan> {
+        let pipeline = into_py_result(py, self.pipeline())?;
+        let keys = keys.map(extract_reader).transpose()?;
+        let manifest = Arc::clone(&self.manifest);
+        let table = table_name(is_mappings);
+        let scan = run(py, move || async move {
+            producers::read(&pipeline, &manifest, &name, table, keys, memory_limit)
+        })?;
+        Ok(Scan::new(scan))
+    }
+
+    /// Streams what the version of the snapshot changed in a stage.
+    fn changes(&self, py: Python<'_>, name: String, memory_limit: usize) -> PyResult<Scan> {
+        let pipeline = into_py_result(py, self.pipeline())?;
+        let manifest = Arc::clone(&self.manifest);
+        let scan = run(py, move || async move {
+            producers::changes(&pipeline, &manifest, &name, memory_limit)
+        })?;
+        Ok(Scan::new(scan))
+    }
+}
+
+fn table_name(is_mappings: bool) -> TableName {
+    if is_mappings {
+        TableName::KeyMappings
+    } else {
+        TableName::Content
+    }
+}
+
+/// The attributes of `pds.producers.graph.Node`.
+#[derive(FromPyObject)]
+struct PyNode<'py> {
+    name: String,
+    /// None for a source.
+    feeders: Option<Vec<String>>,
+    is_join: bool,
+    /// The fields `key` and `value`.
+    fields: Bound<'py, PyAny>,
+    descending: bool,
+    skip_unchanged: bool,
+    definition: BTreeMap<String, i64>,
+    /// Called with a list of readers, gives an iterable of record batches; None for a source.
+    function: Option<Py<PyAny>>,
+}
+
+impl PyNode<'_> {
+    fn into_node(self) -> PyResult<Node> {
+        let py = self.fields.py();
+        let schema = extract_schema(&self.fields)?;
+        let [key, value] = schema.fields().as_ref() else {
+            let error = Error::invalid("a source or stage has the fields key and value");
+            return into_py_result(py, Err(error));
+        };
+        let (key, value) = (key.as_ref().clone(), value.as_ref().clone());
+        let Some(feeders) = self.feeders else {
+            return Ok(Node::Source(SourceNode {
+                name: self.name,
+                key,
+                value,
+                descending: self.descending,
+                skip_unchanged: self.skip_unchanged,
+            }));
+        };
+        let function = self.function.unwrap_or_else(|| py.None());
+        let definition = self.definition.into_iter();
+        Ok(Node::Stage(StageNode {
+            name: self.name,
+            feeders,
+            join: self.is_join,
+            key,
+            value,
+            descending: self.descending,
+            skip_unchanged: self.skip_unchanged,
+            definition: definition
+                .map(|(name, value)| (name, value.into()))
+                .collect(),
+            producer: Arc::new(PyProducer { function }),
+        }))
+    }
+}
+
+/// The attributes of `pds.producers.graph.SourceInput`.
+#[derive(FromPyObject)]
+struct PyChanges<'py> {
+    source: String,
+    upserts: Option<Bound<'py, PyAny>>,
+    deletes: Option<Bound<'py, PyAny>>,
+    is_replaced: bool,
+    /// The location, the version and its commit id of a table that was read.
+    consumed: Option<(String, u64, String)>,
+}
+
+/// The attributes of `pds.producers.graph.UpdateArguments`.
+#[derive(Debug, FromPyObject)]
+struct PyUpdateOptions {
+    base_version: Option<u64>,
+    idempotency_key: Option<String>,
+    memory_limit: usize,
+    page_rows: Option<usize>,
+    file_rows: Option<u64>,
+    commit_timeout: f64,
+}
+
+/// What an update did to a source or stage; a dict in Python.
+#[derive(Debug, IntoPyObject)]
+struct NodeFields {
+    name: String,
+    keys_in: u64,
+    rows_out: u64,
+    keys_out: u64,
+    files_written: u64,
+    bytes_written: u64,
+}
+
+/// The outcome of an update; a dict in Python.
+#[derive(Debug, IntoPyObject)]
+struct UpdateFields {
+    version: u64,
+    commit_id: String,
+    replayed: bool,
+    nodes: Vec<NodeFields>,
+}
+
+impl From<NodeReport> for NodeFields {
+    fn from(report: NodeReport) -> Self {
+        Self {
+            name: report.name,
+            keys_in: report.keys_in,
+            rows_out: report.rows_out,
+            keys_out: report.keys_out,
+            files_written: report.files_written,
+            bytes_written: report.bytes_written,
+        }
+    }
+}
+
+impl From<UpdateReport> for UpdateFields {
+    fn from(report: UpdateReport) -> Self {
+        Self {
+            version: report.version,
+            commit_id: report.commit_id.as_str().to_owned(),
+            replayed: report.is_replayed,
+            nodes: report.nodes.into_iter().map(NodeFields::from).collect(),
+        }
+    }
+}
+
+fn build_graph(py: Python<'_>, nodes: Vec<PyNode<'_>>) -> PyResult<Graph> {
+    let nodes = nodes.into_iter().map(PyNode::into_node);
+    into_py_result(py, Graph::new(nodes.collect::<PyResult<_>>()?))
+}
+
+/// Raises an error if sources and stages do not fit together.
+#[pyfunction]
+fn check_graph(py: Python<'_>, nodes: Vec<PyNode<'_>>) -> PyResult<()> {
+    build_graph(py, nodes).map(drop)
+}
+
+/// Updates a pipeline.
+#[pyfunction]
+fn update_pipeline(
+    py: Python<'_>,
+    store: &StoreHandle,
+    path: String,
+    nodes: Vec<PyNode<'_>>,
+    changes: Vec<PyChanges<'_>>,
+    options: PyUpdateOptions,
+) -> PyResult<UpdateFields> {
+    let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
+    let graph = build_graph(py, nodes)?;
+    let (mut inputs, mut consumed) = (BTreeMap::new(), BTreeMap::new());
+    for change in changes {
+        if let Some((location, version, commit_id)) = change.consumed {
+            let input = ConsumedInput {
+                location,
+                version,
+                commit_id,
+            };
+            consumed.insert(change.source.clone(), input);
+        }
+        let input = Changes {
+            upserts: change.upserts.as_ref().map(extract_reader).transpose()?,
+            deletes: change.deletes.as_ref().map(extract_reader).transpose()?,
+            replace: change.is_replaced,
+        };
+        inputs.insert(change.source, input);
+    }
+    let timeout = parse_seconds("commit_timeout", options.commit_timeout);
+    let options = UpdateOptions {
+        base_version: options.base_version,
+        idempotency_key: options.idempotency_key,
+        consumed,
+        memory_limit_bytes: options.memory_limit,
+        sizes: RunSizes {
+            page_rows: options.page_rows,
+            file_rows: options.file_rows,
+        },
+        timeout: into_py_result(py, timeout)?,
+    };
+    let report = run(py, move || async move {
+        producers::update(&pipeline, &graph, inputs, &options).await
+    })?;
+    Ok(report.into())
+}
+
+/// A Python function from readers to an iterable of record batches.
+#[derive(Debug)]
+struct PyProducer {
+    function: Py<PyAny>,
+}
+
+/// The error of a feed, which passes Python as text only.
+type FeedError = Arc<Mutex<Option<Error>>>;
+
+fn lock(error: &FeedError) -> MutexGuard<'_, Option<Error>> {
+    error.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Produce for PyProducer {
+    fn produce(&self, feeds: Vec<Rows>) -> Result<EmittedRows> {
+        let failure = FeedError::default();
+        let feeds = feeds.into_iter().map(|feed| watch(feed, &failure));
+        let feeds: Vec<Rows> = feeds.collect();
+        let started = Python::attach(|py| {
+            let readers = feeds
+                .into_iter()
+                .map(|feed| PyRecordBatchReader::new(feed).into_pyarrow(py));
+            let readers = readers.collect::<PyResult<Vec<_>>>()?;
+            let iterable = self.function.bind(py).call1((readers,))?;
+            Ok(iterable.try_iter()?.unbind())
+        });
+        let batches = started.map_err(|e| cause_of(e, &failure))?;
+        Ok(Box::new(EmittedBatches { batches, failure }))
+    }
+}
+
+/// The feed, whose error is kept.
+fn watch(feed: Rows, failure: &FeedError) -> Rows {
+    let (schema, failure) = (feed.schema(), Arc::clone(failure));
+    let batches = feed.map(move |batch| match batch {
+        Err(ArrowError::ExternalError(source)) => {
+            let text = source.to_string();
+            if let Ok(error) = source.downcast::<Error>() {
+                *lock(&failure) = Some(*error);
+            }
+            Err(ArrowError::ComputeError(text))
+        }
+        other => other,
+    });
+    Box::new(RecordBatchIterator::new(batches, schema))
+}
+
+/// The error of the feed that an exception passes on, or the exception.
+fn cause_of(exception: PyErr, failure: &FeedError) -> Error {
+    let of_feed = lock(failure).take();
+    of_feed.unwrap_or_else(|| from_python(exception))
+}
+
+/// The batches that a function gives.
+struct EmittedBatches {
+    batches: Py<PyIterator>,
+    failure: FeedError,
+}
+
+impl Iterator for EmittedBatches {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = Python::attach(|py| {
+            let mut batches = self.batches.bind(py).clone();
+            let next = batches.next().transpose()?;
+            let batch = next.map(|batch| batch.extract::<PyRecordBatch>());
+            Ok(batch.transpose()?.map(PyRecordBatch::into_inner))
+        });
+        next.map_err(|e| cause_of(e, &self.failure)).transpose()
+    }
+}
+
+/// What a compaction did; a dict in Python.
+#[derive(Debug, IntoPyObject)]
+struct CompactFields {
+    version: u64,
+    tables: u64,
+    runs: u64,
+    bytes_written: u64,
+}
+
+/// Merges runs of a pipeline.
+#[pyfunction]
+fn compact_pipeline(
+    py: Python<'_>,
+    store: &StoreHandle,
+    path: String,
+    min_delta: f64,
+    options: PyUpdateOptions,
+) -> PyResult<CompactFields> {
+    let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
+    let timeout = parse_seconds("commit_timeout", options.commit_timeout);
+    let options = CompactOptions {
+        min_delta,
+        sizes: RunSizes {
+            page_rows: options.page_rows,
+            file_rows: options.file_rows,
+        },
+        memory_limit_bytes: options.memory_limit,
+        timeout: into_py_result(py, timeout)?,
+    };
+    let report = run(py, move || async move {
+        producers::compact(&pipeline, &options).await
+    })?;
+    Ok(CompactFields {
+        version: report.version,
+        tables: report.tables,
+        runs: report.runs,
+        bytes_written: report.bytes_written,
+    })
+}
+
+/// Removes versions that were replaced more than `retention` seconds ago, and the objects that only they reference.
+#[pyfunction]
+fn vacuum_pipeline(
+    py: Python<'_>,
+    store: &StoreHandle,
+    path: String,
+    retention: f64,
+    dry_run: bool,
+    commit_timeout: f64,
+) -> PyResult<VacuumFields> {
+    let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
+    let retention = into_py_result(py, parse_seconds("retention", retention))?;
+    let timeout = into_py_result(py, parse_seconds("commit_timeout", commit_timeout))?;
+    let report = run(py, move || async move {
+        vacuum::vacuum(&pipeline, retention, dry_run, timeout).await
+    })?;
+    Ok(VacuumFields {
+        oldest_version: report.oldest_version,
+        files: report.files,
+        manifests: report.manifests,
+        bytes: report.bytes,
+    })
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PipelineHandle>()?;
+    module.add_function(wrap_pyfunction!(check_graph, module)?)?;
+    module.add_function(wrap_pyfunction!(compact_pipeline, module)?)?;
+    module.add_function(wrap_pyfunction!(vacuum_pipeline, module)?)?;
+    module.add_function(wrap_pyfunction!(update_pipeline, module)?)
+}
