@@ -1,0 +1,137 @@
+"""Every fault at every request of what changes a pipeline.
+
+After each: the pipeline opens, all that it names can be read, and it has all of the update or nothing of it; what was
+reported is there, and what failed for certain is not and has left nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import pds
+from fault_runs import DISTINCT, LASTING, Case, Operation, Run, ended, is_probe, plan, run_all, store
+from producers.pipelines import plain_rows
+from scripted_s3 import FAULTS, ScriptedS3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.slow
+
+PATH = "p"
+SHORT = 1.0
+
+
+def split_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
+    for phrase in phrases:
+        for word in phrase.split():
+            yield word, key
+
+
+def count(word: str, keys: Iterator[int]) -> Iterator[tuple[int, str]]:
+    yield sum(1 for _ in keys), word
+
+
+def _open(place: pds.Store) -> pds.Pipeline:
+    pipeline = pds.Pipeline(place, PATH, commit_timeout=SHORT)
+    phrases = pipeline.source("phrases", key=pa.int64(), value=pa.string())
+    words = pipeline.producer(phrases, key=pa.string(), value=pa.int64(), name="words")(split_words)
+    pipeline.producer(words, key=pa.int64(), value=pa.string(), name="counts", descending=True)(count)
+    return pipeline
+
+
+def _filled(place: pds.Store) -> None:
+    pipeline = _open(place)
+    pipeline.update(phrases=pds.Changes([(n, f"the {n} red") for n in range(20)]))
+    pipeline.update(phrases=pds.Changes([(3, "blue")], [4]))
+    # Runs that no update merges with others.
+    pipeline.update(
+        phrases=pds.Changes([(n, f"a {n} {np.random.default_rng(n).bytes(40_000).hex()}") for n in range(100, 110)])
+    )
+
+
+def _update(place: pds.Store, **options: Any) -> object:
+    return _open(place).update(phrases=pds.Changes([(1, "the green"), (50, "red")], [2]), **options)
+
+
+def _compacted(place: pds.Store) -> None:
+    _filled(place)
+    _open(place).compact(min_delta=0)
+
+
+OPERATIONS = {
+    "create": Operation(lambda s: _update(s, idempotency_key="k"), lambda _: None),
+    "update": Operation(_update, _filled),
+    "update once": Operation(lambda s: _update(s, idempotency_key="k"), _filled),
+    "compact": Operation(lambda s: _open(s).compact(min_delta=0), _filled),
+    "vacuum": Operation(lambda s: _open(s).vacuum(dt.timedelta(0)), _compacted, in_steps=True),
+}
+
+
+State = dict[str, list[Any]]
+"""The rows of each table, as a reader sees them."""
+
+
+def _look(place: pds.Store) -> State | None:
+    pipeline = _open(place)
+    if pipeline.version == 0:
+        return None
+    tables: State = {"phrases": plain_rows(pipeline["phrases"].read())}
+    for name in ("words", "counts"):
+        tables[name] = plain_rows(pipeline[name].read())
+        tables[f"mappings of {name}"] = plain_rows(pipeline[name].key_mappings())
+    words = {(word, key) for key, phrase in tables["phrases"] for word in phrase.split()}
+    assert {(word, key) for word, key, _ in tables["words"]} == words, "the stage has what its source has"
+    return tables
+
+
+class _Case(Case[State]):
+    """An operation on the pipeline."""
+
+    def __init__(self, operation: Operation) -> None:
+        super().__init__(operation, _look)
+
+    def judge(self, server: ScriptedS3, run: Run) -> None:
+        """One run, and what is there after it."""
+        error = self.run(server, run)
+        place = store(server)
+        found = _look(place)
+        assert found in (self.old, self.new), f"half of it is there, after {error!r}"
+        if error is None:
+            assert found == self.new, "what was reported is there"
+        elif not isinstance(error, pds.CommitStateUnknown) and not self.operation.in_steps:
+            assert found == self.old, f"what failed is not there, after {error!r}"
+            if not run.lasts:
+                self.check_clean(server, error)
+            left = [key for key in server.save().keys() - self.before.keys() if not is_probe(key)]
+            assert len(left) <= self.written, f"{left} are left after {error!r}"
+        second = ended(lambda: self.operation.work(place))
+        assert type(second) in (self.second_error, type(None)), f"the second time: {second!r}"
+        assert _look(place) == self.new, "the second time made something else"
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_one_fault(name: str) -> None:
+    case = _Case(OPERATIONS[name])
+    run_all(plan(case.requests, DISTINCT, lasts=False), case.before, case.judge)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_any_fault(name: str, fault: str) -> None:
+    case = _Case(OPERATIONS[name])
+    run_all(plan(case.requests, [fault], lasts=False), case.before, case.judge)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("fault", LASTING)
+def test_any_fault_that_lasts(name: str, fault: str) -> None:
+    case = _Case(OPERATIONS[name])
+    run_all(plan(case.requests, [fault], lasts=True), case.before, case.judge)

@@ -1,0 +1,176 @@
+"""The engine gives the tables of the vectors, and those of the model on random graphs and updates."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pds
+from producers.model import Changes, Model, ModelError, Source, Stage
+from producers.pipelines import compare, declare, to_changes
+from producers.test_model import CASES, build_model
+
+SIZES = {"tiny": {"page_rows": 1, "file_rows": 2, "memory_limit": 1 << 12}, "large": {}}
+
+
+def run_vectors(store: pds.Store, name: str, sizes: dict[str, Any]) -> None:
+    """Apply the updates of a case; hooks are left to the model."""
+    case = CASES[name]
+    model = build_model(case)
+    pipeline = declare(store, name, list(model.sources.values()), list(model.stages.values()), **sizes)
+    for update in case.updates:
+        changes = {source: Changes.from_rows(rows) for source, rows in update.changes.items()}
+        if update.error is not None:
+            with pytest.raises(pds.InvalidInput):
+                pipeline.update(to_changes(changes), base_version=update.base_version)
+            assert pipeline.version == update.base_version
+            continue
+        result = pipeline.update(to_changes(changes), base_version=update.base_version)
+        assert result.version == update.base_version + 1 == model.update(changes)
+        compare(store, pipeline, model)
+
+
+def without_hooks() -> list[str]:
+    return [name for name, case in CASES.items() if all(stage.preserve_state is None for stage in case.stages)]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("name", without_hooks())
+def test_vectors(memory_store: pds.Store, name: str, sizes: str) -> None:
+    run_vectors(memory_store, name, SIZES[sizes])
+
+
+@pytest.mark.parametrize("name", without_hooks())
+def test_vectors_in_local_files(local_store: pds.Store, name: str) -> None:
+    run_vectors(local_store, name, SIZES["tiny"])
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("name", without_hooks())
+def test_vectors_in_s3(s3_store: pds.Store, name: str) -> None:
+    run_vectors(s3_store, name, SIZES["tiny"])
+
+
+KEYS = {
+    "int": (pa.int64(), st.one_of(st.none(), st.integers(-3, 3))),
+    "text": (
+        pa.string(),
+        st.one_of(st.none(), st.sampled_from(["", "a", "é", "\U0001f600", "a" * 70 + "b", "a" * 70])),
+    ),
+    "float": (pa.float64(), st.sampled_from([None, 0.0, -0.0, math.nan, -math.nan, math.inf, -1.5, 5e-324])),
+    "struct": (
+        pa.struct([("a", pa.int32()), ("b", pa.string())]),
+        st.one_of(
+            st.none(),
+            st.builds(lambda a, b: {"a": a, "b": b}, st.sampled_from([None, 0, 1]), st.sampled_from([None, "", "x"])),
+        ),
+    ),
+}
+
+
+def spread(key: Any, values: Any) -> Any:
+    """Emit each pair of a value under its own key, and some under the key zero."""
+    for value in values:
+        yield value["to"], value["n"]
+        if value["n"] % 3 == 0:
+            yield value["to"], value["n"] + 1
+
+
+def total(key: Any, values: Any) -> Any:
+    numbers = list(values)
+    yield len(numbers) % 2, sum(numbers)
+    if len(numbers) > 2:
+        yield 7, numbers[-1]
+
+
+def pair_up(key: Any, lefts: Any, rights: Any) -> Any:
+    listed = list(rights)
+    for left in lefts:
+        for right in listed or [-1]:
+            yield left % 3, right
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[list[Source], list[Stage], str]:
+    """Two sources of pairs, and up to four stages over them."""
+    kind = draw(st.sampled_from(sorted(KEYS)))
+    key, value = (
+        pa.field("key", KEYS[kind][0]),
+        pa.field("value", pa.struct([("to", KEYS[kind][0]), ("n", pa.int64())])),
+    )
+    is_descending = draw(st.booleans())
+    sources = [
+        Source(name, key, value, descending=is_descending, skip_unchanged=draw(st.booleans())) for name in ("s", "t")
+    ]
+    number, count = pa.field("value", pa.int64()), pa.field("key", pa.int64())
+
+    def option() -> bool:
+        return draw(st.booleans())
+
+    same = option()
+    stages = [
+        Stage(
+            "one",
+            draw(st.sampled_from([["s"], ["s", "t"], ["t", "s"]])),
+            spread,
+            key,
+            number,
+            descending=same,
+            skip_unchanged=option(),
+        ),
+        Stage("two", ["t"], spread, key, number, descending=same, skip_unchanged=option()),
+        Stage(
+            "sums",
+            draw(st.sampled_from([["one"], ["one", "two"], ["two", "one"]])),
+            total,
+            count,
+            number,
+            descending=option(),
+            skip_unchanged=option(),
+        ),
+        Stage("pairs", ["one", "two"], pair_up, count, number, join=True, descending=option()),
+    ]
+    return sources, stages, kind
+
+
+@st.composite
+def updates(draw: st.DrawFn, kind: str) -> list[dict[str, Changes]]:
+    keys = KEYS[kind][1]
+    value = st.builds(lambda to, n: {"to": to, "n": n}, keys, st.integers(0, 6))
+    rows = st.lists(st.tuples(keys, value), max_size=6)
+    change = st.builds(Changes, rows, st.lists(keys, max_size=2))
+    return draw(st.lists(st.dictionaries(st.sampled_from(["s", "t"]), change, max_size=2), min_size=1, max_size=6))
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_random_graphs_and_updates_are_as_in_the_model(data: st.DataObject) -> None:
+    sources, stages, kind = data.draw(graphs())
+    sizes = SIZES[data.draw(st.sampled_from(sorted(SIZES)))]
+    model = Model(sources, stages)
+    store = pds.Store("memory://")
+    pipeline = declare(store, "p", sources, stages, **sizes)
+    for changes in data.draw(updates(kind)):
+        code = refusal_of(model, changes)
+        if code is None:
+            assert pipeline.update(to_changes(changes)).version == model.version
+            compare(store, pipeline, model)
+        else:
+            assert code in {"delete_mixed_with_upsert", "two_deletes"}
+            with pytest.raises(pds.InvalidInput, match="delete"):
+                pipeline.update(to_changes(changes))
+            assert pipeline.version == model.version
+
+
+def refusal_of(model: Model, changes: dict[str, Changes]) -> str | None:
+    """Update the model; return the code of its refusal, if it refuses."""
+    try:
+        model.update(changes)
+    except ModelError as refusal:
+        return refusal.code
+    return None

@@ -1,0 +1,295 @@
+"""Pipelines as users meet them: refusals before anything is written, versions, compaction, several writers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import pds
+from producers.model import Changes, Model, Source, Stage
+from producers.pipelines import compare, declare, plain_rows, to_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+INT, TEXT = pa.int64(), pa.string()
+
+
+def split_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
+    for phrase in phrases:
+        for word in phrase.split():
+            yield word, key
+
+
+def words(store: pds.Store, function: Callable[..., Any] = split_words, **options: Any) -> pds.Pipeline:
+    pipeline = pds.Pipeline(store, "words")
+    phrases = pipeline.source("phrases", key=INT, value=TEXT)
+    pipeline.producer(phrases, key=TEXT, value=INT, name="words", **options)(function)
+    return pipeline
+
+
+def put(pipeline: pds.Pipeline, *rows: tuple[int, str], deletes: list[int] | None = None, **options: Any) -> Any:
+    return pipeline.update(phrases=pds.Changes(rows or None, deletes), **options)
+
+
+def random_text() -> str:
+    """So much that an update does not merge it with what it adds."""
+    return np.random.default_rng(1).bytes(200_000).hex()
+
+
+def objects(store: pds.Store) -> set[str]:
+    return {str(info.path) for info in store.list_files("", recursive=True)}
+
+
+def test_before_the_first_update_there_is_nothing(memory_store: pds.Store) -> None:
+    pipeline = words(memory_store)
+    assert (pipeline.version, pipeline.history()) == (0, [])
+    with pytest.raises(pds.InvalidInput, match="update the pipeline first"):
+        pipeline["words"].read()
+    with pytest.raises(pds.NotFound, match="nothing"):
+        pipeline["nothing"]
+    assert objects(memory_store) == set()
+
+
+def test_rows_come_from_any_arrow_data_or_pairs(memory_store: pds.Store) -> None:
+    expected = [("a", 1, 1), ("b", 1, 1), ("b", 2, 2)]
+    table = pa.table({"value": ["a b", "b"], "key": [1, 2]})
+    for rows in (table, table.to_reader(), pl.DataFrame(table), [(1, "a b"), (2, "b")]):
+        pipeline = words(memory_store)
+        pipeline.update(phrases=pds.Replace(rows))
+        assert plain_rows(pipeline["words"].read()) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (pds.Changes([(1, "a")], [1]), "key 1 is both deleted and upserted"),
+        (pds.Changes(None, [2, 2]), "key 2 is deleted twice"),
+        (pds.Changes(pa.table({"key": [1]})), "value"),
+        (pds.Changes(pa.table({"key": ["x"], "value": ["a"]})), "key"),
+        (pds.Changes(pa.table({"key": [1], "value": ["a"], "more": [1]})), "more"),
+        (pds.Changes([("x", "a")]), "a key of 'phrases' is not of type int64"),
+        (pds.Changes(None, ["x"]), "a key of 'phrases' is not of type int64"),
+    ],
+)
+def test_changes_that_cannot_be_are_refused_before_anything_is_written(
+    memory_store: pds.Store, changes: pds.Changes, reason: str
+) -> None:
+    pipeline = words(memory_store)
+    put(pipeline, (1, "a"))
+    before = objects(memory_store)
+    with pytest.raises(pds.InvalidInput, match=reason):
+        pipeline.update(phrases=changes)
+    assert objects(memory_store) == before
+
+
+def test_arguments_are_checked(memory_store: pds.Store) -> None:
+    pipeline = words(memory_store)
+    with pytest.raises(pds.InvalidType, match=r"pds\.Changes"):
+        pipeline.update(phrases=[(1, "a")])  # type: ignore[arg-type]
+    with pytest.raises(pds.InvalidInput, match="there is no source 'words'"):
+        pipeline.update(words=pds.Changes())
+    with pytest.raises(pds.InvalidType, match="a feeder of"):
+        pipeline.producer("phrases", key=INT, value=INT, name="x")(split_words)  # type: ignore[arg-type]
+    with pytest.raises(pds.InvalidInput, match="two stages or sources named 'words'"):
+        pipeline.source("words", key=INT, value=INT)
+    with pytest.raises(pds.InvalidInput, match="keys are scalars"):
+        pipeline.source("lists", key=pa.list_(INT), value=INT)
+    with pytest.raises(pds.InvalidInput, match="needs a feeder"):
+        pipeline.producer(key=INT, value=INT, name="alone")(split_words)
+    other = pipeline.source("other", key=TEXT, value=TEXT)
+    phrases = pipeline._declared["phrases"]
+    with pytest.raises(pds.InvalidInput, match="different types of keys: Int64 and Utf8"):
+        pipeline.producer(phrases, other, key=INT, value=INT, name="mixed")(split_words)
+    with pytest.raises(pds.InvalidInput, match="twice"):
+        pipeline.producer(phrases, phrases, key=INT, value=INT, name="twice")(split_words)
+
+
+def test_nulls_are_refused_where_they_are_not_allowed(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    strict = pa.field("k", pa.struct([pa.field("a", INT, nullable=False)]), nullable=False)
+    source = pipeline.source("s", key=strict, value=pa.field("v", TEXT, nullable=False))
+    pipeline.producer(source, key=pa.field("k", TEXT, nullable=False), value=INT, name="p")(
+        lambda _, values: ((value if value != "null" else None, 1) for value in values)
+    )
+    for row in ((None, "x"), ({"a": None}, "x"), ({"a": 1}, None)):
+        with pytest.raises(pds.InvalidInput, match="null"):
+            pipeline.update(s=pds.Changes([row]))
+    with pytest.raises(pds.ProduceError, match="null"):
+        pipeline.update(s=pds.Changes([({"a": 1}, "null")]))
+    assert pipeline.version == 0
+    pipeline.update(s=pds.Changes([({"a": 1}, "x")]))
+    assert pipeline["p"].read().schema == pa.schema(
+        [pa.field("target_key", TEXT, nullable=False), strict.with_name("source_key"), pa.field("value", INT)]
+    )
+
+
+def test_an_error_of_a_function_names_the_stage_the_key_and_the_line(memory_store: pds.Store) -> None:
+    def fail(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
+        for _ in phrases:
+            if key == 2:
+                raise ZeroDivisionError("no words")
+            yield "x", key
+
+    pipeline = words(memory_store, fail)
+    put(pipeline, (1, "a"))
+    before = objects(memory_store)
+    with pytest.raises(pds.ProduceError, match=r"'words'.*key 2.*test_updates\.py.*no words") as failure:
+        put(pipeline, (1, "b"), (2, "b"))
+    assert (failure.value.stage, failure.value.key) == ("words", 2)
+    assert isinstance(failure.value.__cause__, ZeroDivisionError)
+    assert objects(memory_store) == before
+    assert pipeline.version == 1
+
+
+def test_a_base_version_conflicts_with_updates_only(memory_store: pds.Store) -> None:
+    pipeline = words(memory_store)
+    put(pipeline, (1, random_text()), base_version=0)
+    with pytest.raises(pds.CommitConflict, match="version 1"):
+        put(pipeline, (1, "b"), base_version=0)
+    with pytest.raises(pds.InvalidInput, match="no version 7"):
+        put(pipeline, (1, "b"), base_version=7)
+    put(pipeline, (2, "b"))
+    assert pipeline.compact(min_delta=0).version == 3
+    assert put(pipeline, (3, "c"), base_version=2).version == 4
+    with pytest.raises(pds.CommitConflict, match="version 4"):
+        put(pipeline, (3, "c"), base_version=3)
+
+
+def test_an_update_with_the_same_key_is_done_once(memory_store: pds.Store) -> None:
+    pipeline = words(memory_store)
+    first = put(pipeline, (1, "a"), idempotency_key="monday")
+    again = put(pipeline, (1, "other"), idempotency_key="monday")
+    assert (again.version, again.commit_id, again.replayed) == (first.version, first.commit_id, True)
+    put(pipeline, (2, "b"), idempotency_key="tuesday")
+    assert put(pipeline, (2, "c"), idempotency_key="tuesday").replayed
+    assert plain_rows(pipeline["words"].read()) == [("a", 1, 1), ("b", 2, 2)]
+
+
+def test_a_graph_must_be_as_it_is_stored(memory_store: pds.Store) -> None:
+    put(words(memory_store), (1, "a"))
+    with pytest.raises(pds.DefinitionChanged, match=r'"words".*version'):
+        put(words(memory_store, version=2), (1, "b"))
+    with pytest.raises(pds.DefinitionChanged, match="order"):
+        put(words(memory_store, descending=True), (1, "b"))
+    partial = pds.Pipeline(memory_store, "words")
+    partial.source("phrases", key=INT, value=TEXT)
+    with pytest.raises(pds.DefinitionChanged, match='"words", which is not declared'):
+        partial.update(phrases=pds.Changes([(1, "b")]))
+    assert plain_rows(words(memory_store)["words"].read()) == [("a", 1, 1)]
+
+
+def test_a_new_stage_is_made_of_what_is_there(memory_store: pds.Store) -> None:
+    put(words(memory_store), (1, "a b"), (2, "b"))
+    pipeline = words(memory_store)
+    pipeline.producer(pipeline._declared["words"], key=INT, value=TEXT, name="counts")(
+        lambda word, keys: [(sum(1 for _ in keys), word)]
+    )
+    put(pipeline, (3, "c"))
+    assert plain_rows(pipeline["counts"].read()) == [(1, "a", "a"), (1, "c", "c"), (2, "b", "b")]
+    assert plain_rows(pipeline["counts"].changes()) == [(0, 1, "a"), (1, 1, "c"), (0, 2, "b")]
+
+
+def test_older_versions_can_be_read_until_they_are_vacuumed(memory_store: pds.Store) -> None:
+    pipeline = words(memory_store)
+    put(pipeline, (1, "a"))
+    put(pipeline, (1, "b"))
+    old = pipeline.as_of(1)
+    assert (old.version, old.names) == (1, ["phrases", "words"])
+    assert plain_rows(old["words"].read()) == [("a", 1, 1)]
+    assert plain_rows(pipeline["words"].changes(1)) == [(0, "a", 1)]
+    assert plain_rows(pipeline["words"].changes()) == [(2, "a", None), (0, "b", 1)]
+    assert [entry["operation"]["name"] for entry in pipeline.history()] == ["update", "update"]
+    removed = pipeline.vacuum(dt.timedelta(0))
+    assert removed.files
+    with pytest.raises(pds.VersionExpired, match="version"):
+        pipeline.as_of(1)
+    assert plain_rows(pipeline["words"].read()) == [("b", 1, 1)]
+
+
+def test_tables_are_read_by_key(memory_store: pds.Store) -> None:
+    pipeline = words(memory_store)
+    put(pipeline, *((n, f"w{n % 7} w{n % 11}") for n in range(100)))
+    expected = [row for row in plain_rows(pipeline["words"].read()) if row[0] in {"w3", "w10"}]
+    assert plain_rows(pipeline["words"].read(["w3", "w10", "none"])) == expected
+    assert plain_rows(pipeline["words"].key_mappings([5])) == [(5, "w5"), (5, "w5")]
+    assert plain_rows(pipeline["phrases"].read(pa.array([5, 3]))) == [(3, "w3 w3"), (5, "w5 w5")]
+    with pytest.raises(pds.InvalidInput, match="a source"):
+        pipeline["phrases"].key_mappings()
+    with pytest.raises(pds.InvalidInput, match="a source"):
+        pipeline["phrases"].changes()
+
+
+def test_compaction_changes_nothing(memory_store: pds.Store) -> None:
+    key, number = pa.field("key", INT), pa.field("value", INT)
+
+    def spread(key: int, values: Iterator[int]) -> Iterator[tuple[int, int]]:
+        for value in values:
+            yield value % 5, value + key
+
+    source, stage = Source("s", key, number), Stage("p", ["s"], spread, key, number)
+    model = Model([source], [stage])
+    pipeline = declare(memory_store, "p", [source], [stage])
+    for version in range(8):
+        changes = {"s": Changes([(n, version * n) for n in range(version, version + 3)], [version - 1])}
+        model.update(changes)
+        pipeline.update(to_changes(changes))
+        compare(memory_store, pipeline, model)
+        before = [plain_rows(pipeline[name].read()) for name in ("s", "p")]
+        merged = pipeline.compact(min_delta=[0, 0.25, 100][version % 3])
+        if merged.tables:
+            assert plain_rows(pipeline["p"].changes()) == [], "a compaction changes no key"
+        assert [plain_rows(pipeline[name].read()) for name in ("s", "p")] == before
+
+
+def test_updates_of_several_writers_are_all_there(local_store: pds.Store) -> None:
+    put(words(local_store), (0, "start"))
+    failures: list[BaseException] = []
+
+    def write(writer: int) -> None:
+        pipeline = words(local_store)
+        try:
+            for n in range(6):
+                put(pipeline, (writer * 100 + n, f"w{n} common"))
+                if n == writer:
+                    pipeline.compact(min_delta=0)
+        except BaseException as failure:  # noqa: BLE001 told below
+            failures.append(failure)
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(1, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    pipeline = words(local_store)
+    keys = [writer * 100 + n for writer in range(1, 4) for n in range(6)]
+    assert [row[1] for row in plain_rows(pipeline["words"].read(["common"]))] == keys
+    rows = sorted((word, key) for key in keys for word in (f"w{key % 100}", "common"))
+    assert [row[:2] for row in plain_rows(pipeline["words"].read())] == sorted([*rows, ("start", 0)])
+    pipeline.vacuum(dt.timedelta(0))
+    assert [row[1] for row in plain_rows(pipeline["words"].read(["common"]))] == keys
+
+
+def test_a_large_value_and_many_columns(memory_store: pds.Store) -> None:
+    wide = pa.struct([pa.field(f"c{n}", INT) for n in range(1000)])
+    pipeline = pds.Pipeline(memory_store, "wide", memory_limit=8 << 20)
+    source = pipeline.source("s", key=INT, value=wide)
+    texts = pipeline.source("t", key=INT, value=TEXT)
+    pipeline.producer(source, key=INT, value=wide, name="wide")(lambda key, rows: ((key % 3, row) for row in rows))
+    pipeline.producer(texts, key=INT, value=TEXT, name="long")(lambda key, rows: ((key % 3, row) for row in rows))
+    row = {f"c{n}": n for n in range(1000)}
+    long = "x" * (1 << 20)
+    pipeline.update(
+        s=pds.Changes([(n, row) for n in range(50)]), t=pds.Changes([(n, long + str(n)) for n in range(40)])
+    )
+    pipeline.update(s=pds.Changes([(7, {**row, "c999": -1})]), t=pds.Changes([(7, "short")], [8]))
+    assert [r["value"]["c999"] for r in pipeline["wide"].read([1]).to_pylist() if r["source_key"] == 7] == [-1]
+    texts_by_key = {r["source_key"]: r["value"] for r in pipeline["long"].read().to_pylist()}
+    assert texts_by_key == {n: "short" if n == 7 else long + str(n) for n in range(40) if n != 8}
