@@ -13,6 +13,7 @@
 //! input that is not sorted; [`ErrorKind::PartCorrupted`](crate::ErrorKind::PartCorrupted) for a file that is not one of
 //! a run, or is damaged; those of the store.
 
+mod cache;
 mod index;
 mod keys;
 mod read;

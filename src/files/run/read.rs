@@ -9,6 +9,7 @@ use arrow_schema::SchemaRef;
 use arrow_select::filter::filter_record_batch;
 use futures::{StreamExt, TryStreamExt, stream};
 
+use super::cache::open_cached;
 use super::index::{KeyIndex, KeyIntervals};
 use super::keys::{CutKeys, arrow_error};
 use super::selection::KeySelection;
@@ -16,8 +17,7 @@ use super::{KeyColumn, RunFile, SortedRun, sort_columns};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::merge::{SortColumn, SortKeys};
 use crate::files::{
-    BatchSender, BatchStream, OpenPart, RowGroupReader, RowGroupSelection, open_with_indexes,
-    run_blocking,
+    BatchSender, BatchStream, OpenPart, RowGroupReader, RowGroupSelection, run_blocking,
 };
 use crate::parquet::Cancel;
 use crate::parquet::decode::align;
@@ -185,23 +185,11 @@ impl Reading {
     async fn plan_file(&self, at: usize) -> Result<Vec<RowGroupSelection>> {
         let file = &self.reader.run.files[at];
         let file_path = path::join(&self.reader.folder, &file.name);
-        let index_bytes = if self.filter.is_some() {
-            file.index_size
-        } else {
-            0
-        };
-        let part = open_with_indexes(
-            &self.reader.store,
-            &file_path,
-            file.footer_size,
-            index_bytes,
-        )
-        .await?;
+        let part = open_cached(&self.reader.store, &self.reader.folder, file).await?;
         let in_file = |e: Error| {
             e.context(format!("file {file_path:?}"))
                 .with_path(&file_path)
         };
-        let part = Arc::new(part);
         let mut field_indices = self.field_indices(&part).map_err(in_file)?;
         field_indices.sort_unstable();
         field_indices.dedup();
