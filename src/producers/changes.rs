@@ -44,7 +44,8 @@ pub fn changes(
     ]));
     let is_update = manifest.data_version == manifest.version;
     let declared = Arc::clone(&schema);
-    Ok(stream(schema, move || {
+    let cancel = node.cancel.clone();
+    Ok(stream(schema, &cancel, move || {
         let rows = if is_update {
             changed_rows(&node, memory_bytes / 64)?
         } else {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 use serde_json::json;
 
 use super::format::{NodeEntry, PipelineManifest, StoredRun};
@@ -93,24 +93,25 @@ impl Operation<PipelineManifest> for CompactOperation<'_> {
             self.options.sizes,
             memory_bytes,
         )?;
-        let mut merges = Vec::new();
+        let mut pending = Vec::new();
         for node in &base.nodes {
             let stored = StoredNode::find(self.pipeline, base, &node.name, memory_bytes)?;
             for name in tables_of(node) {
                 let (table, _) = stored.open(*name)?;
                 let count = self.runs_to_merge(&table.runs);
                 if count > 1 {
-                    merges.push(merge(&writer, &node.name, *name, table, count));
+                    pending.push(merge(&writer, &node.name, *name, table, count));
                 }
             }
         }
-        let merged: Result<Vec<MergedTable>> = stream::iter(merges)
+        // All of them end, also after an error: what is written is known then, and can be removed.
+        let merged: Vec<Result<MergedTable>> = stream::iter(pending)
             .buffer_unordered(CONCURRENT_TABLES)
-            .try_collect()
+            .collect()
             .await;
         self.written = writer.take_written();
         staged.add(self.written.iter().cloned());
-        let tables = merged?;
+        let tables = merged.into_iter().collect::<Result<Vec<_>>>()?;
         Ok((!tables.is_empty()).then_some(Compaction {
             base_version: base.version,
             tables,

@@ -1,14 +1,13 @@
 //! Graphs: the sources and stages that a process declares, checked against one another and against what is stored.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Debug;
 use std::sync::Arc;
 
-use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::Field;
 use serde_json::Value;
 
 use super::format::{NodeEntry, PipelineManifest};
+use super::functions::{Preserve, Produce};
 use super::keys::check_key_type;
 use super::tables::KeyAndValue;
 use crate::error::{Error, ErrorKind, Result};
@@ -16,20 +15,6 @@ use crate::table::format::Base64;
 
 /// The longest name of a source or stage, in bytes.
 const MAX_NAME_BYTES: usize = 255;
-
-/// Rows that a function reads.
-pub type Rows = Box<dyn RecordBatchReader + Send>;
-/// Rows that a function gives.
-pub type EmittedRows = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
-
-/// The function of a stage.
-pub trait Produce: Debug + Send + Sync {
-    /// Gives rows with the columns `source_key`, `target_key` and `value`, the rows of one source key in the order of
-    /// emission. `feeds` have the columns `key` and `value` and are in the order of the key: one, in which the values of
-    /// a key are feeder by feeder. For a join there is one of each feeder, and before them one with the column `key`
-    /// alone: each key that one of the others has.
-    fn produce(&self, feeds: Vec<Rows>) -> Result<EmittedRows>;
-}
 
 /// A source, whose rows callers push.
 #[derive(Debug, Clone)]
@@ -67,6 +52,8 @@ pub struct StageNode {
     pub definition: BTreeMap<String, Value>,
     /// The function.
     pub producer: Arc<dyn Produce>,
+    /// The hook that preserves values.
+    pub preserve: Option<Arc<dyn Preserve>>,
 }
 
 /// A source or a stage.

@@ -9,13 +9,15 @@ use arrow_schema::{ArrowError, Schema, SchemaRef};
 
 use super::cursor::Cursor;
 use super::diff::{CHANGED, Delta, DeltaWriter, HAD, HAS, KeyWriter, delta, diff, flags_of};
-use super::graph::{Rows, SourceNode};
+use super::functions::Rows;
+use super::graph::SourceNode;
 use super::keys::{check_nulls, normalize, retype};
 use super::layers::{to_arrow, to_error};
-use super::lookup::{Keys, StoredTable};
+use super::lookup::{Keys, StoredTable, cancellable};
 use super::tables::{KeyAndValue, TableShape};
 use crate::error::{Error, Result};
 use crate::files::{Spill, sort_batches};
+use crate::parquet::Cancel;
 use crate::table::align_to_schema;
 
 /// The changes of a source: rows that replace those of their keys, keys to delete, or all rows.
@@ -64,7 +66,12 @@ pub(super) struct SourceUpdate {
 impl SourceChanges {
     /// Reads changes. Refuses columns of other names or types, nulls where the declaration does not allow them, a key that
     /// is deleted twice, and one that is both deleted and upserted.
-    pub(super) fn read(source: &SourceNode, changes: Changes, memory_bytes: usize) -> Result<Self> {
+    pub(super) fn read(
+        source: &SourceNode,
+        changes: Changes,
+        memory_bytes: usize,
+        cancel: &Cancel,
+    ) -> Result<Self> {
         let columns = KeyAndValue {
             key: source.key.clone(),
             value: source.value.clone(),
@@ -94,6 +101,8 @@ impl SourceChanges {
             }
             let aligned = align_to_schema(rows, &declared)?;
             let normal = as_stored(aligned, &declared, &stored);
+            let normal = cancellable(normal, cancel);
+            let normal = Box::new(RecordBatchIterator::new(normal, Arc::clone(&stored)));
             let sorted = sort_batches(normal, &shape.sort_columns(1), memory_bytes / 4)?;
             Spill::collect(&stored, sorted, memory_bytes / 16).map_err(to_error)
         };

@@ -16,6 +16,7 @@ use super::layers::{Layer, newest_rows, to_arrow, to_error};
 use super::tables::TableShape;
 use crate::error::Result;
 use crate::files::{SortedBatches, Spill};
+use crate::parquet::Cancel;
 use crate::run::{KeySelection, RunReader};
 use crate::store::Store;
 
@@ -42,6 +43,8 @@ pub(super) struct StoredTable {
     pub(super) runs: Vec<StoredRun>,
     /// About how many bytes of each run are in memory at a time.
     pub(super) memory_bytes: usize,
+    /// Ends the reading.
+    pub(super) cancel: Cancel,
 }
 
 impl StoredTable {
@@ -87,7 +90,7 @@ impl StoredTable {
     fn layers(&self, runs: &[StoredRun], keys: Keys<'_>, columns: usize) -> Result<Vec<Layer>> {
         let layers = runs.iter().map(|run| {
             Ok(Layer {
-                batches: self.lookup(run, keys, columns)?,
+                batches: cancellable(self.lookup(run, keys, columns)?, &self.cancel),
                 has_deletes: run.has_deletes,
             })
         });
@@ -129,6 +132,15 @@ impl StoredTable {
             }
         }
     }
+}
+
+/// The batches, until the work is cancelled.
+pub(super) fn cancellable(batches: SortedBatches, cancel: &Cancel) -> SortedBatches {
+    let cancel = cancel.clone();
+    Box::new(batches.map(move |batch| {
+        cancel.check().map_err(to_arrow)?;
+        batch
+    }))
 }
 
 /// The rows of a run with some keys.

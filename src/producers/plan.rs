@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures::future::try_join_all;
+use futures::future::join_all;
+use serde_json::Value;
 
 use super::Pipeline;
 use super::diff::Delta;
@@ -20,6 +21,7 @@ use super::stage::{Feeder, StageTables, changed_keys, update_stage};
 use super::tables::{KeyAndValue, TableShape};
 use crate::error::Result;
 use crate::files::{Spill, run_blocking};
+use crate::parquet::Cancel;
 
 /// The computation of one plan.
 pub(super) struct Plan {
@@ -29,6 +31,8 @@ pub(super) struct Plan {
     pub(super) sources: Arc<BTreeMap<String, SourceChanges>>,
     pub(super) memory_bytes: usize,
     pub(super) writer: RunWriter,
+    /// Ends the computation.
+    pub(super) cancel: Cancel,
 }
 
 /// What a source or stage gets.
@@ -39,6 +43,8 @@ pub(super) struct NodeDeltas {
     changed: Spill,
     keys_in: u64,
     rows_out: u64,
+    /// The state of its hook.
+    state: Option<Value>,
 }
 
 pub(super) type Computed = BTreeMap<String, NodeDeltas>;
@@ -56,6 +62,7 @@ impl Plan {
                         Some(NodeDeltas {
                             keys_in: update.keys.rows(),
                             rows_out: update.rows.rows.rows(),
+                            state: None,
                             content: update.rows,
                             mappings: None,
                             changed: update.keys,
@@ -111,6 +118,10 @@ impl Plan {
             content: self.content(node, feeder.as_ref()),
             mappings: self.mappings(node, feeder.as_ref()),
             update: node.columns().update(),
+            state: self
+                .base
+                .node(node.name())
+                .and_then(|stored| stored.state.clone()),
         };
         let update = update_stage(
             stage,
@@ -125,6 +136,7 @@ impl Plan {
             changed: update.update,
             keys_in: update.keys_in,
             rows_out: update.rows_out,
+            state: update.state,
         }))
     }
 
@@ -168,6 +180,7 @@ impl Plan {
                 .cloned()
                 .unwrap_or_default(),
             memory_bytes: self.memory_bytes / 32,
+            cancel: self.cancel.clone(),
         }
     }
 
@@ -182,7 +195,9 @@ impl Plan {
             let deltas = computed.remove(node.name());
             writes.push(self.write_node(node, deltas, consumed));
         }
-        Ok(try_join_all(writes).await?.into_iter().unzip())
+        // All of them end, also after an error: what is written is known then, and can be removed.
+        let written: Result<Vec<_>> = join_all(writes).await.into_iter().collect();
+        Ok(written?.into_iter().unzip())
     }
 
     async fn write_node(
@@ -211,6 +226,7 @@ impl Plan {
         let Some(deltas) = deltas else {
             return Ok((change, report));
         };
+        change.entry.state = deltas.state.clone().or(change.entry.state);
         let feeder = self.feeder_of(node);
         let content = self.content(node, feeder.as_ref());
         let mappings = self.mappings(node, feeder.as_ref());
@@ -223,12 +239,12 @@ impl Plan {
                 .write(rows, &node.columns().update(), false)
                 .await
         };
-        let (content, mappings, update) = futures::try_join!(
+        let (content, mappings, update) = futures::join!(
             self.write_delta(&content, Some(&deltas.content)),
             self.write_delta(&mappings, deltas.mappings.as_ref()),
             update
-        )?;
-        (change.content, change.mappings, change.update) = (content, mappings, update);
+        );
+        (change.content, change.mappings, change.update) = (content?, mappings?, update?);
         report.keys_in = deltas.keys_in;
         report.rows_out = deltas.rows_out;
         report.keys_out = deltas.changed.rows();

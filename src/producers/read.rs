@@ -8,7 +8,7 @@ use arrow_schema::{Field, Schema, SchemaRef};
 use super::Pipeline;
 use super::diff::distinct;
 use super::format::{NodeEntry, PipelineManifest, StoredRun};
-use super::graph::Rows;
+use super::functions::Rows;
 use super::keys::{normalize, retype};
 use super::layers::{to_arrow, to_error};
 use super::lookup::{Keys, StoredTable};
@@ -35,6 +35,8 @@ pub(super) struct StoredNode {
     feeder: Option<KeyAndValue>,
     pipeline: Pipeline,
     memory_bytes: usize,
+    /// Ends the reading.
+    pub(super) cancel: Cancel,
 }
 
 impl StoredNode {
@@ -63,6 +65,7 @@ impl StoredNode {
             feeder: feeder.transpose()?,
             pipeline: pipeline.clone(),
             memory_bytes,
+            cancel: Cancel::default(),
         })
     }
 
@@ -73,6 +76,7 @@ impl StoredNode {
             shape,
             runs: runs.to_vec(),
             memory_bytes: self.memory_bytes / 16,
+            cancel: self.cancel.clone(),
         }
     }
 
@@ -145,7 +149,7 @@ pub fn read(
     let node = StoredNode::find(pipeline, manifest, name, memory_bytes)?;
     let (table, schema) = node.open(table)?;
     let declared = Arc::clone(&schema);
-    Ok(stream(schema, move || {
+    Ok(stream(schema, &node.cancel, move || {
         let columns = table.shape.schema.fields().len();
         let keys = keys
             .map(|keys| sort_keys(keys, &table.shape, memory_bytes))
@@ -191,9 +195,10 @@ fn as_corrupted(e: &Error) -> Error {
 /// Streams what a function gives that reads and computes in a thread.
 pub(super) fn stream(
     schema: SchemaRef,
+    cancel: &Cancel,
     rows: impl FnOnce() -> Result<SortedBatches> + Send + 'static,
 ) -> BatchStream {
-    BatchStream::spawn(schema, &Cancel::default(), move |sender| {
+    BatchStream::spawn(schema, cancel, move |sender| {
         run_blocking(move || {
             for batch in rows()? {
                 if sender.blocking_send(Ok(batch.map_err(to_error)?)).is_err() {

@@ -7,17 +7,20 @@
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchIterator};
+use arrow_array::{RecordBatch, RecordBatchIterator};
 use arrow_schema::{ArrowError, SchemaRef};
+use serde_json::Value;
 
 use super::apply::{Applied, Instructions, apply};
 use super::diff::{Delta, delta, diff, distinct, keys_only};
-use super::graph::{Rows, StageNode};
-use super::keys::{check_nulls, normalize, retype};
+use super::emitted::conform;
+use super::functions::Rows;
+use super::graph::StageNode;
 use super::layers::{to_arrow, to_error};
 use super::lookup::{Keys, StoredTable};
+use super::preserve::preserve;
 use super::tables::{KeyAndValue, TableShape};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::{Merge, SortedBatches, Spill, sort_batches};
 
 /// The most rows of a batch.
@@ -41,6 +44,8 @@ pub(super) struct StageTables {
     pub(super) content: StoredTable,
     pub(super) mappings: StoredTable,
     pub(super) update: TableShape,
+    /// The state of its hook.
+    pub(super) state: Option<Value>,
 }
 
 /// What an update changes in a stage.
@@ -54,6 +59,8 @@ pub(super) struct StageUpdate {
     pub(super) keys_in: u64,
     /// The rows that its function gave.
     pub(super) rows_out: u64,
+    /// The state of its hook, if it has one.
+    pub(super) state: Option<Value>,
 }
 
 impl Feeder<'_> {
@@ -125,6 +132,21 @@ pub(super) fn update_stage(
         memory_bytes,
     )?;
     let upserts = Spill::collect(&content.schema, upserts, spill_bytes).map_err(to_error)?;
+    let (upserts, new_state) = match &stage.preserve {
+        None => (upserts, None),
+        Some(hook) => {
+            let content = &tables.content;
+            let (upserts, new_state) = preserve(
+                stage,
+                &**hook,
+                content,
+                &upserts,
+                tables.state.as_ref(),
+                spill_bytes,
+            )?;
+            (upserts, Some(new_state))
+        }
+    };
     let instructions = Instructions {
         deletes: &deletes,
         upserts: &upserts,
@@ -142,6 +164,7 @@ pub(super) fn update_stage(
         update,
         keys_in: changed.map_or(0, Spill::rows),
         rows_out: produced.rows(),
+        state: new_state,
     })
 }
 
@@ -214,7 +237,11 @@ fn produce(
     };
     let rows = stage.producer.produce(feeds)?;
     let schema = Arc::clone(&tables.content.shape.schema);
-    let batches = rows.map(|batch| conform(&batch?, stage, &schema));
+    let cancel = &tables.content.cancel;
+    let batches = rows.map(|batch| {
+        cancel.check()?;
+        conform(&batch?, stage, &schema)
+    });
     let batches = batches.map(|batch| batch.map_err(to_arrow));
     let produced: Result<Spill, ArrowError> = Spill::collect(&schema, batches, spill_bytes);
     produced.map_err(to_error)
@@ -258,29 +285,4 @@ fn feeds_of_join(feeds: Vec<Rows>, order: &TableShape, spill_bytes: usize) -> Re
         )));
     }
     Ok(readers)
-}
-
-/// The emitted rows in the form in which they are stored.
-fn conform(batch: &RecordBatch, stage: &StageNode, schema: &SchemaRef) -> Result<RecordBatch> {
-    let of_stage = |e: Error| e.context(format!("stage {:?}", stage.name));
-    let column = |name: &str| {
-        let column = batch.column_by_name(name);
-        column.ok_or_else(|| {
-            of_stage(Error::invalid(format!(
-                "the function gave no column {name:?}"
-            )))
-        })
-    };
-    let (target, source, value) = (
-        column("target_key")?,
-        column("source_key")?,
-        column("value")?,
-    );
-    check_nulls(target, &stage.key, "target_key", None).map_err(of_stage)?;
-    check_nulls(value, &stage.value, "value", None).map_err(of_stage)?;
-    let columns = [target, source, value].into_iter().zip(schema.fields());
-    let columns = columns.map(|(column, field)| retype(column, field.data_type()));
-    let mut columns: Vec<ArrayRef> = columns.collect::<Result<_>>().map_err(of_stage)?;
-    columns[0] = normalize(&columns[0]);
-    RecordBatch::try_new(Arc::clone(schema), columns).map_err(to_error)
 }

@@ -21,6 +21,7 @@ use super::splice::{NodeReport, PipelineUpdate};
 use super::{Committed, Pipeline, Snapshot, Staged};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::run_blocking;
+use crate::parquet::Cancel;
 use crate::versions::commit::{RunResult, run_on};
 use crate::versions::{
     Change, CommitId, Operation, TimestampMicros, Transaction, Versioned, create_first,
@@ -110,6 +111,8 @@ async fn read_changes(
     changes: BTreeMap<String, Changes>,
     memory_bytes: usize,
 ) -> Result<BTreeMap<String, SourceChanges>> {
+    let cancel = Cancel::default();
+    let _stop_thread = cancel.guard();
     let mut sources = BTreeMap::new();
     for (name, changes) in changes {
         let source = match graph.node(&name) {
@@ -121,7 +124,9 @@ async fn read_changes(
             }
             None => return Err(Error::invalid(format!("there is no source {name:?}"))),
         };
-        let read = run_blocking(move || SourceChanges::read(&source, changes, memory_bytes));
+        let cancel = cancel.clone();
+        let read =
+            run_blocking(move || SourceChanges::read(&source, changes, memory_bytes, &cancel));
         sources.insert(name, read.await?);
     }
     Ok(sources)
@@ -221,6 +226,8 @@ impl UpdateOperation<'_> {
     ) -> Result<PipelineUpdate> {
         self.check_base(&base)?;
         self.graph.check_stored(&base)?;
+        let cancel = Cancel::default();
+        let _stop_thread = cancel.guard();
         let plan = Plan {
             pipeline: self.pipeline.clone(),
             base: Arc::clone(&base),
@@ -233,6 +240,7 @@ impl UpdateOperation<'_> {
                 self.options.sizes,
                 self.options.memory_limit_bytes,
             )?,
+            cancel,
         };
         let plan = Arc::new(plan);
         let computed = {
