@@ -34,6 +34,7 @@ __all__ = [
     "PartCorrupted",
     "PermissionDenied",
     "Pipeline",
+    "Preserve",
     "ProduceError",
     "RemoteStoreError",
     "Replace",
@@ -56,13 +57,14 @@ __all__ = [
     "list_tables",
     "odf",
     "partition_path",
+    "testing",
 ]
 
 import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pds import errors, odf
+    from pds import errors, odf, testing
     from pds._pds import StagedPart, __version__
     from pds.capability import Capability
     from pds.dataset import DatasetWrite, ParquetDatasetStore, VerifyReport
@@ -100,6 +102,7 @@ if TYPE_CHECKING:
     from pds.producers.changes import Changes, Replace
     from pds.producers.errors import ProduceError
     from pds.producers.pipeline import Pipeline
+    from pds.producers.preserve import Preserve
     from pds.producers.results import UpdateResult
     from pds.store import FileInfo, FolderEntry, Store
     from pds.table.results import CommitResult, VacuumResult
@@ -116,6 +119,7 @@ _MODULE_OF = {
     "FolderEntry": "pds.store",
     "ParquetDatasetStore": "pds.dataset",
     "Pipeline": "pds.producers.pipeline",
+    "Preserve": "pds.producers.preserve",
     "ProduceError": "pds.producers.errors",
     "Replace": "pds.producers.changes",
     "StagedPart": "pds._pds",
@@ -134,7 +138,7 @@ _MODULE_OF = {
 
 
 def __getattr__(name: str) -> object:
-    if name in {"errors", "odf"}:
+    if name in {"errors", "odf", "testing"}:
         return importlib.import_module(f"pds.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'pds' has no attribute {name!r}")

@@ -12,8 +12,8 @@ use arrow_array::{RecordBatch, RecordBatchIterator};
 use arrow_schema::ArrowError;
 use pds::producers::{
     self, Changes, CompactOptions, ConsumedInput, EmittedRows, Graph, Node, NodeReport, Pipeline,
-    PipelineManifest, Produce, Rows, RunSizes, SourceNode, StageNode, TableName, UpdateOptions,
-    UpdateReport,
+    PipelineManifest, Preserve, PreservePass, Produce, Rows, RunSizes, SourceNode, StageNode,
+    TableName, UpdateOptions, UpdateReport,
 };
 use pds::table::Versioned;
 use pds::versions::{history, vacuum};
@@ -21,6 +21,7 @@ use pds::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyIterator};
 use pyo3_arrow::{PyRecordBatch, PyRecordBatchReader, PySchema};
+use serde_json::Value;
 
 use crate::error::from_python;
 use crate::input::{extract_reader, extract_schema, parse_seconds};
@@ -169,6 +170,8 @@ struct PyNode<'py> {
     definition: BTreeMap<String, i64>,
     /// Called with a list of readers, gives an iterable of record batches; None for a source.
     function: Option<Py<PyAny>>,
+    /// Called with a reader and the stored state as JSON or None, gives an iterable of record batches with `get_state`.
+    preserve: Option<Py<PyAny>>,
 }
 
 impl PyNode<'_> {
@@ -203,6 +206,9 @@ impl PyNode<'_> {
                 .map(|(name, value)| (name, value.into()))
                 .collect(),
             producer: Arc::new(PyProducer { function }),
+            preserve: self
+                .preserve
+                .map(|hook| Arc::new(PyPreserve { hook }) as Arc<dyn Preserve>),
         }))
     }
 }
@@ -359,6 +365,56 @@ impl Produce for PyProducer {
         });
         let batches = started.map_err(|e| cause_of(e, &failure))?;
         Ok(Box::new(EmittedBatches { batches, failure }))
+    }
+}
+
+/// A Python hook that preserves values.
+#[derive(Debug)]
+struct PyPreserve {
+    hook: Py<PyAny>,
+}
+
+/// A pass of such a hook.
+struct PyPreservePass {
+    pass: Py<PyAny>,
+    batches: EmittedBatches,
+}
+
+impl Preserve for PyPreserve {
+    fn begin(&self, rows: Rows, state: Option<&Value>) -> Result<Box<dyn PreservePass>> {
+        let failure = FeedError::default();
+        let rows = watch(rows, &failure);
+        let state = state.map(Value::to_string);
+        let started = Python::attach(|py| {
+            let reader = PyRecordBatchReader::new(rows).into_pyarrow(py)?;
+            let pass = self.hook.bind(py).call1((reader, state))?;
+            let batches = pass.try_iter()?.unbind();
+            Ok((pass.unbind(), batches))
+        });
+        let (pass, batches) = started.map_err(|e| cause_of(e, &failure))?;
+        Ok(Box::new(PyPreservePass {
+            pass,
+            batches: EmittedBatches { batches, failure },
+        }))
+    }
+}
+
+impl Iterator for PyPreservePass {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.batches.next()
+    }
+}
+
+impl PreservePass for PyPreservePass {
+    fn state(&mut self) -> Result<Value> {
+        let text = Python::attach(|py| {
+            let state = self.pass.bind(py).call_method0("get_state")?;
+            state.extract::<String>()
+        });
+        let text = text.map_err(from_python)?;
+        serde_json::from_str(&text).map_err(|e| Error::other(e.to_string()).with_source(e))
     }
 }
 

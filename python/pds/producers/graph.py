@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +23,7 @@ class Node(NamedTuple):
     skip_unchanged: bool
     definition: dict[str, int]
     function: Callable[[Sequence[pa.RecordBatchReader]], Iterable[pa.RecordBatch]] | None
+    preserve: Callable[[pa.RecordBatchReader, str | None], Any] | None = None
 
 
 class SourceInput(NamedTuple):

@@ -12,18 +12,18 @@ import pyarrow as pa
 from pds import _pds
 from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType, NotFound
-from pds.producers.batches import BatchFunction
+from pds.producers.calls import StageCall
 from pds.producers.changes import to_input
 from pds.producers.graph import Node, UpdateArguments
+from pds.producers.preserve import Preserve, PreservePass
 from pds.producers.results import CompactResult, UpdateResult
-from pds.producers.rows import RowFunction
 from pds.producers.tables import PipelineTable
 from pds.table.checks import check_idempotency_key, check_limit, check_size, check_version
 from pds.table.location import TableLocation
 from pds.table.results import VacuumResult, make_history_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pds.producers.changes import Changes, Replace
     from pds.store import Store
@@ -43,6 +43,10 @@ class Declared:
     def name(self) -> str:
         """The name."""
         return self._node.name
+
+    def _feeder_fields(self) -> list[pa.Schema]:
+        declared = self._pipeline._declared  # noqa: SLF001 of this module
+        return [declared[name]._node.fields for name in self._node.feeders or ()]  # noqa: SLF001
 
     def __repr__(self) -> str:
         return f"<{'source' if self._node.feeders is None else 'stage'} {self.name!r}>"
@@ -147,6 +151,7 @@ class Pipeline:
         descending: bool = False,
         batch: bool = False,
         skip_unchanged: bool = False,
+        preserve: Preserve | None = None,
         version: int = 1,
         max_group_rows: int = 1_000_000,
     ) -> Callable[[Callable[..., Any]], Declared]:
@@ -166,6 +171,7 @@ class Pipeline:
                 columns `key` and `value`, and returns `source_row` (the row of the input whose key is the source
                 key), `key` and `value`.
             skip_unchanged: Whether keys whose rows stay the same are left out of what the stages behind it see.
+            preserve: A hook that gives the value to store for each emitted row. It may keep an earlier one.
             version: The version of the function. Raise it when the function changes: then its results are another.
             max_group_rows: The largest group of a function that takes batches.
 
@@ -175,15 +181,10 @@ class Pipeline:
         """
 
         def declare(function: Callable[..., Any]) -> Declared:
-            return self._declare_stage(
-                function,
-                feeders,
-                is_join=False,
-                fields=pa.schema([_to_field("key", key), _to_field("value", value)]),
-                name=name,
-                options={"descending": descending, "skip_unchanged": skip_unchanged, "version": version},
-                max_group_rows=max_group_rows if batch else None,
-            )
+            fields = pa.schema([_to_field("key", key), _to_field("value", value)])
+            call = StageCall(_name_of(function, name), function, fields, False, max_group_rows if batch else None)  # noqa: FBT003
+            options = {"descending": descending, "skip_unchanged": skip_unchanged}
+            return self._declare_stage(call, feeders, options, version, preserve)
 
         return declare
 
@@ -195,6 +196,7 @@ class Pipeline:
         name: str | None = None,
         descending: bool = False,
         skip_unchanged: bool = False,
+        preserve: Preserve | None = None,
         version: int = 1,
     ) -> Callable[[Callable[..., Any]], Declared]:
         """Declare a stage whose function gets the values of each feeder apart: `produce(key, values_of_a, …)`.
@@ -204,47 +206,48 @@ class Pipeline:
         """
 
         def declare(function: Callable[..., Any]) -> Declared:
-            return self._declare_stage(
-                function,
-                feeders,
-                is_join=True,
-                fields=pa.schema([_to_field("key", key), _to_field("value", value)]),
-                name=name,
-                options={"descending": descending, "skip_unchanged": skip_unchanged, "version": version},
-                max_group_rows=None,
-            )
+            fields = pa.schema([_to_field("key", key), _to_field("value", value)])
+            call = StageCall(_name_of(function, name), function, fields, True, None)  # noqa: FBT003
+            options = {"descending": descending, "skip_unchanged": skip_unchanged}
+            return self._declare_stage(call, feeders, options, version, preserve)
 
         return declare
 
     def _declare_stage(
         self,
-        function: Callable[..., Any],
+        call: StageCall,
         feeders: Sequence[object],
-        *,
-        is_join: bool,
-        fields: pa.Schema,
-        name: str | None,
-        options: dict[str, Any],
-        max_group_rows: int | None,
+        options: dict[str, bool],
+        version: int,
+        hook: Preserve | None,
     ) -> Declared:
-        if not callable(function):
-            raise InvalidType(f"a producer decorates a function, not {type(function).__name__}")
-        stage = require_text("name", getattr(function, "__name__", None) if name is None else name)
         names = []
         for feeder in feeders:
             if not isinstance(feeder, Declared) or feeder._pipeline is not self:  # noqa: SLF001 of this module
                 raise InvalidType(
-                    f"a feeder of {stage!r} must be a source or stage of this pipeline, not {feeder!r}; "
+                    f"a feeder of {call.stage!r} must be a source or stage of this pipeline, not {feeder!r}; "
                     f"a decorated function is one"
                 )
             names.append(feeder.name)
-        version = options.pop("version")
-        check_version(version, f"version of stage {stage!r}")
-        call = functools.partial(_call, function, stage, fields, is_join, max_group_rows)
-        node = Node(stage, names, is_join, fields, **options, definition={"version": version}, function=call)
-        # Types that cannot be emitted are refused here.
-        if max_group_rows is None:
-            _make_row_function(function, stage, fields, [pa.field("value", pa.null())], pa.field("key", pa.null()))
+        definition = {"version": check_version(version, f"version of stage {call.stage!r}")}
+        preserve = None
+        if hook is not None:
+            if not isinstance(hook, Preserve):
+                raise InvalidType(f"preserve of {call.stage!r} must be a pds.Preserve, not {type(hook).__name__}")
+            hook.check(call.stage)
+            definition["preserve"] = 1
+            preserve = functools.partial(PreservePass, hook, call.stage, call.fields.field("value"))
+        call.check()
+        node = Node(
+            call.stage,
+            names,
+            call.is_join,
+            call.fields,
+            **options,
+            definition=definition,
+            function=call,
+            preserve=preserve,
+        )
         return self._declare(node)
 
     def _declare(self, node: Node) -> Declared:
@@ -416,48 +419,7 @@ def _to_field(name: str, given: object) -> pa.Field[Any]:
     raise InvalidType(f"{name} must be a pyarrow DataType or Field, not {given!r}")
 
 
-def _make_row_function(
-    function: Callable[..., Any],
-    stage: str,
-    fields: pa.Schema,
-    values: Sequence[pa.Field[Any]],
-    source_key: pa.Field[Any],
-) -> RowFunction:
-    try:
-        return RowFunction(
-            function,
-            stage=stage,
-            source_key=source_key,
-            source_values=values,
-            target_key=fields.field("key"),
-            target_value=fields.field("value"),
-        )
-    except TypeError as error:
-        raise InvalidType(f"stage {stage!r}: {error}") from error
-
-
-def _call(
-    function: Callable[..., Any],
-    stage: str,
-    fields: pa.Schema,
-    is_join: bool,  # noqa: FBT001 a bound argument
-    max_group_rows: int | None,
-    readers: Sequence[pa.RecordBatchReader],
-) -> Iterable[pa.RecordBatch]:
-    """Call a function for the groups of readers."""
-    source_key = readers[0].schema.field("key")
-    if max_group_rows is not None:
-        batches = BatchFunction(
-            function,
-            stage=stage,
-            source_key=source_key,
-            source_value=readers[0].schema.field("value"),
-            target_key=fields.field("key"),
-            target_value=fields.field("value"),
-            max_group_rows=max_group_rows,
-        )
-        return batches(readers)
-    values = [reader.schema.field("value") for reader in readers[1 if is_join else 0 :]]
-    rows = _make_row_function(function, stage, fields, values, source_key)
-    # A join of one feeder is called as a merge is.
-    return rows(readers[1:] if len(values) == 1 and is_join else readers)
+def _name_of(function: object, name: str | None) -> str:
+    if not callable(function):
+        raise InvalidType(f"a producer decorates a function, not {type(function).__name__}")
+    return require_text("name", getattr(function, "__name__", None) if name is None else name)

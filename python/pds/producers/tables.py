@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from pds.errors import InvalidInput
 from pds.producers.changes import to_key_stream
@@ -10,8 +13,6 @@ from pds.table.scan import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import pyarrow as pa
 
     from pds import _pds
 
@@ -33,6 +34,14 @@ class PipelineRows(Rows):
 
     def _open_scan(self) -> _pds.Scan:
         return self._open()
+
+
+def _distinct(sorted_keys: pa.ChunkedArray[Any]) -> list[Any]:
+    keys: list[Any] = []
+    for key in sorted_keys.to_pylist():
+        if not keys or keys[-1] != key:
+            keys.append(key)
+    return keys
 
 
 class PipelineTable:
@@ -77,6 +86,36 @@ class PipelineTable:
             InvalidInput: This is a source, or as for `scan`.
         """
         return self._scan(keys, is_mappings=True).to_pyarrow()
+
+    def lineage(self, keys: object) -> dict[str, list[Any]]:
+        """Return the keys from which the rows of some target keys were made, stage by stage up to the sources.
+
+        Args:
+            keys: The target keys: a list or an Arrow array.
+
+        Returns:
+            For each source and stage before this one, its keys that the rows were made of, in their order, each once. A
+            struct key is a dict.
+
+        Raises:
+            InvalidInput: The pipeline has no version yet, or the keys are of another type.
+        """
+        handle = self._get_handle()
+        feeders = {node["name"]: node["feeders"] for node in json.loads(handle.manifest())["nodes"]}
+        needed: dict[str, pa.Array[Any]] = {}
+        found: dict[str, list[Any]] = {}
+        for name in reversed(list(feeders)):
+            wanted: Any = keys if name == self.name else needed.get(name)
+            if wanted is None:
+                continue
+            rows = PipelineTable(handle, name, self._memory_limit).read(wanted)
+            if name != self.name:
+                found[name] = _distinct(rows.column(0))
+            for feeder in feeders[name]:
+                known = needed.get(feeder)
+                keys_of_rows = rows.column("source_key").combine_chunks()
+                needed[feeder] = keys_of_rows if known is None else pa.concat_arrays([known, keys_of_rows])
+        return dict(reversed(list(found.items())))
 
     def _scan(self, keys: object, *, is_mappings: bool) -> PipelineRows:
         handle = self._get_handle()

@@ -45,6 +45,7 @@ def declare(
             name=stage.name,
             descending=stage.descending,
             skip_unchanged=stage.skip_unchanged,
+            preserve=None if stage.preserve is None else pds.Preserve(stage.preserve.function, stage.preserve.state),
         )(stage.produce)
     return pipeline
 
@@ -93,6 +94,8 @@ def compare(store: pds.Store, pipeline: pds.Pipeline, model: Model) -> None:
             (TYPES[kind], key) if kind == TYPES.index("delete") else (TYPES[kind], key, value)
             for kind, key, value in rows_of(table.changes())
         ]
+        if model.stages[name].preserve is not None:
+            assert independent.nodes[name].get("state") in (model.tables(name).state, None)
         update = [row[:2] if row[0] == "delete" else row for row in model.tables(name).update]
         assert_equal(changes, update, f"update of {name}")
     for name in model.sources:

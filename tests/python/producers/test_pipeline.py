@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pds
-from producers.model import Changes, Model, ModelError, Source, Stage
+from producers.model import Changes, Model, ModelError, Preserve, Source, Stage
 from producers.pipelines import compare, declare, to_changes
 from producers.test_model import CASES, build_model
 
@@ -19,7 +19,7 @@ SIZES = {"tiny": {"page_rows": 1, "file_rows": 2, "memory_limit": 1 << 12}, "lar
 
 
 def run_vectors(store: pds.Store, name: str, sizes: dict[str, Any]) -> None:
-    """Apply the updates of a case; hooks are left to the model."""
+    """Apply the updates of a case."""
     case = CASES[name]
     model = build_model(case)
     pipeline = declare(store, name, list(model.sources.values()), list(model.stages.values()), **sizes)
@@ -35,23 +35,19 @@ def run_vectors(store: pds.Store, name: str, sizes: dict[str, Any]) -> None:
         compare(store, pipeline, model)
 
 
-def without_hooks() -> list[str]:
-    return [name for name, case in CASES.items() if all(stage.preserve_state is None for stage in case.stages)]
-
-
 @pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("name", without_hooks())
+@pytest.mark.parametrize("name", CASES)
 def test_vectors(memory_store: pds.Store, name: str, sizes: str) -> None:
     run_vectors(memory_store, name, SIZES[sizes])
 
 
-@pytest.mark.parametrize("name", without_hooks())
+@pytest.mark.parametrize("name", CASES)
 def test_vectors_in_local_files(local_store: pds.Store, name: str) -> None:
     run_vectors(local_store, name, SIZES["tiny"])
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize("name", without_hooks())
+@pytest.mark.parametrize("name", CASES)
 def test_vectors_in_s3(s3_store: pds.Store, name: str) -> None:
     run_vectors(s3_store, name, SIZES["tiny"])
 
@@ -88,6 +84,19 @@ def total(key: Any, values: Any) -> Any:
         yield 7, numbers[-1]
 
 
+def number_it(key: Any, values: Any) -> Any:
+    for value in values:
+        yield key, value
+        if value == 1:
+            yield None, value
+
+
+def keep_number(new: int, earlier: int | None, state: dict[str, Any]) -> int:
+    """Depends on what it is given as the earlier value, and on how often it is called."""
+    state["next"] += 1
+    return state["next"] * 100 + new if earlier is None else earlier + new % 2
+
+
 def pair_up(key: Any, lefts: Any, rights: Any) -> Any:
     listed = list(rights)
     for left in lefts:
@@ -122,6 +131,16 @@ def graphs(draw: st.DrawFn) -> tuple[list[Source], list[Stage], str]:
             number,
             descending=same,
             skip_unchanged=option(),
+        ),
+        Stage(
+            "kept",
+            ["one"],
+            number_it,
+            key,
+            number,
+            descending=option(),
+            skip_unchanged=option(),
+            preserve=Preserve(keep_number, {"next": 1}),
         ),
         Stage("two", ["t"], spread, key, number, descending=same, skip_unchanged=option()),
         Stage(

@@ -293,3 +293,36 @@ def test_a_large_value_and_many_columns(memory_store: pds.Store) -> None:
     assert [r["value"]["c999"] for r in pipeline["wide"].read([1]).to_pylist() if r["source_key"] == 7] == [-1]
     texts_by_key = {r["source_key"]: r["value"] for r in pipeline["long"].read().to_pylist()}
     assert texts_by_key == {n: "short" if n == 7 else long + str(n) for n in range(40) if n != 8}
+
+
+def test_lineage_goes_back_to_the_sources(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "lineage")
+    phrases = pipeline.source("phrases", key=INT, value=TEXT)
+    books = pipeline.source("books", key=INT, value=TEXT)
+    ids = pipeline.producer(phrases, books, key=TEXT, value=INT, name="words")(split_words)
+    pipeline.producer(ids, key=INT, value=TEXT, name="counts")(lambda word, keys: [(sum(1 for _ in keys), word)])
+    pipeline.update(
+        phrases=pds.Changes([(1, "the blue red"), (2, "the red fish")]), books=pds.Changes([(2, "the sea"), (3, "red")])
+    )
+    assert pipeline["counts"].lineage([3]) == {"phrases": [1, 2], "books": [2, 3], "words": ["red", "the"]}
+    assert pipeline["words"].lineage(["sea"]) == {"phrases": [2], "books": [2]}
+    assert pipeline["words"].lineage(["none"]) == {"phrases": [], "books": []}
+
+
+def test_a_stage_runs_in_plain_python(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "unit")
+    key = pa.struct([("a", INT), ("b", TEXT)])
+    left, right = (pipeline.source(name, key=key, value=INT) for name in ("left", "right"))
+    sums = pipeline.producer(left, key=TEXT, value=INT, name="sums")(lambda key, values: [(key.b, key.a + sum(values))])
+    pairs = pipeline.join(left, right, key=INT, value=INT, name="pairs")(
+        lambda _, lefts, rights: [(sum(lefts), sum(rights))]
+    )
+    assert pds.testing.run(sums, {(1, "x"): [1, 2], (2, "y"): [3]}) == [("x", 4), ("y", 5)]
+    assert pds.testing.run(pairs, {(1, "x"): ([1, 2], [5]), (2, "y"): ([], [1])}) == [(3, 5), (0, 1)]
+    with pytest.raises(pds.ProduceError, match="'sums'"):
+        pds.testing.run(sums, {(None, "x"): [1]})
+    with pytest.raises(pds.InvalidInput, match="2 feeders"):
+        pds.testing.run(pairs, {(1, "x"): [1]})
+    with pytest.raises(pds.InvalidType, match="a stage"):
+        pds.testing.run(left, {})
+    assert objects(memory_store) == set()

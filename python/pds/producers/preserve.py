@@ -1,0 +1,116 @@
+"""Hooks that preserve values: calls of a user's function for each row that an update emits."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pds.errors import InvalidInput, InvalidType
+from pds.producers.convert import BadValueError, ColumnBuilder
+from pds.producers.errors import ProduceError
+from pds.producers.groups import to_keys, to_plain
+from pds.producers.locations import locate_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MAX_STATE_BYTES = 64 * 2**10
+
+
+@dataclass(frozen=True)
+class Preserve:
+    """A hook that gives the value to store for each row that an update emits, such as a surrogate id that stays.
+
+    It is called in the order of target key, source key and emission, for every row of a source key that changed. What
+    it is given as the earlier value is that of the first stored row of the same pair of target key and source key; else
+    of the first stored row of the target key; else the first value that was stored for the target key in this update;
+    else None. A target key that vanished and comes back is new.
+
+    Args:
+        function: `function(new, earlier, state) -> value`.
+        state: What the function needs from one update to the next: a dict of at most 64 KiB as JSON, which the function
+            changes in place. It is stored with the version, and given as it was stored after the last one.
+    """
+
+    function: Callable[[Any, Any, dict[str, Any]], Any]
+    state: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, stage: str) -> None:
+        """Raise an error if the function or the state cannot be used.
+
+        Raises:
+            InvalidInput: The state is too large, or JSON cannot store it.
+            InvalidType: The function is not callable, or the state is not a dict.
+        """
+        if not callable(self.function):
+            raise InvalidType(f"the hook of stage {stage!r} must be a function, not {type(self.function).__name__}")
+        if not isinstance(self.state, dict):
+            raise InvalidType(f"the state of the hook of stage {stage!r} must be a dict, not {self.state!r}")
+        _to_json(self.state, stage)
+
+
+class PreservePass:
+    """One pass of a hook over the rows of a reader: iterates over the rows with their new values."""
+
+    def __init__(
+        self, hook: Preserve, stage: str, value: pa.Field[Any], reader: pa.RecordBatchReader, state: str | None
+    ) -> None:
+        self._function = hook.function
+        self._stage = stage
+        self._value = value.with_name("value")
+        self._reader = reader
+        self._state: dict[str, Any] = copy.deepcopy(hook.state) if state is None else json.loads(state)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        first: Any = None
+        for batch in self._reader:
+            keys = to_keys(batch.column("target_key"))
+            builder = ColumnBuilder(self._value)
+            columns = (batch.column(name).to_pylist() for name in ("value", "begins", "has_earlier", "earlier"))
+            for row, (new, begins, has_earlier, earlier) in enumerate(zip(*columns, strict=True)):
+                if begins:
+                    first = _NOTHING
+                given = earlier if has_earlier else None if first is _NOTHING else copy.deepcopy(first)
+                try:
+                    value = self._function(new, given, self._state)
+                    builder.append(value)
+                except Exception as error:
+                    raise self._failure(keys[row], error) from error
+                if first is _NOTHING:
+                    first = copy.deepcopy(value)
+            try:
+                values = builder.finish()
+            except BadValueError as error:
+                raise self._failure(keys[error.row or 0], error) from error
+            names = ["target_key", "source_key", "value"]
+            yield pa.record_batch([batch.column("target_key"), batch.column("source_key"), values], names)
+
+    def _failure(self, key: object, error: Exception) -> ProduceError:
+        location = locate_error(error, self._function, None)
+        reason = str(error) if isinstance(error, BadValueError) else f"{type(error).__name__}: {error}"
+        return ProduceError(self._stage, to_plain(key), f"the hook that preserves values: {reason}", location)
+
+    def get_state(self) -> str:
+        """Return the state after the last row, as JSON.
+
+        Raises:
+            InvalidInput: It is too large, or JSON cannot store it.
+        """
+        return _to_json(self._state, self._stage)
+
+
+_NOTHING = object()
+
+
+def _to_json(state: dict[str, Any], stage: str) -> str:
+    try:
+        text = json.dumps(state, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"the state of the hook of stage {stage!r} cannot be stored as JSON: {error}") from error
+    if len(text.encode()) > MAX_STATE_BYTES:
+        raise InvalidInput(f"the state of the hook of stage {stage!r} has more than {MAX_STATE_BYTES} bytes as JSON")
+    return text

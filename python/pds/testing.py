@@ -1,0 +1,69 @@
+"""Running stages of pipelines in unit tests, without a store."""
+
+from __future__ import annotations
+
+__all__ = ["run"]
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pds.errors import InvalidInput, InvalidType
+from pds.producers.pipeline import Declared
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def run(stage: Declared, rows: Mapping[Any, Sequence[Any]]) -> list[tuple[Any, Any]]:
+    """Call the function of a stage for some keys, as an update does, and return what it emits.
+
+    Args:
+        stage: A stage of a pipeline: what `Pipeline.producer` or `Pipeline.join` made of the function.
+        rows: The values by source key, in the order in which the function is called. For a join, a list of the values
+            of each feeder. A struct key is a tuple.
+
+    Returns:
+        The emitted pairs (target key, value) in the order of emission, as they would be read back: struct keys are
+        named tuples, struct values dicts.
+
+    Raises:
+        ProduceError: The function raised an exception, or emitted what the stage cannot store.
+        InvalidInput: A key or value does not fit the feeders.
+        InvalidType: This is not a stage.
+    """
+    given: object = stage
+    function = given._node.function if isinstance(given, Declared) else None  # noqa: SLF001 of the package
+    if not isinstance(given, Declared) or function is None:
+        raise InvalidType(f"a stage is what a decorated function becomes, not {stage!r}")
+    node, fields = given._node, given._feeder_fields()  # noqa: SLF001 of the package
+    if node.is_join:
+        for key, sides in rows.items():
+            if len(sides) != len(fields):
+                raise InvalidInput(f"key {key!r} needs the values of {len(fields)} feeders, got {len(sides)}")
+        keys = pa.table({"key": _to_array(list(rows), fields[0].field("key"))})
+        tables = [keys]
+        for at, side in enumerate(fields):
+            tables.append(_to_table([(key, value) for key, sides in rows.items() for value in sides[at]], side))
+    else:
+        tables = [_to_table([(key, value) for key, values in rows.items() for value in values], fields[0])]
+    emitted: list[tuple[Any, Any]] = []
+    for batch in function([table.to_reader() for table in tables]):
+        emitted.extend(zip(batch.column("target_key").to_pylist(), batch.column("value").to_pylist(), strict=True))
+    return emitted
+
+
+def _to_table(pairs: list[tuple[Any, Any]], fields: pa.Schema) -> pa.Table:
+    columns = [_to_array([pair[at] for pair in pairs], fields.field(at)) for at in range(2)]
+    return pa.Table.from_arrays(columns, names=["key", "value"])
+
+
+def _to_array(values: list[Any], field: pa.Field[Any]) -> pa.Array[Any]:
+    if pa.types.is_struct(field.type):
+        names = [child.name for child in field.type]
+        values = [dict(zip(names, v, strict=True)) if isinstance(v, tuple) else v for v in values]
+    try:
+        array: pa.Array[Any] = pa.array(values, field.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise InvalidInput(f"a {field.name} is not of type {field.type}: {error}") from error
+    return array
