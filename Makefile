@@ -220,7 +220,7 @@ test-hostile: build ## the fast tests of datasets again with tiny row groups and
 
 # --- for people --------------------------------------------------------------
 
-.PHONY: demo bench bench-peers bench-table bench-odf bench-durability soak fuzz clean
+.PHONY: demo bench bench-peers bench-table bench-odf bench-producers bench-durability soak fuzz clean
 # The compiler works while the packages arrive, which are a group of processes that ends with the step. What the tests
 # alone need is left to `make setup`.
 MAKE_PART := $(MAKE) --no-print-directory
@@ -258,6 +258,9 @@ bench-table: setup wheel $(BENCH_STAMP) ## tables against their peers, into docs
 
 bench-odf: setup install-release ## what a verifiable chain costs over a plain write
 	$(BIN)/python benches/python/odf_overhead.py $(ARGS)
+
+bench-producers: setup install-release ## updates of pipelines against rebuilds and recomputing
+	$(BIN)/python benches/python/producers.py $(ARGS)
 
 bench-durability: setup install-release ## what it costs that local files are on the disk before a write is reported
 	$(BIN)/python benches/python/durability.py $(ARGS)
