@@ -5,7 +5,8 @@ use std::sync::Arc;
 use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{
-    EnabledStatistics, WriterProperties, WriterPropertiesPtr, WriterVersion,
+    DEFAULT_DICTIONARY_PAGE_SIZE_LIMIT, EnabledStatistics, WriterProperties, WriterPropertiesPtr,
+    WriterVersion,
 };
 
 use crate::error::{Error, Result};
@@ -32,6 +33,9 @@ pub struct WriteOptions {
     pub rows_per_file: Option<u64>,
     /// The most rows of a page.
     pub page_rows: usize,
+    /// The most bytes of the dictionary of a column chunk, which everyone reads who reads one of its pages; None for the
+    /// default of Parquet's writers, 1 MiB.
+    pub dictionary_bytes: Option<usize>,
     /// The limit for the memory of encoders and of bytes in flight together.
     pub memory_limit_bytes: usize,
 }
@@ -63,6 +67,7 @@ impl WriteOptions {
                 }),
             rows_per_file: check_positive("max_rows_per_file", rows_per_file)?,
             page_rows: DEFAULT_PAGE_ROWS,
+            dictionary_bytes: None,
             memory_limit_bytes,
         })
     }
@@ -81,6 +86,10 @@ impl WriteOptions {
             .set_statistics_enabled(EnabledStatistics::Page)
             .set_coerce_types(true)
             .set_data_page_row_count_limit(self.page_rows)
+            .set_dictionary_page_size_limit(
+                self.dictionary_bytes
+                    .unwrap_or(DEFAULT_DICTIONARY_PAGE_SIZE_LIMIT),
+            )
             .set_max_row_group_row_count(None)
             .set_key_value_metadata(Some(metadata));
         Arc::new(properties.build())

@@ -1,30 +1,121 @@
-//! Open files of runs, kept by the process: a run is looked up again and again, and its files never change.
+//! What a process keeps of the runs in a store: they are looked up again and again, and their files never change.
 //!
-//! Kept are footers, page indexes and small files as a whole, up to [`CACHED_BYTES`]; what was used least recently goes.
-//! Local files are not kept, since each holds a descriptor.
+//! Kept are open files of object stores (footers, page indexes, and small files as a whole), and the decoded columns of
+//! pages that lookups have read: an update reads the same pages for the old rows, for the rows of its next stage, and
+//! often in the update after it. What was used least recently goes. Local files are not kept open, since each holds a
+//! descriptor.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arrow_array::ArrayRef;
 
 use super::RunFile;
 use crate::error::Result;
-use crate::files::{OpenPart, open_with_indexes};
+use crate::files::{OpenPart, RowGroupSelection, open_with_indexes};
 use crate::store::{Store, path};
 
 /// The most bytes that all open files take.
-const CACHED_BYTES: usize = 128 << 20;
+const FILE_BYTES: usize = 64 << 20;
+/// The most bytes that all decoded columns take.
+const COLUMN_BYTES: usize = 64 << 20;
+/// Of more rows at once, columns are not kept: they are read in sequence.
+const MAX_ROWS: usize = 1 << 16;
 
-static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
+/// The path of a file, a row group and a field in it, and its first row and the number of rows.
+type ColumnKey = (String, usize, usize, usize, usize);
+type Column = Vec<ArrayRef>;
 
-/// A store, and the path of a file in it.
-type Key = ((u32, usize), String);
+/// What is kept of the runs in a store.
+#[derive(Debug)]
+struct RunCache {
+    files: Mutex<Cache<String, Arc<OpenPart>>>,
+    columns: Mutex<Cache<ColumnKey, Column>>,
+}
 
-#[derive(Default)]
-struct Cache {
-    parts: HashMap<Key, (Arc<OpenPart>, u64)>,
+impl Default for RunCache {
+    fn default() -> Self {
+        Self {
+            files: Mutex::new(Cache::new(FILE_BYTES)),
+            columns: Mutex::new(Cache::new(COLUMN_BYTES)),
+        }
+    }
+}
+
+impl RunCache {
+    fn of(store: &Store) -> Arc<Self> {
+        store.shared_state("")
+    }
+}
+
+/// Values by key, up to a number of bytes.
+#[derive(Debug)]
+struct Cache<K, V> {
+    entries: HashMap<K, Entry<V>>,
+    max_bytes: usize,
     bytes: usize,
     /// Counts the uses.
     now: u64,
+}
+
+#[derive(Debug)]
+struct Entry<V> {
+    value: V,
+    bytes: usize,
+    used: u64,
+}
+
+impl<K: Clone + Eq + Hash, V: Clone> Cache<K, V> {
+    fn new(max_bytes: usize) -> Self {
+        Self {
+            entries: HashMap::new(),
+            max_bytes,
+            bytes: 0,
+            now: 0,
+        }
+    }
+
+    fn get(&mut self, key: &K) -> Option<V> {
+        self.now += 1;
+        let entry = self.entries.get_mut(key)?;
+        entry.used = self.now;
+        Some(entry.value.clone())
+    }
+
+    fn insert(&mut self, key: K, value: V, bytes: usize) {
+        self.now += 1;
+        let used = self.now;
+        self.bytes += bytes;
+        let entry = Entry { value, bytes, used };
+        if let Some(old) = self.entries.insert(key, entry) {
+            self.bytes -= old.bytes;
+        }
+        if self.bytes > self.max_bytes {
+            self.shrink();
+        }
+    }
+
+    /// Removes the quarter that was used least recently, and more if that is not enough.
+    fn shrink(&mut self) {
+        let mut uses: Vec<u64> = self.entries.values().map(|entry| entry.used).collect();
+        uses.sort_unstable();
+        let mut quarters = uses.chunks(uses.len().div_ceil(4).max(1));
+        while self.bytes > self.max_bytes
+            && let Some(last) = quarters.next().and_then(<[u64]>::last)
+        {
+            let bytes = &mut self.bytes;
+            self.entries.retain(|_, entry| {
+                let is_kept = entry.used > *last;
+                *bytes -= if is_kept { 0 } else { entry.bytes };
+                is_kept
+            });
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Opens a file of a run in a folder.
@@ -37,12 +128,12 @@ pub(super) async fn open_cached(
     if store.local().is_some() {
         return open_file(store, &file_path, file).await;
     }
-    let key = (store.identity(), file_path);
-    if let Some(part) = with_cache(|cache| cache.get(&key)) {
+    let cache = RunCache::of(store);
+    if let Some(part) = lock(&cache.files).get(&file_path) {
         return Ok(part);
     }
-    let part = open_file(store, &key.1, file).await?;
-    with_cache(|cache| cache.insert(key, &part));
+    let part = open_file(store, &file_path, file).await?;
+    lock(&cache.files).insert(file_path, Arc::clone(&part), part.memory_bytes());
     Ok(part)
 }
 
@@ -51,32 +142,78 @@ async fn open_file(store: &Store, file_path: &str, file: &RunFile) -> Result<Arc
     Ok(Arc::new(opened?))
 }
 
-fn with_cache<T>(work: impl FnOnce(&mut Cache) -> T) -> T {
-    work(&mut CACHE.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-impl Cache {
-    fn get(&mut self, key: &Key) -> Option<Arc<OpenPart>> {
-        self.now += 1;
-        let (part, used) = self.parts.get_mut(key)?;
-        *used = self.now;
-        Some(Arc::clone(part))
+/// The columns of a piece of a row group with `rows` rows: those that are kept, and the others by `read`.
+pub(super) async fn read_through<F>(
+    store: &Store,
+    piece: RowGroupSelection,
+    rows: usize,
+    read: impl FnOnce(RowGroupSelection) -> F,
+) -> Result<HashMap<usize, Column>>
+where
+    F: Future<Output = Result<HashMap<usize, Column>>>,
+{
+    if rows > MAX_ROWS {
+        return read(piece).await;
     }
-
-    fn insert(&mut self, key: Key, part: &Arc<OpenPart>) {
-        self.now += 1;
-        self.bytes += part.memory_bytes();
-        if let Some((old, _)) = self.parts.insert(key, (Arc::clone(part), self.now)) {
-            self.bytes -= old.memory_bytes();
-        }
-        while self.bytes > CACHED_BYTES {
-            let oldest = self.parts.iter().min_by_key(|(_, (_, used))| *used);
-            let Some(key) = oldest.map(|(key, _)| key.clone()) else {
-                break;
-            };
-            if let Some((part, _)) = self.parts.remove(&key) {
-                self.bytes -= part.memory_bytes();
+    let bounds = piece.rows.as_ref().map(|selection| selection.rows.bounds());
+    let first_row = bounds.map_or(0, |bounds| bounds.start);
+    let cache = RunCache::of(store);
+    let (file, group) = (piece.part.path.clone(), piece.index);
+    let key = |root: usize| (file.clone(), group, root, first_row, rows);
+    let mut columns = HashMap::new();
+    {
+        let mut kept = lock(&cache.columns);
+        for root in piece.projection.iter() {
+            if let Some(column) = kept.get(&key(*root)) {
+                columns.insert(*root, column);
             }
         }
+    }
+    let is_missing = |root: &&usize| !columns.contains_key(root);
+    let missing: Vec<usize> = piece
+        .projection
+        .iter()
+        .filter(is_missing)
+        .copied()
+        .collect();
+    if missing.is_empty() {
+        return Ok(columns);
+    }
+    let projection = missing.into();
+    let fresh = read(RowGroupSelection {
+        projection,
+        ..piece
+    })
+    .await?;
+    {
+        let mut kept = lock(&cache.columns);
+        for (root, column) in &fresh {
+            let bytes = column.iter().map(|array| array.get_array_memory_size());
+            kept.insert(key(*root), column.clone(), bytes.sum());
+        }
+    }
+    columns.extend(fresh);
+    Ok(columns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_used_least_recently_goes() {
+        let mut cache = Cache::new(100);
+        for n in 0..10 {
+            cache.insert(n, n, 10);
+        }
+        assert_eq!(cache.get(&0), Some(0));
+        cache.insert(10, 10, 10);
+        assert_eq!((cache.get(&0), cache.get(&1)), (Some(0), None));
+        assert!(cache.bytes <= 100);
+        cache.insert(11, 11, 1000);
+        assert_eq!((cache.entries.len(), cache.bytes), (0, 0));
+        cache.insert(0, 0, 10);
+        cache.insert(0, 1, 20);
+        assert_eq!((cache.get(&0), cache.bytes), (Some(1), 20));
     }
 }

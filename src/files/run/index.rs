@@ -166,19 +166,74 @@ impl KeyIntervals {
         next.is_some_and(|interval| interval.from.as_deref().is_none_or(|from| from <= high))
     }
 
-    /// Whether a key is in an interval.
-    pub(super) fn contain(&self, key: &[u8]) -> bool {
-        self.overlap(key, key)
+    /// Which of these keys, in their order, are in an interval.
+    pub(super) fn select(&self, keys: &Rows) -> Vec<bool> {
+        let rows = keys.num_rows();
+        let mut is_selected = vec![false; rows];
+        let mut row = 0;
+        let begin = self
+            .intervals
+            .partition_point(|interval| rows > 0 && interval.ends_before(keys.row(0).data()));
+        for interval in &self.intervals[begin..] {
+            row = gallop(row, rows, |at| interval.begins_after(keys.row(at).data()));
+            if row == rows {
+                break;
+            }
+            let end = gallop(row, rows, |at| !interval.ends_before(keys.row(at).data()));
+            is_selected[row..end].fill(true);
+            row = end;
+        }
+        is_selected
     }
 }
 
+/// The first position from `begin` on of which `holds` is not true, which no later one is; `end` if there is none. Looks
+/// at few positions if it is near.
+fn gallop(begin: usize, end: usize, holds: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut step) = (begin, 1);
+    while low + step <= end && holds(low + step - 1) {
+        low += step;
+        step *= 2;
+    }
+    let mut high = end.min(low + step - 1);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if holds(middle) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
 impl KeyInterval {
+    fn begins_after(&self, key: &[u8]) -> bool {
+        self.from.as_deref().is_some_and(|from| from > key)
+    }
+
     fn ends_before(&self, key: &[u8]) -> bool {
         let Some(to) = &self.to else { return false };
         if self.excludes_end {
             to.as_ref() <= key
         } else {
             to.as_ref() < key
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gallop_finds_the_first_that_does_not_hold() {
+        for end in 0..40 {
+            for begin in 0..=end {
+                for bound in begin..=end {
+                    assert_eq!(gallop(begin, end, |at| at < bound), bound, "{begin}..{end}");
+                }
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use arrow_schema::SchemaRef;
 use arrow_select::filter::filter_record_batch;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::cache::open_cached;
+use super::cache::{open_cached, read_through};
 use super::index::{KeyIndex, KeyIntervals};
 use super::keys::{CutKeys, arrow_error};
 use super::selection::KeySelection;
@@ -308,7 +308,12 @@ impl Reading {
             usize::try_from(group.num_rows()).unwrap_or_default()
         };
         let field_indices = self.field_indices(&piece.part)?;
-        let arrays = self.groups.read(piece).await?;
+        let arrays = if self.filter.is_some() {
+            let store = &self.reader.store;
+            read_through(store, piece, rows, |piece| self.groups.read(piece)).await?
+        } else {
+            self.groups.read(piece).await?
+        };
         let columns = field_indices
             .iter()
             .map(|root| arrays.get(root).cloned().unwrap_or_default());
@@ -336,12 +341,8 @@ impl Reading {
         let Some((keys, intervals)) = &self.filter else {
             return Ok(batch);
         };
-        let mask: BooleanArray = {
-            let keys = keys.convert_batch(&batch).map_err(arrow_error)?;
-            keys.iter()
-                .map(|key| Some(intervals.contain(key.as_ref())))
-                .collect()
-        };
+        let keys = keys.convert_batch(&batch).map_err(arrow_error)?;
+        let mask = BooleanArray::from(intervals.select(&keys));
         let columns: Vec<usize> = (0..self.result_columns).collect();
         let result = batch.project(&columns).map_err(arrow_error)?;
         if mask.true_count() == mask.len() {

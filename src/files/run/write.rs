@@ -21,6 +21,9 @@ use crate::parquet::writer::WritePlan;
 use crate::store::Store;
 use crate::store::stage::Staging;
 
+/// The most bytes of a dictionary, which is read with every page: about those of a page of 4,096 numbers.
+const MAX_DICTIONARY_BYTES: usize = 32 << 10;
+
 type BoxedReader = Box<dyn RecordBatchReader + Send>;
 
 /// How a run is written.
@@ -125,6 +128,7 @@ fn plan_files(
     let write_options = WriteOptions {
         rows_per_file: Some(file_rows),
         page_rows: options.page_rows,
+        dictionary_bytes: Some(MAX_DICTIONARY_BYTES),
         ..options.write_options.clone()
     };
     let mut plan = WritePlan::new(Arc::clone(schema), write_options, identity)?;
