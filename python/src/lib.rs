@@ -15,6 +15,7 @@ mod odf_values;
 mod parts;
 mod pipeline;
 mod predicate;
+mod producer_calls;
 mod runtime;
 mod scan;
 mod store;
