@@ -60,7 +60,7 @@ impl SpillWriter {
         self.rows += batch.num_rows() as u64;
         self.bytes += batch.get_array_memory_size();
         if let Some(file) = &mut self.file {
-            return file.write(&batch).map_err(to_spill_error);
+            return file.write(&gc_views(batch)?).map_err(to_spill_error);
         }
         self.batches.push(batch);
         if self.bytes > self.memory_bytes {

@@ -2,7 +2,7 @@
 //!
 //! Runs have levels: up to [`TAIL_BYTES`] level 0, then one level for each [`RATIO`] times. There is one run a level, so
 //! the number of runs grows with the logarithm of the data, and a row is written anew about `RATIO / 2` times a level.
-//! The bounds keep a small update from merging much: they hold a merge back until there are [`MAX_RUNS`] runs.
+//! The oldest run is left to compactions, unless the update is large beside it, or the newer runs together are as large.
 
 /// A run below this is merged with whatever comes next.
 const TAIL_BYTES: u64 = 64 << 10;
@@ -10,16 +10,15 @@ const TAIL_BYTES: u64 = 64 << 10;
 const RATIO: u64 = 8;
 /// The most runs of a table, at which an update merges whatever it has to.
 const MAX_RUNS: usize = 12;
-/// What an update may always merge, in bytes.
-const FREE_BYTES: u64 = 8 << 20;
 
 /// How many of a table's runs, newest first and of these sizes in bytes, are merged with a new run of `new_bytes`.
 pub(super) fn runs_to_merge(runs: &[u64], new_bytes: u64) -> usize {
-    let allowed = RATIO * new_bytes + FREE_BYTES;
     let (mut size, mut count) = (new_bytes, 0);
     for run in runs {
         let has_too_many = runs.len() - count >= MAX_RUNS;
-        let fits = level(*run) <= level(size) && size - new_bytes + run <= allowed;
+        let is_oldest = count + 1 == runs.len();
+        let is_small = *run <= TAIL_BYTES.max(size).max(RATIO * new_bytes);
+        let fits = level(*run) <= level(size) && (is_small || !is_oldest);
         if !fits && !has_too_many {
             break;
         }
@@ -59,12 +58,19 @@ mod tests {
 
     #[test]
     fn runs_stay_few_and_writes_are_bounded() {
-        let base = 200 << 20;
-        for (new_bytes, most_runs, most_times) in [(600, 5, 60), (6_000, 6, 30), (60_000, 6, 30)] {
-            let (runs, written) = simulate(base, new_bytes, 1000);
-            assert!(runs <= most_runs, "{runs} runs of {new_bytes}");
-            let times = written / (new_bytes * 1000);
-            assert!(times <= most_times, "{times} times {new_bytes}");
+        for base in [0, 1 << 20, 200 << 20] {
+            for (new_bytes, most_times) in [
+                (600, 60),
+                (6_000, 13),
+                (60_000, 13),
+                (600_000, 13),
+                (6_000_000, 13),
+            ] {
+                let (runs, written) = simulate(base, new_bytes, 1000);
+                assert!(runs <= 6, "{runs} runs of {new_bytes} over {base}");
+                let times = written / (new_bytes * 1000);
+                assert!(times <= most_times, "{times} times {new_bytes} over {base}");
+            }
         }
     }
 
@@ -79,5 +85,6 @@ mod tests {
     fn the_number_of_runs_is_bounded() {
         let runs: Vec<u64> = (0..12).map(|n| (1 << 20) << n).collect();
         assert!(runs_to_merge(&runs, 10) > 0);
+        assert_eq!(runs_to_merge(&runs[1..], 10), 0);
     }
 }
