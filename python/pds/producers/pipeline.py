@@ -14,6 +14,7 @@ from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType, NotFound
 from pds.producers.calls import StageCall
 from pds.producers.changes import to_input
+from pds.producers.drawing import Box, Drawing
 from pds.producers.graph import Node, UpdateArguments
 from pds.producers.preserve import Preserve, PreservePass
 from pds.producers.results import CompactResult, UpdateResult
@@ -340,6 +341,28 @@ class Pipeline:
             return []
         entries = handle.history(handle.version if checked_limit is None else checked_limit)
         return [make_history_entry(json.loads(entry)) for entry in entries]
+
+    def draw(self) -> Drawing:
+        """Return a drawing of the graph: its text is for terminals, and notebooks show it.
+
+        The row counts are those of the stored runs: rows that newer runs replace count until they are compacted.
+        """
+        handle = self._open()
+        stored = [] if handle is None else json.loads(handle.manifest())["nodes"]
+        boxes = [
+            Box(
+                node["name"],
+                tuple(node["feeders"]),
+                sum(file["rows"] for run in node["content"] for file in run["files"]),
+                len(node["content"]),
+            )
+            for node in stored
+        ]
+        known = {box.name for box in boxes}
+        for name, declared in self._declared.items():
+            if name not in known:
+                boxes.append(Box(name, tuple(declared._node.feeders or ()), None, 0))  # noqa: SLF001 of this module
+        return Drawing(boxes)
 
     def compact(self, *, min_delta: float = 0.25) -> CompactResult:
         """Merge the runs of each table into fewer. No row changes, and no update conflicts with it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import polars as pl
@@ -326,3 +327,21 @@ def test_a_stage_runs_in_plain_python(memory_store: pds.Store) -> None:
     with pytest.raises(pds.InvalidType, match="a stage"):
         pds.testing.run(left, {})
     assert objects(memory_store) == set()
+
+
+def test_a_graph_is_drawn(memory_store: pds.Store) -> None:
+    pipeline = words(memory_store)
+    assert str(pipeline.draw()) == "phrases  no data\nwords    no data <- phrases"
+    put(pipeline, (1, "a b"), (2, "b"))
+    other = pipeline.source("<more> & more", key=TEXT, value=INT)
+    pipeline.producer(pipeline._declared["words"], other, key=INT, value=INT, name="both")(lambda _, values: values)
+    assert str(pipeline.draw()).splitlines() == [
+        "phrases        2 rows, 1 run",
+        "words          3 rows, 1 run <- phrases",
+        "<more> & more  no data",
+        "both           no data <- words, <more> & more",
+    ]
+    drawn = ET.fromstring(pipeline.draw()._repr_svg_())
+    texts = [element.text for element in drawn.iter() if element.tag.endswith("text")]
+    assert texts[::2] == ["phrases", "words", "<more> & more", "both"]
+    assert len([element for element in drawn.iter() if element.tag.endswith("line")]) == 3
