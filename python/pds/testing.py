@@ -32,11 +32,11 @@ def run(stage: Declared, rows: Mapping[Any, Sequence[Any]]) -> list[tuple[Any, A
         InvalidInput: A key or value does not fit the feeders.
         InvalidType: This is not a stage.
     """
-    given: object = stage
-    function = given._node.function if isinstance(given, Declared) else None  # noqa: SLF001 of the package
-    if not isinstance(given, Declared) or function is None:
+    declared: object = stage
+    function = declared._node.function if isinstance(declared, Declared) else None  # noqa: SLF001 of the package
+    if not isinstance(declared, Declared) or function is None:
         raise InvalidType(f"a stage is what a decorated function becomes, not {stage!r}")
-    node, fields = given._node, given._feeder_fields()  # noqa: SLF001 of the package
+    node, fields = declared._node, declared._feeder_fields()  # noqa: SLF001 of the package
     if node.is_join:
         for key, sides in rows.items():
             if len(sides) != len(fields):

@@ -146,18 +146,18 @@ fn targets_with_others(
     let walk = || -> Result<Spill, ArrowError> {
         let mut stored = Cursor::new(stored, &pairs)?;
         let mut changes = Cursor::new(changes.read()?, &pairs)?;
-        let mut found = KeyWriter::new(shape, 1, memory_bytes);
+        let mut others = KeyWriter::new(shape, 1, memory_bytes);
         while let (Some(pair), Some(row)) = (stored.key(), stored.row()) {
             changes.seek(pair)?;
             if !changes.is_at(pair) {
-                found.add(row, 0)?;
+                others.add(row, 0)?;
             }
             stored.advance()?;
         }
-        found.finish()
+        others.finish()
     };
-    let found = walk().map_err(to_error)?;
-    distinct(keys_only(&found)?, shape, 1, 0, memory_bytes)
+    let others = walk().map_err(to_error)?;
+    distinct(keys_only(&others)?, shape, 1, 0, memory_bytes)
 }
 
 /// The changed target keys and how they changed; `others` have rows besides those that changed.

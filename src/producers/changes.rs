@@ -45,14 +45,19 @@ pub fn changes(
     let is_update = manifest.data_version == manifest.version;
     let declared = Arc::clone(&schema);
     let cancel = node.cancel.clone();
-    Ok(stream(schema, &cancel, move || {
-        let rows = if is_update {
-            changed_rows(&node, memory_bytes / 64)?
-        } else {
-            Box::new(std::iter::empty())
-        };
-        Ok(as_declared(rows, declared))
-    }))
+    Ok(stream(
+        schema,
+        (pipeline, manifest.version),
+        &cancel,
+        move || {
+            let rows = if is_update {
+                changed_rows(&node, memory_bytes / 64)?
+            } else {
+                Box::new(std::iter::empty())
+            };
+            Ok(as_declared(rows, declared))
+        },
+    ))
 }
 
 fn changed_rows(node: &StoredNode, memory_bytes: usize) -> Result<SortedBatches> {

@@ -4,6 +4,7 @@
 //! no update: one that put a run before them keeps it, and where one has merged some of them itself, what the compaction
 //! wrote for this table is left to a vacuum. Deletes are dropped only where no older run is left.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
@@ -11,7 +12,7 @@ use serde_json::json;
 
 use super::format::{NodeEntry, PipelineManifest, StoredRun};
 use super::lookup::StoredTable;
-use super::read::{StoredNode, TableName};
+use super::read::{StoredNode, TableName, expired_or};
 use super::runs::{RunSizes, RunWriter};
 use super::splice::NewRun;
 use super::{Pipeline, Snapshot, Staged};
@@ -59,7 +60,26 @@ pub async fn compact(pipeline: &Pipeline, options: &CompactOptions) -> Result<Co
     let staged = Staged::new(pipeline);
     let ended = run(pipeline, &mut operation, staged, options.timeout).await?;
     let (version, merged) = match ended {
-        RunResult::Committed(committed, change) => (committed.version, change.tables),
+        RunResult::Committed(committed, change) => {
+            let runs = committed
+                .snapshot
+                .manifest
+                .nodes
+                .iter()
+                .flat_map(NodeEntry::runs);
+            let ids: HashSet<&str> = runs.map(|run| run.id.as_str()).collect();
+            // What an update has merged meanwhile is as it is.
+            let is_merged = |table: &MergedTable| match &table.run.run {
+                Some(run) => ids.contains(run.id.as_str()),
+                None => !table
+                    .run
+                    .replaced
+                    .iter()
+                    .any(|id| ids.contains(id.as_str())),
+            };
+            let tables = change.tables.into_iter().filter(is_merged).collect();
+            (committed.version, tables)
+        }
         RunResult::Replayed(committed) => (committed.version, Vec::new()),
         RunResult::Unchanged(snapshot) => (snapshot.manifest.version, Vec::new()),
     };
@@ -111,7 +131,10 @@ impl Operation<PipelineManifest> for CompactOperation<'_> {
             .await;
         self.written = writer.take_written();
         staged.add(self.written.iter().cloned());
-        let tables = merged.into_iter().collect::<Result<Vec<_>>>()?;
+        let tables = match merged.into_iter().collect::<Result<Vec<_>>>() {
+            Ok(tables) => tables,
+            Err(e) => return Err(expired_or(self.pipeline, base.version, e).await),
+        };
         Ok((!tables.is_empty()).then_some(Compaction {
             base_version: base.version,
             tables,

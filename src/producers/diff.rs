@@ -144,7 +144,7 @@ pub(super) fn diff(
     let walk = || -> Result<Spill, ArrowError> {
         let (mut old, mut new) = (Cursor::new(old, &keys)?, Cursor::new(new, &keys)?);
         let mut equal = RowsEqual::new(&shape.schema, shape.wins_by);
-        let mut found = KeyWriter::new(shape, shape.wins_by, memory_bytes);
+        let mut changes = KeyWriter::new(shape, shape.wins_by, memory_bytes);
         let mut key = Vec::new();
         loop {
             let next = match (old.key(), new.key()) {
@@ -179,9 +179,9 @@ pub(super) fn diff(
                     cursor.advance()?;
                 }
             }
-            found.add((&batch, row), flags)?;
+            changes.add((&batch, row), flags)?;
         }
-        found.finish()
+        changes.finish()
     };
     walk().map_err(to_error)
 }
@@ -320,16 +320,16 @@ pub(super) fn distinct(
     let keys = shape.keys(columns)?;
     let walk = || -> Result<Spill, ArrowError> {
         let mut cursor = Cursor::new(stream, &keys)?;
-        let mut found = KeyWriter::new(shape, columns, memory_bytes);
+        let mut unique = KeyWriter::new(shape, columns, memory_bytes);
         let mut last: Option<Vec<u8>> = None;
         while let (Some(key), Some(row)) = (cursor.key(), cursor.row()) {
             if last.as_deref() != Some(key) {
                 last = Some(key.to_vec());
-                found.add(row, flags)?;
+                unique.add(row, flags)?;
             }
             cursor.advance()?;
         }
-        found.finish()
+        unique.finish()
     };
     walk().map_err(to_error)
 }

@@ -11,7 +11,7 @@ use super::layers::to_error;
 use crate::error::{Error, Result};
 
 /// The emitted rows in the form in which they are stored.
-pub(super) fn conform(
+pub(super) fn check_emitted(
     batch: &RecordBatch,
     stage: &StageNode,
     schema: &SchemaRef,

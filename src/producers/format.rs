@@ -29,6 +29,8 @@ const FORMAT: u32 = 1;
 pub struct PipelineManifest {
     /// The format of this object.
     pub format: u32,
+    /// `pipeline`.
+    pub kind: String,
     /// The number of the version, from 1.
     pub version: u64,
     /// The version that it was created from; None for version 1.
@@ -148,6 +150,7 @@ impl PipelineManifest {
     pub(super) fn empty(commit_id: CommitId, created_at: TimestampMicros) -> Self {
         Self {
             format: FORMAT,
+            kind: Self::NOUN.to_owned(),
             version: 0,
             previous: None,
             commit_id,
@@ -212,7 +215,7 @@ impl Versioned for PipelineManifest {
 
     fn parse(bytes: &[u8], version: u64) -> Result<Self> {
         let name = names::manifest(version);
-        let manifest: Self = from_json(bytes, &name, FORMAT)?;
+        let manifest: Self = from_json(bytes, &name, FORMAT, Self::NOUN)?;
         if manifest.version != version {
             let reason = format!("expected version {version}, found {}", manifest.version);
             return Err(corrupted_error(&name, &reason));

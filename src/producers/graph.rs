@@ -175,6 +175,10 @@ impl Graph {
                 ));
             };
             let declared = node.entry()?;
+            let types = |columns: &KeyAndValue| {
+                [&columns.key, &columns.value].map(|f| (f.data_type().clone(), f.is_nullable()))
+            };
+            let stored_types = types(&KeyAndValue::from_entry(stored)?);
             let differences = [
                 (
                     "its feeders",
@@ -182,7 +186,7 @@ impl Graph {
                 ),
                 (
                     "the types of its key or value",
-                    stored.arrow_schema != declared.arrow_schema,
+                    stored_types != types(&node.columns()),
                 ),
                 (
                     "the order of its key",

@@ -90,12 +90,12 @@ impl SourceChanges {
                 return Spill::collect(&stored, [], 0).map_err(to_error);
             };
             let declared = Arc::new(Schema::new(declared[..columns].to_vec()));
-            let given = rows.schema();
+            let input_schema = rows.schema();
             if let Some(name) = declared
                 .fields()
                 .iter()
                 .map(|f| f.name())
-                .find(|name| given.index_of(name).is_err())
+                .find(|name| input_schema.index_of(name).is_err())
             {
                 return Err(Error::invalid(format!("column {name:?} is missing")));
             }
@@ -204,7 +204,7 @@ fn changed_keys(
     let keys = shape.keys(1)?;
     let mut upserts = Cursor::new(upserts.read().map_err(to_error)?, &keys).map_err(to_error)?;
     let mut deletes = Cursor::new(deletes.read().map_err(to_error)?, &keys).map_err(to_error)?;
-    let mut found = KeyWriter::new(shape, 1, memory_bytes);
+    let mut writer = KeyWriter::new(shape, 1, memory_bytes);
     let mut key = Vec::new();
     loop {
         let next = match (upserts.key(), deletes.key()) {
@@ -216,7 +216,7 @@ fn changed_keys(
         key.extend_from_slice(next);
         if let (true, Some((batch, row))) = (deletes.is_at(&key), deletes.row()) {
             let text = array_value_to_string(batch.column(0), row).unwrap_or_default();
-            found.add((batch, row), HAD | CHANGED).map_err(to_error)?;
+            writer.add((batch, row), HAD | CHANGED).map_err(to_error)?;
             deletes.advance().map_err(to_error)?;
             if deletes.is_at(&key) {
                 let message = format!("key {text} is deleted twice; name it once");
@@ -231,13 +231,13 @@ fn changed_keys(
             continue;
         }
         if let Some(row) = upserts.row() {
-            found.add(row, HAS | CHANGED).map_err(to_error)?;
+            writer.add(row, HAS | CHANGED).map_err(to_error)?;
         }
         while upserts.is_at(&key) {
             upserts.advance().map_err(to_error)?;
         }
     }
-    found.finish().map_err(to_error)
+    writer.finish().map_err(to_error)
 }
 
 /// The keys that changed.
@@ -245,15 +245,15 @@ fn only_changed(changes: &Spill, shape: &TableShape, memory_bytes: usize) -> Res
     let keys = shape.keys(1)?;
     let walk = || -> Result<Spill, ArrowError> {
         let mut changes = Cursor::new(changes.read()?, &keys)?;
-        let mut found = KeyWriter::new(shape, 1, memory_bytes);
+        let mut writer = KeyWriter::new(shape, 1, memory_bytes);
         while let Some(row) = changes.row() {
             let flags = flags_of(row);
             if flags & CHANGED != 0 {
-                found.add(row, flags)?;
+                writer.add(row, flags)?;
             }
             changes.advance()?;
         }
-        found.finish()
+        writer.finish()
     };
     walk().map_err(to_error)
 }

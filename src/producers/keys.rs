@@ -7,7 +7,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float16Type, Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, StructArray};
 use arrow_buffer::NullBuffer;
-use arrow_schema::{DataType, Field};
+use arrow_schema::{DataType, Field, Fields};
 
 use crate::error::{Error, Result};
 
@@ -139,7 +139,8 @@ pub(super) fn retype(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef>
         );
         return Err(Error::invalid(message));
     };
-    if fields.len() != array.num_columns() {
+    let names = |fields: &Fields| fields.iter().map(|f| f.name().clone()).collect::<Vec<_>>();
+    if names(fields) != names(array.fields()) {
         let message = format!(
             "expected values of type {data_type}, not {}",
             array.data_type()
@@ -160,7 +161,6 @@ pub(super) fn retype(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef>
 mod tests {
     use arrow_array::types::Int64Type;
     use arrow_array::{Float64Array, Int64Array, PrimitiveArray};
-    use arrow_schema::Fields;
 
     use super::*;
 

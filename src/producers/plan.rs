@@ -17,7 +17,7 @@ use super::levels::runs_to_merge;
 use super::lookup::StoredTable;
 use super::runs::RunWriter;
 use super::splice::{NewRun, NodeChange, NodeReport};
-use super::stage::{Feeder, StageTables, changed_keys, update_stage};
+use super::stage::{FeederTable, StageTables, changed_keys, update_stage};
 use super::tables::{KeyAndValue, TableShape};
 use crate::error::Result;
 use crate::files::{Spill, run_blocking};
@@ -72,7 +72,9 @@ impl Plan {
                 },
                 Node::Stage(stage) => self.compute_stage(node, stage, &computed)?,
             };
-            if let Some(deltas) = deltas.filter(|deltas| deltas.changed.rows() > 0) {
+            // The state of a hook counts its calls, also where no value changed.
+            let is_changed = |d: &NodeDeltas| d.changed.rows() > 0 || d.state.is_some();
+            if let Some(deltas) = deltas.filter(is_changed) {
                 computed.insert(node.name().to_owned(), deltas);
             }
         }
@@ -100,14 +102,14 @@ impl Plan {
             .filter_map(|name| self.graph.node(name))
             .map(|feeder| {
                 let deltas = computed.get(feeder.name());
-                Feeder {
+                FeederTable {
                     columns: feeder.columns(),
                     table: self.content(feeder, self.feeder_of(feeder).as_ref()),
                     delta: deltas.map(|deltas| &deltas.content),
                     changed: deltas.map(|deltas| &deltas.changed),
                 }
             });
-        let feeders: Vec<Feeder<'_>> = feeders.collect();
+        let feeders: Vec<FeederTable<'_>> = feeders.collect();
         let changed = if is_new {
             None
         } else {

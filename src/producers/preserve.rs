@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::cursor::{Cursor, Picker};
 use super::diff::distinct;
-use super::emitted::conform;
+use super::emitted::check_emitted;
 use super::functions::{Preserve, Rows};
 use super::graph::StageNode;
 use super::layers::{to_arrow, to_error};
@@ -38,7 +38,7 @@ pub(super) fn preserve(
     let mut pass = hook.begin(rows, last_state)?;
     let batches = pass.by_ref().map(|batch| {
         content.cancel.check()?;
-        conform(&batch?, stage, &shape.schema)
+        check_emitted(&batch?, stage, &shape.schema)
     });
     let batches = batches.map(|batch| batch.map_err(to_arrow));
     let preserved = Spill::collect(&shape.schema, batches, memory_bytes).map_err(to_error)?;
@@ -127,10 +127,10 @@ impl WithEarlier {
             self.stored.seek(pair)?;
             let of_pair = self.stored.row().filter(|_| self.stored.is_at(pair));
             let of_target = self.first.as_ref().map(|(batch, row)| (batch, *row));
-            let found = of_pair.or(of_target);
-            let (earlier_batch, earlier_row) = found.unwrap_or((&self.none, 0));
+            let nearest = of_pair.or(of_target);
+            let (earlier_batch, earlier_row) = nearest.unwrap_or((&self.none, 0));
             earlier.pick(earlier_batch, earlier_row);
-            has_earlier.push(found.is_some());
+            has_earlier.push(nearest.is_some());
             begins.push(is_new);
             rows.pick(batch, row);
             self.upserts.advance()?;

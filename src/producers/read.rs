@@ -55,14 +55,18 @@ impl StoredNode {
             })
         };
         let entry = find(name)?;
-        let feeder = entry
-            .feeders
-            .first()
-            .map(|feeder| KeyAndValue::from_entry(find(feeder)?));
+        let feeders = entry.feeders.iter().map(|name| find(name));
+        let feeders = feeders.map(|feeder| KeyAndValue::from_entry(feeder?));
+        let feeders = feeders.collect::<Result<Vec<_>>>()?;
+        let is_nullable = feeders.iter().any(|feeder| feeder.key.is_nullable());
+        let feeder = feeders.into_iter().next().map(|feeder| KeyAndValue {
+            key: feeder.key.with_nullable(is_nullable),
+            ..feeder
+        });
         Ok(Self {
             entry: entry.clone(),
             columns: KeyAndValue::from_entry(entry)?,
-            feeder: feeder.transpose()?,
+            feeder,
             pipeline: pipeline.clone(),
             memory_bytes,
             cancel: Cancel::default(),
@@ -149,7 +153,8 @@ pub fn read(
     let node = StoredNode::find(pipeline, manifest, name, memory_bytes)?;
     let (table, schema) = node.open(table)?;
     let declared = Arc::clone(&schema);
-    Ok(stream(schema, &node.cancel, move || {
+    let read_from = (pipeline, manifest.version);
+    Ok(stream(schema, read_from, &node.cancel, move || {
         let columns = table.shape.schema.fields().len();
         let keys = keys
             .map(|keys| sort_keys(keys, &table.shape, memory_bytes))
@@ -195,19 +200,32 @@ fn as_corrupted(e: &Error) -> Error {
 /// Streams what a function gives that reads and computes in a thread.
 pub(super) fn stream(
     schema: SchemaRef,
+    (pipeline, version): (&Pipeline, u64),
     cancel: &Cancel,
     rows: impl FnOnce() -> Result<SortedBatches> + Send + 'static,
 ) -> BatchStream {
-    BatchStream::spawn(schema, cancel, move |sender| {
-        run_blocking(move || {
+    let pipeline = pipeline.clone();
+    BatchStream::spawn(schema, cancel, move |sender| async move {
+        let sent = run_blocking(move || {
             for batch in rows()? {
                 if sender.blocking_send(Ok(batch.map_err(to_error)?)).is_err() {
                     break;
                 }
             }
             Ok(())
-        })
+        });
+        match sent.await {
+            Ok(()) => Ok(()),
+            Err(e) => Err(expired_or(&pipeline, version, e).await),
+        }
     })
+}
+
+/// The error of reading a version, whose files a vacuum may have removed
+/// ([`ErrorKind::VersionExpired`](crate::ErrorKind::VersionExpired)).
+pub(super) async fn expired_or(pipeline: &Pipeline, version: u64, error: Error) -> Error {
+    let path = error.path().unwrap_or("a run").to_owned();
+    pipeline.missing_object_error(version, &path, error).await
 }
 
 /// The newest snapshot of a pipeline; None if it has no version yet.

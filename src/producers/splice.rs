@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::format::{NodeEntry, PipelineManifest, StoredRun};
 use crate::error::{Error, ErrorKind, Result};
-use crate::versions::{Change, CommitOperation};
+use crate::versions::{Change, CommitId, CommitOperation, Versioned};
 
 /// What an update did to a source or stage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct NodeReport {
 pub(super) struct PipelineUpdate {
     /// The version in the names of its files.
     pub(super) base_version: u64,
+    /// The commit of this version; None before the first one.
+    pub(super) base_commit: Option<CommitId>,
     pub(super) base_data_version: u64,
     pub(super) nodes: Vec<NodeChange>,
     pub(super) reports: Vec<NodeReport>,
@@ -65,27 +67,30 @@ impl NewRun {
 }
 
 impl NewRun {
-    /// The runs of a table, wherever the replaced ones are neighbours; None if they are not.
+    /// The runs of a table, wherever the replaced ones are neighbours; None if they are not. The newest of them may have
+    /// been merged into a run before the others meanwhile: this names every key that they named.
     pub(super) fn replace_in(&self, runs: &[StoredRun]) -> Option<Vec<StoredRun>> {
-        let count = self.replaced.len();
-        let is_replaced =
-            |window: &[StoredRun]| window.iter().map(|run| &run.id).eq(&self.replaced);
-        let at = runs.windows(count).position(is_replaced)?;
-        let (newer, older) = (&runs[..at], &runs[at + count..]);
-        Some(
-            newer
-                .iter()
-                .chain(&self.run)
-                .chain(older)
-                .cloned()
-                .collect(),
-        )
+        for merged in 0..self.replaced.len() {
+            let left = &self.replaced[merged..];
+            let is_left = |window: &[StoredRun]| window.iter().map(|run| &run.id).eq(left);
+            let Some(at) = runs.windows(left.len()).position(is_left) else {
+                continue;
+            };
+            if merged == 0 || at > 0 {
+                let (newer, older) = (&runs[..at], &runs[at + left.len()..]);
+                let compacted = newer.iter().chain(&self.run).chain(older);
+                return Some(compacted.cloned().collect());
+            }
+        }
+        None
     }
 }
 
 impl Change<PipelineManifest> for PipelineUpdate {
     fn apply(&self, base: &PipelineManifest) -> Result<(PipelineManifest, CommitOperation)> {
-        if base.data_version != self.base_data_version {
+        let planned = base.header().commit_id_of(self.base_version);
+        let is_other = self.base_commit.is_some() && planned != self.base_commit.as_ref();
+        if is_other || base.data_version != self.base_data_version {
             let message = format!(
                 "another update made version {} meanwhile",
                 base.data_version

@@ -13,11 +13,11 @@ use serde_json::Value;
 
 use super::apply::{Applied, Instructions, apply};
 use super::diff::{Delta, delta, diff, distinct, keys_only};
-use super::emitted::conform;
+use super::emitted::check_emitted;
 use super::functions::Rows;
 use super::graph::StageNode;
 use super::layers::{to_arrow, to_error};
-use super::lookup::{Keys, StoredTable};
+use super::lookup::{Keys, StoredTable, cancellable};
 use super::preserve::preserve;
 use super::tables::{KeyAndValue, TableShape};
 use crate::error::Result;
@@ -28,7 +28,7 @@ const BATCH_ROWS: usize = 8192;
 
 /// A source or stage that feeds a stage, as it is in the next version.
 #[derive(Debug, Clone)]
-pub(super) struct Feeder<'a> {
+pub(super) struct FeederTable<'a> {
     pub(super) columns: KeyAndValue,
     /// Its rows: `key` and `value`, or those of its content.
     pub(super) table: StoredTable,
@@ -63,12 +63,13 @@ pub(super) struct StageUpdate {
     pub(super) state: Option<Value>,
 }
 
-impl Feeder<'_> {
+impl FeederTable<'_> {
     /// The rows of some keys, as `key` and `value`.
     fn feed(&self, keys: Keys<'_>) -> Result<SortedBatches> {
         let columns = self.table.shape.schema.fields().len();
         let newer = self.delta.map(|delta| delta.layer(columns)).transpose()?;
         let rows = self.table.read_under(newer, keys, columns)?;
+        let rows = cancellable(rows, &self.table.cancel);
         let schema = self.columns.pairs();
         Ok(Box::new(rows.map(move |batch| {
             let batch = batch?;
@@ -82,7 +83,10 @@ impl Feeder<'_> {
 }
 
 /// The keys that the updates of the feeders change, each once.
-pub(super) fn changed_keys(feeders: &[Feeder<'_>], memory_bytes: usize) -> Result<Option<Spill>> {
+pub(super) fn changed_keys(
+    feeders: &[FeederTable<'_>],
+    memory_bytes: usize,
+) -> Result<Option<Spill>> {
     let Some(first) = feeders.first() else {
         return Ok(None);
     };
@@ -103,7 +107,7 @@ pub(super) fn changed_keys(feeders: &[Feeder<'_>], memory_bytes: usize) -> Resul
 pub(super) fn update_stage(
     stage: &StageNode,
     tables: &StageTables,
-    feeders: &[Feeder<'_>],
+    feeders: &[FeederTable<'_>],
     changed: Option<&Spill>,
     memory_bytes: usize,
 ) -> Result<StageUpdate> {
@@ -220,7 +224,7 @@ fn update_mappings(
 fn produce(
     stage: &StageNode,
     tables: &StageTables,
-    feeders: &[Feeder<'_>],
+    feeders: &[FeederTable<'_>],
     keys: Keys<'_>,
     spill_bytes: usize,
 ) -> Result<Spill> {
@@ -240,7 +244,7 @@ fn produce(
     let cancel = &tables.content.cancel;
     let batches = rows.map(|batch| {
         cancel.check()?;
-        conform(&batch?, stage, &schema)
+        check_emitted(&batch?, stage, &schema)
     });
     let batches = batches.map(|batch| batch.map_err(to_arrow));
     let produced: Result<Spill, ArrowError> = Spill::collect(&schema, batches, spill_bytes);

@@ -16,6 +16,7 @@ use super::format::{ConsumedInput, PipelineManifest};
 use super::graph::{Graph, Node};
 use super::input::{Changes, SourceChanges};
 use super::plan::Plan;
+use super::read::expired_or;
 use super::runs::{RunSizes, RunWriter};
 use super::splice::{NodeReport, PipelineUpdate};
 use super::{Committed, Pipeline, Snapshot, Staged};
@@ -245,15 +246,23 @@ impl UpdateOperation<'_> {
         let plan = Arc::new(plan);
         let computed = {
             let plan = Arc::clone(&plan);
-            run_blocking(move || plan.compute()).await?
+            run_blocking(move || plan.compute()).await
+        };
+        let computed = match computed {
+            Ok(computed) => computed,
+            Err(e) => return Err(expired_or(self.pipeline, base.version, e).await),
         };
         let written = plan.write(computed, &self.options.consumed).await;
         let files = plan.writer.take_written();
         staged.add(files.iter().cloned());
         self.written = files;
-        let (nodes, reports) = written?;
+        let (nodes, reports) = match written {
+            Ok(written) => written,
+            Err(e) => return Err(expired_or(self.pipeline, base.version, e).await),
+        };
         Ok(PipelineUpdate {
             base_version: base.version,
+            base_commit: (base.version > 0).then(|| base.commit_id.clone()),
             base_data_version: base.data_version,
             nodes,
             reports,
@@ -275,7 +284,8 @@ impl UpdateOperation<'_> {
                 newest.version
             )));
         }
-        if base < newest.data_version {
+        let has_data = newest.nodes.iter().any(|node| !node.content.is_empty());
+        if base < newest.data_version && (base > 0 || has_data) {
             return conflict(format!(
                 "the pipeline was updated to version {} after version {base}, on which this update is based; nothing \
                  was committed",

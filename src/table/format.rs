@@ -178,7 +178,7 @@ impl Versioned for TableManifest {
 
     fn parse(bytes: &[u8], version: u64) -> Result<Self> {
         let name = names::manifest(version);
-        let manifest: Self = from_json(bytes, &name, FORMAT)?;
+        let manifest: Self = from_json(bytes, &name, FORMAT, Self::NOUN)?;
         if manifest.version != version {
             let reason = format!("expected version {version}, found {}", manifest.version);
             return Err(corrupted_error(&name, &reason));

@@ -199,6 +199,8 @@ impl<'a> Header<'a> {
 #[derive(Deserialize)]
 struct FormatHeader {
     format: u32,
+    /// What has versions, if not a table.
+    kind: Option<String>,
 }
 
 /// Encodes a pointer or a manifest.
@@ -207,15 +209,22 @@ pub(crate) fn to_json(value: &impl Serialize) -> Bytes {
     serde_json::to_vec(value).unwrap_or_default().into()
 }
 
-/// Parses a pointer or a manifest; refuses a format above `newest_format`, and ignores unknown fields.
+/// Parses a pointer or a manifest of a `noun`; refuses that of something else, and a format above `newest_format`, and
+/// ignores unknown fields.
 pub(crate) fn from_json<T: DeserializeOwned>(
     bytes: &[u8],
     name: &str,
     newest_format: u32,
+    noun: &str,
 ) -> Result<T> {
     let decode_error =
         |e: serde_json::Error| corrupted_error(name, "it cannot be parsed").with_source(e);
     let header: FormatHeader = serde_json::from_slice(bytes).map_err(decode_error)?;
+    let kind = header.kind.as_deref().unwrap_or(noun);
+    if kind != noun {
+        let message = format!("this is the folder of a {kind}, not of a {noun}");
+        return Err(Error::new(ErrorKind::InvalidPath, message));
+    }
     if header.format > newest_format {
         let message = format!(
             "{name} has format {}, but this version of pds supports only {newest_format}; upgrade pds",

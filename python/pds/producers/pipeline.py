@@ -286,9 +286,9 @@ class Pipeline:
             DefinitionChanged: The graph is not the one that is stored.
             InvalidType: An argument has an invalid type.
         """
-        given = {**(changes or {}), **named}
+        all_changes = {**(changes or {}), **named}
         inputs = []
-        for name, change in given.items():
+        for name, change in all_changes.items():
             declared = self._declared.get(name)
             if declared is None or declared._node.feeders is not None:  # noqa: SLF001 of this module
                 sources = [d.name for d in self._declared.values() if d._node.feeders is None]  # noqa: SLF001
@@ -434,12 +434,12 @@ class Pipeline:
         return f"Pipeline({self._location.store!r}, {self.path!r})"
 
 
-def _to_field(name: str, given: object) -> pa.Field[Any]:
-    if isinstance(given, pa.Field):
-        return given.with_name(name)
-    if isinstance(given, pa.DataType):
-        return pa.field(name, given)
-    raise InvalidType(f"{name} must be a pyarrow DataType or Field, not {given!r}")
+def _to_field(name: str, field: object) -> pa.Field[Any]:
+    if isinstance(field, pa.Field):
+        return field.with_name(name)
+    if isinstance(field, pa.DataType):
+        return pa.field(name, field)
+    raise InvalidType(f"{name} must be a pyarrow DataType or Field, not {field!r}")
 
 
 def _name_of(function: object, name: str | None) -> str:

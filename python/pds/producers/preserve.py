@@ -74,9 +74,9 @@ class PreservePass:
             for row, (new, begins, has_earlier, earlier) in enumerate(zip(*columns, strict=True)):
                 if begins:
                     first = _NOTHING
-                given = earlier if has_earlier else None if first is _NOTHING else copy.deepcopy(first)
+                previous = earlier if has_earlier else None if first is _NOTHING else copy.deepcopy(first)
                 try:
-                    value = self._function(new, given, self._state)
+                    value = self._function(new, previous, self._state)
                     builder.append(value)
                 except Exception as error:
                     raise self._failure(keys[row], error) from error

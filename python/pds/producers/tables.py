@@ -103,19 +103,19 @@ class PipelineTable:
         handle = self._get_handle()
         feeders = {node["name"]: node["feeders"] for node in json.loads(handle.manifest())["nodes"]}
         needed: dict[str, pa.Array[Any]] = {}
-        found: dict[str, list[Any]] = {}
+        origins: dict[str, list[Any]] = {}
         for name in reversed(list(feeders)):
-            wanted: Any = keys if name == self.name else needed.get(name)
-            if wanted is None:
+            target_keys: Any = keys if name == self.name else needed.get(name)
+            if target_keys is None:
                 continue
-            rows = PipelineTable(handle, name, self._memory_limit).read(wanted)
+            rows = PipelineTable(handle, name, self._memory_limit).read(target_keys)
             if name != self.name:
-                found[name] = _distinct(rows.column(0))
+                origins[name] = _distinct(rows.column(0))
             for feeder in feeders[name]:
                 known = needed.get(feeder)
                 keys_of_rows = rows.column("source_key").combine_chunks()
                 needed[feeder] = keys_of_rows if known is None else pa.concat_arrays([known, keys_of_rows])
-        return dict(reversed(list(found.items())))
+        return dict(reversed(list(origins.items())))
 
     def _scan(self, keys: object, *, is_mappings: bool) -> PipelineRows:
         handle = self._get_handle()

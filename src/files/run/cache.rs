@@ -1,4 +1,4 @@
-//! What a process keeps of the runs in a store: they are looked up again and again, and their files never change.
+//! What a process keeps of the runs in a store: lookups come back to the same pages, and files never change.
 //!
 //! Kept are open files of object stores (footers, page indexes, and small files as a whole), and the decoded columns of
 //! pages that lookups have read: an update reads the same pages for the old rows, for the rows of its next stage, and
@@ -96,6 +96,12 @@ impl<K: Clone + Eq + Hash, V: Clone> Cache<K, V> {
         }
     }
 
+    fn remove(&mut self, key: &K) {
+        if let Some(old) = self.entries.remove(key) {
+            self.bytes -= old.bytes;
+        }
+    }
+
     /// Removes the quarter that was used least recently, and more if that is not enough.
     fn shrink(&mut self) {
         let mut uses: Vec<u64> = self.entries.values().map(|entry| entry.used).collect();
@@ -135,6 +141,15 @@ pub(super) async fn open_cached(
     let part = open_file(store, &file_path, file).await?;
     lock(&cache.files).insert(file_path, Arc::clone(&part), part.memory_bytes());
     Ok(part)
+}
+
+/// Opens the files anew the next time: one was replaced, is gone, or was damaged on its way.
+pub(super) fn forget(store: &Store, folder: &str, files: &[RunFile]) {
+    let cache = RunCache::of(store);
+    let mut kept = lock(&cache.files);
+    for file in files {
+        kept.remove(&path::join(folder, &file.name));
+    }
 }
 
 async fn open_file(store: &Store, file_path: &str, file: &RunFile) -> Result<Arc<OpenPart>> {

@@ -9,7 +9,7 @@ use arrow_schema::SchemaRef;
 use arrow_select::filter::filter_record_batch;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::cache::{open_cached, read_through};
+use super::cache::{forget, open_cached, read_through};
 use super::index::{KeyIndex, KeyIntervals};
 use super::keys::{CutKeys, arrow_error};
 use super::selection::KeySelection;
@@ -137,8 +137,19 @@ impl RunReader {
 }
 
 impl Reading {
-    /// Reads the selection and sends it.
+    /// Reads the selection and sends it. After an error the files are opened anew by the next reader.
     async fn send(self: Arc<Self>, sender: BatchSender) -> Result<()> {
+        let sent = Arc::clone(&self).send_all(sender).await;
+        if sent.is_err() {
+            let RunReader {
+                store, folder, run, ..
+            } = &self.reader;
+            forget(store, folder, &run.files);
+        }
+        sent
+    }
+
+    async fn send_all(self: Arc<Self>, sender: BatchSender) -> Result<()> {
         let files = self.files()?.into_iter().map(|at| {
             let reading = Arc::clone(&self);
             async move { reading.plan_file(at).await }

@@ -39,9 +39,9 @@ def put(pipeline: pds.Pipeline, *rows: tuple[int, str], deletes: list[int] | Non
     return pipeline.update(phrases=pds.Changes(rows or None, deletes), **options)
 
 
-def random_text() -> str:
+def random_text(seed: int = 1) -> str:
     """So much that an update does not merge it with what it adds."""
-    return np.random.default_rng(1).bytes(200_000).hex()
+    return np.random.default_rng(seed).bytes(200_000).hex()
 
 
 def objects(store: pds.Store) -> set[str]:
@@ -345,3 +345,99 @@ def test_a_graph_is_drawn(memory_store: pds.Store) -> None:
     texts = [element.text for element in drawn.iter() if element.tag.endswith("text")]
     assert texts[::2] == ["phrases", "words", "<more> & more", "both"]
     assert len([element for element in drawn.iter() if element.tag.endswith("line")]) == 3
+
+
+def test_a_snapshot_that_was_vacuumed_says_so(memory_store: pds.Store) -> None:
+    pipeline = words(memory_store)
+    put(pipeline, (1, random_text()))
+    put(pipeline, (2, "b"))
+    old, table = pipeline.as_of(1), pipeline.as_of(2)["words"]
+    pipeline.compact(min_delta=0)
+    pipeline.vacuum(dt.timedelta(0))
+    with pytest.raises(pds.VersionExpired, match="version 2 has been vacuumed; the oldest available version is 3"):
+        table.read()
+    with pytest.raises(pds.VersionExpired, match="oldest"):
+        old["words"].changes()
+    assert plain_rows(pipeline["words"].read(["b"])) == [("b", 2, 2)]
+
+
+def test_base_version_0_is_a_pipeline_without_data(memory_store: pds.Store) -> None:
+    pipeline = words(memory_store)
+    assert pipeline.update().version == 1
+    assert put(pipeline, (1, "a"), base_version=0).version == 2
+    with pytest.raises(pds.CommitConflict):
+        put(pipeline, (1, "a"), base_version=0)
+
+
+def test_a_pipeline_is_no_table(memory_store: pds.Store) -> None:
+    pipeline = words(memory_store)
+    put(pipeline, (1, "a"))
+    for call in (pds.Table.drop, pds.Table):
+        with pytest.raises(pds.InvalidPath, match="the folder of a pipeline, not of a table"):
+            call(memory_store, "words")
+    assert plain_rows(pipeline["words"].read()) == [("a", 1, 1)]
+
+
+def test_compactions_land_beside_updates_that_never_stop(memory_store: pds.Store) -> None:
+    pipeline = words(memory_store)
+    put(pipeline, *((n, random_text(n)) for n in range(10)))
+    put(pipeline, (10, "w10"))
+    is_done = threading.Event()
+    failures: list[BaseException] = []
+
+    def write() -> None:
+        own, n = words(memory_store), 100
+        try:
+            while not is_done.is_set():
+                put(own, (n, f"w{n}"))
+                n += 1
+        except BaseException as failure:  # noqa: BLE001 told below
+            failures.append(failure)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        merged = [pipeline.compact(min_delta=0) for _ in range(5)]
+    finally:
+        is_done.set()
+        writer.join()
+    assert failures == []
+    assert any(result.tables for result in merged)
+    numbers = [row[0] for row in plain_rows(pipeline["phrases"].read())]
+    assert numbers == [*range(11), *range(100, 100 + len(numbers) - 11)]
+    assert len(numbers) > 11
+
+
+def test_a_file_that_was_rewritten_as_it_was_is_opened_anew(memory_store: pds.Store) -> None:
+    pipeline = words(memory_store)
+    put(pipeline, *((n, random_text(n)) for n in range(10)))
+    expected = plain_rows(pipeline["phrases"].read([3]))
+    for info in list(memory_store.list_files("words/run", recursive=True)):
+        memory_store.write(str(info.path), memory_store.read_bytes(str(info.path)), overwrite=True)
+    for _ in range(2):
+        try:
+            found = plain_rows(pipeline["phrases"].read([4]))
+        except pds.FileChanged:
+            continue
+    assert found == [(4, random_text(4))]
+    assert plain_rows(pipeline["phrases"].read([3])) == expected
+
+
+def test_a_nullable_key_of_a_later_feeder_is_read_back(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    strict = pipeline.source("strict", key=pa.field("k", INT, nullable=False), value=TEXT)
+    loose = pipeline.source("loose", key=INT, value=TEXT)
+    pipeline.producer(strict, loose, key=TEXT, value=INT, name="p")(lambda _, values: ((value, 1) for value in values))
+    pipeline.update(loose=pds.Changes([(None, "x")]), strict=pds.Changes([(1, "y")]))
+    assert plain_rows(pipeline["p"].read()) == [("x", None, 1), ("y", 1, 1)]
+    assert plain_rows(pipeline["p"].key_mappings()) == [(None, "x"), (1, "y")]
+    assert pipeline["p"].lineage(["x"]) == {"strict": [], "loose": [None]}
+
+
+def test_keys_to_read_are_of_the_type_of_the_key(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("s", key=pa.struct([("a", INT), ("b", INT)]), value=TEXT)
+    pipeline.update(s=pds.Changes([({"a": 1, "b": 2}, "x"), ({"a": 2, "b": 1}, "y")]))
+    with pytest.raises(pds.InvalidInput, match="expected values of type"):
+        pipeline["s"].read(pa.array([{"b": 1, "a": 2}]))
+    assert [row["value"] for row in pipeline["s"].read([{"b": 1, "a": 2}]).to_pylist()] == ["y"]
