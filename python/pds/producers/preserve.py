@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pds.errors import InvalidInput, InvalidType
 from pds.producers.convert import BadValueError, ColumnBuilder
-from pds.producers.errors import ProduceError
+from pds.producers.errors import ProduceError, abbreviate
 from pds.producers.groups import to_keys, to_plain
 from pds.producers.locations import locate_error
 
@@ -32,8 +32,8 @@ class Preserve:
 
     Args:
         function: `function(new, earlier, state) -> value`.
-        state: What the function needs from one update to the next: a dict of at most 64 KiB as JSON, which the function
-            changes in place. It is stored with the version, and given as it was stored after the last one.
+        state: What the function needs from one update to the next: a dict of at most 64 KiB as JSON, whose keys are
+            strings; the function changes it in place. It is stored with the version, and passed as it was stored last.
     """
 
     function: Callable[[Any, Any, dict[str, Any]], Any]
@@ -106,11 +106,24 @@ class PreservePass:
 _NOTHING = object()
 
 
+def _has_large_integer(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_large_integer, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_large_integer, value))
+    return isinstance(value, int) and not -(2**63) <= value < 2**64
+
+
 def _to_json(state: dict[str, Any], stage: str) -> str:
     try:
         text = json.dumps(state, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"the state of the hook of stage {stage!r} cannot be stored as JSON: {error}") from error
+    if json.loads(text) != state or _has_large_integer(state):
+        raise InvalidInput(
+            f"the state of the hook of stage {stage!r} must come back from JSON as it is: the keys of dicts are "
+            f"strings, integers have 64 bits, and there are no tuples; it is {abbreviate(state)}"
+        )
     if len(text.encode()) > MAX_STATE_BYTES:
         raise InvalidInput(f"the state of the hook of stage {stage!r} has more than {MAX_STATE_BYTES} bytes as JSON")
     return text

@@ -441,3 +441,20 @@ def test_keys_to_read_are_of_the_type_of_the_key(memory_store: pds.Store) -> Non
     with pytest.raises(pds.InvalidInput, match="expected values of type"):
         pipeline["s"].read(pa.array([{"b": 1, "a": 2}]))
     assert [row["value"] for row in pipeline["s"].read([{"b": 1, "a": 2}]).to_pylist()] == ["y"]
+
+
+@pytest.mark.parametrize("state", [{"n": {1: 2}}, {"n": 2**64}, {"n": (1, 2)}, {"n": object()}, {"n": "x" * 70_000}])
+def test_the_state_of_a_hook_comes_back_as_it_is(memory_store: pds.Store, state: dict[str, Any]) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    source = pipeline.source("s", key=INT, value=INT)
+    with pytest.raises(pds.InvalidInput, match="the state of the hook of stage 'p'"):
+        pipeline.producer(source, key=INT, value=INT, name="p", preserve=pds.Preserve(max, state))(lambda *_: [])
+
+    def spoil(new: int, _: int | None, current: dict[str, Any]) -> int:
+        current.update(state)
+        return new
+
+    pipeline.producer(source, key=INT, value=INT, name="q", preserve=pds.Preserve(spoil))(lambda key, _: [(key, 1)])
+    with pytest.raises(pds.InvalidInput, match="the state of the hook of stage 'q'"):
+        pipeline.update(s=pds.Changes([(1, 1)]))
+    assert pipeline.version == 0
