@@ -27,7 +27,7 @@ pub struct SourceNode {
     pub value: Field,
     /// Whether the greatest key comes first.
     pub descending: bool,
-    /// Whether a key whose rows are pushed again as they are is no change.
+    /// Whether a key that is pushed with the rows that it has counts as unchanged.
     pub skip_unchanged: bool,
 }
 

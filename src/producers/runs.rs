@@ -53,7 +53,7 @@ impl RunWriter {
         })
     }
 
-    /// The names of the files that were written, relative to the folder; they are no more told a second time.
+    /// The names, relative to the folder, of the files that were written since the last call.
     pub(super) fn take_written(&self) -> Vec<String> {
         std::mem::take(&mut *self.written())
     }

@@ -34,7 +34,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Replace:
-    """All rows of a source. Keys that are not among them are deleted; a key with the same rows as before is no change.
+    """All rows of a source. Keys that are not among them are deleted; keys with the same rows as before stay unchanged.
 
     Args:
         rows: Rows as in `Changes.upserts`.

@@ -133,7 +133,7 @@ class Pipeline:
                 Keys are scalars and structs of scalars.
             value: The type of the value, as `key`; any type.
             descending: Whether the greatest key comes first. Nulls are first in ascending order.
-            skip_unchanged: Whether a key whose rows are pushed again as they are is no change.
+            skip_unchanged: Whether a key that is pushed with the rows that it has counts as unchanged.
 
         Raises:
             InvalidInput: The name is declared already.
@@ -273,7 +273,7 @@ class Pipeline:
         """Change sources, and bring all stages up to date, by one commit. The first update creates the pipeline.
 
         Args:
-            changes: The changes by the name of the source, for names that are no identifiers.
+            changes: The changes by the name of the source, for names that are not identifiers.
             base_version: The version that the changes are based on; 0 for a pipeline without data. Defaults to any.
             idempotency_key: A name for this update. A second one with the same name changes nothing.
             named: The changes of each source.

@@ -39,7 +39,8 @@ class PipelineRows(Rows):
 def _distinct(sorted_keys: pa.ChunkedArray[Any]) -> list[Any]:
     keys: list[Any] = []
     for key in sorted_keys.to_pylist():
-        if not keys or keys[-1] != key:
+        # By their text, since not-a-number does not equal itself.
+        if not keys or repr(keys[-1]) != repr(key):
             keys.append(key)
     return keys
 

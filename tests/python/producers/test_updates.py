@@ -458,3 +458,11 @@ def test_the_state_of_a_hook_comes_back_as_it_is(memory_store: pds.Store, state:
     with pytest.raises(pds.InvalidInput, match="the state of the hook of stage 'q'"):
         pipeline.update(s=pds.Changes([(1, 1)]))
     assert pipeline.version == 0
+
+
+def test_lineage_has_each_key_once(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    source = pipeline.source("s", key=pa.float64(), value=INT)
+    pipeline.producer(source, key=INT, value=INT, name="p")(lambda _, values: ((1, value) for value in values))
+    pipeline.update(s=pds.Changes([(float("nan"), 1), (float("nan"), 2), (0.5, 3), (0.5, 4)]))
+    assert list(map(repr, pipeline["p"].lineage([1])["s"])) == ["0.5", "nan"]
