@@ -31,6 +31,7 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<parts::StagedPart>()?;
     module.add_class::<scan::Scan>()?;
+    runtime::register_fork_hooks(module)?;
     store::register(module)?;
     module.add_class::<scan::OpenDataset>()?;
     module.add_class::<parts::PartIndex>()?;

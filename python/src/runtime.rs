@@ -8,9 +8,11 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use pds::sync::fork;
 use pds::sync::work_guard::current_guard;
 use pds::{Error, Result};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 
@@ -113,4 +115,38 @@ pub(crate) async fn spawn_python<T: Send + 'static>(
         result
     })
     .await
+}
+
+/// Keeps the forks of Python's `os.fork` away from locks that the child needs.
+pub(crate) fn register_fork_hooks(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    let os = py.import("os")?;
+    if !os.hasattr("register_at_fork")? {
+        return Ok(());
+    }
+    let hooks = PyDict::new(py);
+    hooks.set_item("before", wrap_pyfunction!(before_fork, module)?)?;
+    let in_parent = wrap_pyfunction!(after_fork_in_parent, module)?;
+    hooks.set_item("after_in_parent", in_parent)?;
+    hooks.set_item(
+        "after_in_child",
+        wrap_pyfunction!(after_fork_in_child, module)?,
+    )?;
+    os.call_method("register_at_fork", (), Some(&hooks))?;
+    Ok(())
+}
+
+#[pyfunction]
+fn before_fork() {
+    fork::before_fork();
+}
+
+#[pyfunction]
+fn after_fork_in_parent() {
+    fork::after_fork(false);
+}
+
+#[pyfunction]
+fn after_fork_in_child() {
+    fork::after_fork(true);
 }

@@ -8,10 +8,11 @@
 //! The registry also remembers the manifest that each write replaced, which tells a repeated publish from a first one.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::sync::fork::{self, ForkSafeGuard};
 
 /// Number of replaced manifests, and of ended intents, that are remembered.
 const MAX_REMEMBERED: usize = 10_000;
@@ -53,9 +54,9 @@ impl Registry {
     }
 }
 
-fn registry() -> MutexGuard<'static, Registry> {
+fn registry() -> ForkSafeGuard<'static, Registry> {
     static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
-    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+    fork::lock(&REGISTRY)
 }
 
 /// A call that works on an intent, until this is dropped.

@@ -4,7 +4,7 @@
 //! it, also for a cancelled one, whose work in a thread goes on.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 
 use bytes::Bytes;
 use object_store::PutMode;
@@ -18,6 +18,7 @@ use super::{INTENT, MANIFEST, SUCCESS, already_exists_error, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::temp_name::TEMP_PREFIX;
 use crate::store::{Store, path};
+use crate::sync::fork;
 use crate::sync::work_guard::with_guard;
 
 /// Publishes staged parts: looks for all of them, removes the marker, publishes the parts, removes strays, puts the
@@ -54,7 +55,7 @@ async fn run_exclusively<T>(
 fn folder_lock(store: &Store, key: &Path) -> Arc<Mutex<()>> {
     type Locks = HashMap<((u32, usize), Path), Weak<Mutex<()>>>;
     static LOCKS: LazyLock<std::sync::Mutex<Locks>> = LazyLock::new(std::sync::Mutex::default);
-    let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut locks = fork::lock(&LOCKS);
     locks.retain(|_, lock| lock.strong_count() > 0);
     let location = (store.identity(), key.clone());
     if let Some(lock) = locks.get(&location).and_then(Weak::upgrade) {

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -34,6 +34,7 @@ use super::url::{Scheme, split_url};
 use super::{Capabilities, DEFAULT_PUBLISH_LEASE, Store};
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
+use crate::sync::fork;
 
 /// How long a request may make no progress before it fails.
 pub const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -431,7 +432,7 @@ fn named_memory_store(name: &str) -> Arc<MemoryStore> {
         anonymous: HashMap<String, Weak<MemoryStore>>,
     }
     static MEMORIES: LazyLock<Mutex<Memories>> = LazyLock::new(Mutex::default);
-    let mut stores = MEMORIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut stores = fork::lock(&MEMORIES);
     if !name.starts_with(ANONYMOUS_MEMORY_PREFIX) {
         return Arc::clone(stores.named.entry(name.to_owned()).or_default());
     }

@@ -7,7 +7,6 @@
 //! Errors: [`ErrorKind::Conflict`] or [`ErrorKind::AlreadyExists`] where the condition does not hold. A store that
 //! ignores the conditions of PUTs is refused with [`ErrorKind::UnsafeStore`].
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +19,7 @@ use super::limit::SendLimit;
 use super::metrics::RequestKind;
 use super::probe::{Probe, ProbeOutcome};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::fork;
 
 /// How often a store is probed while its answers get lost.
 const MAX_PROBES: u32 = 3;
@@ -382,12 +382,7 @@ impl Store {
                 ..ConditionSupport::ALL
             });
         }
-        let cached = || {
-            self.inner
-                .condition_support
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
+        let cached = || fork::lock(&self.inner.condition_support);
         let probed = *cached();
         if let Some(probed) = probed {
             return Ok(probed);

@@ -9,7 +9,7 @@
 //! than those that were uploaded (`InvalidPart`).
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -21,12 +21,13 @@ use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartId, MultipartUpload,
-    ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
-    RenameOptions, Result, UpdateVersion,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, RenameOptions, Result, UpdateVersion, UploadPart,
 };
 
 use super::condition::{Condition, ConditionSupport, ConditionalStore, OpenUpload, UploadedPart};
 use crate::clock::{Clock, SystemClock};
+use crate::sync::fork::{self, ForkSafeGuard, delay_forks};
 
 /// An object store in memory, whose ETags are never reused.
 #[derive(Debug, Default)]
@@ -77,8 +78,8 @@ impl MemoryStore {
         all
     }
 
-    fn lock_uploads(&self) -> MutexGuard<'_, Uploads> {
-        self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_uploads(&self) -> ForkSafeGuard<'_, Uploads> {
+        fork::lock(&self.uploads)
     }
 
     /// Runs a change of objects under the lock.
@@ -149,11 +150,13 @@ impl ObjectStore for MemoryStore {
         location: &Path,
         opts: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        self.objects.put_multipart_opts(location, opts).await
+        let upload = self.objects.put_multipart_opts(location, opts).await?;
+        Ok(Box::new(MemoryUpload(upload)))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.objects.get_opts(location, options).await
+        let _delay = delay_forks();
+        poll_once(self.objects.get_opts(location, options))
     }
 
     fn delete_stream(
@@ -161,15 +164,24 @@ impl ObjectStore for MemoryStore {
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
         // A deletion without a condition needs no lock: it is one change of the map.
-        self.objects.delete_stream(locations)
+        let objects = self.objects.clone();
+        locations
+            .map(move |location| {
+                let key = location?;
+                let _delay = delay_forks();
+                poll_once(objects.delete(&key)).map(|()| key)
+            })
+            .boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let _delay = delay_forks();
         self.objects.list(prefix)
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.objects.list_with_delimiter(prefix).await
+        let _delay = delay_forks();
+        poll_once(self.objects.list_with_delimiter(prefix))
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
@@ -178,6 +190,26 @@ impl ObjectStore for MemoryStore {
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
         self.run_exclusive(self.objects.rename_opts(from, to, options))
+    }
+}
+
+/// An upload that makes its object under no fork.
+#[derive(Debug)]
+struct MemoryUpload(Box<dyn MultipartUpload>);
+
+#[async_trait]
+impl MultipartUpload for MemoryUpload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        self.0.put_part(data)
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        let _delay = delay_forks();
+        poll_once(self.0.complete())
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.0.abort().await
     }
 }
 

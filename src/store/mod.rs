@@ -51,7 +51,7 @@ mod xml;
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use object_store::multipart::MultipartStore;
@@ -73,6 +73,7 @@ use self::secrets::Secrets;
 pub(crate) use self::url::percent_decode;
 use crate::clock::Clock;
 use crate::error::Result;
+use crate::sync::fork;
 
 /// The default of [`Store::publish_lease`].
 pub const DEFAULT_PUBLISH_LEASE: Duration = Duration::from_secs(30);
@@ -295,8 +296,7 @@ impl Store {
         // A forked child has its parent's memory and none of its threads, so it gets state of its own.
         let (type_name, process_id) = (std::any::type_name::<T>(), std::process::id());
         let name = format!("{type_name} {process_id} {}/{path}", self.prefix);
-        let lock_result = self.inner.shared_state.lock();
-        let mut states = lock_result.unwrap_or_else(PoisonError::into_inner);
+        let mut states = fork::lock(&self.inner.shared_state);
         let state = Arc::clone(states.entry(name).or_insert_with(|| Arc::new(T::default())));
         state.downcast().unwrap_or_default()
     }

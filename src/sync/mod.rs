@@ -1,6 +1,8 @@
-//! What tasks and threads share: hashes that are computed together, and guards that outlive a cancelled call.
+//! What tasks and threads share: hashes that are computed together, guards that outlive a cancelled call, and locks that
+//! outlive a fork.
 //!
 //! Nothing here returns an error or knows what it is used for.
 
+pub mod fork;
 pub(crate) mod hash;
 pub mod work_guard;

@@ -97,6 +97,28 @@ def test_a_fork_while_another_thread_is_in_a_call(ds: pds.ParquetDatasetStore) -
         thread.join()
 
 
+def test_many_forks_while_threads_hold_the_locks_of_memory() -> None:
+    """A child must not inherit a lock that no thread of its own will release."""
+    store = pds.Store("memory://")
+    done = threading.Event()
+
+    def work(name: str) -> None:
+        while not done.is_set():
+            store.write(name, b"x" * 100_000, overwrite=True)
+            store.read_bytes(name)
+
+    threads = [threading.Thread(target=work, args=(f"thread{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for turn in range(100):
+            _in_child(lambda turn=turn: store.write(f"child{turn}", b""))
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
 def test_a_reader_made_before_the_fork(ds: pds.ParquetDatasetStore) -> None:
     reader = ds.scan_dataset("before")
     _in_child(lambda: _use(ds, "child"))
