@@ -61,7 +61,7 @@ def arrow_stream(data: object) -> pa.Table | pa.RecordBatchReader:
     if not any(_has_fixed_children(field.type) for field in data.schema):
         return data
     batches = data.to_batches() if isinstance(data, pa.Table) else data
-    return pa.RecordBatchReader.from_batches(data.schema, (_compact_batch(batch) for batch in batches))
+    return pa.RecordBatchReader.from_batches(data.schema, (compact_batch(batch) for batch in batches))
 
 
 def _import_stream(data: object) -> pa.Table | pa.RecordBatchReader:
@@ -88,9 +88,9 @@ def _has_fixed_children(data_type: pa.DataType, *, nested: bool = False) -> bool
     return any(_has_fixed_children(child.type, nested=nested) for child in children)
 
 
-def _compact_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch without offsets into its buffers. Only a batch that has offsets is copied."""
-    if all(column.offset == 0 for column in batch.columns):
+def compact_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch without offsets that arrow-rs cannot import. Only a batch that has such offsets is copied."""
+    if not any(column.offset and _has_fixed_children(column.type) for column in batch.columns):
         return batch
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:

@@ -5,14 +5,15 @@
 //! streams of a stable sort is stable.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
 use arrow_row::{RowConverter, Rows, SortField};
-use arrow_schema::{ArrowError, DataType, Schema, SortOptions};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SortOptions};
 use arrow_select::interleave::interleave_record_batch;
+use arrow_select::take::take_record_batch;
 
 use crate::error::{Error, Result};
 
@@ -89,8 +90,10 @@ pub(crate) struct Merge {
     batch_rows: usize,
     cursors: Vec<Cursor>,
     heads: BinaryHeap<Head>,
-    /// The batches with rows that are not in the output yet.
+    /// The batches with rows that are not merged yet.
     batches: Vec<RecordBatch>,
+    /// The rows that are merged and not in the output yet.
+    merged: VecDeque<RecordBatch>,
 }
 
 /// The position in a stream that is read.
@@ -143,6 +146,7 @@ impl Merge {
             cursors: Vec::new(),
             heads: BinaryHeap::new(),
             batches: Vec::new(),
+            merged: VecDeque::new(),
         };
         for mut stream in streams {
             if let Some(batch) = next_with_rows(&mut stream)? {
@@ -167,6 +171,9 @@ impl Merge {
     }
 
     fn next_batch(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+        if let Some(batch) = self.merged.pop_front() {
+            return Ok(Some(batch));
+        }
         let mut positions = Vec::with_capacity(self.batch_rows);
         let mut bytes = 0;
         while positions.len() < self.batch_rows && bytes < BATCH_BYTES {
@@ -188,10 +195,7 @@ impl Merge {
             }
             self.push_head(at);
         }
-        if positions.is_empty() {
-            return Ok(None);
-        }
-        let merged = interleave_rows(&self.batches, &positions)?;
+        self.merged = interleave_rows(&self.batches, &positions)?.into();
         // Only the current batch of each stream is still needed.
         let mut used: Vec<RecordBatch> = Vec::with_capacity(self.cursors.len());
         for cursor in &mut self.cursors {
@@ -199,7 +203,7 @@ impl Merge {
             cursor.batch = used.len() - 1;
         }
         self.batches = used;
-        Ok(Some(merged))
+        Ok(self.merged.pop_front())
     }
 }
 
@@ -230,12 +234,66 @@ fn next_with_rows(stream: &mut SortedBatches) -> Result<Option<RecordBatch>, Arr
     Ok(None)
 }
 
+/// Rows of batches, in as few batches as their dictionaries allow: those of several batches together may have more
+/// values than their type of key has numbers.
 pub(crate) fn interleave_rows(
     batches: &[RecordBatch],
     positions: &[(usize, usize)],
-) -> Result<RecordBatch, ArrowError> {
+) -> Result<Vec<RecordBatch>, ArrowError> {
+    let mut merged = Vec::new();
+    let (mut rest, mut most) = (positions, positions.len());
     let references: Vec<&RecordBatch> = batches.iter().collect();
-    gc_views(interleave_record_batch(&references, positions)?)
+    while let Some((first, _)) = rest.first().copied() {
+        let of_first = rest.iter().take_while(|(batch, _)| *batch == first).count();
+        let unites = !batches[first]
+            .schema()
+            .fields()
+            .iter()
+            .any(|field| cannot_unite(field));
+        let count = if unites {
+            most.min(rest.len())
+        } else {
+            of_first
+        };
+        let (rows, behind) = rest.split_at(count);
+        let batch = if count <= of_first {
+            let rows: UInt64Array = rows.iter().map(|(_, row)| *row as u64).collect();
+            take_record_batch(&batches[first], &rows)
+        } else {
+            interleave_record_batch(&references, rows)
+        };
+        match batch {
+            Err(ArrowError::DictionaryKeyOverflowError) if count > 1 => most = count / 2,
+            batch => {
+                merged.push(gc_views(batch?)?);
+                rest = behind;
+            }
+        }
+    }
+    Ok(merged)
+}
+
+/// Whether Arrow concatenates dictionaries of the type as they are, and panics where that is too much for the keys.
+fn cannot_unite(field: &Field) -> bool {
+    use DataType as T;
+    match field.data_type() {
+        T::Dictionary(key, values) => {
+            let is_narrow = key.primitive_width().is_some_and(|bytes| bytes < 4);
+            let is_bytes = matches!(
+                values.as_ref(),
+                T::Utf8 | T::LargeUtf8 | T::Binary | T::LargeBinary
+            );
+            is_narrow && !is_bytes && !values.is_primitive()
+        }
+        T::List(item)
+        | T::LargeList(item)
+        | T::ListView(item)
+        | T::LargeListView(item)
+        | T::FixedSizeList(item, _)
+        | T::Map(item, _) => cannot_unite(item),
+        T::Struct(fields) => fields.iter().any(|field| cannot_unite(field)),
+        _ => false,
+    }
 }
 
 pub(super) fn is_view(data_type: &DataType) -> bool {

@@ -7,6 +7,7 @@
 //! ([`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput)). Its stream returns the errors of the input as they
 //! are; a spill that fails names the folder of temporary files.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
@@ -194,11 +195,17 @@ impl SortBuffer {
             numbered_batches.flat_map(|(n, batch)| (0..batch.num_rows()).map(move |row| (n, row)));
         let mut positions: Vec<(usize, usize)> = unsorted.collect();
         positions.sort_by(|a, b| self.keys[a.0].row(a.1).cmp(&self.keys[b.0].row(b.1)));
-        let mut offset = 0;
+        let (mut offset, mut sorted) = (0, VecDeque::new());
         std::iter::from_fn(move || {
-            let next = positions.get(offset..positions.len().min(offset + step))?;
-            offset += next.len();
-            (!next.is_empty()).then(|| interleave_rows(&self.batches, next))
+            if sorted.is_empty() {
+                let next = positions.get(offset..positions.len().min(offset + step))?;
+                offset += next.len();
+                match interleave_rows(&self.batches, next) {
+                    Ok(batches) => sorted = batches.into(),
+                    Err(e) => return Some(Err(e)),
+                }
+            }
+            sorted.pop_front().map(Ok)
         })
     }
 }

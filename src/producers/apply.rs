@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, Int32Array, RecordBatch};
+use arrow_array::RecordBatch;
+use arrow_array::types::Int32Type;
 use arrow_schema::ArrowError;
 
 use super::cursor::{Cursor, Picker};
@@ -236,13 +237,10 @@ impl UpdateWriter {
     }
 
     fn flush(&mut self) -> Result<(), ArrowError> {
-        if let Some(rows) = self.picker.take()? {
-            let types = Int32Array::from(std::mem::take(&mut self.types));
-            let columns: Vec<ArrayRef> = vec![Arc::clone(rows.column(0)), Arc::new(types)];
-            self.spill.push(RecordBatch::try_new(
-                Arc::clone(&self.shape.schema),
-                columns,
-            )?)?;
+        for (rows, types) in self.picker.take_with::<Int32Type>(&mut self.types)? {
+            let columns = vec![Arc::clone(rows.column(0)), types];
+            let schema = Arc::clone(&self.shape.schema);
+            self.spill.push(RecordBatch::try_new(schema, columns)?)?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int32Type;
-use arrow_array::{ArrayRef, Int32Array, RecordBatch, new_null_array};
+use arrow_array::{RecordBatch, new_null_array};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 
 use super::Pipeline;
@@ -133,18 +133,17 @@ impl ChangeWriter {
     }
 
     fn flush(&mut self) -> Result<(), ArrowError> {
-        let Some(rows) = self.rows.take()? else {
-            return Ok(());
-        };
-        let value = if self.is_delete {
-            new_null_array(self.schema.field(2).data_type(), rows.num_rows())
-        } else {
-            Arc::clone(rows.column(2))
-        };
-        let types: ArrayRef = Arc::new(Int32Array::from(std::mem::take(&mut self.types)));
-        let columns = vec![types, Arc::clone(rows.column(0)), value];
-        self.spill
-            .push(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
+        for (rows, types) in self.rows.take_with::<Int32Type>(&mut self.types)? {
+            let value = if self.is_delete {
+                new_null_array(self.schema.field(2).data_type(), rows.num_rows())
+            } else {
+                Arc::clone(rows.column(2))
+            };
+            let columns = vec![types, Arc::clone(rows.column(0)), value];
+            self.spill
+                .push(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)?;
+        }
+        Ok(())
     }
 
     fn finish(mut self) -> Result<Spill, ArrowError> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray, RecordBatch};
 use arrow_row::Rows;
 use arrow_schema::{ArrowError, Schema};
 
@@ -120,14 +120,26 @@ impl Picker {
             || self.batches.len() >= MAX_BATCHES
     }
 
-    /// The rows as a batch, and none are left; `None` if there is none.
-    pub(super) fn take(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+    /// The rows, and none are left. There is more than one batch where one cannot hold the values of all.
+    pub(super) fn take(&mut self) -> Result<Vec<RecordBatch>, ArrowError> {
         let picked = std::mem::take(self);
-        if picked.positions.is_empty() {
-            return Ok(None);
-        }
         let batches: Vec<RecordBatch> = picked.batches.iter().map(|b| (**b).clone()).collect();
-        interleave_rows(&batches, &picked.positions).map(Some)
+        interleave_rows(&batches, &picked.positions)
+    }
+
+    /// As [`Self::take`], each batch with its part of `flags`, of which there is one for each row.
+    pub(super) fn take_with<T: ArrowPrimitiveType>(
+        &mut self,
+        flags: &mut Vec<T::Native>,
+    ) -> Result<Vec<(RecordBatch, ArrayRef)>, ArrowError> {
+        let flags = PrimitiveArray::<T>::from_iter_values(std::mem::take(flags));
+        let mut offset = 0;
+        let batches = self.take()?.into_iter().map(|batch| {
+            let part = flags.slice(offset, batch.num_rows());
+            offset += batch.num_rows();
+            (batch, Arc::new(part) as ArrayRef)
+        });
+        Ok(batches.collect())
     }
 }
 

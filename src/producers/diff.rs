@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::UInt8Type;
-use arrow_array::{ArrayRef, Int8Array, RecordBatch, UInt8Array, new_null_array};
+use arrow_array::types::{Int8Type, UInt8Type};
+use arrow_array::{ArrayRef, RecordBatch, new_null_array};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 
 use super::cursor::{Cursor, Picker, RowsEqual};
@@ -110,9 +110,9 @@ impl KeyWriter {
 
     fn flush(&mut self) -> Result<(), ArrowError> {
         self.batches.clear();
-        if let Some(rows) = self.picker.take()? {
+        for (rows, flags) in self.picker.take_with::<UInt8Type>(&mut self.flags)? {
             let mut arrays = rows.columns().to_vec();
-            arrays.push(Arc::new(UInt8Array::from(std::mem::take(&mut self.flags))));
+            arrays.push(flags);
             self.spill
                 .push(RecordBatch::try_new(Arc::clone(&self.schema), arrays)?)?;
         }
@@ -290,9 +290,9 @@ impl DeltaWriter {
     }
 
     fn flush(&mut self) -> Result<(), ArrowError> {
-        if let Some(rows) = self.picker.take()? {
+        for (rows, ops) in self.picker.take_with::<Int8Type>(&mut self.ops)? {
             let mut arrays = rows.columns().to_vec();
-            arrays.push(Arc::new(Int8Array::from(std::mem::take(&mut self.ops))));
+            arrays.push(ops);
             self.spill
                 .push(RecordBatch::try_new(Arc::clone(&self.schema), arrays)?)?;
         }

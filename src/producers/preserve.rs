@@ -1,6 +1,7 @@
 //! Hooks that preserve values: what a stage emits is replaced by what a function makes of it and of an earlier value of the
 //! same target key, such as a surrogate id that stays.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchIterator, new_null_array};
@@ -73,6 +74,7 @@ struct WithEarlier {
     first: Option<(Arc<RecordBatch>, usize)>,
     /// A batch of one null.
     none: Arc<RecordBatch>,
+    ready: VecDeque<RecordBatch>,
 }
 
 impl WithEarlier {
@@ -104,10 +106,14 @@ impl WithEarlier {
             target: None,
             first: None,
             none: Arc::new(none),
+            ready: VecDeque::new(),
         })
     }
 
     fn next_batch(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+        if let Some(batch) = self.ready.pop_front() {
+            return Ok(Some(batch));
+        }
         let (mut rows, mut earlier) = (Picker::default(), Picker::default());
         let (mut begins, mut has_earlier) = (Vec::new(), Vec::new());
         while let (Some(pair), Some((batch, row)), Some(target)) =
@@ -136,15 +142,39 @@ impl WithEarlier {
             self.upserts.advance()?;
             self.targets.advance()?;
         }
-        let (Some(rows), Some(earlier)) = (rows.take()?, earlier.take()?) else {
-            return Ok(None);
-        };
-        let mut columns: Vec<ArrayRef> = rows.columns().to_vec();
-        columns.push(Arc::new(BooleanArray::from(begins)));
-        columns.push(Arc::new(BooleanArray::from(has_earlier)));
-        columns.push(Arc::clone(earlier.column(2)));
-        RecordBatch::try_new(Arc::clone(&self.schema), columns).map(Some)
+        let (begins, has_earlier) = (BooleanArray::from(begins), BooleanArray::from(has_earlier));
+        let mut offset = 0;
+        for (rows, earlier) in pair_slices(rows.take()?, earlier.take()?) {
+            let count = rows.num_rows();
+            let mut columns: Vec<ArrayRef> = rows.columns().to_vec();
+            columns.push(Arc::new(begins.slice(offset, count)));
+            columns.push(Arc::new(has_earlier.slice(offset, count)));
+            columns.push(Arc::clone(earlier.column(2)));
+            offset += count;
+            let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns)?;
+            self.ready.push_back(batch);
+        }
+        Ok(self.ready.pop_front())
     }
+}
+
+/// Two lists of batches with equally many rows in all, cut so that both have the same lengths.
+fn pair_slices(
+    first: Vec<RecordBatch>,
+    second: Vec<RecordBatch>,
+) -> Vec<(RecordBatch, RecordBatch)> {
+    let (mut first, mut second) = (VecDeque::from(first), VecDeque::from(second));
+    let mut pairs = Vec::new();
+    while let (Some(a), Some(b)) = (first.pop_front(), second.pop_front()) {
+        let count = a.num_rows().min(b.num_rows());
+        for (list, batch) in [(&mut first, &a), (&mut second, &b)] {
+            if batch.num_rows() > count {
+                list.push_front(batch.slice(count, batch.num_rows() - count));
+            }
+        }
+        pairs.push((a.slice(0, count), b.slice(0, count)));
+    }
+    pairs
 }
 
 impl Iterator for WithEarlier {

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pds.arguments import compact_batch
 from pds.producers.convert import BadValueError, choose_family, reject, storage_type
 from pds.producers.errors import ProduceError
-from pds.producers.groups import MAX_ROWS, Cursor, Run, differ, make_schema, split_key, to_keys, to_plain
+from pds.producers.groups import MAX_ROWS, Cursor, Run, differ, make_schema, split_key, take, to_keys, to_plain
 from pds.producers.locations import locate_error, locate_function
 
 if TYPE_CHECKING:
@@ -157,11 +159,11 @@ class BatchFunction:
         parts = split_key(batch.column("key"))
         changes = differ([part[1:] for part in parts], [part[:-1] for part in parts])
         groups = pc.cumulative_sum(pa.concat_arrays([pa.array([0]), changes.cast(pa.int64())])).take(rows)
-        columns = [batch.column("key").take(rows), *columns]
+        columns = [take(batch.column("key"), rows), *columns]
         if not pc.all(pc.less_equal(groups[:-1], groups[1:])).as_py():
             order = pc.array_sort_indices(groups)  # a stable sort
-            columns = [column.take(order) for column in columns]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            columns = [take(column, order) for column in columns]
+        return compact_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
 
 def _cast_exactly(array: _ArrowArray, field: pa.Field[Any]) -> _Value:
@@ -173,7 +175,8 @@ def _cast_exactly(array: _ArrowArray, field: pa.Field[Any]) -> _Value:
         result = array.cast(field.type)
         back = result.cast(array.type)
         if pa.types.is_nested(storage_type(field.type)):
-            is_exact = back.equals(array)
+            # Arrow finds not-a-number in a list different from itself.
+            is_exact = back.equals(array) or str(back.to_pylist()) == str(array.to_pylist())
         else:
             is_exact = not pc.any(differ(split_key(back), split_key(array))).as_py()
         if not is_exact:
@@ -205,12 +208,22 @@ def _is_widening(source: _ArrowType, target: _ArrowType) -> bool:
 
 
 def _find_null(array: _ArrowArray, field: pa.Field[Any]) -> int | None:
-    """Return the first row with a null where the field, or a field of a struct inside it, is not nullable."""
+    """Return the first row with a null where the field, or a field inside it, is not nullable."""
     if not field.nullable and array.null_count:
         return pc.index(array.is_null(), True).as_py()
-    if not pa.types.is_struct(field.type):
+    data_type: _ArrowType = field.type
+    if not pa.types.is_nested(data_type) or isinstance(data_type, pa.BaseExtensionType):
         return None
     rows = pc.indices_nonzero(array.is_valid())
-    valid = array.take(rows)
-    nulls = [_find_null(valid.field(i), child) for i, child in enumerate(field.type)]
+    valid = take(array, rows)
+    if pa.types.is_struct(data_type):
+        nulls = [_find_null(valid.field(i), child) for i, child in enumerate(data_type)]
+    elif pa.types.is_map(data_type):
+        # Keys are never null; pyarrow has no parents of the entries of a map.
+        items = _find_null(valid.items, data_type.item_field)
+        nulls = [None if items is None else bisect.bisect_right(valid.offsets.to_pylist(), items) - 1]
+    else:
+        item = _find_null(valid.flatten(), cast("Any", data_type).value_field)
+        parents: _ArrowArray = pc.list_parent_indices(valid)
+        nulls = [None if item is None else parents[item].as_py()]
     return min((rows[row].as_py() for row in nulls if row is not None), default=None)

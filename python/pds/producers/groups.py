@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pds.producers.convert import key_class
+from pds.producers.convert import BadValueError, key_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,12 +21,74 @@ MAX_BYTES = 16 * 2**20
 
 _Value = Any
 _ArrowArray = Any
+_ArrowType = Any
+
+
+def take(array: _ArrowArray, indices: _ArrowArray) -> _ArrowArray:
+    """Return the rows of an array with these indices."""
+    try:
+        return array.take(indices)
+    except pa.ArrowNotImplementedError:
+        # pyarrow takes no views of texts and bytes.
+        return array.cast(_without_views(array.type)).take(indices).cast(array.type)
+
+
+def _without_views(data_type: _ArrowType) -> _ArrowType:
+    """Return the type with text and bytes in place of views of them."""
+    leaves = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
+
+    def replace(field: _ArrowType) -> _ArrowType:
+        return field.with_type(_without_views(field.type))
+
+    if pa.types.is_struct(data_type):
+        return pa.struct([replace(field) for field in data_type])
+    if pa.types.is_map(data_type):
+        return pa.map_(replace(data_type.key_field), replace(data_type.item_field))
+    if pa.types.is_fixed_size_list(data_type):
+        return pa.list_(replace(data_type.value_field), data_type.list_size)
+    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+        return (pa.large_list if pa.types.is_large_list(data_type) else pa.list_)(replace(data_type.value_field))
+    return leaves.get(str(data_type), data_type)
+
+
+def to_python(array: _ArrowArray) -> list[Any]:
+    """Return the values as Python values.
+
+    Raises:
+        BadValueError: A time has nanoseconds, which `datetime.time` has not; pyarrow would leave them out.
+    """
+    if "time64[ns]" in str(array.type):
+        for times in _find_times(array):
+            nanoseconds = times.cast(pa.int64())
+            whole = pc.multiply(pc.divide(nanoseconds, 1000), 1000)
+            if pc.any(pc.not_equal(whole, nanoseconds)).as_py():
+                raise BadValueError("a time has nanoseconds, which datetime.time has not")
+    return cast("list[Any]", array.to_pylist())
+
+
+def _find_times(array: _ArrowArray) -> Iterator[_ArrowArray]:
+    """Yield the arrays of times in nanoseconds that the values of an array consist of."""
+    data_type = array.type
+    if isinstance(data_type, pa.BaseExtensionType):
+        yield from _find_times(array.storage)
+    elif pa.types.is_dictionary(data_type):
+        yield from _find_times(array.dictionary)
+    elif pa.types.is_struct(data_type):
+        yield from itertools.chain.from_iterable(map(_find_times, array.flatten()))
+    elif pa.types.is_map(data_type):
+        start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        yield from _find_times(array.keys[start:end])
+        yield from _find_times(array.items[start:end])
+    elif pa.types.is_nested(data_type):
+        yield from _find_times(array.flatten())
+    elif data_type == pa.time64("ns"):
+        yield array
 
 
 def to_keys(array: _ArrowArray) -> list[Any]:
-    """Return keys as Python values, structs as named tuples."""
+    """Return keys as Python values, structs as named tuples. Errors are those of `to_python`."""
     if not pa.types.is_struct(array.type):
-        return cast("list[Any]", array.to_pylist())
+        return to_python(array)
     make = key_class(tuple(field.name for field in array.type))._make
     columns = [to_keys(child) for child in array.flatten()]
     rows = zip(*columns, strict=True) if columns else itertools.repeat((), len(array))
@@ -82,9 +144,9 @@ class Chunk:
         self.is_decoded = False
 
     @functools.cached_property
-    def heads(self) -> pa.Array[Any]:
+    def heads(self) -> _ArrowArray:
         """The key of each group."""
-        return self.batch.column("key").take(pa.array(self.starts))
+        return take(self.batch.column("key"), pa.array(self.starts))
 
     @functools.cached_property
     def keys(self) -> list[Any]:
@@ -94,13 +156,13 @@ class Chunk:
     @functools.cached_property
     def identities(self) -> list[Any]:
         """Python values that are equal exactly if the keys of two groups are equal."""
-        return list(zip(*(part.take(pa.array(self.starts)).to_pylist() for part in self._parts), strict=True))
+        return list(zip(*(take(part, pa.array(self.starts)).to_pylist() for part in self._parts), strict=True))
 
     @functools.cached_property
     def values(self) -> list[Any]:
         """All values as Python values."""
         self.is_decoded = True
-        return self.batch.column("value").to_pylist()
+        return to_python(self.batch.column("value"))
 
     def continues(self, previous: Chunk) -> bool:
         """Whether the first group is the last group of the chunk before."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pds.errors import InvalidInput, InvalidType
 from pds.producers.convert import BadValueError, ColumnBuilder
 from pds.producers.errors import ProduceError, abbreviate
-from pds.producers.groups import to_keys, to_plain
+from pds.producers.groups import to_keys, to_plain, to_python
 from pds.producers.locations import locate_error
 
 if TYPE_CHECKING:
@@ -68,9 +68,12 @@ class PreservePass:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         first: Any = None
         for batch in self._reader:
-            keys = to_keys(batch.column("target_key"))
             builder = ColumnBuilder(self._value)
-            columns = (batch.column(name).to_pylist() for name in ("value", "begins", "has_earlier", "earlier"))
+            try:
+                keys = to_keys(batch.column("target_key"))
+                columns = [to_python(batch.column(name)) for name in ("value", "begins", "has_earlier", "earlier")]
+            except (BadValueError, ValueError) as error:
+                raise self._failure(None, error) from error
             for row, (new, begins, has_earlier, earlier) in enumerate(zip(*columns, strict=True)):
                 if begins:
                     first = _NOTHING

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pds.producers.convert import UNCOUNTED_BYTES, BadValueError, ColumnBuilder, measure, reject
 from pds.producers.errors import ProduceError, abbreviate
-from pds.producers.groups import MAX_BYTES, MAX_ROWS, Chunk, Cursor, Run, make_schema, to_keys, to_plain
+from pds.producers.groups import MAX_BYTES, MAX_ROWS, Chunk, Cursor, Run, make_schema, take, to_keys, to_plain
 from pds.producers.locations import locate_error, locate_function
 
 _Value = Any
@@ -81,7 +81,7 @@ class _Output:
 
     def _take_sources(self) -> None:
         if self._rows:
-            self._sources.append(self._chunk.heads.take(pa.array(self._rows)))
+            self._sources.append(take(self._chunk.heads, pa.array(self._rows)))
             self._rows = []
 
     def take(self, pairs: Iterator[Any]) -> bool:
@@ -240,7 +240,7 @@ class RowFunction:
                 if feeders:
                     identity = driver.chunk.identities[driver.group]
                     matches = [f if f.is_valid and f.chunk.identities[f.group] == identity else None for f in feeders]
-                key = driver.chunk.keys[driver.group]
+                key = self._read_key(driver)
                 output.open(driver.chunk, driver.group)
                 call = _Call(self._function, key, matches)
                 try:
@@ -261,6 +261,13 @@ class RowFunction:
                 yield batch
         finally:
             run.resume()
+
+    def _read_key(self, driver: Cursor) -> _Value:
+        try:
+            return driver.chunk.keys[driver.group]
+        except (BadValueError, ValueError) as error:
+            reason = f"a key cannot become a Python value: {error}; use batch=True"
+            raise ProduceError(self._stage, None, reason, locate_function(self._function)) from error
 
     def _take(self, call: _Call, output: _Output, run: Run) -> bool:
         """Store pairs of a call until the output is full (False) or the pairs end (True)."""

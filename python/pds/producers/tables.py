@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ import pyarrow as pa
 
 from pds.errors import InvalidInput
 from pds.producers.changes import to_key_stream
+from pds.producers.convert import BadValueError
+from pds.producers.groups import to_python
 from pds.table.scan import Rows
 
 if TYPE_CHECKING:
@@ -36,9 +39,16 @@ class PipelineRows(Rows):
         return self._open()
 
 
+def _to_python(keys: pa.Array[Any]) -> list[Any]:
+    try:
+        return to_python(keys)
+    except BadValueError as error:
+        raise InvalidInput(f"the keys cannot be Python values: {error}") from error
+
+
 def _distinct(sorted_keys: pa.ChunkedArray[Any]) -> list[Any]:
     keys: list[Any] = []
-    for key in sorted_keys.to_pylist():
+    for key in itertools.chain.from_iterable(map(_to_python, sorted_keys.chunks)):
         # By their text, since not-a-number does not equal itself.
         if not keys or repr(keys[-1]) != repr(key):
             keys.append(key)
