@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pds.errors import InvalidInput, InvalidType
-from pds.producers.pipeline import Declared
+from pds.producers.declarations import Declared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

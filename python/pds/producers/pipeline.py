@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from pds import _pds
-from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType, NotFound
-from pds.producers.calls import StageCall
 from pds.producers.changes import to_input
+from pds.producers.declarations import Declarations
 from pds.producers.drawing import Box, Drawing
-from pds.producers.graph import Node, UpdateArguments
-from pds.producers.preserve import Preserve, PreservePass
+from pds.producers.graph import UpdateArguments
 from pds.producers.results import CompactResult, UpdateResult
 from pds.producers.tables import PipelineTable
 from pds.table.checks import check_idempotency_key, check_limit, check_size, check_version
@@ -24,33 +19,13 @@ from pds.table.location import TableLocation
 from pds.table.results import VacuumResult, make_history_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from pds.producers.changes import Changes, Replace
     from pds.store import Store
 
 _TIMEOUT_SECONDS = 120.0
 _MEMORY_LIMIT = 256 * 2**20
-
-
-class Declared:
-    """A source or a stage that a pipeline declares; stages take it as a feeder."""
-
-    def __init__(self, pipeline: Pipeline, node: Node) -> None:
-        self._pipeline = pipeline
-        self._node = node
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        return self._node.name
-
-    def _feeder_fields(self) -> list[pa.Schema]:
-        declared = self._pipeline._declared  # noqa: SLF001 of this module
-        return [declared[name]._node.fields for name in self._node.feeders or ()]  # noqa: SLF001
-
-    def __repr__(self) -> str:
-        return f"<{'source' if self._node.feeders is None else 'stage'} {self.name!r}>"
 
 
 class PipelineVersion:
@@ -75,7 +50,7 @@ class PipelineVersion:
         return PipelineTable(self._handle, name, self._memory_limit)
 
 
-class Pipeline:
+class Pipeline(Declarations):
     """A graph of sources and stages in a folder of a store. An update costs what it changes, not what there is.
 
     A source has rows `key` and `value`, which callers push. A stage is a function that is called for each source key
@@ -106,7 +81,7 @@ class Pipeline:
     ) -> None:
         self._location = TableLocation.from_arguments(store, path, None, commit_timeout=commit_timeout)
         self._memory_limit = check_size("memory_limit", memory_limit)
-        self._declared: dict[str, Declared] = {}
+        super().__init__()
         # Only tests change them.
         self._page_rows: int | None = None
         self._file_rows: int | None = None
@@ -115,151 +90,6 @@ class Pipeline:
     def path(self) -> str:
         """The folder of the pipeline."""
         return self._location.path
-
-    def source(
-        self,
-        name: str,
-        *,
-        key: pa.DataType | pa.Field[Any],
-        value: pa.DataType | pa.Field[Any],
-        descending: bool = False,
-        skip_unchanged: bool = False,
-    ) -> Declared:
-        """Declare a source.
-
-        Args:
-            name: The name.
-            key: The type of the key, which may be null; `pa.field("key", type, nullable=False)` for one that may not.
-                Keys are scalars and structs of scalars.
-            value: The type of the value, as `key`; any type.
-            descending: Whether the greatest key comes first. Nulls are first in ascending order.
-            skip_unchanged: Whether a key that is pushed with the rows that it has counts as unchanged.
-
-        Raises:
-            InvalidInput: The name is declared already.
-            InvalidType: An argument has an invalid type.
-        """
-        fields = pa.schema([_to_field("key", key), _to_field("value", value)])
-        node = Node(require_text("name", name), None, False, fields, descending, skip_unchanged, {}, None)  # noqa: FBT003
-        return self._declare(node)
-
-    def producer(  # noqa: PLR0913 a declaration
-        self,
-        *feeders: Declared,
-        key: pa.DataType | pa.Field[Any],
-        value: pa.DataType | pa.Field[Any],
-        name: str | None = None,
-        descending: bool = False,
-        batch: bool = False,
-        skip_unchanged: bool = False,
-        preserve: Preserve | None = None,
-        version: int = 1,
-        max_group_rows: int = 1_000_000,
-    ) -> Callable[[Callable[..., Any]], Declared]:
-        """Declare a stage: decorate its function `produce(key, values)`, which yields pairs (target key, value).
-
-        `values` iterates once over all values of the key, feeder by feeder; values that are not read are skipped. The
-        result must depend on the key and the values only.
-
-        Args:
-            feeders: The sources and stages whose rows it reads: their keys are its source keys. They have the same
-                types and the same order of keys.
-            key: The type of the target key, as in `source`.
-            value: The type of the value.
-            name: The name. Defaults to that of the function.
-            descending: Whether the greatest target key comes first.
-            batch: Whether the function takes and returns record batches: `produce(batch)` gets whole groups, with the
-                columns `key` and `value`, and returns `source_row` (the row of the input whose key is the source
-                key), `key` and `value`.
-            skip_unchanged: Whether keys whose rows stay the same are left out of what the stages behind it see.
-            preserve: A hook that gives the value to store for each emitted row. It may keep an earlier one.
-            version: The version of the function. Raise it when the function changes: then its results are another.
-            max_group_rows: The largest group of a function that takes batches.
-
-        Raises:
-            InvalidInput: The feeders do not fit together, or the name is declared already.
-            InvalidType: An argument has an invalid type.
-        """
-
-        def declare(function: Callable[..., Any]) -> Declared:
-            fields = pa.schema([_to_field("key", key), _to_field("value", value)])
-            call = StageCall(_name_of(function, name), function, fields, False, max_group_rows if batch else None)  # noqa: FBT003
-            options = {"descending": descending, "skip_unchanged": skip_unchanged}
-            return self._declare_stage(call, feeders, options, version, preserve)
-
-        return declare
-
-    def join(
-        self,
-        *feeders: Declared,
-        key: pa.DataType | pa.Field[Any],
-        value: pa.DataType | pa.Field[Any],
-        name: str | None = None,
-        descending: bool = False,
-        skip_unchanged: bool = False,
-        preserve: Preserve | None = None,
-        version: int = 1,
-    ) -> Callable[[Callable[..., Any]], Declared]:
-        """Declare a stage whose function gets the values of each feeder apart: `produce(key, values_of_a, …)`.
-
-        The feeders may have different types of values. A feeder without a row of the key gives no values; a key that
-        none of them has is not called for. Arguments and errors are those of `producer`.
-        """
-
-        def declare(function: Callable[..., Any]) -> Declared:
-            fields = pa.schema([_to_field("key", key), _to_field("value", value)])
-            call = StageCall(_name_of(function, name), function, fields, True, None)  # noqa: FBT003
-            options = {"descending": descending, "skip_unchanged": skip_unchanged}
-            return self._declare_stage(call, feeders, options, version, preserve)
-
-        return declare
-
-    def _declare_stage(
-        self,
-        call: StageCall,
-        feeders: Sequence[object],
-        options: dict[str, bool],
-        version: int,
-        hook: Preserve | None,
-    ) -> Declared:
-        names = []
-        for feeder in feeders:
-            if not isinstance(feeder, Declared) or feeder._pipeline is not self:  # noqa: SLF001 of this module
-                raise InvalidType(
-                    f"a feeder of {call.stage!r} must be a source or stage of this pipeline, not {feeder!r}; "
-                    f"a decorated function is one"
-                )
-            names.append(feeder.name)
-        definition = {"version": check_version(version, f"version of stage {call.stage!r}")}
-        preserve = None
-        if hook is not None:
-            if not isinstance(hook, Preserve):
-                raise InvalidType(f"preserve of {call.stage!r} must be a pds.Preserve, not {type(hook).__name__}")
-            hook.check(call.stage)
-            definition["preserve"] = 1
-            preserve = functools.partial(PreservePass, hook, call.stage, call.fields.field("value"))
-        call.check()
-        node = Node(
-            call.stage,
-            names,
-            call.is_join,
-            call.fields,
-            **options,
-            definition=definition,
-            function=call,
-            preserve=preserve,
-        )
-        return self._declare(node)
-
-    def _declare(self, node: Node) -> Declared:
-        for option in ("descending", "skip_unchanged"):
-            if not isinstance(getattr(node, option), bool):
-                raise InvalidType(f"{option} of {node.name!r} must be True or False, not {getattr(node, option)!r}")
-        if node.name in self._declared:
-            raise InvalidInput(f"there are two stages or sources named {node.name!r}")
-        _pds.check_graph([*(declared._node for declared in self._declared.values()), node])  # noqa: SLF001
-        self._declared[node.name] = Declared(self, node)
-        return self._declared[node.name]
 
     def update(
         self,
@@ -289,11 +119,11 @@ class Pipeline:
         all_changes = {**(changes or {}), **named}
         inputs = []
         for name, change in all_changes.items():
-            declared = self._declared.get(name)
-            if declared is None or declared._node.feeders is not None:  # noqa: SLF001 of this module
-                sources = [d.name for d in self._declared.values() if d._node.feeders is None]  # noqa: SLF001
+            node = self._nodes.get(name)
+            if node is None or node.feeders is not None:
+                sources = [node.name for node in self._nodes.values() if node.feeders is None]
                 raise InvalidInput(f"there is no source {name!r}; there are {sources}")
-            inputs.append(to_input(name, change, declared._node.fields))  # noqa: SLF001
+            inputs.append(to_input(name, change, node.fields))
         base = base_version
         if base is not None and (base != 0 or isinstance(base, bool)):
             check_version(base, "base_version")
@@ -302,7 +132,7 @@ class Pipeline:
         fields = _pds.update_pipeline(
             self._location.handle,
             self.path,
-            [declared._node for declared in self._declared.values()],  # noqa: SLF001
+            list(self._nodes.values()),
             inputs,
             self._make_arguments(base, check_idempotency_key(idempotency_key)),
         )
@@ -359,9 +189,9 @@ class Pipeline:
             for node in stored
         ]
         known = {box.name for box in boxes}
-        for name, declared in self._declared.items():
+        for name, node in self._nodes.items():
             if name not in known:
-                boxes.append(Box(name, tuple(declared._node.feeders or ()), None, 0))  # noqa: SLF001 of this module
+                boxes.append(Box(name, tuple(node.feeders or ()), None, 0))
         return Drawing(boxes)
 
     def compact(self, *, min_delta: float = 0.25) -> CompactResult:
@@ -426,23 +256,9 @@ class Pipeline:
         handle = self._open()
         if handle is not None:
             return PipelineVersion(handle, self._memory_limit)[name]
-        if name not in self._declared:
+        if name not in self._nodes:
             raise NotFound(f"there is no source or stage {name!r}", path=self.path)
         return PipelineTable(None, name, self._memory_limit)
 
     def __repr__(self) -> str:
         return f"Pipeline({self._location.store!r}, {self.path!r})"
-
-
-def _to_field(name: str, field: object) -> pa.Field[Any]:
-    if isinstance(field, pa.Field):
-        return field.with_name(name)
-    if isinstance(field, pa.DataType):
-        return pa.field(name, field)
-    raise InvalidType(f"{name} must be a pyarrow DataType or Field, not {field!r}")
-
-
-def _name_of(function: object, name: str | None) -> str:
-    if not callable(function):
-        raise InvalidType(f"a producer decorates a function, not {type(function).__name__}")
-    return require_text("name", getattr(function, "__name__", None) if name is None else name)

@@ -1,0 +1,205 @@
+"""Declarations: the sources and stages of a pipeline's graph."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pds import _pds
+from pds.arguments import require_text
+from pds.errors import InvalidInput, InvalidType
+from pds.producers.calls import StageCall
+from pds.producers.graph import Node
+from pds.producers.preserve import Preserve, PreservePass
+from pds.table.checks import check_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class Declared:
+    """A source or a stage that a pipeline declares; stages take it as a feeder."""
+
+    def __init__(self, pipeline: Declarations, node: Node) -> None:
+        self._pipeline = pipeline
+        self._node = node
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._node.name
+
+    def _feeder_fields(self) -> list[pa.Schema]:
+        nodes = self._pipeline._nodes  # noqa: SLF001 of this module
+        return [nodes[name].fields for name in self._node.feeders or ()]
+
+    def __repr__(self) -> str:
+        return f"<{'source' if self._node.feeders is None else 'stage'} {self.name!r}>"
+
+
+class Declarations:
+    """What a process declares of a pipeline."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+
+    def source(
+        self,
+        name: str,
+        *,
+        key: pa.DataType | pa.Field[Any],
+        value: pa.DataType | pa.Field[Any],
+        descending: bool = False,
+        skip_unchanged: bool = False,
+    ) -> Declared:
+        """Declare a source.
+
+        Args:
+            name: The name.
+            key: The type of the key, which may be null; `pa.field("key", type, nullable=False)` for one that may not.
+                Keys are scalars and structs of scalars.
+            value: The type of the value, as `key`; any type.
+            descending: Whether the greatest key comes first. Nulls are first in ascending order.
+            skip_unchanged: Whether a key that is pushed with the rows that it has counts as unchanged.
+
+        Raises:
+            InvalidInput: The name is declared already.
+            InvalidType: An argument has an invalid type.
+        """
+        fields = pa.schema([_to_field("key", key), _to_field("value", value)])
+        node = Node(require_text("name", name), None, False, fields, descending, skip_unchanged, {}, None)  # noqa: FBT003
+        return self._declare(node)
+
+    def producer(  # noqa: PLR0913 a declaration
+        self,
+        *feeders: Declared,
+        key: pa.DataType | pa.Field[Any],
+        value: pa.DataType | pa.Field[Any],
+        name: str | None = None,
+        descending: bool = False,
+        batch: bool = False,
+        skip_unchanged: bool = False,
+        preserve: Preserve | None = None,
+        version: int = 1,
+        max_group_rows: int = 1_000_000,
+    ) -> Callable[[Callable[..., Any]], Declared]:
+        """Declare a stage: decorate its function `produce(key, values)`, which yields pairs (target key, value).
+
+        `values` iterates once over all values of the key, feeder by feeder; values that are not read are skipped. The
+        result must depend on the key and the values only.
+
+        Args:
+            feeders: The sources and stages whose rows it reads: their keys are its source keys. They have the same
+                types and the same order of keys.
+            key: The type of the target key, as in `source`.
+            value: The type of the value.
+            name: The name. Defaults to that of the function.
+            descending: Whether the greatest target key comes first.
+            batch: Whether the function takes and returns record batches: `produce(batch)` gets whole groups, with the
+                columns `key` and `value`, and returns `source_row` (the row of the input whose key is the source
+                key), `key` and `value`.
+            skip_unchanged: Whether keys whose rows stay the same are left out of what the stages behind it see.
+            preserve: A hook that gives the value to store for each emitted row. It may keep an earlier one.
+            version: The version of the function. Raise it when the function changes: then its results are another.
+            max_group_rows: The largest group of a function that takes batches.
+
+        Raises:
+            InvalidInput: The feeders do not fit together, or the name is declared already.
+            InvalidType: An argument has an invalid type.
+        """
+
+        def declare(function: Callable[..., Any]) -> Declared:
+            fields = pa.schema([_to_field("key", key), _to_field("value", value)])
+            call = StageCall(_name_of(function, name), function, fields, False, max_group_rows if batch else None)  # noqa: FBT003
+            options = {"descending": descending, "skip_unchanged": skip_unchanged}
+            return self._declare_stage(call, feeders, options, version, preserve)
+
+        return declare
+
+    def join(
+        self,
+        *feeders: Declared,
+        key: pa.DataType | pa.Field[Any],
+        value: pa.DataType | pa.Field[Any],
+        name: str | None = None,
+        descending: bool = False,
+        skip_unchanged: bool = False,
+        preserve: Preserve | None = None,
+        version: int = 1,
+    ) -> Callable[[Callable[..., Any]], Declared]:
+        """Declare a stage whose function gets the values of each feeder apart: `produce(key, values_of_a, …)`.
+
+        The feeders may have different types of values. A feeder without a row of the key gives no values; a key that
+        none of them has is not called for. Arguments and errors are those of `producer`.
+        """
+
+        def declare(function: Callable[..., Any]) -> Declared:
+            fields = pa.schema([_to_field("key", key), _to_field("value", value)])
+            call = StageCall(_name_of(function, name), function, fields, True, None)  # noqa: FBT003
+            options = {"descending": descending, "skip_unchanged": skip_unchanged}
+            return self._declare_stage(call, feeders, options, version, preserve)
+
+        return declare
+
+    def _declare_stage(
+        self,
+        call: StageCall,
+        feeders: Sequence[object],
+        options: dict[str, bool],
+        version: int,
+        hook: Preserve | None,
+    ) -> Declared:
+        names = []
+        for feeder in feeders:
+            if not isinstance(feeder, Declared) or feeder._pipeline is not self:  # noqa: SLF001 of this module
+                raise InvalidType(
+                    f"a feeder of {call.stage!r} must be a source or stage of this pipeline, not {feeder!r}; "
+                    f"a decorated function is one"
+                )
+            names.append(feeder.name)
+        definition = {"version": check_version(version, f"version of stage {call.stage!r}")}
+        preserve = None
+        if hook is not None:
+            if not isinstance(hook, Preserve):
+                raise InvalidType(f"preserve of {call.stage!r} must be a pds.Preserve, not {type(hook).__name__}")
+            hook.check(call.stage)
+            definition["preserve"] = 1
+            preserve = functools.partial(PreservePass, hook, call.stage, call.fields.field("value"))
+        call.check()
+        node = Node(
+            call.stage,
+            names,
+            call.is_join,
+            call.fields,
+            **options,
+            definition=definition,
+            function=call,
+            preserve=preserve,
+        )
+        return self._declare(node)
+
+    def _declare(self, node: Node) -> Declared:
+        for option in ("descending", "skip_unchanged"):
+            if not isinstance(getattr(node, option), bool):
+                raise InvalidType(f"{option} of {node.name!r} must be True or False, not {getattr(node, option)!r}")
+        if node.name in self._nodes:
+            raise InvalidInput(f"there are two stages or sources named {node.name!r}")
+        _pds.check_graph([*self._nodes.values(), node])
+        self._nodes[node.name] = node
+        return Declared(self, node)
+
+
+def _to_field(name: str, field: object) -> pa.Field[Any]:
+    if isinstance(field, pa.Field):
+        return field.with_name(name)
+    if isinstance(field, pa.DataType):
+        return pa.field(name, field)
+    raise InvalidType(f"{name} must be a pyarrow DataType or Field, not {field!r}")
+
+
+def _name_of(function: object, name: str | None) -> str:
+    if not callable(function):
+        raise InvalidType(f"a producer decorates a function, not {type(function).__name__}")
+    return require_text("name", getattr(function, "__name__", None) if name is None else name)
