@@ -17,7 +17,8 @@
 //!
 //! Errors: [`ErrorKind::CommitConflict`] if every attempt lost a race until the timeout, or if the change
 //! does not apply to the newest snapshot; [`ErrorKind::TransactionExpired`] if a vacuum may have removed
-//! the objects of the change. The timeout is for attempts and for plans after the first.
+//! the objects of the change. The timeout is for attempts, and for plans after the first eight: an
+//! operation whose every plan comes too late ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +44,9 @@ const MIN_BACKOFF: Duration = Duration::from_millis(10);
 const MAX_BACKOFF: Duration = Duration::from_millis(250);
 /// From this attempt on, every retry is delayed, even if the winner's snapshot is known.
 const MAX_EAGER_ATTEMPTS: u32 = 3;
-/// After this time the snapshot that a plan was made from is read again before the first attempt.
+/// How many plans do not count towards the timeout.
+const MAX_UNTIMED_PLANS: u32 = 8;
+/// After this time the snapshot that a plan was made from is read again before the attempt.
 const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(2);
 
 /// How an operation ended that did not fail.
@@ -107,8 +110,8 @@ pub(super) async fn commit_as<M: RollLists>(
 }
 
 /// Plans an operation on the newest snapshot and commits it; plans it again where the change does not
-/// apply any more. The time of the first plan does not count towards `timeout`. Removes what is staged
-/// for it if no commit names it.
+/// apply any more. The time of the first eight plans does not count towards `timeout`. Removes what is
+/// staged for it if no commit names it.
 pub(crate) async fn run<M: RollLists, O: Operation<M>>(
     folder: &Folder<M>,
     operation: &mut O,
@@ -140,6 +143,7 @@ struct Attempts<'a, M: RollLists, O: Operation<M>> {
     lists: ListWriter,
     timeout: Duration,
     deadline: Duration,
+    plans: u32,
     change: Option<O::Change>,
     count: u32,
     waited: Duration,
@@ -171,6 +175,7 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
             lists: ListWriter::default(),
             timeout,
             deadline: folder.store.clock().monotonic() + timeout,
+            plans: 0,
             change: None,
             count: 0,
             waited: Duration::ZERO,
@@ -368,13 +373,23 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
         if let Some(change) = &self.change {
             match apply(self.folder, change, &base.manifest) {
                 Err(e) if is_conflict(&e) => {
+                    let was_tried = self.count > 0 || self.plans >= MAX_UNTIMED_PLANS;
+                    if was_tried && clock.monotonic() >= self.deadline {
+                        return Err(commit_timeout_error(self.folder, self.timeout));
+                    }
                     log::info!("a change of {:?} is planned again: {e}", self.folder.root());
                 }
                 applied => return applied.map(|draft| Prepared::Manifest(Box::new(draft))),
             }
         }
         let started_at = clock.monotonic();
-        let change = match self.operation.plan(base, &mut self.staged).await {
+        let planned = self.operation.plan(base, &mut self.staged).await;
+        let elapsed = clock.monotonic().saturating_sub(started_at);
+        if self.plans < MAX_UNTIMED_PLANS {
+            self.plans += 1;
+            self.deadline += elapsed;
+        }
+        let change = match planned {
             Err(e) if self.is_outdated(&e) => return Ok(Prepared::Outdated),
             planned => match planned? {
                 Some(change) => change,
@@ -383,13 +398,10 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
         };
         self.staged.remove_retired().await;
         let draft = apply(self.folder, &change, &base.manifest)?;
-        if self.change.replace(change).is_none() {
-            self.deadline = clock.monotonic() + self.timeout;
-            if clock.monotonic() > started_at + MAX_SNAPSHOT_AGE.min(self.timeout.max(MIN_BACKOFF))
-            {
-                // After so long the snapshot is hardly the newest any more, and an attempt on it a loss of time.
-                return Ok(Prepared::Outdated);
-            }
+        self.change = Some(change);
+        if elapsed > MAX_SNAPSHOT_AGE.min(self.timeout.max(MIN_BACKOFF)) {
+            // After so long the snapshot is hardly the newest any more, and an attempt on it a loss of time.
+            return Ok(Prepared::Outdated);
         }
         Ok(Prepared::Manifest(Box::new(draft)))
     }

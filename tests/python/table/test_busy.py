@@ -171,6 +171,22 @@ def _check_update(busy: Busy, extra: list[int]) -> None:
 
 
 @pytest.mark.parametrize("name", UPDATES)
+def test_plans_longer_than_the_timeout_beside_an_appender(busy: Busy, name: str) -> None:
+    """A conflict makes a second plan, during which others commit too: its time does not count either."""
+    busy.fill()
+
+    def commit(number: int) -> None:
+        if number == 1:
+            busy.theirs().upsert(rows([24], 5))
+        else:
+            busy.theirs().append(rows([10_000 + number]))
+
+    busy.disturb(commit)
+    UPDATES[name](busy.open(0.001))
+    _check_update(busy, list(range(10_002, 10_001 + busy.commits)))
+
+
+@pytest.mark.parametrize("name", UPDATES)
 def test_an_update_beside_an_appender_of_other_keys(busy: Busy, name: str) -> None:
     """Their bounds say that no row is concerned, so the second plan reads nothing."""
     busy.fill()
