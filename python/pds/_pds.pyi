@@ -50,7 +50,9 @@ __all__ = [
     "publish",
     "read_dataset",
     "read_manifest",
+    "remove_from_pipeline",
     "rename_column",
+    "rename_in_pipeline",
     "reorder",
     "scan_part",
     "schema_event",
@@ -277,6 +279,10 @@ class _UpdateOptions(Protocol):
     def file_rows(self) -> int | None: ...
     @property
     def commit_timeout(self) -> float: ...
+    @property
+    def rebuilt(self) -> Sequence[str]: ...
+    @property
+    def rebuilds_changed(self) -> bool: ...
 
 class _NodeFields(TypedDict):
     name: str
@@ -488,6 +494,8 @@ def compact_pipeline(store: StoreHandle, path: str, min_delta: float, options: _
 def vacuum_pipeline(
     store: StoreHandle, path: str, retention: float, dry_run: bool, commit_timeout: float
 ) -> _VacuumFields: ...
+def remove_from_pipeline(store: StoreHandle, path: str, names: Sequence[str], commit_timeout: float) -> int: ...
+def rename_in_pipeline(store: StoreHandle, path: str, old: str, new: str, commit_timeout: float) -> int: ...
 def check_graph(nodes: Sequence[_Node]) -> None: ...
 def update_pipeline(
     store: StoreHandle, path: str, nodes: Sequence[_Node], changes: Sequence[_SourceInput], options: _UpdateOptions

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use pds::producers::{
     self, Changes, CompactOptions, ConsumedInput, Graph, Node, NodeReport, Pipeline,
-    PipelineManifest, Preserve, RunSizes, SourceNode, StageNode, TableName, UpdateOptions,
-    UpdateReport,
+    PipelineManifest, Preserve, RebuildOptions, RunSizes, SourceNode, StageNode, TableName,
+    UpdateOptions, UpdateReport,
 };
 use pds::table::Versioned;
 use pds::versions::{history, vacuum};
@@ -230,6 +230,8 @@ struct PyUpdateOptions {
     page_rows: Option<usize>,
     file_rows: Option<u64>,
     commit_timeout: f64,
+    rebuilt: Vec<String>,
+    rebuilds_changed: bool,
 }
 
 /// What an update did to a source or stage; a dict in Python.
@@ -320,6 +322,10 @@ fn update_pipeline(
     let options = UpdateOptions {
         base_version: options.base_version,
         idempotency_key: options.idempotency_key,
+        rebuild: RebuildOptions {
+            stages: options.rebuilt.into_iter().collect(),
+            changed: options.rebuilds_changed,
+        },
         consumed,
         memory_limit_bytes: options.memory_limit,
         sizes: RunSizes {
@@ -374,6 +380,42 @@ fn compact_pipeline(
     })
 }
 
+/// Removes sources and stages of a pipeline; returns the version without them.
+#[pyfunction]
+fn remove_from_pipeline(
+    py: Python<'_>,
+    store: &StoreHandle,
+    path: String,
+    names: Vec<String>,
+    commit_timeout: f64,
+) -> PyResult<u64> {
+    let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
+    let timeout = into_py_result(py, parse_seconds("commit_timeout", commit_timeout))?;
+    let names = names.into_iter().collect();
+    let committed = run(py, move || async move {
+        producers::remove(&pipeline, names, timeout).await
+    })?;
+    Ok(committed.version)
+}
+
+/// Renames a source or stage of a pipeline; returns the version with the new name.
+#[pyfunction]
+fn rename_in_pipeline(
+    py: Python<'_>,
+    store: &StoreHandle,
+    path: String,
+    old: String,
+    new: String,
+    commit_timeout: f64,
+) -> PyResult<u64> {
+    let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
+    let timeout = into_py_result(py, parse_seconds("commit_timeout", commit_timeout))?;
+    let committed = run(py, move || async move {
+        producers::rename(&pipeline, &old, &new, timeout).await
+    })?;
+    Ok(committed.version)
+}
+
 /// Removes versions that were replaced more than `retention` seconds ago, and the objects that only they reference.
 #[pyfunction]
 fn vacuum_pipeline(
@@ -402,6 +444,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PipelineHandle>()?;
     module.add_function(wrap_pyfunction!(check_graph, module)?)?;
     module.add_function(wrap_pyfunction!(compact_pipeline, module)?)?;
+    module.add_function(wrap_pyfunction!(remove_from_pipeline, module)?)?;
+    module.add_function(wrap_pyfunction!(rename_in_pipeline, module)?)?;
     module.add_function(wrap_pyfunction!(vacuum_pipeline, module)?)?;
     module.add_function(wrap_pyfunction!(update_pipeline, module)?)
 }

@@ -196,6 +196,42 @@ fn to_update(
     walk().map_err(to_error)
 }
 
+/// The changed keys of a table whose rows are all replaced: `old` are the keys that had rows, `new` those that have, both
+/// in the order of `update`.
+pub(super) fn replaced_keys(
+    old: SortedBatches,
+    new: &Spill,
+    update: &TableShape,
+    memory_bytes: usize,
+) -> Result<Spill> {
+    let keys = update.keys(1)?;
+    let walk = || -> Result<Spill, ArrowError> {
+        let new = new.read()?.map(|batch| batch?.project(&[0]));
+        let (mut old, mut new) = (Cursor::new(old, &keys)?, Cursor::new(Box::new(new), &keys)?);
+        let mut writer = UpdateWriter::new(update, memory_bytes);
+        loop {
+            let (had, has) = match (old.key(), new.key()) {
+                (None, None) => return writer.finish(),
+                (a, b) => (
+                    b.is_none_or(|b| a.is_some_and(|a| a <= b)),
+                    a.is_none_or(|a| b.is_some_and(|b| b <= a)),
+                ),
+            };
+            let flags = if had { HAD } else { 0 } | if has { HAS } else { 0 };
+            if let Some(row) = if had { old.row() } else { new.row() } {
+                writer.add(row, change_type(flags))?;
+            }
+            if had {
+                old.advance()?;
+            }
+            if has {
+                new.advance()?;
+            }
+        }
+    };
+    walk().map_err(to_error)
+}
+
 pub(super) fn change_type(flags: u8) -> ChangeType {
     match (flags & HAD != 0, flags & HAS != 0) {
         (_, false) => ChangeType::Delete,

@@ -1,8 +1,8 @@
 //! The format of a pipeline's manifests ([`PipelineManifest`]): JSON with stable names.
 //!
-//! A reader refuses a newer `format` ([`ErrorKind::FormatNotSupported`](crate::ErrorKind::FormatNotSupported)) and
+//! A reader refuses a newer `format` ([`ErrorKind::FormatNotSupported`]) and
 //! ignores unknown fields. Values that do not fit together are refused
-//! ([`ErrorKind::ManifestCorrupted`](crate::ErrorKind::ManifestCorrupted)). Paths are relative to the pipeline's folder.
+//! ([`ErrorKind::ManifestCorrupted`]). Paths are relative to the pipeline's folder.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::names;
-use crate::error::{Result, corrupted_error};
+use crate::error::{Error, ErrorKind, Result, corrupted_error};
 use crate::run::SortedRun;
 use crate::table::ListingLimits;
 use crate::table::format::Base64;
@@ -170,6 +170,15 @@ impl PipelineManifest {
     /// The source or stage of this name.
     pub fn node(&self, name: &str) -> Option<&NodeEntry> {
         self.nodes.iter().find(|node| node.name == name)
+    }
+
+    /// As [`Self::node`]; [`ErrorKind::NotFound`] if there is none.
+    pub(super) fn find_node(&self, name: &str) -> Result<&NodeEntry> {
+        self.node(name).ok_or_else(|| {
+            let names: Vec<&String> = self.nodes.iter().map(|node| &node.name).collect();
+            let message = format!("there is no source or stage {name:?}; there are {names:?}");
+            Error::new(ErrorKind::NotFound, message)
+        })
     }
 
     /// The first inconsistency between fields, if there is one.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use arrow_schema::Field;
 use serde_json::Value;
 
-use super::format::{NodeEntry, PipelineManifest};
+use super::format::NodeEntry;
 use super::functions::{Preserve, Produce};
 use super::keys::check_key_type;
 use super::tables::KeyAndValue;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::table::format::Base64;
 
 /// The longest name of a source or stage, in bytes.
@@ -128,17 +128,12 @@ pub struct Graph {
 impl Graph {
     /// Refuses names that are empty, too long or there twice, feeders that are not before the stage or there twice,
     /// feeders of one stage that differ in the type or order of their keys, or without a join in the type of their
-    /// values, and types that keys cannot have ([`ErrorKind::InvalidInput`]).
+    /// values, and types that keys cannot have ([`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput)).
     pub fn new(nodes: Vec<Node>) -> Result<Self> {
         let mut known: HashMap<String, KeyAndValue> = HashMap::new();
         for node in &nodes {
             let name = node.name();
-            if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(char::is_control) {
-                return Err(Error::invalid(format!(
-                    "the name of a source or stage must have 1 to {MAX_NAME_BYTES} bytes and no control characters, \
-                     not {name:?}"
-                )));
-            }
+            check_name(name)?;
             let columns = node.columns();
             check_key_type(columns.key.data_type(), name)?;
             if let Node::Stage(stage) = node {
@@ -161,50 +156,17 @@ impl Graph {
     pub(super) fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.iter().find(|node| node.name() == name)
     }
+}
 
-    /// Refuses a graph that lacks a stored source or stage, or defines one otherwise
-    /// ([`ErrorKind::DefinitionChanged`]).
-    pub(super) fn check_stored(&self, manifest: &PipelineManifest) -> Result<()> {
-        let changed = |message: String| Err(Error::new(ErrorKind::DefinitionChanged, message));
-        for stored in &manifest.nodes {
-            let name = &stored.name;
-            let Some(node) = self.node(name) else {
-                return changed(format!(
-                    "the pipeline has {name:?}, which is not declared; declare all its sources and stages, or remove \
-                     it from the pipeline"
-                ));
-            };
-            let declared = node.entry()?;
-            let types = |columns: &KeyAndValue| {
-                [&columns.key, &columns.value].map(|f| (f.data_type().clone(), f.is_nullable()))
-            };
-            let stored_types = types(&KeyAndValue::from_entry(stored)?);
-            let differences = [
-                (
-                    "its feeders",
-                    stored.feeders != declared.feeders || stored.join != declared.join,
-                ),
-                (
-                    "the types of its key or value",
-                    stored_types != types(&node.columns()),
-                ),
-                (
-                    "the order of its key",
-                    stored.descending != declared.descending,
-                ),
-                (
-                    "its version or options",
-                    stored.definition != declared.definition,
-                ),
-            ];
-            if let Some((what, _)) = differences.iter().find(|(_, differs)| *differs) {
-                return changed(format!(
-                    "the definition of {name:?} has changed: {what}; rebuild it, or declare it as it was"
-                ));
-            }
-        }
-        Ok(())
+/// Refuses what cannot be the name of a source or stage.
+pub(super) fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(char::is_control) {
+        return Err(Error::invalid(format!(
+            "the name of a source or stage must have 1 to {MAX_NAME_BYTES} bytes and no control characters, not \
+             {name:?}"
+        )));
     }
+    Ok(())
 }
 
 fn check_feeders(stage: &StageNode, known: &HashMap<String, KeyAndValue>) -> Result<()> {

@@ -18,6 +18,7 @@
 //! Errors: [`crate::ErrorKind::InvalidInput`] for graphs, keys and changes that cannot be; those of stages; those of
 //! [`crate::versions::commit`]. After any of them, nothing has changed.
 
+mod alter;
 mod apply;
 mod changes;
 mod compact;
@@ -36,6 +37,7 @@ mod names;
 mod plan;
 mod preserve;
 mod read;
+mod rebuild;
 mod references;
 mod runs;
 mod splice;
@@ -43,6 +45,7 @@ mod stage;
 mod tables;
 mod update;
 
+pub use self::alter::{remove, rename};
 pub use self::changes::changes;
 pub use self::compact::{CompactOptions, CompactReport, compact};
 pub use self::format::{ConsumedInput, NodeEntry, PipelineManifest, StoredRun};
@@ -50,6 +53,7 @@ pub use self::functions::{EmittedRows, Preserve, PreservePass, Produce, Rows};
 pub use self::graph::{Graph, Node, SourceNode, StageNode};
 pub use self::input::Changes;
 pub use self::read::{TableName, open, read, schema};
+pub use self::rebuild::RebuildOptions;
 pub use self::runs::RunSizes;
 pub use self::splice::NodeReport;
 pub use self::update::{UpdateOptions, UpdateReport, update};

@@ -4,23 +4,28 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use arrow_array::RecordBatchIterator;
 use futures::future::join_all;
 use serde_json::Value;
 
 use super::Pipeline;
-use super::diff::Delta;
+use super::apply::replaced_keys;
+use super::diff::{Delta, distinct, keys_only};
 use super::format::{ConsumedInput, NodeEntry, PipelineManifest, StoredRun};
+use super::functions::Rows;
 use super::graph::{Graph, Node, StageNode};
 use super::input::SourceChanges;
 use super::layers::to_error;
 use super::levels::runs_to_merge;
-use super::lookup::StoredTable;
+use super::lookup::{Keys, StoredTable};
+use super::read::{StoredNode, TableName};
+use super::rebuild::Rebuild;
 use super::runs::RunWriter;
 use super::splice::{NewRun, NodeChange, NodeReport};
 use super::stage::{FeederTable, StageTables, changed_keys, update_stage};
 use super::tables::{KeyAndValue, TableShape};
 use crate::error::Result;
-use crate::files::{Spill, run_blocking};
+use crate::files::{SortedBatches, Spill, run_blocking, sort_batches};
 use crate::parquet::Cancel;
 
 /// The computation of one plan.
@@ -29,6 +34,8 @@ pub(super) struct Plan {
     pub(super) base: Arc<PipelineManifest>,
     pub(super) graph: Arc<Graph>,
     pub(super) sources: Arc<BTreeMap<String, SourceChanges>>,
+    /// The stages that are computed anew.
+    pub(super) rebuilds: BTreeMap<String, Rebuild>,
     pub(super) memory_bytes: usize,
     pub(super) writer: RunWriter,
     /// Ends the computation.
@@ -87,8 +94,9 @@ impl Plan {
         stage: &StageNode,
         computed: &Computed,
     ) -> Result<Option<NodeDeltas>> {
-        let is_new = self.base.node(&stage.name).is_none();
-        if !is_new
+        let rebuild = self.rebuilds.get(&stage.name).copied();
+        let is_whole = rebuild.is_some() || self.base.node(&stage.name).is_none();
+        if !is_whole
             && !stage
                 .feeders
                 .iter()
@@ -96,21 +104,8 @@ impl Plan {
         {
             return Ok(None);
         }
-        let feeders = stage
-            .feeders
-            .iter()
-            .filter_map(|name| self.graph.node(name))
-            .map(|feeder| {
-                let deltas = computed.get(feeder.name());
-                FeederTable {
-                    columns: feeder.columns(),
-                    table: self.content(feeder, self.feeder_of(feeder).as_ref()),
-                    delta: deltas.map(|deltas| &deltas.content),
-                    changed: deltas.map(|deltas| &deltas.changed),
-                }
-            });
-        let feeders: Vec<FeederTable<'_>> = feeders.collect();
-        let changed = if is_new {
+        let feeders = self.feeder_tables(stage, computed);
+        let changed = if is_whole {
             None
         } else {
             changed_keys(&feeders, self.memory_bytes / 64)?
@@ -125,21 +120,70 @@ impl Plan {
                 .node(node.name())
                 .and_then(|stored| stored.state.clone()),
         };
+        // What a rebuilt stage feeds gets the difference.
+        let stage = StageNode {
+            skip_unchanged: stage.skip_unchanged || rebuild == Some(Rebuild::Compare),
+            ..stage.clone()
+        };
         let update = update_stage(
-            stage,
+            &stage,
             &tables,
             &feeders,
             changed.as_ref(),
             self.memory_bytes,
         )?;
+        let changed = match rebuild {
+            Some(Rebuild::Replace) => self.changes_of_replaced(node, update.update)?,
+            _ => update.update,
+        };
         Ok(Some(NodeDeltas {
             content: update.content,
             mappings: Some(update.mappings),
-            changed: update.update,
+            changed,
             keys_in: update.keys_in,
             rows_out: update.rows_out,
             state: update.state,
         }))
+    }
+
+    fn feeder_tables<'a>(&self, stage: &StageNode, computed: &'a Computed) -> Vec<FeederTable<'a>> {
+        let names = stage.feeders.iter();
+        let feeders = names.filter_map(|name| self.graph.node(name));
+        let tables = feeders.map(|feeder| {
+            let deltas = computed.get(feeder.name());
+            FeederTable {
+                columns: feeder.columns(),
+                table: self.content(feeder, self.feeder_of(feeder).as_ref()),
+                delta: deltas.map(|deltas| &deltas.content),
+                changed: deltas.map(|deltas| &deltas.changed),
+            }
+        });
+        tables.collect()
+    }
+
+    /// The changed keys of a stage with new tables, those of its old tables among them if they have the same type.
+    fn changes_of_replaced(&self, node: &Node, added: Spill) -> Result<Spill> {
+        let Some(stored) = self.base.node(node.name()) else {
+            return Ok(added);
+        };
+        let (old, new) = (KeyAndValue::from_entry(stored)?, node.columns());
+        if old.key.data_type() != new.key.data_type() {
+            return Ok(added);
+        }
+        let memory_bytes = self.memory_bytes / 64;
+        let mut stored =
+            StoredNode::find(&self.pipeline, &self.base, &stored.name, self.memory_bytes)?;
+        stored.cancel = self.cancel.clone();
+        let (table, _) = stored.open(TableName::Content)?;
+        let old_keys = distinct(table.read(Keys::All, 1)?, &table.shape, 1, 0, memory_bytes)?;
+        let mut old_keys: SortedBatches = keys_only(&old_keys)?;
+        if old.descending != new.descending {
+            let schema = Arc::new(table.shape.schema.project(&[0]).map_err(to_error)?);
+            let unsorted: Rows = Box::new(RecordBatchIterator::new(old_keys, schema));
+            let order = new.update().sort_columns(1);
+            old_keys = Box::new(sort_batches(unsorted, &order, self.memory_bytes / 4)?);
+        }
+        replaced_keys(old_keys, &added, &new.update(), memory_bytes)
     }
 
     /// The key and value of the first feeder of a stage; None for a source.
@@ -175,15 +219,18 @@ impl Plan {
             store: self.pipeline.store().clone(),
             folder: self.pipeline.root().to_owned(),
             shape,
-            runs: self
-                .base
-                .node(node.name())
-                .map(runs)
-                .cloned()
-                .unwrap_or_default(),
+            runs: match self.rebuilds.get(node.name()) {
+                Some(Rebuild::Replace) => Vec::new(),
+                _ => self.base_runs(node, runs).to_vec(),
+            },
             memory_bytes: self.memory_bytes / 32,
             cancel: self.cancel.clone(),
         }
+    }
+
+    fn base_runs(&self, node: &Node, runs: fn(&NodeEntry) -> &Vec<StoredRun>) -> &[StoredRun] {
+        let stored = self.base.node(node.name());
+        stored.map(runs).map_or(&[], Vec::as_slice)
     }
 
     /// Writes what was computed, all runs at once.
@@ -225,6 +272,11 @@ impl Plan {
             mappings: NewRun::default(),
             update: None,
         };
+        if self.rebuilds.get(node.name()) == Some(&Rebuild::Replace) {
+            let ids = |runs: &[StoredRun]| runs.iter().map(|run| run.id.clone()).collect();
+            change.content.replaced = ids(self.base_runs(node, |entry| &entry.content));
+            change.mappings.replaced = ids(self.base_runs(node, |entry| &entry.mappings));
+        }
         let Some(deltas) = deltas else {
             return Ok((change, report));
         };
@@ -246,7 +298,9 @@ impl Plan {
             self.write_delta(&mappings, deltas.mappings.as_ref()),
             update
         );
-        (change.content, change.mappings, change.update) = (content?, mappings?, update?);
+        change.content.put(content?);
+        change.mappings.put(mappings?);
+        change.update = update?;
         report.keys_in = deltas.keys_in;
         report.rows_out = deltas.rows_out;
         report.keys_out = deltas.changed.rows();

@@ -13,7 +13,7 @@ use super::keys::{normalize, retype};
 use super::layers::{to_arrow, to_error};
 use super::lookup::{Keys, StoredTable};
 use super::tables::{KeyAndValue, TableShape};
-use crate::error::{Error, ErrorKind, Result, corrupted_error};
+use crate::error::{Error, Result, corrupted_error};
 use crate::files::{BatchStream, SortedBatches, Spill, run_blocking, sort_batches};
 use crate::parquet::Cancel;
 
@@ -48,11 +48,8 @@ impl StoredNode {
         memory_bytes: usize,
     ) -> Result<Self> {
         let find = |name: &str| {
-            manifest.node(name).ok_or_else(|| {
-                let names: Vec<&String> = manifest.nodes.iter().map(|node| &node.name).collect();
-                let message = format!("there is no source or stage {name:?}; there are {names:?}");
-                Error::new(ErrorKind::NotFound, message).with_path(pipeline.root())
-            })
+            let entry = manifest.find_node(name);
+            entry.map_err(|e| e.with_path(pipeline.root()))
         };
         let entry = find(name)?;
         let feeders = entry.feeders.iter().map(|name| find(name));

@@ -55,6 +55,12 @@ pub(super) struct NewRun {
 }
 
 impl NewRun {
+    /// Adds a run and those that it replaces.
+    pub(super) fn put(&mut self, other: Self) {
+        self.replaced.extend(other.replaced);
+        self.run = other.run;
+    }
+
     fn apply(&self, name: &str, runs: &[StoredRun]) -> Result<Vec<StoredRun>> {
         let ids = runs.iter().map(|run| &run.id).take(self.replaced.len());
         if !ids.eq(&self.replaced) {
@@ -64,9 +70,7 @@ impl NewRun {
         let kept = runs[self.replaced.len()..].iter();
         Ok(self.run.iter().chain(kept).cloned().collect())
     }
-}
 
-impl NewRun {
     /// The runs of a table, wherever the replaced ones are neighbours; None if they are not. The newest of them may have
     /// been merged into a run before the others meanwhile: this names every key that they named.
     pub(super) fn replace_in(&self, runs: &[StoredRun]) -> Option<Vec<StoredRun>> {

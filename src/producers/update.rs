@@ -17,6 +17,7 @@ use super::graph::{Graph, Node};
 use super::input::{Changes, SourceChanges};
 use super::plan::Plan;
 use super::read::expired_or;
+use super::rebuild::{RebuildOptions, find_rebuilds};
 use super::runs::{RunSizes, RunWriter};
 use super::splice::{NodeReport, PipelineUpdate};
 use super::{Committed, Pipeline, Snapshot, Staged};
@@ -35,6 +36,8 @@ pub struct UpdateOptions {
     pub base_version: Option<u64>,
     /// A second update with the same key changes nothing.
     pub idempotency_key: Option<String>,
+    /// Which stages are computed anew.
+    pub rebuild: RebuildOptions,
     /// How far sources have read the tables that feed them.
     pub consumed: BTreeMap<String, ConsumedInput>,
     /// The limit of the memory that it takes, in bytes.
@@ -226,7 +229,7 @@ impl UpdateOperation<'_> {
         staged: &mut Staged,
     ) -> Result<PipelineUpdate> {
         self.check_base(&base)?;
-        self.graph.check_stored(&base)?;
+        let rebuilds = find_rebuilds(&self.graph, &base, &self.options.rebuild)?;
         let cancel = Cancel::default();
         let _stop_thread = cancel.guard();
         let plan = Plan {
@@ -234,6 +237,7 @@ impl UpdateOperation<'_> {
             base: Arc::clone(&base),
             graph: Arc::clone(&self.graph),
             sources: Arc::clone(&self.sources),
+            rebuilds,
             memory_bytes: self.options.memory_limit_bytes,
             writer: RunWriter::new(
                 self.pipeline,

@@ -74,7 +74,7 @@ class Declarations:
 
     def producer(  # noqa: PLR0913 a declaration
         self,
-        *feeders: Declared,
+        *feeders: Declared | str,
         key: pa.DataType | pa.Field[Any],
         value: pa.DataType | pa.Field[Any],
         name: str | None = None,
@@ -91,8 +91,8 @@ class Declarations:
         result must depend on the key and the values only.
 
         Args:
-            feeders: The sources and stages whose rows it reads: their keys are its source keys. They have the same
-                types and the same order of keys.
+            feeders: The sources and stages whose rows it reads, or their names: their keys are its source keys. They
+                have the same types and the same order of keys.
             key: The type of the target key, as in `source`.
             value: The type of the value.
             name: The name. Defaults to that of the function.
@@ -120,7 +120,7 @@ class Declarations:
 
     def join(
         self,
-        *feeders: Declared,
+        *feeders: Declared | str,
         key: pa.DataType | pa.Field[Any],
         value: pa.DataType | pa.Field[Any],
         name: str | None = None,
@@ -153,6 +153,11 @@ class Declarations:
     ) -> Declared:
         names = []
         for feeder in feeders:
+            if isinstance(feeder, str):
+                if feeder not in self._nodes:
+                    raise InvalidInput(f"stage {call.stage!r} is fed by {feeder!r}, which is not declared before it")
+                names.append(feeder)
+                continue
             if not isinstance(feeder, Declared) or feeder._pipeline is not self:  # noqa: SLF001 of this module
                 raise InvalidType(
                     f"a feeder of {call.stage!r} must be a source or stage of this pipeline, not {feeder!r}; "

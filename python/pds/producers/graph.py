@@ -45,3 +45,7 @@ class UpdateArguments(NamedTuple):
     page_rows: int | None
     file_rows: int | None
     commit_timeout: float
+    rebuilt: list[str]
+    """The stages to compute anew."""
+    rebuilds_changed: bool
+    """Whether stages whose definition has changed are computed anew, too."""

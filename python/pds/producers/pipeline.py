@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pds import _pds
+from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType, NotFound
 from pds.producers.changes import to_input
 from pds.producers.declarations import Declarations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pds.producers.changes import Changes, Replace
+    from pds.producers.graph import SourceInput
     from pds.store import Store
 
 _TIMEOUT_SECONDS = 120.0
@@ -113,7 +115,7 @@ class Pipeline(Declarations):
             InvalidInput: A source or a version does not exist; a row does not fit the source; a key is deleted twice,
                 or both deleted and upserted.
             CommitConflict: Another update came after `base_version`, or others came first until the timeout.
-            DefinitionChanged: The graph is not the one that is stored.
+            DefinitionChanged: The graph is not the one that is stored; see `rebuild`, `remove` and `rename`.
             InvalidType: An argument has an invalid type.
         """
         all_changes = {**(changes or {}), **named}
@@ -124,9 +126,25 @@ class Pipeline(Declarations):
                 sources = [node.name for node in self._nodes.values() if node.feeders is None]
                 raise InvalidInput(f"there is no source {name!r}; there are {sources}")
             inputs.append(to_input(name, change, node.fields))
-        base = base_version
-        if base is not None and (base != 0 or isinstance(base, bool)):
-            check_version(base, "base_version")
+        return self._update(inputs, base_version, idempotency_key)
+
+    def _update(
+        self,
+        inputs: list[SourceInput],
+        base_version: int | None,
+        idempotency_key: str | None,
+        *,
+        rebuilt: list[str] | None = None,
+        rebuilds_changed: bool = False,
+    ) -> UpdateResult:
+        if base_version is not None and (base_version != 0 or isinstance(base_version, bool)):
+            check_version(base_version, "base_version")
+        arguments = self._make_arguments()._replace(
+            base_version=base_version,
+            idempotency_key=check_idempotency_key(idempotency_key),
+            rebuilt=rebuilt or [],
+            rebuilds_changed=rebuilds_changed,
+        )
         store = self._location.store
         requests = store.metrics()["requests"]
         fields = _pds.update_pipeline(
@@ -134,9 +152,70 @@ class Pipeline(Declarations):
             self.path,
             list(self._nodes.values()),
             inputs,
-            self._make_arguments(base, check_idempotency_key(idempotency_key)),
+            arguments,
         )
         return UpdateResult.of(fields, store.metrics()["requests"] - requests)
+
+    def rebuild(
+        self, *stages: str, base_version: int | None = None, idempotency_key: str | None = None
+    ) -> UpdateResult:
+        """Compute stages anew from all rows of their feeders, by one commit.
+
+        A stage whose definition is another than the stored one must be rebuilt: `update` refuses it. The old rows are
+        compared with the new ones, so the stages behind it are called for the keys that differ. If the types or the
+        order of its key or value are others, its tables are new, and all stages behind it are computed anew, too. A
+        hook that preserves values gets the old ones if the types are the same.
+
+        Args:
+            stages: Their names. Defaults to all whose definition has changed.
+            base_version: As in `update`.
+            idempotency_key: As in `update`.
+
+        Raises:
+            InvalidInput: There is no such stage.
+            DefinitionChanged: The stored pipeline has a source or stage that is not declared, a source that is declared
+                otherwise, a stage with a higher version of its function, or another changed stage than those named.
+            ProduceError: As for `update`.
+            CommitConflict: As for `update`.
+            InvalidType: An argument has an invalid type.
+        """
+        names = [require_text("a stage", name) for name in stages]
+        return self._update([], base_version, idempotency_key, rebuilt=names, rebuilds_changed=not names)
+
+    def remove(self, *names: str) -> int:
+        """Remove sources and stages from the stored pipeline, with their rows; older versions have them until a vacuum.
+
+        Args:
+            names: Their names.
+
+        Returns:
+            The new version.
+
+        Raises:
+            NotFound: The pipeline has no version yet, or no such source or stage.
+            InvalidInput: A stage that stays is fed by one of them, or there is no name.
+            InvalidType: A name is not a text.
+        """
+        if not names:
+            raise InvalidInput("name the sources and stages to remove")
+        checked = [require_text("a name", name) for name in names]
+        location = self._location
+        return _pds.remove_from_pipeline(location.handle, self.path, checked, location.timeout)
+
+    def rename(self, old: str, new: str) -> int:
+        """Give a source or stage of the stored pipeline another name. Declare it by that name from then on.
+
+        Returns:
+            The new version.
+
+        Raises:
+            NotFound: The pipeline has no version yet, or no such source or stage.
+            InvalidInput: The new name is taken, or cannot be a name.
+            InvalidType: A name is not a text.
+        """
+        names = require_text("old", old), require_text("new", new)
+        location = self._location
+        return _pds.rename_in_pipeline(location.handle, self.path, *names, location.timeout)
 
     @property
     def version(self) -> int:
@@ -234,14 +313,16 @@ class Pipeline(Declarations):
         fields = _pds.vacuum_pipeline(location.handle, self.path, seconds, bool(dry_run), location.timeout)
         return VacuumResult(**fields)
 
-    def _make_arguments(self, base_version: int | None = None, idempotency_key: str | None = None) -> UpdateArguments:
+    def _make_arguments(self) -> UpdateArguments:
         return UpdateArguments(
-            base_version=base_version,
-            idempotency_key=idempotency_key,
+            base_version=None,
+            idempotency_key=None,
             memory_limit=self._memory_limit,
             page_rows=self._page_rows,
             file_rows=self._file_rows,
             commit_timeout=self._location.timeout,
+            rebuilt=[],
+            rebuilds_changed=False,
         )
 
     def _open(self) -> _pds.PipelineHandle | None:

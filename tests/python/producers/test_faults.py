@@ -19,11 +19,12 @@ from producers.pipelines import plain_rows
 from scripted_s3 import FAULTS, ScriptedS3
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.slow
 
 PATH = "p"
+INT = pa.int64()
 SHORT = 1.0
 
 
@@ -37,11 +38,18 @@ def count(word: str, keys: Iterator[int]) -> Iterator[tuple[int, str]]:
     yield sum(1 for _ in keys), word
 
 
-def _open(place: pds.Store) -> pds.Pipeline:
+def texts_of_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, str]]:
+    for word, number in split_words(key, phrases):
+        yield word, f"<{number}>"
+
+
+def _open(
+    place: pds.Store, function: Callable[..., Any] = split_words, value: pa.DataType = INT, version: int = 1
+) -> pds.Pipeline:
     pipeline = pds.Pipeline(place, PATH, commit_timeout=SHORT)
-    phrases = pipeline.source("phrases", key=pa.int64(), value=pa.string())
-    words = pipeline.producer(phrases, key=pa.string(), value=pa.int64(), name="words")(split_words)
-    pipeline.producer(words, key=pa.int64(), value=pa.string(), name="counts", descending=True)(count)
+    phrases = pipeline.source("phrases", key=INT, value=pa.string())
+    words = pipeline.producer(phrases, key=pa.string(), value=value, name="words", version=version)(function)
+    pipeline.producer(words, key=INT, value=pa.string(), name="counts", descending=True)(count)
     return pipeline
 
 
@@ -68,6 +76,8 @@ OPERATIONS = {
     "create": Operation(lambda s: _update(s, idempotency_key="k"), lambda _: None),
     "update": Operation(_update, _filled),
     "update once": Operation(lambda s: _update(s, idempotency_key="k"), _filled),
+    "rebuild": Operation(lambda s: _open(s, texts_of_words, pa.string(), 2).rebuild(idempotency_key="k"), _filled),
+    "remove": Operation(lambda s: _open(s).remove("counts"), _filled),
     "compact": Operation(lambda s: _open(s).compact(min_delta=0), _filled),
     "vacuum": Operation(lambda s: _open(s).vacuum(dt.timedelta(0)), _compacted, in_steps=True),
 }
@@ -83,8 +93,12 @@ def _look(place: pds.Store) -> State | None:
         return None
     tables: State = {"phrases": plain_rows(pipeline["phrases"].read())}
     for name in ("words", "counts"):
-        tables[name] = plain_rows(pipeline[name].read())
-        tables[f"mappings of {name}"] = plain_rows(pipeline[name].key_mappings())
+        try:
+            table = pipeline[name]
+        except pds.NotFound:
+            continue
+        tables[name] = plain_rows(table.read())
+        tables[f"mappings of {name}"] = plain_rows(table.key_mappings())
     words = {(word, key) for key, phrase in tables["phrases"] for word in phrase.split()}
     assert {(word, key) for word, key, _ in tables["words"]} == words, "the stage has what its source has"
     return tables

@@ -97,7 +97,9 @@ def test_arguments_are_checked(memory_store: pds.Store) -> None:
     with pytest.raises(pds.InvalidInput, match="there is no source 'words'"):
         pipeline.update(words=pds.Changes())
     with pytest.raises(pds.InvalidType, match="a feeder of"):
-        pipeline.producer("phrases", key=INT, value=INT, name="x")(split_words)  # type: ignore[arg-type]
+        pipeline.producer(split_words, key=INT, value=INT, name="x")(split_words)  # type: ignore[arg-type]
+    with pytest.raises(pds.InvalidInput, match="fed by 'sentences', which is not declared"):
+        pipeline.producer("sentences", key=INT, value=INT, name="x")(split_words)
     with pytest.raises(pds.InvalidInput, match="two stages or sources named 'words'"):
         pipeline.source("words", key=INT, value=INT)
     with pytest.raises(pds.InvalidInput, match="keys are scalars"):
@@ -105,11 +107,10 @@ def test_arguments_are_checked(memory_store: pds.Store) -> None:
     with pytest.raises(pds.InvalidInput, match="needs a feeder"):
         pipeline.producer(key=INT, value=INT, name="alone")(split_words)
     other = pipeline.source("other", key=TEXT, value=TEXT)
-    phrases = pipeline._declared["phrases"]
     with pytest.raises(pds.InvalidInput, match="different types of keys: Int64 and Utf8"):
-        pipeline.producer(phrases, other, key=INT, value=INT, name="mixed")(split_words)
+        pipeline.producer("phrases", other, key=INT, value=INT, name="mixed")(split_words)
     with pytest.raises(pds.InvalidInput, match="twice"):
-        pipeline.producer(phrases, phrases, key=INT, value=INT, name="twice")(split_words)
+        pipeline.producer("phrases", "phrases", key=INT, value=INT, name="twice")(split_words)
 
 
 def test_nulls_are_refused_where_they_are_not_allowed(memory_store: pds.Store) -> None:
@@ -189,9 +190,7 @@ def test_a_graph_must_be_as_it_is_stored(memory_store: pds.Store) -> None:
 def test_a_new_stage_is_made_of_what_is_there(memory_store: pds.Store) -> None:
     put(words(memory_store), (1, "a b"), (2, "b"))
     pipeline = words(memory_store)
-    pipeline.producer(pipeline._declared["words"], key=INT, value=TEXT, name="counts")(
-        lambda word, keys: [(sum(1 for _ in keys), word)]
-    )
+    pipeline.producer("words", key=INT, value=TEXT, name="counts")(lambda word, keys: [(sum(1 for _ in keys), word)])
     put(pipeline, (3, "c"))
     assert plain_rows(pipeline["counts"].read()) == [(1, "a", "a"), (1, "c", "c"), (2, "b", "b")]
     assert plain_rows(pipeline["counts"].changes()) == [(0, 1, "a"), (1, 1, "c"), (0, 2, "b")]
@@ -334,7 +333,7 @@ def test_a_graph_is_drawn(memory_store: pds.Store) -> None:
     assert str(pipeline.draw()) == "phrases  no data\nwords    no data <- phrases"
     put(pipeline, (1, "a b"), (2, "b"))
     other = pipeline.source("<more> & more", key=TEXT, value=INT)
-    pipeline.producer(pipeline._declared["words"], other, key=INT, value=INT, name="both")(lambda _, values: values)
+    pipeline.producer("words", other, key=INT, value=INT, name="both")(lambda _, values: values)
     assert str(pipeline.draw()).splitlines() == [
         "phrases        2 rows, 1 run",
         "words          3 rows, 1 run <- phrases",

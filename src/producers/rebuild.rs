@@ -1,0 +1,161 @@
+//! Rebuilds: which stages an update computes anew from all rows of their feeders, and how.
+//!
+//! A stage is computed anew because the caller says so, or because its definition is another than the stored one and the
+//! caller allows that. Its old rows are compared with the new ones, so what it feeds gets the difference. Where its old
+//! tables have other columns or another order, new ones take their place, and every stage that it feeds is computed anew
+//! too.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::format::{NodeEntry, PipelineManifest};
+use super::graph::{Graph, Node};
+use super::tables::KeyAndValue;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Which stages an update computes anew.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RebuildOptions {
+    /// These, whether or not their definition has changed.
+    pub stages: BTreeSet<String>,
+    /// All stages whose definition has changed. Without it one that is not among `stages` is an error.
+    pub changed: bool,
+}
+
+/// How a stage is computed anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rebuild {
+    /// The new rows are compared with the old ones.
+    Compare,
+    /// The old tables cannot hold the new rows; new tables take their place.
+    Replace,
+}
+
+/// How the declared definition of a stage differs from the stored one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Difference {
+    what: &'static str,
+    /// The tables have other columns or another order.
+    is_other_table: bool,
+}
+
+/// The stages to compute anew. Fails with [`ErrorKind::DefinitionChanged`] if the graph lacks a stored source or stage,
+/// or defines one otherwise without that being allowed, with [`ErrorKind::InvalidInput`] if there is no such stage.
+pub(super) fn find_rebuilds(
+    graph: &Graph,
+    manifest: &PipelineManifest,
+    options: &RebuildOptions,
+) -> Result<BTreeMap<String, Rebuild>> {
+    for stored in &manifest.nodes {
+        if graph.node(&stored.name).is_none() {
+            return Err(changed_error(format!(
+                "the pipeline has {:?}, which is not declared; declare all its sources and stages, or remove it from \
+                 the pipeline",
+                stored.name
+            )));
+        }
+    }
+    if let Some(name) = options
+        .stages
+        .iter()
+        .find(|name| !matches!(graph.node(name), Some(Node::Stage(_))))
+    {
+        return Err(Error::invalid(format!(
+            "there is no stage {name:?} to rebuild"
+        )));
+    }
+    let mut rebuilds = BTreeMap::new();
+    for node in graph.nodes() {
+        let Some(stored) = manifest.node(node.name()) else {
+            // It is filled because it is new.
+            continue;
+        };
+        let name = node.name();
+        let difference = find_difference(node, stored)?;
+        let is_named = options.stages.contains(name);
+        if let Some(Difference { what, .. }) = difference
+            && !((is_named || options.changed) && matches!(node, Node::Stage(_)))
+        {
+            let remedy = match node {
+                Node::Stage(_) => "rebuild it, or declare it as it was",
+                Node::Source(_) => {
+                    "declare it as it was, or remove it and what it feeds, and push its rows again"
+                }
+            };
+            return Err(changed_error(format!(
+                "the definition of {name:?} has changed: {what}; {remedy}"
+            )));
+        }
+        let Node::Stage(stage) = node else { continue };
+        let has_other_source_keys = match (stage.feeders.first(), stored.feeders.first()) {
+            (Some(feeder), Some(stored_feeder)) => {
+                let declared = graph.node(feeder).map(Node::columns);
+                let stored = manifest.node(stored_feeder);
+                let stored = stored.map(KeyAndValue::from_entry).transpose()?;
+                key_of(declared.as_ref()) != key_of(stored.as_ref())
+            }
+            _ => false,
+        };
+        let is_replaced = |name: &String| rebuilds.get(name) == Some(&Rebuild::Replace);
+        if has_other_source_keys || difference.is_some_and(|d| d.is_other_table) {
+            rebuilds.insert(name.to_owned(), Rebuild::Replace);
+        } else if is_named || difference.is_some() || stage.feeders.iter().any(is_replaced) {
+            rebuilds.insert(name.to_owned(), Rebuild::Compare);
+        }
+    }
+    Ok(rebuilds)
+}
+
+/// The type and order of keys.
+fn key_of(columns: Option<&KeyAndValue>) -> Option<(&arrow_schema::DataType, bool)> {
+    columns.map(|columns| (columns.key.data_type(), columns.descending))
+}
+
+fn find_difference(node: &Node, stored: &NodeEntry) -> Result<Option<Difference>> {
+    let declared = node.entry()?;
+    let version = |entry: &NodeEntry| entry.definition.get("version").and_then(|v| v.as_u64());
+    if let (Some(declared), Some(stored_version)) = (version(&declared), version(stored))
+        && declared < stored_version
+    {
+        return Err(changed_error(format!(
+            "stage {:?} is stored with version {stored_version} of its function, and this process declares version \
+             {declared}; run the newer code",
+            stored.name
+        )));
+    }
+    let types = |columns: &KeyAndValue| {
+        [&columns.key, &columns.value].map(|f| (f.data_type().clone(), f.is_nullable()))
+    };
+    let (stored_columns, columns) = (KeyAndValue::from_entry(stored)?, node.columns());
+    let other_types = [&stored_columns, &columns].map(types);
+    let candidates = [
+        (
+            "the types of its key or value",
+            true,
+            other_types[0] != other_types[1],
+        ),
+        (
+            "the order of its key",
+            true,
+            stored.descending != declared.descending,
+        ),
+        (
+            "its feeders",
+            false,
+            stored.feeders != declared.feeders || stored.join != declared.join,
+        ),
+        (
+            "its version or options",
+            false,
+            stored.definition != declared.definition,
+        ),
+    ];
+    let mut differences = candidates.into_iter().filter(|(.., differs)| *differs);
+    Ok(differences.next().map(|(what, is_other_table, _)| Difference {
+        what,
+        is_other_table,
+    }))
+}
+
+fn changed_error(message: String) -> Error {
+    Error::new(ErrorKind::DefinitionChanged, message)
+}

@@ -1,0 +1,312 @@
+"""Stages that are computed anew, removed and renamed: what is stored is what a new pipeline would hold."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pds
+from producers.pipelines import plain_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+INT, TEXT = pa.int64(), pa.string()
+
+
+def split_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
+    for phrase in phrases:
+        for word in phrase.split():
+            yield word, key
+
+
+def lower_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
+    for word, number in split_words(key, phrases):
+        yield word.lower(), number
+
+
+def texts_of_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, str]]:
+    for word, number in split_words(key, phrases):
+        yield word, f"<{number}>"
+
+
+def lengths(key: int, phrases: Iterator[str]) -> Iterator[tuple[int, int]]:
+    for word, number in split_words(key, phrases):
+        yield len(word), number
+
+
+def count(word: Any, keys: Iterator[Any]) -> Iterator[tuple[int, str]]:
+    yield sum(1 for _ in keys), str(word)
+
+
+# The function and options of the stage `words`.
+DEFINITIONS: dict[str, dict[str, Any]] = {
+    "first": {"function": split_words, "key": TEXT, "value": INT, "version": 1},
+    "other function": {"function": lower_words, "key": TEXT, "value": INT, "version": 2},
+    "other value": {"function": texts_of_words, "key": TEXT, "value": TEXT, "version": 2},
+    "other key": {"function": lengths, "key": INT, "value": INT, "version": 2},
+    "other order": {"function": split_words, "key": TEXT, "value": INT, "version": 2, "descending": True},
+    "other feeders": {
+        "function": lower_words,
+        "key": TEXT,
+        "value": INT,
+        "version": 2,
+        "feeders": ("books", "phrases"),
+    },
+}
+
+
+def declare(store: pds.Store, path: str, name: str, counter: Callable[..., Any] = count) -> pds.Pipeline:
+    """Return a pipeline of two sources, `words` and what counts them."""
+    options = dict(DEFINITIONS[name])
+    function, feeders = options.pop("function"), options.pop("feeders", ("phrases",))
+    pipeline = pds.Pipeline(store, path)
+    pipeline.source("phrases", key=INT, value=TEXT)
+    pipeline.source("books", key=INT, value=TEXT)
+    pipeline.producer(*feeders, name="words", **options)(function)
+    pipeline.producer("words", key=INT, value=TEXT, name="counts")(counter)
+    return pipeline
+
+
+def contents(pipeline: pds.Pipeline) -> dict[str, list[Any]]:
+    tables = {name: plain_rows(pipeline[name].read()) for name in ("words", "counts")}
+    return tables | {f"{name} mappings": plain_rows(pipeline[name].key_mappings()) for name in ("words", "counts")}
+
+
+def mirror(rows: pa.Table, changes: pa.Table | None = None) -> dict[Any, list[Any]]:
+    """Return the values by key, after changes were applied."""
+    values: dict[Any, list[Any]] = {}
+    for row in plain_rows(rows):
+        values.setdefault(row[0], []).append(row[-1])
+    changed: dict[Any, list[Any]] = {}
+    for kind, key, value in [] if changes is None else plain_rows(changes):
+        assert (kind == 0) == (key not in values and key not in changed) or kind > 0
+        changed.setdefault(key, []).extend([] if kind == 2 else [value])
+    return {key: listed for key, listed in {**values, **changed}.items() if listed}
+
+
+PHRASES = st.dictionaries(
+    st.integers(0, 5), st.lists(st.sampled_from(["a", "A", "bb", "Bb c"]), max_size=3).map(" ".join)
+)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(PHRASES, min_size=1, max_size=3),
+    PHRASES,
+    st.sampled_from(sorted(DEFINITIONS)),
+    st.sampled_from(sorted(DEFINITIONS)),
+)
+def test_a_rebuild_gives_what_a_new_pipeline_would(
+    phrases: list[dict[int, str]], books: dict[int, str], before: str, after: str
+) -> None:
+    store = pds.Store("memory://")
+    pipeline = declare(store, "p", before)
+    current: dict[int, str] = {}
+    for rows in phrases:
+        pipeline.update(phrases=pds.Changes(list(rows.items()) or None))
+        current |= rows
+    pipeline.update(books=pds.Changes(list(books.items()) or None))
+    old = {name: pipeline[name].read() for name in ("words", "counts")}
+    rebuilt = declare(store, "p", after)
+    if DEFINITIONS[after]["version"] < DEFINITIONS[before]["version"]:
+        with pytest.raises(pds.DefinitionChanged, match="version 2 of its function"):
+            rebuilt.rebuild()
+        return
+    rebuilt.rebuild("words")
+    new = declare(store, "new", after)
+    new.update(phrases=pds.Changes(list(current.items()) or None), books=pds.Changes(list(books.items()) or None))
+    assert contents(rebuilt) == contents(new)
+    for name in ("words", "counts"):
+        table = rebuilt[name]
+        if old[name].schema.field(0).type == table.read().schema.field(0).type:
+            assert mirror(old[name], table.changes()) == mirror(table.read())
+    # Updates go on from there.
+    changes = pds.Changes([(1, "new A")], [0])
+    rebuilt.update(phrases=changes)
+    new.update(phrases=changes)
+    assert contents(rebuilt) == contents(new)
+
+
+def test_a_stage_behind_a_rebuilt_one_is_called_for_what_differs(memory_store: pds.Store) -> None:
+    calls: list[str] = []
+
+    def counter(word: str, keys: Iterator[int]) -> Iterator[tuple[int, str]]:
+        calls.append(word)
+        return count(word, keys)
+
+    declare(memory_store, "p", "first", counter).update(phrases=pds.Changes([(1, "a b C"), (2, "b d")]))
+    calls.clear()
+    result = declare(memory_store, "p", "other function", counter).rebuild("words")
+    assert calls == ["c"]
+    assert (result.stages["words"].keys_out, result.stages["counts"].keys_out) == (2, 1)
+
+
+def test_a_named_stage_is_rebuilt_although_its_definition_is_the_same(memory_store: pds.Store) -> None:
+    prefix = "x"
+
+    def words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
+        for word, number in split_words(key, phrases):
+            yield prefix + word, number
+
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("phrases", key=INT, value=TEXT)
+    pipeline.producer("phrases", key=TEXT, value=INT)(words)
+    pipeline.update(phrases=pds.Changes([(1, "a")]))
+    prefix = "y"
+    # Nothing says that it has changed.
+    pipeline.rebuild()
+    assert plain_rows(pipeline["words"].read()) == [("xa", 1, 1)]
+    pipeline.rebuild("words")
+    assert plain_rows(pipeline["words"].read()) == [("ya", 1, 1)]
+    assert pipeline.rebuild("words", idempotency_key="once").version == 4
+    assert pipeline.rebuild("words", idempotency_key="once").replayed
+
+
+def test_a_hook_keeps_what_it_gave_when_its_stage_is_rebuilt(memory_store: pds.Store) -> None:
+    def number(new: int, earlier: int | None, state: dict[str, Any]) -> int:
+        if earlier is not None:
+            return earlier
+        state["next"] = state.get("next", 0) + 1
+        return int(state["next"])
+
+    def ids(version: int, function: Callable[..., Any]) -> pds.Pipeline:
+        pipeline = pds.Pipeline(memory_store, "p")
+        pipeline.source("phrases", key=INT, value=TEXT)
+        hook = pds.Preserve(number, {})
+        pipeline.producer("phrases", key=TEXT, value=INT, name="ids", preserve=hook, version=version)(function)
+        return pipeline
+
+    ids(1, split_words).update(phrases=pds.Changes([(1, "b a")]))
+    ids(1, split_words).update(phrases=pds.Changes([(2, "0")]))
+    rebuilt = ids(2, lambda key, phrases: [*split_words(key, phrases), ("c", key)])
+    rebuilt.rebuild()
+    rows = {row[0]: row[2] for row in plain_rows(rebuilt["ids"].read())}
+    assert rows == {"a": 1, "b": 2, "0": 3, "c": 4}
+
+
+def test_what_cannot_be_rebuilt_is_refused(memory_store: pds.Store) -> None:
+    declare(memory_store, "p", "first").update(phrases=pds.Changes([(1, "a")]))
+    pipeline = declare(memory_store, "p", "other function")
+    with pytest.raises(pds.DefinitionChanged, match=r'"words" has changed.*rebuild it'):
+        pipeline.rebuild("counts")
+    for name in ("phrases", "nothing"):
+        with pytest.raises(pds.InvalidInput, match=f'no stage "{name}"'):
+            pipeline.rebuild(name)
+    with pytest.raises(pds.InvalidType):
+        pipeline.rebuild(1)  # type: ignore[arg-type]
+    other = pds.Pipeline(memory_store, "p")
+    other.source("phrases", key=INT, value=INT)
+    for name in ("books", "words", "counts"):
+        other.source(name, key=INT, value=INT)
+    with pytest.raises(pds.DefinitionChanged, match=r'"phrases".*push its rows again'):
+        other.rebuild()
+    with pytest.raises(pds.CommitConflict):
+        pipeline.rebuild("words", base_version=0)
+    assert pipeline.version == 1
+
+
+def test_stages_are_removed(memory_store: pds.Store) -> None:
+    pipeline = declare(memory_store, "p", "first")
+    pipeline.update(phrases=pds.Changes([(1, "a")]))
+    with pytest.raises(pds.InvalidInput, match='stage "counts" is fed by'):
+        pipeline.remove("words")
+    with pytest.raises(pds.NotFound, match='no source or stage "nothing"'):
+        pipeline.remove("nothing")
+    with pytest.raises(pds.InvalidInput, match="name the"):
+        pipeline.remove()
+    assert pipeline.remove("counts") == 2
+    with pytest.raises(pds.NotFound, match="counts"):
+        pipeline["counts"]
+    assert plain_rows(pipeline.as_of(1)["counts"].read()) == [(1, "a", "a")]
+    assert plain_rows(pipeline["words"].changes()) == []
+    partial = pds.Pipeline(memory_store, "p")
+    partial.source("phrases", key=INT, value=TEXT)
+    partial.source("books", key=INT, value=TEXT)
+    partial.producer("phrases", key=TEXT, value=INT, name="words")(split_words)
+    partial.update(phrases=pds.Changes([(2, "b")]))
+    # A process that still declares it brings it back, from all rows.
+    pipeline.update(phrases=pds.Changes([(3, "b")]))
+    assert plain_rows(pipeline["counts"].read()) == [(1, "a", "a"), (2, "b", "b")]
+    assert [entry["operation"]["name"] for entry in pipeline.history()] == ["update", "update", "remove", "update"]
+
+
+def test_stages_are_renamed(memory_store: pds.Store) -> None:
+    pipeline = declare(memory_store, "p", "first")
+    pipeline.update(phrases=pds.Changes([(1, "a b"), (2, "b")]))
+    rows = contents(pipeline)
+    with pytest.raises(pds.InvalidInput, match='"counts" already'):
+        pipeline.rename("words", "counts")
+    with pytest.raises(pds.InvalidInput, match="name"):
+        pipeline.rename("words", "")
+    with pytest.raises(pds.NotFound, match="nothing"):
+        pipeline.rename("nothing", "x")
+    assert pipeline.rename("words", "tokens") == 2
+    with pytest.raises(pds.DefinitionChanged, match='"tokens", which is not declared'):
+        pipeline.update(phrases=pds.Changes([(3, "c")]))
+    renamed = pds.Pipeline(memory_store, "p")
+    renamed.source("phrases", key=INT, value=TEXT)
+    renamed.source("books", key=INT, value=TEXT)
+    renamed.producer("phrases", key=TEXT, value=INT, name="tokens")(split_words)
+    renamed.producer("tokens", key=INT, value=TEXT, name="counts")(count)
+    assert plain_rows(renamed["tokens"].read()) == rows["words"]
+    renamed.update(phrases=pds.Changes(deletes=[1]))
+    assert plain_rows(renamed["counts"].read()) == [(1, "b", "b")]
+
+
+def test_before_there_is_a_version_nothing_can_be_changed(memory_store: pds.Store) -> None:
+    pipeline = declare(memory_store, "p", "first")
+    for change in (lambda: pipeline.remove("words"), lambda: pipeline.rename("words", "x")):
+        with pytest.raises(pds.NotFound):
+            change()
+    # A rebuild is the first update then.
+    assert pipeline.rebuild("words").version == 1
+
+
+@pytest.mark.parametrize("change", ["remove", "rename", "compact", "rebuild"])
+def test_an_update_beside_a_change_of_the_graph(memory_store: pds.Store, change: str) -> None:
+    """It is planned again, and finds another graph, or lands."""
+    begun, may_go_on = threading.Event(), threading.Event()
+    waits = threading.Event()
+
+    def counter(word: str, keys: Iterator[int]) -> Iterator[tuple[int, str]]:
+        if waits.is_set():
+            waits.clear()
+            begun.set()
+            may_go_on.wait(30)
+        return count(word, keys)
+
+    declare(memory_store, "p", "first").update(phrases=pds.Changes([(1, "a b"), (2, "b")]))
+    pipeline = declare(memory_store, "p", "first", counter)
+    outcome: list[Any] = []
+
+    def update() -> None:
+        try:
+            outcome.append(pipeline.update(phrases=pds.Changes([(3, "c")])).version)
+        except Exception as error:  # noqa: BLE001 the test looks at it
+            outcome.append(error)
+
+    waits.set()
+    thread = threading.Thread(target=update)
+    thread.start()
+    assert begun.wait(30)
+    other = declare(memory_store, "p", "first")
+    {
+        "remove": lambda: other.remove("counts"),
+        "rename": lambda: other.rename("words", "tokens"),
+        "compact": lambda: other.compact(min_delta=0),
+        "rebuild": lambda: declare(memory_store, "p", "other value").rebuild(),
+    }[change]()
+    may_go_on.set()
+    thread.join()
+    if change in {"rename", "rebuild"}:
+        assert isinstance(outcome[0], pds.DefinitionChanged)
+        return
+    # It declares the removed stage, which is new then; there was nothing to compact.
+    assert outcome == [3 if change == "remove" else 2]
+    assert plain_rows(pipeline["counts"].read()) == [(1, "a", "a"), (1, "c", "c"), (2, "b", "b")]
