@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pds::producers::{
-    self, Changes, CompactOptions, ConsumedInput, Graph, Node, NodeReport, Pipeline,
+    self, ChangeScope, Changes, CompactOptions, ConsumedInput, Graph, Node, NodeReport, Pipeline,
     PipelineManifest, Preserve, RebuildOptions, RunSizes, SourceNode, StageNode, TableName,
     UpdateOptions, UpdateReport,
 };
@@ -216,7 +216,7 @@ struct PyChanges<'py> {
     source: String,
     upserts: Option<Bound<'py, PyAny>>,
     deletes: Option<Bound<'py, PyAny>>,
-    is_replaced: bool,
+    scope: String,
     /// The location, the version and its commit id of a table that was read.
     consumed: Option<(String, u64, String)>,
 }
@@ -311,10 +311,12 @@ fn update_pipeline(
             };
             consumed.insert(change.source.clone(), input);
         }
+        let is_canonical = consumed.contains_key(&change.source);
         let input = Changes {
             upserts: change.upserts.as_ref().map(extract_reader).transpose()?,
             deletes: change.deletes.as_ref().map(extract_reader).transpose()?,
-            replace: change.is_replaced,
+            scope: into_py_result(py, parse_scope(&change.scope))?,
+            is_canonical,
         };
         inputs.insert(change.source, input);
     }
@@ -338,6 +340,17 @@ fn update_pipeline(
         producers::update(&pipeline, &graph, inputs, &options).await
     })?;
     Ok(report.into())
+}
+
+fn parse_scope(text: &str) -> Result<ChangeScope> {
+    match text {
+        "named" => Ok(ChangeScope::Named),
+        "all" => Ok(ChangeScope::All),
+        "listed" => Ok(ChangeScope::Listed),
+        _ => Err(Error::other(format!(
+            "internal error: no scope of changes is {text:?}"
+        ))),
+    }
 }
 
 /// What a compaction did; a dict in Python.

@@ -1,5 +1,5 @@
-//! What callers push to a source: checked, sorted and set aside, before anything is planned. A plan that lost a race is made
-//! again from there, not from the caller's stream.
+//! What callers push to a source, or read from a table that feeds it: checked, sorted and set aside, before anything is
+//! planned. A plan that lost a race is made again from there, not from the caller's stream.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchIterator};
 use arrow_cast::display::array_value_to_string;
 use arrow_schema::{ArrowError, Schema, SchemaRef};
 
-use super::cursor::Cursor;
+use super::cursor::{Cursor, Picker};
 use super::diff::{CHANGED, Delta, DeltaWriter, HAD, HAS, KeyWriter, delta, diff, flags_of};
 use super::functions::Rows;
 use super::graph::SourceNode;
@@ -16,20 +16,34 @@ use super::layers::{to_arrow, to_error};
 use super::lookup::{Keys, StoredTable, cancellable};
 use super::tables::{KeyAndValue, TableShape};
 use crate::error::{Error, Result};
-use crate::files::{Spill, sort_batches};
+use crate::files::{SortColumn, Spill, SpillWriter, sort_batches};
 use crate::parquet::Cancel;
 use crate::table::align_to_schema;
 
-/// The changes of a source: rows that replace those of their keys, keys to delete, or all rows.
+/// Which keys of a source are changed, and to what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ChangeScope {
+    /// Keys of upserts get their rows, keys of deletes none. No key is both.
+    #[default]
+    Named,
+    /// All keys: those without upserts are deleted, those whose rows stay the same are no change. There are no deletes.
+    All,
+    /// The keys of deletes, which may be there more than once, get their rows among the upserts, or none. Upserts of other
+    /// keys are left out. Keys whose rows stay the same are no change.
+    Listed,
+}
+
+/// The changes of a source: rows that replace those of their keys, and keys.
 #[derive(Default)]
 pub struct Changes {
-    /// Rows with the columns `key` and `value`, in any order; those of a key are kept in theirs.
+    /// Rows with the columns `key` and `value`, in any order.
     pub upserts: Option<Rows>,
     /// Rows with the column `key`.
     pub deletes: Option<Rows>,
-    /// Whether `upserts` are all rows: keys that are not among them are deleted, and keys whose rows stay the same are
-    /// no change.
-    pub replace: bool,
+    /// Which keys are changed.
+    pub scope: ChangeScope,
+    /// Whether the rows of a key are sorted by their values. Otherwise they are kept in their order.
+    pub is_canonical: bool,
 }
 
 impl std::fmt::Debug for Changes {
@@ -37,8 +51,8 @@ impl std::fmt::Debug for Changes {
         let (upserts, deletes) = (self.upserts.is_some(), self.deletes.is_some());
         write!(
             f,
-            "Changes(upserts={upserts}, deletes={deletes}, replace={})",
-            self.replace
+            "Changes(upserts={upserts}, deletes={deletes}, scope={:?})",
+            self.scope
         )
     }
 }
@@ -77,6 +91,7 @@ impl SourceChanges {
             value: source.value.clone(),
             descending: source.descending,
         };
+        let (scope, is_canonical) = (changes.scope, changes.is_canonical);
         let of_source = |e: Error| e.context(format!("source {:?}", source.name));
         let shape = columns.source();
         let declared = [
@@ -90,37 +105,39 @@ impl SourceChanges {
                 return Spill::collect(&stored, [], 0).map_err(to_error);
             };
             let declared = Arc::new(Schema::new(declared[..columns].to_vec()));
-            let input_schema = rows.schema();
-            if let Some(name) = declared
-                .fields()
-                .iter()
-                .map(|f| f.name())
-                .find(|name| input_schema.index_of(name).is_err())
-            {
-                return Err(Error::invalid(format!("column {name:?} is missing")));
-            }
+            check_columns(&declared, &rows.schema())?;
             let aligned = align_to_schema(rows, &declared)?;
             let normal = as_stored(aligned, &declared, &stored);
             let normal = cancellable(normal, cancel);
             let normal = Box::new(RecordBatchIterator::new(normal, Arc::clone(&stored)));
-            let sorted = sort_batches(normal, &shape.sort_columns(1), memory_bytes / 4)?;
+            let mut order = shape.sort_columns(1);
+            if is_canonical && columns > 1 {
+                order.push(SortColumn::ascending(1));
+            }
+            let sorted = sort_batches(normal, &order, memory_bytes / 4)?;
             Spill::collect(&stored, sorted, memory_bytes / 16).map_err(to_error)
         };
-        if changes.replace && changes.deletes.is_some() {
+        if scope == ChangeScope::All && changes.deletes.is_some() {
             let message =
                 "deletes are not needed beside all rows: keys that are not among them are deleted";
             return Err(of_source(Error::invalid(message)));
         }
-        let upserts = sorted(changes.upserts, 2).map_err(of_source)?;
+        let mut upserts = sorted(changes.upserts, 2).map_err(of_source)?;
         let deletes = sorted(changes.deletes, 1).map_err(of_source)?;
-        let keys =
-            changed_keys(&shape, &upserts, &deletes, memory_bytes / 16).map_err(of_source)?;
+        let keys = if scope == ChangeScope::Listed {
+            let listed = listed_keys(&shape, &upserts, &deletes, memory_bytes / 16);
+            let (listed, keys) = listed.map_err(to_error).map_err(of_source)?;
+            upserts = listed;
+            keys
+        } else {
+            changed_keys(&shape, &upserts, &deletes, memory_bytes / 16).map_err(of_source)?
+        };
         Ok(Self {
             shape,
             upserts,
             keys,
-            is_replaced: changes.replace,
-            skip_unchanged: source.skip_unchanged || changes.replace,
+            is_replaced: scope == ChangeScope::All,
+            skip_unchanged: source.skip_unchanged || scope != ChangeScope::Named,
         })
     }
 
@@ -169,6 +186,14 @@ impl SourceChanges {
             rows.finish()
         };
         walk().map_err(to_error)
+    }
+}
+
+fn check_columns(declared: &Schema, input: &Schema) -> Result<()> {
+    let mut names = declared.fields().iter().map(|field| field.name());
+    match names.find(|name| input.index_of(name).is_err()) {
+        Some(name) => Err(Error::invalid(format!("column {name:?} is missing"))),
+        None => Ok(()),
     }
 }
 
@@ -238,6 +263,38 @@ fn changed_keys(
         }
     }
     writer.finish().map_err(to_error)
+}
+
+/// The listed keys, each once, and the upserts of these.
+fn listed_keys(
+    shape: &TableShape,
+    upserts: &Spill,
+    listed: &Spill,
+    memory_bytes: usize,
+) -> Result<(Spill, Spill), ArrowError> {
+    let order = shape.keys(1).map_err(to_arrow)?;
+    let mut listed = Cursor::new(listed.read()?, &order)?;
+    let mut rows = Cursor::new(upserts.read()?, &order)?;
+    let mut keys = KeyWriter::new(shape, 1, memory_bytes);
+    let mut picker = Picker::default();
+    let mut kept = SpillWriter::new(&shape.schema, memory_bytes);
+    while let (Some(key), Some((batch, row))) = (listed.key().map(<[u8]>::to_vec), listed.row()) {
+        rows.seek(&key)?;
+        let flags = if rows.is_at(&key) { HAS } else { HAD };
+        keys.add((batch, row), flags | CHANGED)?;
+        while let (true, Some((batch, row))) = (rows.is_at(&key), rows.row()) {
+            picker.pick(batch, row);
+            rows.advance()?;
+            if picker.is_full() {
+                picker.take()?.into_iter().try_for_each(|b| kept.push(b))?;
+            }
+        }
+        while listed.is_at(&key) {
+            listed.advance()?;
+        }
+    }
+    picker.take()?.into_iter().try_for_each(|b| kept.push(b))?;
+    Ok((kept.finish()?, keys.finish()?))
 }
 
 /// The keys that changed.

@@ -51,7 +51,7 @@ pub use self::compact::{CompactOptions, CompactReport, compact};
 pub use self::format::{ConsumedInput, NodeEntry, PipelineManifest, StoredRun};
 pub use self::functions::{EmittedRows, Preserve, PreservePass, Produce, Rows};
 pub use self::graph::{Graph, Node, SourceNode, StageNode};
-pub use self::input::Changes;
+pub use self::input::{ChangeScope, Changes};
 pub use self::read::{TableName, open, read, schema};
 pub use self::rebuild::RebuildOptions;
 pub use self::runs::RunSizes;

@@ -51,7 +51,7 @@ def to_input(name: str, changes: object, fields: pa.Schema) -> SourceInput:
         InvalidType: The changes are neither `Changes` nor `Replace`, or not made of rows.
     """
     if isinstance(changes, Replace):
-        return SourceInput(name, _to_rows(name, changes.rows, fields), None, is_replaced=True)
+        return SourceInput(name, _to_rows(name, changes.rows, fields), None, "all")
     if not isinstance(changes, Changes):
         raise InvalidType(
             f"the changes of {name!r} must be pds.Changes(upserts=…, deletes=…) or pds.Replace(…), "
@@ -59,7 +59,7 @@ def to_input(name: str, changes: object, fields: pa.Schema) -> SourceInput:
         )
     upserts = None if changes.upserts is None else _to_rows(name, changes.upserts, fields)
     deletes = None if changes.deletes is None else _to_keys(name, changes.deletes, fields.field("key"))
-    return SourceInput(name, upserts, deletes, is_replaced=False)
+    return SourceInput(name, upserts, deletes, "named")
 
 
 def to_key_stream(name: str, keys: object, field: pa.Field[Any]) -> pa.Table | pa.RecordBatchReader:

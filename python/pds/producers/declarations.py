@@ -10,6 +10,7 @@ import pyarrow as pa
 from pds import _pds
 from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType
+from pds.producers.attached import AttachedTable, attach
 from pds.producers.calls import StageCall
 from pds.producers.graph import Node
 from pds.producers.preserve import Preserve, PreservePass
@@ -17,6 +18,8 @@ from pds.table.checks import check_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from pds.table import Table
 
 
 class Declared:
@@ -44,20 +47,25 @@ class Declarations:
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
+        self._tables: dict[str, AttachedTable] = {}
 
     def source(
         self,
         name: str,
+        table: Table | None = None,
         *,
-        key: pa.DataType | pa.Field[Any],
-        value: pa.DataType | pa.Field[Any],
+        key: pa.DataType | pa.Field[Any] | str | Sequence[str],
+        value: pa.DataType | pa.Field[Any] | str | Sequence[str] | None = None,
         descending: bool = False,
         skip_unchanged: bool = False,
     ) -> Declared:
-        """Declare a source.
+        """Declare a source: its rows are pushed by `update`, or come from a table by `refresh`.
 
         Args:
             name: The name.
+            table: The table that feeds it. Then `key` and `value` are names of its columns: one for a column, a list
+                for a struct of columns. The value defaults to all columns. Rows of one key are in the order of their
+                values.
             key: The type of the key, which may be null; `pa.field("key", type, nullable=False)` for one that may not.
                 Keys are scalars and structs of scalars.
             value: The type of the value, as `key`; any type.
@@ -65,12 +73,19 @@ class Declarations:
             skip_unchanged: Whether a key that is pushed with the rows that it has counts as unchanged.
 
         Raises:
-            InvalidInput: The name is declared already.
+            InvalidInput: The name is declared already, or the table has no such column.
             InvalidType: An argument has an invalid type.
         """
-        fields = pa.schema([_to_field("key", key), _to_field("value", value)])
+        attached = None if table is None else attach(table, key, value)
+        if attached is None:
+            fields = pa.schema([_to_field("key", key), _to_field("value", value)])
+        else:
+            fields = pa.schema([attached.key.field, attached.value.field])
         node = Node(require_text("name", name), None, False, fields, descending, skip_unchanged, {}, None)  # noqa: FBT003
-        return self._declare(node)
+        declared = self._declare(node)
+        if attached is not None:
+            self._tables[name] = attached
+        return declared
 
     def producer(  # noqa: PLR0913 a declaration
         self,

@@ -32,7 +32,8 @@ class SourceInput(NamedTuple):
     source: str
     upserts: object
     deletes: object
-    is_replaced: bool
+    scope: str
+    """`named`, `all` or `listed`: which keys change."""
     consumed: tuple[str, int, str] | None = None
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pds import _pds
 from pds.arguments import require_text
-from pds.errors import InvalidInput, InvalidType, NotFound
+from pds.errors import CommitConflict, InvalidInput, InvalidType, NotFound
 from pds.producers.changes import to_input
 from pds.producers.declarations import Declarations
 from pds.producers.drawing import Box, Drawing
@@ -125,8 +126,42 @@ class Pipeline(Declarations):
             if node is None or node.feeders is not None:
                 sources = [node.name for node in self._nodes.values() if node.feeders is None]
                 raise InvalidInput(f"there is no source {name!r}; there are {sources}")
+            if name in self._tables:
+                raise InvalidInput(f"source {name!r} is fed by a table; write to the table, and call refresh()")
             inputs.append(to_input(name, change, node.fields))
         return self._update(inputs, base_version, idempotency_key)
+
+    def refresh(self) -> UpdateResult | None:
+        """Read what is new in the tables that feed sources, and bring all stages up to date, by one commit.
+
+        Of each table the changes since the version that was read last are read: their keys are read whole at the newest
+        version. Keys whose rows are the same stay unchanged. If a vacuum removed that version, all rows are read and
+        compared with those of the source.
+
+        Returns:
+            The result, or None if no table has anything new: then nothing is committed.
+
+        Raises:
+            NotFound: A table does not exist any more.
+            ProduceError: As for `update`.
+            DefinitionChanged: As for `update`; also if the types of a table's columns are others.
+            CommitConflict: Other updates of the pipeline came first until the timeout.
+        """
+        deadline = time.monotonic() + self._location.timeout
+        while True:
+            handle = self._open()
+            nodes = [] if handle is None else json.loads(handle.manifest())["nodes"]
+            consumed = {node["name"]: node.get("consumed") for node in nodes}
+            read = [table.read(name, consumed.get(name)) for name, table in self._tables.items()]
+            inputs = [source_input for source_input in read if source_input is not None]
+            if not inputs:
+                return None
+            try:
+                return self._update(inputs, 0 if handle is None else handle.version, None)
+            except CommitConflict:
+                # Another process may have read the same changes.
+                if time.monotonic() > deadline:
+                    raise
 
     def _update(
         self,

@@ -1,0 +1,272 @@
+"""Sources that are fed by tables: after every refresh they have the rows of the table, whatever was done to it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import math
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pds
+from producers.pipelines import plain_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("customer", pa.string()), ("amount", pa.float64())])
+Row = tuple[int, str | None, float | None]
+
+
+def total(customer: str | None, amounts: Iterator[float | None]) -> Iterator[tuple[str | None, float]]:
+    yield customer, math.fsum(amount for amount in amounts if amount is not None)
+
+
+def rows(*listed: Row) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in listed], SCHEMA)
+
+
+def open_pipeline(table: pds.Table, function: Callable[..., Any] = total) -> pds.Pipeline:
+    pipeline = pds.Pipeline(table.store, "totals")
+    pipeline.source("orders", table, key="customer", value="amount")
+    pipeline.producer("orders", key=pa.string(), value=pa.float64(), name="totals")(function)
+    return pipeline
+
+
+def check(pipeline: pds.Pipeline, table: pds.Table) -> None:
+    """The source has the rows of the table, in canonical order, and the stage their sums."""
+    listed = table.refresh().scan(["customer", "amount"]).to_pyarrow().to_pylist()
+
+    def place(value: Any) -> tuple[bool, Any]:
+        return value is not None, value
+
+    def last(value: Any) -> tuple[bool, Any]:
+        return value is None, value or 0
+
+    pairs = sorted(((row["customer"], row["amount"]) for row in listed), key=lambda r: (place(r[0]), last(r[1])))
+    assert plain_rows(pipeline["orders"].read()) == pairs
+    sums: dict[str | None, list[float]] = {}
+    for customer, amount in pairs:
+        sums.setdefault(customer, []).extend([] if amount is None else [amount])
+    expected = [(customer, customer, math.fsum(amounts)) for customer, amounts in sums.items()]
+    assert plain_rows(pipeline["totals"].read()) == expected
+
+
+@pytest.fixture
+def table(memory_store: pds.Store) -> pds.Table:
+    table = pds.Table.create(memory_store, "orders", SCHEMA, key="id")
+    table.append(rows((1, "a", 1.0), (2, "a", 2.0), (3, "b", 4.0), (4, None, 8.0)))
+    return table
+
+
+CUSTOMERS = st.sampled_from([None, "", "a", "b", "é"])
+AMOUNTS = st.sampled_from([None, 0.5, 1.0, 3.0, -2.0])
+LISTED = st.dictionaries(st.integers(0, 9), st.tuples(CUSTOMERS, AMOUNTS), max_size=4)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["append", "upsert"]), LISTED),
+        st.tuples(st.just("delete"), st.integers(0, 9)),
+        st.tuples(st.sampled_from(["compact", "refresh", "vacuum", "restore", "overwrite"]), st.none()),
+    ),
+    max_size=8,
+)
+
+
+@settings(deadline=None)
+@given(STEPS)
+def test_any_changes_of_a_table(steps: list[tuple[str, Any]]) -> None:
+    table = pds.Table.create(pds.Store("memory://"), "orders", SCHEMA, key="id")
+    pipeline = open_pipeline(table)
+    for name, what in [*steps, ("refresh", None)]:
+        listed = [(key, *row) for key, row in what.items()] if isinstance(what, dict) else []
+        if name == "append":
+            table.append(rows(*((key + 100 * table.version, *row) for key, *row in listed)))
+        elif name == "upsert" and listed:
+            table.upsert(rows(*listed))
+        elif name == "delete":
+            table.delete(f"id % 10 = {what}")
+        elif name == "compact":
+            table.optimize.compact()
+        elif name == "vacuum":
+            table.vacuum(dt.timedelta(0))
+        elif name == "restore":
+            table.restore(max(table.version - 2, json_oldest(table)))
+        elif name == "overwrite":
+            table.overwrite(rows((7, "b", 0.5)))
+        elif name == "refresh":
+            pipeline.refresh()
+            check(pipeline, table)
+            assert pipeline.refresh() is None
+
+
+def json_oldest(table: pds.Table) -> int:
+    """The oldest version that can be read."""
+    return min(entry["version"] for entry in table.history())
+
+
+def test_only_keys_that_changed_are_called_for(table: pds.Table) -> None:
+    calls: list[str | None] = []
+
+    def counted(customer: str | None, amounts: Iterator[float | None]) -> Iterator[tuple[str | None, float]]:
+        calls.append(customer)
+        return total(customer, amounts)
+
+    pipeline = open_pipeline(table, counted)
+    first = pipeline.refresh()
+    assert first is not None
+    assert calls == [None, "a", "b"]
+    calls.clear()
+    table.upsert(rows((2, "b", 2.0)))
+    pipeline.refresh()
+    assert calls == ["a", "b"]
+    check(pipeline, table)
+    calls.clear()
+    # The same row again, another column, a compaction: no key has other rows.
+    table.upsert(rows((1, "a", 1.0)))
+    table.optimize.compact()
+    pipeline.refresh()
+    assert calls == []
+    assert plain_rows(pipeline["orders"].read()) == [(None, 8.0), ("a", 1.0), ("b", 2.0), ("b", 4.0)]
+
+
+def test_a_table_that_was_vacuumed_is_compared_as_a_whole(table: pds.Table) -> None:
+    pipeline = open_pipeline(table)
+    pipeline.refresh()
+    table.append(rows((5, "c", 1.0)))
+    table.delete("id = 3")
+    table.vacuum(dt.timedelta(0))
+    result = pipeline.refresh()
+    assert result is not None
+    assert result.stages["orders"].keys_out == 2
+    check(pipeline, table)
+
+
+def test_a_table_that_was_made_anew_is_compared_as_a_whole(table: pds.Table) -> None:
+    pipeline = open_pipeline(table)
+    pipeline.refresh()
+    pds.Table.drop(table.store, "orders")
+    with pytest.raises(pds.NotFound):
+        pipeline.refresh()
+    other = pds.Table.create(table.store, "orders", SCHEMA, key="id")
+    for number in range(4):
+        other.append(rows((number, "z", 1.0)))
+    pipeline.refresh()
+    check(pipeline, other)
+
+
+def test_structs_of_columns_and_floats_as_keys(memory_store: pds.Store) -> None:
+    schema = pa.schema([("x", pa.float64()), ("n", pa.int32()), ("t", pa.list_(pa.string()))])
+    table = pds.Table.create(memory_store, "t", schema)
+    table.append(pa.table({"x": [0.0, math.nan, 1.0], "n": [1, 2, None], "t": [["a"], None, []]}, schema))
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("by_x", table, key="x", value=["n", "t"])
+    pipeline.source("by_pair", table, key=["n", "x"])
+    pipeline.refresh()
+    table.append(pa.table({"x": [-0.0, -math.nan], "n": [3, 4], "t": [["b"], ["c"]]}, schema))
+    pipeline.refresh()
+    by_x = plain_rows(pipeline["by_x"].read())
+    assert [(str(x), value["n"]) for x, value in by_x] == [
+        ("0.0", 1),
+        ("0.0", 3),
+        ("1.0", None),
+        ("nan", 2),
+        ("nan", 4),
+    ]
+    whole = {"x": 1.0, "n": None, "t": []}
+    assert plain_rows(pipeline["by_pair"].read())[0] == ({"n": None, "x": 1.0}, whole)
+    assert pipeline["by_pair"].read().schema.field("key").nullable is False
+    table.delete("n = 3 OR n IS NULL")
+    pipeline.refresh()
+    assert [(str(x), value["n"]) for x, value in plain_rows(pipeline["by_x"].read())] == [
+        ("0.0", 1),
+        ("nan", 2),
+        ("nan", 4),
+    ]
+
+
+def test_many_keys_change_at_once(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "orders", SCHEMA, key="id")
+    count = 5_000
+    table.append(rows(*((n, f"c{n % (count // 2)}", float(n)) for n in range(count))))
+    pipeline = open_pipeline(table)
+    pipeline.refresh()
+    table.upsert(rows(*((n, f"c{n % (count // 2)}", -1.0) for n in range(0, count, 2)), (count, None, None)))
+    pipeline.refresh()
+    check(pipeline, table)
+
+
+def test_two_processes_refresh_at_once(table: pds.Table) -> None:
+    barrier = threading.Barrier(2)
+    results: list[Any] = []
+
+    def waits(customer: str | None, amounts: Iterator[float | None]) -> Iterator[tuple[str | None, float]]:
+        if not barrier.broken and customer is None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                barrier.wait(5)
+            barrier.abort()
+        return total(customer, amounts)
+
+    threads = [threading.Thread(target=lambda: results.append(open_pipeline(table, waits).refresh())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pipeline = open_pipeline(table)
+    assert sorted(result is None for result in results) == [False, True]
+    assert pipeline.version == 1
+    check(pipeline, table)
+
+
+def test_pushed_and_attached_sources_commit_together(table: pds.Table) -> None:
+    pipeline = open_pipeline(table)
+    pipeline.source("names", key=pa.string(), value=pa.string())
+
+    def named(customer: str, totals: Iterator[float], names: Iterator[str]) -> Iterator[tuple[str, float]]:
+        name = next(names, customer)
+        for amount in totals:
+            yield name, amount
+
+    pipeline.join("totals", "names", key=pa.string(), value=pa.float64(), name="named")(named)
+    pipeline.update(names=pds.Changes([("a", "Ann")]))
+    assert plain_rows(pipeline["named"].read()) == []
+    assert pipeline.refresh() is not None
+    assert plain_rows(pipeline["named"].read()) == [(None, None, 8.0), ("Ann", "a", 3.0), ("b", "b", 4.0)]
+    pipeline.update(names=pds.Changes([("b", "Bob")]))
+    assert pipeline.refresh() is None
+    assert ("Bob", "b", 4.0) in plain_rows(pipeline["named"].read())
+
+
+def test_what_cannot_feed_a_source_is_refused(table: pds.Table) -> None:
+    pipeline = pds.Pipeline(table.store, "p")
+    with pytest.raises(pds.InvalidInput, match="columns of the table"):
+        pipeline.source("orders", table, key="nothing")
+    with pytest.raises(pds.InvalidInput, match="each once"):
+        pipeline.source("orders", table, key="id", value=["amount", "amount"])
+    with pytest.raises(pds.InvalidInput, match="columns of the table"):
+        pipeline.source("orders", table, key=[])
+    with pytest.raises(pds.InvalidType, match="name of a column"):
+        pipeline.source("orders", table, key=pa.int64())
+    with pytest.raises(pds.InvalidType, match=r"pds\.Table"):
+        pipeline.source("orders", table.scan(), key="id")  # type: ignore[arg-type]
+    with pytest.raises(pds.InvalidType, match="value must be"):
+        pipeline.source("orders", key=pa.int64())
+    pipeline.source("orders", table, key="customer")
+    with pytest.raises(pds.InvalidInput, match="fed by a table"):
+        pipeline.update(orders=pds.Changes([("a", None)]))
+    assert pds.Pipeline(table.store, "other").refresh() is None
+
+
+def test_other_types_of_columns_are_another_definition(table: pds.Table) -> None:
+    open_pipeline(table).refresh()
+    table.alter.drop_column("amount")
+    table.alter.add_column("amount", pa.int64())
+    table.append(pa.table({"id": [9], "customer": ["x"], "amount": [1]}))
+    other = pds.Pipeline(table.store, "totals")
+    other.source("orders", table.refresh(), key="customer", value="amount")
+    with pytest.raises(pds.DefinitionChanged):
+        other.refresh()
