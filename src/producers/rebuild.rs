@@ -150,10 +150,12 @@ fn find_difference(node: &Node, stored: &NodeEntry) -> Result<Option<Difference>
         ),
     ];
     let mut differences = candidates.into_iter().filter(|(.., differs)| *differs);
-    Ok(differences.next().map(|(what, is_other_table, _)| Difference {
-        what,
-        is_other_table,
-    }))
+    Ok(differences
+        .next()
+        .map(|(what, is_other_table, _)| Difference {
+            what,
+            is_other_table,
+        }))
 }
 
 fn changed_error(message: String) -> Error {
