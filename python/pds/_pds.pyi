@@ -12,6 +12,7 @@ __all__ = [
     "OpenDataset",
     "PartIndex",
     "PipelineHandle",
+    "PreviewHandle",
     "Scan",
     "StagedPart",
     "StoreHandle",
@@ -47,6 +48,7 @@ __all__ = [
     "parse_manifest",
     "parse_multihash",
     "prepare",
+    "preview_pipeline",
     "publish",
     "read_dataset",
     "read_manifest",
@@ -305,6 +307,13 @@ class _UpdateFields(TypedDict):
     nodes: list[_NodeFields]
 
 @final
+class PreviewHandle:
+    def pipeline(self) -> PipelineHandle: ...
+    def report(self) -> _UpdateFields: ...
+    def commit(self) -> _UpdateFields: ...
+    def discard(self) -> None: ...
+
+@final
 class PipelineHandle:
     @staticmethod
     def open(store: StoreHandle, path: str, version: int | None) -> PipelineHandle | None: ...
@@ -497,6 +506,9 @@ def vacuum_pipeline(
 def remove_from_pipeline(store: StoreHandle, path: str, names: Sequence[str], commit_timeout: float) -> int: ...
 def rename_in_pipeline(store: StoreHandle, path: str, old: str, new: str, commit_timeout: float) -> int: ...
 def check_graph(nodes: Sequence[_Node]) -> None: ...
+def preview_pipeline(
+    store: StoreHandle, path: str, nodes: Sequence[_Node], changes: Sequence[_SourceInput], options: _UpdateOptions
+) -> PreviewHandle: ...
 def update_pipeline(
     store: StoreHandle, path: str, nodes: Sequence[_Node], changes: Sequence[_SourceInput], options: _UpdateOptions
 ) -> _UpdateFields: ...

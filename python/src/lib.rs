@@ -15,6 +15,7 @@ mod odf_values;
 mod parts;
 mod pipeline;
 mod predicate;
+mod preview;
 mod producer_calls;
 mod runtime;
 mod scan;
@@ -42,5 +43,6 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     odf::register(module)?;
     odf_values::register(module)?;
     pipeline::register(module)?;
+    preview::register(module)?;
     table::register(module)
 }

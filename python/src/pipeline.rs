@@ -31,9 +31,9 @@ use crate::table_results::VacuumFields;
 #[pyclass(frozen, module = "pds._pds")]
 #[derive(Debug)]
 pub(crate) struct PipelineHandle {
-    store: StoreHandle,
-    path: String,
-    manifest: Arc<PipelineManifest>,
+    pub(crate) store: StoreHandle,
+    pub(crate) path: String,
+    pub(crate) manifest: Arc<PipelineManifest>,
 }
 
 impl PipelineHandle {
@@ -155,7 +155,7 @@ fn table_name(is_mappings: bool) -> TableName {
 
 /// The attributes of `pds.producers.graph.Node`.
 #[derive(FromPyObject)]
-struct PyNode<'py> {
+pub(crate) struct PyNode<'py> {
     name: String,
     /// None for a source.
     feeders: Option<Vec<String>>,
@@ -212,7 +212,7 @@ impl PyNode<'_> {
 
 /// The attributes of `pds.producers.graph.SourceInput`.
 #[derive(FromPyObject)]
-struct PyChanges<'py> {
+pub(crate) struct PyChanges<'py> {
     source: String,
     upserts: Option<Bound<'py, PyAny>>,
     deletes: Option<Bound<'py, PyAny>>,
@@ -223,7 +223,7 @@ struct PyChanges<'py> {
 
 /// The attributes of `pds.producers.graph.UpdateArguments`.
 #[derive(Debug, FromPyObject)]
-struct PyUpdateOptions {
+pub(crate) struct PyUpdateOptions {
     base_version: Option<u64>,
     idempotency_key: Option<String>,
     memory_limit: usize,
@@ -247,7 +247,7 @@ struct NodeFields {
 
 /// The outcome of an update; a dict in Python.
 #[derive(Debug, IntoPyObject)]
-struct UpdateFields {
+pub(crate) struct UpdateFields {
     version: u64,
     commit_id: String,
     replayed: bool,
@@ -289,6 +289,69 @@ fn check_graph(py: Python<'_>, nodes: Vec<PyNode<'_>>) -> PyResult<()> {
     build_graph(py, nodes).map(drop)
 }
 
+/// What an update is made of.
+pub(crate) struct UpdateInput {
+    pub(crate) pipeline: Pipeline,
+    pub(crate) graph: Graph,
+    pub(crate) changes: BTreeMap<String, Changes>,
+    pub(crate) options: UpdateOptions,
+}
+
+impl UpdateInput {
+    pub(crate) fn new(
+        py: Python<'_>,
+        store: &StoreHandle,
+        path: &str,
+        nodes: Vec<PyNode<'_>>,
+        changes: Vec<PyChanges<'_>>,
+        options: PyUpdateOptions,
+    ) -> PyResult<Self> {
+        let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, path)))?;
+        let graph = build_graph(py, nodes)?;
+        let (mut inputs, mut consumed) = (BTreeMap::new(), BTreeMap::new());
+        for change in changes {
+            if let Some((location, version, commit_id)) = change.consumed {
+                let input = ConsumedInput {
+                    location,
+                    version,
+                    commit_id,
+                };
+                consumed.insert(change.source.clone(), input);
+            }
+            let is_canonical = consumed.contains_key(&change.source);
+            let input = Changes {
+                upserts: change.upserts.as_ref().map(extract_reader).transpose()?,
+                deletes: change.deletes.as_ref().map(extract_reader).transpose()?,
+                scope: into_py_result(py, parse_scope(&change.scope))?,
+                is_canonical,
+            };
+            inputs.insert(change.source, input);
+        }
+        let timeout = parse_seconds("commit_timeout", options.commit_timeout);
+        let options = UpdateOptions {
+            base_version: options.base_version,
+            idempotency_key: options.idempotency_key,
+            rebuild: RebuildOptions {
+                stages: options.rebuilt.into_iter().collect(),
+                changed: options.rebuilds_changed,
+            },
+            consumed,
+            memory_limit_bytes: options.memory_limit,
+            sizes: RunSizes {
+                page_rows: options.page_rows,
+                file_rows: options.file_rows,
+            },
+            timeout: into_py_result(py, timeout)?,
+        };
+        Ok(Self {
+            pipeline,
+            graph,
+            changes: inputs,
+            options,
+        })
+    }
+}
+
 /// Updates a pipeline.
 #[pyfunction]
 fn update_pipeline(
@@ -299,45 +362,9 @@ fn update_pipeline(
     changes: Vec<PyChanges<'_>>,
     options: PyUpdateOptions,
 ) -> PyResult<UpdateFields> {
-    let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
-    let graph = build_graph(py, nodes)?;
-    let (mut inputs, mut consumed) = (BTreeMap::new(), BTreeMap::new());
-    for change in changes {
-        if let Some((location, version, commit_id)) = change.consumed {
-            let input = ConsumedInput {
-                location,
-                version,
-                commit_id,
-            };
-            consumed.insert(change.source.clone(), input);
-        }
-        let is_canonical = consumed.contains_key(&change.source);
-        let input = Changes {
-            upserts: change.upserts.as_ref().map(extract_reader).transpose()?,
-            deletes: change.deletes.as_ref().map(extract_reader).transpose()?,
-            scope: into_py_result(py, parse_scope(&change.scope))?,
-            is_canonical,
-        };
-        inputs.insert(change.source, input);
-    }
-    let timeout = parse_seconds("commit_timeout", options.commit_timeout);
-    let options = UpdateOptions {
-        base_version: options.base_version,
-        idempotency_key: options.idempotency_key,
-        rebuild: RebuildOptions {
-            stages: options.rebuilt.into_iter().collect(),
-            changed: options.rebuilds_changed,
-        },
-        consumed,
-        memory_limit_bytes: options.memory_limit,
-        sizes: RunSizes {
-            page_rows: options.page_rows,
-            file_rows: options.file_rows,
-        },
-        timeout: into_py_result(py, timeout)?,
-    };
+    let input = UpdateInput::new(py, store, &path, nodes, changes, options)?;
     let report = run(py, move || async move {
-        producers::update(&pipeline, &graph, inputs, &options).await
+        producers::update(&input.pipeline, &input.graph, input.changes, &input.options).await
     })?;
     Ok(report.into())
 }

@@ -167,6 +167,13 @@ impl PipelineManifest {
         }
     }
 
+    /// As [`Self::empty`], with an id and a time of the pipeline's store.
+    pub(super) fn empty_of(pipeline: &Folder<Self>) -> Self {
+        let clock = pipeline.store().clock();
+        let now = TimestampMicros::new(clock.now());
+        Self::empty(CommitId::new(clock.new_id()), now)
+    }
+
     /// The source or stage of this name.
     pub fn node(&self, name: &str) -> Option<&NodeEntry> {
         self.nodes.iter().find(|node| node.name == name)

@@ -33,6 +33,7 @@ pub(super) struct PipelineUpdate {
     /// The commit of this version; None before the first one.
     pub(super) base_commit: Option<CommitId>,
     pub(super) base_data_version: u64,
+    pub(super) idempotency_key: Option<String>,
     pub(super) nodes: Vec<NodeChange>,
     pub(super) reports: Vec<NodeReport>,
 }
@@ -128,5 +129,9 @@ impl Change<PipelineManifest> for PipelineUpdate {
 
     fn base_version(&self) -> Option<u64> {
         Some(self.base_version)
+    }
+
+    fn idempotency_key(&self) -> Option<&str> {
+        self.idempotency_key.as_deref()
     }
 }

@@ -69,15 +69,7 @@ pub async fn update(
     changes: BTreeMap<String, Changes>,
     options: &UpdateOptions,
 ) -> Result<UpdateReport> {
-    crate::table::check_idempotency_key(options.idempotency_key.as_deref())?;
-    let sources = read_changes(graph, changes, options.memory_limit_bytes).await?;
-    let mut operation = UpdateOperation {
-        pipeline,
-        graph: Arc::new(graph.clone()),
-        sources: Arc::new(sources),
-        options,
-        written: Vec::new(),
-    };
+    let mut operation = UpdateOperation::new(pipeline, graph, changes, options).await?;
     let newest = loop {
         if let Some(newest) = pipeline.find_newest().await? {
             break newest;
@@ -101,12 +93,58 @@ pub async fn update(
     }
 }
 
-fn report(committed: &Committed, nodes: Vec<NodeReport>) -> UpdateReport {
+pub(super) fn report(committed: &Committed, nodes: Vec<NodeReport>) -> UpdateReport {
     UpdateReport {
         version: committed.version,
         commit_id: committed.commit_id.clone(),
         is_replayed: committed.replayed,
         nodes,
+    }
+}
+
+/// Makes the first version of a pipeline. What is staged is removed unless that version may name it. Fails with
+/// [`ErrorKind::AlreadyExists`] if there is a version.
+pub(super) async fn create_from(
+    pipeline: &Pipeline,
+    change: PipelineUpdate,
+    staged: Staged,
+) -> Result<UpdateReport> {
+    let (mut manifest, operation) = change.apply(&PipelineManifest::empty_of(pipeline))?;
+    manifest.operation = operation;
+    manifest.version = 1;
+    let created = create_first(pipeline, |id, now| {
+        manifest.commit_id = CommitId::new(id);
+        manifest.created_at = TimestampMicros::new(now);
+        if let Some(key) = change.idempotency_key {
+            let transaction = Transaction {
+                version: 1,
+                commit_id: manifest.commit_id.clone(),
+                created_at: manifest.created_at,
+            };
+            manifest.transactions.insert(key, transaction);
+        }
+        manifest
+    });
+    match created.await {
+        Ok(snapshot) => {
+            let newest = snapshot.manifest.header();
+            Ok(UpdateReport {
+                version: 1,
+                commit_id: newest.commit_id_of(1).unwrap_or(newest.commit_id).clone(),
+                is_replayed: false,
+                nodes: change.reports,
+            })
+        }
+        Err(e) => {
+            // In the other cases it may have been created.
+            if !matches!(
+                e.kind(),
+                ErrorKind::CommitStateUnknown | ErrorKind::Unavailable | ErrorKind::Cancelled
+            ) {
+                staged.remove_all().await;
+            }
+            Err(e)
+        }
     }
 }
 
@@ -136,7 +174,8 @@ async fn read_changes(
     Ok(sources)
 }
 
-struct UpdateOperation<'a> {
+/// An update that is under way.
+pub(super) struct UpdateOperation<'a> {
     pipeline: &'a Pipeline,
     graph: Arc<Graph>,
     sources: Arc<BTreeMap<String, SourceChanges>>,
@@ -164,66 +203,44 @@ impl Operation<PipelineManifest> for UpdateOperation<'_> {
     }
 }
 
-impl UpdateOperation<'_> {
+impl<'a> UpdateOperation<'a> {
+    /// Reads the changes.
+    pub(super) async fn new(
+        pipeline: &'a Pipeline,
+        graph: &Graph,
+        changes: BTreeMap<String, Changes>,
+        options: &'a UpdateOptions,
+    ) -> Result<Self> {
+        crate::table::check_idempotency_key(options.idempotency_key.as_deref())?;
+        let sources = read_changes(graph, changes, options.memory_limit_bytes).await?;
+        Ok(Self {
+            pipeline,
+            graph: Arc::new(graph.clone()),
+            sources: Arc::new(sources),
+            options,
+            written: Vec::new(),
+        })
+    }
+
     /// Makes the first version; None if another process has.
     async fn create(&mut self) -> Result<Option<UpdateReport>> {
-        let store = self.pipeline.store();
-        let now = TimestampMicros::new(store.clock().now());
-        let empty = PipelineManifest::empty(CommitId::new(store.clock().new_id()), now);
+        let empty = Arc::new(PipelineManifest::empty_of(self.pipeline));
         let mut staged = Staged::new(self.pipeline);
-        let change = match self.plan_on(Arc::new(empty.clone()), &mut staged).await {
+        let change = match self.plan_on(empty, &mut staged).await {
             Ok(change) => change,
             Err(e) => {
                 staged.remove_all().await;
                 return Err(e);
             }
         };
-        let (mut manifest, operation) = change.apply(&empty)?;
-        manifest.operation = operation;
-        manifest.version = 1;
-        let key = self.options.idempotency_key.clone();
-        let created = create_first(self.pipeline, |id, now| {
-            manifest.commit_id = CommitId::new(id);
-            manifest.created_at = TimestampMicros::new(now);
-            if let Some(key) = key {
-                let transaction = Transaction {
-                    version: 1,
-                    commit_id: manifest.commit_id.clone(),
-                    created_at: manifest.created_at,
-                };
-                manifest.transactions.insert(key, transaction);
-            }
-            manifest
-        });
-        let error = match created.await {
-            Ok(snapshot) => {
-                let newest = snapshot.manifest.header();
-                return Ok(Some(UpdateReport {
-                    version: 1,
-                    commit_id: newest.commit_id_of(1).unwrap_or(newest.commit_id).clone(),
-                    is_replayed: false,
-                    nodes: change.reports,
-                }));
-            }
-            Err(e) => e,
-        };
-        match error.kind() {
-            ErrorKind::AlreadyExists => {
-                staged.remove_all().await;
-                Ok(None)
-            }
-            // It may have been created.
-            ErrorKind::CommitStateUnknown | ErrorKind::Unavailable | ErrorKind::Cancelled => {
-                Err(error)
-            }
-            _ => {
-                staged.remove_all().await;
-                Err(error)
-            }
+        match create_from(self.pipeline, change, staged).await {
+            Ok(report) => Ok(Some(report)),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(None),
+            Err(e) => Err(e),
         }
     }
 
-    async fn plan_on(
+    pub(super) async fn plan_on(
         &mut self,
         base: Arc<PipelineManifest>,
         staged: &mut Staged,
@@ -268,6 +285,7 @@ impl UpdateOperation<'_> {
             base_version: base.version,
             base_commit: (base.version > 0).then(|| base.commit_id.clone()),
             base_data_version: base.data_version,
+            idempotency_key: self.options.idempotency_key.clone(),
             nodes,
             reports,
         })

@@ -16,6 +16,7 @@ from pds.producers.drawing import Box, Drawing
 from pds.producers.graph import UpdateArguments
 from pds.producers.results import CompactResult, UpdateResult
 from pds.producers.tables import PipelineTable
+from pds.producers.versions import PipelineVersion, Preview
 from pds.table.checks import check_idempotency_key, check_limit, check_size, check_version
 from pds.table.location import TableLocation
 from pds.table.results import VacuumResult, make_history_entry
@@ -29,28 +30,6 @@ if TYPE_CHECKING:
 
 _TIMEOUT_SECONDS = 120.0
 _MEMORY_LIMIT = 256 * 2**20
-
-
-class PipelineVersion:
-    """A version of a pipeline, which does not change."""
-
-    def __init__(self, handle: _pds.PipelineHandle, memory_limit: int) -> None:
-        self._handle = handle
-        self._memory_limit = memory_limit
-
-    @property
-    def version(self) -> int:
-        """The number of the version."""
-        return self._handle.version
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the sources and stages; a stage comes after those that feed it."""
-        return [node["name"] for node in json.loads(self._handle.manifest())["nodes"]]
-
-    def __getitem__(self, name: str) -> PipelineTable:
-        self._handle.schema(name, False)  # noqa: FBT003 refuses unknown names
-        return PipelineTable(self._handle, name, self._memory_limit)
 
 
 class Pipeline(Declarations):
@@ -119,16 +98,7 @@ class Pipeline(Declarations):
             DefinitionChanged: The graph is not the one that is stored; see `rebuild`, `remove` and `rename`.
             InvalidType: An argument has an invalid type.
         """
-        all_changes = {**(changes or {}), **named}
-        inputs = []
-        for name, change in all_changes.items():
-            node = self._nodes.get(name)
-            if node is None or node.feeders is not None:
-                sources = [node.name for node in self._nodes.values() if node.feeders is None]
-                raise InvalidInput(f"there is no source {name!r}; there are {sources}")
-            if name in self._tables:
-                raise InvalidInput(f"source {name!r} is fed by a table; write to the table, and call refresh()")
-            inputs.append(to_input(name, change, node.fields))
+        inputs = self._to_inputs({**(changes or {}), **named})
         return self._update(inputs, base_version, idempotency_key)
 
     def refresh(self) -> UpdateResult | None:
@@ -163,6 +133,18 @@ class Pipeline(Declarations):
                 if time.monotonic() > deadline:
                     raise
 
+    def _to_inputs(self, changes: Mapping[str, Changes | Replace]) -> list[SourceInput]:
+        inputs = []
+        for name, change in changes.items():
+            node = self._nodes.get(name)
+            if node is None or node.feeders is not None:
+                sources = [node.name for node in self._nodes.values() if node.feeders is None]
+                raise InvalidInput(f"there is no source {name!r}; there are {sources}")
+            if name in self._tables:
+                raise InvalidInput(f"source {name!r} is fed by a table; write to the table, and call refresh()")
+            inputs.append(to_input(name, change, node.fields))
+        return inputs
+
     def _update(
         self,
         inputs: list[SourceInput],
@@ -172,24 +154,33 @@ class Pipeline(Declarations):
         rebuilt: list[str] | None = None,
         rebuilds_changed: bool = False,
     ) -> UpdateResult:
-        if base_version is not None and (base_version != 0 or isinstance(base_version, bool)):
-            check_version(base_version, "base_version")
-        arguments = self._make_arguments()._replace(
-            base_version=base_version,
-            idempotency_key=check_idempotency_key(idempotency_key),
-            rebuilt=rebuilt or [],
-            rebuilds_changed=rebuilds_changed,
+        arguments = self._make_arguments(base_version, idempotency_key)._replace(
+            rebuilt=rebuilt or [], rebuilds_changed=rebuilds_changed
         )
         store = self._location.store
         requests = store.metrics()["requests"]
-        fields = _pds.update_pipeline(
-            self._location.handle,
-            self.path,
-            list(self._nodes.values()),
-            inputs,
-            arguments,
-        )
+        nodes = list(self._nodes.values())
+        fields = _pds.update_pipeline(self._location.handle, self.path, nodes, inputs, arguments)
         return UpdateResult.of(fields, store.metrics()["requests"] - requests)
+
+    def preview(
+        self,
+        changes: Mapping[str, Changes | Replace] | None = None,
+        /,
+        *,
+        base_version: int | None = None,
+        idempotency_key: str | None = None,
+        **named: Changes | Replace,
+    ) -> Preview:
+        """Do all of an update but its commit, and return the version that it would make.
+
+        Arguments and errors are those of `update`; no version is made.
+        """
+        inputs = self._to_inputs({**(changes or {}), **named})
+        arguments = self._make_arguments(base_version, idempotency_key)
+        nodes = list(self._nodes.values())
+        handle = _pds.preview_pipeline(self._location.handle, self.path, nodes, inputs, arguments)
+        return Preview(handle, self._location.store, self._memory_limit)
 
     def rebuild(
         self, *stages: str, base_version: int | None = None, idempotency_key: str | None = None
@@ -348,10 +339,12 @@ class Pipeline(Declarations):
         fields = _pds.vacuum_pipeline(location.handle, self.path, seconds, bool(dry_run), location.timeout)
         return VacuumResult(**fields)
 
-    def _make_arguments(self) -> UpdateArguments:
+    def _make_arguments(self, base_version: int | None = None, idempotency_key: str | None = None) -> UpdateArguments:
+        if base_version is not None and (base_version != 0 or isinstance(base_version, bool)):
+            check_version(base_version, "base_version")
         return UpdateArguments(
-            base_version=None,
-            idempotency_key=None,
+            base_version=base_version,
+            idempotency_key=check_idempotency_key(idempotency_key),
             memory_limit=self._memory_limit,
             page_rows=self._page_rows,
             file_rows=self._file_rows,

@@ -67,6 +67,10 @@ def _update(place: pds.Store, **options: Any) -> object:
     return _open(place).update(phrases=pds.Changes([(1, "the green"), (50, "red")], [2]), **options)
 
 
+def _preview(place: pds.Store) -> Any:
+    return _open(place).preview(phrases=pds.Changes([(1, "the green"), (50, "red")], [2]), idempotency_key="k")
+
+
 def _compacted(place: pds.Store) -> None:
     _filled(place)
     _open(place).compact(min_delta=0)
@@ -78,6 +82,7 @@ OPERATIONS = {
     "update once": Operation(lambda s: _update(s, idempotency_key="k"), _filled),
     "rebuild": Operation(lambda s: _open(s, texts_of_words, pa.string(), 2).rebuild(idempotency_key="k"), _filled),
     "remove": Operation(lambda s: _open(s).remove("counts"), _filled),
+    "preview": Operation(lambda s: _preview(s).commit(), _filled),
     "compact": Operation(lambda s: _open(s).compact(min_delta=0), _filled),
     "vacuum": Operation(lambda s: _open(s).vacuum(dt.timedelta(0)), _compacted, in_steps=True),
 }

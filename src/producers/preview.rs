@@ -1,0 +1,121 @@
+//! Previews: updates that are computed and written but not committed, so that one can look at what they would make.
+//!
+//! The runs of a preview lie in the store under names that no version has. A commit of the preview names them; it fails if
+//! another update came first. Discarding removes them, and after a crash a vacuum does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::format::PipelineManifest;
+use super::graph::Graph;
+use super::input::Changes;
+use super::splice::PipelineUpdate;
+use super::update::{UpdateOperation, UpdateOptions, UpdateReport, create_from, report};
+use super::{Pipeline, Staged};
+use crate::error::{ErrorKind, Result};
+use crate::versions::Change;
+use crate::versions::commit::commit_onto;
+
+/// An update that is not committed.
+#[derive(Debug)]
+pub struct Preview {
+    pipeline: Pipeline,
+    change: PipelineUpdate,
+    manifest: Arc<PipelineManifest>,
+    staged: Staged,
+    timeout: Duration,
+}
+
+/// Computes an update and writes its runs. Errors are those of [`super::update()`]; after one nothing is left.
+pub async fn preview(
+    pipeline: &Pipeline,
+    graph: &Graph,
+    changes: BTreeMap<String, Changes>,
+    options: &UpdateOptions,
+) -> Result<Preview> {
+    let mut operation = UpdateOperation::new(pipeline, graph, changes, options).await?;
+    let base = match pipeline.find_newest().await? {
+        Some(newest) => newest.manifest,
+        None => Arc::new(PipelineManifest::empty_of(pipeline)),
+    };
+    let mut staged = Staged::new(pipeline);
+    let planned = operation.plan_on(Arc::clone(&base), &mut staged).await;
+    let previewed = planned.and_then(|change| {
+        let (mut manifest, operation) = change.apply(&base)?;
+        manifest.version = base.version + 1;
+        manifest.operation = operation;
+        Ok((change, Arc::new(manifest)))
+    });
+    match previewed {
+        Ok((change, manifest)) => Ok(Preview {
+            pipeline: pipeline.clone(),
+            change,
+            manifest,
+            staged,
+            timeout: options.timeout,
+        }),
+        Err(e) => {
+            staged.remove_all().await;
+            Err(e)
+        }
+    }
+}
+
+impl Preview {
+    /// The pipeline as the commit would make it.
+    pub fn manifest(&self) -> &Arc<PipelineManifest> {
+        &self.manifest
+    }
+
+    /// What the update would do; the commit has no id yet.
+    pub fn report(&self) -> UpdateReport {
+        UpdateReport {
+            version: self.manifest.version,
+            commit_id: self.manifest.commit_id.clone(),
+            is_replayed: false,
+            nodes: self.change.reports.clone(),
+        }
+    }
+
+    /// Commits it. Fails with [`crate::ErrorKind::CommitConflict`] if another update, or a compaction of runs that it
+    /// merges, came first, with [`crate::ErrorKind::TransactionExpired`] if a vacuum may have removed its runs. Unless the
+    /// outcome is unknown, its runs are removed then.
+    pub async fn commit(self) -> Result<UpdateReport> {
+        let Self {
+            pipeline,
+            change,
+            manifest: _,
+            staged,
+            timeout,
+        } = self;
+        if change.base_version == 0 {
+            return create_from(&pipeline, change, staged)
+                .await
+                .map_err(|e| match e.kind() {
+                    ErrorKind::AlreadyExists => e.with_kind(ErrorKind::CommitConflict),
+                    _ => e,
+                });
+        }
+        match commit_onto(&pipeline, &change, None, timeout).await {
+            Ok(committed) => {
+                if committed.replayed {
+                    staged.remove_all().await;
+                    return Ok(report(&committed, Vec::new()));
+                }
+                Ok(report(&committed, change.reports))
+            }
+            Err(e) => {
+                if e.allows_removal() {
+                    staged.remove_all().await;
+                }
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Removes its runs.
+    pub async fn discard(self) {
+        self.staged.remove_all().await;
+    }
+}
