@@ -230,6 +230,11 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
                 Ok(Some(ended)) => return Ok(ended),
                 Ok(None) => {}
                 Err(CommitError::NotCommitted(e)) if self.is_outdated(&e) => continue,
+                // There is no time left to read what replaced the snapshot.
+                Err(CommitError::NotCommitted(e)) if e.kind() == ErrorKind::VersionExpired => {
+                    let error = commit_timeout_error(self.folder, self.timeout);
+                    return Err(CommitError::NotCommitted(error.with_source(e)));
+                }
                 Err(e) => return Err(e),
             }
             let required = self.operation.required_version();

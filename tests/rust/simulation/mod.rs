@@ -397,6 +397,27 @@ fn seeds(default_count: u64) -> std::ops::Range<u64> {
     }
 }
 
+const CRASHES: FaultRates = FaultRates {
+    failures_per_mille: 30,
+    crashes_per_mille: 10,
+    late_arrival: LateArrival::AnyTime,
+    has_pauses: true,
+};
+
+const FREQUENT_FAULTS: FaultRates = FaultRates {
+    failures_per_mille: 400,
+    crashes_per_mille: 3,
+    late_arrival: LateArrival::AnyTime,
+    has_pauses: true,
+};
+
+/// A commit without patience met a snapshot whose older transactions were vacuumed, and said that a version had expired.
+#[test]
+fn table_history_of_seeds_that_failed() {
+    run_seeds(1034..1035, CRASHES);
+    run_seeds(1436..1437, FREQUENT_FAULTS);
+}
+
 #[test]
 fn table_history_without_faults() {
     let rates = FaultRates {
@@ -421,22 +442,10 @@ fn table_history_with_lost_responses_and_late_requests() {
 
 #[test]
 fn table_history_with_frequent_faults() {
-    let rates = FaultRates {
-        failures_per_mille: 400,
-        crashes_per_mille: 3,
-        late_arrival: LateArrival::AnyTime,
-        has_pauses: true,
-    };
-    run_seeds(seeds(60), rates);
+    run_seeds(seeds(60), FREQUENT_FAULTS);
 }
 
 #[test]
 fn table_history_with_crashes() {
-    let rates = FaultRates {
-        failures_per_mille: 30,
-        crashes_per_mille: 10,
-        late_arrival: LateArrival::AnyTime,
-        has_pauses: true,
-    };
-    run_seeds(seeds(250), rates);
+    run_seeds(seeds(250), CRASHES);
 }
