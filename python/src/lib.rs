@@ -14,6 +14,7 @@ mod odf;
 mod odf_values;
 mod parts;
 mod pipeline;
+mod pipeline_upkeep;
 mod predicate;
 mod preview;
 mod producer_calls;
@@ -43,6 +44,7 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     odf::register(module)?;
     odf_values::register(module)?;
     pipeline::register(module)?;
+    pipeline_upkeep::register(module)?;
     preview::register(module)?;
     table::register(module)
 }

@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pds::producers::{
-    self, ChangeScope, Changes, CompactOptions, ConsumedInput, Graph, Node, NodeReport, Pipeline,
+    self, ChangeScope, Changes, ConsumedInput, ConsumedStep, Graph, Node, NodeReport, Pipeline,
     PipelineManifest, Preserve, RebuildOptions, RunSizes, SourceNode, StageNode, TableName,
     UpdateOptions, UpdateReport,
 };
 use pds::table::Versioned;
-use pds::versions::{history, vacuum};
+use pds::versions::history;
 use pds::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -25,7 +25,6 @@ use crate::producer_calls::{PyPreserve, PyProducer};
 use crate::runtime::{into_py_result, run};
 use crate::scan::Scan;
 use crate::store::StoreHandle;
-use crate::table_results::VacuumFields;
 
 /// One snapshot of a pipeline.
 #[pyclass(frozen, module = "pds._pds")]
@@ -97,6 +96,12 @@ impl PipelineHandle {
             producers::schema(&pipeline, &self.manifest, name, table_name(is_mappings))
         });
         PySchema::new(into_py_result(py, schema)?).into_pyarrow(py)
+    }
+
+    /// Raises an error if the declared sources and stages are not those of the snapshot, or these and new ones.
+    fn check_definitions(&self, py: Python<'_>, nodes: Vec<PyNode<'_>>) -> PyResult<()> {
+        let graph = build_graph(py, nodes)?;
+        into_py_result(py, producers::check_definitions(&graph, &self.manifest))
     }
 
     /// The manifest as JSON.
@@ -210,6 +215,9 @@ impl PyNode<'_> {
     }
 }
 
+/// How far a table was read: location, version, commit, ids of columns.
+type Consumed = (String, u64, String, Vec<u32>);
+
 /// The attributes of `pds.producers.graph.SourceInput`.
 #[derive(FromPyObject)]
 pub(crate) struct PyChanges<'py> {
@@ -218,7 +226,8 @@ pub(crate) struct PyChanges<'py> {
     deletes: Option<Bound<'py, PyAny>>,
     scope: String,
     /// The location, the version and its commit id of a table that was read.
-    consumed: Option<(String, u64, String)>,
+    consumed: Option<Consumed>,
+    consumed_before: Option<Consumed>,
 }
 
 /// The attributes of `pds.producers.graph.UpdateArguments`.
@@ -226,10 +235,10 @@ pub(crate) struct PyChanges<'py> {
 pub(crate) struct PyUpdateOptions {
     base_version: Option<u64>,
     idempotency_key: Option<String>,
-    memory_limit: usize,
-    page_rows: Option<usize>,
-    file_rows: Option<u64>,
-    commit_timeout: f64,
+    pub(crate) memory_limit: usize,
+    pub(crate) page_rows: Option<usize>,
+    pub(crate) file_rows: Option<u64>,
+    pub(crate) commit_timeout: f64,
     rebuilt: Vec<String>,
     rebuilds_changed: bool,
 }
@@ -310,13 +319,12 @@ impl UpdateInput {
         let graph = build_graph(py, nodes)?;
         let (mut inputs, mut consumed) = (BTreeMap::new(), BTreeMap::new());
         for change in changes {
-            if let Some((location, version, commit_id)) = change.consumed {
-                let input = ConsumedInput {
-                    location,
-                    version,
-                    commit_id,
+            if let Some(after) = change.consumed {
+                let step = ConsumedStep {
+                    before: change.consumed_before.map(to_consumed),
+                    after: to_consumed(after),
                 };
-                consumed.insert(change.source.clone(), input);
+                consumed.insert(change.source.clone(), step);
             }
             let is_canonical = consumed.contains_key(&change.source);
             let input = Changes {
@@ -369,6 +377,15 @@ fn update_pipeline(
     Ok(report.into())
 }
 
+fn to_consumed((location, version, commit_id, columns): Consumed) -> ConsumedInput {
+    ConsumedInput {
+        location,
+        version,
+        commit_id,
+        columns,
+    }
+}
+
 fn parse_scope(text: &str) -> Result<ChangeScope> {
     match text {
         "named" => Ok(ChangeScope::Named),
@@ -380,112 +397,8 @@ fn parse_scope(text: &str) -> Result<ChangeScope> {
     }
 }
 
-/// What a compaction did; a dict in Python.
-#[derive(Debug, IntoPyObject)]
-struct CompactFields {
-    version: u64,
-    tables: u64,
-    runs: u64,
-    bytes_written: u64,
-}
-
-/// Merges runs of a pipeline.
-#[pyfunction]
-fn compact_pipeline(
-    py: Python<'_>,
-    store: &StoreHandle,
-    path: String,
-    min_delta: f64,
-    options: PyUpdateOptions,
-) -> PyResult<CompactFields> {
-    let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
-    let timeout = parse_seconds("commit_timeout", options.commit_timeout);
-    let options = CompactOptions {
-        min_delta,
-        sizes: RunSizes {
-            page_rows: options.page_rows,
-            file_rows: options.file_rows,
-        },
-        memory_limit_bytes: options.memory_limit,
-        timeout: into_py_result(py, timeout)?,
-    };
-    let report = run(py, move || async move {
-        producers::compact(&pipeline, &options).await
-    })?;
-    Ok(CompactFields {
-        version: report.version,
-        tables: report.tables,
-        runs: report.runs,
-        bytes_written: report.bytes_written,
-    })
-}
-
-/// Removes sources and stages of a pipeline; returns the version without them.
-#[pyfunction]
-fn remove_from_pipeline(
-    py: Python<'_>,
-    store: &StoreHandle,
-    path: String,
-    names: Vec<String>,
-    commit_timeout: f64,
-) -> PyResult<u64> {
-    let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
-    let timeout = into_py_result(py, parse_seconds("commit_timeout", commit_timeout))?;
-    let names = names.into_iter().collect();
-    let committed = run(py, move || async move {
-        producers::remove(&pipeline, names, timeout).await
-    })?;
-    Ok(committed.version)
-}
-
-/// Renames a source or stage of a pipeline; returns the version with the new name.
-#[pyfunction]
-fn rename_in_pipeline(
-    py: Python<'_>,
-    store: &StoreHandle,
-    path: String,
-    old: String,
-    new: String,
-    commit_timeout: f64,
-) -> PyResult<u64> {
-    let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
-    let timeout = into_py_result(py, parse_seconds("commit_timeout", commit_timeout))?;
-    let committed = run(py, move || async move {
-        producers::rename(&pipeline, &old, &new, timeout).await
-    })?;
-    Ok(committed.version)
-}
-
-/// Removes versions that were replaced more than `retention` seconds ago, and the objects that only they reference.
-#[pyfunction]
-fn vacuum_pipeline(
-    py: Python<'_>,
-    store: &StoreHandle,
-    path: String,
-    retention: f64,
-    dry_run: bool,
-    commit_timeout: f64,
-) -> PyResult<VacuumFields> {
-    let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
-    let retention = into_py_result(py, parse_seconds("retention", retention))?;
-    let timeout = into_py_result(py, parse_seconds("commit_timeout", commit_timeout))?;
-    let report = run(py, move || async move {
-        vacuum::vacuum(&pipeline, retention, dry_run, timeout).await
-    })?;
-    Ok(VacuumFields {
-        oldest_version: report.oldest_version,
-        files: report.files,
-        manifests: report.manifests,
-        bytes: report.bytes,
-    })
-}
-
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PipelineHandle>()?;
     module.add_function(wrap_pyfunction!(check_graph, module)?)?;
-    module.add_function(wrap_pyfunction!(compact_pipeline, module)?)?;
-    module.add_function(wrap_pyfunction!(remove_from_pipeline, module)?)?;
-    module.add_function(wrap_pyfunction!(rename_in_pipeline, module)?)?;
-    module.add_function(wrap_pyfunction!(vacuum_pipeline, module)?)?;
     module.add_function(wrap_pyfunction!(update_pipeline, module)?)
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::format::{NodeEntry, PipelineManifest};
+use super::rebuild::version_of;
 use super::{Committed, Pipeline};
 use crate::error::{Error, Result};
 use crate::versions::commit::commit;
@@ -56,13 +57,14 @@ impl Change<PipelineManifest> for GraphChange {
         let operation = match self {
             Self::Remove(names) => {
                 for name in names {
-                    base.find_node(name)?;
+                    let version = version_of(base.find_node(name)?).unwrap_or_default();
+                    next.removed.insert(name.clone(), version);
                 }
                 next.nodes.retain(|node| !names.contains(&node.name));
                 let is_fed = |node: &&NodeEntry| node.feeders.iter().any(|f| names.contains(f));
                 if let Some(fed) = next.nodes.iter().find(is_fed) {
                     return Err(Error::invalid(format!(
-                        "stage {:?} is fed by {:?}; remove it too",
+                        "stage {:?} is fed by {:?}; remove it too, or rebuild it with other feeders first",
                         fed.name, fed.feeders
                     )));
                 }
@@ -70,6 +72,7 @@ impl Change<PipelineManifest> for GraphChange {
             }
             Self::Rename { old, new } => {
                 base.find_node(old)?;
+                next.removed.remove(new);
                 if base.node(new).is_some() {
                     return Err(Error::invalid(format!(
                         "there is a source or stage {new:?} already"

@@ -58,6 +58,9 @@ pub struct PipelineManifest {
     /// The lists of the older ones, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub older_transactions: Vec<TransactionList>,
+    /// The sources and stages that were removed, with the version of the function; 0 for a source.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub removed: BTreeMap<String, u64>,
     /// The versions that vacuum keeps, by tag.
     #[serde(default)]
     pub tags: BTreeMap<String, u64>,
@@ -113,6 +116,9 @@ pub struct ConsumedInput {
     pub version: u64,
     /// The commit that made this version.
     pub commit_id: String,
+    /// The ids of the columns that were read, those of the key first.
+    #[serde(default)]
+    pub columns: Vec<u32>,
 }
 
 /// A sorted run of one of the tables.
@@ -163,6 +169,7 @@ impl PipelineManifest {
             recent_commits: Vec::new(),
             transactions: BTreeMap::new(),
             older_transactions: Vec::new(),
+            removed: BTreeMap::new(),
             tags: BTreeMap::new(),
         }
     }

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow_array::RecordBatchIterator;
+use arrow_array::{RecordBatch, RecordBatchIterator, new_null_array};
 use futures::future::join_all;
 use serde_json::Value;
 
 use super::Pipeline;
 use super::apply::replaced_keys;
 use super::diff::{Delta, distinct, keys_only};
-use super::format::{ConsumedInput, NodeEntry, PipelineManifest, StoredRun};
+use super::format::{NodeEntry, PipelineManifest, StoredRun};
 use super::functions::Rows;
 use super::graph::{Graph, Node, StageNode};
 use super::input::SourceChanges;
@@ -24,6 +24,7 @@ use super::runs::RunWriter;
 use super::splice::{NewRun, NodeChange, NodeReport};
 use super::stage::{FeederTable, StageTables, changed_keys, update_stage};
 use super::tables::{KeyAndValue, TableShape};
+use super::update::ConsumedStep;
 use crate::error::Result;
 use crate::files::{SortedBatches, Spill, run_blocking, sort_batches};
 use crate::parquet::Cancel;
@@ -115,6 +116,10 @@ impl Plan {
             content: self.content(node, feeder.as_ref()),
             mappings: self.mappings(node, feeder.as_ref()),
             update: node.columns().update(),
+            replaced: match (rebuild, &stage.preserve) {
+                (Some(Rebuild::Replace), Some(_)) => self.rows_of_replaced(node)?,
+                _ => None,
+            },
             state: self
                 .base
                 .node(node.name())
@@ -171,11 +176,9 @@ impl Plan {
             return Ok(added);
         }
         let memory_bytes = self.memory_bytes / 64;
-        let mut stored =
-            StoredNode::find(&self.pipeline, &self.base, &stored.name, self.memory_bytes)?;
-        stored.cancel = self.cancel.clone();
-        let (table, _) = stored.open(TableName::Content)?;
-        let old_keys = distinct(table.read(Keys::All, 1)?, &table.shape, 1, 0, memory_bytes)?;
+        let table = self.replaced_content(&stored.name)?;
+        // The source key decides too which rows are the newest.
+        let old_keys = distinct(table.read(Keys::All, 2)?, &table.shape, 1, 0, memory_bytes)?;
         let mut old_keys: SortedBatches = keys_only(&old_keys)?;
         if old.descending != new.descending {
             let schema = Arc::new(table.shape.schema.project(&[0]).map_err(to_error)?);
@@ -184,6 +187,43 @@ impl Plan {
             old_keys = Box::new(sort_batches(unsorted, &order, self.memory_bytes / 4)?);
         }
         replaced_keys(old_keys, &added, &new.update(), memory_bytes)
+    }
+
+    /// The rows of the old tables of a stage with new ones, as the new ones would have them without source keys. None
+    /// if the type of the key or value is another.
+    fn rows_of_replaced(&self, node: &Node) -> Result<Option<Spill>> {
+        let Some(stored) = self.base.node(node.name()) else {
+            return Ok(None);
+        };
+        let (old, new) = (KeyAndValue::from_entry(stored)?, node.columns());
+        if old.key.data_type() != new.key.data_type()
+            || old.value.data_type() != new.value.data_type()
+        {
+            return Ok(None);
+        }
+        let shape = self.content(node, self.feeder_of(node).as_ref()).shape;
+        let schema = Arc::clone(&shape.schema);
+        let rows = self.replaced_content(&stored.name)?.read(Keys::All, 3)?;
+        let rows = rows.map(move |batch| {
+            let batch = batch?;
+            let sources = new_null_array(schema.field(1).data_type(), batch.num_rows());
+            let columns = vec![
+                Arc::clone(batch.column(0)),
+                sources,
+                Arc::clone(batch.column(2)),
+            ];
+            RecordBatch::try_new(Arc::clone(&schema), columns)
+        });
+        let unsorted: Rows = Box::new(RecordBatchIterator::new(rows, Arc::clone(&shape.schema)));
+        let rows = sort_batches(unsorted, &shape.sort_columns(1), self.memory_bytes / 4)?;
+        let rows = Spill::collect(&shape.schema, rows, self.memory_bytes / 64);
+        rows.map(Some).map_err(to_error)
+    }
+
+    fn replaced_content(&self, name: &str) -> Result<StoredTable> {
+        let mut stored = StoredNode::find(&self.pipeline, &self.base, name, self.memory_bytes)?;
+        stored.cancel = self.cancel.clone();
+        Ok(stored.open(TableName::Content)?.0)
     }
 
     /// The key and value of the first feeder of a stage; None for a source.
@@ -237,7 +277,7 @@ impl Plan {
     pub(super) async fn write(
         &self,
         mut computed: Computed,
-        consumed: &BTreeMap<String, ConsumedInput>,
+        consumed: &BTreeMap<String, ConsumedStep>,
     ) -> Result<(Vec<NodeChange>, Vec<NodeReport>)> {
         let mut writes = Vec::new();
         for node in self.graph.nodes() {
@@ -253,15 +293,17 @@ impl Plan {
         &self,
         node: &Node,
         deltas: Option<NodeDeltas>,
-        consumed: &BTreeMap<String, ConsumedInput>,
+        consumed: &BTreeMap<String, ConsumedStep>,
     ) -> Result<(NodeChange, NodeReport)> {
         let stored = self.base.node(node.name());
         let mut entry = node.entry()?;
         entry.state = stored.and_then(|stored| stored.state.clone());
-        entry.consumed = consumed
-            .get(node.name())
-            .or_else(|| stored.and_then(|stored| stored.consumed.as_ref()))
-            .cloned();
+        entry.consumed = match consumed.get(node.name()) {
+            Some(step) => Some(step.after.clone()),
+            // What is pushed is not what the table has.
+            None if self.sources.contains_key(node.name()) => None,
+            None => stored.and_then(|stored| stored.consumed.clone()),
+        };
         let mut report = NodeReport {
             name: node.name().to_owned(),
             ..NodeReport::default()

@@ -21,18 +21,24 @@ use crate::files::{SortedBatches, Spill};
 /// The largest state of a hook, in bytes of JSON.
 const MAX_STATE_BYTES: usize = 64 << 10;
 
-/// The emitted rows, sorted, with the values that the hook gives, and its state after them.
+/// The emitted rows, sorted, with the values that the hook gives, and its state after them. `replaced` are the rows of
+/// tables in the place of which `content` is, in its order and without source keys.
 pub(super) fn preserve(
     stage: &StageNode,
     hook: &dyn Preserve,
     content: &StoredTable,
     upserts: &Spill,
+    replaced: Option<&Spill>,
     last_state: Option<&Value>,
     memory_bytes: usize,
 ) -> Result<(Spill, Value)> {
     let shape = &content.shape;
-    let targets = distinct(upserts.read().map_err(to_error)?, shape, 1, 0, memory_bytes)?;
-    let stored = content.read(Keys::Of(&targets), 3)?;
+    let stored = if let Some(replaced) = replaced {
+        replaced.read().map_err(to_error)?
+    } else {
+        let targets = distinct(upserts.read().map_err(to_error)?, shape, 1, 0, memory_bytes)?;
+        content.read(Keys::Of(&targets), 3)?
+    };
     let rows = WithEarlier::new(content, upserts, stored)?;
     let schema = Arc::clone(&rows.schema);
     let rows: Rows = Box::new(RecordBatchIterator::new(rows, schema));

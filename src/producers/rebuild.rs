@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
 use super::format::{NodeEntry, PipelineManifest};
 use super::graph::{Graph, Node};
 use super::tables::KeyAndValue;
@@ -49,7 +51,7 @@ pub(super) fn find_rebuilds(
         if graph.node(&stored.name).is_none() {
             return Err(changed_error(format!(
                 "the pipeline has {:?}, which is not declared; declare all its sources and stages, or remove it from \
-                 the pipeline",
+                 the pipeline. Stages that it feeds are rebuilt with other feeders first",
                 stored.name
             )));
         }
@@ -67,19 +69,21 @@ pub(super) fn find_rebuilds(
     for node in graph.nodes() {
         let Some(stored) = manifest.node(node.name()) else {
             // It is filled because it is new.
+            check_removed(node, manifest, options)?;
             continue;
         };
         let name = node.name();
         let difference = find_difference(node, stored)?;
         let is_named = options.stages.contains(name);
+        let was_stage = !stored.feeders.is_empty();
         if let Some(Difference { what, .. }) = difference
-            && !((is_named || options.changed) && matches!(node, Node::Stage(_)))
+            && !((is_named || options.changed) && was_stage && matches!(node, Node::Stage(_)))
         {
-            let remedy = match node {
-                Node::Stage(_) => "rebuild it, or declare it as it was",
-                Node::Source(_) => {
-                    "declare it as it was, or remove it and what it feeds, and push its rows again"
-                }
+            let remedy = if was_stage {
+                "rebuild it, or declare it as it was"
+            } else {
+                "declare it as it was, or push its rows to a source of another name, with other idempotency keys, and \
+                 remove this one"
             };
             return Err(changed_error(format!(
                 "the definition of {name:?} has changed: {what}; {remedy}"
@@ -105,6 +109,36 @@ pub(super) fn find_rebuilds(
     Ok(rebuilds)
 }
 
+/// Refuses a graph that is another than the stored one; it may have new sources and stages. Errors are those of an update.
+pub fn check_definitions(graph: &Graph, manifest: &PipelineManifest) -> Result<()> {
+    find_rebuilds(graph, manifest, &RebuildOptions::default()).map(drop)
+}
+
+/// Refuses what was removed and comes back as it was: that is a process with an older graph.
+fn check_removed(node: &Node, manifest: &PipelineManifest, options: &RebuildOptions) -> Result<()> {
+    let name = node.name();
+    let Some(removed) = manifest.removed.get(name) else {
+        return Ok(());
+    };
+    if matches!(node, Node::Stage(_))
+        && (options.stages.contains(name) || version_of(&node.entry()?) > Some(*removed))
+    {
+        return Ok(());
+    }
+    let remedy = match node {
+        Node::Stage(_) => "run the newer code, raise the version of its function, or rebuild it",
+        Node::Source(_) => "run the newer code, or give it another name",
+    };
+    Err(changed_error(format!(
+        "{name:?} was removed from the pipeline, and this process declares it; {remedy}"
+    )))
+}
+
+/// The version of the function of a stage.
+pub(super) fn version_of(entry: &NodeEntry) -> Option<u64> {
+    entry.definition.get("version").and_then(Value::as_u64)
+}
+
 /// The type and order of keys.
 fn key_of(columns: Option<&KeyAndValue>) -> Option<(&arrow_schema::DataType, bool)> {
     columns.map(|columns| (columns.key.data_type(), columns.descending))
@@ -112,8 +146,7 @@ fn key_of(columns: Option<&KeyAndValue>) -> Option<(&arrow_schema::DataType, boo
 
 fn find_difference(node: &Node, stored: &NodeEntry) -> Result<Option<Difference>> {
     let declared = node.entry()?;
-    let version = |entry: &NodeEntry| entry.definition.get("version").and_then(|v| v.as_u64());
-    if let (Some(declared), Some(stored_version)) = (version(&declared), version(stored))
+    if let (Some(declared), Some(stored_version)) = (version_of(&declared), version_of(stored))
         && declared < stored_version
     {
         return Err(changed_error(format!(

@@ -116,7 +116,10 @@ impl Change<PipelineManifest> for PipelineUpdate {
             entry.update.clone_from(&change.update);
             Ok(entry)
         });
-        next.nodes = nodes.collect::<Result<_>>()?;
+        next.nodes = nodes.collect::<Result<Vec<_>>>()?;
+        for node in &next.nodes {
+            next.removed.remove(&node.name);
+        }
         let keys: BTreeMap<&str, u64> = self
             .reports
             .iter()

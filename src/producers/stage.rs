@@ -44,6 +44,8 @@ pub(super) struct StageTables {
     pub(super) content: StoredTable,
     pub(super) mappings: StoredTable,
     pub(super) update: TableShape,
+    /// The rows of the tables in the place of which these are, where its hook is to see them.
+    pub(super) replaced: Option<Spill>,
     /// The state of its hook.
     pub(super) state: Option<Value>,
 }
@@ -145,6 +147,7 @@ pub(super) fn update_stage(
                 &**hook,
                 content,
                 &upserts,
+                tables.replaced.as_ref(),
                 tables.state.as_ref(),
                 spill_bytes,
             )?;

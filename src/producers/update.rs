@@ -38,14 +38,24 @@ pub struct UpdateOptions {
     pub idempotency_key: Option<String>,
     /// Which stages are computed anew.
     pub rebuild: RebuildOptions,
-    /// How far sources have read the tables that feed them.
-    pub consumed: BTreeMap<String, ConsumedInput>,
+    /// How far sources have read the tables that feed them, and how far they had before. It is a conflict if another
+    /// update of the pipeline has read more meanwhile.
+    pub consumed: BTreeMap<String, ConsumedStep>,
     /// The limit of the memory that it takes, in bytes.
     pub memory_limit_bytes: usize,
     /// The sizes of the runs that it writes.
     pub sizes: RunSizes,
     /// For how long the commit is retried.
     pub timeout: Duration,
+}
+
+/// How far a source has read a table, before an update and after it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsumedStep {
+    /// As the changes were computed from; None if it had read nothing.
+    pub before: Option<ConsumedInput>,
+    /// As the update leaves it.
+    pub after: ConsumedInput,
 }
 
 /// The commit of an update.
@@ -246,6 +256,7 @@ impl<'a> UpdateOperation<'a> {
         staged: &mut Staged,
     ) -> Result<PipelineUpdate> {
         self.check_base(&base)?;
+        self.check_consumed(&base)?;
         let rebuilds = find_rebuilds(&self.graph, &base, &self.options.rebuild)?;
         let cancel = Cancel::default();
         let _stop_thread = cancel.guard();
@@ -289,6 +300,19 @@ impl<'a> UpdateOperation<'a> {
             nodes,
             reports,
         })
+    }
+
+    /// Refuses changes of a table that another update has read.
+    fn check_consumed(&self, newest: &PipelineManifest) -> Result<()> {
+        for (name, step) in &self.options.consumed {
+            let stored = newest.node(name).and_then(|node| node.consumed.as_ref());
+            if stored != step.before.as_ref() {
+                let message = format!("another update has read the table of {name:?} meanwhile");
+                let error = Error::new(ErrorKind::CommitConflict, message);
+                return Err(error.with_path(self.pipeline.root()));
+            }
+        }
+        Ok(())
     }
 
     /// Refuses a base version that is not the last one that changed data.

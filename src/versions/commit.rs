@@ -230,7 +230,7 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
                 Ok(Some(ended)) => return Ok(ended),
                 Ok(None) => {}
                 Err(CommitError::NotCommitted(e)) if self.is_outdated(&e) => continue,
-                // There is no time left to read what replaced the snapshot.
+                // Its time is over: what replaced the snapshot is not read.
                 Err(CommitError::NotCommitted(e)) if e.kind() == ErrorKind::VersionExpired => {
                     let error = commit_timeout_error(self.folder, self.timeout);
                     return Err(CommitError::NotCommitted(error.with_source(e)));

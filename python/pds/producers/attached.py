@@ -7,14 +7,15 @@ that compactions and updates of other columns are no changes, and a restored row
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pds.arguments import arrow_stream
-from pds.errors import InvalidInput, InvalidType, VersionExpired
+from pds.errors import DefinitionChanged, InvalidInput, InvalidType, RemoteStoreError, VersionExpired
 from pds.producers.graph import SourceInput
+from pds.producers.groups import take
 from pds.table import Table
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 # So many keys are listed in the filter of a scan; above, the filter is the range of the keys.
 _MAX_LISTED_KEYS = 1_000
+# What tells how far a table was read.
+_MARK = ("location", "version", "commit_id", "columns")
+# The columns that the changes of a table have beside its own.
+_RESERVED = ("_change_type", "_commit_version", "_commit_timestamp")
 
 
 class Columns(NamedTuple):
@@ -69,6 +74,8 @@ class AttachedTable:
         self._table = table
         self.key = key
         self.value = value
+        self.failure: RemoteStoreError | None = None
+        """The error of the stream that `read` returned last."""
 
     def read(self, source: str, consumed: dict[str, Any] | None) -> SourceInput | None:
         """Return what is new since the version that was read last, or everything.
@@ -82,29 +89,50 @@ class AttachedTable:
 
         Raises:
             NotFound: The table does not exist any more.
+            DefinitionChanged: A column does not exist any more, or has another type.
         """
+        self.failure = None
         newest = Table(self._table.store, self._table.path)
-        mark = self._table.path, newest.version, _commit_id(newest)
-        if consumed is None or consumed["location"] != self._table.path:
-            return self._read_all(source, newest, mark)
-        if (consumed["version"], consumed["commit_id"]) == mark[1:]:
+        self._check_columns(source, newest.schema)
+        before = None if consumed is None else tuple(consumed.get(name) for name in _MARK)
+        mark = self._table.path, newest.version, _parse(newest)["commit_id"], self._column_ids(newest)
+        if mark == before:
             return None
-        keys = self._find_changed_keys(newest, consumed)
-        if keys is None:
-            return self._read_all(source, newest, mark)
-        if keys.num_rows == 0:
+        keys = None
+        # A column of the same name may be another.
+        if before is not None and (mark[0], mark[3]) == (before[0], before[3]):
+            keys = self._find_changed_keys(newest, before)
+        if keys is not None and keys.num_rows == 0:
             return None
-        return SourceInput(source, self._read(newest, keys), self._to_stream(keys), "listed", mark)
+        scope, deletes = ("all", None) if keys is None else ("listed", self._to_stream(keys))
+        return SourceInput(source, self._read(newest, keys), deletes, scope, mark, cast("Any", before))
 
-    def _read_all(self, source: str, newest: Table, mark: tuple[str, int, str]) -> SourceInput:
-        return SourceInput(source, self._read(newest, None), None, "all", mark)
+    def _check_columns(self, source: str, schema: pa.Schema) -> None:
+        for columns in (self.key, self.value):
+            declared = [columns.field] if columns.is_single else list(columns.field.type)
+            for name, field in zip(columns.names, declared, strict=True):
+                at = schema.get_field_index(name)
+                actual = schema.field(at).remove_metadata() if at >= 0 else None
+                if actual is None or not actual.with_name(field.name).equals(field):
+                    state = "does not exist any more"
+                    if actual is not None:
+                        state = f"is {_describe(actual)} now, not {_describe(field)}"
+                    message = f"column {name!r} of the table that feeds {source!r} {state}; declare another source"
+                    raise DefinitionChanged(message, path=self._table.path)
 
-    def _find_changed_keys(self, newest: Table, consumed: dict[str, Any]) -> pa.Table | None:
+    def _column_ids(self, table: Table) -> list[int]:
+        ids = {column["name"]: column["id"] for column in _parse(table)["schema"]["columns"]}
+        return [ids[name] for name in (*self.key.names, *self.value.names)]
+
+    def _find_changed_keys(self, newest: Table, before: tuple[Any, ...]) -> pa.Table | None:
         """Return the key columns of the rows that changed since, or None if nobody can tell."""
-        version = consumed["version"]
+        _, version, commit_id, columns = before
         try:
             # After the table was dropped and made anew, or restored from a copy, the version is another.
-            if version >= newest.version or _commit_id(newest.as_of(version)) != consumed["commit_id"]:
+            if version >= newest.version:
+                return None
+            older = newest.as_of(version)
+            if (_parse(older)["commit_id"], self._column_ids(older)) != (commit_id, columns):
                 return None
             changes = newest.scan_changes(version)
             batches = [batch.select(self.key.names) for batch in changes.to_reader()]
@@ -120,11 +148,14 @@ class AttachedTable:
         schema = pa.schema([self.key.field, self.value.field])
 
         def pairs() -> Iterator[pa.RecordBatch]:
-            for batch in newest.scan(names, where=where).to_reader():
-                rows = batch
-                if key_values is not None:
-                    rows = batch.filter(pc.is_in(batch.column(self.key.names[0]), key_values))
-                yield pa.RecordBatch.from_arrays([self.key.take(rows), self.value.take(rows)], schema=schema)
+            try:
+                for batch in newest.scan(names, where=where).to_reader():
+                    rows = batch if key_values is None else _filter(batch, self.key.names[0], key_values)
+                    yield pa.RecordBatch.from_arrays([self.key.take(rows), self.value.take(rows)], schema=schema)
+            except RemoteStoreError as error:
+                # It reaches the caller as text only.
+                self.failure = error
+                raise
 
         return arrow_stream(pa.RecordBatchReader.from_batches(schema, pairs()))
 
@@ -156,15 +187,29 @@ def attach(table: object, key: object, value: object) -> AttachedTable:
 
     Raises:
         InvalidType: It is not a `pds.Table`.
+        InvalidInput: Its changes cannot be read, because it has columns of their names.
     """
     if not isinstance(table, Table):
         raise InvalidType(f"a source is fed by a pds.Table, not {type(table).__name__}")
+    reserved = [name for name in _RESERVED if name in table.schema.names]
+    if reserved:
+        raise InvalidInput(f"a table with the column {reserved[0]!r} cannot feed a source; rename the column")
     columns: Sequence[str] | object = table.schema.names if value is None else value
     return AttachedTable(table, Columns.of("key", key, table.schema), Columns.of("value", columns, table.schema))
 
 
-def _commit_id(table: Table) -> str:
-    return str(json.loads(table._handle.manifest())["commit_id"])  # noqa: SLF001 of the package
+def _filter(batch: pa.RecordBatch, name: str, values: pa.Array[Any]) -> pa.RecordBatch:
+    rows = pc.indices_nonzero(pc.is_in(batch.column(name), values))
+    return pa.RecordBatch.from_arrays([take(column, rows) for column in batch.columns], schema=batch.schema)
+
+
+def _describe(field: pa.Field[Any]) -> str:
+    return str(field.type) if field.nullable else f"{field.type} not null"
+
+
+def _parse(table: Table) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads(table._handle.manifest())  # noqa: SLF001 of the package
+    return manifest
 
 
 def _is_discrete(data_type: pa.DataType) -> bool:

@@ -26,6 +26,10 @@ class Node(NamedTuple):
     preserve: Callable[[pa.RecordBatchReader, str | None], Any] | None = None
 
 
+Consumed = tuple[str, int, str, list[int]]
+"""The path of a table, the version that was read, its commit, and the ids of the columns."""
+
+
 class SourceInput(NamedTuple):
     """The changes of a source, as Arrow streams."""
 
@@ -34,7 +38,10 @@ class SourceInput(NamedTuple):
     deletes: object
     scope: str
     """`named`, `all` or `listed`: which keys change."""
-    consumed: tuple[str, int, str] | None = None
+    consumed: Consumed | None = None
+    """How far the table that feeds it was read."""
+    consumed_before: Consumed | None = None
+    """How far it had been read before."""
 
 
 class UpdateArguments(NamedTuple):

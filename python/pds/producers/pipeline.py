@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pds import _pds
 from pds.arguments import require_text
-from pds.errors import CommitConflict, InvalidInput, InvalidType, NotFound
+from pds.errors import CommitConflict, InvalidInput, InvalidType, NotFound, RemoteStoreError, VersionExpired
 from pds.producers.changes import to_input
 from pds.producers.declarations import Declarations
 from pds.producers.drawing import Box, Drawing
@@ -109,7 +109,7 @@ class Pipeline(Declarations):
         compared with those of the source.
 
         Returns:
-            The result, or None if no table has anything new: then nothing is committed.
+            The result, or None if no table has anything new and no source or stage is: then nothing is committed.
 
         Raises:
             NotFound: A table does not exist any more.
@@ -121,17 +121,21 @@ class Pipeline(Declarations):
         while True:
             handle = self._open()
             nodes = [] if handle is None else json.loads(handle.manifest())["nodes"]
-            consumed = {node["name"]: node.get("consumed") for node in nodes}
-            read = [table.read(name, consumed.get(name)) for name, table in self._tables.items()]
+            stored = {node["name"]: node for node in nodes}
+            read = [table.read(name, stored.get(name, {}).get("consumed")) for name, table in self._tables.items()]
             inputs = [source_input for source_input in read if source_input is not None]
-            if not inputs:
+            if not inputs and stored.keys() >= self._nodes.keys():
+                if handle is not None:
+                    handle.check_definitions(list(self._nodes.values()))
                 return None
             try:
-                return self._update(inputs, 0 if handle is None else handle.version, None)
-            except CommitConflict:
-                # Another process may have read the same changes.
-                if time.monotonic() > deadline:
-                    raise
+                return self._update(inputs, None, None)
+            except RemoteStoreError as error:
+                failures = [table.failure for table in self._tables.values() if table.failure is not None]
+                cause = failures[0] if failures else error
+                # Another process has read the same changes, or a vacuum removed the version that is read.
+                if not isinstance(cause, CommitConflict | VersionExpired) or time.monotonic() > deadline:
+                    raise cause from cause.__cause__
 
     def _to_inputs(self, changes: Mapping[str, Changes | Replace]) -> list[SourceInput]:
         inputs = []
@@ -210,6 +214,9 @@ class Pipeline(Declarations):
 
     def remove(self, *names: str) -> int:
         """Remove sources and stages from the stored pipeline, with their rows; older versions have them until a vacuum.
+
+        A process that still declares them is refused. A stage may come back with a higher version, or by `rebuild`; a
+        source by another name only. Idempotency keys of updates that pushed its rows stay used.
 
         Args:
             names: Their names.

@@ -261,6 +261,159 @@ def test_what_cannot_feed_a_source_is_refused(table: pds.Table) -> None:
     assert pds.Pipeline(table.store, "other").refresh() is None
 
 
+def test_columns_that_take_the_place_of_others_are_read_as_a_whole(memory_store: pds.Store) -> None:
+    schema = pa.schema(
+        [("id", pa.int64()), ("c", pa.string()), ("d", pa.string()), ("a", pa.float64()), ("b", pa.float64())]
+    )
+    table = pds.Table.create(memory_store, "t", schema, key="id")
+    table.append(pa.table({"id": [1, 2], "c": ["x", "y"], "d": ["X", "Y"], "a": [1.0, 2.0], "b": [10.0, 20.0]}, schema))
+
+    def pairs(pipeline: pds.Pipeline) -> list[Any]:
+        pipeline.refresh()
+        assert pipeline.refresh() is None
+        return plain_rows(pipeline["s"].read())
+
+    def declared(key: str = "c", value: str = "a") -> pds.Pipeline:
+        pipeline = pds.Pipeline(memory_store, "p")
+        pipeline.source("s", table, key=key, value=value)
+        return pipeline
+
+    pipeline = declared()
+    assert pairs(pipeline) == [("x", 1.0), ("y", 2.0)]
+    table.alter.rename_column("a", "z")
+    table.alter.rename_column("b", "a")
+    assert pairs(pipeline) == [("x", 10.0), ("y", 20.0)]
+    table.alter.rename_column("c", "w")
+    table.alter.rename_column("d", "c")
+    assert pairs(pipeline) == [("X", 10.0), ("Y", 20.0)]
+    before = table.version
+    table.alter.drop_column("a")
+    table.alter.add_column("a", pa.float64())
+    assert pairs(pipeline) == [("X", None), ("Y", None)]
+    table.restore(before)
+    assert pairs(pipeline) == [("X", 10.0), ("Y", 20.0)]
+    # A process that reads other columns of the same types.
+    assert pairs(declared(value="z")) == [("X", 1.0), ("Y", 2.0)]
+    assert pairs(declared(key="w", value="z")) == [("x", 1.0), ("y", 2.0)]
+    table.alter.drop_column("w")
+    declared_before = pds.Pipeline(memory_store, "p")
+    declared_before.source("s", table.as_of(before), key="w", value="z")
+    with pytest.raises(pds.DefinitionChanged, match=r"column 'w'.*does not exist"):
+        declared_before.refresh()
+
+
+def test_other_types_of_columns_are_noticed_by_a_process_that_runs(table: pds.Table) -> None:
+    schema = pa.schema([("id", pa.int64()), ("a", pa.float32())])
+    other = pds.Table.create(table.store, "other", schema, key="id")
+    other.append(pa.table({"id": [1], "a": [0.5]}, schema))
+    pipeline = pds.Pipeline(table.store, "p")
+    pipeline.source("s", other, key="id", value="a")
+    pipeline.refresh()
+    other.alter.widen("a", pa.float64())
+    with pytest.raises(pds.DefinitionChanged, match="'a' of the table that feeds 's' is double now, not float"):
+        pipeline.refresh()
+
+
+@pytest.mark.parametrize("view", [pa.string_view(), pa.binary_view(), pa.list_(pa.string_view())], ids=str)
+def test_views_in_values(memory_store: pds.Store, view: pa.DataType) -> None:
+    schema = pa.schema([("id", pa.int64()), ("v", view)])
+    table = pds.Table.create(memory_store, "t", schema, key="id")
+    values = pa.array([["a"], ["b"]] if pa.types.is_list(view) else ["a", "b"]).cast(view)
+    table.append(pa.table([pa.array([1, 2]), values], schema=schema))
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("s", table, key="id")
+    pipeline.refresh()
+    table.upsert(pa.table([pa.array([2, 3]), values], schema=schema))
+    pipeline.refresh()
+    assert [row["v"] for _, row in plain_rows(pipeline["s"].read())] == [values[0].as_py(), *values.to_pylist()]
+
+
+def test_rows_that_another_process_pushes_go(table: pds.Table) -> None:
+    pipeline = open_pipeline(table)
+    pipeline.refresh()
+    other = pds.Pipeline(table.store, "totals")
+    other.source("orders", key=pa.string(), value=pa.float64())
+    other.producer("orders", key=pa.string(), value=pa.float64(), name="totals")(total)
+    other.update(orders=pds.Changes([("a", 99.0), ("q", 1.0)]))
+    pipeline.refresh()
+    check(pipeline, table)
+
+
+def test_a_refresh_fills_new_stages_and_notices_changed_ones(table: pds.Table) -> None:
+    open_pipeline(table).refresh()
+    pipeline = open_pipeline(table)
+    pipeline.producer("totals", key=pa.string(), value=pa.float64(), name="more")(total)
+    assert pipeline.refresh() is not None
+    assert pipeline["more"].read().num_rows == 3
+    assert pipeline.refresh() is None
+    changed = pds.Pipeline(table.store, "totals")
+    changed.source("orders", table, key="customer", value="amount")
+    for feeder, name in (("orders", "totals"), ("totals", "more")):
+        changed.producer(feeder, key=pa.string(), value=pa.float64(), name=name, version=2)(total)
+    with pytest.raises(pds.DefinitionChanged):
+        changed.refresh()
+
+
+def test_a_refresh_lands_beside_pushes_that_never_stop(table: pds.Table) -> None:
+    pipeline = open_pipeline(table)
+    pipeline.source("names", key=pa.int64(), value=pa.string())
+    calls = 0
+
+    def slow(customer: str | None, amounts: Iterator[float | None]) -> Iterator[tuple[str | None, float]]:
+        nonlocal calls
+        calls += 1
+        if calls <= 3:
+            pushing = pds.Pipeline(table.store, "totals")
+            pushing.source("orders", table, key="customer", value="amount")
+            pushing.producer("orders", key=pa.string(), value=pa.float64(), name="totals")(total)
+            pushing.source("names", key=pa.int64(), value=pa.string())
+            pushing.producer("orders", key=pa.string(), value=pa.float64(), name="slow")(total)
+            pushing.update(names=pds.Changes([(calls, "x")]))
+        return total(customer, amounts)
+
+    pipeline.update(names=pds.Changes([(0, "x")]))
+    pipeline.producer("orders", key=pa.string(), value=pa.float64(), name="slow")(slow)
+    pipeline.refresh()
+    check(pipeline, table)
+    assert pipeline["names"].read().num_rows == 4
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_table_that_is_vacuumed_or_dropped_while_it_is_read(
+    table: pds.Table, monkeypatch: pytest.MonkeyPatch, drops: bool
+) -> None:
+    pipeline = open_pipeline(table)
+    pipeline.refresh()
+    table.append(rows((5, "c", 1.0)))
+    scan, scans = pds.Table.scan, 0
+
+    def scan_after_another(self: pds.Table, *arguments: Any, **options: Any) -> Any:
+        nonlocal scans
+        scans += 1
+        if scans == 1:
+            other = pds.Table(table.store, "orders")
+            other.overwrite(rows((6, "d", 2.0)))
+            other.vacuum(dt.timedelta(0))
+            if drops:
+                pds.Table.drop(table.store, "orders")
+        return scan(self, *arguments, **options)
+
+    monkeypatch.setattr(pds.Table, "scan", scan_after_another)
+    if drops:
+        with pytest.raises(pds.NotFound):
+            pipeline.refresh()
+        return
+    pipeline.refresh()
+    monkeypatch.undo()
+    check(pipeline, table)
+
+
+def test_a_table_with_the_columns_of_changes_is_refused(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64()), ("_change_type", pa.string())]))
+    with pytest.raises(pds.InvalidInput, match="rename the column"):
+        pds.Pipeline(memory_store, "p").source("s", table, key="id")
+
+
 def test_other_types_of_columns_are_another_definition(table: pds.Table) -> None:
     open_pipeline(table).refresh()
     table.alter.drop_column("amount")
