@@ -7,11 +7,13 @@ times (the median of the rounds), and bytes and requests at the store.
 
     make bench-producers
     make bench-producers ARGS='--rows 1000000 --rounds 3'
+    make bench-producers ARGS='--rows 1000000 --in-a-row 1000'      updates of 100 keys one after another
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import statistics
 import tempfile
@@ -152,6 +154,36 @@ def measure(rows: int, rounds: int) -> list[dict[str, Any]]:
         shutil.rmtree(folder)
 
 
+def measure_in_a_row(rows: int, updates: int) -> dict[str, float]:
+    """What updates of 100 keys cost after many of them."""
+    folder = Path(tempfile.mkdtemp(prefix="pds-producers-"))
+    try:
+        store = pds.Store((folder / "lake").as_uri())
+        pipeline = declare(store)
+        pipeline.update(orders=pds.Changes(orders(0, rows, 1, rows)))
+        times, changed, most_runs, manifest_bytes = [], 0, 0, 0
+        written = store.metrics()["bytes_written"]
+        for number in range(updates):
+            changes = orders(0, 100, number, rows)
+            chosen = np.sort(np.random.default_rng(number).choice(rows, 100, replace=False))
+            changes = changes.set_column(0, "key", pa.array(chosen))
+            changed += changes.nbytes
+            times.append(seconds(lambda c=changes: pipeline.update(orders=pds.Changes(c))))
+            manifest = store.read_bytes(f"sums/manifest/v{pipeline.version:08}.json")
+            manifest_bytes = max(manifest_bytes, len(manifest))
+            nodes = json.loads(manifest)["nodes"]
+            most_runs = max(most_runs, *(len(runs) for node in nodes for runs in (node["content"], node["mappings"])))
+        check(pipeline)
+        return {
+            "slowdown": statistics.median(times[-20:]) / statistics.median(times[:20]),
+            "runs": most_runs,
+            "written": (store.metrics()["bytes_written"] - written) / changed,
+            "manifest": manifest_bytes,
+        }
+    finally:
+        shutil.rmtree(folder)
+
+
 def check(pipeline: pds.Pipeline) -> None:
     """The sums are those of the orders."""
     rows = pipeline["orders"].read()["value"].combine_chunks()
@@ -167,7 +199,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, action="append", help="rows of the source; may be given more than once")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--in-a-row", type=int, help="measure so many updates of 100 keys instead")
     arguments = parser.parse_args()
+    if arguments.in_a_row is not None:
+        print(
+            "| rows | updates | last 20 / first 20 | most runs of a table | bytes written / changed | manifest bytes |"
+        )
+        print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+        for rows in arguments.rows or [1_000_000]:
+            f = measure_in_a_row(rows, arguments.in_a_row)
+            print(
+                f"| {rows:,} | {arguments.in_a_row:,} | {f['slowdown']:.2f} | {f['runs']:.0f} | {f['written']:.0f} "
+                f"| {f['manifest']:,.0f} |"
+            )
+        return
     print(
         "| rows | keys | rebuild by pds / update | polars / update | DuckDB / update | bytes of a rebuild | requests |"
     )
