@@ -14,7 +14,7 @@ from pds.producers.changes import to_input
 from pds.producers.declarations import Declarations
 from pds.producers.drawing import Box, Drawing
 from pds.producers.graph import UpdateArguments
-from pds.producers.results import CompactResult, UpdateResult
+from pds.producers.results import CompactResult, PipelineCheck, UpdateResult
 from pds.producers.tables import PipelineTable
 from pds.producers.versions import PipelineVersion, Preview
 from pds.table.checks import check_idempotency_key, check_limit, check_size, check_version
@@ -181,10 +181,39 @@ class Pipeline(Declarations):
         Arguments and errors are those of `update`; no version is made.
         """
         inputs = self._to_inputs({**(changes or {}), **named})
-        arguments = self._make_arguments(base_version, idempotency_key)
+        return self._preview(inputs, self._make_arguments(base_version, idempotency_key))
+
+    def _preview(self, inputs: list[SourceInput], arguments: UpdateArguments) -> Preview:
         nodes = list(self._nodes.values())
         handle = _pds.preview_pipeline(self._location.handle, self.path, nodes, inputs, arguments)
         return Preview(handle, self._location.store, self._memory_limit)
+
+    def check(self, *stages: str) -> PipelineCheck:
+        """Compute stages anew from what feeds them, and compare that with what is stored. Nothing is committed.
+
+        A stage that differs has a function that is not deterministic, or depends on how keys were batched, or has
+        changed without a new version; or its stored rows are wrong. Each stage is computed from the stored rows of its
+        feeders. It takes what rebuilds of the stages take.
+
+        Args:
+            stages: Their names. Defaults to all.
+
+        Raises:
+            InvalidInput: There is no such stage.
+            NotFound: The pipeline has no version yet.
+            DefinitionChanged, ProduceError: As for `update`.
+        """
+        handle = self._open()
+        if handle is None:
+            raise NotFound("the pipeline has no version yet", path=self.path)
+        names = [require_text("a stage", name) for name in stages]
+        differences = []
+        for name in names or [node.name for node in self._nodes.values() if node.feeders is not None]:
+            with self._preview([], self._make_arguments()._replace(rebuilt=[name])) as preview:
+                difference = preview.compare(name, handle)
+            if difference is not None:
+                differences.append(difference)
+        return PipelineCheck(handle.version, differences)
 
     def rebuild(
         self, *stages: str, base_version: int | None = None, idempotency_key: str | None = None

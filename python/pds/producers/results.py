@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from pds._pds import _UpdateFields
@@ -45,6 +45,39 @@ class CompactResult:
     tables: int
     runs: int
     bytes_written: int
+
+
+@dataclass(frozen=True)
+class StageDifference:
+    """A stage that came out otherwise when it was computed anew.
+
+    Args:
+        name: The name.
+        keys: The number of target keys with other rows.
+        examples: Some of them, at most 10.
+    """
+
+    name: str
+    keys: int
+    examples: list[Any]
+
+
+@dataclass(frozen=True)
+class PipelineCheck:
+    """The result of a check of a pipeline.
+
+    Args:
+        version: The version that was checked.
+        differences: The stages that differ. One with 0 keys has other key mappings than its rows say.
+    """
+
+    version: int
+    differences: list[StageDifference]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all stages came out as they are stored."""
+        return not self.differences
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,9 @@ def _to_python(keys: pa.Array[Any]) -> list[Any]:
         raise InvalidInput(f"the keys cannot be Python values: {error}") from error
 
 
-def _distinct(sorted_keys: pa.ChunkedArray[Any]) -> list[Any]:
-    keys: list[Any] = []
+def distinct_keys(sorted_keys: pa.ChunkedArray[Any], before: list[Any] | None = None) -> list[Any]:
+    """Return the keys, each once, behind those before them."""
+    keys = list(before or ())
     for key in itertools.chain.from_iterable(map(_to_python, sorted_keys.chunks)):
         # By their text, since not-a-number does not equal itself.
         if not keys or repr(keys[-1]) != repr(key):
@@ -121,7 +122,7 @@ class PipelineTable:
                 continue
             rows = PipelineTable(handle, name, self._memory_limit).read(target_keys)
             if name != self.name:
-                origins[name] = _distinct(rows.column(0))
+                origins[name] = distinct_keys(rows.column(0))
             for feeder in feeders[name]:
                 known = needed.get(feeder)
                 keys_of_rows = rows.column("source_key").combine_chunks()
@@ -153,5 +154,16 @@ class PipelineTable:
             VersionExpired: A vacuum removed the version.
         """
         handle = self._get_handle()
-        opened = handle if version is None else handle.at(version)
-        return PipelineRows(lambda: opened.changes(self.name, self._memory_limit)).to_pyarrow()
+        return self._scan_changes(handle if version is None else handle.at(version)).to_pyarrow()
+
+    def _scan_changes(self, handle: _pds.PipelineHandle) -> PipelineRows:
+        return PipelineRows(lambda: handle.changes(self.name, self._memory_limit))
+
+    def first_changed_keys(self, count: int) -> list[Any]:
+        """Return the first keys that the version changed, each once; a struct key is a dict."""
+        keys: list[Any] = []
+        for batch in self._scan_changes(self._get_handle()).to_reader():
+            keys = distinct_keys(pa.chunked_array([batch.column("key")]), keys)
+            if len(keys) >= count:
+                break
+        return keys[:count]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Self
 
-from pds.producers.results import UpdateResult
+from pds.producers.results import StageDifference, UpdateResult
 from pds.producers.tables import PipelineTable
 
 if TYPE_CHECKING:
     from pds import _pds
     from pds.producers.results import StageResult
     from pds.store import Store
+
+
+MAX_EXAMPLES = 10
+"""How many keys of a difference are named."""
 
 
 class PipelineVersion:
@@ -34,6 +38,11 @@ class PipelineVersion:
     def __getitem__(self, name: str) -> PipelineTable:
         self._handle.schema(name, False)  # noqa: FBT003 refuses unknown names
         return PipelineTable(self._handle, name, self._memory_limit)
+
+
+def _run_ids(handle: _pds.PipelineHandle, name: str) -> list[str]:
+    nodes = {node["name"]: node for node in json.loads(handle.manifest())["nodes"]}
+    return [run["id"] for run in nodes[name]["mappings"]]
 
 
 class Preview(PipelineVersion):
@@ -70,6 +79,15 @@ class Preview(PipelineVersion):
     def discard(self) -> None:
         """Remove what was written. After a commit nothing is done."""
         self._preview.discard()
+
+    def compare(self, name: str, base: _pds.PipelineHandle) -> StageDifference | None:
+        """Return how a stage differs from that of the version `base`; None if it does not."""
+        keys = self._stages[name].keys_out
+        if keys:
+            return StageDifference(name, keys, self[name].first_changed_keys(MAX_EXAMPLES))
+        if _run_ids(self._handle, name) != _run_ids(base, name):
+            return StageDifference(name, 0, [])
+        return None
 
     def __enter__(self) -> Self:
         return self

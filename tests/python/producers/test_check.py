@@ -1,0 +1,103 @@
+"""A check computes stages anew, and finds those that are not what their functions say."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import pds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+INT, TEXT = pa.int64(), pa.string()
+
+
+def split_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
+    for phrase in phrases:
+        for word in phrase.split():
+            yield word, key
+
+
+def count(word: str, keys: Iterator[int]) -> Iterator[tuple[int, str]]:
+    yield sum(1 for _ in keys), word
+
+
+def declare(store: pds.Store, words: Callable[..., Any] = split_words, **options: Any) -> pds.Pipeline:
+    pipeline = pds.Pipeline(store, "p")
+    pipeline.source("phrases", key=INT, value=TEXT)
+    pipeline.producer("phrases", key=TEXT, value=INT, name="words", **options)(words)
+    pipeline.producer("words", key=INT, value=TEXT, name="counts")(count)
+    return pipeline
+
+
+def fill(pipeline: pds.Pipeline) -> None:
+    pipeline.update(phrases=pds.Changes([(n, f"a w{n % 7}") for n in range(50)]))
+    pipeline.update(phrases=pds.Changes([(3, "b b")], [4]))
+
+
+def objects(store: pds.Store) -> set[str]:
+    return {str(info.path) for info in store.list_files("", recursive=True)}
+
+
+def test_deterministic_stages_are_as_they_are_stored(memory_store: pds.Store) -> None:
+    pipeline = declare(memory_store)
+    fill(pipeline)
+    before = objects(memory_store)
+    checked = pipeline.check()
+    assert (checked.ok, checked.version, checked.differences) == (True, 2, [])
+    assert pipeline.check("counts").ok
+    assert objects(memory_store) == before
+    assert pipeline.version == 2
+
+
+def test_a_random_function(memory_store: pds.Store) -> None:
+    def words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
+        for word, number in split_words(key, phrases):
+            yield word, number if number != 7 else random.randrange(1 << 60)
+
+    pipeline = declare(memory_store, words)
+    fill(pipeline)
+    before = objects(memory_store)
+    checked = pipeline.check()
+    assert not checked.ok
+    (difference,) = checked.differences
+    assert (difference.name, difference.keys, difference.examples) == ("words", 2, ["a", "w0"])
+    assert objects(memory_store) == before
+
+
+def test_a_function_that_depends_on_its_batches(memory_store: pds.Store) -> None:
+    calls = itertools.count()
+
+    def words(batch: pa.RecordBatch) -> pa.RecordBatch:
+        number = pa.array([next(calls)] * batch.num_rows, INT)
+        rows = pa.array(range(batch.num_rows), INT)
+        return pa.RecordBatch.from_arrays([rows, batch["value"], number], ["source_row", "key", "value"])
+
+    pipeline = declare(memory_store, words, batch=True)
+    fill(pipeline)
+    assert [difference.name for difference in pipeline.check().differences] == ["words"]
+
+
+def test_a_function_that_changed_without_a_new_version(memory_store: pds.Store) -> None:
+    fill(declare(memory_store))
+    changed = declare(memory_store, lambda key, phrases: ((w.upper(), n) for w, n in split_words(key, phrases)))
+    (difference,) = changed.check().differences
+    assert (difference.name, len(difference.examples)) == ("words", 10)
+    changed.rebuild("words")
+    assert changed.check().ok
+
+
+def test_what_cannot_be_checked(memory_store: pds.Store) -> None:
+    pipeline = declare(memory_store)
+    with pytest.raises(pds.NotFound, match="no version"):
+        pipeline.check()
+    fill(pipeline)
+    with pytest.raises(pds.InvalidInput, match="no stage"):
+        pipeline.check("phrases")
+    with pytest.raises(pds.DefinitionChanged):
+        declare(memory_store, version=2).check()
