@@ -1,7 +1,7 @@
 //! Keeps a fork of the process away from locks that both sides use afterwards.
 //!
 //! A forked child has its parent's memory but only the thread that forked. A lock that another thread held would stay
-//! locked in the child for ever. Such a lock is taken by [`lock`], or under [`delay_forks`]; who forks calls
+//! locked in the child for ever. Such a lock is taken by `lock`, or under `delay_forks`; who forks calls
 //! [`before_fork`] first and [`after_fork`] on both sides.
 
 use std::ops::{Deref, DerefMut};
