@@ -9,6 +9,7 @@ use arrow_schema::{ArrowError, Schema, SchemaRef};
 
 use super::cursor::{Cursor, Picker};
 use super::diff::{CHANGED, Delta, DeltaWriter, HAD, HAS, KeyWriter, delta, diff, flags_of};
+use super::format::ConsumedInput;
 use super::functions::Rows;
 use super::graph::SourceNode;
 use super::keys::{check_nulls, normalize, retype};
@@ -55,6 +56,15 @@ impl std::fmt::Debug for Changes {
             self.scope
         )
     }
+}
+
+/// How far a source has read a table, before an update and after it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsumedStep {
+    /// As the changes were computed from; None if it had read nothing.
+    pub before: Option<ConsumedInput>,
+    /// As the update leaves it.
+    pub after: ConsumedInput,
 }
 
 /// Changes that were checked.

@@ -52,13 +52,13 @@ pub use self::compact::{CompactOptions, CompactReport, compact};
 pub use self::format::{ConsumedInput, NodeEntry, PipelineManifest, StoredRun};
 pub use self::functions::{EmittedRows, Preserve, PreservePass, Produce, Rows};
 pub use self::graph::{Graph, Node, SourceNode, StageNode};
-pub use self::input::{ChangeScope, Changes};
+pub use self::input::{ChangeScope, Changes, ConsumedStep};
 pub use self::preview::{Preview, preview};
 pub use self::read::{TableName, open, read, schema};
 pub use self::rebuild::{RebuildOptions, check_definitions};
 pub use self::runs::RunSizes;
 pub use self::splice::NodeReport;
-pub use self::update::{ConsumedStep, UpdateOptions, UpdateReport, update};
+pub use self::update::{UpdateOptions, UpdateReport, update};
 
 /// A pipeline: a folder of versions of a [`PipelineManifest`], or one in which a pipeline can be created.
 pub type Pipeline = crate::versions::Folder<PipelineManifest>;

@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::format::{ConsumedInput, PipelineManifest};
+use super::format::PipelineManifest;
 use super::graph::{Graph, Node};
-use super::input::{Changes, SourceChanges};
+use super::input::{Changes, ConsumedStep, SourceChanges};
 use super::plan::Plan;
 use super::read::expired_or;
 use super::rebuild::{RebuildOptions, find_rebuilds};
@@ -47,15 +47,6 @@ pub struct UpdateOptions {
     pub sizes: RunSizes,
     /// For how long the commit is retried.
     pub timeout: Duration,
-}
-
-/// How far a source has read a table, before an update and after it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConsumedStep {
-    /// As the changes were computed from; None if it had read nothing.
-    pub before: Option<ConsumedInput>,
-    /// As the update leaves it.
-    pub after: ConsumedInput,
 }
 
 /// The commit of an update.
