@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -176,13 +177,16 @@ def test_plans_longer_than_the_timeout_beside_an_appender(busy: Busy, name: str)
     busy.fill()
 
     def commit(number: int) -> None:
+        # So that the second plan takes longer too, which reads the files that are new.
+        time.sleep(SHORT)
         if number == 1:
             busy.theirs().upsert(rows([24], 5))
         else:
             busy.theirs().append(rows([10_000 + number]))
 
-    busy.disturb(commit)
-    UPDATES[name](busy.open(0.001))
+    # In all of the first plan and in some that follow it.
+    busy.disturb(commit, limit=FILES + 6)
+    UPDATES[name](busy.open())
     _check_update(busy, list(range(10_002, 10_001 + busy.commits)))
 
 
