@@ -137,7 +137,7 @@ pub(super) async fn create_from(
             })
         }
         Err(e) => {
-            // In the other cases it may have been created.
+            // In the other cases it may have been created, or nothing can be removed.
             if !matches!(
                 e.kind(),
                 ErrorKind::CommitStateUnknown | ErrorKind::Unavailable | ErrorKind::Cancelled

@@ -42,12 +42,26 @@ pub enum CasResult {
 pub struct Register<'a> {
     store: &'a Store,
     path: &'a str,
+    /// No one reads its value, so it does not matter which one it holds after an error.
+    is_probe: bool,
 }
 
 impl<'a> Register<'a> {
     /// The register at `path`. Sends no request.
     pub fn new(store: &'a Store, path: &'a str) -> Self {
-        Self { store, path }
+        Self {
+            store,
+            path,
+            is_probe: false,
+        }
+    }
+
+    /// A register that is removed whatever its value is. Its errors are the answers of the store.
+    fn for_probe(store: &'a Store, path: &'a str) -> Self {
+        Self {
+            is_probe: true,
+            ..Self::new(store, path)
+        }
     }
 
     /// Reads the value; None if the object does not exist.
@@ -184,6 +198,9 @@ impl<'a> Register<'a> {
 
     /// The error of a write that may still land, whatever the last answer was.
     fn unknown_outcome(&self, error: Error) -> Error {
+        if self.is_probe {
+            return error;
+        }
         error
             .with_kind(ErrorKind::Unavailable)
             .context("the outcome of a conditional write is unknown")
@@ -208,7 +225,7 @@ pub async fn probe_conditional_writes(store: &Store, folder: &str) -> Result<()>
 }
 
 async fn honors_conditions(store: &Store, path: &str) -> Result<bool> {
-    let register = Register::new(store, path);
+    let register = Register::for_probe(store, path);
     let CasResult::Won(first) = register.create(Bytes::from_static(b"1")).await? else {
         return Ok(false);
     };

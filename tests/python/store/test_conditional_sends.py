@@ -239,3 +239,17 @@ def test_a_publish_of_which_a_request_lands_after_a_refusal_is_whole(name: str, 
         assert _ids(datasets.read_dataset("d")) in ([[4, 5, 6]] if error is None else [[1, 2, 3], [4, 5, 6]])
         datasets.write_dataset(ROWS, "d", overwrite=True)
         assert _ids(datasets.read_dataset("d")) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_probe_that_is_denied_is_a_refusal(lost: str) -> None:
+    """Whatever the probe object holds, nothing was committed: what was uploaded goes, and the answer is told."""
+    with ScriptedS3() as server:
+        probe = server.add(Rule(lambda r: r.verb == "put" and r.is_probe, lost, times=1))
+        server.add(Rule(lambda r: r.verb == "get" and r.is_probe, "403", times=1))
+        pipeline = pds.Pipeline(store(server), "p")
+        pipeline.source("words", key=pa.string(), value=pa.string())
+        with pytest.raises(pds.PermissionDenied):
+            pipeline.update(words=pds.Changes([("a", "b")]))
+        assert probe.hit.is_set()
+        assert server.snapshot() == {}
