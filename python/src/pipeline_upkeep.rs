@@ -107,12 +107,7 @@ fn vacuum_pipeline(
     let report = run(py, move || async move {
         vacuum::vacuum(&pipeline, retention, dry_run, timeout).await
     })?;
-    Ok(VacuumFields {
-        oldest_version: report.oldest_version,
-        files: report.files,
-        manifests: report.manifests,
-        bytes: report.bytes,
-    })
+    Ok(report.into())
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

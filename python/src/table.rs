@@ -432,12 +432,7 @@ impl TableHandle {
         let report = run(py, move || async move {
             vacuum::vacuum(&table, retention, dry_run, timeout).await
         })?;
-        Ok(VacuumFields {
-            oldest_version: report.oldest_version,
-            files: report.files,
-            manifests: report.manifests,
-            bytes: report.bytes,
-        })
+        Ok(report.into())
     }
 
     /// Returns the version that a commit created, or None if it created none.

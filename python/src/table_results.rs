@@ -1,5 +1,6 @@
 //! Results of operations on tables: dicts in Python, for the dataclasses of `pds.table.results`.
 
+use pds::versions::vacuum::VacuumReport;
 use pyo3::prelude::*;
 
 /// The data files of a snapshot, a list for each property; a dict in Python.
@@ -34,8 +35,19 @@ pub(crate) struct CheckFields {
 /// The fields of `pds.table.results.VacuumResult`.
 #[derive(Debug, IntoPyObject)]
 pub(crate) struct VacuumFields {
-    pub(crate) oldest_version: u64,
-    pub(crate) files: Vec<String>,
-    pub(crate) manifests: Vec<String>,
-    pub(crate) bytes: u64,
+    oldest_version: u64,
+    files: Vec<String>,
+    manifests: Vec<String>,
+    bytes: u64,
+}
+
+impl From<VacuumReport> for VacuumFields {
+    fn from(report: VacuumReport) -> Self {
+        Self {
+            oldest_version: report.oldest_version,
+            files: report.files,
+            manifests: report.manifests,
+            bytes: report.bytes,
+        }
+    }
 }

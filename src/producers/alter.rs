@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::versions::commit::commit;
 use crate::versions::{Change, CommitOperation};
 
-/// Removes sources and stages with their rows. Fails with [`crate::ErrorKind::NotFound`] if there is no such one, with
+/// Removes sources and stages with their rows. Fails with [`crate::ErrorKind::NotFound`] if one does not exist, with
 /// [`crate::ErrorKind::InvalidInput`] if a stage that stays is fed by one of them.
 pub async fn remove(
     pipeline: &Pipeline,
@@ -25,8 +25,8 @@ pub async fn remove(
     commit(pipeline, &GraphChange::Remove(names), timeout).await
 }
 
-/// Gives a source or stage another name. Fails with [`crate::ErrorKind::NotFound`] if there is no such one, with
-/// [`crate::ErrorKind::InvalidInput`] if the name is taken or is none.
+/// Gives a source or stage another name. Fails with [`crate::ErrorKind::NotFound`] if one does not exist, with
+/// [`crate::ErrorKind::InvalidInput`] if the name is taken or cannot be a name.
 pub async fn rename(
     pipeline: &Pipeline,
     old: &str,

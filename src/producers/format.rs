@@ -1,8 +1,7 @@
 //! The format of a pipeline's manifests ([`PipelineManifest`]): JSON with stable names.
 //!
-//! A reader refuses a newer `format` ([`ErrorKind::FormatNotSupported`]) and
-//! ignores unknown fields. Values that do not fit together are refused
-//! ([`ErrorKind::ManifestCorrupted`]). Paths are relative to the pipeline's folder.
+//! A reader refuses a newer `format` ([`ErrorKind::FormatNotSupported`]) and ignores unknown fields. Values that do not
+//! fit together are refused ([`ErrorKind::ManifestCorrupted`]). Paths are relative to the pipeline's folder.
 
 use std::collections::{BTreeMap, HashSet};
 

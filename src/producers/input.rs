@@ -287,7 +287,7 @@ fn listed_keys(
     let mut rows = Cursor::new(upserts.read()?, &order)?;
     let mut keys = KeyWriter::new(shape, 1, memory_bytes);
     let mut picker = Picker::default();
-    let mut kept = SpillWriter::new(&shape.schema, memory_bytes);
+    let mut listed_rows = SpillWriter::new(&shape.schema, memory_bytes);
     while let (Some(key), Some((batch, row))) = (listed.key().map(<[u8]>::to_vec), listed.row()) {
         rows.seek(&key)?;
         let flags = if rows.is_at(&key) { HAS } else { HAD };
@@ -296,15 +296,21 @@ fn listed_keys(
             picker.pick(batch, row);
             rows.advance()?;
             if picker.is_full() {
-                picker.take()?.into_iter().try_for_each(|b| kept.push(b))?;
+                picker
+                    .take()?
+                    .into_iter()
+                    .try_for_each(|b| listed_rows.push(b))?;
             }
         }
         while listed.is_at(&key) {
             listed.advance()?;
         }
     }
-    picker.take()?.into_iter().try_for_each(|b| kept.push(b))?;
-    Ok((kept.finish()?, keys.finish()?))
+    picker
+        .take()?
+        .into_iter()
+        .try_for_each(|b| listed_rows.push(b))?;
+    Ok((listed_rows.finish()?, keys.finish()?))
 }
 
 /// The keys that changed.

@@ -41,7 +41,7 @@ struct Difference {
 }
 
 /// The stages to compute anew. Fails with [`ErrorKind::DefinitionChanged`] if the graph lacks a stored source or stage,
-/// or defines one otherwise without that being allowed, with [`ErrorKind::InvalidInput`] if there is no such stage.
+/// or defines one otherwise without that being allowed, with [`ErrorKind::InvalidInput`] if a named stage does not exist.
 pub(super) fn find_rebuilds(
     graph: &Graph,
     manifest: &PipelineManifest,
@@ -50,8 +50,8 @@ pub(super) fn find_rebuilds(
     for stored in &manifest.nodes {
         if graph.node(&stored.name).is_none() {
             return Err(changed_error(format!(
-                "the pipeline has {:?}, which is not declared; declare all its sources and stages, or remove it from \
-                 the pipeline. Stages that it feeds are rebuilt with other feeders first",
+                "the pipeline has {:?}, which is not declared; declare all its sources and stages, or rebuild the \
+                 stages that it feeds with other feeders and remove it from the pipeline",
                 stored.name
             )));
         }

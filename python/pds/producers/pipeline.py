@@ -16,7 +16,7 @@ from pds.producers.drawing import Box, Drawing
 from pds.producers.graph import UpdateArguments
 from pds.producers.results import CompactResult, PipelineCheck, UpdateResult
 from pds.producers.tables import PipelineTable
-from pds.producers.versions import PipelineVersion, Preview
+from pds.producers.versions import PipelineVersion, Preview, find_difference
 from pds.table.checks import check_idempotency_key, check_limit, check_size, check_version
 from pds.table.location import TableLocation
 from pds.table.results import VacuumResult, make_history_entry
@@ -45,7 +45,8 @@ class Pipeline(Declarations):
         path: The folder of the pipeline, relative to the store. The first update creates it.
         memory_limit: The limit of the memory of an update in bytes, beside what the functions take. What does not
             fit is spilled to temporary files.
-        commit_timeout: The time in seconds in which a commit is attempted again after conflicts with other writers.
+        commit_timeout: The time in seconds in which a commit is attempted again after conflicts with other writers. It
+            does not include the first eight computations of an update.
 
     Raises:
         InvalidInput: An argument has an invalid value.
@@ -181,12 +182,12 @@ class Pipeline(Declarations):
         Arguments and errors are those of `update`; no version is made.
         """
         inputs = self._to_inputs({**(changes or {}), **named})
-        return self._preview(inputs, self._make_arguments(base_version, idempotency_key))
-
-    def _preview(self, inputs: list[SourceInput], arguments: UpdateArguments) -> Preview:
-        nodes = list(self._nodes.values())
-        handle = _pds.preview_pipeline(self._location.handle, self.path, nodes, inputs, arguments)
+        handle = self._preview(inputs, self._make_arguments(base_version, idempotency_key))
         return Preview(handle, self._location.store, self._memory_limit)
+
+    def _preview(self, inputs: list[SourceInput], arguments: UpdateArguments) -> _pds.PreviewHandle:
+        nodes = list(self._nodes.values())
+        return _pds.preview_pipeline(self._location.handle, self.path, nodes, inputs, arguments)
 
     def check(self, *stages: str) -> PipelineCheck:
         """Compute stages anew from what feeds them, and compare that with what is stored. Nothing is committed.
@@ -199,21 +200,27 @@ class Pipeline(Declarations):
             stages: Their names. Defaults to all.
 
         Raises:
-            InvalidInput: There is no such stage.
-            NotFound: The pipeline has no version yet.
+            NotFound: The pipeline has no version yet, or no such stage.
             DefinitionChanged, ProduceError: As for `update`.
+            InvalidType: A name is not a text.
         """
         handle = self._open()
         if handle is None:
             raise NotFound("the pipeline has no version yet", path=self.path)
-        names = [require_text("a stage", name) for name in stages]
-        differences = []
-        for name in names or [node.name for node in self._nodes.values() if node.feeders is not None]:
-            with self._preview([], self._make_arguments()._replace(rebuilt=[name])) as preview:
-                difference = preview.compare(name, handle)
+        stored = [node["name"] for node in json.loads(handle.manifest())["nodes"] if node["feeders"]]
+        for name in stages:
+            if require_text("a stage", name) not in stored:
+                raise NotFound(f"the pipeline has no stage {name!r}; it has {stored}", path=self.path)
+        version, differences = handle.version, []
+        for name in stages or stored:
+            preview = self._preview([], self._make_arguments()._replace(rebuilt=[name]))
+            try:
+                version, difference = find_difference(preview, name, self._memory_limit)
+            finally:
+                preview.discard()
             if difference is not None:
                 differences.append(difference)
-        return PipelineCheck(handle.version, differences)
+        return PipelineCheck(version, differences)
 
     def rebuild(
         self, *stages: str, base_version: int | None = None, idempotency_key: str | None = None

@@ -154,16 +154,5 @@ class PipelineTable:
             VersionExpired: A vacuum removed the version.
         """
         handle = self._get_handle()
-        return self._scan_changes(handle if version is None else handle.at(version)).to_pyarrow()
-
-    def _scan_changes(self, handle: _pds.PipelineHandle) -> PipelineRows:
-        return PipelineRows(lambda: handle.changes(self.name, self._memory_limit))
-
-    def first_changed_keys(self, count: int) -> list[Any]:
-        """Return the first keys that the version changed, each once; a struct key is a dict."""
-        keys: list[Any] = []
-        for batch in self._scan_changes(self._get_handle()).to_reader():
-            keys = distinct_keys(pa.chunked_array([batch.column("key")]), keys)
-            if len(keys) >= count:
-                break
-        return keys[:count]
+        opened = handle if version is None else handle.at(version)
+        return PipelineRows(lambda: opened.changes(self.name, self._memory_limit)).to_pyarrow()

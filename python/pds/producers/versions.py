@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
 
 from pds.producers.results import StageDifference, UpdateResult
-from pds.producers.tables import PipelineTable
+from pds.producers.tables import PipelineRows, PipelineTable, distinct_keys
 
 if TYPE_CHECKING:
     from pds import _pds
@@ -38,11 +40,6 @@ class PipelineVersion:
     def __getitem__(self, name: str) -> PipelineTable:
         self._handle.schema(name, False)  # noqa: FBT003 refuses unknown names
         return PipelineTable(self._handle, name, self._memory_limit)
-
-
-def _run_ids(handle: _pds.PipelineHandle, name: str) -> list[str]:
-    nodes = {node["name"]: node for node in json.loads(handle.manifest())["nodes"]}
-    return [run["id"] for run in nodes[name]["mappings"]]
 
 
 class Preview(PipelineVersion):
@@ -80,17 +77,30 @@ class Preview(PipelineVersion):
         """Remove what was written. After a commit nothing is done."""
         self._preview.discard()
 
-    def compare(self, name: str, base: _pds.PipelineHandle) -> StageDifference | None:
-        """Return how a stage differs from that of the version `base`; None if it does not."""
-        keys = self._stages[name].keys_out
-        if keys:
-            return StageDifference(name, keys, self[name].first_changed_keys(MAX_EXAMPLES))
-        if _run_ids(self._handle, name) != _run_ids(base, name):
-            return StageDifference(name, 0, [])
-        return None
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.discard()
+
+
+def find_difference(preview: _pds.PreviewHandle, name: str, memory_limit: int) -> tuple[int, StageDifference | None]:
+    """Return the version that a rebuild of a stage was compared with, and how the stage differs from it, if it does."""
+    rebuilt = preview.pipeline()
+    base = rebuilt.at(rebuilt.version - 1)
+    keys = UpdateResult.of(preview.report(), 0).stages[name].keys_out
+    examples: list[Any] = []
+    if keys:
+        changes = PipelineRows(lambda: rebuilt.changes(name, memory_limit)).to_reader()
+        for batch in changes:
+            examples = distinct_keys(pa.chunked_array([batch.column("key")]), examples)
+            if len(examples) >= MAX_EXAMPLES:
+                break
+    elif _mapping_runs(rebuilt, name) == _mapping_runs(base, name):
+        return base.version, None
+    return base.version, StageDifference(name, keys, examples[:MAX_EXAMPLES])
+
+
+def _mapping_runs(handle: _pds.PipelineHandle, name: str) -> list[str]:
+    nodes = {node["name"]: node for node in json.loads(handle.manifest())["nodes"]}
+    return [run["id"] for run in nodes[name]["mappings"]]

@@ -57,7 +57,8 @@ class Table(Writes):
         version: The version of the snapshot. Defaults to the newest version.
         options: The options of data files. Defaults to zstd and row groups of 1,048,576 rows.
         commit_timeout: The time in seconds in which a commit is attempted again after conflicts with other writers. It
-            does not include the work before the first attempt, such as uploads.
+            does not include the work before the first attempt, such as uploads, nor that of the next seven times that a
+            conflict makes it begin again.
 
     Raises:
         NotFound: The table does not exist.

@@ -10,21 +10,12 @@ import pyarrow as pa
 import pytest
 
 import pds
+from producers.words import count, split_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 INT, TEXT = pa.int64(), pa.string()
-
-
-def split_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
-    for phrase in phrases:
-        for word in phrase.split():
-            yield word, key
-
-
-def count(word: str, keys: Iterator[int]) -> Iterator[tuple[int, str]]:
-    yield sum(1 for _ in keys), word
 
 
 def declare(store: pds.Store, words: Callable[..., Any] = split_words, **options: Any) -> pds.Pipeline:
@@ -97,7 +88,48 @@ def test_what_cannot_be_checked(memory_store: pds.Store) -> None:
     with pytest.raises(pds.NotFound, match="no version"):
         pipeline.check()
     fill(pipeline)
-    with pytest.raises(pds.InvalidInput, match="no stage"):
-        pipeline.check("phrases")
+    for name in ("phrases", "nothing"):
+        with pytest.raises(pds.NotFound, match=f"no stage '{name}'"):
+            pipeline.check(name)
+    with pytest.raises(pds.InvalidType):
+        pipeline.check(1)  # type: ignore[arg-type]
     with pytest.raises(pds.DefinitionChanged):
         declare(memory_store, version=2).check()
+
+
+def test_a_stage_that_is_new_is_not_checked(memory_store: pds.Store) -> None:
+    fill(declare(memory_store))
+    pipeline = declare(memory_store)
+    pipeline.producer("words", key=INT, value=TEXT, name="more")(lambda *_: ())
+    assert pipeline.check().ok
+    with pytest.raises(pds.NotFound, match="no stage 'more'"):
+        pipeline.check("more")
+
+
+@pytest.mark.parametrize("between", ["compact", "update"])
+def test_a_check_beside_other_commits(memory_store: pds.Store, between: str) -> None:
+    """Each stage is compared with the version that it is computed from."""
+    other = declare(memory_store)
+    random_numbers = random.Random(1)
+    for number in range(3):
+        # Each is so much smaller than the one before it that no update merges its runs with those.
+        text = " ".join(f"{random_numbers.getrandbits(128):x}" for _ in range(16_000 >> (3 * number)))
+        other.update(phrases=pds.Changes([(number, text)]))
+    is_checking = False
+
+    def words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
+        nonlocal is_checking
+        if is_checking:
+            is_checking = False
+            if between == "compact":
+                other.compact(min_delta=0)
+            else:
+                other.update(phrases=pds.Changes([(9, "new")]))
+        return split_words(key, phrases)
+
+    pipeline = declare(memory_store, words)
+    is_checking = True
+    before = pipeline.version
+    checked = pipeline.check()
+    assert checked.ok
+    assert checked.version == pipeline.version == before + 1

@@ -16,31 +16,17 @@ import pytest
 import pds
 from fault_runs import DISTINCT, LASTING, Case, Operation, Run, ended, is_probe, plan, run_all, store
 from producers.pipelines import plain_rows
+from producers.words import count, split_words, texts_of_words
 from scripted_s3 import FAULTS, ScriptedS3
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.slow
 
 PATH = "p"
 INT = pa.int64()
 SHORT = 1.0
-
-
-def split_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
-    for phrase in phrases:
-        for word in phrase.split():
-            yield word, key
-
-
-def count(word: str, keys: Iterator[int]) -> Iterator[tuple[int, str]]:
-    yield sum(1 for _ in keys), word
-
-
-def texts_of_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, str]]:
-    for word, number in split_words(key, phrases):
-        yield word, f"<{number}>"
 
 
 def _open(

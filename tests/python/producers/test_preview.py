@@ -12,6 +12,7 @@ import pytest
 
 import pds
 from producers.pipelines import plain_rows
+from producers.words import split_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,18 +20,17 @@ if TYPE_CHECKING:
 INT, TEXT = pa.int64(), pa.string()
 
 
-def split_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
-    for phrase in phrases:
-        for word in phrase.split():
-            if word == "fail":
-                raise ZeroDivisionError
-            yield word, key
+def words_or_failure(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
+    for word, number in split_words(key, phrases):
+        if word == "fail":
+            raise ZeroDivisionError
+        yield word, number
 
 
 def words(store: pds.Store) -> pds.Pipeline:
     pipeline = pds.Pipeline(store, "words")
     pipeline.source("phrases", key=INT, value=TEXT)
-    pipeline.producer("phrases", key=TEXT, value=INT, name="words")(split_words)
+    pipeline.producer("phrases", key=TEXT, value=INT, name="words")(words_or_failure)
     return pipeline
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import pds
 from producers.pipelines import plain_rows
+from producers.words import count, split_words, texts_of_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,29 +20,14 @@ if TYPE_CHECKING:
 INT, TEXT = pa.int64(), pa.string()
 
 
-def split_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
-    for phrase in phrases:
-        for word in phrase.split():
-            yield word, key
-
-
 def lower_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
     for word, number in split_words(key, phrases):
         yield word.lower(), number
 
 
-def texts_of_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, str]]:
-    for word, number in split_words(key, phrases):
-        yield word, f"<{number}>"
-
-
 def lengths(key: int, phrases: Iterator[str]) -> Iterator[tuple[int, int]]:
     for word, number in split_words(key, phrases):
         yield len(word), number
-
-
-def count(word: Any, keys: Iterator[Any]) -> Iterator[tuple[int, str]]:
-    yield sum(1 for _ in keys), str(word)
 
 
 # The function and options of the stage `words`.

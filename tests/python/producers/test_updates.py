@@ -15,17 +15,12 @@ import pytest
 import pds
 from producers.model import Changes, Model, Source, Stage
 from producers.pipelines import compare, declare, plain_rows, to_changes
+from producers.words import split_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 INT, TEXT = pa.int64(), pa.string()
-
-
-def split_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
-    for phrase in phrases:
-        for word in phrase.split():
-            yield word, key
 
 
 def words(store: pds.Store, function: Callable[..., Any] = split_words, **options: Any) -> pds.Pipeline:

@@ -1,0 +1,26 @@
+"""Functions of word counts, the stages of many tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def split_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
+    """Emit the key under each word of its phrases."""
+    for phrase in phrases:
+        for word in phrase.split():
+            yield word, key
+
+
+def texts_of_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, str]]:
+    """As `split_words`, the key as text."""
+    for word, number in split_words(key, phrases):
+        yield word, f"<{number}>"
+
+
+def count(word: Any, keys: Iterator[Any]) -> Iterator[tuple[int, str]]:
+    """Emit the word under the number of its keys."""
+    yield sum(1 for _ in keys), str(word)
