@@ -8,14 +8,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use arrow_schema::Schema;
 use pds::producers::{
-    self, ChangeScope, Changes, ConsumedInput, ConsumedStep, Graph, Node, NodeReport, Pipeline,
-    PipelineManifest, Preserve, RebuildOptions, RunSizes, SourceNode, StageNode, TableName,
-    UpdateOptions, UpdateReport,
+    self, ChangeScope, Changes, ConsumedInput, ConsumedStep, Graph, Node, NodeReport, Operator,
+    Pipeline, PipelineManifest, Preserve, RebuildOptions, RunSizes, SourceNode, StageFunction,
+    StageNode, TableName, UpdateOptions, UpdateReport,
 };
 use pds::table::Versioned;
 use pds::versions::history;
 use pds::{Error, Result};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3_arrow::PySchema;
@@ -170,15 +172,27 @@ pub(crate) struct PyNode<'py> {
     descending: bool,
     skip_unchanged: bool,
     definition: BTreeMap<String, i64>,
-    /// Called with a list of readers, gives an iterable of record batches; None for a source.
+    /// Called with a list of readers, gives an iterable of record batches; None for a source or an operator.
     function: Option<Py<PyAny>>,
+    /// An operator as JSON, in place of a function. Then the fields are its own.
+    operator: Option<String>,
     /// Called with a reader and the stored state as JSON or None, gives an iterable of record batches with `get_state`.
     preserve: Option<Py<PyAny>>,
 }
 
 impl PyNode<'_> {
-    fn into_node(self) -> PyResult<Node> {
+    /// `declared` are the nodes before it.
+    fn into_node(self, declared: &[Node]) -> PyResult<Node> {
         let py = self.fields.py();
+        if let (Some(operator), Some(feeders)) = (&self.operator, &self.feeders) {
+            let operator: Operator =
+                serde_json::from_str(operator).map_err(|e| PyValueError::new_err(e.to_string()))?;
+            let stage = StageNode::of_operator(&self.name, feeders.clone(), &operator, declared);
+            return Ok(Node::Stage(StageNode {
+                skip_unchanged: self.skip_unchanged,
+                ..into_py_result(py, stage)?
+            }));
+        }
         let schema = extract_schema(&self.fields)?;
         let [key, value] = schema.fields().as_ref() else {
             let error = Error::invalid("a source or stage has the fields key and value");
@@ -207,7 +221,7 @@ impl PyNode<'_> {
             definition: definition
                 .map(|(name, value)| (name, value.into()))
                 .collect(),
-            producer: Arc::new(PyProducer { function }),
+            function: StageFunction::Produce(Arc::new(PyProducer { function })),
             preserve: self
                 .preserve
                 .map(|hook| Arc::new(PyPreserve { hook }) as Arc<dyn Preserve>),
@@ -288,14 +302,26 @@ impl From<UpdateReport> for UpdateFields {
 }
 
 fn build_graph(py: Python<'_>, nodes: Vec<PyNode<'_>>) -> PyResult<Graph> {
-    let nodes = nodes.into_iter().map(PyNode::into_node);
-    into_py_result(py, Graph::new(nodes.collect::<PyResult<_>>()?))
+    let mut declared = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        declared.push(node.into_node(&declared)?);
+    }
+    into_py_result(py, Graph::new(declared))
 }
 
-/// Raises an error if sources and stages do not fit together.
+/// The fields `key` and `value` of the last of some sources and stages, and whether its greatest key comes first. Raises an
+/// error if they do not fit together.
 #[pyfunction]
-fn check_graph(py: Python<'_>, nodes: Vec<PyNode<'_>>) -> PyResult<()> {
-    build_graph(py, nodes).map(drop)
+fn check_graph<'py>(
+    py: Python<'py>,
+    nodes: Vec<PyNode<'py>>,
+) -> PyResult<(Bound<'py, PyAny>, bool)> {
+    let graph = build_graph(py, nodes)?;
+    let (fields, descending) = graph.last_fields();
+    Ok((
+        PySchema::new(Arc::new(Schema::new(fields))).into_pyarrow(py)?,
+        descending,
+    ))
 }
 
 /// What an update is made of.

@@ -65,7 +65,7 @@ pub(super) fn apply(
         });
     }
     let pairs = all_pairs(instructions, shape, memory_bytes)?;
-    let old = content.read(Keys::Of(&pairs), 3)?;
+    let old = content.read(Keys::Of(&pairs), shape.schema.fields().len())?;
     let changes = diff(old, upserts.read().map_err(to_error)?, shape, memory_bytes)?;
     let (targets, uncertain) = targets_of(&changes, shape, memory_bytes)?;
     let others = if uncertain.rows() == 0 {

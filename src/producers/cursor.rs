@@ -1,5 +1,6 @@
 //! Walking along sorted streams row by row, and collecting some of the rows.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray, RecordBatch};
@@ -71,15 +72,31 @@ impl Cursor {
         self.at.as_ref().map(|at| (&at.batch, at.row))
     }
 
-    /// Goes to the next row.
-    pub(super) fn advance(&mut self) -> Result<(), ArrowError> {
+    /// The batch, and the rows from this one on that have the same key; `None` at the end. More may follow in the next
+    /// batch.
+    pub(super) fn group(&self) -> Option<(&Arc<RecordBatch>, Range<usize>)> {
+        let at = self.at.as_ref()?;
+        let key = at.keys.row(at.row);
+        let mut rows = at.row + 1..at.keys.num_rows();
+        let end = rows.find(|row| at.keys.row(*row) != key);
+        Some((&at.batch, at.row..end.unwrap_or(rows.end)))
+    }
+
+    /// Goes to a later row of the batch, or past its end.
+    pub(super) fn advance_to(&mut self, row: usize) -> Result<(), ArrowError> {
         if let Some(at) = &mut self.at {
-            at.row += 1;
+            at.row = row;
             if at.row == at.keys.num_rows() {
                 self.load()?;
             }
         }
         Ok(())
+    }
+
+    /// Goes to the next row.
+    pub(super) fn advance(&mut self) -> Result<(), ArrowError> {
+        let next = self.at.as_ref().map_or(0, |at| at.row + 1);
+        self.advance_to(next)
     }
 
     /// Goes to the first row with this key or one after it.
@@ -145,7 +162,7 @@ impl Picker {
 
 /// Compares rows of two streams bit by bit in the columns from `first` on.
 pub(super) struct RowsEqual {
-    first: usize,
+    columns: Range<usize>,
     /// `None` where the types cannot be compared by Arrow's rows.
     converter: Option<SortKeys>,
     /// The batches that were compared last, of each stream, with their rows.
@@ -153,12 +170,10 @@ pub(super) struct RowsEqual {
 }
 
 impl RowsEqual {
-    pub(super) fn new(schema: &Schema, first: usize) -> Self {
-        let by: Vec<SortColumn> = (first..schema.fields().len())
-            .map(SortColumn::ascending)
-            .collect();
+    pub(super) fn new(schema: &Schema, columns: Range<usize>) -> Self {
+        let by: Vec<SortColumn> = columns.clone().map(SortColumn::ascending).collect();
         Self {
-            first,
+            columns,
             converter: SortKeys::new(schema, &by).ok(),
             last: [None, None],
         }
@@ -171,7 +186,9 @@ impl RowsEqual {
     ) -> Result<bool, ArrowError> {
         let [(a, a_row), (b, b_row)] = rows;
         let Some(converter) = &self.converter else {
-            let mut columns = a.columns().iter().zip(b.columns()).skip(self.first);
+            let (a, b) = (a.columns(), b.columns());
+            let (a, b) = (&a[self.columns.clone()], &b[self.columns.clone()]);
+            let mut columns = a.iter().zip(b);
             let equal = |(a, b): (&ArrayRef, &ArrayRef)| {
                 a.slice(a_row, 1).to_data() == b.slice(b_row, 1).to_data()
             };

@@ -20,6 +20,9 @@ pub(super) const HAS: u8 = 2;
 /// The rows are not the same.
 pub(super) const CHANGED: u8 = 4;
 
+/// The rows are the same to readers, and their states are not.
+const STATE_CHANGED: u8 = 8;
+
 /// How a key changed, as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChangeType {
@@ -143,7 +146,10 @@ pub(super) fn diff(
     let keys = shape.keys(shape.wins_by)?;
     let walk = || -> Result<Spill, ArrowError> {
         let (mut old, mut new) = (Cursor::new(old, &keys)?, Cursor::new(new, &keys)?);
-        let mut equal = RowsEqual::new(&shape.schema, shape.wins_by);
+        let columns = shape.schema.fields().len();
+        let mut equal = RowsEqual::new(&shape.schema, shape.wins_by..shape.visible);
+        let mut has_equal_state = (shape.visible < columns)
+            .then(|| RowsEqual::new(&shape.schema, shape.visible..columns));
         let mut changes = KeyWriter::new(shape, shape.wins_by, memory_bytes);
         let mut key = Vec::new();
         loop {
@@ -169,6 +175,10 @@ pub(super) fn diff(
                 flags |= HAD | HAS;
                 if !equal.equal([a, b])? {
                     flags |= CHANGED;
+                } else if let Some(states) = &mut has_equal_state
+                    && !states.equal([a, b])?
+                {
+                    flags |= STATE_CHANGED;
                 }
                 old.advance()?;
                 new.advance()?;
@@ -202,7 +212,7 @@ pub(super) fn delta(
             let flags = flags_of(row);
             if flags & CHANGED != 0 && flags & HAS == 0 {
                 rows.delete(row)?;
-            } else if flags & CHANGED != 0 {
+            } else if flags & (CHANGED | STATE_CHANGED) != 0 {
                 new.seek(key)?;
                 while let (true, Some(row)) = (new.is_at(key), new.row()) {
                     rows.upsert(row)?;

@@ -8,6 +8,7 @@ use arrow_schema::SchemaRef;
 use super::graph::StageNode;
 use super::keys::{check_nulls, normalize, retype};
 use super::layers::to_error;
+use super::tables::STATE;
 use crate::error::{Error, Result};
 
 /// The emitted rows in the form in which they are stored.
@@ -30,9 +31,14 @@ pub(super) fn check_emitted(
         column("source_key")?,
         column("value")?,
     );
+    let group_state = match schema.column_with_name(STATE) {
+        Some(_) => Some(column(STATE)?),
+        None => None,
+    };
     check_nulls(target, &stage.key, "target_key", None).map_err(of_stage)?;
     check_nulls(value, &stage.value, "value", None).map_err(of_stage)?;
-    let columns = [target, source, value].into_iter().zip(schema.fields());
+    let columns = [target, source, value].into_iter().chain(group_state);
+    let columns = columns.zip(schema.fields());
     let columns = columns.map(|(column, field)| retype(column, field.data_type()));
     let mut columns: Vec<ArrayRef> = columns.collect::<Result<_>>().map_err(of_stage)?;
     columns[0] = normalize(&columns[0]);

@@ -7,8 +7,9 @@ use arrow_schema::Field;
 use serde_json::Value;
 
 use super::format::NodeEntry;
-use super::functions::{Preserve, Produce};
+use super::functions::Preserve;
 use super::keys::check_key_type;
+use super::operators::{Operator, StageFunction};
 use super::tables::KeyAndValue;
 use crate::error::{Error, Result};
 use crate::table::format::Base64;
@@ -51,9 +52,44 @@ pub struct StageNode {
     /// What else defines it, such as the version of its function.
     pub definition: BTreeMap<String, Value>,
     /// The function.
-    pub producer: Arc<dyn Produce>,
+    pub function: StageFunction,
     /// The hook that preserves values.
     pub preserve: Option<Arc<dyn Preserve>>,
+}
+
+impl StageNode {
+    /// A stage that an operator computes from the rows of feeders, which are among the nodes that are declared before it.
+    /// Its keys are in the order of theirs, if they stay the same. Fails with
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the operator cannot be computed from them.
+    pub fn of_operator(
+        name: &str,
+        feeders: Vec<String>,
+        operator: &Operator,
+        declared: &[Node],
+    ) -> Result<Self> {
+        let of_stage = |e: Error| e.context(format!("stage {name:?}"));
+        let is_first = |node: &&Node| Some(node.name()) == feeders.first().map(String::as_str);
+        let Some(feeder) = declared.iter().find(is_first) else {
+            let message = "its feeder is not declared before it";
+            return Err(of_stage(Error::invalid(message)));
+        };
+        let columns = feeder.columns();
+        let planned = operator
+            .plan(&columns.key, &columns.value)
+            .map_err(of_stage)?;
+        Ok(Self {
+            name: name.to_owned(),
+            feeders,
+            join: false,
+            key: planned.key,
+            value: planned.value,
+            descending: columns.descending,
+            skip_unchanged: false,
+            definition: BTreeMap::from([("operator".to_owned(), planned.definition)]),
+            function: planned.function,
+            preserve: None,
+        })
+    }
 }
 
 /// A source or a stage.
@@ -79,10 +115,13 @@ impl Node {
             Self::Source(n) => (&n.key, &n.value, n.descending),
             Self::Stage(n) => (&n.key, &n.value, n.descending),
         };
+        let has_state =
+            matches!(self, Self::Stage(n) if matches!(n.function, StageFunction::Fold(_)));
         KeyAndValue {
             key: key.clone(),
             value: value.clone(),
             descending,
+            has_state,
         }
     }
 
@@ -151,6 +190,16 @@ impl Graph {
     /// The sources and stages, in their order.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+
+    /// The fields `key` and `value` of the last source or stage, and whether its greatest key comes first; none without one.
+    pub fn last_fields(&self) -> (Vec<Field>, bool) {
+        let columns = self.nodes.last().map(Node::columns);
+        columns.map_or((Vec::new(), false), |columns| {
+            let fields = [(columns.key, "key"), (columns.value, "value")];
+            let fields = fields.map(|(field, name)| field.with_name(name));
+            (fields.into(), columns.descending)
+        })
     }
 
     pub(super) fn node(&self, name: &str) -> Option<&Node> {

@@ -100,6 +100,7 @@ impl SourceChanges {
             key: source.key.clone(),
             value: source.value.clone(),
             descending: source.descending,
+            has_state: false,
         };
         let (scope, is_canonical) = (changes.scope, changes.is_canonical);
         let of_source = |e: Error| e.context(format!("source {:?}", source.name));

@@ -25,6 +25,7 @@ mod compact;
 mod cursor;
 mod diff;
 mod emitted;
+mod fold;
 mod format;
 mod functions;
 mod graph;
@@ -34,6 +35,7 @@ mod layers;
 mod levels;
 mod lookup;
 mod names;
+mod operators;
 mod plan;
 mod preserve;
 mod preview;
@@ -53,6 +55,9 @@ pub use self::format::{ConsumedInput, NodeEntry, PipelineManifest, StoredRun};
 pub use self::functions::{EmittedRows, Preserve, PreservePass, Produce, Rows};
 pub use self::graph::{Graph, Node, SourceNode, StageNode};
 pub use self::input::{ChangeScope, Changes, ConsumedStep};
+pub use self::operators::{
+    Aggregate, AggregateFunction, Aggregation, Operator, PlannedOperator, StageFunction,
+};
 pub use self::preview::{Preview, preview};
 pub use self::read::{TableName, open, read, schema};
 pub use self::rebuild::{RebuildOptions, check_definitions};

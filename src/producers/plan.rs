@@ -79,8 +79,10 @@ impl Plan {
                 },
                 Node::Stage(stage) => self.compute_stage(node, stage, &computed)?,
             };
-            // The state of a hook counts its calls, also where no value changed.
-            let is_changed = |d: &NodeDeltas| d.changed.rows() > 0 || d.state.is_some();
+            // States change also where no value does: that of a hook counts its calls, those of groups their rows.
+            let is_changed = |d: &NodeDeltas| {
+                d.changed.rows() > 0 || d.content.rows.rows() > 0 || d.state.is_some()
+            };
             if let Some(deltas) = deltas.filter(is_changed) {
                 computed.insert(node.name().to_owned(), deltas);
             }

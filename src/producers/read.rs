@@ -152,7 +152,7 @@ pub fn read(
     let declared = Arc::clone(&schema);
     let read_from = (pipeline, manifest.version);
     Ok(stream(schema, read_from, &node.cancel, move || {
-        let columns = table.shape.schema.fields().len();
+        let columns = table.shape.visible;
         let keys = keys
             .map(|keys| sort_keys(keys, &table.shape, memory_bytes))
             .transpose()?;

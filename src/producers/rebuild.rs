@@ -156,7 +156,9 @@ fn find_difference(node: &Node, stored: &NodeEntry) -> Result<Option<Difference>
         )));
     }
     let types = |columns: &KeyAndValue| {
-        [&columns.key, &columns.value].map(|f| (f.data_type().clone(), f.is_nullable()))
+        let fields = [&columns.key, &columns.value];
+        let types = fields.map(|f| (f.data_type().clone(), f.is_nullable()));
+        (types, columns.has_state)
     };
     let (stored_columns, columns) = (KeyAndValue::from_entry(stored)?, node.columns());
     let other_types = [&stored_columns, &columns].map(types);

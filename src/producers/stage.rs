@@ -7,21 +7,25 @@
 
 use std::sync::Arc;
 
-use arrow_array::{RecordBatch, RecordBatchIterator};
+use arrow_array::{BooleanArray, RecordBatch, RecordBatchIterator};
 use arrow_schema::{ArrowError, SchemaRef};
+use arrow_select::filter::filter_record_batch;
 use serde_json::Value;
 
 use super::apply::{Applied, Instructions, apply};
+use super::cursor::Cursor;
 use super::diff::{Delta, delta, diff, distinct, keys_only};
 use super::emitted::check_emitted;
+use super::fold::Folder;
 use super::functions::Rows;
 use super::graph::StageNode;
-use super::layers::{to_arrow, to_error};
+use super::layers::{newest_rows, to_arrow, to_error};
 use super::lookup::{Keys, StoredTable, cancellable};
+use super::operators::{Aggregation, StageFunction};
 use super::preserve::preserve;
 use super::tables::{KeyAndValue, TableShape};
 use crate::error::Result;
-use crate::files::{Merge, SortedBatches, Spill, sort_batches};
+use crate::files::{Merge, SortKeys, SortedBatches, Spill, sort_batches};
 
 /// The most rows of a batch.
 const BATCH_ROWS: usize = 8192;
@@ -68,19 +72,75 @@ pub(super) struct StageUpdate {
 impl FeederTable<'_> {
     /// The rows of some keys, as `key` and `value`.
     fn feed(&self, keys: Keys<'_>) -> Result<SortedBatches> {
-        let columns = self.table.shape.schema.fields().len();
+        let columns = self.table.shape.visible;
         let newer = self.delta.map(|delta| delta.layer(columns)).transpose()?;
         let rows = self.table.read_under(newer, keys, columns)?;
+        Ok(match keys {
+            // What the update adds may be of other keys.
+            Keys::Of(keys) if self.delta.is_some() => {
+                let order = self.table.shape.keys(1)?;
+                let keys = Cursor::new(keys_only(keys)?, &order).map_err(to_error)?;
+                self.pairs_of(Box::new(WithKeys { rows, keys, order }))
+            }
+            _ => self.pairs_of(rows),
+        })
+    }
+
+    /// What the update takes away of them, and what comes in its place, both in the order of the key.
+    fn feed_changes(&self, memory_bytes: usize) -> Result<(SortedBatches, SortedBatches)> {
+        let (Some(delta), shape) = (self.delta, &self.table.shape) else {
+            return Ok((Box::new(std::iter::empty()), Box::new(std::iter::empty())));
+        };
+        let visible: Vec<usize> = (0..shape.visible).collect();
+        let replaced = delta.rows.read().map_err(to_error)?;
+        let replaced = distinct(replaced, shape, shape.wins_by, 0, memory_bytes)?;
+        let removed = self.table.read(Keys::Of(&replaced), shape.visible)?;
+        let added = newest_rows(
+            vec![delta.layer(shape.visible)?],
+            &Arc::new(shape.schema.project(&visible).map_err(to_error)?),
+            &shape.sort_columns(shape.wins_by),
+            false,
+        )?;
+        Ok((self.pairs_of(removed), self.pairs_of(added)))
+    }
+
+    /// The key and the value of rows.
+    fn pairs_of(&self, rows: SortedBatches) -> SortedBatches {
+        let (value, schema) = (self.table.shape.visible - 1, self.columns.pairs());
         let rows = cancellable(rows, &self.table.cancel);
-        let schema = self.columns.pairs();
-        Ok(Box::new(rows.map(move |batch| {
+        Box::new(rows.map(move |batch| {
             let batch = batch?;
-            let columns = vec![
-                Arc::clone(batch.column(0)),
-                Arc::clone(batch.column(columns - 1)),
-            ];
+            let columns = vec![Arc::clone(batch.column(0)), Arc::clone(batch.column(value))];
             RecordBatch::try_new(Arc::clone(&schema), columns)
-        })))
+        }))
+    }
+}
+
+/// Those of sorted rows that have some keys.
+struct WithKeys {
+    rows: SortedBatches,
+    keys: Cursor,
+    order: Arc<SortKeys>,
+}
+
+impl WithKeys {
+    fn filter(&mut self, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+        let rows = self.order.convert_batch(batch)?;
+        let mut is_kept = Vec::with_capacity(batch.num_rows());
+        for row in &rows {
+            self.keys.seek(row.data())?;
+            is_kept.push(self.keys.is_at(row.data()));
+        }
+        filter_record_batch(batch, &BooleanArray::from(is_kept))
+    }
+}
+
+impl Iterator for WithKeys {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = self.rows.next()?;
+        Some(batch.and_then(|batch| self.filter(&batch)))
     }
 }
 
@@ -133,7 +193,7 @@ pub(super) fn update_stage(
     let upserts = sorted(
         &produced,
         &content.schema,
-        &[0, 1, 2],
+        &(0..content.schema.fields().len()).collect::<Vec<_>>(),
         content,
         memory_bytes,
     )?;
@@ -231,6 +291,12 @@ fn produce(
     keys: Keys<'_>,
     spill_bytes: usize,
 ) -> Result<Spill> {
+    let function = match &stage.function {
+        StageFunction::Produce(function) => function,
+        StageFunction::Fold(aggregation) => {
+            return fold(stage, aggregation, tables, feeders, keys, spill_bytes);
+        }
+    };
     let feeds = feeders.iter().map(|feeder| {
         let schema = feeder.columns.pairs();
         Ok(Box::new(RecordBatchIterator::new(feeder.feed(keys)?, schema)) as Rows)
@@ -242,7 +308,7 @@ fn produce(
         1 => feeds,
         _ => vec![merge(feeds, &order)?],
     };
-    let rows = stage.producer.produce(feeds)?;
+    let rows = function.produce(feeds)?;
     let schema = Arc::clone(&tables.content.shape.schema);
     let cancel = &tables.content.cancel;
     let batches = rows.map(|batch| {
@@ -254,14 +320,63 @@ fn produce(
     produced.map_err(to_error)
 }
 
+/// What the changes of some keys make of their stored groups, with the columns of the content.
+fn fold(
+    stage: &StageNode,
+    aggregation: &Aggregation,
+    tables: &StageTables,
+    feeders: &[FeederTable<'_>],
+    keys: Keys<'_>,
+    spill_bytes: usize,
+) -> Result<Spill> {
+    let order = feeders[0].columns.source();
+    let all_rows = |keys: Keys<'_>| -> Result<SortedBatches> {
+        let feeds = feeders.iter().map(|feeder| feeder.feed(keys));
+        merge_batches(feeds.collect::<Result<_>>()?, &order)
+    };
+    let content = &tables.content;
+    let mut folder = Folder::new(stage, aggregation, content, &order, spill_bytes)?;
+    if let Keys::Of(changed) = keys {
+        let (mut removed, mut added) = (Vec::new(), Vec::new());
+        for feeder in feeders {
+            let (before, after) = feeder.feed_changes(spill_bytes)?;
+            removed.push(before);
+            added.push(after);
+        }
+        let columns = content.shape.schema.fields().len();
+        let unresolved = folder.fold_changes(
+            keys_only(changed)?,
+            content.read(keys, columns)?,
+            merge_batches(removed, &order)?,
+            merge_batches(added, &order)?,
+        )?;
+        if unresolved.rows() > 0 {
+            folder.fold_rows(all_rows(Keys::Of(&unresolved))?)?;
+        }
+    } else {
+        folder.fold_rows(all_rows(keys)?)?;
+    }
+    folder.finish()
+}
+
 /// The rows of several feeds by key, those of one key feed by feed.
 fn merge(feeds: Vec<Rows>, order: &TableShape) -> Result<Rows> {
     let feeds = feeds.into_iter().map(|feed| feed as SortedBatches);
-    let merge = Merge::new(feeds, &order.keys(1)?, BATCH_ROWS).map_err(to_error)?;
+    let merged = merge_batches(feeds.collect(), order)?;
     Ok(Box::new(RecordBatchIterator::new(
-        merge,
+        merged,
         Arc::clone(&order.schema),
     )))
+}
+
+fn merge_batches(mut feeds: Vec<SortedBatches>, order: &TableShape) -> Result<SortedBatches> {
+    if feeds.len() == 1
+        && let Some(feed) = feeds.pop()
+    {
+        return Ok(feed);
+    }
+    let merge = Merge::new(feeds, &order.keys(1)?, BATCH_ROWS).map_err(to_error)?;
+    Ok(Box::new(merge))
 }
 
 /// The feeds of a join: the keys that any of them has, in their order, then the feeds, set aside so that they can be

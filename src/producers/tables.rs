@@ -11,6 +11,8 @@ use crate::files::{SortColumn, SortKeys};
 use crate::run::KeyColumn;
 use crate::table::{decode_schema, encode_schema};
 
+/// The column with the state of each key of a stage that is folded. Readers do not see it.
+pub(super) const STATE: &str = "state";
 /// The column that says whether a row of a run deletes: 1, else 0.
 pub(super) const OP: &str = "op";
 
@@ -23,6 +25,8 @@ pub(super) struct TableShape {
     pub(super) order: Vec<KeyColumn>,
     /// A newer run replaces the rows that are equal in so many of the first columns.
     pub(super) wins_by: usize,
+    /// So many of the first columns are the rows that readers see.
+    pub(super) visible: usize,
 }
 
 impl TableShape {
@@ -34,8 +38,19 @@ impl TableShape {
         });
         Self {
             order: order.collect(),
+            visible: columns.len(),
             schema: Arc::new(Schema::new(columns)),
             wins_by,
+        }
+    }
+
+    /// The same table with a column that readers do not see.
+    fn with_state(self) -> Self {
+        let mut fields: Vec<_> = self.schema.fields().iter().cloned().collect();
+        fields.push(Arc::new(Field::new(STATE, DataType::Binary, true)));
+        Self {
+            schema: Arc::new(Schema::new(fields)),
+            ..self
         }
     }
 
@@ -69,6 +84,8 @@ pub(super) struct KeyAndValue {
     pub(super) key: Field,
     pub(super) value: Field,
     pub(super) descending: bool,
+    /// Whether the content has the column [`STATE`].
+    pub(super) has_state: bool,
 }
 
 impl KeyAndValue {
@@ -79,22 +96,31 @@ impl KeyAndValue {
         };
         let schema = decode_schema(&entry.arrow_schema.0)
             .map_err(|e| damaged("cannot be decoded").with_source(e))?;
-        let [key, value] = schema.fields().as_ref() else {
+        let [key, value, state @ ..] = schema.fields().as_ref() else {
             return Err(damaged("does not have the columns key and value"));
+        };
+        let has_state = match state {
+            [] => false,
+            [state] if state.name() == STATE && *state.data_type() == DataType::Binary => true,
+            _ => return Err(damaged("has other columns than key, value and state")),
         };
         Ok(Self {
             key: key.as_ref().clone(),
             value: value.as_ref().clone(),
             descending: entry.descending,
+            has_state,
         })
     }
 
     /// The schema as it is stored.
     pub(super) fn encode(&self) -> Result<bytes::Bytes> {
-        let fields = vec![
+        let mut fields = vec![
             self.key.clone().with_name("key"),
             self.value.clone().with_name("value"),
         ];
+        if self.has_state {
+            fields.push(Field::new(STATE, DataType::Binary, false));
+        }
         encode_schema(&Schema::new(fields))
     }
 
@@ -126,7 +152,12 @@ impl KeyAndValue {
             nullable(&feeder.key, "source_key"),
             nullable(&self.value, "value"),
         ];
-        TableShape::new(columns, &[self.descending, feeder.descending], 2)
+        let content = TableShape::new(columns, &[self.descending, feeder.descending], 2);
+        if self.has_state {
+            content.with_state()
+        } else {
+            content
+        }
     }
 
     /// The key mappings of such a stage.

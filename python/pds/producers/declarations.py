@@ -13,6 +13,7 @@ from pds.errors import InvalidInput, InvalidType
 from pds.producers.attached import AttachedTable, attach
 from pds.producers.calls import StageCall
 from pds.producers.graph import Node
+from pds.producers.operators import make_aggregate
 from pds.producers.preserve import Preserve, PreservePass
 from pds.table.checks import check_version
 
@@ -158,6 +159,50 @@ class Declarations:
 
         return declare
 
+    def aggregate(
+        self,
+        *feeders: Declared | str,
+        aggregates: dict[str, str | tuple[str, str]],
+        name: str,
+        skip_unchanged: bool = False,
+    ) -> Declared:
+        """Declare a stage of aggregates: a row for each key of the feeders, with a struct of results as its value.
+
+        It is computed without Python, and by what changed: an update reads the rows of a key that changed and the
+        results that are stored, not the other rows of the key. The order of the keys is that of the feeders.
+
+        | function | result | type |
+        | --- | --- | --- |
+        | `count` | the number of rows, or of values that are not null | int64 |
+        | `sum` | the exact sum, rounded once, as `math.fsum` | int64, uint64, float64, or decimal of 38 or 76 digits |
+        | `mean` | the sum divided by the number of values | float64 |
+        | `min`, `max` | the least or greatest value; not-a-number is the greatest float | that of the column |
+
+        Nulls do not count; of no values, all but `count` are null. If the least or the greatest value leaves a key, its
+        other rows are read.
+
+        Args:
+            feeders: The sources and stages whose rows it reads, or their names.
+            aggregates: The results by their names: a pair of column and function, or `"count"` for the number of rows.
+                Columns are the fields of the feeders' value if that is a struct, else `"value"`.
+            name: The name of the stage.
+            skip_unchanged: Whether keys whose results stay the same are left out of what the stages behind it see.
+
+        Raises:
+            InvalidInput: There is no such column or function, the column has a type that the function cannot take, the
+                feeders do not fit together, or the name is declared already.
+            InvalidType: An argument has an invalid type.
+        """
+        stage = require_text("name", name)
+        return self._declare_operator(stage, feeders, make_aggregate(stage, aggregates), skip_unchanged=skip_unchanged)
+
+    def _declare_operator(
+        self, name: str, feeders: Sequence[object], operator: str, *, skip_unchanged: bool
+    ) -> Declared:
+        names = self._names_of(name, feeders)
+        node = Node(name, names, False, pa.schema([]), False, skip_unchanged, {}, None, operator=operator)  # noqa: FBT003
+        return self._declare(node)
+
     def _declare_stage(
         self,
         call: StageCall,
@@ -166,19 +211,7 @@ class Declarations:
         version: int,
         hook: Preserve | None,
     ) -> Declared:
-        names = []
-        for feeder in feeders:
-            if isinstance(feeder, str):
-                if feeder not in self._nodes:
-                    raise InvalidInput(f"stage {call.stage!r} is fed by {feeder!r}, which is not declared before it")
-                names.append(feeder)
-                continue
-            if not isinstance(feeder, Declared) or feeder._pipeline is not self:  # noqa: SLF001 of this module
-                raise InvalidType(
-                    f"a feeder of {call.stage!r} must be a source or stage of this pipeline, not {feeder!r}; "
-                    f"a decorated function is one"
-                )
-            names.append(feeder.name)
+        names = self._names_of(call.stage, feeders)
         definition = {"version": check_version(version, f"version of stage {call.stage!r}")}
         preserve = None
         if hook is not None:
@@ -200,13 +233,30 @@ class Declarations:
         )
         return self._declare(node)
 
+    def _names_of(self, stage: str, feeders: Sequence[object]) -> list[str]:
+        names = []
+        for feeder in feeders:
+            if isinstance(feeder, str):
+                if feeder not in self._nodes:
+                    raise InvalidInput(f"stage {stage!r} is fed by {feeder!r}, which is not declared before it")
+                names.append(feeder)
+                continue
+            if not isinstance(feeder, Declared) or feeder._pipeline is not self:  # noqa: SLF001 of this module
+                raise InvalidType(
+                    f"a feeder of {stage!r} must be a source or stage of this pipeline, not {feeder!r}; "
+                    f"a decorated function is one"
+                )
+            names.append(feeder.name)
+        return names
+
     def _declare(self, node: Node) -> Declared:
         for option in ("descending", "skip_unchanged"):
             if not isinstance(getattr(node, option), bool):
                 raise InvalidType(f"{option} of {node.name!r} must be True or False, not {getattr(node, option)!r}")
         if node.name in self._nodes:
             raise InvalidInput(f"there are two stages or sources named {node.name!r}")
-        _pds.check_graph([*self._nodes.values(), node])
+        fields, descending = _pds.check_graph([*self._nodes.values(), node])
+        node = node._replace(fields=fields, descending=descending)
         self._nodes[node.name] = node
         return Declared(self, node)
 

@@ -24,6 +24,8 @@ class Node(NamedTuple):
     definition: dict[str, int]
     function: Callable[[Sequence[pa.RecordBatchReader]], Iterable[pa.RecordBatch]] | None
     preserve: Callable[[pa.RecordBatchReader, str | None], Any] | None = None
+    operator: str | None = None
+    """An operator as JSON, in place of the function."""
 
 
 Consumed = tuple[str, int, str, list[int]]

@@ -1,0 +1,370 @@
+//! Aggregates of the values of each key: their result, and a state from which the next result is computed by what
+//! changed among the values.
+//!
+//! The state of a group is the number of its rows and what each aggregate keeps, see `docs/format.md`. It has one
+//! encoding: a group that was changed step by step has the state that it has when it is computed from all its rows.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_array::builder::BinaryBuilder;
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch, StructArray, new_null_array};
+use arrow_cast::cast;
+use arrow_row::{RowConverter, SortField};
+use arrow_schema::{DataType, Field, Fields};
+use serde::{Deserialize, Serialize};
+
+use super::super::keys::{check_key_type, normalize, nullable};
+use super::accumulators::{
+    Accumulator, Argument, Count, Extreme, MAX_SUMMED_PRECISION, Sign, Sum, sum_type, take_count,
+};
+use super::exact_sum::{put_unsigned, state_error};
+use super::fields::{column_of, value_fields};
+use crate::error::{Error, Result};
+
+/// A function of the values of a group. Values that are null do not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AggregateFunction {
+    /// The number of values; of rows, without a column.
+    Count,
+    /// The exact sum, rounded once; null if there are no values.
+    Sum,
+    /// The sum divided by the number of values; null if there are none.
+    Mean,
+    /// The least value; null if there is none. Not-a-number is greater than all other floats.
+    Min,
+    /// The greatest value.
+    Max,
+}
+
+/// An aggregate and the name of its result.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Aggregate {
+    /// The name of the field that has the result.
+    pub name: String,
+    /// The function.
+    pub function: AggregateFunction,
+    /// The field of the value, or `value` for one without fields; None for the rows themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+}
+
+/// Aggregates, planned for values of a type.
+#[derive(Debug)]
+pub struct Aggregation {
+    planned: Vec<PlannedAggregate>,
+    results: Fields,
+}
+
+#[derive(Debug)]
+struct PlannedAggregate {
+    aggregate: Aggregate,
+    /// The type that the column is computed in; None for rows.
+    argument: Option<DataType>,
+}
+
+impl PlannedAggregate {
+    fn compares(&self) -> bool {
+        matches!(
+            self.aggregate.function,
+            AggregateFunction::Min | AggregateFunction::Max
+        )
+    }
+}
+
+impl Aggregation {
+    /// Refuses columns that are not there, and types that a function cannot take.
+    pub(super) fn plan(aggregates: &[Aggregate], value: &Field) -> Result<Self> {
+        if aggregates.is_empty() {
+            return Err(Error::invalid("an aggregation needs an aggregate"));
+        }
+        let mut planned: Vec<PlannedAggregate> = Vec::new();
+        let mut results = Vec::new();
+        for aggregate in aggregates {
+            let name = &aggregate.name;
+            if name.is_empty() {
+                let message = "an aggregate needs a name";
+                return Err(Error::invalid(message));
+            }
+            if planned.iter().any(|other| other.aggregate.name == *name) {
+                let message = format!("there are two aggregates named {name:?}");
+                return Err(Error::invalid(message));
+            }
+            let argument = argument_type(aggregate, value)?;
+            results.push(Field::new(
+                name,
+                result_type(aggregate, argument.as_ref())?,
+                true,
+            ));
+            planned.push(PlannedAggregate {
+                aggregate: aggregate.clone(),
+                argument,
+            });
+        }
+        Ok(Self {
+            planned,
+            results: results.into(),
+        })
+    }
+
+    /// The type of the result: a struct with a field for each aggregate.
+    pub(super) fn value(&self) -> Field {
+        Field::new("value", DataType::Struct(self.results.clone()), true)
+    }
+
+    /// Begins a computation of groups.
+    pub(in super::super) fn groups(&self) -> Result<Groups<'_>> {
+        let accumulators = self.planned.iter().map(|planned| {
+            let failed = || Error::other("internal error: an aggregate that was not planned");
+            Ok(match (planned.aggregate.function, &planned.argument) {
+                (AggregateFunction::Count, _) => Box::new(Count::default()) as Box<dyn Accumulator>,
+                (AggregateFunction::Sum, Some(t)) => {
+                    Box::new(Sum::new(t, false).ok_or_else(failed)?)
+                }
+                (AggregateFunction::Mean, Some(t)) => {
+                    Box::new(Sum::new(t, true).ok_or_else(failed)?)
+                }
+                (AggregateFunction::Min, Some(t)) => Box::new(Extreme::new(t, false)),
+                (AggregateFunction::Max, Some(t)) => Box::new(Extreme::new(t, true)),
+                (_, None) => return Err(failed()),
+            })
+        });
+        Ok(Groups {
+            aggregation: self,
+            accumulators: accumulators.collect::<Result<_>>()?,
+            rows: 0,
+            states: BinaryBuilder::new(),
+            state: Vec::new(),
+        })
+    }
+}
+
+/// The type in which an aggregate computes with its column.
+fn argument_type(aggregate: &Aggregate, value: &Field) -> Result<Option<DataType>> {
+    use DataType as T;
+    let Some(column) = &aggregate.column else {
+        return match aggregate.function {
+            AggregateFunction::Count => Ok(None),
+            _ => Err(refused(aggregate, "it needs a column")),
+        };
+    };
+    let fields = value_fields(value);
+    let Some(field) = fields.iter().find(|field| field.name() == column) else {
+        let names: Vec<&String> = fields.iter().map(|field| field.name()).collect();
+        let message = format!("there is no column {column:?}; there are {names:?}");
+        return Err(refused(aggregate, &message));
+    };
+    let plain = match nullable(field, "value").data_type() {
+        T::Dictionary(_, values) => values.as_ref().clone(),
+        other => other.clone(),
+    };
+    match aggregate.function {
+        AggregateFunction::Count => Ok(Some(plain)),
+        AggregateFunction::Min | AggregateFunction::Max => {
+            check_key_type(&plain, column)
+                .map_err(|e| refused(aggregate, &format!("{plain} has no order")).with_source(e))?;
+            Ok(Some(plain))
+        }
+        AggregateFunction::Sum | AggregateFunction::Mean => match plain {
+            T::Int8 | T::Int16 | T::Int32 | T::Int64 | T::UInt8 | T::UInt16 | T::UInt32 => {
+                Ok(Some(T::Int64))
+            }
+            T::UInt64 | T::Decimal128(..) => Ok(Some(plain)),
+            T::Float16 | T::Float32 | T::Float64 => Ok(Some(T::Float64)),
+            T::Decimal32(precision, scale) | T::Decimal64(precision, scale) => {
+                Ok(Some(T::Decimal128(precision, scale)))
+            }
+            T::Decimal256(precision, _) if precision <= MAX_SUMMED_PRECISION => Ok(Some(plain)),
+            T::Decimal256(..) => Err(refused(
+                aggregate,
+                &format!("decimals of more than {MAX_SUMMED_PRECISION} digits have no exact sum"),
+            )),
+            other => Err(refused(aggregate, &format!("{other} is no number"))),
+        },
+    }
+}
+
+fn result_type(aggregate: &Aggregate, argument: Option<&DataType>) -> Result<DataType> {
+    Ok(match (aggregate.function, argument) {
+        (AggregateFunction::Count, _) => DataType::Int64,
+        (AggregateFunction::Mean, _) => DataType::Float64,
+        (AggregateFunction::Sum, Some(argument)) => sum_type(argument),
+        (AggregateFunction::Min | AggregateFunction::Max, Some(argument)) => argument.clone(),
+        (_, None) => return Err(refused(aggregate, "it needs a column")),
+    })
+}
+
+fn refused(aggregate: &Aggregate, reason: &str) -> Error {
+    let name = &aggregate.name;
+    Error::invalid(format!(
+        "the aggregate {name:?} cannot be computed: {reason}"
+    ))
+}
+
+/// Rows of a batch, as the aggregates take them.
+#[derive(Debug)]
+pub(in super::super) struct Arguments(Vec<Arc<Argument>>);
+
+/// The groups of a computation, one after another.
+pub(in super::super) struct Groups<'a> {
+    aggregation: &'a Aggregation,
+    accumulators: Vec<Box<dyn Accumulator>>,
+    /// Of the group that is being computed.
+    rows: i64,
+    states: BinaryBuilder,
+    state: Vec<u8>,
+}
+
+/// How a group ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum GroupEnd {
+    /// It has a result.
+    Result,
+    /// It has no rows.
+    Empty,
+    /// Its result depends on all its rows: they are to be added to a group that begins without a stored one.
+    Unresolved,
+}
+
+impl Groups<'_> {
+    /// The values of a batch of rows, of which the last column is the value.
+    pub(in super::super) fn arguments(&self, batch: &RecordBatch) -> Result<Arguments> {
+        let value = batch.column(batch.num_columns() - 1);
+        let planned = self.aggregation.planned.iter();
+        let arguments = planned.map(|planned| {
+            let column = match &planned.aggregate.column {
+                Some(column) => column_of(value, column)?,
+                None => new_null_array(&DataType::Null, value.len()),
+            };
+            to_argument(planned, &column)
+        });
+        Ok(Arguments(arguments.collect::<Result<_>>()?))
+    }
+
+    /// The results of stored groups, of which the last columns are the value and the state.
+    pub(in super::super) fn stored(&self, batch: &RecordBatch) -> Result<Arguments> {
+        let value = batch.column(batch.num_columns() - 2).as_struct();
+        let planned = self.aggregation.planned.iter().zip(value.columns());
+        let arguments = planned.map(|(planned, result)| {
+            if planned.compares() {
+                return to_argument(planned, result);
+            }
+            let values = Arc::clone(result);
+            Ok(Arc::new(Argument {
+                values,
+                order: None,
+            }))
+        });
+        Ok(Arguments(arguments.collect::<Result<_>>()?))
+    }
+
+    /// Begins a group; with a stored one, which is a row of a batch.
+    pub(in super::super) fn begin(
+        &mut self,
+        stored: Option<(&RecordBatch, &Arguments, usize)>,
+    ) -> Result<()> {
+        let Some((batch, results, row)) = stored else {
+            self.rows = 0;
+            return self
+                .accumulators
+                .iter_mut()
+                .try_for_each(|accumulator| accumulator.begin(None));
+        };
+        let states = batch.column(batch.num_columns() - 1).as_binary::<i32>();
+        if states.is_null(row) {
+            return Err(state_error());
+        }
+        let mut state = states.value(row);
+        self.rows = take_count(&mut state)?;
+        for (accumulator, result) in self.accumulators.iter_mut().zip(&results.0) {
+            accumulator.begin(Some((&mut state, result, row)))?;
+        }
+        if state.is_empty() {
+            Ok(())
+        } else {
+            Err(state_error())
+        }
+    }
+
+    /// Adds rows to the group or takes them out. Those that are taken out come first.
+    pub(in super::super) fn update(
+        &mut self,
+        arguments: &Arguments,
+        rows: Range<usize>,
+        sign: Sign,
+    ) {
+        let count = i64::try_from(rows.len()).unwrap_or(i64::MAX);
+        self.rows += match sign {
+            Sign::Added => count,
+            Sign::Removed => -count,
+        };
+        for (accumulator, argument) in self.accumulators.iter_mut().zip(&arguments.0) {
+            accumulator.update(argument, rows.clone(), sign);
+        }
+    }
+
+    /// Ends the group.
+    pub(in super::super) fn end(&mut self) -> Result<GroupEnd> {
+        let Ok(rows) = u64::try_from(self.rows) else {
+            let message = "internal error: more rows were taken out of a group than it had";
+            return Err(Error::other(message));
+        };
+        if rows == 0 {
+            return Ok(GroupEnd::Empty);
+        }
+        if !self.accumulators.iter().all(|a| a.is_resolved()) {
+            return Ok(GroupEnd::Unresolved);
+        }
+        self.state.clear();
+        put_unsigned(&mut self.state, u128::from(rows));
+        let planned = self.aggregation.planned.iter();
+        for (accumulator, planned) in self.accumulators.iter_mut().zip(planned) {
+            accumulator
+                .end(&mut self.state)
+                .map_err(|e| e.context(format!("aggregate {:?}", planned.aggregate.name)))?;
+        }
+        self.states.append_value(&self.state);
+        Ok(GroupEnd::Result)
+    }
+
+    /// The values and states of the groups that had a result, since the last time.
+    pub(in super::super) fn take(&mut self) -> Result<(ArrayRef, ArrayRef)> {
+        let results = self.accumulators.iter_mut().map(|a| a.take());
+        let results = results.collect::<Result<Vec<_>>>()?;
+        let values = StructArray::try_new(self.aggregation.results.clone(), results, None)
+            .map_err(|e| Error::other(e.to_string()).with_source(e))?;
+        Ok((Arc::new(values), Arc::new(self.states.finish())))
+    }
+}
+
+fn to_argument(planned: &PlannedAggregate, column: &ArrayRef) -> Result<Arc<Argument>> {
+    let failed = |e: arrow_schema::ArrowError| Error::other(e.to_string()).with_source(e);
+    let Some(data_type) = &planned.argument else {
+        // Rows count whatever their values are.
+        let values: ArrayRef = Arc::new(arrow_array::BooleanArray::new(
+            arrow_buffer::BooleanBuffer::new_unset(column.len()),
+            None,
+        ));
+        return Ok(Arc::new(Argument {
+            values,
+            order: None,
+        }));
+    };
+    let mut values = if column.data_type() == data_type {
+        Arc::clone(column)
+    } else {
+        cast(column, data_type).map_err(failed)?
+    };
+    let order = if planned.compares() {
+        values = normalize(&values);
+        let converter =
+            RowConverter::new(vec![SortField::new(data_type.clone())]).map_err(failed)?;
+        let rows = converter.convert_columns(std::slice::from_ref(&values));
+        Some(rows.map_err(failed)?)
+    } else {
+        None
+    };
+    Ok(Arc::new(Argument { values, order }))
+}
