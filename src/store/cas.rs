@@ -56,7 +56,7 @@ impl<'a> Register<'a> {
         }
     }
 
-    /// A register that is removed whatever its value is. Its errors are the answers of the store.
+    /// A register that is removed whatever its value is: a refusal is told as one, also where a write was not answered.
     fn for_probe(store: &'a Store, path: &'a str) -> Self {
         Self {
             is_probe: true,
@@ -198,7 +198,7 @@ impl<'a> Register<'a> {
 
     /// The error of a write that may still land, whatever the last answer was.
     fn unknown_outcome(&self, error: Error) -> Error {
-        if self.is_probe {
+        if self.is_probe && self.is_refusal(&error) {
             return error;
         }
         error
