@@ -1,4 +1,4 @@
-"""The average salary by age range, in two stages and in three; the third updates a group by what changed in it.
+"""The average salary by age range, in two stages and in three, and declared, which needs no function in Python.
 
 python examples/average_salary.py
 """
@@ -57,6 +57,9 @@ def declare(store: pds.Store) -> pds.Pipeline:
         listed = list(partials)
         yield decade, sum(partial["sum"] for partial in listed) / sum(partial["count"] for partial in listed)
 
+    # Without Python. A change reads what it replaces in its decade, and the stored sums.
+    p.select(persons, key="age / 10 * 10", value="salary", name="salaries")
+    p.aggregate("salaries", aggregates={"average": ("value", "mean")}, name="averages")
     return p
 
 
@@ -74,6 +77,9 @@ def main() -> None:
         p.update(persons=pds.Changes([(17, {"age": 37, "salary": 90_000})], deletes=[18]))
         print("updated: ", averages("average_by_decade"))
         print("in three stages:", averages("average_of_sums") == averages("average_by_decade"))
+        declared = p["averages"].read().to_pylist()
+        means = {row["target_key"]: round(row["value"]["average"], 2) for row in declared}
+        print("declared:", means == averages("average_by_decade"))
 
 
 if __name__ == "__main__":

@@ -187,7 +187,9 @@ impl PyNode<'_> {
         if let (Some(operator), Some(feeders)) = (&self.operator, &self.feeders) {
             let operator: Operator =
                 serde_json::from_str(operator).map_err(|e| PyValueError::new_err(e.to_string()))?;
-            let stage = StageNode::of_operator(&self.name, feeders.clone(), &operator, declared);
+            let (feeders, descending) = (feeders.clone(), self.descending);
+            let stage =
+                StageNode::of_operator(&self.name, feeders, &operator, descending, declared);
             return Ok(Node::Stage(StageNode {
                 skip_unchanged: self.skip_unchanged,
                 ..into_py_result(py, stage)?

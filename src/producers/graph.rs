@@ -59,12 +59,13 @@ pub struct StageNode {
 
 impl StageNode {
     /// A stage that an operator computes from the rows of feeders, which are among the nodes that are declared before it.
-    /// Its keys are in the order of theirs, if they stay the same. Fails with
+    /// The keys of aggregates are in the order of theirs, whatever `descending` is. Fails with
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the operator cannot be computed from them.
     pub fn of_operator(
         name: &str,
         feeders: Vec<String>,
         operator: &Operator,
+        descending: bool,
         declared: &[Node],
     ) -> Result<Self> {
         let of_stage = |e: Error| e.context(format!("stage {name:?}"));
@@ -75,7 +76,7 @@ impl StageNode {
         };
         let columns = feeder.columns();
         let planned = operator
-            .plan(&columns.key, &columns.value)
+            .plan(name, &columns.key, &columns.value)
             .map_err(of_stage)?;
         Ok(Self {
             name: name.to_owned(),
@@ -83,7 +84,10 @@ impl StageNode {
             join: false,
             key: planned.key,
             value: planned.value,
-            descending: columns.descending,
+            descending: match planned.function {
+                StageFunction::Fold(_) => columns.descending,
+                StageFunction::Produce(_) => descending,
+            },
             skip_unchanged: false,
             definition: BTreeMap::from([("operator".to_owned(), planned.definition)]),
             function: planned.function,

@@ -56,7 +56,8 @@ pub use self::functions::{EmittedRows, Preserve, PreservePass, Produce, Rows};
 pub use self::graph::{Graph, Node, SourceNode, StageNode};
 pub use self::input::{ChangeScope, Changes, ConsumedStep};
 pub use self::operators::{
-    Aggregate, AggregateFunction, Aggregation, Operator, PlannedOperator, StageFunction,
+    Aggregate, AggregateFunction, Aggregation, Operator, PlannedOperator, Select, SelectedValue,
+    StageFunction,
 };
 pub use self::preview::{Preview, preview};
 pub use self::read::{TableName, open, read, schema};

@@ -2,7 +2,7 @@
 //!
 //! Clauses of one kind are tried in their order; for every row the first whose predicate is true decides.
 //! Predicates and values are SQL expressions over the columns `source.…` and `target.…`, planned by
-//! DataFusion with the semantics of [`apply_sql_semantics`].
+//! DataFusion with the semantics of [`to_physical`].
 //!
 //! Refused with [`crate::ErrorKind::InvalidInput`]: a predicate that is not boolean, an unknown column,
 //! a value whose type cannot be assigned to its column, and an expression that fails for a row.
@@ -14,15 +14,12 @@ use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, new_null_array};
 use arrow_schema::{DataType, Schema, SchemaRef};
 use arrow_select::filter::{filter_record_batch, prep_null_mask_filter};
 use datafusion_common::{DFSchema, DataFusionError};
-use datafusion_expr::ExprSchemable;
-use datafusion_expr::execution_props::ExecutionProps;
-use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
+use datafusion_physical_expr::PhysicalExpr;
 
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::files::expr::apply_sql_semantics;
 use crate::files::expr::sql::{self, Rewrite};
+use crate::files::expr::to_physical;
 use crate::files::types::keeps_values;
 use crate::parquet::types::{batch_with_row_count, convert};
 
@@ -286,15 +283,7 @@ impl ClausePlanner<'_> {
                 target_type,
             )
             .map_err(plan_error)?;
-            let data_type = logical_expr.get_type(&self.df_schema).map_err(plan_error)?;
-            let context = PhysicalPlanningContext::default();
-            let props = ExecutionProps::new();
-            let physical_expr =
-                create_physical_expr(&logical_expr, &self.df_schema, &props, &context);
-            let input = self.df_schema.as_arrow();
-            let checked_expr = apply_sql_semantics(physical_expr.map_err(plan_error)?, input)
-                .map_err(plan_error)?;
-            Ok((checked_expr, data_type))
+            to_physical(&logical_expr, &self.df_schema).map_err(plan_error)
         })
     }
 

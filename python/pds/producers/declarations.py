@@ -13,7 +13,7 @@ from pds.errors import InvalidInput, InvalidType
 from pds.producers.attached import AttachedTable, attach
 from pds.producers.calls import StageCall
 from pds.producers.graph import Node
-from pds.producers.operators import make_aggregate
+from pds.producers.operators import make_aggregate, make_select
 from pds.producers.preserve import Preserve, PreservePass
 from pds.table.checks import check_version
 
@@ -159,6 +159,42 @@ class Declarations:
 
         return declare
 
+    def select(
+        self,
+        *feeders: Declared | str,
+        key: str | None = None,
+        value: str | dict[str, str] | None = None,
+        where: str | None = None,
+        name: str,
+        descending: bool = False,
+        skip_unchanged: bool = False,
+    ) -> Declared:
+        """Declare a stage of SQL expressions: rows, their keys and their values, as `SELECT` has them, without Python.
+
+        An expression sees the columns `key` and `value`, and the fields of a value that is a struct by their names,
+        unless these are `key` or `value`. It has the syntax and meaning of the filters of tables: a field of
+        a struct is `key.country`; comparisons are exact, and an overflow is an error. The types of the key and the value are those of the expressions.
+
+        Args:
+            feeders: The sources and stages whose rows it reads, or their names. The rows of several are one after the
+                other, as those of `UNION ALL`.
+            key: The target key. Defaults to the key.
+            value: The value, or a dict of expressions for a struct with these fields. Defaults to the value.
+            where: The condition for rows to be selected: those for which it is true. Defaults to all.
+            name: The name of the stage.
+            descending: Whether the greatest target key comes first.
+            skip_unchanged: Whether keys whose rows stay the same are left out of what the stages behind it see.
+
+        Raises:
+            InvalidInput: An expression cannot be planned, is not deterministic, or has a type that a key cannot have;
+                the feeders do not fit together, or the name is declared already. From an update: an expression fails
+                for a row, as a division by zero does.
+            InvalidType: An argument has an invalid type.
+        """
+        stage = require_text("name", name)
+        operator = make_select(stage, key, value, where)
+        return self._declare_operator(stage, feeders, operator, descending=descending, skip_unchanged=skip_unchanged)
+
     def aggregate(
         self,
         *feeders: Declared | str,
@@ -194,13 +230,14 @@ class Declarations:
             InvalidType: An argument has an invalid type.
         """
         stage = require_text("name", name)
-        return self._declare_operator(stage, feeders, make_aggregate(stage, aggregates), skip_unchanged=skip_unchanged)
+        operator = make_aggregate(stage, aggregates)
+        return self._declare_operator(stage, feeders, operator, descending=False, skip_unchanged=skip_unchanged)
 
     def _declare_operator(
-        self, name: str, feeders: Sequence[object], operator: str, *, skip_unchanged: bool
+        self, name: str, feeders: Sequence[object], operator: str, *, descending: bool, skip_unchanged: bool
     ) -> Declared:
         names = self._names_of(name, feeders)
-        node = Node(name, names, False, pa.schema([]), False, skip_unchanged, {}, None, operator=operator)  # noqa: FBT003
+        node = Node(name, names, False, pa.schema([]), descending, skip_unchanged, {}, None, operator=operator)  # noqa: FBT003
         return self._declare(node)
 
     def _declare_stage(
@@ -226,7 +263,8 @@ class Declarations:
             names,
             call.is_join,
             call.fields,
-            **options,
+            options["descending"],
+            options["skip_unchanged"],
             definition=definition,
             function=call,
             preserve=preserve,

@@ -11,7 +11,7 @@ from pds.errors import InvalidInput, InvalidType
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FUNCTIONS = ("count", "sum", "mean", "min", "max")
+_FUNCTIONS = ("count", "sum", "mean", "min", "max")
 
 
 def make_aggregate(stage: str, aggregates: Mapping[str, str | tuple[str, str]]) -> str:
@@ -27,10 +27,29 @@ def make_aggregate(stage: str, aggregates: Mapping[str, str | tuple[str, str]]) 
                 f"not {aggregate!r}"
             )
         column, function = parts
-        if function not in FUNCTIONS:
-            raise InvalidInput(f"{function!r}, of the aggregate {name!r} of {stage!r}, is none of {list(FUNCTIONS)}")
+        if function not in _FUNCTIONS:
+            raise InvalidInput(f"{function!r}, of the aggregate {name!r} of {stage!r}, is none of {list(_FUNCTIONS)}")
         spec = {"name": require_text("the name of an aggregate", name), "function": function}
         if not isinstance(aggregate, str):
             spec["column"] = column
         parsed.append(spec)
     return json.dumps({"aggregate": parsed})
+
+
+def make_select(stage: str, key: str | None, value: str | dict[str, str] | None, where: str | None) -> str:
+    """Return the operator of a selection as JSON; raise an InvalidType for what is none."""
+    select: dict[str, object] = {}
+    for name, text in (("key", key), ("filter", where)):
+        if text is not None:
+            select[name] = _require_sql(stage, text)
+    if isinstance(value, dict):
+        select["value"] = [(require_text("the name of a field", n), _require_sql(stage, v)) for n, v in value.items()]
+    elif value is not None:
+        select["value"] = _require_sql(stage, value)
+    return json.dumps({"select": select})
+
+
+def _require_sql(stage: str, text: object) -> str:
+    if not isinstance(text, str):
+        raise InvalidType(f"an expression of {stage!r} must be SQL, not {text!r}")
+    return text

@@ -26,6 +26,6 @@ pub(crate) use self::key_set::KeySet;
 pub(crate) use self::page_statistics::{ColumnPageStatistics, IntervalStatistics};
 pub use self::predicate::{Bounds, ForeignPredicate, Predicate};
 pub(crate) use self::pruning::{FileStatistics, RowGroupStatistics};
-pub(crate) use self::semantics::apply_sql_semantics;
+pub(crate) use self::semantics::to_physical;
 pub(crate) use self::statistics::{Statistics, extreme_to_json, has_bounds};
 pub(crate) use self::values::{constant_column, constant_to_json, from_json, is_exact};

@@ -3,18 +3,34 @@
 
 use std::sync::Arc;
 
-use arrow_schema::Schema;
+use arrow_schema::{DataType, Schema};
 use datafusion_common::tree_node::{Transformed, TreeNode};
-use datafusion_common::{Result, ScalarValue};
-use datafusion_expr::Operator;
-use datafusion_physical_expr::PhysicalExpr;
+use datafusion_common::{DFSchema, Result, ScalarValue};
+use datafusion_expr::execution_props::ExecutionProps;
+use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion_expr::{Expr, ExprSchemable, Operator};
 use datafusion_physical_expr::expressions::{
     BinaryExpr, InListExpr, Literal, NegativeExpr, in_list, lit as lit_of,
 };
+use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 
 use super::floats::{CanonicalFloatsExpr, canonicalize, has_floats};
 use super::get_field::GetFieldExpr;
 use super::operators::is_comparison;
+
+/// The expression that evaluates a logical one over columns, with the semantics of [`apply_sql_semantics`], and its type.
+pub(crate) fn to_physical(
+    expr: &Expr,
+    columns: &DFSchema,
+) -> Result<(Arc<dyn PhysicalExpr>, DataType)> {
+    let data_type = expr.get_type(columns)?;
+    let context = PhysicalPlanningContext::default();
+    let physical = create_physical_expr(expr, columns, &ExecutionProps::new(), &context)?;
+    Ok((
+        apply_sql_semantics(physical, columns.as_arrow())?,
+        data_type,
+    ))
+}
 
 /// Rewrites an expression: arithmetic of integers fails on overflow, comparisons know one zero and one
 /// NaN, and fields are null where their struct is. `input` has the expression's columns.

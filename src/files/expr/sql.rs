@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread;
 
 use arrow_schema::{DataType, TimeUnit};
+use chrono::{DateTime, Utc};
 use datafusion_common::config::ConfigOptions;
 use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion_common::{DFSchema, DataFusionError, TableReference, not_impl_err};
@@ -20,7 +21,8 @@ use datafusion_expr::planner::{ContextProvider, ExprPlanner, PlannerResult, RawB
 use datafusion_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion_expr::utils::split_binary_owned;
 use datafusion_expr::{
-    AggregateUDF, ExprSchemable, HigherOrderUDF, Operator, ScalarUDF, TableSource, WindowUDF, cast,
+    AggregateUDF, ExprSchemable, HigherOrderUDF, Operator, ScalarUDF, TableSource, Volatility,
+    WindowUDF, cast,
 };
 use datafusion_functions::core::planner::CoreFunctionPlanner;
 use datafusion_functions::datetime::planner::DatetimeFunctionPlanner;
@@ -110,6 +112,29 @@ pub(crate) fn plan(
     rewrite: Rewrite,
     target: Option<&DataType>,
 ) -> datafusion_common::Result<Expr> {
+    prepare(parse(sql, schema)?, schema, clock.now(), rewrite, target)
+}
+
+/// As [`plan`], of an expression that has the same value whenever it is evaluated: functions of the time, and random
+/// ones, are refused.
+pub(crate) fn plan_deterministic(
+    sql: &str,
+    schema: &Arc<DFSchema>,
+) -> datafusion_common::Result<Expr> {
+    let expr = parse(sql, schema)?;
+    expr.apply(|node| match node {
+        Expr::ScalarFunction(call) if call.func.signature().volatility != Volatility::Immutable => {
+            let name = call.func.name();
+            let message = format!("{name} is not deterministic");
+            Err(DataFusionError::Plan(message))
+        }
+        _ => Ok(TreeNodeRecursion::Continue),
+    })?;
+    let no_time = DateTime::<Utc>::UNIX_EPOCH;
+    prepare(expr, schema, no_time, Rewrite::Simplify, None)
+}
+
+fn parse(sql: &str, schema: &Arc<DFSchema>) -> datafusion_common::Result<Expr> {
     let dialect = PostgreSqlDialect {};
     let parsed = DFParserBuilder::new(sql)
         .with_dialect(&dialect)
@@ -124,10 +149,19 @@ pub(crate) fn plan(
         .with_enable_ident_normalization(false)
         .with_parse_float_as_decimal(true);
     let planner = SqlToRel::new_with_options(&functions, options);
-    let expr = planner.sql_to_expr(parsed.expr, schema, &mut PlannerContext::new())?;
+    planner.sql_to_expr(parsed.expr, schema, &mut PlannerContext::new())
+}
+
+fn prepare(
+    expr: Expr,
+    schema: &Arc<DFSchema>,
+    now: DateTime<Utc>,
+    rewrite: Rewrite,
+    target: Option<&DataType>,
+) -> datafusion_common::Result<Expr> {
     let context = SimplifyContext::builder()
         .with_schema(Arc::clone(schema))
-        .with_query_execution_start_time(Some(clock.now()))
+        .with_query_execution_start_time(Some(now))
         .build();
     // Of DataFusion's simplifier only the coercion is used: some of its rewrites change what an
     // expression means (casts that are not reversible, sums that wrap around).

@@ -323,33 +323,34 @@ pub(super) fn state_error() -> crate::error::Error {
 mod tests {
     use super::*;
 
-    fn sum(values: &[f64]) -> f64 {
+    fn assert_sum(values: &[f64], expected: f64) {
         let mut sum = ExactSum::default();
         for value in values {
             sum.add(*value, 1);
         }
-        sum.round()
+        let rounded = sum.round();
+        assert_eq!(
+            rounded.to_bits(),
+            expected.to_bits(),
+            "the sum of {values:?} is {rounded}, not {expected}"
+        );
     }
 
     #[test]
     fn sums_are_rounded_once() {
-        assert_eq!(sum(&[]).to_bits(), 0);
-        assert_eq!(sum(&[1e16, 1.0, 1.0]), 1e16 + 2.0);
-        assert_eq!(sum(&[1e308, 1e308, -1e308]), 1e308);
-        assert_eq!(sum(&[f64::MAX, f64::MAX]), f64::INFINITY);
-        assert_eq!(sum(&[-f64::MAX, -f64::MAX]), f64::NEG_INFINITY);
-        assert_eq!(sum(&[5e-324, 5e-324]), 1e-323);
-        assert_eq!(sum(&[5e-324, -5e-324]).to_bits(), 0);
-        assert_eq!(
-            sum(&[f64::MIN_POSITIVE, -5e-324]),
-            f64::MIN_POSITIVE - 5e-324
-        );
+        assert_sum(&[], 0.0);
+        assert_sum(&[1e16, 1.0, 1.0], 1e16 + 2.0);
+        assert_sum(&[1e308, 1e308, -1e308], 1e308);
+        assert_sum(&[f64::MAX, f64::MAX], f64::INFINITY);
+        assert_sum(&[-f64::MAX, -f64::MAX], f64::NEG_INFINITY);
+        assert_sum(&[5e-324, 5e-324], 1e-323);
+        assert_sum(&[5e-324, -5e-324], 0.0);
+        assert_sum(&[f64::MIN_POSITIVE, -5e-324], f64::MIN_POSITIVE - 5e-324);
         // A tie goes to the even one, and what is far below decides.
-        let one_and_a_half = [1.0, f64::EPSILON / 2.0];
-        assert_eq!(sum(&one_and_a_half), 1.0);
-        assert_eq!(sum(&[1.0, f64::EPSILON / 2.0, 5e-324]), 1.0 + f64::EPSILON);
-        assert_eq!(sum(&[1.0, f64::EPSILON / 2.0, -5e-324]), 1.0);
-        assert_eq!(sum(&[0.1; 10]), 1.0);
+        assert_sum(&[1.0, f64::EPSILON / 2.0], 1.0);
+        assert_sum(&[1.0, f64::EPSILON / 2.0, 5e-324], 1.0 + f64::EPSILON);
+        assert_sum(&[1.0, f64::EPSILON / 2.0, -5e-324], 1.0);
+        assert_sum(&[0.1; 10], 1.0);
     }
 
     #[test]
@@ -383,14 +384,14 @@ mod tests {
             }
             let mut bytes = Vec::new();
             sum.encode(&mut bytes);
-            let mut again = ExactSum::default();
-            again.decode(&mut bytes.as_slice()).unwrap();
-            assert_eq!(again.round().to_bits(), sum.round().to_bits(), "{values:?}");
-            let mut encoded_again = Vec::new();
-            again.encode(&mut encoded_again);
-            assert_eq!(encoded_again, bytes);
+            let mut copy = ExactSum::default();
+            copy.decode(&mut bytes.as_slice()).unwrap();
+            assert_eq!(copy.round().to_bits(), sum.round().to_bits(), "{values:?}");
+            let mut encoded_copy = Vec::new();
+            copy.encode(&mut encoded_copy);
+            assert_eq!(encoded_copy, bytes);
             for length in 0..bytes.len() {
-                assert!(again.decode(&mut &bytes[..length]).is_err(), "{values:?}");
+                assert!(copy.decode(&mut &bytes[..length]).is_err(), "{values:?}");
             }
         }
     }

@@ -4,6 +4,7 @@ mod accumulators;
 mod aggregate;
 mod exact_sum;
 mod fields;
+mod select;
 
 use std::sync::Arc;
 
@@ -14,6 +15,8 @@ use serde_json::Value;
 pub(super) use self::accumulators::Sign;
 pub use self::aggregate::{Aggregate, AggregateFunction, Aggregation};
 pub(super) use self::aggregate::{Arguments, GroupEnd, Groups};
+pub use self::select::{Select, SelectedValue};
+use self::select::{SelectFunction, Selection};
 use super::functions::Produce;
 use crate::error::{Error, Result};
 
@@ -32,6 +35,8 @@ pub enum StageFunction {
 pub enum Operator {
     /// One row for each key: aggregates of its values.
     Aggregate(Vec<Aggregate>),
+    /// Rows, keys and values by expressions.
+    Select(Select),
 }
 
 /// An operator for feeders with a key and value.
@@ -48,9 +53,9 @@ pub struct PlannedOperator {
 }
 
 impl Operator {
-    /// Plans the operator for a stage whose feeders have these fields. Fails with
+    /// Plans the operator for a stage of this name, whose feeders have these fields. Fails with
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if it cannot be computed from them.
-    pub fn plan(&self, key: &Field, value: &Field) -> Result<PlannedOperator> {
+    pub fn plan(&self, stage: &str, key: &Field, value: &Field) -> Result<PlannedOperator> {
         let definition = serde_json::to_value(self).map_err(|e| Error::other(e.to_string()))?;
         match self {
             Self::Aggregate(aggregates) => {
@@ -59,6 +64,18 @@ impl Operator {
                     key: key.clone(),
                     value: aggregation.value(),
                     function: StageFunction::Fold(Arc::new(aggregation)),
+                    definition,
+                })
+            }
+            Self::Select(select) => {
+                let selection = Selection::plan(select, key, value)?;
+                Ok(PlannedOperator {
+                    key: selection.key(),
+                    value: selection.value(),
+                    function: StageFunction::Produce(Arc::new(SelectFunction {
+                        stage: stage.to_owned(),
+                        selection: Arc::new(selection),
+                    })),
                     definition,
                 })
             }
