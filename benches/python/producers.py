@@ -8,6 +8,7 @@ times (the median of the rounds), and bytes and requests at the store.
     make bench-producers
     make bench-producers ARGS='--rows 1000000 --rounds 3'
     make bench-producers ARGS='--rows 1000000 --in-a-row 1000'      updates of 100 keys one after another
+    make bench-producers ARGS='--rows 1000000 --one-group'          one row of a key that has all rows, aggregated
 """
 
 from __future__ import annotations
@@ -116,9 +117,9 @@ def measure(rows: int, rounds: int) -> list[dict[str, Any]]:
         pq.write_table(data, parquet)
         store = pds.Store((folder / "lake").as_uri())
         pipeline = declare(store)
-        before = store.metrics()
-        build = seconds(lambda: pipeline.update(orders=pds.Changes(data)))
-        built = store.metrics()["bytes_written"] - before["bytes_written"]
+        results: list[pds.UpdateResult] = []
+        build = seconds(lambda: results.append(pipeline.update(orders=pds.Changes(data))))
+        built = written_by(results.pop())
         polars = statistics.median(seconds(lambda: recompute_polars(parquet)) for _ in range(rounds))
         duck = statistics.median(seconds(lambda: recompute_duckdb(parquet)) for _ in range(rounds))
         figures = []
@@ -129,12 +130,11 @@ def measure(rows: int, rounds: int) -> list[dict[str, Any]]:
                 changes = orders(first, keys, 100 + number, rows)
                 chosen = np.sort(np.random.default_rng(number).choice(rows, keys, replace=False))
                 changes = changes.set_column(0, "key", pa.array(chosen))
-                at = store.metrics()
-                times.append(seconds(lambda c=changes: pipeline.update(orders=pds.Changes(c))))
-                now = store.metrics()
-                read.append(now["bytes_read"] - at["bytes_read"])
-                written.append(now["bytes_written"] - at["bytes_written"])
-                requests.append(now["requests"] - at["requests"])
+                at, bytes_before = store.metrics()["requests"], read_bytes()
+                times.append(seconds(lambda c=changes: results.append(pipeline.update(orders=pds.Changes(c)))))
+                read.append(read_bytes() - bytes_before)
+                written.append(written_by(results.pop()))
+                requests.append(store.metrics()["requests"] - at)
             took = statistics.median(times)
             figures.append(
                 {
@@ -154,6 +154,50 @@ def measure(rows: int, rounds: int) -> list[dict[str, Any]]:
         shutil.rmtree(folder)
 
 
+def measure_one_group(rows: int, rounds: int) -> dict[str, float]:
+    """What a changed row of the only key costs, beside a rebuild of its aggregates."""
+    folder = Path(tempfile.mkdtemp(prefix="pds-producers-"))
+    try:
+        store = pds.Store((folder / "lake").as_uri())
+        p = pds.Pipeline(store, "group")
+        p.source("orders", key=pa.int64(), value=pa.struct([("customer", pa.int64()), ("amount", pa.int64())]))
+        p.select("orders", key="'all'", value="amount", name="amounts")
+        aggregates = {"n": "count"} | {name: ("value", name) for name in ("sum", "min", "max")}
+        p.aggregate("amounts", aggregates=aggregates, name="totals")
+        data = orders(0, rows, 1, rows)
+        p.update(orders=pds.Changes(data))
+        results: list[pds.UpdateResult] = []
+        times, moved, builds, built = [], [], [], []
+        for number in range(rounds):
+            at = read_bytes()
+            builds.append(seconds(lambda: results.append(p.rebuild("amounts", "totals"))))
+            built.append(read_bytes() - at)
+            changes = orders(number, 1, number, rows)
+            at = read_bytes()
+            times.append(seconds(lambda c=changes: results.append(p.update(orders=pds.Changes(c)))))
+            moved.append(read_bytes() - at + written_by(results.pop()))
+        if not p.check("totals").ok:
+            raise SystemExit("the aggregates are not those of all rows")
+        took = statistics.median(times)
+        return {
+            "rebuild": statistics.median(builds) / took,
+            "bytes": statistics.median(moved) / statistics.median(built),
+        }
+    finally:
+        shutil.rmtree(folder)
+
+
+def read_bytes() -> int:
+    """The bytes that this process has read, of files and all else."""
+    counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(counters["rchar"])
+
+
+def written_by(result: pds.UpdateResult) -> int:
+    """The bytes of the runs that an update wrote."""
+    return sum(stage.bytes_written for stage in result.stages.values())
+
+
 def measure_in_a_row(rows: int, updates: int) -> dict[str, float]:
     """What updates of 100 keys cost after many of them."""
     folder = Path(tempfile.mkdtemp(prefix="pds-producers-"))
@@ -161,14 +205,15 @@ def measure_in_a_row(rows: int, updates: int) -> dict[str, float]:
         store = pds.Store((folder / "lake").as_uri())
         pipeline = declare(store)
         pipeline.update(orders=pds.Changes(orders(0, rows, 1, rows)))
-        times, changed, most_runs, manifest_bytes = [], 0, 0, 0
-        written = store.metrics()["bytes_written"]
+        times, changed, written, most_runs, manifest_bytes = [], 0, 0, 0, 0
+        results: list[pds.UpdateResult] = []
         for number in range(updates):
             changes = orders(0, 100, number, rows)
             chosen = np.sort(np.random.default_rng(number).choice(rows, 100, replace=False))
             changes = changes.set_column(0, "key", pa.array(chosen))
             changed += changes.nbytes
-            times.append(seconds(lambda c=changes: pipeline.update(orders=pds.Changes(c))))
+            times.append(seconds(lambda c=changes: results.append(pipeline.update(orders=pds.Changes(c)))))
+            written += written_by(results.pop())
             manifest = store.read_bytes(f"sums/manifest/v{pipeline.version:08}.json")
             manifest_bytes = max(manifest_bytes, len(manifest))
             nodes = json.loads(manifest)["nodes"]
@@ -177,7 +222,7 @@ def measure_in_a_row(rows: int, updates: int) -> dict[str, float]:
         return {
             "slowdown": statistics.median(times[-20:]) / statistics.median(times[:20]),
             "runs": most_runs,
-            "written": (store.metrics()["bytes_written"] - written) / changed,
+            "written": written / changed,
             "manifest": manifest_bytes,
         }
     finally:
@@ -200,7 +245,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, action="append", help="rows of the source; may be given more than once")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--in-a-row", type=int, help="measure so many updates of 100 keys instead")
+    parser.add_argument("--one-group", action="store_true", help="measure aggregates of one key instead")
     arguments = parser.parse_args()
+    if arguments.one_group:
+        print("| rows of the key | rebuild / update of a row | bytes read and written, of those a rebuild reads |")
+        print("| ---: | ---: | ---: |")
+        for rows in arguments.rows or [1_000_000, 10_000_000]:
+            f = measure_one_group(rows, arguments.rounds)
+            print(f"| {rows:,} | {f['rebuild']:.0f} | {f['bytes']:.2%} |", flush=True)
+        return
     if arguments.in_a_row is not None:
         print(
             "| rows | updates | last 20 / first 20 | most runs of a table | bytes written / changed | manifest bytes |"

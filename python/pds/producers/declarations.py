@@ -172,8 +172,9 @@ class Declarations:
         """Declare a stage of SQL expressions: rows, their keys and their values, as `SELECT` has them, without Python.
 
         An expression sees the columns `key` and `value`, and the fields of a value that is a struct by their names,
-        unless these are `key` or `value`. It has the syntax and meaning of the filters of tables: a field of
-        a struct is `key.country`; comparisons are exact, and an overflow is an error. The types of the key and the value are those of the expressions.
+        unless these are `key` or `value`. It has the syntax and meaning of the filters of tables: a field of a struct
+        is `key.country`; comparisons are exact, and an overflow is an error. The types of the key and the value are
+        those of the expressions.
 
         Args:
             feeders: The sources and stages whose rows it reads, or their names. The rows of several are one after the
