@@ -36,6 +36,7 @@ __all__ = [
     "drop_table",
     "enable_logging",
     "event_schema",
+    "find_pipeline_commit",
     "index_parts",
     "list_datasets",
     "list_tables",
@@ -60,6 +61,7 @@ __all__ = [
     "schema_event",
     "sha3_256",
     "table_exists",
+    "tag_pipeline",
     "update_pipeline",
     "vacuum_pipeline",
     "verify_dataset",
@@ -510,6 +512,8 @@ def vacuum_pipeline(
 ) -> _VacuumFields: ...
 def remove_from_pipeline(store: StoreHandle, path: str, names: Sequence[str], commit_timeout: float) -> int: ...
 def rename_in_pipeline(store: StoreHandle, path: str, old: str, new: str, commit_timeout: float) -> int: ...
+def tag_pipeline(store: StoreHandle, path: str, name: str, version: int | None, commit_timeout: float) -> int: ...
+def find_pipeline_commit(store: StoreHandle, path: str, commit_id: str) -> int | None: ...
 def check_graph(nodes: Sequence[_Node]) -> tuple[pa.Schema, bool]: ...
 def preview_pipeline(
     store: StoreHandle, path: str, nodes: Sequence[_Node], changes: Sequence[_SourceInput], options: _UpdateOptions

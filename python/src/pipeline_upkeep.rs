@@ -1,4 +1,4 @@
-//! The upkeep of pipelines: compaction, removal and renaming of sources and stages, vacuum.
+//! The upkeep of pipelines: compaction, removal and renaming of sources and stages, tags, vacuum.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -6,7 +6,8 @@
 )]
 
 use pds::producers::{self, CompactOptions, Pipeline, RunSizes};
-use pds::versions::vacuum;
+use pds::versions::commit::{commit, was_committed};
+use pds::versions::{CommitId, Tag, vacuum};
 use pyo3::prelude::*;
 
 use crate::input::parse_seconds;
@@ -91,6 +92,39 @@ fn rename_in_pipeline(
     Ok(committed.version)
 }
 
+/// Tags a version of a pipeline, or removes a tag; returns the version that this made.
+#[pyfunction]
+fn tag_pipeline(
+    py: Python<'_>,
+    store: &StoreHandle,
+    path: String,
+    name: String,
+    version: Option<u64>,
+    commit_timeout: f64,
+) -> PyResult<u64> {
+    let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
+    let timeout = into_py_result(py, parse_seconds("commit_timeout", commit_timeout))?;
+    let committed = run(py, move || async move {
+        commit(&pipeline, &Tag { name, version }, timeout).await
+    })?;
+    Ok(committed.version)
+}
+
+/// The version of a pipeline that a commit made; None if it made none.
+#[pyfunction]
+fn find_pipeline_commit(
+    py: Python<'_>,
+    store: &StoreHandle,
+    path: String,
+    commit_id: &str,
+) -> PyResult<Option<u64>> {
+    let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
+    let commit_id = into_py_result(py, CommitId::parse(commit_id))?;
+    run(py, move || async move {
+        was_committed(&pipeline, &commit_id).await
+    })
+}
+
 /// Removes versions that were replaced more than `retention` seconds ago, and the objects that only they reference.
 #[pyfunction]
 fn vacuum_pipeline(
@@ -114,5 +148,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(compact_pipeline, module)?)?;
     module.add_function(wrap_pyfunction!(remove_from_pipeline, module)?)?;
     module.add_function(wrap_pyfunction!(rename_in_pipeline, module)?)?;
+    module.add_function(wrap_pyfunction!(tag_pipeline, module)?)?;
+    module.add_function(wrap_pyfunction!(find_pipeline_commit, module)?)?;
     module.add_function(wrap_pyfunction!(vacuum_pipeline, module)?)
 }

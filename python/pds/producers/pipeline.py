@@ -286,19 +286,73 @@ class Pipeline(Declarations):
         location = self._location
         return _pds.rename_in_pipeline(location.handle, self.path, *names, location.timeout)
 
+    def was_committed(self, commit_id: str) -> int | None:
+        """Return the version that a commit made, or None if it was not committed. Use it after CommitStateUnknown."""
+        return _pds.find_pipeline_commit(self._location.handle, self.path, require_text("commit_id", commit_id))
+
+    @property
+    def tags(self) -> dict[str, int]:
+        """The tagged versions of the newest version, by tag. A vacuum keeps them."""
+        handle = self._open()
+        return {} if handle is None else json.loads(handle.manifest())["tags"]
+
+    def tag(self, name: str, version: int | None = None) -> int:
+        """Tag a version: a vacuum keeps it, and `as_of` takes the tag.
+
+        Args:
+            name: The tag, up to 255 bytes.
+            version: The version. Defaults to the newest one.
+
+        Returns:
+            The new version of the pipeline, in which no row is another.
+
+        Raises:
+            NotFound: The pipeline has no version yet.
+            AlreadyExists: The tag names another version.
+            VersionExpired: The version does not exist, or a vacuum removed it.
+            InvalidInput, InvalidType: The name or the version is not valid.
+        """
+        location, name = self._location, require_text("the name of a tag", name)
+        version = self.version if version is None else check_version(version)
+        return _pds.tag_pipeline(location.handle, self.path, name, version, location.timeout)
+
+    def untag(self, name: str) -> int:
+        """Remove a tag. The version stays until a vacuum removes it.
+
+        Returns:
+            The new version of the pipeline.
+
+        Raises:
+            NotFound: There is no such tag, or the pipeline has no version yet.
+            InvalidType: The name is not a text.
+        """
+        location = self._location
+        return _pds.tag_pipeline(
+            location.handle, self.path, require_text("the name of a tag", name), None, location.timeout
+        )
+
     @property
     def version(self) -> int:
         """The newest version; 0 before the first update."""
         handle = self._open()
         return 0 if handle is None else handle.version
 
-    def as_of(self, version: int) -> PipelineVersion:
+    def as_of(self, version: int | str) -> PipelineVersion:
         """Return an older version of the pipeline.
+
+        Args:
+            version: Its number, or a tag.
 
         Raises:
             InvalidInput: The version does not exist.
+            NotFound: There is no such tag.
             VersionExpired: A vacuum removed the version.
         """
+        if isinstance(version, str):
+            tags = self.tags
+            if version not in tags:
+                raise NotFound(f"there is no tag {version!r}; there are {sorted(tags)}", path=self.path)
+            version = tags[version]
         handle = _pds.PipelineHandle.open(self._location.handle, self.path, check_version(version))
         if handle is None:
             raise InvalidInput(f"version {version} does not exist")
