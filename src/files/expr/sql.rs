@@ -115,15 +115,18 @@ pub(crate) fn plan(
     prepare(parse(sql, schema)?, schema, clock.now(), rewrite, target)
 }
 
-/// As [`plan`], of an expression that has the same value whenever it is evaluated: functions of the time, and random
-/// ones, are refused.
+/// As [`plan`], of an expression that has the same value whenever it is evaluated: functions of the time, random ones,
+/// and the version of the planner are refused.
 pub(crate) fn plan_deterministic(
     sql: &str,
     schema: &Arc<DFSchema>,
 ) -> datafusion_common::Result<Expr> {
     let expr = parse(sql, schema)?;
     expr.apply(|node| match node {
-        Expr::ScalarFunction(call) if call.func.signature().volatility != Volatility::Immutable => {
+        Expr::ScalarFunction(call)
+            if call.func.signature().volatility != Volatility::Immutable
+                || call.func.name() == "version" =>
+        {
             let name = call.func.name();
             let message = format!("{name} is not deterministic");
             Err(DataFusionError::Plan(message))

@@ -69,6 +69,9 @@ fn valid_rows(values: &dyn Array, rows: Range<usize>) -> impl Iterator<Item = us
 }
 
 fn count_valid(values: &dyn Array, rows: &Range<usize>) -> i64 {
+    if *values.data_type() == DataType::Null {
+        return 0;
+    }
     let nulls = values
         .nulls()
         .map_or(0, |nulls| nulls.slice(rows.start, rows.len()).null_count());

@@ -31,7 +31,8 @@ pub(super) fn column_of(values: &ArrayRef, name: &str) -> Result<ArrayRef> {
         ))
     };
     let column = fields.column_by_name(name).ok_or_else(missing)?;
-    let Some(outer) = fields.nulls() else {
+    let outer = fields.nulls().filter(|nulls| nulls.null_count() > 0);
+    let Some(outer) = outer.filter(|_| *column.data_type() != DataType::Null) else {
         return Ok(Arc::clone(column));
     };
     let nulls = NullBuffer::union(Some(outer), column.logical_nulls().as_ref());

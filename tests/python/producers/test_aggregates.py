@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import decimal
 import fractions
 import json
@@ -9,6 +10,7 @@ import math
 import random
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -330,6 +332,34 @@ def test_a_row_of_a_large_group_costs_what_changed(memory_store: pds.Store) -> N
     assert value == {"n": count, "sum": total, "mean": total / count, "min": min(values), "max": max(values)}
     assert result.stages["totals"].keys_in == 1
     assert read + written < built / 20, (read, written, built)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "functions", "first", "second"),
+    [
+        (pa.null(), {"count": 0}, None, None),
+        (pa.list_(INT), {"count": 1}, [1], None),
+        (pa.string_view(), {"count": 2, "min": "a" * 40, "max": "b"}, "b", "a" * 40),
+        (pa.binary(2), {"min": b"aa", "max": b"bb"}, b"bb", b"aa"),
+        (pa.duration("s"), {"min": dt.timedelta(seconds=1), "max": dt.timedelta(seconds=2)}, 1, 2),
+        (pa.decimal256(76, 1), {"min": D(1), "count": 2}, D(1), D(2)),
+        (pa.decimal128(38, 0), {"sum": D(10**38 - 1), "mean": (10**38 - 1) / 2}, D(10**38 - 2), D(1)),
+        (pa.float16(), {"sum": 3.5, "max": 2.0}, np.float16(1.5), np.float16(2.0)),
+        (pa.struct([("x", INT)]), {"min": {"x": 1}, "max": {"x": 2}}, {"x": 2}, {"x": 1}),
+    ],
+)
+def test_types(
+    memory_store: pds.Store, data_type: pa.DataType, functions: dict[str, Any], first: Any, second: Any
+) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    # A field, since those of a value that is a struct are the columns.
+    pipeline.source("rows", key=INT, value=pa.struct([("c", data_type)]))
+    pipeline.aggregate("rows", aggregates={name: ("c", name) for name in functions}, name="totals")
+    values = pa.StructArray.from_arrays([pa.array([first, second], data_type)], ["c"])
+    pipeline.update(rows=pds.Changes(pa.table({"key": pa.array([1, 1]), "value": values})))
+    assert pipeline["totals"].read()["value"].to_pylist() == [functions]
+    pipeline.update(rows=pds.Changes(pa.table({"key": pa.array([1]), "value": values[:1]})))
+    assert pipeline.check().ok
 
 
 def test_definitions(memory_store: pds.Store) -> None:

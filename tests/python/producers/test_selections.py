@@ -160,6 +160,7 @@ def test_struct_keys(memory_store: pds.Store) -> None:
         ({"value": "random()"}, "random is not deterministic"),
         ({"value": "current_date"}, "current_date is not deterministic"),
         ({"value": "uuid()"}, "uuid is not deterministic"),
+        ({"value": "version()"}, "version is not deterministic"),
         ({"value": "sum(quantity)"}, "sum"),
         ({"value": "(select 1)"}, "select|Subquer|subquer"),
         ({"value": "null"}, "no type"),
