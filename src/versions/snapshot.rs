@@ -131,7 +131,8 @@ impl<M: Versioned> Folder<M> {
                 let not_found = Error::new(ErrorKind::PartCorrupted, message);
                 not_found.with_path(self.path(path)).with_source(error)
             }
-            Err(_) => error,
+            // Without the pointer nobody knows whether it has been vacuumed or is lost.
+            Err(unread) => unread.context(format!("version {version} lacks {path:?}")),
         }
     }
 

@@ -416,6 +416,7 @@ const FREQUENT_FAULTS: FaultRates = FaultRates {
 fn table_history_of_seeds_that_failed() {
     run_seeds(1034..1035, CRASHES);
     run_seeds(1436..1437, FREQUENT_FAULTS);
+    run_seeds(2163..2164, FREQUENT_FAULTS);
     run_seeds(3683..3684, FREQUENT_FAULTS);
 }
 
