@@ -77,6 +77,18 @@ class AttachedTable:
         self.failure: RemoteStoreError | None = None
         """The error of the stream that `read` returned last."""
 
+    @property
+    def path(self) -> str:
+        """The path of the table."""
+        return self._table.path
+
+    def describe_lookup(self) -> str:
+        """Say what it takes to find the rows of a key; nothing where they are side by side."""
+        order = self._table._get_column_names("sort_by")  # noqa: SLF001 of this package
+        if order[: len(self.key.names)] == self.key.names:
+            return ""
+        return f", for which it reads {', '.join(self.key.names)} of all files: the table is not sorted by the key"
+
     def read(self, source: str, consumed: dict[str, Any] | None) -> SourceInput | None:
         """Return what is new since the version that was read last, or everything.
 

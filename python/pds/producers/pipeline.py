@@ -13,6 +13,7 @@ from pds.errors import CommitConflict, InvalidInput, InvalidType, NotFound, Remo
 from pds.producers.changes import to_input
 from pds.producers.declarations import Declarations
 from pds.producers.drawing import Box, Drawing
+from pds.producers.explanation import Explanation, explain
 from pds.producers.graph import UpdateArguments
 from pds.producers.results import CompactResult, PipelineCheck, UpdateResult
 from pds.producers.tables import PipelineTable
@@ -395,6 +396,15 @@ class Pipeline(Declarations):
             if name not in known:
                 boxes.append(Box(name, tuple(node.feeders or ()), None, 0))
         return Drawing(boxes)
+
+    def explain(self) -> Explanation:
+        """Return how each declared source and stage is updated, and what is stored of it. No function is called.
+
+        What an update with certain changes would do is found by `preview`.
+        """
+        handle = self._open()
+        stored = [] if handle is None else json.loads(handle.manifest())["nodes"]
+        return explain(self._nodes.values(), self._tables, {node["name"]: node for node in stored})
 
     def compact(self, *, min_delta: float = 0.25) -> CompactResult:
         """Merge the runs of each table into fewer. No row changes, and no update conflicts with it.

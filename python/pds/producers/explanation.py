@@ -1,0 +1,98 @@
+"""What updates of a pipeline read, stage by stage, as far as that is known without calling a function."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pds.producers.attached import AttachedTable
+    from pds.producers.graph import Node
+
+
+@dataclass(frozen=True)
+class StageExplanation:
+    """How a source or a stage is updated.
+
+    Args:
+        name: The name.
+        feeders: The names of its feeders; none of a source.
+        kind: `source`, `table` (a source fed by one), `function`, `batches`, `join`, `select` or `aggregate`.
+        cost: `changes` if a changed key costs what changed in it, `group` if it costs all its rows.
+        reads: What an update reads for a changed key, beside its old rows.
+        rows: The number of stored rows of its content, with those that newer runs replace; 0 before the first update.
+        runs: The number of runs of its content.
+        bytes: The size of all its tables.
+    """
+
+    name: str
+    feeders: tuple[str, ...]
+    kind: str
+    cost: str
+    reads: str
+    rows: int
+    runs: int
+    bytes: int
+
+
+class Explanation:
+    """How a pipeline is updated; its text is a table."""
+
+    def __init__(self, stages: Iterable[StageExplanation]) -> None:
+        self.stages = {stage.name: stage for stage in stages}
+
+    def __str__(self) -> str:
+        lines = [("stage", "kind", "cost", "rows", "runs", "bytes", "reads for a changed key")]
+        lines += [
+            (stage.name, stage.kind, stage.cost, f"{stage.rows:,}", str(stage.runs), f"{stage.bytes:,}", stage.reads)
+            for stage in self.stages.values()
+        ]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        )
+
+    __repr__ = __str__
+
+
+def explain(nodes: Iterable[Node], tables: dict[str, AttachedTable], stored: dict[str, dict[str, Any]]) -> Explanation:
+    """Explain the declared sources and stages; `stored` are the nodes of the manifest by name."""
+    return Explanation(_explain(node, tables.get(node.name), stored.get(node.name, {})) for node in nodes)
+
+
+def _explain(node: Node, table: AttachedTable | None, stored: dict[str, Any]) -> StageExplanation:
+    kind, cost, reads = _describe(node, table)
+    runs = [*stored.get("content", ()), *stored.get("mappings", ())]
+    update = stored.get("update")
+    return StageExplanation(
+        name=node.name,
+        feeders=tuple(node.feeders or ()),
+        kind=kind,
+        cost=cost,
+        reads=reads,
+        rows=sum(file["rows"] for run in stored.get("content", ()) for file in run["files"]),
+        runs=len(stored.get("content", ())),
+        bytes=sum(file["size_bytes"] for run in [*runs, *([update] if update else [])] for file in run["files"]),
+    )
+
+
+def _describe(node: Node, table: AttachedTable | None) -> tuple[str, str, str]:
+    """The kind, the cost and what is read."""
+    if table is not None:
+        return "table", "group", f"the changes of {table.path!r}, and its rows of the key{table.describe_lookup()}"
+    if node.feeders is None:
+        return "source", "group", "nothing: all rows of the key are pushed"
+    if node.operator is None:
+        call: Any = node.function
+        kind = "join" if node.is_join else "function" if call.max_group_rows is None else "batches"
+        hook = "; its old rows for preserve" if node.preserve is not None else ""
+        return kind, "group", f"all rows of the key{hook}"
+    operator = json.loads(node.operator)
+    if "select" in operator:
+        return "select", "group", "all rows of the key"
+    extremes = [a["name"] for a in operator["aggregate"] if a["function"] in ("min", "max")]
+    others = f"; all rows of the key if the value leaves that is {' or '.join(extremes)}" if extremes else ""
+    return "aggregate", "changes", f"the rows that changed{others}"
