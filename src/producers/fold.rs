@@ -168,7 +168,7 @@ impl<'a> Folder<'a> {
             GroupEnd::Unresolved => self.unresolved.add((batch, row), 0).map_err(to_error)?,
             GroupEnd::Result => {
                 self.keys.pick(batch, row);
-                if self.keys.is_full() {
+                if self.keys.is_full() || self.groups.is_full() {
                     self.flush().map_err(to_error)?;
                 }
             }

@@ -68,7 +68,8 @@ class PipelineCheck:
 
     Args:
         version: The version that was checked.
-        differences: The stages that differ. One with 0 keys has other key mappings than its rows say.
+        differences: The stages that differ. One with 0 keys has other key mappings than its rows say, or other states
+            of its aggregates.
     """
 
     version: int

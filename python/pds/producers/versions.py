@@ -96,11 +96,12 @@ def find_difference(preview: _pds.PreviewHandle, name: str, memory_limit: int) -
             examples = distinct_keys(pa.chunked_array([batch.column("key")]), examples)
             if len(examples) >= MAX_EXAMPLES:
                 break
-    elif _mapping_runs(rebuilt, name) == _mapping_runs(base, name):
+    elif _runs(rebuilt, name) == _runs(base, name):
         return base.version, None
     return base.version, StageDifference(name, keys, examples[:MAX_EXAMPLES])
 
 
-def _mapping_runs(handle: _pds.PipelineHandle, name: str) -> list[str]:
+def _runs(handle: _pds.PipelineHandle, name: str) -> list[str]:
     nodes = {node["name"]: node for node in json.loads(handle.manifest())["nodes"]}
-    return [run["id"] for run in nodes[name]["mappings"]]
+    # A new run of the content without a changed key has other states.
+    return [run["id"] for table in ("content", "mappings") for run in nodes[name][table]]

@@ -57,6 +57,11 @@ pub(super) trait Accumulator: Send {
     /// Ends the group: appends its state, and keeps the result.
     fn end(&mut self, state: &mut Vec<u8>) -> Result<()>;
 
+    /// How many batches the results since the last time keep in memory.
+    fn held_batches(&self) -> usize {
+        0
+    }
+
     /// The results of the groups since the last time.
     fn take(&mut self) -> Result<ArrayRef>;
 }
@@ -380,7 +385,9 @@ pub(super) struct Extreme {
     has_left: bool,
     /// The most extreme value that came.
     best: Option<(Arc<Argument>, usize)>,
-    results: Vec<Option<(ArrayRef, usize)>>,
+    /// The arrays of the results, and where in these they are; array 0 is a null.
+    arrays: Vec<ArrayRef>,
+    results: Vec<(usize, usize)>,
 }
 
 impl Extreme {
@@ -391,6 +398,7 @@ impl Extreme {
             stored: None,
             has_left: false,
             best: None,
+            arrays: Vec::new(),
             results: Vec::new(),
         }
     }
@@ -462,27 +470,33 @@ impl Accumulator for Extreme {
             (Some((best, row)), None) => Some((Arc::clone(&best.values), row)),
             (None, stored) => stored.map(|(values, row, _)| (values, row)),
         };
-        self.results.push(result);
+        let place = result.map_or((0, 0), |(array, row)| {
+            let known = self.arrays.iter().rposition(|a| Arc::ptr_eq(a, &array));
+            let at = known.unwrap_or_else(|| {
+                self.arrays.push(array);
+                self.arrays.len() - 1
+            });
+            (at + 1, row)
+        });
+        self.results.push(place);
         Ok(())
     }
 
+    fn held_batches(&self) -> usize {
+        self.arrays.len()
+    }
+
     fn take(&mut self) -> Result<ArrayRef> {
-        let results = std::mem::take(&mut self.results);
-        let mut arrays = vec![new_null_array(&self.data_type, 1)];
-        let positions: Vec<(usize, usize)> = results
+        let (arrays, results) = (
+            std::mem::take(&mut self.arrays),
+            std::mem::take(&mut self.results),
+        );
+        let null = new_null_array(&self.data_type, 1);
+        let arrays: Vec<&dyn Array> = [&null]
             .into_iter()
-            .map(|result| {
-                let Some((array, row)) = result else {
-                    return (0, 0);
-                };
-                // Groups are in the order of the batches.
-                if !arrays.last().is_some_and(|last| Arc::ptr_eq(last, &array)) {
-                    arrays.push(array);
-                }
-                (arrays.len() - 1, row)
-            })
+            .chain(&arrays)
+            .map(AsRef::as_ref)
             .collect();
-        let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
-        interleave(&arrays, &positions).map_err(|e| Error::other(e.to_string()).with_source(e))
+        interleave(&arrays, &results).map_err(|e| Error::other(e.to_string()).with_source(e))
     }
 }

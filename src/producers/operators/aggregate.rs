@@ -23,6 +23,9 @@ use super::exact_sum::{put_unsigned, state_error};
 use super::fields::{column_of, value_fields};
 use crate::error::{Error, Result};
 
+/// The most batches that results are kept of.
+const MAX_HELD_BATCHES: usize = 64;
+
 /// A function of the values of a group. Values that are null do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -327,6 +330,12 @@ impl Groups<'_> {
         }
         self.states.append_value(&self.state);
         Ok(GroupEnd::Result)
+    }
+
+    /// Whether the results are to be taken before more batches are kept for them.
+    pub(in super::super) fn is_full(&self) -> bool {
+        let held = self.accumulators.iter().map(|a| a.held_batches());
+        held.max() >= Some(MAX_HELD_BATCHES)
     }
 
     /// The values and states of the groups that had a result, since the last time.

@@ -84,42 +84,29 @@ impl Selection {
             .map_err(|e| sql::planning_error("the value", e))?;
         let schema = Arc::new(schema);
         let one = |what: &str, name: &str, text: &str| plan_expression(&schema, what, name, text);
-        let filter = match &select.filter {
-            None => None,
-            Some(text) => {
-                let planned = one("the condition", "where", text)?;
-                if *planned.field.data_type() != DataType::Boolean {
-                    let message = format!(
-                        "{} has the type {}; it must be true or false",
-                        planned.label,
-                        planned.field.data_type()
-                    );
-                    return Err(Error::invalid(message));
-                }
-                Some(planned)
-            }
+        let filter = select.filter.as_deref();
+        let filter = filter.map(|text| plan_filter(&schema, text)).transpose()?;
+        // What stays as it is keeps its metadata, too.
+        let unchanged = |column: usize| -> Result<Planned> {
+            let field = columns.field(column);
+            let planned = one("the column", field.name(), field.name())?;
+            Ok(Planned {
+                field: field.clone(),
+                ..planned
+            })
         };
         let value = match &select.value {
-            None => PlannedValue::One(one("the value", "value", "value")?),
+            None => PlannedValue::One(unchanged(1)?),
             Some(SelectedValue::One(text)) => PlannedValue::One(one("the value", "value", text)?),
             Some(SelectedValue::Fields(fields)) => {
-                let mut planned: Vec<Planned> = Vec::new();
-                for (name, text) in fields {
-                    if name.is_empty() || planned.iter().any(|other| other.field.name() == name) {
-                        let message =
-                            format!("the fields of a value need names of their own, not {name:?}");
-                        return Err(Error::invalid(message));
-                    }
-                    planned.push(one(&format!("the field {name:?}"), name, text)?);
-                }
-                if planned.is_empty() {
-                    return Err(Error::invalid("a value needs a field"));
-                }
-                PlannedValue::Fields(planned)
+                PlannedValue::Fields(plan_fields(&schema, fields)?)
             }
         };
         Ok(Self {
-            key: one("the key", "key", select.key.as_deref().unwrap_or("key"))?,
+            key: match &select.key {
+                None => unchanged(0)?,
+                Some(text) => one("the key", "key", text)?,
+            },
             columns,
             value,
             filter,
@@ -204,6 +191,35 @@ impl Planned {
         let value = self.expr.evaluate(columns).map_err(failed)?;
         value.into_array(columns.num_rows()).map_err(failed)
     }
+}
+
+fn plan_filter(columns: &Arc<DFSchema>, text: &str) -> Result<Planned> {
+    let planned = plan_expression(columns, "the condition", "where", text)?;
+    let data_type = planned.field.data_type();
+    if *data_type != DataType::Boolean {
+        return Err(Error::invalid(format!(
+            "{} has the type {data_type}; it must be true or false",
+            planned.label
+        )));
+    }
+    Ok(planned)
+}
+
+fn plan_fields(columns: &Arc<DFSchema>, fields: &[(String, String)]) -> Result<Vec<Planned>> {
+    let mut planned: Vec<Planned> = Vec::new();
+    for (name, text) in fields {
+        if name.is_empty() || planned.iter().any(|other| other.field.name() == name) {
+            return Err(Error::invalid(format!(
+                "the fields of a value need names of their own, not {name:?}"
+            )));
+        }
+        let what = format!("the field {name:?}");
+        planned.push(plan_expression(columns, &what, name, text)?);
+    }
+    if planned.is_empty() {
+        return Err(Error::invalid("a value needs a field"));
+    }
+    Ok(planned)
 }
 
 fn plan_expression(columns: &Arc<DFSchema>, what: &str, name: &str, text: &str) -> Result<Planned> {

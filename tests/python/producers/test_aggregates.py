@@ -362,6 +362,23 @@ def test_types(
     assert pipeline.check().ok
 
 
+def test_many_batches_of_groups(memory_store: pds.Store) -> None:
+    """Results of many small batches, old and new ones in turn."""
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline._page_rows, pipeline._file_rows = 2, 8
+    pipeline.source("numbers", key=INT, value=INT)
+    pipeline.select("numbers", key="key / 3", name="thirds")
+    pipeline.aggregate("thirds", aggregates={f: ("value", f) for f in ("min", "max")}, name="sums")
+    rows = {key: key * 7919 % 1000 for key in range(600)}
+    pipeline.update(numbers=pds.Changes(list(rows.items())))
+    for step in (2, 5):
+        changed = {key: (key * 31 * step) % 1000 for key in range(0, 600, step)}
+        rows |= changed
+        pipeline.update(numbers=pds.Changes(list(changed.items())))
+        groups = [[rows[key] for key in range(n, n + 3)] for n in range(0, 600, 3)]
+        assert sums(pipeline) == {n: (min(group), max(group)) for n, group in enumerate(groups)}
+
+
 def test_definitions(memory_store: pds.Store) -> None:
     pipeline = declare_sums(memory_store)
     pipeline.update(numbers=pds.Changes([("a", 1), ("a", 3)]))

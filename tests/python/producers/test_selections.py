@@ -143,6 +143,17 @@ def test_a_column_named_key(memory_store: pds.Store) -> None:
     assert read(pipeline, "out") == [(1, 1, {"k": 1, "inner": "a", "x": "c"})]
 
 
+def test_what_is_not_named_stays_as_it_was_declared(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    key, value = pa.field("key", INT, metadata={"unit": "m"}), pa.field("value", TEXT, metadata={"lang": "en"})
+    pipeline.source("s", key=key, value=value)
+    pipeline.select("s", where="key > 1", name="out")
+    pipeline.update(s=pds.Changes([(1, "a"), (2, "b")]))
+    schema = pipeline["out"].read().schema
+    assert (schema.field("target_key").metadata, schema.field("value").metadata) == (key.metadata, value.metadata)
+    assert read(pipeline, "out") == [(2, 2, "b")]
+
+
 def test_struct_keys(memory_store: pds.Store) -> None:
     pipeline = pds.Pipeline(memory_store, "p")
     pipeline.source("s", key=pa.struct([("a", INT), ("b", TEXT)]), value=INT)
