@@ -17,9 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use super::super::keys::{check_key_type, normalize, nullable};
 use super::accumulators::{
-    Accumulator, Argument, Count, Extreme, MAX_SUMMED_PRECISION, Sign, Sum, sum_type, take_count,
+    Accumulator, Argument, Count, MAX_SUMMED_PRECISION, Sign, Sum, sum_type, take_count,
 };
 use super::exact_sum::{put_unsigned, state_error};
+use super::extremes::Extreme;
 use super::fields::{column_of, value_fields};
 use crate::error::{Error, Result};
 
