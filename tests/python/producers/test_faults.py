@@ -26,7 +26,8 @@ pytestmark = pytest.mark.slow
 
 PATH = "p"
 INT = pa.int64()
-SHORT = 1.0
+# Of a commit; more than a busy machine pauses for.
+SHORT = 5.0
 
 
 def _open(

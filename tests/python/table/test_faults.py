@@ -44,7 +44,8 @@ SCHEMA = pa.schema([("id", pa.int64()), ("noise", pa.float64())])
 OPTIONS = pds.WriteOptions(compression="none", row_group_size=1000)
 # Little goes in one PUT; more than a piece is a multipart upload.
 LITTLE, MUCH = 20, 560_000
-SHORT = 1.0
+# Of a commit; more than a busy machine pauses for.
+SHORT = 5.0
 
 
 def _rows(first: int, count: int) -> pa.Table:
