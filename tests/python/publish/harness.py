@@ -277,9 +277,10 @@ class World:
         """One dataset's files, no intent, no upload."""
         manifest = self.datasets("z").read_manifest(KEY)
         assert self.files() == sorted([MARKER, MANIFEST, *manifest.parts]), self.story()
-        assert not self._uploads(), f"{self._uploads()}\n{self.story()}"
+        assert not self.uploads(), f"{self.uploads()}\n{self.story()}"
 
-    def _uploads(self) -> list[str]:
+    def uploads(self) -> list[str]:
+        """The paths of uploads that hold pieces of parts."""
         # One whose name was lost on its way holds nothing, that of a killed probe three bytes: they go by the rule.
         all_of = self.server.bucket.uploads.values()
         return [upload.key for upload in all_of if upload.pieces and "-_probe-" not in upload.key]
@@ -289,7 +290,7 @@ class World:
         self.check_watched()
         assert not self.datasets("z").dataset_exists(KEY), self.story()
         assert self.files() == [], self.story()
-        assert not self._uploads(), self.story()
+        assert not self.uploads(), self.story()
         self.write("z", 99, overwrite=False)
         assert self.read() == 99
 
