@@ -25,6 +25,7 @@ mod compact;
 mod cursor;
 mod diff;
 mod emitted;
+mod feeders;
 mod fold;
 mod format;
 mod functions;

@@ -1,0 +1,105 @@
+//! The sources and stages that feed a stage, as an update has them: what they had, and what it adds.
+
+use std::sync::Arc;
+
+use arrow_array::{BooleanArray, RecordBatch};
+use arrow_schema::ArrowError;
+use arrow_select::filter::filter_record_batch;
+
+use super::cursor::Cursor;
+use super::diff::{Delta, distinct, keys_only};
+use super::layers::{newest_rows, to_error};
+use super::lookup::{Keys, StoredTable, cancellable};
+use super::tables::KeyAndValue;
+use crate::error::Result;
+use crate::files::{SortKeys, SortedBatches, Spill};
+
+/// A source or stage that feeds a stage, as it is in the next version.
+#[derive(Debug, Clone)]
+pub(super) struct FeederTable<'a> {
+    pub(super) columns: KeyAndValue,
+    /// Its rows: `key` and `value`, or those of its content.
+    pub(super) table: StoredTable,
+    /// What the update adds to them.
+    pub(super) delta: Option<&'a Delta>,
+    /// The keys that the update changes, in the first column.
+    pub(super) changed: Option<&'a Spill>,
+}
+
+impl FeederTable<'_> {
+    /// The rows of some keys, as `key` and `value`.
+    pub(super) fn feed(&self, keys: Keys<'_>) -> Result<SortedBatches> {
+        let columns = self.table.shape.visible;
+        let newer = self.delta.map(|delta| delta.layer(columns)).transpose()?;
+        let rows = self.table.read_under(newer, keys, columns)?;
+        Ok(match keys {
+            // What the update adds may be of other keys.
+            Keys::Of(keys) if self.delta.is_some() => {
+                let order = self.table.shape.keys(1)?;
+                let keys = Cursor::new(keys_only(keys)?, &order).map_err(to_error)?;
+                self.pairs_of(Box::new(WithKeys { rows, keys, order }))
+            }
+            _ => self.pairs_of(rows),
+        })
+    }
+
+    /// What the update takes away of them, and what comes in its place, both in the order of the key.
+    pub(super) fn feed_changes(
+        &self,
+        memory_bytes: usize,
+    ) -> Result<(SortedBatches, SortedBatches)> {
+        let (Some(delta), shape) = (self.delta, &self.table.shape) else {
+            return Ok((Box::new(std::iter::empty()), Box::new(std::iter::empty())));
+        };
+        let visible: Vec<usize> = (0..shape.visible).collect();
+        let replaced = delta.rows.read().map_err(to_error)?;
+        let replaced = distinct(replaced, shape, shape.wins_by, 0, memory_bytes)?;
+        let removed = self.table.read(Keys::Of(&replaced), shape.visible)?;
+        let added = newest_rows(
+            vec![delta.layer(shape.visible)?],
+            &Arc::new(shape.schema.project(&visible).map_err(to_error)?),
+            &shape.sort_columns(shape.wins_by),
+            false,
+        )?;
+        Ok((self.pairs_of(removed), self.pairs_of(added)))
+    }
+
+    /// The key and the value of rows.
+    fn pairs_of(&self, rows: SortedBatches) -> SortedBatches {
+        let (value, schema) = (self.table.shape.visible - 1, self.columns.pairs());
+        let rows = cancellable(rows, &self.table.cancel);
+        Box::new(rows.map(move |batch| {
+            let batch = batch?;
+            let columns = vec![Arc::clone(batch.column(0)), Arc::clone(batch.column(value))];
+            RecordBatch::try_new(Arc::clone(&schema), columns)
+        }))
+    }
+}
+
+/// Those of sorted rows that have some keys.
+struct WithKeys {
+    rows: SortedBatches,
+    keys: Cursor,
+    order: Arc<SortKeys>,
+}
+
+impl WithKeys {
+    fn filter(&mut self, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+        let rows = self.order.convert_batch(batch)?;
+        let mut is_kept = Vec::with_capacity(batch.num_rows());
+        for row in &rows {
+            self.keys.seek(row.data())?;
+            is_kept.push(self.keys.is_at(row.data()));
+        }
+        filter_record_batch(batch, &BooleanArray::from(is_kept))
+    }
+}
+
+impl Iterator for WithKeys {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = self.rows.next()?;
+        Some(batch.and_then(|batch| self.filter(&batch)))
+    }
+}
