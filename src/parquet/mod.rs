@@ -25,6 +25,7 @@ pub(crate) mod projection;
 pub(crate) mod row_ranges;
 pub mod seal;
 mod size;
+mod text;
 mod thrift;
 pub mod types;
 pub mod writer;

@@ -30,7 +30,8 @@ fn child_fields(data_type: &DataType) -> &[FieldRef] {
     }
 }
 
-fn contains_type(data_type: &DataType, predicate: fn(&DataType) -> bool) -> bool {
+/// Whether a type or one within it is such.
+pub(super) fn contains_type(data_type: &DataType, predicate: fn(&DataType) -> bool) -> bool {
     let inner = match data_type {
         DataType::Dictionary(_, values) => {
             return predicate(data_type) || contains_type(values, predicate);
@@ -47,7 +48,7 @@ fn contains_type(data_type: &DataType, predicate: fn(&DataType) -> bool) -> bool
 }
 
 /// Which children of an array are visible, that is, not under its nulls; None if all are.
-fn visible_children(data: &ArrayData, nulls: Option<&NullBuffer>) -> Option<NullBuffer> {
+pub(super) fn visible_children(data: &ArrayData, nulls: Option<&NullBuffer>) -> Option<NullBuffer> {
     match data.data_type() {
         DataType::Struct(_) => nulls.cloned(),
         DataType::FixedSizeList(_, length) => Some(nulls?.expand(usize::try_from(*length).ok()?)),

@@ -28,6 +28,7 @@ pub use super::output::{ByteSink, ByteSinkFactory, FileStats};
 use super::output::{Digests, OutputFiles, column_factory};
 use super::seal::PartIdentity;
 use super::size::slice_bytes;
+use super::text::check_text;
 use super::types::storage_schema;
 use super::{Cancel, default_threads, panic_text};
 use crate::error::{Error, Result};
@@ -265,6 +266,7 @@ impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
             }
             check_required(&batch)?;
             check_digits(&batch)?;
+            check_text(&batch)?;
             let bytes: usize = batch.columns().iter().map(|c| slice_bytes(c)).sum();
             let row_bytes = bytes.div_ceil(batch.num_rows().max(1));
             let mut at = 0;

@@ -75,8 +75,12 @@ impl StageNode {
             return Err(of_stage(Error::invalid(message)));
         };
         let columns = feeder.columns();
+        let is_feeder = |node: &&Node| feeders.iter().any(|feeder| feeder == node.name());
+        let mut of_feeders = declared.iter().filter(is_feeder);
+        let is_nullable = of_feeders.any(|node| node.columns().key.is_nullable());
+        let key = columns.key.clone().with_nullable(is_nullable);
         let planned = operator
-            .plan(name, &columns.key, &columns.value)
+            .plan(name, &key, &columns.value)
             .map_err(of_stage)?;
         Ok(Self {
             name: name.to_owned(),
@@ -179,6 +183,7 @@ impl Graph {
             check_name(name)?;
             let columns = node.columns();
             check_key_type(columns.key.data_type(), name)?;
+            check_is_stored(node, &columns)?;
             if let Node::Stage(stage) = node {
                 check_feeders(stage, &known)?;
             }
@@ -209,6 +214,21 @@ impl Graph {
     pub(super) fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.iter().find(|node| node.name() == name)
     }
+}
+
+/// Refuses types that a manifest would give back as others, such as dictionaries of dictionaries.
+fn check_is_stored(node: &Node, columns: &KeyAndValue) -> Result<()> {
+    let stored = KeyAndValue::from_entry(&node.entry()?)?;
+    for (declared, stored) in [(&columns.key, &stored.key), (&columns.value, &stored.value)] {
+        if declared.data_type() != stored.data_type() {
+            let (name, data_type) = (node.name(), declared.data_type());
+            return Err(Error::invalid(format!(
+                "{name:?} cannot have the type {data_type}, which would be stored as {}; cast it",
+                stored.data_type()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses what cannot be the name of a source or stage.

@@ -56,9 +56,9 @@ pub(super) trait Accumulator: Send {
     /// Ends the group: appends its state, and keeps the result.
     fn end(&mut self, state: &mut Vec<u8>) -> Result<()>;
 
-    /// How many batches the results since the last time keep in memory.
-    fn held_batches(&self) -> usize {
-        0
+    /// Whether the results since the last time keep enough in memory.
+    fn is_full(&self) -> bool {
+        false
     }
 
     /// The results of the groups since the last time.

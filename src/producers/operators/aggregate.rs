@@ -24,9 +24,6 @@ use super::extremes::Extreme;
 use super::fields::{column_of, value_fields};
 use crate::error::{Error, Result};
 
-/// The most batches that results are kept of.
-const MAX_HELD_BATCHES: usize = 64;
-
 /// A function of the values of a group. Values that are null do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -167,6 +164,12 @@ fn argument_type(aggregate: &Aggregate, value: &Field) -> Result<Option<DataType
     match aggregate.function {
         AggregateFunction::Count => Ok(Some(plain)),
         AggregateFunction::Min | AggregateFunction::Max => {
+            if matches!(plain, T::RunEndEncoded(..)) {
+                return Err(refused(
+                    aggregate,
+                    "cast run-end-encoded values to plain ones",
+                ));
+            }
             check_key_type(&plain, column)
                 .map_err(|e| refused(aggregate, &format!("{plain} has no order")).with_source(e))?;
             Ok(Some(plain))
@@ -333,10 +336,9 @@ impl Groups<'_> {
         Ok(GroupEnd::Result)
     }
 
-    /// Whether the results are to be taken before more batches are kept for them.
+    /// Whether the results are to be taken before more are kept.
     pub(in super::super) fn is_full(&self) -> bool {
-        let held = self.accumulators.iter().map(|a| a.held_batches());
-        held.max() >= Some(MAX_HELD_BATCHES)
+        self.accumulators.iter().any(|a| a.is_full())
     }
 
     /// The values and states of the groups that had a result, since the last time.
@@ -351,11 +353,13 @@ impl Groups<'_> {
 
 fn to_argument(planned: &PlannedAggregate, column: &ArrayRef) -> Result<Arc<Argument>> {
     let failed = |e: arrow_schema::ArrowError| Error::other(e.to_string()).with_source(e);
-    let Some(data_type) = &planned.argument else {
-        // Rows count whatever their values are.
+    let is_count = planned.aggregate.function == AggregateFunction::Count;
+    let Some(data_type) = planned.argument.as_ref().filter(|_| !is_count) else {
+        // Rows count whatever their values are, and values if they are not null.
+        let nulls = planned.argument.as_ref().and(column.logical_nulls());
         let values: ArrayRef = Arc::new(arrow_array::BooleanArray::new(
             arrow_buffer::BooleanBuffer::new_unset(column.len()),
-            None,
+            nulls,
         ));
         return Ok(Arc::new(Argument {
             values,

@@ -26,7 +26,13 @@ pub(super) struct Extreme {
     /// The arrays of the results, and where in these they are; array 0 is a null.
     arrays: Vec<ArrayRef>,
     results: Vec<(usize, usize)>,
+    /// The size of the results, but numbers.
+    bytes: usize,
 }
+
+/// The most arrays that results are kept of, and about how many bytes of results.
+const MAX_ARRAYS: usize = 64;
+const MAX_BYTES: usize = 16 << 20;
 
 impl Extreme {
     pub(super) fn new(data_type: &DataType, is_greatest: bool) -> Self {
@@ -38,6 +44,7 @@ impl Extreme {
             best: None,
             arrays: Vec::new(),
             results: Vec::new(),
+            bytes: 0,
         }
     }
 
@@ -108,6 +115,12 @@ impl Accumulator for Extreme {
             (Some((best, row)), None) => Some((Arc::clone(&best.values), row)),
             (None, stored) => stored.map(|(values, row, _)| (values, row)),
         };
+        if let Some((array, row)) = &result
+            && !self.data_type.is_primitive()
+        {
+            let value = array.to_data().slice(*row, 1).get_slice_memory_size();
+            self.bytes += value.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+        }
         let place = result.map_or((0, 0), |(array, row)| {
             let known = self.arrays.iter().rposition(|a| Arc::ptr_eq(a, &array));
             let at = known.unwrap_or_else(|| {
@@ -120,8 +133,8 @@ impl Accumulator for Extreme {
         Ok(())
     }
 
-    fn held_batches(&self) -> usize {
-        self.arrays.len()
+    fn is_full(&self) -> bool {
+        self.arrays.len() >= MAX_ARRAYS || self.bytes >= MAX_BYTES
     }
 
     fn take(&mut self) -> Result<ArrayRef> {
@@ -129,6 +142,7 @@ impl Accumulator for Extreme {
             std::mem::take(&mut self.arrays),
             std::mem::take(&mut self.results),
         );
+        self.bytes = 0;
         let null = new_null_array(&self.data_type, 1);
         let arrays: Vec<&dyn Array> = [&null]
             .into_iter()
