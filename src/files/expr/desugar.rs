@@ -11,6 +11,11 @@ const MAX_COPIED: usize = 10_000;
 
 /// Rewrites shorthand to the expressions that it stands for.
 pub(super) fn desugar(expr: Expr) -> Result<Expr> {
+    // Before anything asks for its type, which is as much work as the copies are.
+    if expanded_nodes(&expr)? > MAX_COPIED {
+        let message = "coalesce is nested too deeply";
+        return Err(DataFusionError::Plan(message.to_owned()));
+    }
     let rewritten = expr.transform_up(|node| match node {
         Expr::SimilarTo(_) => {
             let message = "SIMILAR TO is not supported; use LIKE or ~";
@@ -44,6 +49,20 @@ pub(super) fn desugar(expr: Expr) -> Result<Expr> {
         other => Ok(Transformed::no(other)),
     });
     rewritten.map(|transformed| transformed.data)
+}
+
+/// How many nodes an expression has when each value of a `coalesce` is copied into a condition of its own.
+fn expanded_nodes(expr: &Expr) -> Result<usize> {
+    let copies = match expr {
+        Expr::ScalarFunction(call) if matches!(call.func.name(), "coalesce" | "nvl" | "nvl2") => 2,
+        _ => 1,
+    };
+    let mut nodes = 1_usize;
+    expr.apply_children(|child| {
+        nodes = nodes.saturating_add(expanded_nodes(child)?.saturating_mul(copies));
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(nodes)
 }
 
 const NULL: Expr = Expr::Literal(ScalarValue::Null, None);

@@ -22,11 +22,13 @@ use datafusion_expr::expr::{
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast, lit};
 
 use super::operators::is_comparison;
+use super::time_literals::{
+    UTC, interval_to_duration, interval_unit, is_timestamp_literal, refine_timestamp,
+    refine_timestamp_literal, string_literal, timestamp_in_unit, to_utc,
+};
 
 /// Maximum number of digits of a decimal literal.
 const MAX_DIGITS: usize = 38;
-/// The zone of timestamps that have none.
-const UTC: &str = "+00:00";
 const TIME64_NANOSECOND: DataType = DataType::Time64(TimeUnit::Nanosecond);
 
 /// Functions that return one of their arguments.
@@ -211,6 +213,19 @@ fn unify_values(values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
         .iter()
         .all(|value| type_of(value).is_some_and(is_plain));
     let is_zoned = |value_type: &DataType| matches!(value_type, DataType::Timestamp(_, Some(_)));
+    // Literals in the unit of the other timestamps: those in nanoseconds would end in the year 2262.
+    let unit_of = |value: &Expr| match type_of(value) {
+        Some(DataType::Timestamp(unit, _)) if !is_timestamp_literal(value) => Some(unit),
+        _ => None,
+    };
+    let unit = values.iter().filter_map(unit_of).max();
+    let values: Vec<Expr> = match unit {
+        Some(unit) => values
+            .into_iter()
+            .map(|value| timestamp_in_unit(value, unit))
+            .collect(),
+        None => values.into_iter().map(refine_timestamp_literal).collect(),
+    };
     let zoned_type = values.iter().filter_map(type_of).find(is_zoned);
     let coerce = |value: Expr| match (type_of(&value), &zoned_type) {
         (Some(own_type), Some(zoned_type)) => to_utc(value, &own_type, zoned_type),
@@ -242,6 +257,10 @@ fn null() -> Expr {
 
 /// Coerces both sides of a comparison.
 fn coerce_comparison(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr) {
+    let (left, right) = (
+        refine_timestamp_literal(left),
+        refine_timestamp_literal(right),
+    );
     let (left_type, right_type) = (data_type(&left, schema), data_type(&right, schema));
     (
         coerce_operand(left, left_type.as_ref(), right_type.as_ref()),
@@ -251,6 +270,7 @@ fn coerce_comparison(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr)
 
 /// Coerces an expression and the values that it is compared with; the expression comes first.
 fn coerce_list(expr: Expr, values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
+    let values: Vec<Expr> = values.into_iter().map(refine_timestamp_literal).collect();
     let expr_type = data_type(&expr, schema);
     let value_types: Vec<_> = values.iter().map(|v| data_type(v, schema)).collect();
     // The type that decides how the expression is read.
@@ -277,7 +297,9 @@ fn data_type(expr: &Expr, schema: &DFSchema) -> Option<DataType> {
 
 /// Coerces an expression that is compared with a value of the type `other_type`.
 fn coerce_operand(expr: Expr, own_type: Option<&DataType>, other_type: Option<&DataType>) -> Expr {
-    use DataType::{Date32, Date64, LargeUtf8, Time32, Time64, Timestamp, Utf8, Utf8View};
+    use DataType::{
+        Date32, Date64, Duration, Interval, LargeUtf8, Time32, Time64, Timestamp, Utf8, Utf8View,
+    };
     let (Some(own_type), Some(other_type)) = (own_type, other_type) else {
         return decimal_to_float(expr);
     };
@@ -291,7 +313,8 @@ fn coerce_operand(expr: Expr, own_type: Option<&DataType>, other_type: Option<&D
     }
     match (own_type, other_type) {
         (own_type, other_type) if own_type.is_string() => coerce_string(expr, other_type),
-        (Timestamp(..), other_type) => to_utc(refine_timestamp_literal(expr), own_type, other_type),
+        (Timestamp(..), other_type) => to_utc(expr, own_type, other_type),
+        (Interval(_), Duration(unit)) => interval_to_duration(expr, *unit),
         // A string beside a time is read in nanoseconds.
         (Time32(_) | Time64(_), Time32(_) | Time64(_) | Utf8 | LargeUtf8 | Utf8View) => {
             cast(expr, TIME64_NANOSECOND)
@@ -343,18 +366,6 @@ fn coerce_string(expr: Expr, other_type: &DataType) -> Expr {
     value.map_or(expr, lit)
 }
 
-fn string_literal(expr: &Expr) -> Option<&str> {
-    match expr {
-        Expr::Literal(
-            ScalarValue::Utf8(Some(text))
-            | ScalarValue::LargeUtf8(Some(text))
-            | ScalarValue::Utf8View(Some(text)),
-            _,
-        ) => Some(text),
-        _ => None,
-    }
-}
-
 /// Parses a number with all its digits; `None` for other text and for more than [`MAX_DIGITS`].
 fn parse_decimal_literal(text: &str) -> Option<ScalarValue> {
     let text = text.trim();
@@ -371,76 +382,6 @@ fn parse_decimal_literal(text: &str) -> Option<ScalarValue> {
     let value = parse_decimal::<Decimal128Type>(text, Decimal128Type::MAX_PRECISION, scale).ok()?;
     let precision = u8::try_from(digit_count).ok()?;
     Some(ScalarValue::Decimal128(Some(value), precision, scale))
-}
-
-/// Converts `TIMESTAMP '…'` to a unit that can hold it: nanoseconds end in the year 2262.
-fn refine_timestamp_literal(expr: Expr) -> Expr {
-    let Expr::Cast(timestamp_cast) = &expr else {
-        return expr;
-    };
-    let (Some(literal), DataType::Timestamp(unit, zone)) = (
-        string_literal(&timestamp_cast.expr),
-        timestamp_cast.field.data_type(),
-    ) else {
-        return expr;
-    };
-    let value = ScalarValue::from(literal);
-    if *unit != TimeUnit::Nanosecond || value.cast_to(timestamp_cast.field.data_type()).is_ok() {
-        return expr;
-    }
-    let in_microseconds = value.cast_to(&DataType::Timestamp(TimeUnit::Microsecond, zone.clone()));
-    in_microseconds.map_or(expr, lit)
-}
-
-/// Reads a timestamp without a zone as UTC if the other side has a zone, as casts do.
-fn to_utc(expr: Expr, own_type: &DataType, other_type: &DataType) -> Expr {
-    match (own_type, other_type) {
-        (DataType::Timestamp(unit, None), DataType::Timestamp(_, Some(_))) => {
-            // A literal beyond the range of nanoseconds is in microseconds.
-            let unit = match &expr {
-                Expr::Literal(value, _) => match value.data_type() {
-                    DataType::Timestamp(unit, _) => unit,
-                    _ => *unit,
-                },
-                _ => *unit,
-            };
-            cast(expr, DataType::Timestamp(unit, Some(UTC.into())))
-        }
-        _ => expr,
-    }
-}
-
-/// The unit that a timestamp needs so that adding this interval cuts nothing; `None` if it is no interval.
-fn interval_unit(interval: &Expr) -> Option<TimeUnit> {
-    use ScalarValue::{IntervalDayTime, IntervalMonthDayNano, IntervalYearMonth};
-    match interval {
-        Expr::Literal(IntervalMonthDayNano(Some(interval_value)), _)
-            if interval_value.nanoseconds % 1_000 != 0 =>
-        {
-            Some(TimeUnit::Nanosecond)
-        }
-        Expr::Literal(IntervalMonthDayNano(_) | IntervalDayTime(_) | IntervalYearMonth(_), _) => {
-            Some(TimeUnit::Microsecond)
-        }
-        Expr::Cast(cast) if matches!(cast.field.data_type(), DataType::Interval(_)) => {
-            Some(TimeUnit::Microsecond)
-        }
-        _ => None,
-    }
-}
-
-/// Casts a timestamp or a date, to which an interval is added, to a timestamp of at least this unit.
-fn refine_timestamp(expr: Expr, unit: Option<TimeUnit>, schema: &DFSchema) -> Expr {
-    let (Some(unit), Some(own_type)) = (unit, data_type(&expr, schema)) else {
-        return expr;
-    };
-    match own_type {
-        DataType::Timestamp(coarse, zone) if coarse < unit => {
-            cast(expr, DataType::Timestamp(unit, zone))
-        }
-        DataType::Date32 | DataType::Date64 => cast(expr, DataType::Timestamp(unit, None)),
-        _ => expr,
-    }
 }
 
 /// Replaces a negative scale of a decimal literal, because not every kernel supports one.

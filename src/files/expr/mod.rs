@@ -1,10 +1,12 @@
 //! Expressions over the columns of files: predicates, their planning and evaluation, and pruning by statistics.
 
+mod checked;
 mod desugar;
 mod exact_literals;
 mod filter;
 mod floats;
 mod get_field;
+mod guarded;
 mod key_set;
 mod lossless_cast;
 mod operators;
@@ -12,10 +14,12 @@ mod page_statistics;
 mod predicate;
 mod pruner;
 mod pruning;
+mod refusals;
 mod semantics;
 mod simplify;
 pub(crate) mod sql;
 mod statistics;
+mod time_literals;
 mod value_list;
 mod values;
 mod widen;

@@ -1,5 +1,5 @@
-//! SQL's semantics where DataFusion evaluates physical expressions in another way: integer overflow,
-//! comparisons of floats, fields of structs that are null.
+//! SQL's semantics where DataFusion evaluates physical expressions in another way: overflow, comparisons of floats,
+//! fields of structs that are null, what the right side of AND and OR is asked.
 
 use std::sync::Arc;
 
@@ -14,8 +14,10 @@ use datafusion_physical_expr::expressions::{
 };
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 
+use super::checked::CheckedExpr;
 use super::floats::{CanonicalFloatsExpr, canonicalize, has_floats};
 use super::get_field::GetFieldExpr;
+use super::guarded::GuardedExpr;
 use super::operators::is_comparison;
 
 /// The expression that evaluates a logical one over columns, with the semantics of [`apply_sql_semantics`], and its type.
@@ -32,8 +34,9 @@ pub(crate) fn to_physical(
     ))
 }
 
-/// Rewrites an expression: arithmetic of integers fails on overflow, comparisons know one zero and one
-/// NaN, and fields are null where their struct is. `input` has the expression's columns.
+/// Rewrites an expression: arithmetic fails on overflow, as casts to narrower floats do; comparisons know one zero and one
+/// NaN; fields are null where their struct is; and the right side of AND and OR is asked only where the left one leaves
+/// a row open. `input` has the expression's columns.
 pub(crate) fn apply_sql_semantics(
     expr: Arc<dyn PhysicalExpr>,
     input: &Schema,
@@ -57,6 +60,9 @@ pub(crate) fn apply_sql_semantics(
         if let Some(field) = GetFieldExpr::try_replace(&expr, input)? {
             return Ok(Transformed::yes(field));
         }
+        if let Some(checked) = CheckedExpr::try_replace(&expr, input)? {
+            return Ok(Transformed::yes(checked));
+        }
         if let Some(negative) = expr.downcast_ref::<NegativeExpr>() {
             let data_type = negative.arg().data_type(input)?;
             if !data_type.is_integer() {
@@ -79,8 +85,11 @@ pub(crate) fn apply_sql_semantics(
                 canonicalize_operand(&right, input)?,
             );
         }
+        if let Some(guarded) = GuardedExpr::try_replace(binary, input)? {
+            return Ok(Transformed::yes(guarded));
+        }
         let strict = BinaryExpr::new(left, *binary.op(), right).with_fail_on_overflow(true);
-        Ok(Transformed::yes(Arc::new(strict)))
+        CheckedExpr::arithmetic(Arc::new(strict), input).map(Transformed::yes)
     });
     rewritten.map(|transformed| transformed.data)
 }

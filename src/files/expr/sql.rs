@@ -8,6 +8,7 @@
 //! on a thread with a large stack, and [`plan`] refuses an expression that is nested too deeply for other
 //! threads. What cannot be parsed or planned, panics included, is an error of the kind `InvalidInput`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::thread;
 
@@ -37,7 +38,9 @@ use datafusion_sql::sqlparser::tokenizer::{Token, Tokenizer};
 use super::desugar::desugar;
 use super::exact_literals::keep_exact;
 use super::operators::combine_terms;
+use super::refusals::check_meaning;
 use super::simplify::simplify;
+use super::time_literals::to_local_times;
 use super::widen::widen;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -47,6 +50,8 @@ use crate::parquet::panic_text;
 const PLANNING_STACK_BYTES: usize = 256 << 20;
 /// Maximum number of operators: more could nest deeper than this stack allows.
 const MAX_OPERATORS: usize = 5_000;
+/// Maximum depth of calls of functions: DataFusion asks each twice for the types of its arguments.
+const MAX_CALL_DEPTH: usize = 16;
 /// Maximum length of an expression in a message.
 const MAX_SQL_CHARS: usize = 200;
 /// Maximum depth of an expression that can be walked on the stack of any thread.
@@ -70,8 +75,15 @@ pub(crate) fn with_stack<T: Send>(
 
 /// Refuses an expression that could nest too deeply.
 pub(crate) fn check_length(context: &str, sql: &str) -> Result<()> {
-    if count_operators(sql) > MAX_OPERATORS {
+    // The parser reports text that has no tokens.
+    let tokens = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize();
+    let tokens = tokens.unwrap_or_default();
+    if count_operators(&tokens) > MAX_OPERATORS {
         let reason = format!("more than {MAX_OPERATORS} operators; use IN for many values");
+        return Err(invalid_expression(context, &reason));
+    }
+    if call_depth(&tokens) > MAX_CALL_DEPTH {
+        let reason = format!("calls are nested deeper than {MAX_CALL_DEPTH} levels");
         return Err(invalid_expression(context, &reason));
     }
     Ok(())
@@ -139,7 +151,8 @@ pub(crate) fn plan_deterministic(
 
 fn parse(sql: &str, schema: &Arc<DFSchema>) -> datafusion_common::Result<Expr> {
     let dialect = PostgreSqlDialect {};
-    let parsed = DFParserBuilder::new(sql)
+    let sql = with_far_numbers(sql);
+    let parsed = DFParserBuilder::new(sql.as_ref())
         .with_dialect(&dialect)
         .build()?
         .parse_into_expr()?;
@@ -153,6 +166,33 @@ fn parse(sql: &str, schema: &Arc<DFSchema>) -> datafusion_common::Result<Expr> {
         .with_parse_float_as_decimal(true);
     let planner = SqlToRel::new_with_options(&functions, options);
     planner.sql_to_expr(parsed.expr, schema, &mut PlannerContext::new())
+}
+
+/// The largest exponent of a number that is a decimal.
+const MAX_DECIMAL_EXPONENT: u32 = 60;
+
+/// Writes numbers that no decimal holds as casts of text to floats.
+fn with_far_numbers(sql: &str) -> Cow<'_, str> {
+    let is_far = |token: &Token| {
+        let Token::Number(text, _) = token else {
+            return false;
+        };
+        let exponent = text.split_once(['e', 'E']).map(|(_, exponent)| exponent);
+        let exponent = exponent.and_then(|text| text.parse::<i32>().ok());
+        exponent.is_some_and(|exponent| exponent.unsigned_abs() > MAX_DECIMAL_EXPONENT)
+    };
+    // The parser reports text that has no tokens.
+    let tokens = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize();
+    match tokens {
+        Ok(tokens) if tokens.iter().any(is_far) => {
+            let tokens = tokens.iter().map(|token| match token {
+                far if is_far(far) => format!("CAST('{far}' AS DOUBLE PRECISION)"),
+                other => other.to_string(),
+            });
+            Cow::Owned(tokens.collect())
+        }
+        _ => Cow::Borrowed(sql),
+    }
 }
 
 fn prepare(
@@ -171,8 +211,10 @@ fn prepare(
     let simplifier = ExprSimplifier::new(context.clone());
     // Balance first: each level of a long chain would walk all levels below it.
     let widened = widen(desugar(balance(expr))?, schema)?;
-    let exact = keep_exact(widened, schema, target)?;
+    let local = to_local_times(widened, schema)?;
+    let exact = keep_exact(local, schema, target)?;
     let coerced = simplifier.coerce(exact, schema)?;
+    check_meaning(&coerced, schema)?;
     let resolved = resolve(coerced, &context)?;
     let simple = balance(match rewrite {
         Rewrite::Simplify => simplify(resolved, schema)?,
@@ -221,13 +263,10 @@ fn resolve(expr: Expr, context: &SimplifyContext) -> datafusion_common::Result<E
 }
 
 /// Counts the tokens that may each nest an expression in another one. The parser counts the brackets.
-fn count_operators(sql: &str) -> usize {
-    let tokenized = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize();
-    // The parser reports text that has no tokens.
-    let tokens = tokenized.unwrap_or_default();
+fn count_operators(tokens: &[Token]) -> usize {
     let mut follows_value = false;
     let mut count = 0;
-    for token in &tokens {
+    for token in tokens {
         match token {
             Token::Whitespace(_) => {}
             Token::Comma | Token::LParen => follows_value = false,
@@ -249,6 +288,44 @@ fn count_operators(sql: &str) -> usize {
     }
     count
 }
+
+/// How deep calls of functions are nested in one another.
+fn call_depth(tokens: &[Token]) -> usize {
+    // For each open bracket whether it is that of a call.
+    let mut open = Vec::new();
+    let (mut is_name, mut depth, mut deepest) = (false, 0_usize, 0);
+    for token in tokens {
+        match token {
+            Token::Whitespace(_) => continue,
+            Token::LParen => {
+                open.push(is_name);
+                depth += usize::from(is_name);
+                deepest = deepest.max(depth);
+            }
+            Token::RParen => depth -= usize::from(open.pop() == Some(true)),
+            _ => {}
+        }
+        is_name = match token {
+            Token::Word(word) => {
+                let keyword = &word.keyword;
+                !NESTING_KEYWORDS.contains(keyword) && !BEFORE_BRACKETS.contains(keyword)
+            }
+            _ => false,
+        };
+    }
+    deepest
+}
+
+/// Words before brackets that are not those of a call, beside [`NESTING_KEYWORDS`].
+const BEFORE_BRACKETS: [Keyword; 7] = [
+    Keyword::CASE,
+    Keyword::WHEN,
+    Keyword::THEN,
+    Keyword::ELSE,
+    Keyword::CAST,
+    Keyword::TRY_CAST,
+    Keyword::ANY,
+];
 
 /// Operators that are words.
 const NESTING_KEYWORDS: [Keyword; 12] = [

@@ -12,6 +12,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use arrow_select::filter::{filter_record_batch, prep_null_mask_filter};
 use datafusion_common::{DFSchema, DataFusionError};
 use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::Column;
 use serde::{Deserialize, Serialize};
 
 use super::super::functions::{EmittedRows, Produce, Rows};
@@ -86,17 +87,17 @@ impl Selection {
         let one = |what: &str, name: &str, text: &str| plan_expression(&schema, what, name, text);
         let filter = select.filter.as_deref();
         let filter = filter.map(|text| plan_filter(&schema, text)).transpose()?;
-        // What stays as it is keeps its metadata, too.
-        let unchanged = |column: usize| -> Result<Planned> {
-            let field = columns.field(column);
-            let planned = one("the column", field.name(), field.name())?;
-            Ok(Planned {
-                field: field.clone(),
-                ..planned
-            })
+        // What stays as it is keeps its type and metadata: expressions widen some types.
+        let unchanged = |index: usize| {
+            let field = columns.field(index).clone();
+            Planned {
+                expr: Arc::new(Column::new(field.name(), index)),
+                label: format!("the column {:?}", field.name()),
+                field,
+            }
         };
         let value = match &select.value {
-            None => PlannedValue::One(unchanged(1)?),
+            None => PlannedValue::One(unchanged(1)),
             Some(SelectedValue::One(text)) => PlannedValue::One(one("the value", "value", text)?),
             Some(SelectedValue::Fields(fields)) => {
                 PlannedValue::Fields(plan_fields(&schema, fields)?)
@@ -104,7 +105,7 @@ impl Selection {
         };
         Ok(Self {
             key: match &select.key {
-                None => unchanged(0)?,
+                None => unchanged(0),
                 Some(text) => one("the key", "key", text)?,
             },
             columns,
@@ -127,6 +128,14 @@ impl Selection {
         }
     }
 
+    /// The columns of selected rows.
+    fn emitted(&self) -> SchemaRef {
+        let source_key = nullable(self.columns.field(0), "source_key");
+        let (key, value) = (nullable(&self.key(), "target_key"), self.value());
+        let fields = vec![source_key, key, nullable(&value, "value")];
+        Arc::new(Schema::new(fields))
+    }
+
     /// Selects from rows with the columns `key` and `value`.
     fn select(&self, rows: &RecordBatch) -> Result<RecordBatch> {
         let failed = |e: arrow_schema::ArrowError| Error::other(e.to_string()).with_source(e);
@@ -145,6 +154,10 @@ impl Selection {
                 _ => prep_null_mask_filter(mask),
             };
             columns = filter_record_batch(&columns, &mask).map_err(failed)?;
+        }
+        if columns.num_rows() == 0 {
+            // Constants are not evaluated where no row asks for them.
+            return Ok(RecordBatch::new_empty(self.emitted()));
         }
         let value: ArrayRef = match &self.value {
             PlannedValue::One(planned) => planned.evaluate(&columns)?,

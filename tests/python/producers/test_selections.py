@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -213,3 +214,53 @@ def test_a_changed_expression_is_another_definition(memory_store: pds.Store) -> 
         other.update(orders=pds.Changes(table_of({2: [row]})))
     other.rebuild()
     assert [value for *_, value in read(other, "out")] == [3]
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["q <> 0 and 10 / q > 1", "q = 0 or 10 / q > 1", "q = 1 and cast(t as int) = 1", "not (q = 0 or 10 / q <= 1)"],
+)
+def test_what_a_row_gives_depends_on_no_other_row(memory_store: pds.Store, where: str) -> None:
+    """A condition guards what is right of it, whatever rows share a batch."""
+    rows = [(n, {"q": n % 3, "t": "1" if n % 3 == 1 else "x"}) for n in range(60)]
+    results = []
+    for number, size in enumerate((1, 7, 60)):
+        pipeline = pds.Pipeline(memory_store, f"p{number}")
+        pipeline.source("s", key=INT, value=pa.struct([("q", pa.int32()), ("t", TEXT)]))
+        pipeline.select("s", name="out", where=where, value="q")
+        for first in range(0, len(rows), size):
+            pipeline.update(s=pds.Changes(rows[first : first + size]))
+        assert pipeline.check().ok
+        results.append(read(pipeline, "out"))
+    assert results[0]
+    assert results[1:] == results[:1] * 2
+
+
+def test_a_constant_fails_only_for_a_row(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("s", key=INT, value=INT)
+    pipeline.select("s", name="out", where="value > 5", value="1 / 0")
+    pipeline.update(s=pds.Changes([(1, 5), (2, None)]))
+    assert read(pipeline, "out") == []
+    with pytest.raises(pds.InvalidInput, match="zero"):
+        pipeline.update(s=pds.Changes([(3, 6)]))
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [pa.decimal32(7, 2), pa.decimal64(12, 2), pa.dictionary(pa.int32(), pa.float64()), pa.dictionary(pa.int8(), INT)],
+)
+def test_what_is_left_alone_keeps_its_type(memory_store: pds.Store, data_type: pa.DataType) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("s", key=INT, value=data_type)
+    pipeline.select("s", name="out", key="key % 2")
+    values = pa.array([1, None, 3], INT)
+    if pa.types.is_dictionary(data_type):
+        values = values.cast(data_type.value_type).dictionary_encode().cast(data_type)
+    else:
+        values = pa.array([decimal.Decimal(1), None, decimal.Decimal(3)], data_type)
+    pipeline.update(s=pds.Changes(pa.table({"key": [1, 2, 3], "value": values})))
+    found = pipeline["out"].read()
+    assert found.schema.field("value").type == data_type
+    assert found["source_key"].to_pylist() == [2, 1, 3]
+    assert found["value"].to_pylist() == [None, values[0].as_py(), values[2].as_py()]

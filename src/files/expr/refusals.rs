@@ -1,0 +1,58 @@
+//! What DataFusion would evaluate to something else than SQL means, refused when it is planned.
+
+use arrow_schema::DataType;
+use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion_common::{DFSchema, DataFusionError, Result};
+use datafusion_expr::expr::{Between, BinaryExpr, Expr, InList};
+use datafusion_expr::{ExprSchemable, Operator};
+
+use super::operators::is_comparison;
+
+/// Refuses such an expression, whose operands have their common types.
+pub(super) fn check_meaning(expr: &Expr, schema: &DFSchema) -> Result<()> {
+    expr.apply(|node| match reason_to_refuse(node, schema) {
+        Some(reason) => Err(DataFusionError::Plan(reason.to_owned())),
+        None => Ok(TreeNodeRecursion::Continue),
+    })?;
+    Ok(())
+}
+
+fn reason_to_refuse(node: &Expr, schema: &DFSchema) -> Option<&'static str> {
+    let type_of = |expr: &Expr| expr.get_type(schema).ok();
+    let is_interval = |expr: &Expr| matches!(type_of(expr), Some(DataType::Interval(_)));
+    // Arrow compares months, then days, then nanoseconds: 25 hours would be less than a day.
+    let intervals =
+        "intervals cannot be compared; compare points in time, as in a > b + INTERVAL '1 day'";
+    match node {
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => match op {
+            op if is_comparison(*op) => {
+                (is_interval(left) || is_interval(right)).then_some(intervals)
+            }
+            Operator::BitwiseShiftLeft | Operator::BitwiseShiftRight => Some(
+                "<< and >> are not supported, since bits are lost; multiply or divide by a power of two",
+            ),
+            _ => None,
+        },
+        Expr::Between(Between { expr, .. }) | Expr::InList(InList { expr, .. }) => {
+            is_interval(expr).then_some(intervals)
+        }
+        Expr::ScalarFunction(call) => match call.func.name() {
+            "greatest" | "least" if call.args.iter().any(is_interval) => Some(intervals),
+            // Arrow gives totals, and cuts fractions of seconds.
+            "date_part" if matches!(type_of(call.args.get(1)?), Some(DataType::Duration(_))) => {
+                Some(
+                    "fields of a difference of timestamps are not supported; subtract their epochs, as in \
+                     extract(epoch FROM a) - extract(epoch FROM b)",
+                )
+            }
+            // A number that no timestamp has would become the last one, and not-a-number 1970.
+            name if name.starts_with("to_timestamp")
+                && type_of(call.args.first()?)?.is_floating() =>
+            {
+                Some("timestamps of floats are not supported; cast to an integer before")
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
