@@ -12,7 +12,8 @@ const MAX_COPIED: usize = 10_000;
 /// Rewrites shorthand to the expressions that it stands for.
 pub(super) fn desugar(expr: Expr) -> Result<Expr> {
     // Before anything asks for its type, which is as much work as the copies are.
-    if expanded_nodes(&expr)? > MAX_COPIED {
+    let (nodes, expanded) = count_nodes(&expr)?;
+    if expanded - nodes > MAX_COPIED {
         let message = "coalesce is nested too deeply";
         return Err(DataFusionError::Plan(message.to_owned()));
     }
@@ -51,18 +52,20 @@ pub(super) fn desugar(expr: Expr) -> Result<Expr> {
     rewritten.map(|transformed| transformed.data)
 }
 
-/// How many nodes an expression has when each value of a `coalesce` is copied into a condition of its own.
-fn expanded_nodes(expr: &Expr) -> Result<usize> {
+/// How many nodes an expression has, now and when each value of a `coalesce` is copied into a condition of its own.
+fn count_nodes(expr: &Expr) -> Result<(usize, usize)> {
     let copies = match expr {
         Expr::ScalarFunction(call) if matches!(call.func.name(), "coalesce" | "nvl" | "nvl2") => 2,
         _ => 1,
     };
-    let mut nodes = 1_usize;
+    let (mut nodes, mut expanded) = (1_usize, 1_usize);
     expr.apply_children(|child| {
-        nodes = nodes.saturating_add(expanded_nodes(child)?.saturating_mul(copies));
+        let (child_nodes, child_expanded) = count_nodes(child)?;
+        nodes += child_nodes;
+        expanded = expanded.saturating_add(child_expanded.saturating_mul(copies));
         Ok(TreeNodeRecursion::Continue)
     })?;
-    Ok(nodes)
+    Ok((nodes, expanded))
 }
 
 const NULL: Expr = Expr::Literal(ScalarValue::Null, None);
