@@ -3,6 +3,7 @@
 mod accumulators;
 mod aggregate;
 mod exact_sum;
+mod expressions;
 mod extremes;
 mod fields;
 mod select;
