@@ -27,7 +27,7 @@ fn lock(error: &FeedError) -> MutexGuard<'_, Option<Error>> {
 }
 
 impl Produce for PyProducer {
-    fn produce(&self, feeds: Vec<Rows>) -> Result<EmittedRows> {
+    fn produce(&self, feeds: Vec<Rows>, _: usize) -> Result<EmittedRows> {
         let failure = FeedError::default();
         let feeds = feeds.into_iter().map(|feed| watch(feed, &failure));
         let feeds: Vec<Rows> = feeds.collect();

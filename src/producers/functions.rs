@@ -17,8 +17,8 @@ pub trait Produce: Debug + Send + Sync {
     /// Gives rows with the columns `source_key`, `target_key` and `value`, the rows of one source key in the order of
     /// emission. `feeds` have the columns `key` and `value` and are in the order of the key: one, in which the values of
     /// a key are feeder by feeder. For a join there is one of each feeder, and before them one with the column `key`
-    /// alone: each key that one of the others has.
-    fn produce(&self, feeds: Vec<Rows>) -> Result<EmittedRows>;
+    /// alone: each key that one of the others has. It takes about `memory_bytes` bytes of memory at most.
+    fn produce(&self, feeds: Vec<Rows>, memory_bytes: usize) -> Result<EmittedRows>;
 }
 
 /// A hook that preserves values.

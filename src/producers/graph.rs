@@ -59,7 +59,7 @@ pub struct StageNode {
 
 impl StageNode {
     /// A stage that an operator computes from the rows of feeders, which are among the nodes that are declared before it.
-    /// The keys of aggregates are in the order of theirs, whatever `descending` is. Fails with
+    /// Where the key is theirs, so is its order, whatever `descending` is. Fails with
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the operator cannot be computed from them.
     pub fn of_operator(
         name: &str,
@@ -88,9 +88,10 @@ impl StageNode {
             join: false,
             key: planned.key,
             value: planned.value,
-            descending: match planned.function {
-                StageFunction::Fold(_) => columns.descending,
-                StageFunction::Produce(_) => descending,
+            descending: if planned.has_key_of_feeders {
+                columns.descending
+            } else {
+                descending
             },
             skip_unchanged: false,
             definition: BTreeMap::from([("operator".to_owned(), planned.definition)]),

@@ -57,8 +57,8 @@ pub use self::functions::{EmittedRows, Preserve, PreservePass, Produce, Rows};
 pub use self::graph::{Graph, Node, SourceNode, StageNode};
 pub use self::input::{ChangeScope, Changes, ConsumedStep};
 pub use self::operators::{
-    Aggregate, AggregateFunction, Aggregation, Operator, PlannedOperator, Select, SelectedValue,
-    StageFunction,
+    Aggregate, AggregateFunction, Aggregation, First, Operator, OrderBy, PlannedOperator, Select,
+    SelectedValue, StageFunction,
 };
 pub use self::preview::{Preview, preview};
 pub use self::read::{TableName, open, read, schema};

@@ -89,7 +89,7 @@ pub(super) fn update_stage(
     let keys = changed.map_or(Keys::All, Keys::Of);
     // Asked for before the function runs, so that the answer is there when it has ended.
     let old_mappings = tables.mappings.read(keys, 2)?;
-    let produced = produce(stage, tables, feeders, keys, spill_bytes)?;
+    let produced = produce(stage, tables, feeders, keys, memory_bytes)?;
     let old_mappings = Spill::collect(&tables.mappings.shape.schema, old_mappings, spill_bytes)
         .map_err(to_error)?;
     let mappings = update_mappings(tables, &old_mappings, &produced, memory_bytes)?;
@@ -201,8 +201,9 @@ fn produce(
     tables: &StageTables,
     feeders: &[FeederTable<'_>],
     keys: Keys<'_>,
-    spill_bytes: usize,
+    memory_bytes: usize,
 ) -> Result<Spill> {
+    let spill_bytes = memory_bytes / 64;
     let function = match &stage.function {
         StageFunction::Produce(function) => function,
         StageFunction::Fold(aggregation) => {
@@ -220,7 +221,7 @@ fn produce(
         1 => feeds,
         _ => vec![merge(feeds, &order)?],
     };
-    let rows = function.produce(feeds)?;
+    let rows = function.produce(feeds, memory_bytes / 4)?;
     let schema = Arc::clone(&tables.content.shape.schema);
     let cancel = &tables.content.cancel;
     let batches = rows.map(|batch| {

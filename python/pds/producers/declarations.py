@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from pds.errors import InvalidInput, InvalidType
 from pds.producers.attached import AttachedTable, attach
 from pds.producers.calls import StageCall
 from pds.producers.graph import Node
-from pds.producers.operators import make_aggregate, make_select
+from pds.producers.operators import make_aggregate, make_first, make_select
 from pds.producers.preserve import Preserve, PreservePass
 from pds.table.checks import check_version
 
@@ -233,6 +234,58 @@ class Declarations:
         """
         stage = require_text("name", name)
         operator = make_aggregate(stage, aggregates)
+        return self._declare_operator(stage, feeders, operator, descending=False, skip_unchanged=skip_unchanged)
+
+    def distinct(self, *feeders: Declared | str, name: str, skip_unchanged: bool = False) -> Declared:
+        """Declare a stage that has each distinct value of a key once, as `SELECT DISTINCT`, without Python.
+
+        Nulls are equal, and floats as in SQL: 0.0 and -0.0 are one value, not-a-number is another. The values of a key
+        are in ascending order, null last. The order of the keys is that of the feeders.
+
+        Args:
+            feeders: The sources and stages whose rows it reads, or their names.
+            name: The name of the stage.
+            skip_unchanged: Whether keys whose values stay the same are left out of what the stages behind it see.
+
+        Raises:
+            InvalidInput: Values of this type have no order, the feeders do not fit together, or the name is declared
+                already.
+            InvalidType: An argument has an invalid type.
+        """
+        stage = require_text("name", name)
+        operator = json.dumps({"distinct": {}})
+        return self._declare_operator(stage, feeders, operator, descending=False, skip_unchanged=skip_unchanged)
+
+    def first(
+        self,
+        *feeders: Declared | str,
+        by: str | Sequence[str],
+        rows: int = 1,
+        descending: bool | Sequence[bool] = False,
+        name: str,
+        skip_unchanged: bool = False,
+    ) -> Declared:
+        """Declare a stage of the first rows of each key in an order, as `row_number() <= rows`, without Python.
+
+        The latest event of each key is `first(events, by="at", descending=True)`. Nulls are last in both directions,
+        not-a-number is the greatest float, and rows that are equal in the order are in that of the feeders. The order
+        of the keys is that of the feeders.
+
+        Args:
+            feeders: The sources and stages whose rows it reads, or their names.
+            by: What the rows are in the order of: SQL expressions, as in `select`.
+            rows: The number of rows of a key; of one with fewer there are all.
+            descending: Whether the greatest value comes first, for all expressions or for each.
+            name: The name of the stage.
+            skip_unchanged: Whether keys whose rows stay the same are left out of what the stages behind it see.
+
+        Raises:
+            InvalidInput: An expression cannot be planned, is not deterministic, or its values have no order; the
+                feeders do not fit together, or the name is declared already.
+            InvalidType: An argument has an invalid type.
+        """
+        stage = require_text("name", name)
+        operator = make_first(stage, by, rows, descending)
         return self._declare_operator(stage, feeders, operator, descending=False, skip_unchanged=skip_unchanged)
 
     def _declare_operator(

@@ -20,7 +20,8 @@ class StageExplanation:
     Args:
         name: The name.
         feeders: The names of its feeders; none of a source.
-        kind: `source`, `table` (a source fed by one), `function`, `batches`, `join`, `select` or `aggregate`.
+        kind: `source`, `table` (a source fed by one), `function`, `batches`, `join`, or the operator: `select`,
+            `aggregate`, `distinct` or `first`.
         cost: `changes` if a changed key costs what changed in it, `group` if it costs all its rows.
         reads: What an update reads for a changed key, beside its old rows.
         rows: The number of stored rows of its content, with those that newer runs replace; 0 before the first update.
@@ -91,8 +92,9 @@ def _describe(node: Node, table: AttachedTable | None) -> tuple[str, str, str]:
         hook = "; its old rows for preserve" if node.preserve is not None else ""
         return kind, "group", f"all rows of the key{hook}"
     operator = json.loads(node.operator)
-    if "select" in operator:
-        return "select", "group", "all rows of the key"
+    (kind,) = operator
+    if kind != "aggregate":
+        return kind, "group", "all rows of the key"
     extremes = [a["name"] for a in operator["aggregate"] if a["function"] in ("min", "max")]
     others = f"; all rows of the key if the value leaves that is {' or '.join(extremes)}" if extremes else ""
     return "aggregate", "changes", f"the rows that changed{others}"

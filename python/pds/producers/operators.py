@@ -9,7 +9,7 @@ from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _FUNCTIONS = ("count", "sum", "mean", "min", "max")
 
@@ -47,6 +47,27 @@ def make_select(stage: str, key: str | None, value: str | dict[str, str] | None,
     elif value is not None:
         select["value"] = _require_sql(stage, value)
     return json.dumps({"select": select})
+
+
+def make_first(stage: str, by: str | Sequence[str], rows: int, descending: bool | Sequence[bool]) -> str:  # noqa: FBT001 an order
+    """Return the operator of first rows as JSON; raise an InvalidInput or InvalidType for what is none."""
+    expressions = [by] if isinstance(by, str) else by
+    if not isinstance(expressions, (list, tuple)):
+        raise InvalidType(f"the order of {stage!r} must be SQL or a list of it, not {by!r}")
+    directions = [descending] * len(expressions) if isinstance(descending, bool) else descending
+    if not isinstance(directions, (list, tuple)) or not all(isinstance(one, bool) for one in directions):
+        raise InvalidType(f"descending of {stage!r} must be True or False, or a list of these, not {descending!r}")
+    if len(directions) != len(expressions):
+        raise InvalidInput(f"{stage!r} has {len(expressions)} expressions to order by, and {len(directions)} directions")
+    if isinstance(rows, bool) or not isinstance(rows, int):
+        raise InvalidType(f"rows of {stage!r} must be an int, not {rows!r}")
+    if not 1 <= rows < 2**63:
+        raise InvalidInput(f"rows of {stage!r} must be 1 or more, not {rows}")
+    order = [
+        {"expression": _require_sql(stage, text), "descending": one}
+        for text, one in zip(expressions, directions, strict=True)
+    ]
+    return json.dumps({"first": {"rows": rows, "by": order}})
 
 
 def _require_sql(stage: str, text: object) -> str:

@@ -26,6 +26,7 @@ mod widen;
 
 pub(crate) use self::filter::ClosedRange;
 pub use self::filter::Filter;
+pub(crate) use self::floats::canonicalize;
 pub(crate) use self::key_set::KeySet;
 pub(crate) use self::page_statistics::{ColumnPageStatistics, IntervalStatistics};
 pub use self::predicate::{Bounds, ForeignPredicate, Predicate};

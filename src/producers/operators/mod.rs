@@ -6,6 +6,7 @@ mod exact_sum;
 mod expressions;
 mod extremes;
 mod fields;
+mod ordered;
 mod select;
 
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use serde_json::Value;
 pub(super) use self::accumulators::Sign;
 pub use self::aggregate::{Aggregate, AggregateFunction, Aggregation};
 pub(super) use self::aggregate::{Arguments, GroupEnd, Groups};
+pub use self::ordered::{First, OrderBy};
+use self::ordered::{Ordered, OrderedFunction};
 pub use self::select::{Select, SelectedValue};
 use self::select::{SelectFunction, Selection};
 use super::functions::Produce;
@@ -37,6 +40,10 @@ pub enum StageFunction {
 pub enum Operator {
     /// One row for each key: aggregates of its values.
     Aggregate(Vec<Aggregate>),
+    /// Each distinct value of a key once.
+    Distinct {},
+    /// The first rows of each key in an order.
+    First(First),
     /// Rows, keys and values by expressions.
     Select(Select),
 }
@@ -48,6 +55,8 @@ pub struct PlannedOperator {
     pub key: Field,
     /// The value of the stage.
     pub value: Field,
+    /// Whether the key is that of the feeders, and in their order.
+    pub has_key_of_feeders: bool,
     /// What it computes.
     pub function: StageFunction,
     /// The operator, as the manifest has it.
@@ -65,7 +74,21 @@ impl Operator {
                 Ok(PlannedOperator {
                     key: key.clone(),
                     value: aggregation.value(),
+                    has_key_of_feeders: true,
                     function: StageFunction::Fold(Arc::new(aggregation)),
+                    definition,
+                })
+            }
+            Self::Distinct {} | Self::First(_) => {
+                let ordered = match self {
+                    Self::First(first) => Ordered::first(stage, first, key, value)?,
+                    _ => Ordered::distinct(stage, key, value)?,
+                };
+                Ok(PlannedOperator {
+                    key: key.clone(),
+                    value: value.clone(),
+                    has_key_of_feeders: true,
+                    function: StageFunction::Produce(Arc::new(OrderedFunction(Arc::new(ordered)))),
                     definition,
                 })
             }
@@ -74,6 +97,7 @@ impl Operator {
                 Ok(PlannedOperator {
                     key: selection.key(),
                     value: selection.value(),
+                    has_key_of_feeders: false,
                     function: StageFunction::Produce(Arc::new(SelectFunction {
                         stage: stage.to_owned(),
                         selection: Arc::new(selection),

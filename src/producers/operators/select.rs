@@ -146,7 +146,7 @@ pub(super) struct SelectFunction {
 }
 
 impl Produce for SelectFunction {
-    fn produce(&self, feeds: Vec<Rows>) -> Result<EmittedRows> {
+    fn produce(&self, feeds: Vec<Rows>, _: usize) -> Result<EmittedRows> {
         let (selection, stage) = (Arc::clone(&self.selection), self.stage.clone());
         let rows = feeds.into_iter().flatten();
         Ok(Box::new(rows.map(move |batch| {
