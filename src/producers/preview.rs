@@ -13,7 +13,7 @@ use super::input::Changes;
 use super::splice::PipelineUpdate;
 use super::update::{UpdateOperation, UpdateOptions, UpdateReport, create_from, report};
 use super::{Pipeline, Staged};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::versions::Change;
 use crate::versions::commit::commit_onto;
 
@@ -90,12 +90,11 @@ impl Preview {
             timeout,
         } = self;
         if change.base_version == 0 {
-            return create_from(&pipeline, change, staged)
-                .await
-                .map_err(|e| match e.kind() {
-                    ErrorKind::AlreadyExists => e.with_kind(ErrorKind::CommitConflict),
-                    _ => e,
-                });
+            let key = change.idempotency_key.clone();
+            return match create_from(&pipeline, change, staged).await {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => replayed(&pipeline, key, e).await,
+                created => created,
+            };
         }
         match commit_onto(&pipeline, &change, None, timeout).await {
             Ok(committed) => {
@@ -117,5 +116,21 @@ impl Preview {
     /// Removes its runs.
     pub async fn discard(self) {
         self.staged.remove_all().await;
+    }
+}
+
+/// The report of an earlier update with the same idempotency key, where there is one; else the conflict.
+async fn replayed(pipeline: &Pipeline, key: Option<String>, e: Error) -> Result<UpdateReport> {
+    let newest = pipeline.find_newest().await?;
+    let transactions = newest.as_ref().map(|newest| &newest.manifest.transactions);
+    let earlier = transactions.zip(key).and_then(|(all, key)| all.get(&key));
+    match earlier {
+        Some(earlier) => Ok(UpdateReport {
+            version: earlier.version,
+            commit_id: earlier.commit_id.clone(),
+            is_replayed: true,
+            nodes: Vec::new(),
+        }),
+        None => Err(e.with_kind(ErrorKind::CommitConflict)),
     }
 }

@@ -58,7 +58,9 @@ def make_first(stage: str, by: str | Sequence[str], rows: int, descending: bool 
     if not isinstance(directions, (list, tuple)) or not all(isinstance(one, bool) for one in directions):
         raise InvalidType(f"descending of {stage!r} must be True or False, or a list of these, not {descending!r}")
     if len(directions) != len(expressions):
-        raise InvalidInput(f"{stage!r} has {len(expressions)} expressions to order by, and {len(directions)} directions")
+        raise InvalidInput(
+            f"{stage!r} has {len(expressions)} expressions to order by, and {len(directions)} directions"
+        )
     if isinstance(rows, bool) or not isinstance(rows, int):
         raise InvalidType(f"rows of {stage!r} must be an int, not {rows!r}")
     if not 1 <= rows < 2**63:

@@ -147,8 +147,8 @@ pub(super) fn timestamp_in_unit(expr: Expr, unit: TimeUnit) -> Expr {
         return expr;
     };
     let is_exact = finest.is_none_or(|finest| {
-        let again = value.cast_to(&finest.data_type());
-        again.is_ok_and(|again| again == finest)
+        let round_trip = value.cast_to(&finest.data_type());
+        round_trip.is_ok_and(|value| value == finest)
     });
     if is_exact { lit(value) } else { expr }
 }

@@ -25,7 +25,7 @@ def test_runs_of_equal_values(memory_store: pds.Store) -> None:
     runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([5, None], INT))
     assert _aggregate(memory_store, runs, {"n": ("value", "count"), "rows": "count"}) == [{"n": 2, "rows": 3}]
     for function in ("min", "max", "sum", "mean"):
-        with pytest.raises(pds.InvalidInput, match="run-end-encoded|is no number"):
+        with pytest.raises(pds.InvalidInput, match=r"run-end-encoded|is no number"):
             _aggregate(memory_store, runs, {"x": ("value", function)})
 
 
@@ -64,7 +64,7 @@ def test_a_type_that_would_be_stored_as_another(memory_store: pds.Store) -> None
     inner = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), pa.array(["x", "y"]))
     nested = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), inner)
     pipeline = pds.Pipeline(memory_store, "p")
-    with pytest.raises(pds.InvalidInput, match="'s'|\"s\""):
+    with pytest.raises(pds.InvalidInput, match='"s"'):
         pipeline.source("s", key=INT, value=nested.type)
 
 

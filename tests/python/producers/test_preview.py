@@ -86,6 +86,22 @@ def test_a_preview_is_committed_as_it_was_seen(memory_store: pds.Store, first: b
 
 
 @pytest.mark.parametrize("first", [True, False])
+def test_a_preview_with_a_key_that_was_used_meanwhile_is_replayed(memory_store: pds.Store, first: bool) -> None:
+    pipeline = words(memory_store)
+    if not first:
+        pipeline.update(phrases=changes_to((7, "z")))
+    preview = pipeline.preview(phrases=changes_to((1, "c")), idempotency_key="k")
+    other = pipeline.preview(phrases=changes_to((1, "d")), idempotency_key="k")
+    committed = preview.commit()
+    before = objects(memory_store)
+    replayed = other.commit()
+    assert replayed.replayed
+    assert (replayed.version, replayed.commit_id) == (committed.version, committed.commit_id)
+    assert objects(memory_store) < before
+    assert pipeline.version == committed.version
+
+
+@pytest.mark.parametrize("first", [True, False])
 def test_a_preview_loses_against_an_update(memory_store: pds.Store, first: bool) -> None:
     pipeline = words(memory_store)
     if not first:

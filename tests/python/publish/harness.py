@@ -231,7 +231,7 @@ class World:
         """
         before, acknowledged = self.server.save(), list(self.acknowledged)
         count = len(self.server.seen)
-        self._lease = {name: "120" for name in LEASE_OPTIONS}
+        self._lease = dict.fromkeys(LEASE_OPTIONS, "120")
         work()
         self._lease = LEASE_OPTIONS
         sent = [str(r) for r in self.server.seen[count:] if r.client == client and not r.is_probe]
