@@ -90,9 +90,7 @@ pub(super) async fn resolve_current(store: &Store, key: &str) -> Result<Observed
                 }
                 loaded => return loaded,
             }
-        } else if !store.is_file(&path::join(key, INTENT)).await?
-            && !store.is_file(&success).await?
-        {
+        } else if !is_published_or_claimed(store, key).await? {
             return Err(incomplete_error(key, "its _SUCCESS marker is missing"));
         }
         wait_or_finish(store, key).await?;
@@ -101,6 +99,17 @@ pub(super) async fn resolve_current(store: &Store, key: &str) -> Result<Observed
         key,
         &format!("it was replaced during each of {MAX_RESTARTS} attempts to read its manifest"),
     ))
+}
+
+/// Whether there is a marker or an intent. Both are asked for twice: a publish may end before the look at its intent, and
+/// the next one begin before the look at its marker.
+async fn is_published_or_claimed(store: &Store, key: &str) -> Result<bool> {
+    for name in [INTENT, SUCCESS, INTENT, SUCCESS] {
+        if store.is_file(&path::join(key, name)).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Waits for a publish that is under way, or recovers an abandoned one.

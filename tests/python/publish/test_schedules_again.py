@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import pds
-from publish.harness import KEY, LEASE, MARKER, Call, World, world
+from publish.harness import INTENT, KEY, LEASE, MARKER, Call, World, version_of, world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,3 +170,28 @@ def test_parts_that_are_sent_whole_are_not_put_back(store_class: frozenset[str])
             rule.times = 0
         assert found.read("c") == 2
         found.check(2)
+
+
+def test_a_reader_between_two_publishes_waits_for_the_second(half: World) -> None:
+    """It looks for the intent when the first has ended, and for the marker when the second has removed it."""
+    patient = {"stall_timeout": "30", "retry_timeout": "60"}
+    first = half.server.on("put", MARKER, "pause", client="a")
+    writer = half.start("a", 2, 2, **patient)
+    first.wait()
+    look = half.server.on("head", INTENT, "pause", client="c")
+    reader = Call(lambda: half.datasets("c", **patient).read_dataset(KEY))
+    look.wait()
+    first.resume()
+    writer.check()
+    marker = half.server.on("head", MARKER, "pause", client="c")
+    look.resume()
+    marker.wait()
+    second = half.server.on("put", MARKER, "pause", client="a")
+    writer = half.start("a", 3, 2, **patient)
+    second.wait()
+    marker.resume()
+    reader._thread.join(0.5)
+    second.resume()
+    writer.check()
+    assert version_of(reader.check()) == 3
+    half.check(3)
