@@ -216,6 +216,7 @@ impl PyNode<'_> {
             name: self.name,
             feeders,
             join: self.is_join,
+            source_key: None,
             key,
             value,
             descending: self.descending,

@@ -67,6 +67,11 @@ impl Cursor {
         self.key() == Some(key)
     }
 
+    /// The key of the row if it begins with this one, which is that of the first columns.
+    pub(super) fn key_from(&self, first: &[u8]) -> Option<&[u8]> {
+        self.key().filter(|key| key.starts_with(first))
+    }
+
     /// The batch and the index of the row in it; `None` at the end.
     pub(super) fn row(&self) -> Option<(&Arc<RecordBatch>, usize)> {
         self.at.as_ref().map(|at| (&at.batch, at.row))
@@ -158,6 +163,27 @@ impl Picker {
         });
         Ok(batches.collect())
     }
+}
+
+/// Two lists of batches that have as many rows together, cut where either is.
+pub(super) fn aligned(
+    left: Vec<RecordBatch>,
+    right: Vec<RecordBatch>,
+) -> Vec<(RecordBatch, RecordBatch)> {
+    let (mut left, mut right) = (left.into_iter(), right.into_iter());
+    let (mut a, mut b) = (left.next(), right.next());
+    let mut pairs = Vec::new();
+    while let (Some(first), Some(second)) = (a, b) {
+        let rows = first.num_rows().min(second.num_rows());
+        let rest = |batch: &RecordBatch| {
+            let rest = batch.num_rows() - rows;
+            (rest > 0).then(|| batch.slice(rows, rest))
+        };
+        a = rest(&first).or_else(|| left.next());
+        b = rest(&second).or_else(|| right.next());
+        pairs.push((first.slice(0, rows), second.slice(0, rows)));
+    }
+    pairs
 }
 
 /// Compares rows of two streams bit by bit in the columns from `first` on.

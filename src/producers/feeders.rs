@@ -10,7 +10,7 @@ use super::cursor::Cursor;
 use super::diff::{Delta, distinct, keys_only};
 use super::layers::{newest_rows, to_error};
 use super::lookup::{Keys, StoredTable, cancellable};
-use super::tables::KeyAndValue;
+use super::tables::{KeyAndValue, TableShape};
 use crate::error::Result;
 use crate::files::{SortKeys, SortedBatches, Spill};
 
@@ -29,6 +29,60 @@ pub(super) struct FeederTable<'a> {
 impl FeederTable<'_> {
     /// The rows of some keys, as `key` and `value`.
     pub(super) fn feed(&self, keys: Keys<'_>) -> Result<SortedBatches> {
+        Ok(self.pairs_of(self.rows(keys)?))
+    }
+
+    /// The rows of some keys as joins see them: [`TableShape::identified`].
+    pub(super) fn identified_rows(&self, keys: Keys<'_>) -> Result<SortedBatches> {
+        Ok(self.identify(self.rows(keys)?))
+    }
+
+    /// The key and identity of the pairs that the update changes, each once.
+    pub(super) fn changed_pairs(&self, memory_bytes: usize) -> Result<Spill> {
+        let rows = match self.delta {
+            Some(delta) => delta.rows.read().map_err(to_error)?,
+            None => Box::new(std::iter::empty()),
+        };
+        let shape = self.identified();
+        distinct(self.identify(rows), &shape, 2, 0, memory_bytes)
+    }
+
+    /// The rows that the update adds, as joins see them.
+    pub(super) fn added_rows(&self) -> Result<SortedBatches> {
+        Ok(self.identify(self.newest_of_delta()?))
+    }
+
+    /// The columns of rows as joins see them.
+    pub(super) fn identified(&self) -> TableShape {
+        self.table.shape.identified()
+    }
+
+    fn identify(&self, rows: SortedBatches) -> SortedBatches {
+        let shape = &self.table.shape;
+        let (identity, value) = (shape.wins_by - 1, shape.visible - 1);
+        let schema = shape.identified().schema;
+        let rows = cancellable(rows, &self.table.cancel);
+        Box::new(rows.map(move |batch| {
+            let batch = batch?;
+            let columns = [0, identity, value].map(|at| Arc::clone(batch.column(at)));
+            RecordBatch::try_new(Arc::clone(&schema), columns.into())
+        }))
+    }
+
+    fn newest_of_delta(&self) -> Result<SortedBatches> {
+        let (Some(delta), shape) = (self.delta, &self.table.shape) else {
+            return Ok(Box::new(std::iter::empty()));
+        };
+        let visible: Vec<usize> = (0..shape.visible).collect();
+        newest_rows(
+            vec![delta.layer(shape.visible)?],
+            &Arc::new(shape.schema.project(&visible).map_err(to_error)?),
+            &shape.sort_columns(shape.wins_by),
+            false,
+        )
+    }
+
+    fn rows(&self, keys: Keys<'_>) -> Result<SortedBatches> {
         let columns = self.table.shape.visible;
         let newer = self.delta.map(|delta| delta.layer(columns)).transpose()?;
         let rows = self.table.read_under(newer, keys, columns)?;
@@ -37,9 +91,9 @@ impl FeederTable<'_> {
             Keys::Of(keys) if self.delta.is_some() => {
                 let order = self.table.shape.keys(1)?;
                 let keys = Cursor::new(keys_only(keys)?, &order).map_err(to_error)?;
-                self.pairs_of(Box::new(WithKeys { rows, keys, order }))
+                Box::new(WithKeys { rows, keys, order })
             }
-            _ => self.pairs_of(rows),
+            _ => rows,
         })
     }
 
@@ -51,16 +105,10 @@ impl FeederTable<'_> {
         let (Some(delta), shape) = (self.delta, &self.table.shape) else {
             return Ok((Box::new(std::iter::empty()), Box::new(std::iter::empty())));
         };
-        let visible: Vec<usize> = (0..shape.visible).collect();
         let replaced = delta.rows.read().map_err(to_error)?;
         let replaced = distinct(replaced, shape, shape.wins_by, 0, memory_bytes)?;
         let removed = self.table.read(Keys::Of(&replaced), shape.visible)?;
-        let added = newest_rows(
-            vec![delta.layer(shape.visible)?],
-            &Arc::new(shape.schema.project(&visible).map_err(to_error)?),
-            &shape.sort_columns(shape.wins_by),
-            false,
-        )?;
+        let added = self.newest_of_delta()?;
         Ok((self.pairs_of(removed), self.pairs_of(added)))
     }
 
@@ -77,10 +125,10 @@ impl FeederTable<'_> {
 }
 
 /// Those of sorted rows that have some keys.
-struct WithKeys {
-    rows: SortedBatches,
-    keys: Cursor,
-    order: Arc<SortKeys>,
+pub(super) struct WithKeys {
+    pub(super) rows: SortedBatches,
+    pub(super) keys: Cursor,
+    pub(super) order: Arc<SortKeys>,
 }
 
 impl WithKeys {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::format::NodeEntry;
 use super::functions::Preserve;
 use super::keys::check_key_type;
-use super::operators::{Operator, StageFunction};
+use super::operators::{FeederColumns, Operator, StageFunction};
 use super::tables::KeyAndValue;
 use crate::error::{Error, Result};
 use crate::table::format::Base64;
@@ -39,8 +39,10 @@ pub struct StageNode {
     pub name: String,
     /// The names of its feeders, in the order of their values.
     pub feeders: Vec<String>,
-    /// Whether its function gets the values of each feeder apart.
+    /// Whether it gets the values of each feeder apart.
     pub join: bool,
+    /// The source key, where that is not the key of the feeders.
+    pub source_key: Option<Field>,
     /// The type of the target key, and whether it may be null.
     pub key: Field,
     /// The type of the value, and whether it may be null.
@@ -69,27 +71,22 @@ impl StageNode {
         declared: &[Node],
     ) -> Result<Self> {
         let of_stage = |e: Error| e.context(format!("stage {name:?}"));
-        let is_first = |node: &&Node| Some(node.name()) == feeders.first().map(String::as_str);
-        let Some(feeder) = declared.iter().find(is_first) else {
-            let message = "its feeder is not declared before it";
-            return Err(of_stage(Error::invalid(message)));
-        };
-        let columns = feeder.columns();
-        let is_feeder = |node: &&Node| feeders.iter().any(|feeder| feeder == node.name());
-        let mut of_feeders = declared.iter().filter(is_feeder);
-        let is_nullable = of_feeders.any(|node| node.columns().key.is_nullable());
-        let key = columns.key.clone().with_nullable(is_nullable);
-        let planned = operator
-            .plan(name, &key, &columns.value)
-            .map_err(of_stage)?;
+        let of_feeders = feeders.iter().map(|feeder| {
+            let node = declared.iter().find(|node| node.name() == feeder);
+            node.and_then(|node| node.as_feeder(declared))
+                .ok_or_else(|| Error::invalid(format!("{feeder:?} is not declared before it")))
+        });
+        let of_feeders = of_feeders.collect::<Result<Vec<_>>>().map_err(of_stage)?;
+        let planned = operator.plan(name, &of_feeders).map_err(of_stage)?;
         Ok(Self {
             name: name.to_owned(),
             feeders,
-            join: false,
+            join: matches!(planned.function, StageFunction::Join(_)),
+            source_key: planned.source_key,
             key: planned.key,
             value: planned.value,
             descending: if planned.has_key_of_feeders {
-                columns.descending
+                of_feeders.first().is_some_and(|feeder| feeder.descending)
             } else {
                 descending
             },
@@ -119,6 +116,27 @@ impl Node {
         }
     }
 
+    /// What operators see of it; None if one of its own feeders is not among those that are declared.
+    fn as_feeder(&self, declared: &[Self]) -> Option<FeederColumns> {
+        let columns = self.columns();
+        let identity = match self {
+            Self::Source(_) => columns.key.clone(),
+            Self::Stage(stage) => {
+                let first = stage.feeders.first()?;
+                let first = declared.iter().find(|node| node.name() == first)?;
+                let own = stage.source_key.clone();
+                own.unwrap_or_else(|| first.columns().key)
+            }
+        };
+        Some(FeederColumns {
+            name: self.name().to_owned(),
+            key: columns.key,
+            value: columns.value,
+            descending: columns.descending,
+            identity,
+        })
+    }
+
     pub(super) fn columns(&self) -> KeyAndValue {
         let (key, value, descending) = match self {
             Self::Source(n) => (&n.key, &n.value, n.descending),
@@ -131,6 +149,10 @@ impl Node {
             value: value.clone(),
             descending,
             has_state,
+            source_key: match self {
+                Self::Source(_) => None,
+                Self::Stage(n) => n.source_key.clone(),
+            },
         }
     }
 

@@ -101,6 +101,7 @@ impl SourceChanges {
             value: source.value.clone(),
             descending: source.descending,
             has_state: false,
+            source_key: None,
         };
         let (scope, is_canonical) = (changes.scope, changes.is_canonical);
         let of_source = |e: Error| e.context(format!("source {:?}", source.name));

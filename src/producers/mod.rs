@@ -37,12 +37,14 @@ mod levels;
 mod lookup;
 mod names;
 mod operators;
+mod pairs;
 mod plan;
 mod preserve;
 mod preview;
 mod read;
 mod rebuild;
 mod references;
+mod row_list;
 mod runs;
 mod splice;
 mod stage;
@@ -57,8 +59,8 @@ pub use self::functions::{EmittedRows, Preserve, PreservePass, Produce, Rows};
 pub use self::graph::{Graph, Node, SourceNode, StageNode};
 pub use self::input::{ChangeScope, Changes, ConsumedStep};
 pub use self::operators::{
-    Aggregate, AggregateFunction, Aggregation, First, Operator, OrderBy, PlannedOperator, Select,
-    SelectedValue, StageFunction,
+    Aggregate, AggregateFunction, Aggregation, First, Flatten, Join, JoinKind, JoinPlan, Operator,
+    OrderBy, PlannedOperator, Select, SelectedValue, StageFunction,
 };
 pub use self::preview::{Preview, preview};
 pub use self::read::{TableName, open, read, schema};

@@ -228,13 +228,13 @@ impl Plan {
         Ok(stored.open(TableName::Content)?.0)
     }
 
-    /// The key and value of the first feeder of a stage; None for a source.
+    /// The source keys of a stage; None for a source.
     fn feeder_of(&self, node: &Node) -> Option<KeyAndValue> {
         match node {
             Node::Source(_) => None,
             Node::Stage(stage) => {
                 let first = self.graph.node(stage.feeders.first()?)?;
-                Some(first.columns())
+                Some(first.columns().into_sources_of(&node.columns()))
             }
         }
     }

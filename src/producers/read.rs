@@ -6,7 +6,9 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchIterator};
 use arrow_schema::{Field, Schema, SchemaRef};
 
 use super::Pipeline;
-use super::diff::distinct;
+use super::cursor::Cursor;
+use super::diff::{distinct, keys_only};
+use super::feeders::WithKeys;
 use super::format::{NodeEntry, PipelineManifest, StoredRun};
 use super::functions::Rows;
 use super::keys::{normalize, retype};
@@ -31,7 +33,7 @@ pub enum TableName {
 pub(super) struct StoredNode {
     pub(super) entry: NodeEntry,
     pub(super) columns: KeyAndValue,
-    /// The key and value of its first feeder; None for a source.
+    /// Its source keys; None for a source.
     feeder: Option<KeyAndValue>,
     pipeline: Pipeline,
     memory_bytes: usize,
@@ -56,13 +58,17 @@ impl StoredNode {
         let feeders = feeders.map(|feeder| KeyAndValue::from_entry(feeder?));
         let feeders = feeders.collect::<Result<Vec<_>>>()?;
         let is_nullable = feeders.iter().any(|feeder| feeder.key.is_nullable());
-        let feeder = feeders.into_iter().next().map(|feeder| KeyAndValue {
-            key: feeder.key.with_nullable(is_nullable),
-            ..feeder
+        let columns = KeyAndValue::from_entry(entry)?;
+        let feeder = feeders.into_iter().next().map(|feeder| {
+            let feeder = KeyAndValue {
+                key: feeder.key.clone().with_nullable(is_nullable),
+                ..feeder
+            };
+            feeder.into_sources_of(&columns)
         });
         Ok(Self {
             entry: entry.clone(),
-            columns: KeyAndValue::from_entry(entry)?,
+            columns,
             feeder,
             pipeline: pipeline.clone(),
             memory_bytes,
@@ -148,6 +154,8 @@ pub fn read(
     memory_bytes: usize,
 ) -> Result<BatchStream> {
     let node = StoredNode::find(pipeline, manifest, name, memory_bytes)?;
+    let of_join = table == TableName::KeyMappings && node.columns.source_key.is_some();
+    let content = of_join.then(|| node.open(TableName::Content)).transpose()?;
     let (table, schema) = node.open(table)?;
     let declared = Arc::clone(&schema);
     let read_from = (pipeline, manifest.version);
@@ -156,9 +164,41 @@ pub fn read(
         let keys = keys
             .map(|keys| sort_keys(keys, &table.shape, memory_bytes))
             .transpose()?;
-        let rows = table.read(keys.as_ref().map_or(Keys::All, Keys::Of), columns)?;
+        let rows = match content {
+            Some((content, _)) => {
+                mappings_of_join(&content, &table.shape, keys.as_ref(), memory_bytes)?
+            }
+            None => table.read(keys.as_ref().map_or(Keys::All, Keys::Of), columns)?,
+        };
         Ok(as_declared(rows, declared))
     }))
+}
+
+/// The key mappings of a join, which stores none: those of its rows.
+fn mappings_of_join(
+    content: &StoredTable,
+    shape: &TableShape,
+    keys: Option<&Spill>,
+    memory_bytes: usize,
+) -> Result<SortedBatches> {
+    let schema = Arc::clone(&shape.schema);
+    let pairs = content.read(Keys::All, 2)?.map({
+        let schema = Arc::clone(&schema);
+        move |batch| {
+            let batch = batch?;
+            let columns = [1, 0].map(|at| Arc::clone(batch.column(at)));
+            RecordBatch::try_new(Arc::clone(&schema), columns.into())
+        }
+    });
+    let pairs: Rows = Box::new(RecordBatchIterator::new(pairs, schema));
+    let sorted = sort_batches(pairs, &shape.sort_columns(2), memory_bytes / 4)?;
+    let rows = keys_only(&distinct(Box::new(sorted), shape, 2, 0, memory_bytes / 16)?)?;
+    let Some(keys) = keys else {
+        return Ok(rows);
+    };
+    let order = shape.keys(1)?;
+    let keys = Cursor::new(keys_only(keys)?, &order).map_err(to_error)?;
+    Ok(Box::new(WithKeys { rows, keys, order }))
 }
 
 /// Keys from a caller, which may be in any order, as they are looked up.

@@ -158,7 +158,9 @@ fn find_difference(node: &Node, stored: &NodeEntry) -> Result<Option<Difference>
     let types = |columns: &KeyAndValue| {
         let fields = [&columns.key, &columns.value];
         let types = fields.map(|f| (f.data_type().clone(), f.is_nullable()));
-        (types, columns.has_state)
+        let source_key = columns.source_key.as_ref();
+        let source_key = source_key.map(|field| field.data_type().clone());
+        (types, columns.has_state, source_key)
     };
     let (stored_columns, columns) = (KeyAndValue::from_entry(stored)?, node.columns());
     let other_types = [&stored_columns, &columns].map(types);

@@ -20,10 +20,11 @@ use super::functions::Rows;
 use super::graph::StageNode;
 use super::layers::{to_arrow, to_error};
 use super::lookup::{Keys, StoredTable};
-use super::operators::{Aggregation, StageFunction};
+use super::operators::{Aggregation, JoinPlan, StageFunction};
+use super::pairs::{Pairs, join_rows};
 use super::preserve::preserve;
 use super::tables::TableShape;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::{Merge, SortedBatches, Spill, sort_batches};
 
 /// The most rows of a batch.
@@ -86,22 +87,18 @@ pub(super) fn update_stage(
     memory_bytes: usize,
 ) -> Result<StageUpdate> {
     let spill_bytes = memory_bytes / 64;
-    let keys = changed.map_or(Keys::All, Keys::Of);
-    // Asked for before the function runs, so that the answer is there when it has ended.
-    let old_mappings = tables.mappings.read(keys, 2)?;
-    let produced = produce(stage, tables, feeders, keys, memory_bytes)?;
-    let old_mappings = Spill::collect(&tables.mappings.shape.schema, old_mappings, spill_bytes)
-        .map_err(to_error)?;
-    let mappings = update_mappings(tables, &old_mappings, &produced, memory_bytes)?;
     let content = &tables.content.shape;
-    let deletes = sorted(
-        &old_mappings,
-        &content.schema,
-        &[1, 0],
-        content,
-        memory_bytes,
-    )?;
-    let deletes = distinct(deletes, content, 2, 0, spill_bytes)?;
+    let keys = changed.map_or(Keys::All, Keys::Of);
+    let Produced {
+        rows: produced,
+        deletes,
+        mappings,
+    } = match &stage.function {
+        StageFunction::Join(join) => {
+            join_by_pairs(stage, join, tables, feeders, keys, memory_bytes)?
+        }
+        _ => by_source_key(stage, tables, feeders, keys, memory_bytes)?,
+    };
     let upserts = sorted(
         &produced,
         &content.schema,
@@ -144,6 +141,74 @@ pub(super) fn update_stage(
         keys_in: changed.map_or(0, Spill::rows),
         rows_out: produced.rows(),
         state: new_state,
+    })
+}
+
+/// What a stage makes of changed keys.
+struct Produced {
+    /// The rows, with the columns of the content, in no order.
+    rows: Spill,
+    /// The pairs that may have rows now, in the order of the content.
+    deletes: Spill,
+    mappings: Delta,
+}
+
+/// Calls the function, whose old rows are those of the old mappings.
+fn by_source_key(
+    stage: &StageNode,
+    tables: &StageTables,
+    feeders: &[FeederTable<'_>],
+    keys: Keys<'_>,
+    memory_bytes: usize,
+) -> Result<Produced> {
+    let spill_bytes = memory_bytes / 64;
+    // Asked for before the function runs, so that the answer is there when it has ended.
+    let old_mappings = tables.mappings.read(keys, 2)?;
+    let rows = produce(stage, tables, feeders, keys, memory_bytes)?;
+    let old_mappings = Spill::collect(&tables.mappings.shape.schema, old_mappings, spill_bytes)
+        .map_err(to_error)?;
+    let mappings = update_mappings(tables, &old_mappings, &rows, memory_bytes)?;
+    let content = &tables.content.shape;
+    let deletes = sorted(
+        &old_mappings,
+        &content.schema,
+        &[1, 0],
+        content,
+        memory_bytes,
+    )?;
+    Ok(Produced {
+        rows,
+        deletes: distinct(deletes, content, 2, 0, spill_bytes)?,
+        mappings,
+    })
+}
+
+/// Joins: there are no mappings, since the target key is that of the feeders.
+fn join_by_pairs(
+    stage: &StageNode,
+    join: &JoinPlan,
+    tables: &StageTables,
+    feeders: &[FeederTable<'_>],
+    keys: Keys<'_>,
+    memory_bytes: usize,
+) -> Result<Produced> {
+    let spill_bytes = memory_bytes / 64;
+    let content = &tables.content;
+    let Pairs { upserts, deletes } = join_rows(stage, join, content, feeders, keys, spill_bytes)?;
+    let deletes = match keys {
+        Keys::All => content.read(Keys::All, 2)?,
+        Keys::Of(_) => {
+            let schema = &content.shape.schema;
+            sorted(&deletes, schema, &[0, 1], &content.shape, memory_bytes)?
+        }
+    };
+    Ok(Produced {
+        rows: upserts,
+        deletes: distinct(deletes, &content.shape, 2, 0, spill_bytes)?,
+        mappings: Delta {
+            rows: Spill::collect(&tables.mappings.shape.schema, [], 0).map_err(to_error)?,
+            has_deletes: false,
+        },
     })
 }
 
@@ -208,6 +273,9 @@ fn produce(
         StageFunction::Produce(function) => function,
         StageFunction::Fold(aggregation) => {
             return fold(stage, aggregation, tables, feeders, keys, spill_bytes);
+        }
+        StageFunction::Join(_) => {
+            return Err(Error::other("internal error: a join is no function"));
         }
     };
     let feeds = feeders.iter().map(|feeder| {

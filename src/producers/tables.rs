@@ -13,6 +13,8 @@ use crate::table::{decode_schema, encode_schema};
 
 /// The column with the state of each key of a stage that is folded. Readers do not see it.
 pub(super) const STATE: &str = "state";
+/// The name of the field in a stage's schema that is the source key, where that is not the key of the feeders.
+pub(super) const SOURCE_KEY: &str = "source_key";
 /// The column that says whether a row of a run deletes: 1, else 0.
 pub(super) const OP: &str = "op";
 
@@ -42,6 +44,19 @@ impl TableShape {
             schema: Arc::new(Schema::new(columns)),
             wins_by,
         }
+    }
+
+    /// The rows as joins see them: key, identity (what else tells which rows a newer run replaces) and value.
+    pub(super) fn identified(&self) -> Self {
+        let field = |at: usize, name: &str| self.schema.field(at).clone().with_name(name);
+        let identity = self.wins_by - 1;
+        let columns = vec![
+            field(0, "key"),
+            field(identity, "id"),
+            field(self.visible - 1, "value"),
+        ];
+        let order = [0, identity].map(|at| self.order[at].descending);
+        Self::new(columns, &order, 2)
     }
 
     /// The same table with a column that readers do not see.
@@ -86,6 +101,8 @@ pub(super) struct KeyAndValue {
     pub(super) descending: bool,
     /// Whether the content has the column [`STATE`].
     pub(super) has_state: bool,
+    /// The source key, where that is not the key of the feeders.
+    pub(super) source_key: Option<Field>,
 }
 
 impl KeyAndValue {
@@ -96,20 +113,42 @@ impl KeyAndValue {
         };
         let schema = decode_schema(&entry.arrow_schema.0)
             .map_err(|e| damaged("cannot be decoded").with_source(e))?;
-        let [key, value, state @ ..] = schema.fields().as_ref() else {
+        let [key, value, other @ ..] = schema.fields().as_ref() else {
             return Err(damaged("does not have the columns key and value"));
         };
-        let has_state = match state {
-            [] => false,
-            [state] if state.name() == STATE && *state.data_type() == DataType::Binary => true,
-            _ => return Err(damaged("has other columns than key, value and state")),
+        let (has_state, source_key) = match other {
+            [] => (false, None),
+            [state] if state.name() == STATE && *state.data_type() == DataType::Binary => {
+                (true, None)
+            }
+            [source_key] if source_key.name() == SOURCE_KEY => (false, Some(source_key)),
+            _ => {
+                return Err(damaged(
+                    "has other columns than key, value and state or source_key",
+                ));
+            }
         };
         Ok(Self {
             key: key.as_ref().clone(),
             value: value.as_ref().clone(),
             descending: entry.descending,
             has_state,
+            source_key: source_key.map(|field| field.as_ref().clone()),
         })
+    }
+
+    /// The key and the order of the source keys of a stage with these columns, of which this is the first feeder.
+    pub(super) fn into_sources_of(self, stage: &Self) -> Self {
+        match &stage.source_key {
+            None => self,
+            Some(source_key) => Self {
+                key: source_key.clone(),
+                descending: false,
+                has_state: false,
+                source_key: None,
+                ..self
+            },
+        }
     }
 
     /// The schema as it is stored.
@@ -120,6 +159,9 @@ impl KeyAndValue {
         ];
         if self.has_state {
             fields.push(Field::new(STATE, DataType::Binary, false));
+        }
+        if let Some(source_key) = &self.source_key {
+            fields.push(source_key.clone().with_name(SOURCE_KEY));
         }
         encode_schema(&Schema::new(fields))
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from pds.errors import InvalidInput, InvalidType
 from pds.producers.attached import AttachedTable, attach
 from pds.producers.calls import StageCall
 from pds.producers.graph import Node
-from pds.producers.operators import make_aggregate, make_first, make_select
+from pds.producers.operators import make_aggregate, make_first, make_join, make_select
 from pds.producers.preserve import Preserve, PreservePass
 from pds.table.checks import check_version
 
@@ -236,6 +236,44 @@ class Declarations:
         operator = make_aggregate(stage, aggregates)
         return self._declare_operator(stage, feeders, operator, descending=False, skip_unchanged=skip_unchanged)
 
+    def join_rows(
+        self,
+        left: Declared | str,
+        right: Declared | str,
+        *,
+        how: Literal["inner", "left", "right", "full", "semi", "anti"] = "inner",
+        suffix: str = "_right",
+        name: str,
+        skip_unchanged: bool = False,
+    ) -> Declared:
+        """Declare a stage of the rows of two feeders with equal keys, as `JOIN`, without Python.
+
+        An update costs what changed: a changed row, and the rows of the other side with its key. A key that is null, or
+        a struct with a null in it, equals none. The key is that of the feeders, and so is its order. The value is a
+        struct of the fields of both values, which are null where a side has no row; a value that is no struct is a
+        field with the name of its feeder. A semi or anti join has the values of the left side.
+
+        The source key of a row says of which rows it is: a struct of `left` and `right`, the source keys of these in
+        their stages (of a source, the key), and `side`: 0 for both, 1 for the left one alone, 2 for the right one.
+
+        Args:
+            left: A source or stage, or its name.
+            right: The other one, with the same type and order of keys.
+            how: `inner` has each pair of rows; `left`, `right` and `full` also the rows of that side, or both, without
+                another; `semi` has the left rows with a right one, `anti` those without.
+            suffix: What is put behind the name of a field of the right value that the left has, too.
+            name: The name of the stage.
+            skip_unchanged: Whether keys whose rows stay the same are left out of what the stages behind it see.
+
+        Raises:
+            InvalidInput: Two fields have one name, the feeders do not fit together, or the name is declared already.
+            InvalidType: An argument has an invalid type.
+        """
+        stage = require_text("name", name)
+        operator = make_join(stage, how, suffix)
+        feeders = (left, right)
+        return self._declare_operator(stage, feeders, operator, descending=False, skip_unchanged=skip_unchanged)
+
     def distinct(self, *feeders: Declared | str, name: str, skip_unchanged: bool = False) -> Declared:
         """Declare a stage that has each distinct value of a key once, as `SELECT DISTINCT`, without Python.
 
@@ -286,6 +324,31 @@ class Declarations:
         """
         stage = require_text("name", name)
         operator = make_first(stage, by, rows, descending)
+        return self._declare_operator(stage, feeders, operator, descending=False, skip_unchanged=skip_unchanged)
+
+    def flatten(
+        self, *feeders: Declared | str, field: str | None = None, name: str, skip_unchanged: bool = False
+    ) -> Declared:
+        """Declare a stage that has a row for each element of a list, as `UNNEST`, without Python.
+
+        The rows of a list are in its order; a list that is null or empty gives none. An element of a map is a struct of
+        its key and value. The order of the keys is that of the feeders.
+
+        Args:
+            feeders: The sources and stages whose rows it reads, or their names.
+            field: The field of the value that is a list or a map; its elements take its place, and the other fields are
+                repeated. Defaults to the value itself, of which the elements are the values then.
+            name: The name of the stage.
+            skip_unchanged: Whether keys whose rows stay the same are left out of what the stages behind it see.
+
+        Raises:
+            InvalidInput: There is no such field or it is no list, the feeders do not fit together, or the name is
+                declared already.
+            InvalidType: An argument has an invalid type.
+        """
+        stage = require_text("name", name)
+        fields = {} if field is None else {"field": require_text("field", field)}
+        operator = json.dumps({"flatten": fields})
         return self._declare_operator(stage, feeders, operator, descending=False, skip_unchanged=skip_unchanged)
 
     def _declare_operator(

@@ -21,7 +21,7 @@ class StageExplanation:
         name: The name.
         feeders: The names of its feeders; none of a source.
         kind: `source`, `table` (a source fed by one), `function`, `batches`, `join`, or the operator: `select`,
-            `aggregate`, `distinct` or `first`.
+            `aggregate`, `distinct`, `first` or `flatten`.
         cost: `changes` if a changed key costs what changed in it, `group` if it costs all its rows.
         reads: What an update reads for a changed key, beside its old rows.
         rows: The number of stored rows of its content, with those that newer runs replace; 0 before the first update.
@@ -93,6 +93,8 @@ def _describe(node: Node, table: AttachedTable | None) -> tuple[str, str, str]:
         return kind, "group", f"all rows of the key{hook}"
     operator = json.loads(node.operator)
     (kind,) = operator
+    if kind == "join":
+        return "join", "changes", "the rows that changed, and those of the other side"
     if kind != "aggregate":
         return kind, "group", "all rows of the key"
     extremes = [a["name"] for a in operator["aggregate"] if a["function"] in ("min", "max")]

@@ -11,6 +11,7 @@ from pds.errors import InvalidInput, InvalidType
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_JOINS = ("inner", "left", "right", "full", "semi", "anti")
 _FUNCTIONS = ("count", "sum", "mean", "min", "max")
 
 
@@ -70,6 +71,15 @@ def make_first(stage: str, by: str | Sequence[str], rows: int, descending: bool 
         for text, one in zip(expressions, directions, strict=True)
     ]
     return json.dumps({"first": {"rows": rows, "by": order}})
+
+
+def make_join(stage: str, how: str, suffix: str) -> str:
+    """Return the operator of a join as JSON; raise an InvalidInput or InvalidType for what is none."""
+    if how not in _JOINS:
+        raise InvalidInput(f"how of {stage!r} is one of {list(_JOINS)}, not {how!r}")
+    if not isinstance(suffix, str):
+        raise InvalidType(f"the suffix of {stage!r} must be a str, not {suffix!r}")
+    return json.dumps({"join": {"how": how, "suffix": suffix}})
 
 
 def _require_sql(stage: str, text: object) -> str:

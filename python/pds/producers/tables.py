@@ -113,7 +113,9 @@ class PipelineTable:
             InvalidInput: The pipeline has no version yet, or the keys are of another type.
         """
         handle = self._get_handle()
-        feeders = {node["name"]: node["feeders"] for node in json.loads(handle.manifest())["nodes"]}
+        nodes = json.loads(handle.manifest())["nodes"]
+        feeders = {node["name"]: node["feeders"] for node in nodes}
+        joins = {node["name"] for node in nodes if "join" in node.get("definition", {}).get("operator", {})}
         needed: dict[str, pa.Array[Any]] = {}
         origins: dict[str, list[Any]] = {}
         for name in reversed(list(feeders)):
@@ -125,7 +127,8 @@ class PipelineTable:
                 origins[name] = distinct_keys(rows.column(0))
             for feeder in feeders[name]:
                 known = needed.get(feeder)
-                keys_of_rows = rows.column("source_key").combine_chunks()
+                # The source keys of a declared join name rows of its feeders, by other keys than these have.
+                keys_of_rows = rows.column(0 if name in joins else 1).combine_chunks()
                 needed[feeder] = keys_of_rows if known is None else pa.concat_arrays([known, keys_of_rows])
         return dict(reversed(list(origins.items())))
 

@@ -6,6 +6,8 @@ mod exact_sum;
 mod expressions;
 mod extremes;
 mod fields;
+mod flatten;
+mod join;
 mod ordered;
 mod select;
 
@@ -18,6 +20,10 @@ use serde_json::Value;
 pub(super) use self::accumulators::Sign;
 pub use self::aggregate::{Aggregate, AggregateFunction, Aggregation};
 pub(super) use self::aggregate::{Arguments, GroupEnd, Groups};
+pub use self::flatten::Flatten;
+use self::flatten::{FlattenFunction, Flattening};
+pub(super) use self::join::Side;
+pub use self::join::{Join, JoinKind, JoinPlan};
 pub use self::ordered::{First, OrderBy};
 use self::ordered::{Ordered, OrderedFunction};
 pub use self::select::{Select, SelectedValue};
@@ -32,6 +38,14 @@ pub enum StageFunction {
     Produce(Arc<dyn Produce>),
     /// From the stored state of a key and what changed among its rows.
     Fold(Arc<Aggregation>),
+    /// By pairs of the rows of two feeders.
+    Join(Arc<JoinPlan>),
+}
+
+impl StageFunction {
+    fn produce(function: impl Produce + 'static) -> Self {
+        Self::Produce(Arc::new(function))
+    }
 }
 
 /// A declared operator.
@@ -44,8 +58,23 @@ pub enum Operator {
     Distinct {},
     /// The first rows of each key in an order.
     First(First),
+    /// A row for each element of a list.
+    Flatten(Flatten),
+    /// Pairs of rows with equal keys.
+    Join(Join),
     /// Rows, keys and values by expressions.
     Select(Select),
+}
+
+/// What operators see of a feeder.
+#[derive(Debug)]
+pub(super) struct FeederColumns {
+    pub(super) name: String,
+    pub(super) key: Field,
+    pub(super) value: Field,
+    pub(super) descending: bool,
+    /// What tells, within a key, which rows a newer run replaces: the source key of a stage.
+    pub(super) identity: Field,
 }
 
 /// An operator for feeders with a key and value.
@@ -55,6 +84,8 @@ pub struct PlannedOperator {
     pub key: Field,
     /// The value of the stage.
     pub value: Field,
+    /// The source key, where that is not the key of the feeders.
+    pub source_key: Option<Field>,
     /// Whether the key is that of the feeders, and in their order.
     pub has_key_of_feeders: bool,
     /// What it computes.
@@ -64,47 +95,65 @@ pub struct PlannedOperator {
 }
 
 impl Operator {
-    /// Plans the operator for a stage of this name, whose feeders have these fields. Fails with
+    /// Plans the operator for a stage of this name and its feeders. Fails with
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if it cannot be computed from them.
-    pub fn plan(&self, stage: &str, key: &Field, value: &Field) -> Result<PlannedOperator> {
+    pub(super) fn plan(&self, stage: &str, feeders: &[FeederColumns]) -> Result<PlannedOperator> {
+        let Some(first) = feeders.first() else {
+            return Err(Error::invalid("it needs a feeder"));
+        };
+        let is_nullable = feeders.iter().any(|feeder| feeder.key.is_nullable());
+        let (key, value) = (&first.key.clone().with_nullable(is_nullable), &first.value);
         let definition = serde_json::to_value(self).map_err(|e| Error::other(e.to_string()))?;
-        match self {
+        let of_key = |value: Field, function: StageFunction| PlannedOperator {
+            key: key.clone(),
+            value,
+            source_key: None,
+            has_key_of_feeders: true,
+            function,
+            definition,
+        };
+        Ok(match self {
             Self::Aggregate(aggregates) => {
                 let aggregation = Aggregation::plan(aggregates, value)?;
-                Ok(PlannedOperator {
-                    key: key.clone(),
-                    value: aggregation.value(),
-                    has_key_of_feeders: true,
-                    function: StageFunction::Fold(Arc::new(aggregation)),
-                    definition,
-                })
+                of_key(
+                    aggregation.value(),
+                    StageFunction::Fold(Arc::new(aggregation)),
+                )
             }
-            Self::Distinct {} | Self::First(_) => {
-                let ordered = match self {
-                    Self::First(first) => Ordered::first(stage, first, key, value)?,
-                    _ => Ordered::distinct(stage, key, value)?,
-                };
-                Ok(PlannedOperator {
-                    key: key.clone(),
-                    value: value.clone(),
-                    has_key_of_feeders: true,
-                    function: StageFunction::Produce(Arc::new(OrderedFunction(Arc::new(ordered)))),
-                    definition,
-                })
+            Self::Distinct {} => {
+                let ordered = Arc::new(Ordered::distinct(stage, key, value)?);
+                of_key(
+                    value.clone(),
+                    StageFunction::produce(OrderedFunction(ordered)),
+                )
+            }
+            Self::First(first) => {
+                let ordered = Arc::new(Ordered::first(stage, first, key, value)?);
+                of_key(
+                    value.clone(),
+                    StageFunction::produce(OrderedFunction(ordered)),
+                )
+            }
+            Self::Flatten(flatten) => {
+                let flattening = Arc::new(Flattening::plan(flatten, value)?);
+                let value = flattening.value();
+                of_key(value, StageFunction::produce(FlattenFunction(flattening)))
+            }
+            Self::Join(join) => {
+                let plan = JoinPlan::plan(join, feeders)?;
+                PlannedOperator {
+                    source_key: Some(plan.source_key()),
+                    ..of_key(plan.value(), StageFunction::Join(Arc::new(plan)))
+                }
             }
             Self::Select(select) => {
-                let selection = Selection::plan(select, key, value)?;
-                Ok(PlannedOperator {
+                let selection = Arc::new(Selection::plan(select, key, value)?);
+                PlannedOperator {
                     key: selection.key(),
-                    value: selection.value(),
                     has_key_of_feeders: false,
-                    function: StageFunction::Produce(Arc::new(SelectFunction {
-                        stage: stage.to_owned(),
-                        selection: Arc::new(selection),
-                    })),
-                    definition,
-                })
+                    ..of_key(selection.value(), SelectFunction::of(stage, selection))
+                }
             }
-        }
+        })
     }
 }

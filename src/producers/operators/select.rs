@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::super::functions::{EmittedRows, Produce, Rows};
 use super::super::keys::nullable;
 use super::super::layers::to_error;
+use super::StageFunction;
 use super::expressions::{Columns, Planned, arrow_error};
 use crate::error::{Error, Result};
 
@@ -141,8 +142,17 @@ impl Selection {
 /// A selection as the function of a stage.
 #[derive(Debug)]
 pub(super) struct SelectFunction {
-    pub(super) stage: String,
-    pub(super) selection: Arc<Selection>,
+    stage: String,
+    selection: Arc<Selection>,
+}
+
+impl SelectFunction {
+    pub(super) fn of(stage: &str, selection: Arc<Selection>) -> StageFunction {
+        StageFunction::produce(Self {
+            stage: stage.to_owned(),
+            selection,
+        })
+    }
 }
 
 impl Produce for SelectFunction {
