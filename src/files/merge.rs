@@ -16,6 +16,7 @@ use arrow_select::interleave::interleave_record_batch;
 use arrow_select::take::take_record_batch;
 
 use crate::error::{Error, Result};
+use crate::parquet::size::slice_bytes;
 
 /// The batches of a stream, in the order of its keys.
 pub(crate) type SortedBatches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
@@ -217,10 +218,7 @@ impl Iterator for Merge {
 
 /// About how many bytes a row of a batch has.
 pub(crate) fn row_bytes(batch: &RecordBatch) -> usize {
-    let columns = batch.columns().iter().map(|column| {
-        let slice_bytes = column.to_data().get_slice_memory_size();
-        slice_bytes.unwrap_or_else(|_| column.get_array_memory_size())
-    });
+    let columns = batch.columns().iter().map(|column| slice_bytes(column));
     columns.sum::<usize>() / batch.num_rows().max(1)
 }
 
@@ -263,7 +261,11 @@ pub(crate) fn interleave_rows(
             interleave_record_batch(&references, rows)
         };
         match batch {
-            Err(ArrowError::DictionaryKeyOverflowError) if count > 1 => most = count / 2,
+            Err(ArrowError::DictionaryKeyOverflowError | ArrowError::OffsetOverflowError(_))
+                if count > 1 =>
+            {
+                most = count / 2;
+            }
             batch => {
                 merged.push(gc_views(batch?)?);
                 rest = behind;

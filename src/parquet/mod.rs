@@ -24,7 +24,7 @@ pub(crate) mod pages;
 pub(crate) mod projection;
 pub(crate) mod row_ranges;
 pub mod seal;
-mod size;
+pub(crate) mod size;
 mod text;
 mod thrift;
 pub mod types;

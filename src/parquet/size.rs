@@ -10,7 +10,7 @@ const VIEW_BYTES: usize = 16;
 const MAX_INLINE_BYTES: u128 = 12;
 
 /// The size of an array's rows in bytes. The values of a dictionary count in full.
-pub(super) fn slice_bytes(array: &dyn Array) -> usize {
+pub(crate) fn slice_bytes(array: &dyn Array) -> usize {
     data_bytes(&array.to_data())
 }
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray, RecordBatch};
 use arrow_row::Rows;
-use arrow_schema::{ArrowError, Schema};
+use arrow_schema::{ArrowError, DataType, Schema};
 
 use crate::files::{SortColumn, SortKeys, SortedBatches, interleave_rows, row_bytes};
+use crate::parquet::size::slice_bytes;
 
 /// The most rows and, about, bytes of a batch that is collected.
 const BATCH_ROWS: usize = 8192;
@@ -120,6 +121,8 @@ pub(super) struct Picker {
     row_bytes: Vec<usize>,
     positions: Vec<(usize, usize)>,
     bytes: usize,
+    /// The size of the last row, where it was picked more than once.
+    repeated_bytes: Option<usize>,
 }
 
 impl Picker {
@@ -131,8 +134,19 @@ impl Picker {
             self.row_bytes.push(row_bytes(batch));
             self.batches.len() - 1
         });
+        // A row that is picked over and over may be far from the average of its batch.
+        let bytes = if self.positions.last() == Some(&(at, row)) {
+            let bytes = self
+                .repeated_bytes
+                .unwrap_or_else(|| bytes_of_row(batch, row));
+            self.repeated_bytes = Some(bytes);
+            bytes
+        } else {
+            self.repeated_bytes = None;
+            self.row_bytes[at]
+        };
         self.positions.push((at, row));
-        self.bytes += self.row_bytes[at];
+        self.bytes += bytes;
     }
 
     /// Whether the rows are enough for a batch.
@@ -163,6 +177,13 @@ impl Picker {
         });
         Ok(batches.collect())
     }
+}
+
+/// The size of one row, but what dictionaries hold, which rows share.
+fn bytes_of_row(batch: &RecordBatch, row: usize) -> usize {
+    let columns = batch.columns().iter();
+    let plain = columns.filter(|column| !matches!(column.data_type(), DataType::Dictionary(..)));
+    plain.map(|column| slice_bytes(&column.slice(row, 1))).sum()
 }
 
 /// Two lists of batches that have as many rows together, cut where either is.

@@ -61,7 +61,6 @@ pub(super) fn join_rows(
             .then(|| writer(false))
             .transpose()
             .map_err(to_error)?,
-        cancel: content.cancel.clone(),
         left,
         right,
     };
@@ -263,7 +262,6 @@ struct Joiner<'a> {
     right: SideRows,
     upserts: PairWriter<'a>,
     deletes: Option<PairWriter<'a>>,
-    cancel: Cancel,
 }
 
 impl Joiner<'_> {
@@ -287,7 +285,6 @@ impl Joiner<'_> {
             if let Some(keys) = &mut keys {
                 keys.advance()?;
             }
-            self.cancel.check().map_err(to_arrow)?;
         }
     }
 
@@ -355,6 +352,7 @@ struct PairWriter<'a> {
     join: &'a JoinPlan,
     schema: SchemaRef,
     with_values: bool,
+    cancel: Cancel,
     /// A row of nulls of each side.
     nulls: [Arc<RecordBatch>; 2],
     /// Batches and their identities alone, where no values are written.
@@ -389,6 +387,7 @@ impl<'a> PairWriter<'a> {
             spill: SpillWriter::new(&schema, memory_bytes),
             schema,
             with_values,
+            cancel: content.cancel.clone(),
             nulls,
             identities: Vec::new(),
             picked: [Picker::default(), Picker::default()],
@@ -440,6 +439,7 @@ impl<'a> PairWriter<'a> {
     }
 
     fn flush(&mut self) -> Result<(), ArrowError> {
+        self.cancel.check().map_err(to_arrow)?;
         self.identities.clear();
         let sides = Int8Array::from(std::mem::take(&mut self.sides));
         let [left, right] = &mut self.picked;

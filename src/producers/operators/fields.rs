@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, make_array};
-use arrow_buffer::NullBuffer;
+use arrow_array::{Array, ArrayRef};
 use arrow_schema::{DataType, Field, FieldRef};
 
 use crate::error::{Error, Result};
+use crate::parquet::projection::with_nulls;
 
 /// The fields of a value that is a struct, which are null where it is; else the value.
 pub(super) fn value_fields(value: &Field) -> Vec<FieldRef> {
@@ -31,14 +31,5 @@ pub(super) fn column_of(values: &ArrayRef, name: &str) -> Result<ArrayRef> {
         ))
     };
     let column = fields.column_by_name(name).ok_or_else(missing)?;
-    let outer = fields.nulls().filter(|nulls| nulls.null_count() > 0);
-    let Some(outer) = outer.filter(|_| *column.data_type() != DataType::Null) else {
-        return Ok(Arc::clone(column));
-    };
-    let nulls = NullBuffer::union(Some(outer), column.logical_nulls().as_ref());
-    let data = column.to_data().into_builder().nulls(nulls);
-    let data = data
-        .build()
-        .map_err(|e| Error::other(e.to_string()).with_source(e))?;
-    Ok(make_array(data))
+    with_nulls(column, fields.nulls())
 }

@@ -178,6 +178,33 @@ def test_groups_that_spill(memory_store: pds.Store) -> None:
     assert pipeline["n"].read()["value"].to_pylist() == [{"n": 9000, "sum": None}]
 
 
+@pytest.mark.parametrize("data_type", [TEXT, pa.string_view()], ids=str)
+def test_a_long_value_beside_many_rows(memory_store: pds.Store, data_type: pa.DataType) -> None:
+    """Of a batch of short values: 8,000 copies of it would be more than a batch can hold."""
+    pipeline = pds.Pipeline(memory_store, "p", memory_limit=1 << 20)
+    pipeline.source("docs", key=INT, value=data_type)
+    pipeline.source("hits", key=INT, value=INT)
+    pipeline.join_rows("docs", "hits", name="pairs")
+    pipeline.select("pairs", key="length(docs)", value="hits", name="lengths")
+    texts = ["x" * 600_000, *("y" * 100 for _ in range(4000))]
+    docs = pa.table({"key": pa.array(range(len(texts)), INT), "value": pa.array(texts, data_type)})
+    pipeline.update(docs=pds.Changes(docs), hits=pds.Changes([(0, n) for n in range(300)]))
+    assert pipeline["lengths"].read().group_by("target_key").aggregate([([], "count_all")]).to_pylist() == [
+        {"target_key": 600_000, "count_all": 300}
+    ]
+
+
+def test_a_side_without_a_row_has_nulls_of_any_type(memory_store: pds.Store) -> None:
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array([5], INT))
+    right = pa.StructArray.from_arrays([runs], ["r"])
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("a", key=INT, value=INT)
+    pipeline.source("b", key=INT, value=right.type)
+    pipeline.join_rows("a", "b", how="left", name="ab")
+    pipeline.update(a=pds.Changes([(1, 7), (3, 8)]), b=pds.Changes(pa.table({"key": [1, 2], "value": right})))
+    assert pipeline["ab"].read()["value"].to_pylist() == [{"a": 7, "r": 5}, {"a": 8, "r": None}]
+
+
 def test_names_of_fields(memory_store: pds.Store) -> None:
     pipeline = pds.Pipeline(memory_store, "p")
     pipeline.source("a", key=INT, value=PAIR)
