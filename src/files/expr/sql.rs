@@ -8,7 +8,6 @@
 //! on a thread with a large stack, and [`plan`] refuses an expression that is nested too deeply for other
 //! threads. What cannot be parsed or planned, panics included, is an error of the kind `InvalidInput`.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::thread;
 
@@ -33,7 +32,7 @@ use datafusion_sql::parser::DFParserBuilder;
 use datafusion_sql::planner::{ParserOptions, PlannerContext, SqlToRel};
 use datafusion_sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion_sql::sqlparser::keywords::Keyword;
-use datafusion_sql::sqlparser::tokenizer::{Token, Tokenizer};
+use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
 use super::desugar::desugar;
 use super::exact_literals::keep_exact;
@@ -151,8 +150,7 @@ pub(crate) fn plan_deterministic(
 
 fn parse(sql: &str, schema: &Arc<DFSchema>) -> datafusion_common::Result<Expr> {
     let dialect = PostgreSqlDialect {};
-    let sql = with_far_numbers(sql);
-    let parsed = DFParserBuilder::new(sql.as_ref())
+    let parsed = DFParserBuilder::new(tokenize(sql)?)
         .with_dialect(&dialect)
         .build()?
         .parse_into_expr()?;
@@ -171,28 +169,36 @@ fn parse(sql: &str, schema: &Arc<DFSchema>) -> datafusion_common::Result<Expr> {
 /// The largest exponent of a number that is a decimal.
 const MAX_DECIMAL_EXPONENT: u32 = 60;
 
-/// Writes numbers that no decimal holds as casts of text to floats.
-fn with_far_numbers(sql: &str) -> Cow<'_, str> {
-    let is_far = |token: &Token| {
-        let Token::Number(text, _) = token else {
-            return false;
-        };
-        let exponent = text.split_once(['e', 'E']).map(|(_, exponent)| exponent);
-        let exponent = exponent.and_then(|text| text.parse::<i32>().ok());
-        exponent.is_some_and(|exponent| exponent.unsigned_abs() > MAX_DECIMAL_EXPONENT)
-    };
-    // The parser reports text that has no tokens.
-    let tokens = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize();
-    match tokens {
-        Ok(tokens) if tokens.iter().any(is_far) => {
-            let tokens = tokens.iter().map(|token| match token {
-                far if is_far(far) => format!("CAST('{far}' AS DOUBLE PRECISION)"),
-                other => other.to_string(),
-            });
-            Cow::Owned(tokens.collect())
+/// The tokens of SQL, in which numbers that no decimal holds are casts of text to floats.
+fn tokenize(sql: &str) -> datafusion_common::Result<Vec<TokenWithSpan>> {
+    let tokens = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize_with_location();
+    let tokens = tokens.map_err(|e| DataFusionError::Plan(e.to_string()))?;
+    let mut exact = Vec::with_capacity(tokens.len());
+    for token in tokens {
+        match &token.token {
+            Token::Number(text, _) if is_far(text) => {
+                let float = [
+                    Token::make_keyword("CAST"),
+                    Token::LParen,
+                    Token::SingleQuotedString(text.clone()),
+                    Token::make_keyword("AS"),
+                    Token::make_keyword("DOUBLE"),
+                    Token::make_keyword("PRECISION"),
+                    Token::RParen,
+                ];
+                exact.extend(float.map(|part| TokenWithSpan::new(part, token.span)));
+            }
+            _ => exact.push(token),
         }
-        _ => Cow::Borrowed(sql),
     }
+    Ok(exact)
+}
+
+/// Whether no decimal holds a number.
+fn is_far(number: &str) -> bool {
+    let exponent = number.split_once(['e', 'E']).map(|(_, exponent)| exponent);
+    let exponent = exponent.and_then(|text| text.parse::<i32>().ok());
+    exponent.is_some_and(|exponent| exponent.unsigned_abs() > MAX_DECIMAL_EXPONENT)
 }
 
 fn prepare(
