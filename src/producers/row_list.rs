@@ -8,9 +8,9 @@ use arrow_schema::{ArrowError, SchemaRef};
 use super::cursor::Picker;
 use crate::files::{Spill, SpillWriter};
 
-/// The most rows, and batches that they are of, in memory.
+/// The most rows, and batches that they are of, in memory. Streams hold a batch themselves.
 const MAX_ROWS: usize = 4096;
-const MAX_BATCHES: usize = 8;
+const MAX_BATCHES: usize = 2;
 
 /// A list of rows.
 pub(super) struct RowList {
