@@ -16,7 +16,7 @@ use super::diff::{Delta, delta, diff, distinct, keys_only};
 use super::emitted::check_emitted;
 use super::feeders::FeederTable;
 use super::fold::Folder;
-use super::functions::Rows;
+use super::functions::{Produce, Rows};
 use super::graph::StageNode;
 use super::layers::{to_arrow, to_error};
 use super::lookup::{Keys, StoredTable};
@@ -24,7 +24,7 @@ use super::operators::{Aggregation, JoinPlan, StageFunction};
 use super::pairs::{Pairs, join_rows};
 use super::preserve::preserve;
 use super::tables::TableShape;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::{Merge, SortedBatches, Spill, sort_batches};
 
 /// The most rows of a batch.
@@ -94,10 +94,15 @@ pub(super) fn update_stage(
         deletes,
         mappings,
     } = match &stage.function {
+        StageFunction::Produce(function) => by_source_key(tables, keys, memory_bytes, || {
+            produce(stage, &**function, tables, feeders, keys, memory_bytes)
+        })?,
+        StageFunction::Fold(aggregation) => by_source_key(tables, keys, memory_bytes, || {
+            fold(stage, aggregation, tables, feeders, keys, spill_bytes)
+        })?,
         StageFunction::Join(join) => {
             join_by_pairs(stage, join, tables, feeders, keys, memory_bytes)?
         }
-        _ => by_source_key(stage, tables, feeders, keys, memory_bytes)?,
     };
     let upserts = sorted(
         &produced,
@@ -110,11 +115,10 @@ pub(super) fn update_stage(
     let (upserts, new_state) = match &stage.preserve {
         None => (upserts, None),
         Some(hook) => {
-            let content = &tables.content;
             let (upserts, new_state) = preserve(
                 stage,
                 &**hook,
-                content,
+                &tables.content,
                 &upserts,
                 tables.replaced.as_ref(),
                 tables.state.as_ref(),
@@ -153,18 +157,17 @@ struct Produced {
     mappings: Delta,
 }
 
-/// Calls the function, whose old rows are those of the old mappings.
+/// Rows of which each source key is computed anew: its old rows are those of its old mappings.
 fn by_source_key(
-    stage: &StageNode,
     tables: &StageTables,
-    feeders: &[FeederTable<'_>],
     keys: Keys<'_>,
     memory_bytes: usize,
+    compute: impl FnOnce() -> Result<Spill>,
 ) -> Result<Produced> {
     let spill_bytes = memory_bytes / 64;
     // Asked for before the function runs, so that the answer is there when it has ended.
     let old_mappings = tables.mappings.read(keys, 2)?;
-    let rows = produce(stage, tables, feeders, keys, memory_bytes)?;
+    let rows = compute()?;
     let old_mappings = Spill::collect(&tables.mappings.shape.schema, old_mappings, spill_bytes)
         .map_err(to_error)?;
     let mappings = update_mappings(tables, &old_mappings, &rows, memory_bytes)?;
@@ -263,21 +266,13 @@ fn update_mappings(
 /// What the function gives for the rows of some keys, with the columns of the content.
 fn produce(
     stage: &StageNode,
+    function: &dyn Produce,
     tables: &StageTables,
     feeders: &[FeederTable<'_>],
     keys: Keys<'_>,
     memory_bytes: usize,
 ) -> Result<Spill> {
     let spill_bytes = memory_bytes / 64;
-    let function = match &stage.function {
-        StageFunction::Produce(function) => function,
-        StageFunction::Fold(aggregation) => {
-            return fold(stage, aggregation, tables, feeders, keys, spill_bytes);
-        }
-        StageFunction::Join(_) => {
-            return Err(Error::other("internal error: a join is no function"));
-        }
-    };
     let feeds = feeders.iter().map(|feeder| {
         let schema = feeder.columns.pairs();
         Ok(Box::new(RecordBatchIterator::new(feeder.feed(keys)?, schema)) as Rows)
