@@ -9,6 +9,7 @@ use arrow_select::interleave::interleave;
 
 use super::accumulators::{Accumulator, Argument, Sign, valid_rows};
 use crate::error::{Error, Result};
+use crate::parquet::size::slice_bytes;
 
 /// The least or the greatest value that is not null; null if there is none.
 ///
@@ -118,8 +119,7 @@ impl Accumulator for Extreme {
         if let Some((array, row)) = &result
             && !self.data_type.is_primitive()
         {
-            let value = array.to_data().slice(*row, 1).get_slice_memory_size();
-            self.bytes += value.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+            self.bytes += slice_bytes(&array.slice(*row, 1));
         }
         let place = result.map_or((0, 0), |(array, row)| {
             let known = self.arrays.iter().rposition(|a| Arc::ptr_eq(a, &array));
