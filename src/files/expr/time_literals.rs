@@ -25,34 +25,35 @@ pub(super) fn string_literal(expr: &Expr) -> Option<&str> {
     }
 }
 
+/// The text, the unit and the zone of `TIMESTAMP '…'`.
+fn timestamp_literal(expr: &Expr) -> Option<(&str, TimeUnit, &Option<Arc<str>>)> {
+    let Expr::Cast(timestamp_cast) = expr else {
+        return None;
+    };
+    match timestamp_cast.field.data_type() {
+        DataType::Timestamp(unit, zone) => {
+            let text = string_literal(&timestamp_cast.expr)?;
+            Some((text, *unit, zone))
+        }
+        _ => None,
+    }
+}
+
 /// Whether it is `TIMESTAMP '…'`.
 pub(super) fn is_timestamp_literal(expr: &Expr) -> bool {
-    match expr {
-        Expr::Cast(timestamp_cast) => {
-            matches!(timestamp_cast.field.data_type(), DataType::Timestamp(..))
-                && string_literal(&timestamp_cast.expr).is_some()
-        }
-        _ => false,
-    }
+    timestamp_literal(expr).is_some()
 }
 
 /// Converts `TIMESTAMP '…'` to a unit that can hold it: nanoseconds end in the year 2262.
 pub(super) fn refine_timestamp_literal(expr: Expr) -> Expr {
-    let Expr::Cast(timestamp_cast) = &expr else {
+    let Some((text, TimeUnit::Nanosecond, zone)) = timestamp_literal(&expr) else {
         return expr;
     };
-    let (Some(literal), DataType::Timestamp(unit, zone)) = (
-        string_literal(&timestamp_cast.expr),
-        timestamp_cast.field.data_type(),
-    ) else {
-        return expr;
-    };
-    let value = ScalarValue::from(literal);
-    if *unit != TimeUnit::Nanosecond || value.cast_to(timestamp_cast.field.data_type()).is_ok() {
+    let in_unit = |unit| ScalarValue::from(text).cast_to(&DataType::Timestamp(unit, zone.clone()));
+    if in_unit(TimeUnit::Nanosecond).is_ok() {
         return expr;
     }
-    let in_microseconds = value.cast_to(&DataType::Timestamp(TimeUnit::Microsecond, zone.clone()));
-    in_microseconds.map_or(expr, lit)
+    in_unit(TimeUnit::Microsecond).map_or(expr, lit)
 }
 
 /// Reads a timestamp without a zone as UTC if the other side has a zone, as casts do.
@@ -129,18 +130,12 @@ pub(super) fn interval_to_duration(interval: Expr, unit: TimeUnit) -> Expr {
 
 /// `TIMESTAMP '…'` in this unit if that holds it exactly; others stay.
 pub(super) fn timestamp_in_unit(expr: Expr, unit: TimeUnit) -> Expr {
-    let Expr::Cast(timestamp_cast) = &expr else {
-        return expr;
-    };
-    let (Some(literal), DataType::Timestamp(_, zone)) = (
-        string_literal(&timestamp_cast.expr),
-        timestamp_cast.field.data_type(),
-    ) else {
+    let Some((text, _, zone)) = timestamp_literal(&expr) else {
         return expr;
     };
     let in_unit = |unit| {
         let to = DataType::Timestamp(unit, zone.clone());
-        ScalarValue::from(literal).cast_to(&to).ok()
+        ScalarValue::from(text).cast_to(&to).ok()
     };
     // One that is beyond the range of nanoseconds has none here.
     let (Some(value), finest) = (in_unit(unit), in_unit(TimeUnit::Nanosecond)) else {

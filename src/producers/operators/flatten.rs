@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
+use arrow_array::{Array, ArrayRef, OffsetSizeTrait, RecordBatch, StructArray};
+use arrow_buffer::ArrowNativeType;
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema};
 use serde::{Deserialize, Serialize};
 
@@ -142,60 +143,47 @@ struct Elements {
 impl Elements {
     /// Of lists of a type that [`element_of`] knows; those that are null have none.
     fn of(lists: &ArrayRef) -> Self {
-        let ranges = |range: &dyn Fn(usize) -> (usize, usize)| {
-            let nulls = lists.logical_nulls();
-            let is_null = |row| nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
-            let rows = 0..lists.len();
-            rows.map(|row| if is_null(row) { (0, 0) } else { range(row) })
-                .collect::<Vec<_>>()
-        };
-        let size = |value: i32| usize::try_from(value).unwrap_or_default();
-        let large_size = |value: i64| usize::try_from(value).unwrap_or_default();
-        if let Some(lists) = lists.as_list_opt::<i32>() {
-            let offsets = lists.value_offsets();
-            Self {
-                values: Arc::clone(lists.values()),
-                ranges: ranges(&|row| (size(offsets[row]), size(offsets[row + 1]))),
-            }
+        let (values, mut ranges) = if let Some(lists) = lists.as_list_opt::<i32>() {
+            (Arc::clone(lists.values()), between(lists.value_offsets()))
         } else if let Some(lists) = lists.as_list_opt::<i64>() {
-            let offsets = lists.value_offsets();
-            Self {
-                values: Arc::clone(lists.values()),
-                ranges: ranges(&|row| (large_size(offsets[row]), large_size(offsets[row + 1]))),
-            }
+            (Arc::clone(lists.values()), between(lists.value_offsets()))
         } else if let Some(maps) = lists.as_map_opt() {
-            let offsets = maps.value_offsets();
-            Self {
-                values: Arc::new(maps.entries().clone()),
-                ranges: ranges(&|row| (size(offsets[row]), size(offsets[row + 1]))),
-            }
+            let entries: ArrayRef = Arc::new(maps.entries().clone());
+            (entries, between(maps.value_offsets()))
         } else if let Some(lists) = lists.as_list_view_opt::<i32>() {
-            let (offsets, sizes) = (lists.value_offsets(), lists.value_sizes());
-            Self {
-                values: Arc::clone(lists.values()),
-                ranges: ranges(&|row| {
-                    let first = size(offsets[row]);
-                    (first, first + size(sizes[row]))
-                }),
-            }
+            let ranges = from_sizes(lists.value_offsets(), lists.value_sizes());
+            (Arc::clone(lists.values()), ranges)
         } else if let Some(lists) = lists.as_list_view_opt::<i64>() {
-            let (offsets, sizes) = (lists.value_offsets(), lists.value_sizes());
-            Self {
-                values: Arc::clone(lists.values()),
-                ranges: ranges(&|row| {
-                    let first = large_size(offsets[row]);
-                    (first, first + large_size(sizes[row]))
-                }),
-            }
+            let ranges = from_sizes(lists.value_offsets(), lists.value_sizes());
+            (Arc::clone(lists.values()), ranges)
         } else {
             let lists = lists.as_fixed_size_list();
-            let length = size(lists.value_length());
-            Self {
-                values: Arc::clone(lists.values()),
-                ranges: ranges(&|row| (row * length, (row + 1) * length)),
+            let length = lists.value_length().as_usize();
+            let ranges = (0..lists.len()).map(|row| (row * length, (row + 1) * length));
+            (Arc::clone(lists.values()), ranges.collect())
+        };
+        if let Some(nulls) = lists.logical_nulls() {
+            for (row, range) in ranges.iter_mut().enumerate() {
+                if nulls.is_null(row) {
+                    *range = (0, 0);
+                }
             }
         }
+        Self { values, ranges }
     }
+}
+
+fn between<O: OffsetSizeTrait>(offsets: &[O]) -> Vec<(usize, usize)> {
+    let ranges = offsets.windows(2);
+    ranges
+        .map(|ends| (ends[0].as_usize(), ends[1].as_usize()))
+        .collect()
+}
+
+fn from_sizes<O: OffsetSizeTrait>(offsets: &[O], sizes: &[O]) -> Vec<(usize, usize)> {
+    let ranges = offsets.iter().zip(sizes);
+    let ranges = ranges.map(|(first, size)| (first.as_usize(), first.as_usize() + size.as_usize()));
+    ranges.collect()
 }
 
 /// The operator as the function of a stage.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 INT, TEXT = pa.int64(), pa.string()
-KINDS = ("inner", "left", "right", "full", "semi", "anti")
+KINDS: tuple[Any, ...] = ("inner", "left", "right", "full", "semi", "anti")
 LEFT = pa.struct([("k", pa.float64()), ("a", INT), ("x", TEXT)])
 RIGHT = pa.struct([("k", pa.float64()), ("b", INT), ("x", TEXT)])
 PAIR = pa.struct([("n", INT), ("t", TEXT)])
@@ -30,7 +30,7 @@ def _declare(store: pds.Store, path: str, **options: Any) -> pds.Pipeline:
     pipeline.select("l", key="k", value={"a": "a", "x": "x"}, name="lefts", **options)
     pipeline.select("r", key="k", value={"b": "b", "x": "x"}, name="rights", **options)
     for kind in KINDS:
-        pipeline.join_rows("lefts", "rights", how=kind, name=kind, **options)  # type: ignore[arg-type]
+        pipeline.join_rows("lefts", "rights", how=kind, name=kind, **options)
     return pipeline
 
 
