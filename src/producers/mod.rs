@@ -37,6 +37,7 @@ mod levels;
 mod lookup;
 mod names;
 mod operators;
+mod pair_writer;
 mod pairs;
 mod plan;
 mod preserve;
