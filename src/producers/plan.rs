@@ -113,10 +113,10 @@ impl Plan {
         } else {
             changed_keys(&feeders, self.memory_bytes / 64)?
         };
-        let feeder = self.feeder_of(node);
+        let sources = self.sources_of(node);
         let tables = StageTables {
-            content: self.content(node, feeder.as_ref()),
-            mappings: self.mappings(node, feeder.as_ref()),
+            content: self.content(node, sources.as_ref()),
+            mappings: self.mappings(node, sources.as_ref()),
             update: node.columns().update(),
             replaced: match (rebuild, &stage.preserve) {
                 (Some(Rebuild::Replace), Some(_)) => self.rows_of_replaced(node)?,
@@ -160,7 +160,7 @@ impl Plan {
             let deltas = computed.get(feeder.name());
             FeederTable {
                 columns: feeder.columns(),
-                table: self.content(feeder, self.feeder_of(feeder).as_ref()),
+                table: self.content(feeder, self.sources_of(feeder).as_ref()),
                 delta: deltas.map(|deltas| &deltas.content),
                 changed: deltas.map(|deltas| &deltas.changed),
             }
@@ -203,7 +203,7 @@ impl Plan {
         {
             return Ok(None);
         }
-        let shape = self.content(node, self.feeder_of(node).as_ref()).shape;
+        let shape = self.content(node, self.sources_of(node).as_ref()).shape;
         let schema = Arc::clone(&shape.schema);
         let rows = self.replaced_content(&stored.name)?.read(Keys::All, 3)?;
         let rows = rows.map(move |batch| {
@@ -229,7 +229,7 @@ impl Plan {
     }
 
     /// The source keys of a stage; None for a source.
-    fn feeder_of(&self, node: &Node) -> Option<KeyAndValue> {
+    fn sources_of(&self, node: &Node) -> Option<KeyAndValue> {
         match node {
             Node::Source(_) => None,
             Node::Stage(stage) => {
@@ -239,15 +239,15 @@ impl Plan {
         }
     }
 
-    fn content(&self, node: &Node, feeder: Option<&KeyAndValue>) -> StoredTable {
+    fn content(&self, node: &Node, sources: Option<&KeyAndValue>) -> StoredTable {
         let columns = node.columns();
-        let shape = feeder.map_or_else(|| columns.source(), |feeder| columns.content(feeder));
+        let shape = sources.map_or_else(|| columns.source(), |sources| columns.content(sources));
         self.stored(shape, node, |entry| &entry.content)
     }
 
-    fn mappings(&self, node: &Node, feeder: Option<&KeyAndValue>) -> StoredTable {
+    fn mappings(&self, node: &Node, sources: Option<&KeyAndValue>) -> StoredTable {
         let columns = node.columns();
-        let shape = columns.mappings(feeder.unwrap_or(&columns));
+        let shape = columns.mappings(sources.unwrap_or(&columns));
         self.stored(shape, node, |entry| &entry.mappings)
     }
 
@@ -325,9 +325,9 @@ impl Plan {
             return Ok((change, report));
         };
         change.entry.state = deltas.state.clone().or(change.entry.state);
-        let feeder = self.feeder_of(node);
-        let content = self.content(node, feeder.as_ref());
-        let mappings = self.mappings(node, feeder.as_ref());
+        let sources = self.sources_of(node);
+        let content = self.content(node, sources.as_ref());
+        let mappings = self.mappings(node, sources.as_ref());
         let update = async {
             if deltas.mappings.is_none() {
                 return Ok(None);

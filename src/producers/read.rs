@@ -34,7 +34,7 @@ pub(super) struct StoredNode {
     pub(super) entry: NodeEntry,
     pub(super) columns: KeyAndValue,
     /// Its source keys; None for a source.
-    feeder: Option<KeyAndValue>,
+    sources: Option<KeyAndValue>,
     pipeline: Pipeline,
     memory_bytes: usize,
     /// Ends the reading.
@@ -59,7 +59,7 @@ impl StoredNode {
         let feeders = feeders.collect::<Result<Vec<_>>>()?;
         let is_nullable = feeders.iter().any(|feeder| feeder.key.is_nullable());
         let columns = KeyAndValue::from_entry(entry)?;
-        let feeder = feeders.into_iter().next().map(|feeder| {
+        let sources = feeders.into_iter().next().map(|feeder| {
             let feeder = KeyAndValue {
                 key: feeder.key.clone().with_nullable(is_nullable),
                 ..feeder
@@ -69,7 +69,7 @@ impl StoredNode {
         Ok(Self {
             entry: entry.clone(),
             columns,
-            feeder,
+            sources,
             pipeline: pipeline.clone(),
             memory_bytes,
             cancel: Cancel::default(),
@@ -91,26 +91,26 @@ impl StoredNode {
     pub(super) fn open(&self, table: TableName) -> Result<(StoredTable, SchemaRef)> {
         let own = &self.columns;
         let named = |field: &Field, name: &str| field.clone().with_name(name);
-        let (shape, runs, fields) = match (table, &self.feeder) {
+        let (shape, runs, fields) = match (table, &self.sources) {
             (TableName::Content, None) => (
                 own.source(),
                 &self.entry.content,
                 vec![named(&own.key, "key"), named(&own.value, "value")],
             ),
-            (TableName::Content, Some(feeder)) => (
-                own.content(feeder),
+            (TableName::Content, Some(sources)) => (
+                own.content(sources),
                 &self.entry.content,
                 vec![
                     named(&own.key, "target_key"),
-                    named(&feeder.key, "source_key"),
+                    named(&sources.key, "source_key"),
                     named(&own.value, "value"),
                 ],
             ),
-            (TableName::KeyMappings, Some(feeder)) => (
-                own.mappings(feeder),
+            (TableName::KeyMappings, Some(sources)) => (
+                own.mappings(sources),
                 &self.entry.mappings,
                 vec![
-                    named(&feeder.key, "source_key"),
+                    named(&sources.key, "source_key"),
                     named(&own.key, "target_key"),
                 ],
             ),

@@ -187,14 +187,14 @@ impl KeyAndValue {
         TableShape::new(columns, &[self.descending], 1)
     }
 
-    /// The content of a stage that has this key and value, fed by `feeder`.
-    pub(super) fn content(&self, feeder: &Self) -> TableShape {
+    /// The content of a stage that has this key and value, and these source keys.
+    pub(super) fn content(&self, sources: &Self) -> TableShape {
         let columns = vec![
             nullable(&self.key, "target_key"),
-            nullable(&feeder.key, "source_key"),
+            nullable(&sources.key, "source_key"),
             nullable(&self.value, "value"),
         ];
-        let content = TableShape::new(columns, &[self.descending, feeder.descending], 2);
+        let content = TableShape::new(columns, &[self.descending, sources.descending], 2);
         if self.has_state {
             content.with_state()
         } else {
@@ -203,11 +203,11 @@ impl KeyAndValue {
     }
 
     /// The key mappings of such a stage.
-    pub(super) fn mappings(&self, feeder: &Self) -> TableShape {
+    pub(super) fn mappings(&self, sources: &Self) -> TableShape {
         let columns = vec![
-            nullable(&feeder.key, "source_key"),
+            nullable(&sources.key, "source_key"),
             nullable(&self.key, "target_key"),
         ];
-        TableShape::new(columns, &[feeder.descending, self.descending], 1)
+        TableShape::new(columns, &[sources.descending, self.descending], 1)
     }
 }
