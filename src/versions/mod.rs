@@ -28,6 +28,7 @@ mod pointer;
 mod recover;
 mod removal;
 mod snapshot;
+mod snapshot_cache;
 mod staged;
 mod tag;
 mod transactions;

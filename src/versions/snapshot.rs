@@ -9,6 +9,8 @@
 
 use std::sync::Arc;
 
+use futures::join;
+
 use super::folder::{Folder, Snapshot};
 use super::manifest::{Header, Versioned};
 use super::names;
@@ -33,7 +35,8 @@ impl<M: Versioned> Folder<M> {
     pub(crate) async fn find_newest(&self) -> Result<Option<Snapshot<M>>> {
         let mut last_version = None;
         for _ in 0..MAX_RESTARTS {
-            let pointer = self.read_pointer().await?;
+            let (pointer, cached) = join!(self.read_pointer(), self.cached_manifest());
+            let pointer = pointer?;
             let recovery = match &pointer {
                 None => self.recover(None).await?,
                 Some(current @ (pointer, parsed)) => match self.pointer_state(parsed).await? {
@@ -53,11 +56,15 @@ impl<M: Versioned> Folder<M> {
                 return Ok(None);
             };
             let parsed = &current.1;
-            let candidate = self.read_manifest(parsed.version).await?;
-            if let Some(manifest) = candidate.filter(|m| Pointer::for_manifest(m) == *parsed) {
+            let is_named = |manifest: &Arc<M>| Pointer::for_manifest(&**manifest) == *parsed;
+            let candidate = match cached.filter(is_named) {
+                Some(manifest) => Some(manifest),
+                None => self.read_manifest(parsed.version).await?.map(Arc::new),
+            };
+            if let Some(manifest) = candidate.filter(is_named) {
                 let header = manifest.header();
                 self.observe(header.version, header.commit_id);
-                let manifest = Arc::new(manifest);
+                self.cache_manifest(&manifest);
                 let pointer = current.0;
                 return Ok(Some(Snapshot { manifest, pointer }));
             }

@@ -183,6 +183,31 @@ def test_a_pointer_that_was_put_back_behind_a_vacuum(table: pds.Table) -> None:
         assert _ids(pds.Table(place, "t")) == [0, 1, 2, 3, 4]
 
 
+def test_a_pointer_that_was_put_back_before_one_who_knew_that_version(table: pds.Table) -> None:
+    """What it remembers of the version is gone: it was vacuumed."""
+    store, idle = table.store, _other_process(table.store)
+    old = store.read_bytes(POINTER)
+    known = pds.Table(idle, "t")
+    for number in range(4, 8):
+        table.append(_rows(number))
+    table.optimize.compact()
+    table.vacuum(dt.timedelta(0))
+    table.vacuum(dt.timedelta(0))
+    store.write(POINTER, old, overwrite=True)
+    known.append(_rows(8))
+    for place in (idle, store, _other_process(store)):
+        assert _ids(pds.Table(place, "t")) == [*range(9)]
+    pds.Table.drop(idle, "t")
+    assert not [info for info in store.list_files(recursive=True) if str(info.path).startswith("t/")]
+
+
+def test_a_newest_manifest_that_is_lost_is_noticed_by_who_knew_it(table: pds.Table) -> None:
+    table.store.delete(_manifest(table.version))
+    for use in (table.refresh, lambda: table.append(_rows(9)), lambda: pds.Table(table.store, "t")):
+        with pytest.raises(pds.ManifestCorrupted):
+            use()
+
+
 def test_a_table_in_the_place_of_another_is_followed(table: pds.Table) -> None:
     store = table.store
     store.delete_folder("t", recursive=True)
