@@ -30,8 +30,8 @@ mod thrift;
 pub mod types;
 pub mod writer;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -69,9 +69,10 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// The number of processors that this process may use; 1 if it is not known.
+/// The number of processors that this process may use, read once; 1 if it is not known.
 pub fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+    static THREADS: OnceLock<usize> = OnceLock::new();
+    *THREADS.get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
 }
 
 /// The message of a caught panic; `panic` if its payload is not a string.

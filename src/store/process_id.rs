@@ -7,10 +7,12 @@
 //! are removed by their age.
 
 use std::fs;
+use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 
 use super::content_tag::content_tag;
+use crate::sync::fork;
 
 /// A process on a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,14 +26,25 @@ pub struct ProcessId {
 }
 
 impl ProcessId {
-    /// This process.
+    /// This process. Read once, and anew in a forked child.
     pub fn current() -> Self {
-        let pid = std::process::id();
-        Self {
+        // With the generation: a pid may have been an ancestor's.
+        static CURRENT: Mutex<Option<(usize, ProcessId)>> = Mutex::new(None);
+        let (generation, pid) = (fork::generation(), std::process::id());
+        let known = fork::lock(&CURRENT).clone();
+        if let Some((_, current)) = known.filter(|k| k.0 == generation && k.1.pid == pid) {
+            return current;
+        }
+        let current = Self {
             host: host().unwrap_or_default(),
             pid,
             started: start_time(pid).unwrap_or_default(),
+        };
+        // A process that has no file descriptor left now may have one later.
+        if !current.host.is_empty() && current.started != 0 {
+            *fork::lock(&CURRENT) = Some((generation, current.clone()));
         }
+        current
     }
 
     /// Whether the process has certainly ended. False for a process of another host.

@@ -13,6 +13,8 @@ static FORKS: AtomicUsize = AtomicUsize::new(0);
 /// The threads that hold a lock.
 static HOLDERS: AtomicUsize = AtomicUsize::new(0);
 
+static GENERATION: AtomicUsize = AtomicUsize::new(0);
+
 /// While it lives, the process does not fork. A thread must not hold two, nor keep one across an `await`.
 #[derive(Debug)]
 pub(crate) struct ForkDelay(());
@@ -74,11 +76,17 @@ pub fn before_fork() {
     }
 }
 
+/// How many forks this process is from the one that loaded the library.
+pub(crate) fn generation() -> usize {
+    GENERATION.load(Ordering::SeqCst)
+}
+
 /// Lets the threads of this process go on: the parent's, or those that the child will have.
 pub fn after_fork(is_child: bool) {
     if is_child {
         // The other threads of the parent, whose forks and waits the numbers count, are not here.
         HOLDERS.store(0, Ordering::SeqCst);
+        GENERATION.fetch_add(1, Ordering::SeqCst);
         FORKS.store(0, Ordering::SeqCst);
     } else {
         FORKS.fetch_sub(1, Ordering::SeqCst);
