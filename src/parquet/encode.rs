@@ -6,7 +6,8 @@
 //! group are encoded, one thread appends it to the output while the others go on.
 //!
 //! The thread that reads the input calls `open_group`, `push`, `close_group` and `finish` of [`Encoder`]; the others
-//! run `run_worker`. The first error or panic of a worker stops all workers. A call of the input's thread returns it.
+//! run `run_worker`. Where there are no others, the input's thread encodes when it would have to wait. The first error
+//! or panic stops all workers. A call of the input's thread returns it.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -61,6 +62,8 @@ struct EncoderState<'a> {
     /// None while a thread appends a row group to it.
     output: Option<Box<OutputFiles<'a>>>,
     used_bytes: usize,
+    /// Threads encode beside that of the input.
+    has_workers: bool,
     stopped: bool,
     failure: Option<Error>,
 }
@@ -91,7 +94,6 @@ struct EncodeTask {
 enum WorkItem<'a> {
     Encode(EncodeTask),
     Append(Box<OutputFiles<'a>>, EncodedRowGroup, usize),
-    Stop,
 }
 
 impl<'a> Encoder<'a> {
@@ -110,6 +112,7 @@ impl<'a> Encoder<'a> {
                 groups_opened: 0,
                 output: Some(Box::new(output)),
                 used_bytes: 0,
+                has_workers: false,
                 stopped: false,
                 failure: None,
             }),
@@ -153,7 +156,7 @@ impl<'a> Encoder<'a> {
                     && state.used_bytes + leaves * WRITER_OVERHEAD_BYTES > self.budget_bytes)
         };
         while must_wait(&state) && state.failure.is_none() {
-            state = self.wait(&self.space_available, state)?;
+            state = self.wait_for_space(state)?;
         }
         state.used_bytes += overhead;
         state.groups_opened += 1;
@@ -191,7 +194,7 @@ impl<'a> Encoder<'a> {
             if is_idle {
                 break;
             }
-            state = self.wait(&self.space_available, state)?;
+            state = self.wait_for_space(state)?;
         }
         state.used_bytes += batch_bytes;
         if let Some(group) = state.groups.back_mut() {
@@ -218,7 +221,7 @@ impl<'a> Encoder<'a> {
         self.check_failure(state)
     }
 
-    /// Waits until all row groups are appended, and returns the output.
+    /// Encodes beside the workers until all row groups are appended, and returns the output.
     pub(super) fn finish(&self) -> Result<Box<OutputFiles<'a>>> {
         let mut state = self.lock();
         loop {
@@ -230,8 +233,39 @@ impl<'a> Encoder<'a> {
             {
                 return Ok(output);
             }
-            state = self.wait(&self.space_available, state)?;
+            state = self.help(state)?;
         }
+    }
+
+    /// Waits until a worker has done something; without workers, does it.
+    fn wait_for_space<'g>(
+        &'g self,
+        state: MutexGuard<'g, EncoderState<'a>>,
+    ) -> Result<MutexGuard<'g, EncoderState<'a>>> {
+        if state.has_workers {
+            self.wait(&self.space_available, state)
+        } else {
+            self.help(state)
+        }
+    }
+
+    /// Runs a work item, or waits for those who do.
+    fn help<'g>(
+        &'g self,
+        mut state: MutexGuard<'g, EncoderState<'a>>,
+    ) -> Result<MutexGuard<'g, EncoderState<'a>>> {
+        let Some(item) = next_item(&mut state) else {
+            return self.wait(&self.space_available, state);
+        };
+        drop(state);
+        self.run(item);
+        self.cancel.check()?;
+        Ok(self.lock())
+    }
+
+    /// Leaves the work to threads that run [`Self::run_worker`].
+    pub(super) fn use_workers(&self) {
+        self.lock().has_workers = true;
     }
 
     /// Tells the threads to stop.
@@ -260,56 +294,56 @@ impl<'a> Encoder<'a> {
 
     /// Runs a worker thread until `stop` or the first error.
     pub(super) fn run_worker(&self) {
-        loop {
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.step()));
-            let failure = match outcome {
-                Ok(Ok(true)) => continue,
-                Ok(Ok(false)) => return,
-                Ok(Err(error)) => error,
-                Err(panic) => Error::other(format!(
-                    "encoder thread panicked: {}",
-                    panic_text(panic.as_ref())
-                )),
-            };
-            let mut state = self.lock();
-            state.failure.get_or_insert(failure);
-            state.stopped = true;
-            drop(state);
-            self.work_available.notify_all();
-            self.space_available.notify_all();
-            return;
+        while let Some(item) = self.wait_for_item() {
+            self.run(item);
         }
     }
 
-    /// Runs one work item; returns false once the encoder is stopped.
-    fn step(&self) -> Result<bool> {
-        match self.next_item()? {
-            WorkItem::Stop => return Ok(false),
-            WorkItem::Encode(task) => self.encode(task)?,
+    /// Runs one work item; its error or panic stops the encoder.
+    fn run(&self, item: WorkItem<'a>) {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.step(item)));
+        let ended = outcome.unwrap_or_else(|panic| {
+            let message = format!("encoding panicked: {}", panic_text(panic.as_ref()));
+            Err(Error::other(message))
+        });
+        if let Err(error) = ended {
+            self.fail(error);
+        }
+        self.space_available.notify_all();
+        self.work_available.notify_all();
+    }
+
+    fn step(&self, item: WorkItem<'a>) -> Result<()> {
+        match item {
+            WorkItem::Encode(task) => self.encode(task),
             WorkItem::Append(mut output, group, memory_bytes) => {
                 let result = output.append(group);
                 let mut state = self.lock();
                 state.output = Some(output);
                 state.used_bytes -= memory_bytes;
-                drop(state);
-                result?;
+                result
             }
         }
-        self.space_available.notify_all();
-        self.work_available.notify_all();
-        Ok(true)
     }
 
-    fn next_item(&self) -> Result<WorkItem<'a>> {
+    fn fail(&self, error: Error) {
+        let mut state = self.lock();
+        state.failure.get_or_insert(error);
+        state.stopped = true;
+    }
+
+    /// The next work item, or None once the encoder is stopped.
+    fn wait_for_item(&self) -> Option<WorkItem<'a>> {
         let mut state = self.lock();
         loop {
             if state.stopped {
-                return Ok(WorkItem::Stop);
+                return None;
             }
-            if let Some(item) = next_append(&mut state).or_else(|| next_encode(&mut state)) {
-                return Ok(item);
+            if let Some(item) = next_item(&mut state) {
+                return Some(item);
             }
-            state = self.wait(&self.work_available, state)?;
+            // The thread of the input sees a cancellation too.
+            state = self.wait(&self.work_available, state).ok()?;
         }
     }
 
@@ -365,6 +399,10 @@ impl<'a> Encoder<'a> {
         column.busy = false;
         state.used_bytes = state.used_bytes + memory_bytes - charged_bytes;
     }
+}
+
+fn next_item<'a>(state: &mut EncoderState<'a>) -> Option<WorkItem<'a>> {
+    next_append(state).or_else(|| next_encode(state))
 }
 
 /// The oldest row group, if it is encoded and no thread is appending.

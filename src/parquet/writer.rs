@@ -39,6 +39,8 @@ const MAX_SLICE_ROWS: usize = 1 << 17;
 const MAX_SLICE_SHARE: usize = 4;
 /// The most bytes of a row group of rows in memory are the budget divided by this number: two are encoded at a time.
 const MAX_GROUP_SHARE: usize = 2;
+/// So many bytes of rows are encoded by the thread that reads them, sooner than others could be started.
+const MAX_BYTES_WITHOUT_THREADS: usize = 256 << 10;
 
 /// The most row groups of a file: their numbers are signed 16-bit integers.
 const MAX_GROUPS: usize = i16::MAX as usize;
@@ -166,28 +168,27 @@ pub fn write(
         cancel.clone(),
     );
     std::thread::scope(|scope| {
-        // A thread that cannot be started is left out; one is enough.
-        let started_threads = (0..plan.threads.max(1))
-            .filter(|i| {
+        // A thread that cannot be started is left out.
+        let start_threads = || {
+            for i in 0..plan.threads.max(1) {
                 let builder = std::thread::Builder::new().name(format!("pds-encode-{i}"));
-                builder.spawn_scoped(scope, || encoder.run_worker()).is_ok()
-            })
-            .count();
-        let result = if started_threads == 0 {
-            Err(Error::other("cannot start an encoder thread"))
-        } else {
-            let mut splitter = RowGroupSplitter::new(plan, &template, &encoder);
-            let split = std::panic::AssertUnwindSafe(|| splitter.split_input(input));
-            // Unwinding beyond this call would leave the threads waiting for ever.
-            std::panic::catch_unwind(split)
-                .unwrap_or_else(|panic| {
-                    Err(Error::invalid(format!(
-                        "reading the input panicked: {}",
-                        panic_text(panic.as_ref())
-                    )))
-                })
-                .and_then(|()| encoder.finish())
+                let started = builder.spawn_scoped(scope, || encoder.run_worker());
+                if started.is_ok() {
+                    encoder.use_workers();
+                }
+            }
         };
+        let mut splitter = RowGroupSplitter::new(plan, &template, &encoder, &start_threads);
+        let split = std::panic::AssertUnwindSafe(|| splitter.split_input(input));
+        // Unwinding beyond this call would leave the threads waiting for ever.
+        let result = std::panic::catch_unwind(split)
+            .unwrap_or_else(|panic| {
+                Err(Error::invalid(format!(
+                    "reading the input panicked: {}",
+                    panic_text(panic.as_ref())
+                )))
+            })
+            .and_then(|()| encoder.finish());
         encoder.stop();
         result.and_then(|mut output| output.finish(plan.keep_empty))
     })
@@ -219,6 +220,10 @@ struct RowGroupSplitter<'p, 'e, 'a> {
     plan: &'p WritePlan,
     template: &'p SerializedFileWriter<io::Sink>,
     encoder: &'e Encoder<'a>,
+    start_threads: &'e dyn Fn(),
+    has_started_threads: bool,
+    /// About how many bytes the rows that were read take in memory.
+    input_bytes: usize,
     /// The number of leaf columns of each top-level field.
     leaves: Vec<usize>,
     is_group_open: bool,
@@ -234,6 +239,7 @@ impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
         plan: &'p WritePlan,
         template: &'p SerializedFileWriter<io::Sink>,
         encoder: &'e Encoder<'a>,
+        start_threads: &'e dyn Fn(),
     ) -> Self {
         let mut leaves = vec![0; plan.schema.fields().len()];
         let descriptor = template.schema_descr();
@@ -244,6 +250,9 @@ impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
             plan,
             template,
             encoder,
+            start_threads,
+            has_started_threads: false,
+            input_bytes: 0,
             leaves,
             is_group_open: false,
             group_rows: 0,
@@ -268,6 +277,11 @@ impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
             check_digits(&batch)?;
             check_text(&batch)?;
             let bytes: usize = batch.columns().iter().map(|c| slice_bytes(c)).sum();
+            self.input_bytes += bytes;
+            if self.input_bytes > MAX_BYTES_WITHOUT_THREADS && !self.has_started_threads {
+                (self.start_threads)();
+                self.has_started_threads = true;
+            }
             let row_bytes = bytes.div_ceil(batch.num_rows().max(1));
             let mut at = 0;
             while at < batch.num_rows() {
