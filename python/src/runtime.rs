@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pds::sync::fork;
+use pds::sync::in_place::BlockingThread;
 use pds::sync::work_guard::current_guard;
 use pds::{Error, Result};
 use pyo3::prelude::*;
@@ -68,13 +69,16 @@ where
     // `_alive` is dropped when this call returns, which ends the future.
     let (_alive, interrupted) = oneshot::channel::<()>();
     runtime.spawn_blocking(move || {
+        let _may_block = BlockingThread::enter();
         runtime.block_on(async move {
             tokio::select! {
+                // Work that blocked may be ready for its next step when the caller is gone.
+                biased;
+                _ = interrupted => {}
                 done = work() => {
                     // There is no receiver if the caller was interrupted just now.
                     let _ = sender.send(done);
                 }
-                _ = interrupted => {}
             }
         });
     });

@@ -14,6 +14,7 @@ use crate::parquet::writer::{FileStats, WritePlan};
 use crate::store::Store;
 use crate::store::stage::Staging;
 use crate::store::staged_write::StagedWrite;
+use crate::sync::in_place::in_place;
 
 /// The maximum number of files that are published concurrently.
 const CONCURRENT_FILES: usize = 16;
@@ -86,10 +87,16 @@ async fn publish_files(store: &Store, files: &[StagedFile], names: &[FileName]) 
         .map(|(file, name)| file.staged.publish(store, &name.path));
     // A Vec, because the future of the iterator itself would not be Send.
     let pending: Vec<_> = pending.collect();
+    let is_single = pending.len() == 1;
     let published = stream::iter(pending)
         .buffer_unordered(CONCURRENT_FILES)
         .try_collect::<()>();
-    if let Err(error) = published.await {
+    let published = if is_single {
+        in_place(published).await
+    } else {
+        published.await
+    };
+    if let Err(error) = published {
         let staged: Vec<StagedWrite> = files.iter().map(|f| f.staged.clone()).collect();
         discard(store, &staged).await;
         let paths: Vec<String> = names.iter().map(|name| name.path.clone()).collect();

@@ -8,10 +8,11 @@
 //! a request may still land; any other kind, that none does. A store that ignores conditions is refused by [`probe_conditional_writes`].
 
 use bytes::Bytes;
-use object_store::{GetOptions, PutMode, UpdateVersion};
+use object_store::{GetOptions, PutMode, PutResult, UpdateVersion};
 
 use super::Store;
 use super::content_tag::content_tag;
+use super::local::LocalStore;
 use super::temp_name::probe_path;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -79,14 +80,13 @@ impl<'a> Register<'a> {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
         };
-        let e_tag = if self.store.capabilities().versions {
-            meta.e_tag
+        let version = if self.store.capabilities().versions {
+            UpdateVersion {
+                e_tag: meta.e_tag,
+                version: meta.version,
+            }
         } else {
-            Some(content_tag(&bytes))
-        };
-        let version = UpdateVersion {
-            e_tag,
-            version: meta.version,
+            content_version(&bytes)
         };
         Ok(Some(VersionedValue { bytes, version }))
     }
@@ -117,13 +117,13 @@ impl<'a> Register<'a> {
             sends += 1;
             let result = self.store.put(self.path, value.clone(), mode.clone()).await;
             let failure = match result {
-                Ok(put) if self.store.capabilities().versions && put.e_tag.is_some() => {
-                    return Ok(CasResult::Won(VersionedValue {
-                        bytes: value.clone(),
-                        version: put.into(),
-                    }));
-                }
-                Ok(_) => None,
+                Ok(put) => match self.written_version(put, value) {
+                    Some(version) => {
+                        let bytes = value.clone();
+                        return Ok(CasResult::Won(VersionedValue { bytes, version }));
+                    }
+                    None => None,
+                },
                 Err(e) if !may_land && is_rejected_locally(e.kind()) => return Err(e),
                 Err(e) => Some(e),
             };
@@ -172,6 +172,17 @@ impl<'a> Register<'a> {
         })))
     }
 
+    /// The version of a value that was written, by the answer; None if only a read tells.
+    fn written_version(&self, put: PutResult, value: &Bytes) -> Option<UpdateVersion> {
+        if self.store.capabilities().versions && put.e_tag.is_some() {
+            return Some(put.into());
+        }
+        // What is on the disk is done; other stores may answer what they like, and a network's file system reports a
+        // full quota when a file is synced.
+        let is_on_disk = self.store.local().is_some_and(LocalStore::is_durable);
+        is_on_disk.then(|| content_version(value))
+    }
+
     /// Waits until the name of a local file is on the disk; an error leaves the outcome unknown.
     async fn sync_name(&self) -> Result<()> {
         let Some(local) = self.store.local() else {
@@ -205,6 +216,14 @@ impl<'a> Register<'a> {
             .with_kind(ErrorKind::Unavailable)
             .context("the outcome of a conditional write is unknown")
             .with_path(self.path)
+    }
+}
+
+/// The version of a value in a store that gives none.
+fn content_version(value: &[u8]) -> UpdateVersion {
+    UpdateVersion {
+        e_tag: Some(content_tag(value)),
+        version: None,
     }
 }
 

@@ -5,4 +5,5 @@
 
 pub mod fork;
 pub(crate) mod hash;
+pub mod in_place;
 pub mod work_guard;

@@ -27,6 +27,7 @@ use crate::parquet::seal::PartIdentity;
 use crate::parquet::types::{batch_with_row_count, convert};
 use crate::parquet::writer::WritePlan;
 use crate::store::stage::Staging;
+use crate::sync::in_place::in_place;
 use crate::versions::commit::commit_onto;
 use crate::versions::{
     Change, CommitOutcome, OnVersion, RequiredVersion, check_required_version, commit_batched,
@@ -66,7 +67,8 @@ pub async fn write(
 ) -> Result<(Committed, Vec<DataFile>)> {
     let clock = table.store().clock();
     check_idempotency_key(options.idempotency_key.as_deref())?;
-    let (snapshot, replay) = find_replay(table, options.idempotency_key.as_deref()).await?;
+    let lookup = find_replay(table, options.idempotency_key.as_deref());
+    let (snapshot, replay) = in_place(lookup).await?;
     if let Some(committed) = replay {
         return Ok((committed, Vec::new()));
     }

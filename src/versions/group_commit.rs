@@ -21,6 +21,7 @@ use super::lists::RollLists;
 use super::manifest::{CommitOperation, Versioned};
 use super::outcome::{CommitError, CommitOutcome, Committed};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::in_place::spawn_in_place;
 
 /// A change that can be committed together with others of its type.
 pub(crate) trait GroupChange<M>: Change<M> + Clone + 'static {
@@ -164,10 +165,15 @@ fn lead_group_commit<M: RollLists, C: GroupChange<M>>(
         let _ = entry.commit_id.set(commit_id.clone());
     }
     let folder = folder.clone();
+    let is_local = folder.store().local().is_some();
     let task = async move {
         commit_pending(&folder, &commit_id, pending, cached_snapshot).await;
         drop(guard);
     };
+    if is_local {
+        spawn_in_place(task);
+        return;
+    }
     #[expect(
         clippy::disallowed_methods,
         reason = "a cancelled caller must not cancel the others; the timeouts end the task"

@@ -1,8 +1,8 @@
 //! Syncs that fail, one at a time and from one on: what is reported is what is there.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow_array::{Int64Array, RecordBatch, RecordBatchIterator};
@@ -12,9 +12,11 @@ use pds::parquet::options::WriteOptions;
 use pds::store::local::{DiskChange, DiskJournal, LocalStore};
 use pds::store::metrics::Metrics;
 use pds::store::{Capabilities, Store};
+use pds::sync::in_place::BlockingThread;
 use pds::table::actions::{NewTable, create};
 use pds::table::{Table, TableWriteOptions, check, write};
 use pds::{ErrorKind, Result};
+use tokio::sync::oneshot;
 
 use crate::faults::{expected_sum, read_sum, write_dataset};
 
@@ -43,7 +45,28 @@ impl DiskJournal for FailingSyncs {
     }
 }
 
-fn store_in(root: &Path, journal: Option<Arc<FailingSyncs>>) -> Store {
+/// Cancels a call when a data file is synced.
+#[derive(Debug)]
+struct CancellingSync(Mutex<Option<oneshot::Sender<()>>>);
+
+impl DiskJournal for CancellingSync {
+    fn record(&self, _change: DiskChange) {}
+
+    fn before_sync(&self, path: &Path) -> std::io::Result<()> {
+        if path.components().any(|part| part.as_os_str() == "data") {
+            let sender = self.0.lock().unwrap().take();
+            sender.map_or(Ok(()), |sender| {
+                sender
+                    .send(())
+                    .map_err(|()| std::io::ErrorKind::Other.into())
+            })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn store_in(root: &Path, journal: Option<Arc<dyn DiskJournal>>) -> Store {
     let clock = Arc::new(SystemClock);
     let mut local = LocalStore::new(root, Arc::clone(&clock) as _);
     if let Some(journal) = journal {
@@ -70,7 +93,7 @@ where
                 count,
             });
             let context = format!("sync {first} fails, and all after it: {lasts}");
-            let store = store_in(folder.path(), Some(Arc::clone(&journal)));
+            let store = store_in(folder.path(), Some(Arc::clone(&journal) as _));
             work(store, folder.path().to_owned(), context).await;
             if journal.count.load(Ordering::Relaxed) <= first {
                 assert!(first > 4, "there were hardly any syncs");
@@ -113,6 +136,35 @@ async fn append_rows(table: &Table) -> Result<u64> {
     let rows = Box::new(RecordBatchIterator::new([Ok(batch)], schema()));
     let (committed, _) = write(table, rows, &options).await?;
     Ok(committed.version)
+}
+
+/// As a call from Python is interrupted, whose thread does the work of the disk itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_cancelled_while_its_file_is_synced_commits_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = Table::new(store_in(folder.path(), None), TABLE).unwrap();
+    create(&table, NewTable::new(&schema(), &[], &[]).unwrap())
+        .await
+        .unwrap();
+    let old = append_rows(&table).await.unwrap();
+    let (cancel, cancelled) = oneshot::channel();
+    let journal = Arc::new(CancellingSync(Mutex::new(Some(cancel))));
+    let interrupted = Table::new(store_in(folder.path(), Some(journal)), TABLE).unwrap();
+    let runtime = tokio::runtime::Handle::current();
+    let call = tokio::task::spawn_blocking(move || {
+        let _may_block = BlockingThread::enter();
+        runtime.block_on(async {
+            tokio::select! {
+                biased;
+                _ = cancelled => None,
+                done = append_rows(&interrupted) => Some(done),
+            }
+        })
+    });
+    assert!(call.await.unwrap().is_none(), "it went on");
+    // One that was begun would have ended by then.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(append_rows(&table).await.unwrap(), old + 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

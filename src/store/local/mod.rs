@@ -22,8 +22,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::TryStreamExt;
 use futures::stream::{self, BoxStream, StreamExt};
+use futures::{TryStreamExt, future};
 use object_store::path::Path;
 use object_store::{
     Attributes, CopyMode, CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult,
@@ -37,9 +37,13 @@ use super::failure::{already_exists_error, generic_error, map_io_error, outside_
 use super::process_id::ProcessId;
 use super::temp_name::temp_name;
 use crate::clock::Clock;
+use crate::sync::in_place::is_in_place;
 
 /// The most files that are deleted between two syncs of their folders.
 const DELETE_BATCH: usize = 1000;
+
+/// So many bytes are read by the blocking task that opens the file.
+const MAX_BYTES_AT_ONCE: u64 = 256 << 10;
 
 /// A folder of the local file system as an object store.
 #[derive(Debug, Clone)]
@@ -68,10 +72,18 @@ impl LocalStore {
         }
     }
 
+    /// Whether changes are on the disk before they are reported.
+    pub(super) fn is_durable(&self) -> bool {
+        self.durable
+    }
+
     /// The path of a key's file; `InvalidPath` if it leaves the root through a symbolic link.
     pub fn resolve(&self, key: &Path) -> Result<PathBuf> {
         let mut path = self.root.as_ref().clone();
-        path.extend(key.as_ref().split('/').filter(|s| !s.is_empty()));
+        path.extend(components(key));
+        if !self.may_have_links(key) {
+            return Ok(path);
+        }
         let Ok(root) = fs::canonicalize(self.root.as_ref()) else {
             return Ok(path);
         };
@@ -85,6 +97,20 @@ impl LocalStore {
             }
         }
         Ok(path)
+    }
+
+    /// Whether a component of a key's path may be a symbolic link: a call each is less than to resolve the root, too.
+    fn may_have_links(&self, key: &Path) -> bool {
+        let mut path = self.root.as_ref().clone();
+        for component in components(key) {
+            path.push(component);
+            match fs::symlink_metadata(&path) {
+                Ok(stat) if !stat.is_symlink() => {}
+                Err(e) if e.kind() == IoKind::NotFound => return false,
+                _ => return true,
+            }
+        }
+        false
     }
 
     /// The path of a key's directory entry: as [`Self::resolve`], but a link in the last place is not followed.
@@ -238,8 +264,15 @@ impl LocalStore {
                 .as_range(meta.size)
                 .map_err(|source| generic_error(source.into()))?,
         };
+        let is_read_here = range.end - range.start <= MAX_BYTES_AT_ONCE || is_in_place();
+        let payload = if is_read_here && !options.head {
+            let bytes = read_range(key, &file, range.clone())?;
+            GetResultPayload::Stream(stream::once(future::ready(Ok(bytes))).boxed())
+        } else {
+            GetResultPayload::File(file, self.resolve(key)?)
+        };
         Ok(GetResult {
-            payload: GetResultPayload::File(file, self.resolve(key)?),
+            payload,
             attributes: Attributes::default(),
             range,
             meta,
@@ -276,6 +309,9 @@ impl LocalStore {
         &self,
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        if is_in_place() {
+            return work(self);
+        }
         let (this, lock) = (self.clone(), lock::current_lock());
         let task = move || {
             let result = work(&this);
@@ -323,13 +359,7 @@ impl ObjectStore for LocalStore {
             let (file, _) = s.open(&key)?;
             ranges
                 .into_iter()
-                .map(|range| {
-                    let mut bytes =
-                        vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
-                    file.read_exact_at(&mut bytes, range.start)
-                        .map_err(|e| map_io_error(&key, e))?;
-                    Ok(Bytes::from(bytes))
-                })
+                .map(|range| read_range(&key, &file, range))
                 .collect()
         })
         .await
@@ -411,6 +441,17 @@ impl ObjectStore for LocalStore {
         })
         .await
     }
+}
+
+fn read_range(key: &Path, file: &File, range: Range<u64>) -> Result<Bytes> {
+    let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
+    file.read_exact_at(&mut bytes, range.start)
+        .map_err(|e| map_io_error(key, e))?;
+    Ok(Bytes::from(bytes))
+}
+
+fn components(key: &Path) -> impl Iterator<Item = &str> {
+    key.as_ref().split('/').filter(|s| !s.is_empty())
 }
 
 fn rename_exclusive(source: &FsPath, target: &FsPath, key: &Path) -> Result<()> {

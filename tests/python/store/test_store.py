@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,7 +16,6 @@ import pds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 LARGE = bytes(range(256)) * (16 << 10)
 
@@ -174,3 +176,22 @@ def test_bytes_that_can_be_read_are_bytes(store: pds.Store) -> None:
 
     store.write("a", Both(b"own"))
     assert store.read_bytes("a") == b"own"
+
+
+def test_a_file_that_another_program_rewrites_exists_all_the_time(local_store: pds.Store) -> None:
+    """Whether it is there does not depend on what is in it."""
+    local_store.write("written.txt", b"x" * 100_000)
+    path = Path(urlsplit(local_store.url).path) / "written.txt"
+    ended = threading.Event()
+
+    def rewrite() -> None:
+        while not ended.is_set():
+            path.write_bytes(b"x" * 100_000)
+
+    thread = threading.Thread(target=rewrite)
+    thread.start()
+    try:
+        assert all(local_store.exists("written.txt") for _ in range(3_000))
+    finally:
+        ended.set()
+        thread.join()
