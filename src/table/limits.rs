@@ -25,7 +25,7 @@ impl Default for ListingLimits {
     fn default() -> Self {
         Self {
             max_inline_files: 256,
-            max_inline_bytes: 40 << 10,
+            max_inline_bytes: 16 << 10,
             file_statistics: 32,
             segment_statistics: 8,
             max_segment_files: 4096,

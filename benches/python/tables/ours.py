@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from tables.base import Range
 
 SEGMENT_FILES = 4096
-INLINE_FILES = 256
+# Between a half and all of what a manifest lists.
+INLINE_BYTES = 12 << 10
 # The portable Roaring format: no run containers, no containers.
 EMPTY_BITMAP = base64.b64encode(struct.pack("<II", 12346, 0)).decode()
 
@@ -85,7 +86,7 @@ class Pds(TableSystem):
         names = [f"{last.split('-', 1)[0]}-{new_id()}.parquet" for _ in range(files - 1)]
         link_copies(folder / first["path"], names)
         listed = [{**first, "path": f"{parent}/{new}"} for new in names]
-        inline = min(len(listed), INLINE_FILES // 2)
+        inline = min(len(listed), INLINE_BYTES // len(json.dumps(first)))
         older, newest = listed[: len(listed) - inline], listed[len(listed) - inline :]
         places = range(0, len(older), SEGMENT_FILES)
         manifest["segments"] = [self._segment(name, older[i : i + SEGMENT_FILES]) for i in places]
