@@ -5,7 +5,7 @@
 //! The oldest run is left to compactions, unless the update is large beside it, or the newer runs together are as large.
 
 /// A run below this is merged with whatever comes next.
-const TAIL_BYTES: u64 = 64 << 10;
+const TAIL_BYTES: u64 = 16 << 10;
 /// How many times the bytes of a level are those of the one below.
 const RATIO: u64 = 8;
 /// The most runs of a table, at which an update merges whatever it has to.
