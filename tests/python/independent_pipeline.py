@@ -51,8 +51,8 @@ class IndependentPipeline:
             for file in run["files"]:
                 data = pq.read_table(io.BytesIO(self._get(file["name"])))
                 assert data.num_rows == file["rows"]
-                names = [name for name in data.column_names if name != "op"]
-                assert (len(names) < data.num_columns) == run["has_deletes"]
+                assert ("op" in data.column_names) == run["has_deletes"]
+                names = [name for name in data.column_names if name not in ("op", "state")]
                 columns = [data.column(name).to_pylist() for name in names]
                 types = [data.schema.field(name).type for name in names]
                 ops = data.column("op").to_pylist() if run["has_deletes"] else [0] * data.num_rows
