@@ -163,7 +163,11 @@ async fn a_call_that_is_cancelled_while_its_file_is_synced_commits_nothing() {
     });
     assert!(call.await.unwrap().is_none(), "it went on");
     // One that was begun would have ended by then.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    table
+        .store()
+        .clock()
+        .sleep(Duration::from_millis(500))
+        .await;
     assert_eq!(append_rows(&table).await.unwrap(), old + 1);
 }
 
