@@ -59,6 +59,7 @@ pub(super) async fn attempt<M: RollLists>(
     let bytes = next.to_bytes();
     check_readable(folder, &bytes, &next).map_err(CommitError::NotCommitted)?;
     let (version, id) = (next.header().version, next.header().commit_id.clone());
+    let length = bytes.len() as u64;
     let winner = create_manifest(folder, base, &next, bytes, deadline).await?;
     // The winner may have crashed before it advanced the pointer, so this is done for it, too.
     let target = Pointer::for_manifest(winner.as_ref().unwrap_or(&next));
@@ -93,7 +94,11 @@ pub(super) async fn attempt<M: RollLists>(
         pointer,
     };
     Ok(match winner {
-        _ if is_committed => CommitAttempt::Committed(snapshot(next)),
+        _ if is_committed => {
+            let committed = snapshot(next);
+            folder.cache_manifest(&committed.manifest, length);
+            CommitAttempt::Committed(committed)
+        }
         Some(winner) if is_newest => CommitAttempt::Conflict(Some(snapshot(winner))),
         _ => CommitAttempt::Conflict(None),
     })

@@ -366,7 +366,6 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
             replayed: false,
         };
         self.folder.observe(committed.version, &committed.commit_id);
-        self.folder.cache_manifest(&committed.snapshot.manifest);
         match self.change.take() {
             Some(change) => RunResult::Committed(committed, change),
             None => RunResult::Replayed(committed),

@@ -85,6 +85,12 @@ impl<M: Versioned> Folder<M> {
 
     /// Reads the manifest of a version, if it exists.
     pub(crate) async fn read_manifest(&self, version: u64) -> Result<Option<M>> {
+        let read = self.read_sized_manifest(version).await?;
+        Ok(read.map(|(manifest, _)| manifest))
+    }
+
+    /// As [`Self::read_manifest`], with the length of the object.
+    pub(super) async fn read_sized_manifest(&self, version: u64) -> Result<Option<(M, u64)>> {
         let name = names::manifest(version);
         let path = self.path(&name);
         let read = self
@@ -92,7 +98,7 @@ impl<M: Versioned> Folder<M> {
             .get_at_most(&path, GetOptions::default(), MAX_MANIFEST_BYTES);
         match read.await {
             Ok((bytes, _)) => M::parse(&bytes, version)
-                .map(Some)
+                .map(|manifest| Some((manifest, bytes.len() as u64)))
                 .map_err(|e| e.with_path(&path)),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
             Err(e) if e.kind() == ErrorKind::TooLarge => {

@@ -56,15 +56,14 @@ impl<M: Versioned> Folder<M> {
                 return Ok(None);
             };
             let parsed = &current.1;
-            let is_named = |manifest: &Arc<M>| Pointer::for_manifest(&**manifest) == *parsed;
-            let candidate = match cached.filter(is_named) {
+            let is_named = |manifest: &M| Pointer::for_manifest(manifest) == *parsed;
+            let candidate = match cached.filter(|manifest| is_named(manifest)) {
                 Some(manifest) => Some(manifest),
-                None => self.read_manifest(parsed.version).await?.map(Arc::new),
+                None => self.read_for_cache(parsed.version).await?,
             };
-            if let Some(manifest) = candidate.filter(is_named) {
+            if let Some(manifest) = candidate.filter(|manifest| is_named(manifest)) {
                 let header = manifest.header();
                 self.observe(header.version, header.commit_id);
-                self.cache_manifest(&manifest);
                 let pointer = current.0;
                 return Ok(Some(Snapshot { manifest, pointer }));
             }

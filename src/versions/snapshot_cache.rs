@@ -10,13 +10,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::folder::Folder;
 use super::manifest::Versioned;
 use super::names;
+use crate::error::Result;
 
 /// Folders whose newest manifest is remembered, in one store.
 const MAX_FOLDERS: usize = 8;
 
-/// The manifests by the root of their folder, the one used last at the end.
+/// The manifests, the one used last at the end.
 #[derive(Debug)]
-struct SnapshotCache<M>(Mutex<VecDeque<(String, Arc<M>)>>);
+struct SnapshotCache<M>(Mutex<VecDeque<CachedManifest<M>>>);
+
+#[derive(Debug)]
+struct CachedManifest<M> {
+    /// The root of its folder.
+    root: String,
+    manifest: Arc<M>,
+    /// The length of its object.
+    bytes: u64,
+}
 
 impl<M> Default for SnapshotCache<M> {
     fn default() -> Self {
@@ -27,34 +37,50 @@ impl<M> Default for SnapshotCache<M> {
 impl<M: Versioned> Folder<M> {
     /// The newest manifest that was read or written, if it is remembered and still there.
     pub(super) async fn cached_manifest(&self) -> Option<Arc<M>> {
-        let manifest = self.with_cache(|cache| {
-            let manifest = take(cache, self.root())?;
-            cache.push_back((self.root().to_owned(), Arc::clone(&manifest)));
-            Some(manifest)
+        let (manifest, bytes) = self.with_cache(|cache| {
+            let entry = take(cache, self.root())?;
+            let known = (Arc::clone(&entry.manifest), entry.bytes);
+            cache.push_back(entry);
+            Some(known)
         })?;
         let path = self.path(&names::manifest(manifest.header().version));
         // Whatever the error is, the read of the manifest meets it again.
-        self.store.head(&path).await.is_ok().then_some(manifest)
+        let meta = self.store.head(&path).await.ok()?;
+        (meta.size == bytes).then_some(manifest)
     }
 
-    /// Remembers the newest manifest in place of an older one.
-    pub(super) fn cache_manifest(&self, manifest: &Arc<M>) {
+    /// Reads the manifest of the version that the pointer names, and remembers it.
+    pub(super) async fn read_for_cache(&self, version: u64) -> Result<Option<Arc<M>>> {
+        let Some((manifest, bytes)) = self.read_sized_manifest(version).await? else {
+            return Ok(None);
+        };
+        let manifest = Arc::new(manifest);
+        self.cache_manifest(&manifest, bytes);
+        Ok(Some(manifest))
+    }
+
+    /// Remembers the newest manifest, whose object has this length, in place of an older one.
+    pub(super) fn cache_manifest(&self, manifest: &Arc<M>, bytes: u64) {
         self.with_cache(|cache| {
             take(cache, self.root());
             if cache.len() == MAX_FOLDERS {
                 cache.pop_front();
             }
-            cache.push_back((self.root().to_owned(), Arc::clone(manifest)));
+            cache.push_back(CachedManifest {
+                root: self.root().to_owned(),
+                manifest: Arc::clone(manifest),
+                bytes,
+            });
         });
     }
 
-    fn with_cache<T>(&self, work: impl FnOnce(&mut VecDeque<(String, Arc<M>)>) -> T) -> T {
+    fn with_cache<T>(&self, work: impl FnOnce(&mut VecDeque<CachedManifest<M>>) -> T) -> T {
         let cache = self.store.shared_state::<SnapshotCache<M>>("");
         work(&mut cache.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-fn take<M>(cache: &mut VecDeque<(String, Arc<M>)>, root: &str) -> Option<Arc<M>> {
-    let index = cache.iter().position(|(known, _)| known == root)?;
-    cache.remove(index).map(|(_, manifest)| manifest)
+fn take<M>(cache: &mut VecDeque<CachedManifest<M>>, root: &str) -> Option<CachedManifest<M>> {
+    let index = cache.iter().position(|entry| entry.root == root)?;
+    cache.remove(index)
 }
