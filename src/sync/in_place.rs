@@ -1,7 +1,7 @@
 //! Work on local files in the thread of its call, which is sooner done than given to another thread.
 //!
 //! Both have to agree: the thread, that it may block, as one does that has nothing to do but this call
-//! ([`BlockingThread`]), and the work, that it has nothing to do meanwhile ([`in_place`]).
+//! ([`BlockingThread`]), and the work, that it has nothing to do meanwhile (`in_place`).
 
 use std::cell::Cell;
 
