@@ -45,6 +45,7 @@ __all__ = [
     "new_identity",
     "normalize_path",
     "open_dataset",
+    "open_scan_task",
     "parse_dataset_id",
     "parse_manifest",
     "parse_multihash",
@@ -60,6 +61,7 @@ __all__ = [
     "scan_part",
     "schema_event",
     "sha3_256",
+    "split_scan",
     "table_exists",
     "tag_pipeline",
     "update_pipeline",
@@ -457,6 +459,10 @@ class ChainHandle:
     def compact(self, target_bytes: int, options: _Options, timeout: float) -> tuple[str, str, int, int] | None: ...
     def vacuum(self, older_than: float, dry_run: bool) -> tuple[list[str], int]: ...
 
+def split_scan(
+    snapshot: TableHandle, predicate: str | Predicate | None, count: int, min_bytes: int, max_bytes: int
+) -> list[bytes]: ...
+def open_scan_task(store: StoreHandle, path: str, task: bytes) -> TableHandle: ...
 def attach_table(table: TableHandle, timeout: float) -> ChainHandle: ...
 def attach_dataset(store: StoreHandle, key: str, timeout: float) -> ChainHandle: ...
 def new_identity() -> tuple[str, bytes]: ...

@@ -20,6 +20,7 @@ mod preview;
 mod producer_calls;
 mod runtime;
 mod scan;
+mod scan_tasks;
 mod store;
 mod table;
 mod table_results;
@@ -40,6 +41,7 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     logging::register(module)?;
     dataset::register(module)?;
     scan::register(module)?;
+    scan_tasks::register(module)?;
     alter::register(module)?;
     odf::register(module)?;
     odf_values::register(module)?;

@@ -35,6 +35,7 @@ mod rewrite_group;
 mod row_group;
 mod row_reads;
 mod scan;
+mod scan_tasks;
 mod schema;
 mod segment;
 mod snapshot_file;
@@ -62,6 +63,7 @@ pub use self::listing::all_files;
 pub use self::merge::{MergeResult, merge};
 pub use self::names::{data_file as data_file_name, tombstones as tombstones_name};
 pub use self::scan::{ScanOptions, scan};
+pub use self::scan_tasks::{TaskSizes, parse_task, split_scan};
 pub(crate) use self::schema::{decode_schema, encode_schema};
 #[cfg(feature = "testing")]
 pub(crate) use self::segment::decode_untrusted as decode_segment;

@@ -61,6 +61,17 @@ impl SnapshotReader {
         Ok(reader)
     }
 
+    /// The files that may hold rows that match a filter.
+    pub(super) async fn find_files(
+        table: &Table,
+        manifest: Arc<TableManifest>,
+        filter: Option<Arc<Filter>>,
+    ) -> Result<Vec<SnapshotFile>> {
+        let columns = TableColumns::from_manifest(&manifest)?;
+        let reader = Self::without_files(table, manifest, columns, filter);
+        reader.list_files().await
+    }
+
     /// A reader of some files of a snapshot, whose columns may differ from the snapshot's.
     pub(super) async fn with_files(
         table: &Table,

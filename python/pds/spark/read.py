@@ -61,7 +61,7 @@ def read_dataset(
         InvalidType: Columns have types that Spark does not have. The message names all of them.
     """
     datasets = ParquetDatasetStore(store)
-    require_shippable(datasets)
+    require_shippable(datasets.store, datasets)
     manifest = datasets.read_manifest(key)
     part_index = datasets.index_parts(key, manifest)
     names = None if columns is None else tuple(columns)

@@ -84,7 +84,7 @@ def write_dataset(  # noqa: PLR0913 keyword options of the writer and of the wri
         row_group_size=row_group_size,
         max_rows_per_file=max_rows_per_file,
     )
-    require_shippable(datasets)
+    require_shippable(datasets.store, datasets)
     write = datasets.begin_write(key, overwrite=overwrite, run_id=run_id, metadata=metadata)
     try:
         with batch_limit_settings(df.sparkSession, batch_limits(df.schema)):
@@ -123,18 +123,17 @@ def publish(write: DatasetWrite, messages: Iterable[Row], schema: pa.Schema) -> 
     return write.publish(published or write.prepare_empty(schema), schema)
 
 
-def require_shippable(datasets: ParquetDatasetStore) -> None:
-    """Check that ``datasets`` can be sent to the executors, and is the same store there.
+def require_shippable(store: Store | remote_store.Store, sent: object) -> None:
+    """Check that what is sent to the executors can be, and that its store is the same there.
 
     Raises:
         InvalidInput: The store cannot be pickled, or is in the memory of this process.
     """
-    store = datasets.store
     if isinstance(store, Store) and urlsplit(store.url).scheme == "memory":
         msg = "Spark executors cannot reach a memory:// store of this process; use a store that they can reach"
         raise InvalidInput(msg)
     try:
-        cloudpickle.dumps(datasets)  # type: ignore[no-untyped-call]
+        cloudpickle.dumps(sent)  # type: ignore[no-untyped-call]
     except Exception as error:
         msg = f"the store cannot be pickled for the Spark executors: {error}"
         raise InvalidInput(msg) from error

@@ -13,6 +13,7 @@ __all__ = [
     "CheckResult",
     "CommitResult",
     "ScanPlan",
+    "ScanTask",
     "Table",
     "TableChanges",
     "TableScan",
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
     from pds.table.scan import TableChanges, TableScan
     from pds.table.table import Table, list_tables
     from pds.table.tags import Tags
+    from pds.table.tasks import ScanTask
 
 _MODULE_OF = {
     "CheckResult": "pds.table.results",
     "CommitResult": "pds.table.results",
     "ScanPlan": "pds.table.results",
+    "ScanTask": "pds.table.tasks",
     "Table": "pds.table.table",
     "TableChanges": "pds.table.scan",
     "TableScan": "pds.table.scan",

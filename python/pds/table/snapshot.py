@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from pds import _pds
 from pds.arguments import check_column_names
 from pds.errors import InvalidInput
 from pds.predicate import to_predicate
-from pds.table.checks import check_limit, check_version
+from pds.table.checks import check_limit, check_size, check_version
 from pds.table.html import format_snapshot
 from pds.table.results import make_files_table
 from pds.table.scan import TableChanges, TableScan
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     import pyarrow.dataset as ds
 
-    from pds import _pds
+    from pds.predicate import Predicate
     from pds.store import Store
     from pds.table.location import TableLocation
+    from pds.table.tasks import ScanTask
 
     Where = str | pc.Expression
 
@@ -116,6 +118,12 @@ class Snapshot:
             InvalidInput: A column does not exist, or the filter is not valid.
             InvalidType: An argument has an invalid type.
         """
+        names, predicate = self._check_selection(columns, where)
+        return TableScan(self._handle, names, predicate, check_limit(limit), use_stats=use_stats)
+
+    def _check_selection(
+        self, columns: Sequence[str] | None, where: Where | None
+    ) -> tuple[list[str] | None, str | Predicate | None]:
         names = check_column_names(columns)
         for name in names or []:
             if self.schema.get_field_index(name) < 0:
@@ -123,7 +131,48 @@ class Snapshot:
         predicate = None if where is None else to_predicate(where, self.schema)
         if predicate is not None:
             self._handle.check_filter(predicate)
-        return TableScan(self._handle, names, predicate, check_limit(limit), use_stats=use_stats)
+        return names, predicate
+
+    def scan_tasks(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        where: Where | None = None,
+        count: int = 128,
+        min_bytes: int = 16 << 20,
+        max_bytes: int = 128 << 20,
+    ) -> list[ScanTask]:
+        """Split a scan into tasks for other processes, such as those of Ray, Dask or Spark.
+
+        The rows of all tasks, one task after the other, are those of `scan`, in their order. Tasks can be pickled, with
+        the options of the store, credentials that were passed among them; the other processes must reach the store.
+        Only lists of files are read, and files without matching rows, as far as statistics tell, are in no task.
+
+        Args:
+            columns: As for `scan`.
+            where: As for `scan`.
+            count: About how many tasks there should be.
+            min_bytes: The least bytes of files of a task, even if there are fewer tasks then.
+            max_bytes: The most bytes of files of a task that has more than one, even if there are more tasks then.
+
+        Returns:
+            The tasks; none if there are no files.
+
+        Raises:
+            InvalidInput: A column does not exist, a number is below 1, or the filter is not valid, depends on the time
+                or on chance, or cannot be pickled.
+            InvalidType: An argument has an invalid type.
+            VersionExpired: A vacuum removed the snapshot.
+        """
+        from pds.table.tasks import ScanTask, check_sendable  # noqa: PLC0415 few need it
+
+        names, predicate = self._check_selection(columns, where)
+        check_sendable(where)
+        least, most = check_size("min_bytes", min_bytes), check_size("max_bytes", max_bytes)
+        if most < least:
+            raise InvalidInput(f"max_bytes must not be below min_bytes, but {max_bytes} is below {min_bytes}")
+        tasks = _pds.split_scan(self._handle, predicate, check_size("count", count, "tasks"), least, most)
+        return [ScanTask(self.store, self.path, names, where, files) for files in tasks]
 
     def scan_changes(self, since: int, until: int | None = None) -> TableChanges:
         """Return the inserted and deleted rows of every commit after the version `since`, up to `until`.

@@ -69,6 +69,21 @@ impl Predicate {
         }
     }
 
+    /// Refuses SQL that may have another value when it is asked again; what else the predicate is counts as constant.
+    pub(crate) fn check_deterministic(&self, columns: &TableColumns) -> Result<()> {
+        let Self::Sql(text) = self else {
+            return Ok(());
+        };
+        let label = format!("the filter {}", sql::format_sql(text));
+        sql::check_length(&label, text)?;
+        let schema = DFSchema::try_from(Arc::clone(&columns.schema));
+        let schema = Arc::new(schema.map_err(|e| sql::planning_error(&label, e))?);
+        sql::with_stack(&label, || {
+            let parsed = sql::parse_deterministic(text, &schema);
+            parsed.map(drop).map_err(|e| sql::planning_error(&label, e))
+        })
+    }
+
     /// Like [`Self::bind`]; without `use_stats` the filter is evaluated as written, on every row.
     pub fn bind_with(
         &self,

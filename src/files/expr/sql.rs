@@ -132,6 +132,16 @@ pub(crate) fn plan_deterministic(
     sql: &str,
     schema: &Arc<DFSchema>,
 ) -> datafusion_common::Result<Expr> {
+    let expr = parse_deterministic(sql, schema)?;
+    let no_time = DateTime::<Utc>::UNIX_EPOCH;
+    prepare(expr, schema, no_time, Rewrite::Simplify, None)
+}
+
+/// Parses an expression that has the same value whenever it is evaluated.
+pub(super) fn parse_deterministic(
+    sql: &str,
+    schema: &Arc<DFSchema>,
+) -> datafusion_common::Result<Expr> {
     let expr = parse(sql, schema)?;
     expr.apply(|node| match node {
         Expr::ScalarFunction(call)
@@ -144,8 +154,7 @@ pub(crate) fn plan_deterministic(
         }
         _ => Ok(TreeNodeRecursion::Continue),
     })?;
-    let no_time = DateTime::<Utc>::UNIX_EPOCH;
-    prepare(expr, schema, no_time, Rewrite::Simplify, None)
+    Ok(expr)
 }
 
 fn parse(sql: &str, schema: &Arc<DFSchema>) -> datafusion_common::Result<Expr> {

@@ -1,0 +1,90 @@
+"""Reads a table as a DataFrame: every task opens its own data files.
+
+The driver splits the scan of one version into tasks (`pds.table.ScanTask`) and sends them with the job: some hundred
+bytes for each, and some ten for each file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pds import Table
+from pds.errors import InvalidType
+from pds.spark.schema import align_to_schema, frame_schema, worker_schema
+from pds.spark.tasks import freeze_worker_gc
+from pds.spark.write import require_shippable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pds.table.tasks import ScanTask
+
+    Where = str | pc.Expression
+
+__all__ = ["read_table"]
+
+# Fewer and smaller tasks would cost more to start than to run.
+_SIZES: Final = {"count": 128, "min_bytes": 16 << 20, "max_bytes": 128 << 20}
+
+
+def read_table(
+    spark: SparkSession,
+    table: Table,
+    *,
+    columns: Sequence[str] | None = None,
+    where: Where | None = None,
+    version: int | None = None,
+) -> DataFrame:
+    """Read a version of a table as a DataFrame.
+
+    Name the columns and the filter here and not in a ``select`` or ``filter``, because Spark does not push these down
+    to this source. Statistics prune files, row groups and pages without matching rows, as in ``Table.scan``.
+
+    Args:
+        spark: A classic or a Connect session.
+        table: The table. The executors must be able to reach its store. The store's options, including credentials
+            that were passed, are sent to the executors.
+        columns: The names of the columns to fetch, in the order of the result. Defaults to all columns.
+        where: A filter, as for ``Table.scan``.
+        version: The version to read. Defaults to that of ``table``.
+
+    Returns:
+        A DataFrame with the types of Spark that hold all values of the table's types, in the order of ``Table.scan``.
+        Every action reads the version again, whatever has been committed since; it fails after a vacuum of the version.
+
+    Raises:
+        InvalidInput: A column does not exist, the filter is not valid, there is no such version, or the store cannot be
+            sent to the executors.
+        InvalidType: An argument has an invalid type, or columns have types that Spark does not have. The message names
+            all of them.
+        VersionExpired: The version has been vacuumed.
+    """
+    if not isinstance(table, Table):
+        raise InvalidType(f"table must be a pds.Table, not {type(table).__name__}")
+    require_shippable(table.store, table.store)
+    snapshot = table if version is None else table.as_of(version)
+    schema = frame_schema(snapshot.scan(columns, where=where).schema)
+    tasks = snapshot.scan_tasks(columns, where=where, **_SIZES)
+    read = ReadTasks(tasks, worker_schema(schema))
+    return spark.range(0, len(tasks), 1, numPartitions=max(1, len(tasks))).mapInArrow(read, schema)
+
+
+@dataclass(frozen=True)
+class ReadTasks:
+    """Reads tasks of a scan."""
+
+    tasks: list[ScanTask]
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the tasks whose numbers are in the batches; a function for ``mapInArrow``."""
+        freeze_worker_gc()
+        for batch in batches:
+            numbers: list[Any] = batch.column(0).to_pylist()
+            for number in numbers:
+                yield from align_to_schema(self.tasks[number].to_reader(), self.schema)

@@ -1,0 +1,77 @@
+"""Scans as tasks for other processes."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+from pds import _pds
+from pds.errors import InvalidInput
+from pds.predicate import to_predicate
+from pds.store import native_handle
+from pds.table.scan import Rows, TableScan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from pds.store import Store
+
+    Where = str | pc.Expression
+
+
+class ScanTask(Rows):
+    """A part of a scan, which can be pickled and read by any process that reaches the store.
+
+    It lists its files and what is deleted in them, so reading it reads no other list. Pickled, it has the options of
+    the store, credentials that were passed among them.
+
+    Attributes:
+        size_bytes: The length of the list in bytes, which is what a pickled task takes beside its filter.
+    """
+
+    def __init__(
+        self, store: Store, path: str, columns: Sequence[str] | None, where: Where | None, files: bytes
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._columns = None if columns is None else list(columns)
+        self._where = where
+        self._files = files
+        self.size_bytes = len(files)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the selected columns."""
+        return self._open().schema
+
+    def _open(self) -> TableScan:
+        handle = _pds.open_scan_task(native_handle(self._store), self._path, self._files)
+        predicate = None if self._where is None else to_predicate(self._where, handle.schema)
+        return TableScan(handle, self._columns, predicate, None)
+
+    def _open_scan(self) -> _pds.Scan:
+        return self._open()._open_scan()  # noqa: SLF001 of the same kind
+
+    def count(self) -> int:
+        """Return the number of rows, as `TableScan.count` does."""
+        return self._open().count()
+
+    def __repr__(self) -> str:
+        return f"ScanTask({self._path!r}, {self.size_bytes} bytes)"
+
+
+def check_sendable(where: Where | None) -> None:
+    """Check that a filter can be pickled.
+
+    Raises:
+        InvalidInput: It cannot.
+    """
+    try:
+        pickle.dumps(where)
+    except Exception as error:
+        raise InvalidInput(
+            f"the filter {where} cannot be pickled; name its columns instead of numbering them"
+        ) from error

@@ -1,0 +1,57 @@
+//! Scans of tables as tasks for other processes.
+
+use std::sync::Arc;
+
+use pds::table::{self, TaskSizes, parse_task};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::handle::TableHandle;
+use crate::predicate::extract_predicate;
+use crate::runtime::{into_py_result, run};
+use crate::store::StoreHandle;
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(split_scan, module)?)?;
+    module.add_function(wrap_pyfunction!(open_scan_task, module)?)
+}
+
+/// Splits a scan of a snapshot into tasks, for [`open_scan_task`].
+#[pyfunction]
+#[pyo3(signature = (snapshot, predicate, count, min_bytes, max_bytes))]
+fn split_scan<'py>(
+    py: Python<'py>,
+    snapshot: &TableHandle,
+    predicate: Option<&Bound<'_, PyAny>>,
+    count: u64,
+    min_bytes: u64,
+    max_bytes: u64,
+) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    let table = into_py_result(py, snapshot.table())?;
+    let predicate = predicate.map(extract_predicate).transpose()?;
+    let manifest = Arc::clone(&snapshot.manifest);
+    let sizes = TaskSizes {
+        count,
+        min_bytes,
+        max_bytes,
+    };
+    let tasks = run(py, move || async move {
+        table::split_scan(&table, manifest, predicate.as_ref(), sizes).await
+    })?;
+    Ok(tasks.iter().map(|task| PyBytes::new(py, task)).collect())
+}
+
+/// The snapshot with the files of a task alone; sends no request.
+#[pyfunction]
+fn open_scan_task(
+    py: Python<'_>,
+    store: &StoreHandle,
+    path: String,
+    task: &[u8],
+) -> PyResult<TableHandle> {
+    Ok(TableHandle {
+        store: store.clone_handle(),
+        path,
+        manifest: Arc::new(into_py_result(py, parse_task(task))?),
+    })
+}

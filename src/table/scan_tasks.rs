@@ -1,0 +1,189 @@
+//! A scan as tasks, each for a process of its own.
+//!
+//! A task is a manifest of the same version that lists some of its files ([`split_scan`]): who has it reads no other
+//! list. The rows of all tasks, one task after the other, are those of the scan in their order.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::format::{TableManifest, Tombstones};
+use super::snapshot_file::SnapshotFile;
+use super::snapshot_reader::SnapshotReader;
+use super::targets::FileIndex;
+use super::{Predicate, Table, Versioned};
+use crate::error::{Error, Result};
+use crate::files::TableColumns;
+use crate::versions::CommitOperation;
+
+/// The most bytes of the manifest of a task.
+const MAX_TASK_BYTES: u64 = 256 << 20;
+const ZSTD_LEVEL: i32 = 3;
+
+/// How large tasks are.
+#[derive(Debug, Clone, Copy)]
+pub struct TaskSizes {
+    /// How many tasks there should be, unless their sizes would be beyond the limits.
+    pub count: u64,
+    /// The least bytes of the files of a task. All tasks but the last have as many, unless the next file is too large.
+    pub min_bytes: u64,
+    /// The most bytes of the files of a task that has more than one.
+    pub max_bytes: u64,
+}
+
+/// Splits a scan of the rows that match a predicate into tasks. Files without such rows, as far as statistics tell, are left
+/// out. Without files there is no task. Refuses a predicate of the time or of chance: it is asked again in each task. A
+/// task is a manifest as JSON, compressed with zstd.
+pub async fn split_scan(
+    table: &Table,
+    manifest: Arc<TableManifest>,
+    predicate: Option<&Predicate>,
+    sizes: TaskSizes,
+) -> Result<Vec<Vec<u8>>> {
+    let filter = match predicate {
+        None => None,
+        Some(predicate) => {
+            let columns = TableColumns::from_manifest(&manifest)?;
+            predicate.check_deterministic(&columns)?;
+            Some(Arc::new(
+                predicate.bind(&columns, &**table.store().clock())?,
+            ))
+        }
+    };
+    let files = SnapshotReader::find_files(table, Arc::clone(&manifest), filter).await?;
+    let total = files
+        .iter()
+        .map(|f| f.file.size_bytes)
+        .fold(0, u64::saturating_add);
+    let limit = (total / sizes.count.max(1)).clamp(sizes.min_bytes, sizes.max_bytes);
+    let common = without_files(&manifest);
+    let targets = Targets::of(&manifest.tombstones, &files);
+    let tasks = group_by_size(&files, limit).into_iter();
+    let mut packed = Vec::new();
+    for files in tasks {
+        packed.push(pack(&targets.restrict(&common, files))?);
+        // So that a call that is cancelled ends between two of many.
+        tokio::task::yield_now().await;
+    }
+    Ok(packed)
+}
+
+/// A manifest of the same version with its columns and nothing else.
+fn without_files(manifest: &TableManifest) -> TableManifest {
+    TableManifest {
+        // Its details are long, and may be nobody's business: the filter of a delete.
+        operation: CommitOperation::new(&manifest.operation.name, []),
+        segments: Vec::new(),
+        data_files: Vec::new(),
+        tombstones: Vec::new(),
+        recent_commits: manifest.recent_commits.iter().take(1).cloned().collect(),
+        transactions: BTreeMap::new(),
+        older_transactions: Vec::new(),
+        tags: BTreeMap::new(),
+        ..manifest.clone()
+    }
+}
+
+fn pack(task: &TableManifest) -> Result<Vec<u8>> {
+    let json = task.to_bytes();
+    if json.len() as u64 > MAX_TASK_BYTES {
+        let message = format!(
+            "a task lists {} files, more than a task can; split the scan into more",
+            task.data_files.len()
+        );
+        return Err(Error::invalid(message));
+    }
+    let packed = zstd::bulk::compress(&json, ZSTD_LEVEL);
+    let mut packed = packed.map_err(|e| Error::other("a task cannot be packed").with_source(e))?;
+    packed.shrink_to_fit();
+    Ok(packed)
+}
+
+/// The manifest of a task. [`crate::ErrorKind::InvalidInput`] for bytes that are none.
+pub fn parse_task(task: &[u8]) -> Result<TableManifest> {
+    let invalid = |reason: &dyn std::fmt::Display| {
+        Error::invalid(format!("these bytes are no task of a table: {reason}"))
+    };
+    let mut json = Vec::new();
+    let decoder = zstd::Decoder::new(task).map_err(|e| invalid(&e))?;
+    let mut decoder = decoder.take(MAX_TASK_BYTES);
+    decoder.read_to_end(&mut json).map_err(|e| invalid(&e))?;
+    let version: TaskVersion = serde_json::from_slice(&json).map_err(|e| invalid(&e))?;
+    TableManifest::parse(&json, version.version).map_err(|e| invalid(&e.message()))
+}
+
+#[derive(Deserialize)]
+struct TaskVersion {
+    version: u64,
+}
+
+/// Groups neighbors whose sizes together are not above a limit.
+fn group_by_size(files: &[SnapshotFile], limit: u64) -> Vec<&[SnapshotFile]> {
+    let mut groups = Vec::new();
+    let (mut first, mut bytes) = (0, 0_u64);
+    for (position, file) in files.iter().enumerate() {
+        let size = file.file.size_bytes;
+        if position > first && bytes.saturating_add(size) > limit {
+            groups.push(&files[first..position]);
+            (first, bytes) = (position, 0);
+        }
+        bytes = bytes.saturating_add(size);
+    }
+    if first < files.len() {
+        groups.push(&files[first..]);
+    }
+    groups
+}
+
+/// The tombstone files that are about each of some files.
+struct Targets<'a> {
+    tombstones: &'a [Tombstones],
+    /// Positions among the tombstone files, by the path of the file.
+    by_path: HashMap<&'a str, Vec<usize>>,
+}
+
+impl<'a> Targets<'a> {
+    fn of(tombstones: &'a [Tombstones], files: &'a [SnapshotFile]) -> Self {
+        let index = FileIndex::of_files(files);
+        let mut by_path: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (position, entry) in tombstones.iter().enumerate() {
+            for path in index.targets_of(entry) {
+                by_path.entry(path).or_default().push(position);
+            }
+        }
+        Self {
+            tombstones,
+            by_path,
+        }
+    }
+
+    /// The manifest of a task: its files, and the tombstones that are about them.
+    fn restrict(&self, common: &TableManifest, files: &[SnapshotFile]) -> TableManifest {
+        let mut paths: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+        for path in files.iter().map(|listed| listed.file.path.as_str()) {
+            for position in self.by_path.get(path).into_iter().flatten() {
+                paths.entry(*position).or_default().push(path.to_owned());
+            }
+        }
+        let tombstones = paths.into_iter().map(|(position, files)| Tombstones {
+            files,
+            positions: BTreeMap::new(),
+            ..self.tombstones[position].clone()
+        });
+        let data_files = files.iter().map(|listed| {
+            let mut file = listed.file.clone();
+            // They have told what they can.
+            file.min.clear();
+            file.max.clear();
+            file.null_counts.clear();
+            file
+        });
+        TableManifest {
+            data_files: data_files.collect(),
+            tombstones: tombstones.collect(),
+            ..common.clone()
+        }
+    }
+}

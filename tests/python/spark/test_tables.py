@@ -1,0 +1,159 @@
+"""`pds.spark.read_table`: the rows of a scan, whatever was done to the table, in tasks."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
+
+import pds
+import pds.spark
+from pds.spark import table as spark_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from tests.python.spark.conftest import Target
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("name", pa.string()),
+        ("tags", pa.list_(pa.string())),
+        ("at", pa.timestamp("us", "UTC")),
+    ]
+)
+NOW = dt.datetime(2026, 11, 1, tzinfo=dt.UTC)
+
+
+def rows(first: int, count: int) -> pa.Table:
+    """Rows that depend on their ids alone."""
+    ids = range(first, first + count)
+    columns = {
+        "id": ids,
+        "name": [None if number % 7 == 0 else f"name {number} {'x' * 48}" for number in ids],
+        "tags": [["a", None][: number % 3] for number in ids],
+        "at": [NOW + dt.timedelta(hours=number) for number in ids],
+    }
+    return pa.table(columns, SCHEMA)
+
+
+@pytest.fixture
+def table(target: Target, monkeypatch: pytest.MonkeyPatch) -> pds.Table:
+    """A table of many small files, of which a task has few."""
+    monkeypatch.setattr(spark_table, "_SIZES", {"count": 6, "min_bytes": 1, "max_bytes": 1 << 30})
+    table = pds.Table.create(target.store, "lake/orders", SCHEMA, key="id")
+    for number in range(60):
+        table.append(rows(20 * number, 20))
+    return table
+
+
+def collect(df: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict(recursive=True) for row in df.collect()]
+
+
+def listed(found: pa.Table) -> list[dict[str, Any]]:
+    """As Spark gives them: times are those of the machine's zone."""
+    return [
+        {
+            name: value.astimezone().replace(tzinfo=None) if isinstance(value, dt.datetime) else value
+            for name, value in row.items()
+        }
+        for row in found.to_pylist()
+    ]
+
+
+def partitions(df: DataFrame) -> int:
+    return df.rdd.getNumPartitions()
+
+
+def test_the_rows_of_a_scan(spark: SparkSession, table: pds.Table) -> None:
+    segments = table._parse_manifest()["segments"]
+    assert segments, "files of both kinds of lists"
+    table.delete("id BETWEEN 100 AND 130")
+    table.delete("id % 7 = 3")
+    table.delete("id >= 790")
+    df = pds.spark.read_table(spark, table)
+    assert 6 <= partitions(df) <= 7
+    assert collect(df) == listed(table.scan().to_pyarrow())
+    old = pds.spark.read_table(spark, table, version=10)
+    assert collect(old) == listed(table.as_of(10).scan().to_pyarrow())
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["id < 45 OR name LIKE 'name 333 %'", pc.field("id") >= 780, "at < TIMESTAMP '2026-11-02 00:00:00Z'", "id < 0"],
+    ids=str,
+)
+def test_columns_and_filters(spark: SparkSession, table: pds.Table, where: str | pc.Expression) -> None:
+    table.delete("id % 5 = 1")
+    df = pds.spark.read_table(spark, table, columns=["name", "id"], where=where)
+    assert df.columns == ["name", "id"]
+    assert collect(df) == listed(table.scan(["name", "id"], where=where).to_pyarrow())
+
+
+def test_a_changed_schema_and_added_files(spark: SparkSession, target: Target, table: pds.Table) -> None:
+    table.alter.rename_column("name", "title")
+    table.alter.add_column("region", pa.string())
+    table.alter.drop_column("tags")
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"id": [5000, 5001], "title": ["x", None]}), sink)
+    target.store.write("in/region=eu/a.parquet", sink.getvalue())
+    table.add_files(["in/region=eu/a.parquet"], hive_partitioning=True)
+    table.upsert(pa.table({"id": [3, 6000], "title": ["three", "new"], "region": ["us", "us"]}))
+    df = pds.spark.read_table(spark, table)
+    assert df.columns == ["id", "title", "at", "region"]
+    by_id = sorted(collect(df), key=lambda row: row["id"])
+    assert by_id == sorted(listed(table.scan().to_pyarrow()), key=lambda row: row["id"])
+
+
+def test_later_commits_change_nothing(spark: SparkSession, table: pds.Table) -> None:
+    df = pds.spark.read_table(spark, table, columns=["id"])
+    before = collect(df)
+    table.delete("true")
+    table.optimize.compact()
+    assert collect(df) == before
+    assert collect(pds.spark.read_table(spark, table)) == []
+    table.vacuum(dt.timedelta(0))
+    table.vacuum(dt.timedelta(0))
+    with pytest.raises(PySparkException, match="VersionExpired"):
+        df.collect()
+
+
+def test_an_empty_table(spark: SparkSession, target: Target) -> None:
+    empty = pds.Table.create(target.store, "empty", SCHEMA)
+    df = pds.spark.read_table(spark, empty)
+    assert df.columns == SCHEMA.names
+    assert df.collect() == []
+
+
+def test_bad_arguments(spark: SparkSession, table: pds.Table) -> None:
+    with pytest.raises(pds.InvalidInput, match="nothing"):
+        pds.spark.read_table(spark, table, columns=["nothing"])
+    with pytest.raises(pds.InvalidInput, match="nothing"):
+        pds.spark.read_table(spark, table, where="nothing = 1")
+    for where in ("at > now()", "random() < 0.5"):
+        with pytest.raises(pds.InvalidInput, match="is not deterministic"):
+            pds.spark.read_table(spark, table, where=where)
+    with pytest.raises(pds.InvalidInput, match="cannot be pickled"):
+        pds.spark.read_table(spark, table, where=pc.field(0) < 3)
+    with pytest.raises(pds.InvalidInput, match="no version 999"):
+        pds.spark.read_table(spark, table, version=999)
+    with pytest.raises(pds.InvalidType, match="table must be"):
+        pds.spark.read_table(spark, "lake/orders")  # type: ignore[arg-type]
+    hidden = pds.Table.create(pds.Store("memory://"), "t", SCHEMA)
+    with pytest.raises(pds.InvalidInput, match="executors cannot reach"):
+        pds.spark.read_table(spark, hidden)
+
+
+def test_a_damaged_file_is_noticed(spark: SparkSession, target: Target, table: pds.Table) -> None:
+    path = f"lake/orders/{table.files()['path'][7].as_py()}"
+    other = target.store.read_bytes(f"lake/orders/{table.files()['path'][8].as_py()}")
+    target.store.write(path, other, overwrite=True)
+    with pytest.raises(PySparkException, match="PartCorrupted"):
+        pds.spark.read_table(spark, table).collect()
