@@ -36,7 +36,6 @@ def test_a_long_text_that_a_dictionary_names_often(memory_store: pds.Store) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_more_text_than_an_array_holds(memory_store: pds.Store) -> None:
     pipeline = pds.Pipeline(memory_store, "p")
     pipeline.source("s", key=INT, value=pa.string())
