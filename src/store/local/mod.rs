@@ -42,8 +42,10 @@ use crate::sync::in_place::is_in_place;
 /// The most files that are deleted between two syncs of their folders.
 const DELETE_BATCH: usize = 1000;
 
-/// So many bytes are read by the blocking task that opens the file.
+/// So many bytes are read with the opening of a file, before the caller sees how many there are.
 const MAX_BYTES_AT_ONCE: u64 = 256 << 10;
+/// The same for a caller that would wait for another thread to read them.
+const MAX_BYTES_IN_PLACE: u64 = 8 << 20;
 
 /// A folder of the local file system as an object store.
 #[derive(Debug, Clone)]
@@ -264,8 +266,12 @@ impl LocalStore {
                 .as_range(meta.size)
                 .map_err(|source| generic_error(source.into()))?,
         };
-        let is_read_here = range.end - range.start <= MAX_BYTES_AT_ONCE || is_in_place();
-        let payload = if is_read_here && !options.head {
+        let max_bytes = if is_in_place() {
+            MAX_BYTES_IN_PLACE
+        } else {
+            MAX_BYTES_AT_ONCE
+        };
+        let payload = if range.end - range.start <= max_bytes && !options.head {
             let bytes = read_range(key, &file, range.clone())?;
             GetResultPayload::Stream(stream::once(future::ready(Ok(bytes))).boxed())
         } else {

@@ -5,16 +5,20 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+import os
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import pds
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 POINTER = "t/_latest_manifest"
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -205,6 +209,17 @@ def test_a_newest_manifest_that_is_lost_is_noticed_by_who_knew_it(table: pds.Tab
     table.store.delete(_manifest(table.version))
     for use in (table.refresh, lambda: table.append(_rows(9)), lambda: pds.Table(table.store, "t")):
         with pytest.raises(pds.ManifestCorrupted):
+            use()
+
+
+@pytest.mark.parametrize("name", [POINTER, _manifest(5)])
+def test_a_huge_file_in_the_place_of_metadata_is_refused_unread(tmp_path: Path, name: str) -> None:
+    table = pds.Table.create(pds.Store(tmp_path.as_uri()), "t", SCHEMA)
+    for number in range(4):
+        table.append(_rows(number))
+    os.truncate(tmp_path / name, 1 << 42)  # more than any memory; the file has holes
+    for use in (table.refresh, lambda: table.append(_rows(9)), lambda: pds.Table(table.store, "t")):
+        with pytest.raises(pds.ManifestCorrupted, match="too many bytes"):
             use()
 
 
