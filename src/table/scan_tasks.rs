@@ -34,8 +34,8 @@ pub struct TaskSizes {
 }
 
 /// Splits a scan of the rows that match a predicate into tasks. Files without such rows, as far as statistics tell, are left
-/// out. Without files there is no task. Refuses a predicate of the time or of chance: it is asked again in each task. A
-/// task is a manifest as JSON, compressed with zstd.
+/// out. Without files there is no task. Refuses a predicate that is not deterministic, because each task evaluates it
+/// again. A task is a manifest as JSON, compressed with zstd.
 pub async fn split_scan(
     table: &Table,
     manifest: Arc<TableManifest>,
@@ -57,7 +57,8 @@ pub async fn split_scan(
         .iter()
         .map(|f| f.file.size_bytes)
         .fold(0, u64::saturating_add);
-    let limit = (total / sizes.count.max(1)).clamp(sizes.min_bytes, sizes.max_bytes);
+    let limit = total / sizes.count.max(1);
+    let limit = limit.max(sizes.min_bytes).min(sizes.max_bytes);
     let common = without_files(&manifest);
     let targets = Targets::of(&manifest.tombstones, &files);
     let tasks = group_by_size(&files, limit).into_iter();
@@ -104,7 +105,7 @@ fn pack(task: &TableManifest) -> Result<Vec<u8>> {
 /// The manifest of a task. [`crate::ErrorKind::InvalidInput`] for bytes that are none.
 pub fn parse_task(task: &[u8]) -> Result<TableManifest> {
     let invalid = |reason: &dyn std::fmt::Display| {
-        Error::invalid(format!("these bytes are no task of a table: {reason}"))
+        Error::invalid(format!("these bytes are not a scan task: {reason}"))
     };
     let mut json = Vec::new();
     let decoder = zstd::Decoder::new(task).map_err(|e| invalid(&e))?;

@@ -111,7 +111,7 @@ def test_bytes_that_are_no_task_are_refused(table: pds.Table) -> None:
     (task,) = table.scan_tasks()
     for damaged in (b"", b"{}", task._files[:-3], task._files[:40] + b"\0\0\0" + task._files[43:]):
         task._files = damaged
-        with pytest.raises(pds.InvalidInput, match="no task of a table"):
+        with pytest.raises(pds.InvalidInput, match="not a scan task"):
             task.to_pyarrow()
 
 
