@@ -6,8 +6,8 @@
 //! group are encoded, one thread appends it to the output while the others go on.
 //!
 //! The thread that reads the input calls `open_group`, `push`, `close_group` and `finish` of [`Encoder`]; the others
-//! run `run_worker`. Where there are no others, the input's thread encodes when it would have to wait. The first error
-//! or panic stops all workers. A call of the input's thread returns it.
+//! run `run_worker`. Without workers, the input's thread encodes whenever it would have to wait. The first error or panic
+//! stops all workers. A call of the input's thread returns it.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -144,7 +144,7 @@ impl<'a> PairWriter<'a> {
         let key = zip(&is_left, left.column(0), right.column(0)).map_err(to_error)?;
         let DataType::Struct(fields) = self.schema.field(1).data_type() else {
             return Err(Error::other(
-                "internal error: the source key of a join is no struct",
+                "internal error: the source key of a join is not a struct",
             ));
         };
         let parts: [&ArrayRef; 2] = [left.column(1), right.column(1)];

@@ -13,6 +13,7 @@ static FORKS: AtomicUsize = AtomicUsize::new(0);
 /// The threads that hold a lock.
 static HOLDERS: AtomicUsize = AtomicUsize::new(0);
 
+/// The forks between the process that loaded the library and this one.
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
 
 /// While it lives, the process does not fork. A thread must not hold two, nor keep one across an `await`.

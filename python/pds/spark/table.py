@@ -58,8 +58,8 @@ def read_table(
         Every action reads the version again, whatever has been committed since; it fails after a vacuum of the version.
 
     Raises:
-        InvalidInput: A column does not exist, the filter is not valid, there is no such version, or the store cannot be
-            sent to the executors.
+        InvalidInput: A column or the version does not exist, the filter is not valid, depends on the time or on chance
+            or cannot be pickled, or the store cannot be sent to the executors.
         InvalidType: An argument has an invalid type, or columns have types that Spark does not have. The message names
             all of them.
         VersionExpired: The version has been vacuumed.

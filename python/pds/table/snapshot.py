@@ -156,7 +156,7 @@ class Snapshot:
             max_bytes: The most bytes of files of a task that has more than one, even if there are more tasks then.
 
         Returns:
-            The tasks; none if there are no files.
+            The tasks; an empty list if no file may have matching rows.
 
         Raises:
             InvalidInput: A column does not exist, a number is below 1, or the filter is not valid, depends on the time
