@@ -31,6 +31,9 @@ MARKER_OF = {
     "toxiproxy_server": "s3",
 }
 
+# Of a test that is slow anyway.
+SLOW_SECONDS = 900
+
 # What the suite is run with once more: everything is split as often as it can be.
 HOSTILE = {"row_group_size": 3, "memory_limit": 32 * 2**20}
 
@@ -54,6 +57,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for fixture in set(getattr(item, "fixturenames", ())) & MARKER_OF.keys():
             item.add_marker(MARKER_OF[fixture])
+        # On a busy machine one takes three times as long as on an idle one.
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
 
 
 # A shell that starts this in the background has it ignore Ctrl-C, and its children too.

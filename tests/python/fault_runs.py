@@ -67,13 +67,21 @@ class Run(NamedTuple):
         return UNDER_A_FAULT_THAT_LASTS if self.lasts else UNDER_ONE_FAULT
 
 
-def plan(requests: Sequence[Request], faults: Iterable[str], *, lasts: bool, verbs: str = "") -> list[Run]:
-    """The runs of an operation that sends these requests; `verbs` (joined by ``|``) are those that are hit."""
+def plan(
+    requests: Sequence[Request], faults: Iterable[str], *, lasts: bool, verbs: str = "", one_of: int = 1
+) -> list[Run]:
+    """The runs of an operation that sends these requests.
+
+    `verbs` (joined by ``|``) are those that are hit. Each request gets every fault, or one of so many (`one_of`), and
+    the next request others.
+    """
     return [
         Run(number, request, fault, lasts)
-        for fault in faults
+        for place, fault in enumerate(faults)
         for number, request in enumerate(requests)
-        if _can_hit(request, fault) and (not verbs or request.verb in verbs.split("|"))
+        if _can_hit(request, fault)
+        and (not verbs or request.verb in verbs.split("|"))
+        and (place + number) % one_of == 0
     ]
 
 

@@ -35,7 +35,9 @@ def test_a_long_text_that_a_dictionary_names_often(memory_store: pds.Store) -> N
     assert _aggregate(memory_store, texts, {"n": ("value", "count")}) == [{"n": count}]
 
 
+# It takes 8 GB of memory.
 @pytest.mark.slow
+@pytest.mark.soak
 def test_more_text_than_an_array_holds(memory_store: pds.Store) -> None:
     pipeline = pds.Pipeline(memory_store, "p")
     pipeline.source("s", key=INT, value=pa.string())
