@@ -23,8 +23,8 @@ use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast, lit};
 
 use super::operators::is_comparison;
 use super::time_literals::{
-    UTC, interval_to_duration, interval_unit, is_timestamp_literal, refine_timestamp,
-    refine_timestamp_literal, string_literal, timestamp_in_unit, to_utc,
+    UTC, interval_to_duration, interval_unit, is_timestamp_literal, parse_timestamp,
+    refine_timestamp, refine_timestamp_literal, string_literal, timestamp_in_unit, to_utc,
 };
 
 /// Maximum number of digits of a decimal literal.
@@ -257,9 +257,13 @@ fn null() -> Expr {
 
 /// Coerces both sides of a comparison.
 fn coerce_comparison(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr) {
+    let (left_unit, right_unit) = (
+        timestamp_unit(&left, schema),
+        timestamp_unit(&right, schema),
+    );
     let (left, right) = (
-        refine_timestamp_literal(left),
-        refine_timestamp_literal(right),
+        refine_beside(left, right_unit),
+        refine_beside(right, left_unit),
     );
     let (left_type, right_type) = (data_type(&left, schema), data_type(&right, schema));
     (
@@ -268,9 +272,29 @@ fn coerce_comparison(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr)
     )
 }
 
+/// The unit of a timestamp that is no literal.
+fn timestamp_unit(expr: &Expr, schema: &DFSchema) -> Option<TimeUnit> {
+    match data_type(expr, schema) {
+        Some(DataType::Timestamp(unit, _)) if !is_timestamp_literal(expr) => Some(unit),
+        _ => None,
+    }
+}
+
+/// `TIMESTAMP '…'` in the unit of what it is compared with, which otherwise would be converted and may be beyond the
+/// range of nanoseconds; or in one that holds it.
+fn refine_beside(expr: Expr, unit: Option<TimeUnit>) -> Expr {
+    let expr = match unit {
+        Some(unit) => timestamp_in_unit(expr, unit),
+        None => expr,
+    };
+    refine_timestamp_literal(expr)
+}
+
 /// Coerces an expression and the values that it is compared with; the expression comes first.
 fn coerce_list(expr: Expr, values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
-    let values: Vec<Expr> = values.into_iter().map(refine_timestamp_literal).collect();
+    let unit = timestamp_unit(&expr, schema);
+    let refine = |value| refine_beside(value, unit);
+    let values: Vec<Expr> = values.into_iter().map(refine).collect();
     let expr_type = data_type(&expr, schema);
     let value_types: Vec<_> = values.iter().map(|v| data_type(v, schema)).collect();
     // The type that decides how the expression is read.
@@ -352,13 +376,12 @@ fn coerce_string(expr: Expr, other_type: &DataType) -> Expr {
                 parse(&Date32).and_then(|day| day.cast_to(&timestamp.as_ref()?.data_type()).ok());
             timestamp.filter(|timestamp| Some(timestamp) != day.as_ref())
         }
-        Timestamp(_, zone) => {
-            let units = [TimeUnit::Nanosecond, TimeUnit::Microsecond];
+        Timestamp(unit, zone) => {
             let utc_zone = zone.as_ref().map(|_| Arc::from(UTC));
-            let mut types = units
-                .map(|unit| Timestamp(unit, utc_zone.clone()))
-                .into_iter();
-            types.find_map(|to| parse(&to))
+            let units = [*unit, TimeUnit::Nanosecond];
+            let exact = |unit: TimeUnit| parse_timestamp(literal, unit, utc_zone.as_ref());
+            let inexact = || parse(&Timestamp(TimeUnit::Microsecond, utc_zone.clone()));
+            units.into_iter().find_map(exact).or_else(inexact)
         }
         other_type if other_type.is_decimal() => parse_decimal_literal(literal),
         _ => None,

@@ -133,19 +133,26 @@ pub(super) fn timestamp_in_unit(expr: Expr, unit: TimeUnit) -> Expr {
     let Some((text, _, zone)) = timestamp_literal(&expr) else {
         return expr;
     };
+    parse_timestamp(text, unit, zone.as_ref()).map_or(expr, lit)
+}
+
+/// The timestamp of a text in this unit, if that holds it exactly.
+pub(super) fn parse_timestamp(
+    text: &str,
+    unit: TimeUnit,
+    zone: Option<&Arc<str>>,
+) -> Option<ScalarValue> {
     let in_unit = |unit| {
-        let to = DataType::Timestamp(unit, zone.clone());
+        let to = DataType::Timestamp(unit, zone.cloned());
         ScalarValue::from(text).cast_to(&to).ok()
     };
+    let value = in_unit(unit)?;
     // One that is beyond the range of nanoseconds has none here.
-    let (Some(value), finest) = (in_unit(unit), in_unit(TimeUnit::Nanosecond)) else {
-        return expr;
-    };
-    let is_exact = finest.is_none_or(|finest| {
+    let is_exact = in_unit(TimeUnit::Nanosecond).is_none_or(|finest| {
         let round_trip = value.cast_to(&finest.data_type());
         round_trip.is_ok_and(|value| value == finest)
     });
-    if is_exact { lit(value) } else { expr }
+    is_exact.then_some(value)
 }
 
 /// Makes `timestamp AT TIME ZONE 'zone'` the local time there, where the timestamp has a zone of its own: DataFusion

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import itertools
 import random
 from typing import TYPE_CHECKING
 
@@ -152,3 +153,27 @@ def test_numbers_between_the_values_of_a_column(table: pds.Table) -> None:
     beyond = ", ".join(str(2**63 + n) for n in range(50))
     assert table.scan(where=f"big IN ({beyond})").count() == 0
     assert table.scan(where=f"big NOT IN ({beyond})").count() == table.scan(where="big IS NOT NULL").count()
+
+
+@pytest.mark.parametrize("unit", ["ms", "us"])
+@pytest.mark.parametrize("zone", [None, "UTC", "America/Lima"])
+def test_timestamps_beyond_the_range_of_nanoseconds(unit: str, zone: str | None) -> None:
+    """Beside literals within it: what is compared is never converted to nanoseconds."""
+    years = [1, 1582, 1676, 1969, 2026, 2263, 9999]
+    naive = [dt.datetime(year, 1, 1, 0, 0, 0, 500_000) for year in years]  # noqa: DTZ001 as SQL reads it: UTC
+    column = pa.array([*naive, None], pa.timestamp(unit)).cast(pa.timestamp(unit, zone))
+    table = pds.Table.create(pds.Store("memory://"), "t", pa.schema([("at", column.type)]))
+    table.append(pa.table({"at": column}))
+    literals = [*naive, dt.datetime(2026, 1, 1)]  # noqa: DTZ001 as above
+    for prefix in ("TIMESTAMP ", ""):
+        for first, second in itertools.product(literals, repeat=2):
+            one, two = f"{prefix}'{first}'", f"{prefix}'{second}'"
+            for where, holds in (
+                (f"at = {one}", [value == first for value in naive]),
+                (f"at < {one}", [value < first for value in naive]),
+                (f"at IN ({one}, {two})", [value in (first, second) for value in naive]),
+                (f"at NOT IN ({one}, {two})", [value not in (first, second) for value in naive]),
+                (f"at BETWEEN {one} AND {two}", [first <= value <= second for value in naive]),
+            ):
+                for use_stats in (True, False):
+                    assert table.scan(where=where, use_stats=use_stats).count() == sum(holds), where
