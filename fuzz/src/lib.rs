@@ -171,6 +171,7 @@ async fn write_table(store: &Store) -> pds::Result<()> {
             if_version: None,
             merge_schema: false,
             sort_by: None,
+            threads: None,
         };
         write(&table, reader(rows(first * 100)), &how).await?;
     }

@@ -23,15 +23,18 @@ __all__ = [
     "add_column",
     "attach_dataset",
     "attach_table",
+    "begin_staged",
     "begin_write",
     "check_graph",
     "check_key",
     "check_options",
     "check_schema",
     "clean_dataset",
+    "commit_staged",
     "compact_pipeline",
     "dataset_exists",
     "delete_dataset",
+    "discard_staged",
     "drop_column",
     "drop_table",
     "enable_logging",
@@ -62,13 +65,16 @@ __all__ = [
     "schema_event",
     "sha3_256",
     "split_scan",
+    "stage_rows",
     "table_exists",
     "tag_pipeline",
     "update_pipeline",
     "vacuum_pipeline",
     "verify_dataset",
     "widen",
+    "with_columns",
     "write_dataset",
+    "writer_task",
 ]
 
 __version__: str
@@ -463,6 +469,30 @@ def split_scan(
     snapshot: TableHandle, predicate: str | Predicate | None, count: int, min_bytes: int, max_bytes: int
 ) -> list[bytes]: ...
 def open_scan_task(store: StoreHandle, path: str, task: bytes) -> TableHandle: ...
+def with_columns(snapshot: TableHandle, task: bytes) -> TableHandle: ...
+def writer_task(snapshot: TableHandle) -> bytes: ...
+def begin_staged(
+    snapshot: TableHandle, predicate: str | Predicate | None, options: _Options, commit: _CommitOptions
+) -> tuple[_CommitFields | None, TableHandle]: ...
+def stage_rows(
+    store: StoreHandle,
+    path: str,
+    task: bytes,
+    data: object,
+    predicate: str | Predicate | None,
+    options: _Options,
+    threads: int | None = None,
+) -> bytes: ...
+def commit_staged(
+    snapshot: TableHandle,
+    task: bytes,
+    lists: list[bytes],
+    overwrite: bool,
+    predicate: str | Predicate | None,
+    options: _Options,
+    commit: _CommitOptions,
+) -> tuple[_CommitFields, TableHandle]: ...
+def discard_staged(store: StoreHandle, path: str, lists: list[bytes]) -> None: ...
 def attach_table(table: TableHandle, timeout: float) -> ChainHandle: ...
 def attach_dataset(store: StoreHandle, key: str, timeout: float) -> ChainHandle: ...
 def new_identity() -> tuple[str, bytes]: ...

@@ -74,6 +74,7 @@ pub(crate) fn rewrite_options(
         if_version: None,
         timeout: into_py_result(py, parse_seconds("commit_timeout", timeout))?,
         sort_by: None,
+        threads: None,
     })
 }
 

@@ -21,6 +21,7 @@ mod producer_calls;
 mod runtime;
 mod scan;
 mod scan_tasks;
+mod staged_rows;
 mod store;
 mod table;
 mod table_results;
@@ -42,6 +43,7 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     dataset::register(module)?;
     scan::register(module)?;
     scan_tasks::register(module)?;
+    staged_rows::register(module)?;
     alter::register(module)?;
     odf::register(module)?;
     odf_values::register(module)?;

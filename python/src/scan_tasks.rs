@@ -13,7 +13,8 @@ use crate::store::StoreHandle;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(split_scan, module)?)?;
-    module.add_function(wrap_pyfunction!(open_scan_task, module)?)
+    module.add_function(wrap_pyfunction!(open_scan_task, module)?)?;
+    module.add_function(wrap_pyfunction!(with_columns, module)?)
 }
 
 /// Splits a scan of a snapshot into tasks, for [`open_scan_task`].
@@ -54,4 +55,12 @@ fn open_scan_task(
         path,
         manifest: Arc::new(into_py_result(py, parse_task(task))?),
     })
+}
+
+/// A snapshot whose rows are read with the columns of the version of a task.
+#[pyfunction]
+fn with_columns(py: Python<'_>, snapshot: &TableHandle, task: &[u8]) -> PyResult<TableHandle> {
+    let columns = parse_task(task);
+    let manifest = columns.and_then(|c| table::with_columns_of(&snapshot.manifest, &c));
+    Ok(snapshot.with_manifest(Arc::new(into_py_result(py, manifest)?)))
 }

@@ -40,6 +40,7 @@ mod schema;
 mod segment;
 mod snapshot_file;
 mod snapshot_reader;
+mod staged;
 mod targets;
 pub mod tombstone;
 mod tombstone_merge;
@@ -63,11 +64,14 @@ pub use self::listing::all_files;
 pub use self::merge::{MergeResult, merge};
 pub use self::names::{data_file as data_file_name, tombstones as tombstones_name};
 pub use self::scan::{ScanOptions, scan};
-pub use self::scan_tasks::{TaskSizes, parse_task, split_scan};
+pub use self::scan_tasks::{TaskSizes, parse_task, split_scan, with_columns_of};
 pub(crate) use self::schema::{decode_schema, encode_schema};
 #[cfg(feature = "testing")]
 pub(crate) use self::segment::decode_untrusted as decode_segment;
 pub use self::snapshot_file::{FileRef, SnapshotFile};
+pub use self::staged::{
+    begin_staged, commit_staged, discard_staged, pack_staged, stage, unpack_staged, writer_task,
+};
 pub use self::upsert::{ReplaceTarget, replace_rows};
 pub use self::write::{TableWriteOptions, write};
 pub(crate) use self::write::{align_to_schema, check_idempotency_key};

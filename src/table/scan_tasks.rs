@@ -71,8 +71,30 @@ pub async fn split_scan(
     Ok(packed)
 }
 
-/// A manifest of the same version with its columns and nothing else.
-fn without_files(manifest: &TableManifest) -> TableManifest {
+/// The manifest of a version with the columns of another one, as which its rows are then read. Refused if a column was
+/// widened after the other version.
+pub fn with_columns_of(manifest: &TableManifest, other: &TableManifest) -> Result<TableManifest> {
+    let own_columns = || manifest.schema.columns.iter();
+    for column in &other.schema.columns {
+        let own = own_columns().find(|own| own.id == column.id);
+        let is_wider = own.is_some_and(|own| own.data_type != column.data_type);
+        if is_wider && manifest.version > other.version {
+            let message = format!(
+                "the type of column {:?} is another one since version {}: open the table again",
+                column.name, other.version
+            );
+            return Err(Error::invalid(message));
+        }
+    }
+    Ok(TableManifest {
+        schema: other.schema.clone(),
+        arrow_schema: other.arrow_schema.clone(),
+        ..manifest.clone()
+    })
+}
+
+/// A manifest of the same version and commit with its columns and nothing else.
+pub(super) fn without_files(manifest: &TableManifest) -> TableManifest {
     TableManifest {
         // Its details are long, and may be nobody's business: the filter of a delete.
         operation: CommitOperation::new(&manifest.operation.name, []),
@@ -87,7 +109,7 @@ fn without_files(manifest: &TableManifest) -> TableManifest {
     }
 }
 
-fn pack(task: &TableManifest) -> Result<Vec<u8>> {
+pub(super) fn pack(task: &TableManifest) -> Result<Vec<u8>> {
     let json = task.to_bytes();
     if json.len() as u64 > MAX_TASK_BYTES {
         let message = format!(

@@ -21,6 +21,7 @@ use super::findings::{Bound, DeletePlan, RowFinder};
 use super::format::{DataFile, TableManifest};
 use super::keys::resolve_match_columns;
 use super::snapshot_reader::SnapshotReader;
+use super::staged::Ancestor;
 use super::write::{TableWriteOptions, align_to_schema, check_idempotency_key, upload};
 use super::{Committed, Snapshot, Staged, Table};
 use crate::error::{Error, ErrorKind, Result};
@@ -57,28 +58,30 @@ pub async fn replace_rows(
     }
     let base = snapshot.manifest;
     check_required_version(table, options.if_version.as_ref(), &*base)?;
-    let mut operation = Replacement {
-        table,
-        target,
-        options,
-        keys: None,
-        filter: Bound::none(),
-        column_ids: BTreeMap::new(),
-        files: Vec::new(),
-        files_version: base.version,
-        finder: RowFinder::default(),
-        tombstones: StagedTombstones::default(),
-    };
-    let mut staged = Staged::new(table);
+    let mut operation = Replacement::new(table, target, options, base.version);
     operation.upload(&base, input).await?;
+    let mut staged = Staged::new(table);
     staged.add(operation.files.iter().map(|f| f.path.clone()));
-    match run(table, &mut operation, staged, options.timeout).await? {
-        RunResult::Committed(committed, row_delta) => Ok((committed, row_delta.added)),
-        RunResult::Replayed(committed) => Ok((committed, Vec::new())),
-        RunResult::Unchanged(_) => Err(Error::other(
-            "internal error: an upsert or overwrite without a change",
-        )),
+    operation.commit(staged).await
+}
+
+/// Commits files with the columns of `base` in place of the rows that satisfy a predicate, as do those of the files. The
+/// files are never removed.
+pub(super) async fn replace_with_files(
+    table: &Table,
+    (base, ancestor): (&TableManifest, Ancestor),
+    files: Vec<DataFile>,
+    predicate: Predicate,
+    options: &TableWriteOptions,
+) -> Result<(Committed, Vec<DataFile>)> {
+    let target = ReplaceTarget::Predicate(predicate);
+    let mut operation = Replacement::new(table, &target, options, base.version);
+    operation.files = files;
+    operation.ancestor = Some(ancestor);
+    if let ReplaceTarget::Predicate(predicate) = &target {
+        operation.bind_target(base, predicate)?;
     }
+    operation.commit(Staged::new(table)).await
 }
 
 /// Writes new rows and deletes those of the target.
@@ -97,6 +100,8 @@ struct Replacement<'a> {
     files_version: u64,
     finder: RowFinder,
     tombstones: StagedTombstones,
+    /// What the versions to change have to descend from.
+    ancestor: Option<Ancestor>,
 }
 
 impl Operation<TableManifest> for Replacement<'_> {
@@ -104,6 +109,9 @@ impl Operation<TableManifest> for Replacement<'_> {
 
     async fn plan(&mut self, base: &Snapshot, staged: &mut Staged) -> Result<Option<RowDelta>> {
         let manifest = &base.manifest;
+        if let Some(ancestor) = &self.ancestor {
+            ancestor.check(manifest)?;
+        }
         let deletes = self.plan_deletes(manifest).await?;
         let tombstones = self
             .tombstones
@@ -141,7 +149,49 @@ impl Operation<TableManifest> for Replacement<'_> {
     }
 }
 
-impl Replacement<'_> {
+impl<'a> Replacement<'a> {
+    fn new(
+        table: &'a Table,
+        target: &'a ReplaceTarget,
+        options: &'a TableWriteOptions,
+        files_version: u64,
+    ) -> Self {
+        Self {
+            table,
+            target,
+            options,
+            keys: None,
+            filter: Bound::none(),
+            column_ids: BTreeMap::new(),
+            files: Vec::new(),
+            files_version,
+            finder: RowFinder::default(),
+            tombstones: StagedTombstones::default(),
+            ancestor: None,
+        }
+    }
+
+    /// `staged` are the files that are removed if nothing was committed for certain.
+    async fn commit(mut self, staged: Staged) -> Result<(Committed, Vec<DataFile>)> {
+        let (table, timeout) = (self.table, self.options.timeout);
+        match Box::pin(run(table, &mut self, staged, timeout)).await? {
+            RunResult::Committed(committed, row_delta) => Ok((committed, row_delta.added)),
+            RunResult::Replayed(committed) => Ok((committed, Vec::new())),
+            RunResult::Unchanged(_) => Err(Error::other(
+                "internal error: an upsert or overwrite without a change",
+            )),
+        }
+    }
+
+    /// Binds the predicate to the columns that the new rows have.
+    fn bind_target(&mut self, base: &TableManifest, predicate: &Predicate) -> Result<Arc<Filter>> {
+        let columns = TableColumns::from_manifest(base)?;
+        let filter = Arc::new(predicate.bind(&columns, &**self.table.store().clock())?);
+        self.column_ids = filter.column_ids(&columns);
+        self.filter = Bound::new(base, Arc::clone(&filter));
+        Ok(filter)
+    }
+
     /// Uploads the new rows, and collects their keys or checks them by the predicate.
     async fn upload(&mut self, base: &TableManifest, input: BoxedBatchReader) -> Result<()> {
         let columns = TableColumns::from_manifest(base)?;
@@ -157,10 +207,7 @@ impl Replacement<'_> {
                 collect_keys(aligned, &collected_keys, key_columns)
             }
             ReplaceTarget::Predicate(predicate) => {
-                let filter = Arc::new(predicate.bind(&columns, &**self.table.store().clock())?);
-                self.column_ids = filter.column_ids(&columns);
-                self.filter = Bound::new(base, Arc::clone(&filter));
-                assert_predicate(aligned, filter)
+                assert_predicate(aligned, self.bind_target(base, predicate)?)
             }
         };
         self.files = upload(self.table, base, checked_input, self.options).await?;
@@ -246,7 +293,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Returns the stream, which fails at a batch with a row that does not satisfy the filter.
-fn assert_predicate(input: BoxedBatchReader, filter: Arc<Filter>) -> BoxedBatchReader {
+pub(super) fn assert_predicate(input: BoxedBatchReader, filter: Arc<Filter>) -> BoxedBatchReader {
     inspect_batches(input, move |batch| {
         let columns = filter
             .columns()

@@ -57,6 +57,8 @@ pub struct TableWriteOptions {
     pub timeout: Duration,
     /// The ids of the columns that files are sorted by. Defaults to the table's sort order.
     pub sort_by: Option<Vec<u32>>,
+    /// The number of threads that encode. Defaults to that of the processors.
+    pub threads: Option<usize>,
 }
 
 /// Writes `input` to the newest snapshot. Returns the commit and the files that it added.
@@ -251,6 +253,7 @@ pub(super) async fn upload(
         )?
     };
     plan.keep_empty = false;
+    plan.threads = options.threads.unwrap_or(plan.threads);
     plan.upload_buffer_bytes = staging.memory_bytes();
     let new_name = {
         let (table, base) = (table.clone(), base.version);

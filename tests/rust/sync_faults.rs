@@ -132,6 +132,7 @@ async fn append_rows(table: &Table) -> Result<u64> {
         if_version: None,
         merge_schema: false,
         sort_by: None,
+        threads: None,
     };
     let rows = Box::new(RecordBatchIterator::new([Ok(batch)], schema()));
     let (committed, _) = write(table, rows, &options).await?;

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from pds.store import Store
+    from pds.table.table import Table
 
     Where = str | pc.Expression
 
@@ -61,6 +62,21 @@ class ScanTask(Rows):
 
     def __repr__(self) -> str:
         return f"ScanTask({self._path!r}, {self.size_bytes} bytes)"
+
+
+def pack_columns(table: Table) -> bytes:
+    """Return the columns of a snapshot for `with_columns`; they outlive its vacuum."""
+    return _pds.writer_task(table._handle)  # noqa: SLF001 of the same package
+
+
+def with_columns(table: Table, columns: bytes) -> Table:
+    """Return a snapshot whose rows are read with the columns of another one.
+
+    Raises:
+        InvalidInput: A column was widened since then.
+    """
+    handle = _pds.with_columns(table._handle, columns)  # noqa: SLF001 of the same package
+    return table._from_handle(table._location, handle)  # noqa: SLF001 as above
 
 
 def check_sendable(where: Where | None) -> None:

@@ -182,6 +182,7 @@ fn write_options(number: i64) -> TableWriteOptions {
         if_version: None,
         merge_schema: false,
         sort_by: None,
+        threads: None,
     }
 }
 

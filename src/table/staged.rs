@@ -1,0 +1,239 @@
+//! Writes of which many processes stage the rows and one commits them.
+//!
+//! A process that has a [`writer_task`] writes rows as data files that no version names ([`stage`]), and sends a list of
+//! them to the one that commits the lists it chooses as one version ([`commit_staged`]). What is never committed is
+//! removed by a vacuum, or by [`discard_staged`]: a commit removes none, because the same lists may have been committed
+//! before, with an outcome that the caller does not know.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use arrow_array::RecordBatchReader;
+
+use super::actions::{Append, Overwrite};
+use super::format::{CommitOperation, DataFile, TableManifest};
+use super::scan_tasks::{pack, without_files};
+use super::upsert::{assert_predicate, replace_with_files};
+use super::write::{align_to_schema, check_idempotency_key, upload};
+use super::{Committed, Predicate, Snapshot, Table, TableColumns, TableWriteOptions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::versions::commit::commit_onto;
+use crate::versions::{Change, CommitId, OnVersion, check_required_version, find_replay, remove};
+
+/// The most bytes of a list of staged files.
+const MAX_LIST_BYTES: u64 = 256 << 20;
+const ZSTD_LEVEL: i32 = 3;
+
+/// What a process needs to stage rows: a scan task without files.
+pub fn writer_task(manifest: &TableManifest) -> Result<Vec<u8>> {
+    pack(&without_files(manifest))
+}
+
+/// The newest snapshot, from which [`writer_task`] is made, and the commit with the idempotency key if there is one.
+/// Refuses a predicate that is not deterministic, because each process evaluates it again.
+pub async fn begin_staged(
+    table: &Table,
+    predicate: Option<&Predicate>,
+    options: &TableWriteOptions,
+) -> Result<(Snapshot, Option<Committed>)> {
+    check_idempotency_key(options.idempotency_key.as_deref())?;
+    let (newest, replay) = find_replay(table, options.idempotency_key.as_deref()).await?;
+    if replay.is_none() {
+        check_required_version(table, options.if_version.as_ref(), &*newest.manifest)?;
+        if let Some(predicate) = predicate {
+            predicate.check_deterministic(&TableColumns::from_manifest(&newest.manifest)?)?;
+        }
+    }
+    Ok((newest, replay))
+}
+
+/// Writes `input` as data files for the columns and the sort order of `base`. Every row has to satisfy the predicate. After
+/// an error it removes the files. [`ErrorKind::TransactionExpired`] if `base` is not there any more, or not for this process.
+pub async fn stage(
+    table: &Table,
+    base: &TableManifest,
+    input: Box<dyn RecordBatchReader + Send>,
+    predicate: Option<&Predicate>,
+    options: &TableWriteOptions,
+) -> Result<Vec<DataFile>> {
+    let columns = TableColumns::from_manifest(base)?;
+    let mut rows = align_to_schema(input, &columns.schema)?;
+    if let Some(predicate) = predicate {
+        let filter = predicate.bind(&columns, &**table.store().clock())?;
+        rows = assert_predicate(rows, Arc::new(filter));
+    }
+    check_version(table, base).await?;
+    upload(table, base, rows, options).await
+}
+
+/// Packs a list of staged files as JSON, compressed with zstd.
+pub fn pack_staged(files: &[DataFile]) -> Result<Vec<u8>> {
+    let fail = |e: std::io::Error| Error::other("a list of files cannot be packed").with_source(e);
+    let json = serde_json::to_vec(files).map_err(|e| fail(e.into()))?;
+    if json.len() as u64 > MAX_LIST_BYTES {
+        let message = format!(
+            "one task staged {} files, more than one list can have; make them larger or the tasks smaller",
+            files.len()
+        );
+        return Err(Error::invalid(message));
+    }
+    zstd::bulk::compress(&json, ZSTD_LEVEL).map_err(fail)
+}
+
+/// The files of a list. [`ErrorKind::InvalidInput`] for bytes that are none.
+pub fn unpack_staged(list: &[u8]) -> Result<Vec<DataFile>> {
+    let invalid = |reason: &dyn std::fmt::Display| {
+        Error::invalid(format!(
+            "these bytes are not a list of staged files: {reason}"
+        ))
+    };
+    let mut json = Vec::new();
+    let decoder = zstd::Decoder::new(list).map_err(|e| invalid(&e))?;
+    let mut decoder = decoder.take(MAX_LIST_BYTES);
+    decoder.read_to_end(&mut json).map_err(|e| invalid(&e))?;
+    serde_json::from_slice(&json).map_err(|e| invalid(&e))
+}
+
+/// Commits files that were staged for `base`, in this order; with a predicate in the place of the rows that satisfy it.
+///
+/// [`ErrorKind::TransactionExpired`] if `base` has been vacuumed, or the table dropped and created again since then.
+pub async fn commit_staged(
+    table: &Table,
+    base: &TableManifest,
+    files: Vec<DataFile>,
+    predicate: Option<Predicate>,
+    options: &TableWriteOptions,
+) -> Result<(Committed, Vec<DataFile>)> {
+    check_idempotency_key(options.idempotency_key.as_deref())?;
+    let (newest, replay) = find_replay(table, options.idempotency_key.as_deref()).await?;
+    if let Some(committed) = replay {
+        return Ok((committed, Vec::new()));
+    }
+    check_descends(table, &newest.manifest, base).await?;
+    let ancestor = Ancestor::new(&newest.manifest);
+    if let Some(predicate) = predicate {
+        return replace_with_files(table, (base, ancestor), files, predicate, options).await;
+    }
+    let (base_version, idempotency_key) = (base.version, options.idempotency_key.clone());
+    let change: Box<dyn Change<TableManifest>> = if options.overwrite {
+        Box::new(Overwrite {
+            files: files.clone(),
+            base_version,
+            idempotency_key,
+        })
+    } else {
+        Box::new(Append {
+            files: files.clone(),
+            base_version,
+            idempotency_key,
+        })
+    };
+    let change = DescendingChange {
+        change: &*change,
+        ancestor,
+    };
+    let change = OnVersion {
+        change: &change,
+        version: options.if_version.as_ref(),
+    };
+    let committed = commit_onto(table, &change, Some(newest), options.timeout).await?;
+    let added = if committed.replayed {
+        Vec::new()
+    } else {
+        files
+    };
+    Ok((committed, added))
+}
+
+/// Removes staged files that are not to be committed.
+pub async fn discard_staged(table: &Table, files: &[DataFile]) {
+    let paths: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
+    remove(table, &paths).await;
+}
+
+/// A version that later ones have to descend from.
+pub(super) struct Ancestor {
+    version: u64,
+    commit_id: CommitId,
+}
+
+impl Ancestor {
+    fn new(manifest: &TableManifest) -> Self {
+        Self {
+            version: manifest.version,
+            commit_id: manifest.commit_id.clone(),
+        }
+    }
+
+    /// Fails for a manifest of another table in the same place. One with many versions more cannot be told from it.
+    pub(super) fn check(&self, manifest: &TableManifest) -> Result<()> {
+        let id = match manifest.version.checked_sub(self.version) {
+            None => None,
+            Some(0) => Some(&manifest.commit_id),
+            Some(distance) => {
+                let position = usize::try_from(distance - 1).unwrap_or(usize::MAX);
+                match manifest.recent_commits.get(position) {
+                    None => return Ok(()),
+                    id => id,
+                }
+            }
+        };
+        if id == Some(&self.commit_id) {
+            return Ok(());
+        }
+        let message =
+            "the table was dropped and created again while the rows were written; write again";
+        Err(Error::new(ErrorKind::TransactionExpired, message))
+    }
+}
+
+/// A change that is applied to descendants of a version alone.
+struct DescendingChange<'a> {
+    change: &'a dyn Change<TableManifest>,
+    ancestor: Ancestor,
+}
+
+impl Change<TableManifest> for DescendingChange<'_> {
+    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
+        self.ancestor.check(base)?;
+        self.change.apply(base)
+    }
+
+    fn base_version(&self) -> Option<u64> {
+        self.change.base_version()
+    }
+
+    fn idempotency_key(&self) -> Option<&str> {
+        self.change.idempotency_key()
+    }
+}
+
+/// Checks that the newest version is a later one of the same table: days may lie between them.
+async fn check_descends(table: &Table, newest: &TableManifest, base: &TableManifest) -> Result<()> {
+    let ancestor = Ancestor::new(base);
+    ancestor
+        .check(newest)
+        .map_err(|e| e.with_path(table.root()))?;
+    let recent = newest.recent_commits.len() as u64;
+    if newest.version > base.version.saturating_add(recent) {
+        check_version(table, base).await?;
+    }
+    Ok(())
+}
+
+/// Checks that a version is there, as this process sees the store.
+async fn check_version(table: &Table, base: &TableManifest) -> Result<()> {
+    let message = match table.read_manifest(base.version).await? {
+        Some(manifest) if manifest.commit_id == base.commit_id => return Ok(()),
+        Some(_) => {
+            "the table was dropped and created again while the rows were written; write again"
+                .to_owned()
+        }
+        None => format!(
+            "version {} of the table, at which the write started, is not there any more: write again, or vacuum with a \
+             longer retention; or this process sees another store",
+            base.version
+        ),
+    };
+    Err(Error::new(ErrorKind::TransactionExpired, message).with_path(table.root()))
+}
