@@ -7,10 +7,11 @@ bytes for each, and some ten for each file.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pds import Table
 from pds.errors import InvalidType
+from pds.spark.options import TASK_SIZES
 from pds.spark.schema import align_to_schema, frame_schema, worker_schema
 from pds.spark.tasks import freeze_worker_gc
 from pds.spark.write import require_shippable
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     Where = str | pc.Expression
 
 __all__ = ["read_table"]
-
-# Fewer and smaller tasks would cost more to start than to run.
-_SIZES: Final = {"count": 128, "min_bytes": 16 << 20, "max_bytes": 128 << 20}
 
 
 def read_table(
@@ -69,7 +67,7 @@ def read_table(
     require_shippable(table.store, table.store)
     snapshot = table if version is None else table.as_of(version)
     schema = frame_schema(snapshot.scan(columns, where=where).schema)
-    tasks = snapshot.scan_tasks(columns, where=where, **_SIZES)
+    tasks = snapshot.scan_tasks(columns, where=where, **TASK_SIZES)
     read = ReadTasks(tasks, worker_schema(schema))
     return spark.range(0, len(tasks), 1, numPartitions=max(1, len(tasks))).mapInArrow(read, schema)
 

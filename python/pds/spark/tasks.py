@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pds._pds import PartIndex
 
 __all__ = ["MESSAGE_DDL", "PrepareParts", "ReadParts"]
+
+_T = TypeVar("_T")
 
 MESSAGE_DDL: Final = "task int, attempt int, rows bigint, bytes bigint, part binary"
 _MESSAGE_TYPES: Final[dict[str, pa.DataType]] = {
@@ -44,6 +47,36 @@ def freeze_worker_gc() -> None:
     gc.freeze()
 
 
+def task_context() -> TaskContext:
+    """Return the context of the Spark task in which this is called."""
+    context = TaskContext.get()
+    if context is None:
+        msg = "this function must be called in a Spark task"
+        raise RuntimeError(msg)
+    return context
+
+
+def choose_attempts(messages: Iterable[tuple[int, int, _T]]) -> tuple[list[_T], list[_T]]:
+    """Choose one attempt of each task.
+
+    Args:
+        messages: The number of a task, that of an attempt, and what the attempt has written.
+
+    Returns:
+        What the chosen attempts have written, in the order of the tasks; and what the others have.
+    """
+    attempts: defaultdict[int, defaultdict[int, list[_T]]] = defaultdict(lambda: defaultdict(list))
+    for task, attempt, written in messages:
+        attempts[task][attempt].append(written)
+    chosen: list[_T] = []
+    duplicates: list[_T] = []
+    for task in sorted(attempts):
+        first = min(attempts[task])
+        for attempt, written_by in attempts[task].items():
+            (chosen if attempt == first else duplicates).extend(written_by)
+    return chosen, duplicates
+
+
 @dataclass(frozen=True)
 class PrepareParts:
     """Writes a partition as unpublished parts, and yields a batch with a message for each part."""
@@ -54,10 +87,7 @@ class PrepareParts:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the batches of one partition; a function for ``mapInArrow``."""
         freeze_worker_gc()
-        context = TaskContext.get()
-        if context is None:
-            msg = "PrepareParts must be called in a Spark task"
-            raise RuntimeError(msg)
+        context = task_context()
         task = context.partitionId()
         reader = pa.RecordBatchReader.from_batches(self.schema, align_to_schema(batches, self.schema))
         # Spark runs several tasks at once, so each task uses only the processors that Spark assigned to it.

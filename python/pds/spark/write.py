@@ -9,7 +9,6 @@ the result.
 from __future__ import annotations
 
 import contextlib
-from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -20,7 +19,7 @@ from pds import ParquetDatasetStore, StagedPart, Store
 from pds.errors import InvalidInput, InvalidType, RemoteStoreError
 from pds.spark.schema import dataset_schema
 from pds.spark.settings import batch_limit_settings, batch_limits
-from pds.spark.tasks import MESSAGE_DDL, PrepareParts
+from pds.spark.tasks import MESSAGE_DDL, PrepareParts, choose_attempts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from pds import DatasetManifest, DatasetWrite
 
-__all__ = ["message_plan", "publish", "require_shippable", "write_dataset"]
+__all__ = ["check_frame", "message_plan", "publish", "require_shippable", "write_dataset"]
 
 _CASE_SENSITIVE: Final = "spark.sql.caseSensitive"
 
@@ -77,7 +76,7 @@ def write_dataset(  # noqa: PLR0913 keyword options of the writer and of the wri
             starts.
         pyspark.errors.PySparkException: The job failed. The dataset is unchanged.
     """
-    schema = _check(df)
+    schema = check_frame(df)
     datasets = ParquetDatasetStore(
         store,
         compression=compression,
@@ -106,17 +105,9 @@ def message_plan(df: DataFrame, write: DatasetWrite, schema: pa.Schema) -> DataF
 
 def publish(write: DatasetWrite, messages: Iterable[Row], schema: pa.Schema) -> DatasetManifest:
     """Publish the parts of one attempt of each task, and remove the parts of the other attempts."""
-    attempts: defaultdict[int, defaultdict[int, list[StagedPart]]]
-    attempts = defaultdict(lambda: defaultdict(list))
-    for message in messages:
-        part = StagedPart.from_bytes(bytes(message.part))
-        attempts[message.task][message.attempt].append(part)
-    published: list[StagedPart] = []
-    duplicates: list[StagedPart] = []
-    for parts_by_attempt in attempts.values():
-        first = min(parts_by_attempt)
-        for attempt, parts in parts_by_attempt.items():
-            (published if attempt == first else duplicates).extend(parts)
+    published, duplicates = choose_attempts(
+        (message.task, message.attempt, StagedPart.from_bytes(bytes(message.part))) for message in messages
+    )
     if duplicates:
         with contextlib.suppress(RemoteStoreError):
             write.abort(duplicates)
@@ -139,7 +130,7 @@ def require_shippable(store: Store | remote_store.Store, sent: object) -> None:
         raise InvalidInput(msg) from error
 
 
-def _check(df: DataFrame) -> pa.Schema:
+def check_frame(df: DataFrame) -> pa.Schema:
     """Check that a DataFrame can be written, and return its Arrow schema."""
     if not isinstance(df, DataFrame):
         msg = f"expected a Spark DataFrame, got {type(df).__module__}.{type(df).__name__}"

@@ -46,7 +46,7 @@ def rows(first: int, count: int) -> pa.Table:
 @pytest.fixture
 def table(target: Target, monkeypatch: pytest.MonkeyPatch) -> pds.Table:
     """A table of many small files, of which a task has few."""
-    monkeypatch.setattr(spark_table, "_SIZES", {"count": 6, "min_bytes": 1, "max_bytes": 1 << 30})
+    monkeypatch.setattr(spark_table, "TASK_SIZES", {"count": 6, "min_bytes": 1, "max_bytes": 1 << 30})
     table = pds.Table.create(target.store, "lake/orders", SCHEMA, key="id")
     for number in range(60):
         table.append(rows(20 * number, 20))
