@@ -43,7 +43,7 @@ WORKERS ?= 2
 FAST_WORKERS := $$((3 * $(WORKERS) / 2))
 PARALLEL := --dist worksteal -n
 FAST := not s3 and not azure and not spark and not slow
-SOURCES := src python/src python/pds fuzz/src
+SOURCES := src python/src python/pds python/pyspark_pds fuzz/src
 FUZZ_SECONDS ?= 120
 FUZZ_KINDS ?= block yaml part seal manifest intent table pointer segment tombstones
 

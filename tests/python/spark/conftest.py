@@ -69,6 +69,8 @@ class Target:
     arrow: pyarrow.fs.FileSystem
     files: Callable[[], list[str]]
     """Everything that lies there, whatever its name, sorted."""
+    options: dict[str, str] = dataclasses.field(default_factory=dict)
+    """The options of the store."""
 
     @property
     def datasets(self) -> pds.ParquetDatasetStore:
@@ -108,7 +110,7 @@ def s3_target(s3_server: S3Server, s3_prefix: str, s3_store: pds.Store) -> Itera
 
     backend = S3PyArrowBackend(**s3_server.remote_store_options())
     with remote_store.Store(backend, root_path=s3_prefix) as remote:
-        yield Target(s3_store, remote, arrow, files)
+        yield Target(s3_store, remote, arrow, files, s3_server.options())
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])

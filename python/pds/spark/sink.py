@@ -1,0 +1,99 @@
+"""Writes ``format("pds")``: the tasks stage data files, and the driver commits them by one commit.
+
+Options: ``path``; for ``mode("overwrite")`` ``replaceWhere``, SQL as for ``Table.overwrite``; ``idempotencyKey`` and
+``ifVersion`` as for ``Table.append``; ``storage.<name>`` for the options of the store. A table that does not exist is
+created.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from pds import Table
+from pds.errors import AlreadyExists, InvalidInput, NotFound
+from pds.spark.options import TablePlace, check_options, parse_positive
+from pds.spark.schema import align_to_schema, dataset_schema
+from pds.spark.tasks import freeze_worker_gc, task_context
+from pds.table.staged import StagedWrite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql.types import StructType
+
+__all__ = ["StagedFiles", "TableWriter"]
+
+_OPTIONS: Final = ("replaceWhere", "idempotencyKey", "ifVersion")
+
+
+@dataclass
+class StagedFiles(WriterCommitMessage):
+    """What a task has staged."""
+
+    task: int
+    files: bytes
+
+
+class TableWriter(DataSourceArrowWriter):
+    """Appends to a table or replaces its rows. Spark makes one, and sends it to the tasks and to the commit."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        check_options(options, _OPTIONS)
+        where = options.get("replaceWhere")
+        if where is not None and not overwrite:
+            raise InvalidInput('replaceWhere needs mode("overwrite")')
+        self._schema = dataset_schema(schema, case_sensitive=True)
+        table = _open_or_create(TablePlace.parse(options), self._schema)
+        key = options.get("idempotencyKey")
+        self._write, replay = StagedWrite.begin(
+            table,
+            overwrite=overwrite,
+            where=where,
+            idempotency_key=key,
+            if_version=parse_positive(options, "ifVersion"),
+        )
+        self._is_replayed = replay is not None
+        # Raises what is wrong with the columns.
+        self._write.stage(self._schema.empty_table().to_reader())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        """Stage the rows of a partition."""
+        freeze_worker_gc()
+        context = task_context()
+        batches = () if self._is_replayed else align_to_schema(iterator, self._schema)
+        reader = pa.RecordBatchReader.from_batches(self._schema, batches)
+        return StagedFiles(context.partitionId(), self._write.stage(reader, context.cpus()))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit what all partitions have staged, in their order."""
+        if not self._is_replayed:
+            table = Table(self._write.store, self._write.path)
+            self._write.commit_once(table, [staged.files for staged in _staged(messages)])
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove what the tasks that ended have staged, if others failed.
+
+        Spark calls this after a commit that failed, too, whose outcome may be unknown.
+        """
+        if None in messages:
+            self._write.discard([staged.files for staged in _staged(messages)])
+
+
+def _open_or_create(place: TablePlace, schema: pa.Schema) -> Table:
+    """Open a table; if there is none, create it with these columns."""
+    try:
+        return place.open()
+    except NotFound:
+        store, path = place.split()
+    try:
+        return Table.create(store, path, schema)
+    except AlreadyExists:
+        return Table(store, path)
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFiles]:
+    return sorted((staged for staged in messages if isinstance(staged, StagedFiles)), key=lambda staged: staged.task)

@@ -1,0 +1,93 @@
+"""Reads ``format("pds")``: Spark plans in processes without a session, and each task opens its own data files.
+
+Options: ``path``; ``version`` or ``versionAsOf``, ``timestamp`` or ``timestampAsOf`` (ISO 8601 with a time zone);
+``columns``, separated by commas or as a JSON list; ``where``, SQL as for ``Table.scan``; ``storage.<name>`` for those
+of the store. Spark tells a Python data source neither the columns nor the limit of a query: name columns by the
+option or by a schema, or read by ``pds.spark.read_table``.
+
+Filters are not pushed down: Spark 4.3 keeps the partitions of the last planned query of a DataFrame for its next one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from pds.errors import InvalidInput
+from pds.spark.options import (
+    READ_OPTIONS,
+    STREAM_OPTIONS,
+    TASK_SIZES,
+    FixedVersion,
+    TablePlace,
+    check_options,
+    find_snapshot,
+    parse_columns,
+)
+from pds.spark.schema import align_to_schema, frame_schema, worker_schema
+from pds.spark.tasks import freeze_worker_gc
+from pds.table.tasks import pack_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from pds.table.tasks import ScanTask
+
+__all__ = ["TableReader", "fix_version"]
+
+
+def fix_version(options: Mapping[str, str]) -> tuple[FixedVersion, StructType]:
+    """Return the version that options of a query or a stream name, and the columns that they select."""
+    check_options(options, (*READ_OPTIONS, *STREAM_OPTIONS))
+    snapshot = find_snapshot(options)
+    scan = snapshot.scan(parse_columns(options.get("columns")), where=options.get("where"))
+    return FixedVersion(snapshot.version, pack_columns(snapshot)), frame_schema(scan.schema)
+
+
+class TableReader(DataSourceReader):
+    """Reads a version of a table. If the user gave a schema no version was fixed before."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, version: FixedVersion | None) -> None:
+        check_options(options, READ_OPTIONS)
+        if version is None:
+            self._snapshot = find_snapshot(options)
+        else:
+            self._snapshot = TablePlace.parse(options).open().as_of(version.version)
+        if parse_columns(options.get("columns")) not in (None, schema.names):
+            raise InvalidInput("the option columns and a schema name the columns twice; leave one out")
+        self._where = options.get("where")
+        self._columns = schema.names
+        self._schema = worker_schema(schema)
+        _check_schema(frame_schema(self._snapshot.scan(self._columns, where=self._where).schema), schema)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What tasks need, which open no table."""
+        return {"_schema": self._schema}
+
+    def partitions(self) -> list[InputPartition]:
+        """Return a partition for each task of the scan."""
+        tasks = self._snapshot.scan_tasks(self._columns, where=self._where, **TASK_SIZES)
+        return [InputPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of a task."""
+        freeze_worker_gc()
+        # Spark makes a partition of None where there is none.
+        task: ScanTask | None = partition.value
+        return iter(()) if task is None else align_to_schema(task.to_reader(), self._schema)
+
+
+def _check_schema(own: StructType, requested: StructType) -> None:
+    """Check that a schema that the user gave is that of the table: a cast by Arrow is not one by Spark."""
+    for column, requested_column in zip(own, requested, strict=True):
+        if column.dataType != requested_column.dataType:
+            raise InvalidInput(
+                f"column {column.name!r} of the table is {column.dataType.simpleString()}, not "
+                f"{requested_column.dataType.simpleString()} as in the schema; leave the schema out, or cast afterwards"
+            )
+        if column.nullable and not requested_column.nullable:
+            raise InvalidInput(f"column {column.name!r} of the table may have nulls; leave NOT NULL out of the schema")

@@ -1,0 +1,251 @@
+"""`format("pds")`: what Spark reads and writes is what the table has, whatever Spark pushes down."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+
+import pds
+import pds.spark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, DataFrameReader, DataFrameWriter, SparkSession
+    from tests.python.spark.conftest import Target
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("name", pa.string()),
+        ("score", pa.float64()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("price", pa.decimal128(12, 2)),
+        ("good", pa.bool_()),
+        ("big", pa.uint64()),
+        ("tags", pa.list_(pa.string())),
+    ]
+)
+NOW = dt.datetime(2026, 11, 1, tzinfo=dt.UTC)
+
+
+def rows(first: int, count: int) -> pa.Table:
+    """Rows that depend on their ids alone."""
+    ids = range(first, first + count)
+    columns = {
+        "id": ids,
+        "name": [None if number % 7 == 0 else f"it's 100% {number}" for number in ids],
+        "score": [[float("nan"), -0.0, 0.0, None, number / 4][number % 5] for number in ids],
+        "day": [dt.date(2026, 1, 1) + dt.timedelta(number) for number in ids],
+        "at": [NOW + dt.timedelta(hours=number) for number in ids],
+        "price": [None if number % 11 == 0 else decimal.Decimal(number * 25) / 100 for number in ids],
+        "good": [[True, False, None][number % 3] for number in ids],
+        "big": [2**64 - 1 - number for number in ids],
+        "tags": [["a", None][: number % 3] for number in ids],
+    }
+    return pa.table(columns, SCHEMA)
+
+
+@pytest.fixture
+def table(target: Target) -> pds.Table:
+    table = pds.Table.create(target.store, "lake/orders", SCHEMA, key="id")
+    for number in range(5):
+        table.append(rows(20 * number, 20))
+    table.delete("id % 10 = 3")
+    return table
+
+
+@pytest.fixture(params=["off", "on"])
+def pushdown(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
+    """Whether the session pushes filters down."""
+    spark.conf.set(PUSHDOWN, str(request.param == "on").lower())
+    yield str(request.param)
+    spark.conf.unset(PUSHDOWN)
+
+
+def reader(spark: SparkSession, target: Target, **options: Any) -> DataFrameReader:
+    found = spark.read.format("pds").options(**options)
+    return found.options(**{f"storage.{name}": value for name, value in target.options.items()})
+
+
+def load(spark: SparkSession, target: Target, path: str = "lake/orders", **options: Any) -> DataFrame:
+    return reader(spark, target, **options).load(f"{target.store.url}/{path}")
+
+
+def writer(df: DataFrame, target: Target, mode: str, **options: Any) -> DataFrameWriter:
+    found = df.write.format("pds").mode(mode).options(**options)
+    return found.options(**{f"storage.{name}": value for name, value in target.options.items()})
+
+
+def listed(found: pa.Table) -> list[str]:
+    return [str(row) for row in found.to_pylist()]
+
+
+def test_rows_and_types_are_those_of_the_table(spark: SparkSession, target: Target, table: pds.Table) -> None:
+    df = load(spark, target)
+    direct = pds.spark.read_table(spark, table)
+    assert df.schema == direct.schema
+    assert [str(row) for row in df.collect()] == [str(row) for row in direct.collect()]
+    assert df.count() == 90
+    assert df.rdd.getNumPartitions() == 1
+
+
+def test_a_version_a_time_columns_and_a_filter(spark: SparkSession, target: Target, table: pds.Table) -> None:
+    table.alter.drop_column("good")
+    for options in (
+        {"version": 3},
+        {"versionAsOf": "3"},
+        {"timestampAsOf": table.as_of(3).history(1)[0]["created_at"].isoformat()},
+    ):
+        df = load(spark, target, columns="name, id", where="id >= 15", **options)
+        assert df.columns == ["name", "id"]
+        assert sorted(row.id for row in df.collect()) == list(range(15, 40))
+    assert "good" not in load(spark, target).columns
+    assert load(spark, target, columns='["id"]').columns == ["id"]
+
+
+def test_a_schema_selects_columns(spark: SparkSession, target: Target, table: pds.Table) -> None:
+    df = reader(spark, target).schema("day date, id bigint").load(f"{target.store.url}/lake/orders")
+    assert df.columns == ["day", "id"]
+    assert df.where("id < 2").collect()[1].day == dt.date(2026, 1, 2)
+    for bad, options, message in [
+        ("id string", {}, "not string"),
+        ("other int", {}, "other"),
+        ("ID bigint", {}, "ID"),
+        ("name string NOT NULL", {}, "NOT NULL"),
+        ("id bigint", {"columns": "name"}, "twice"),
+    ]:
+        with pytest.raises(PySparkException, match=message):
+            reader(spark, target, **options).schema(bad).load(f"{target.store.url}/lake/orders").collect()
+
+
+def test_a_frame_stays_at_its_version(spark: SparkSession, target: Target, table: pds.Table) -> None:
+    df = load(spark, target)
+    table.append(rows(500, 5))
+    assert df.count() == 90
+    assert load(spark, target).count() == 95
+
+
+CONDITIONS = [
+    "id = 5", "id > 90", "id <= 7 AND id <> 2", "NOT (id < 80)", "id IN (1, 2, 99, 1000)", "id NOT IN (1, 2)",
+    "name = 'it\\'s 100% 8'", "name > 'it\\'s 100% 95'", "name LIKE 'it\\'s 100\\%%'", "name IS NULL",
+    "name IS NOT NULL", "score > 3", "score = 0.0", "score = double('NaN')", "score < double('NaN')", "score <> 0.0",
+    "day = date'2026-02-01'", "day > date'2026-03-30'", "day IN (date'2026-01-01', date'2026-01-02')",
+    "at = timestamp'2026-11-01 05:00:00Z'", "at >= timestamp'2026-11-04 00:00:00'",
+    "at < timestamp'1950-01-01 00:00:00'", "price = 5", "price > 4.99", "price = 5.25", "price < 0.51 OR price > 24",
+    "price IN (1.00, 2.50)", "good", "NOT good", "good = false", "good <=> NULL", "good IS NULL",
+    "big > 18446744073709551610", "big = 18446744073709551615", "id + 1 = 3", "get(tags, 0) = 'a'", "size(tags) = 1",
+]  # fmt: skip
+
+
+def test_filters_of_spark(spark: SparkSession, target: Target, table: pds.Table, pushdown: str) -> None:
+    """Each beside the same filter on the same rows of another source, and on a DataFrame that has seen others."""
+    df = load(spark, target)
+    alone = pds.spark.read_table(spark, table)
+    for condition in CONDITIONS:
+        found = sorted(row.id for row in df.where(condition).collect())
+        assert found == sorted(row.id for row in alone.where(condition).collect()), condition
+    assert df.count() == 90
+    assert df.where("id < 5").union(df.where("id >= 95")).count() == 9
+    assert df.where("id < 5").join(df.withColumnRenamed("name", "other"), "id").count() == 4
+
+
+def test_a_filter_leaves_files_unread(spark: SparkSession, target: Target, table: pds.Table) -> None:
+    """A file without matching rows may be damaged."""
+    first = next(name for name in target.files() if name.endswith(".parquet"))
+    target.store.write(first, b"damaged", overwrite=True)
+    last = table.scan(where="id > 85").to_pyarrow().num_rows
+    assert load(spark, target, where="id > 85 -- the last").count() == last == 13
+    with pytest.raises(PySparkException):
+        load(spark, target).count()
+
+
+def test_options_that_are_not_valid_are_refused(spark: SparkSession, target: Target, table: pds.Table) -> None:
+    url = f"{target.store.url}/lake/orders"
+    for options, message in [
+        ({"edition": "3"}, "no option"),
+        ({"version": "x"}, "must be a number"),
+        ({"version": "3", "timestamp": "2026-01-01"}, "twice"),
+        ({"timestamp": "2026-01-01"}, "time zone"),
+        ({"version": "99"}, "there is no version 99"),
+        ({"columns": "id,other"}, "other"),
+        ({"where": "other = 1"}, "other"),
+    ]:
+        with pytest.raises(PySparkException, match=message):
+            reader(spark, target, **options).load(url)
+    for path in ("orders", "memory://x/orders", "s3://bucket"):
+        with pytest.raises(PySparkException, match=r"the table|executors"):
+            spark.read.format("pds").load(path)
+    with pytest.raises(PySparkException, match=r"NotFound|not found|does not exist"):
+        load(spark, target, "lake/none")
+
+
+def test_rows_are_written(spark: SparkSession, target: Target, table: pds.Table) -> None:
+    url = f"{target.store.url}/lake/orders"
+    more = load(spark, target).drop("big").where("id < 10").withColumn("id", f.col("id") + 1000).repartition(3)
+    writer(more, target, "append").save(url)
+    found = table.refresh().scan(["id"]).to_pyarrow()["id"].to_pylist()
+    assert sorted(found) == [n for n in range(100) if n % 10 != 3] + [1000 + n for n in range(10) if n != 3]
+    assert table.version == 8
+    again = load(spark, target).drop("big").where("id >= 1000").withColumn("id", f.col("id") - 1000)
+    assert [str(row) for row in again.orderBy("id").collect()] == [
+        str(row) for row in load(spark, target, version=7).drop("big").where("id < 10").orderBy("id").collect()
+    ]
+    for _ in range(2):
+        writer(more, target, "append", idempotencyKey="k").save(url)
+    assert table.refresh().scan().count() == 90 + 9 + 9
+    writer(spark.range(50, 60).selectExpr("id"), target, "overwrite", replaceWhere="id >= 20").save(url)
+    found = table.refresh().scan(["id"]).to_pyarrow()["id"].to_pylist()
+    assert sorted(found) == [n for n in range(20) if n % 10 != 3] + list(range(50, 60))
+    with pytest.raises(PySparkException, match="if_version"):
+        writer(spark.range(4), target, "overwrite", ifVersion=8).save(url)
+    writer(spark.range(4), target, "overwrite", ifVersion=table.version).save(url)
+    assert sorted(table.refresh().scan(["id"]).to_pyarrow()["id"].to_pylist()) == [0, 1, 2, 3]
+    assert table.check().orphans == []
+
+
+def test_a_table_is_made_where_there_is_none(spark: SparkSession, target: Target) -> None:
+    df = spark.range(10).selectExpr("id", "CAST(id AS string) AS `a name`", "array(id) AS list")
+    writer(df, target, "append").save(f"{target.store.url}/made")
+    assert [str(row) for row in load(spark, target, "made").collect()] == [str(row) for row in df.collect()]
+    assert load(spark, target, "made").schema.simpleString() == df.schema.simpleString()
+
+
+def test_what_cannot_be_written_is_refused(spark: SparkSession, target: Target, table: pds.Table) -> None:
+    url = f"{target.store.url}/lake/orders"
+    with pytest.raises(PySparkException, match=r"mode|append"):
+        spark.range(3).write.format("pds").save(url)
+    for df, mode, options, message in [
+        (spark.range(3).selectExpr("id", "id AS other"), "append", {}, "unknown column"),
+        (spark.range(3).selectExpr("CAST(id AS string) AS id"), "append", {}, "type mismatch"),
+        (spark.range(3), "append", {"replaceWhere": "id > 1"}, "replaceWhere"),
+        (spark.range(3), "overwrite", {"replaceWhere": "id > 1"}, "does not satisfy"),
+        (spark.range(3), "append", {"mergeSchema": "true"}, "no option"),
+        (spark.range(9).selectExpr("IF(id = 7, raise_error('no'), id) AS id"), "append", {}, "no"),
+    ]:
+        with pytest.raises(PySparkException, match=message):
+            writer(df, target, mode, **options).save(url)
+    assert table.refresh().version == 7
+    assert table.scan().count() == 90
+
+
+def test_an_absolute_path_is_one_of_local_files(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "a folder" / "t"
+    spark.range(3).write.format("pds").mode("append").save(str(path))
+    assert spark.read.format("pds").load(str(path)).count() == 3
+    assert pds.Table(pds.Store(path.parent.as_uri()), "t").scan().count() == 3
+
+
+def test_sql_reads_a_view(spark: SparkSession, target: Target, table: pds.Table) -> None:
+    load(spark, target).createOrReplaceTempView("orders")
+    (row,) = spark.sql("SELECT count(*) AS n, max(id) AS last FROM orders WHERE id < 50").collect()
+    assert (row.n, row.last) == (45, 49)
