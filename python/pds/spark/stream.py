@@ -1,0 +1,274 @@
+"""Streams of ``format("pds")``: a source of the rows that commits add, and a sink that commits each batch once.
+
+The source begins with the rows of the newest version, unless ``startingVersion`` names the first version whose rows it
+reads, or ``"latest"``. A commit that deletes or replaces rows ends the query, unless ``ignoreDeletes`` is true and it
+only deletes, or ``skipChangeCommits`` is true, which leaves out all its rows. ``maxFilesPerTrigger`` limits the data
+files of a batch, which has the rows of one commit at least. Other options are ``path``, ``columns`` and
+``storage.<name>`` as in `pds.spark.source`. Offsets are versions with the ids of their commits.
+
+The sink appends, or in the output mode ``complete`` replaces all rows. The ids of the query and of the batch are the
+idempotency key of a commit: a batch that Spark runs again changes nothing. The table must exist: one that was dropped
+has lost batches that the checkpoint calls done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+
+from pds.errors import InvalidInput, RemoteStoreError
+from pds.spark.options import (
+    STREAM_OPTIONS,
+    TASK_SIZES,
+    FixedVersion,
+    TablePlace,
+    check_options,
+    parse_flag,
+    parse_positive,
+)
+from pds.spark.schema import align_to_schema, dataset_schema, worker_schema
+from pds.spark.tasks import freeze_worker_gc, task_context
+from pds.table.staged import StagedWrite
+from pds.table.tasks import with_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql.types import StructType
+
+    from pds import Table
+
+__all__ = ["TableStreamReader", "TableStreamWriter"]
+
+# Those that Spark adds.
+_SINK_OPTIONS: Final = ("checkpointLocation", "queryName", "useTempCheckpointLocation", "recoverFromCheckpointLocation")
+# Partitions of a batch that has the rows of many commits.
+_MOST_PARTITIONS: Final = 128
+
+
+class Offset(TypedDict):
+    """The last version whose rows were read, and its commit; 0 before all."""
+
+    version: int
+    commit: str
+
+
+_BEFORE_ALL: Final[Offset] = {"version": 0, "commit": ""}
+
+
+class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the rows that commits add to a table."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, version: FixedVersion | None) -> None:
+        check_options(options, STREAM_OPTIONS)
+        if version is None:
+            raise InvalidInput("a stream takes no schema; name columns by the option columns")
+        self._place = TablePlace.parse(options)
+        self._start = options.get("startingVersion")
+        self._ignore_deletes = parse_flag(options, "ignoreDeletes")
+        self._skip_changes = parse_flag(options, "skipChangeCommits")
+        self._max_files = parse_positive(options, "maxFilesPerTrigger")
+        self._columns = version.columns
+        self._names = schema.names
+        self._schema = worker_schema(schema)
+        self._initial: Offset | None = None
+        self._last: int | None = None
+
+    def initialOffset(self) -> Offset:  # type: ignore[override] # noqa: N802 as Spark names it
+        """Return the offset before the first batch of a new query: always the same, for Spark asks again."""
+        if self._initial is None:
+            self._initial = self._find_initial()
+        return self._initial
+
+    def _find_initial(self) -> Offset:
+        if self._start is None:
+            return _BEFORE_ALL
+        table = self._place.open()
+        if self._start == "latest":
+            return _offset(table)
+        if not self._start.isdecimal() or not 1 <= int(self._start) <= table.version + 1:
+            raise InvalidInput(
+                f'startingVersion must be "latest" or from 1 to {table.version + 1}, not {self._start!r}'
+            )
+        # The first version has no rows.
+        return _offset(table.as_of(max(1, int(self._start) - 1)))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 as Spark names it
+        """Return the limit of a batch."""
+        return ReadAllAvailable() if self._max_files is None else ReadMaxFiles(self._max_files)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 as Spark names it
+        """Read nothing that is committed later."""
+        self._last = self._place.open().version
+
+    def latestOffset(  # type: ignore[override] # noqa: N802 as Spark names it
+        self, start: Offset, limit: ReadLimit
+    ) -> Offset:
+        """Return the last version of the next batch."""
+        table = self._place.open()
+        last = table.version if self._last is None else min(self._last, table.version)
+        first = start["version"]
+        _check_offset(table, start)
+        if last <= first:
+            return start
+        if first > 0 and isinstance(limit, ReadMaxFiles):
+            last = _limit_files(table, first, last, limit.max_files)
+        return _offset(table.as_of(last))
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:  # type: ignore[override]
+        """Return tasks of the snapshot, or ranges of versions."""
+        first, last = start["version"] + 1, end["version"]
+        if first > last:
+            return []
+        table = self._place.open()
+        _check_offset(table, start)
+        _check_offset(table, end)
+        if first == 1:
+            snapshot = with_columns(table.as_of(last), self._columns)
+            return [InputPartition(task) for task in snapshot.scan_tasks(self._names, where=None, **TASK_SIZES)]
+        step = -(-(last - first + 1) // _MOST_PARTITIONS)
+        return [InputPartition((begin, min(begin + step - 1, last))) for begin in range(first, last + 1, step)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of a partition."""
+        freeze_worker_gc()
+        if isinstance(partition.value, tuple):
+            return align_to_schema(self._read_inserts(*partition.value), self._schema)
+        return align_to_schema(partition.value.to_reader(), self._schema)
+
+    def _read_inserts(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """The rows that some versions inserted. Those that a version deleted come before."""
+        changed: set[int] = set()
+        until = with_columns(self._place.open().as_of(last), self._columns)
+        for batch in until.scan_changes(first - 1).to_reader():
+            versions: Any = batch["_commit_version"]
+            is_insert = pc.equal(batch["_change_type"], pa.scalar("insert"))
+            changed.update(pc.unique(versions.filter(pc.invert(is_insert))).to_pylist())
+            if changed and not self._ignore_deletes and not self._skip_changes:
+                raise InvalidInput(
+                    f"version {min(changed)} of the table deleted rows, which a stream cannot take back; set "
+                    "ignoreDeletes or skipChangeCommits, or read the changes with Table.scan_changes"
+                )
+            is_changed = pc.is_in(versions, value_set=pa.array(sorted(changed), versions.type))
+            replaced = pc.and_(is_insert, is_changed)
+            if not self._skip_changes and pc.any(replaced).as_py():
+                raise InvalidInput(
+                    f"version {versions.filter(replaced)[0]} of the table replaced rows, which a stream cannot take "
+                    "back; set skipChangeCommits, or read the changes with Table.scan_changes"
+                )
+            yield batch.select(self._names).filter(pc.and_not(is_insert, is_changed))
+
+    def commit(self, end: Offset) -> None:  # type: ignore[override]
+        """Do nothing: the offsets of a query are in its checkpoint."""
+
+    def stop(self) -> None:
+        """Do nothing: there is nothing to be closed."""
+
+
+def _offset(table: Table) -> Offset:
+    return {"version": table.version, "commit": table.history(1)[0]["commit_id"]}
+
+
+def _check_offset(table: Table, offset: Offset) -> None:
+    """Check that a version is still that of the table: one that was created anew begins with version 1 again."""
+    version = offset["version"]
+    if version == 0 or (version <= table.version and _offset(table.as_of(version)) == offset):
+        return
+    raise InvalidInput(
+        f"the table was dropped and created again since the stream read version {version}; start the query with a new "
+        "checkpoint"
+    )
+
+
+def _limit_files(table: Table, first: int, last: int, most: int) -> int:
+    """The last of the versions after `first` that have at most so many new files together; one version at least."""
+    entries = table.as_of(last).history(last - first)
+    files_of = {entry["version"]: int(entry["operation"].get("files", 0)) for entry in entries}
+    total = 0
+    for version in range(first + 1, last + 1):
+        total += files_of.get(version, 0)
+        if total > most and version > first + 1:
+            return version - 1
+    return last
+
+
+@dataclass
+class _StagedBatch(WriterCommitMessage):
+    """What a task has staged."""
+
+    task: int
+    files: bytes
+    write: StagedWrite
+    query: str
+
+
+class TableStreamWriter(DataSourceStreamArrowWriter):
+    """Commits each batch of a query once. Spark makes one for the tasks of a batch, and another for its commit."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        check_options(options, _SINK_OPTIONS)
+        self._place = TablePlace.parse(options)
+        self._schema = dataset_schema(schema, case_sensitive=True)
+        self._overwrite = overwrite
+        self._write: StagedWrite | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Begin the write of a batch: only the writer that goes to its tasks is pickled."""
+        if self._write is None:
+            table = self._place.open()
+            write, _ = StagedWrite.begin(
+                table, overwrite=self._overwrite, where=None, idempotency_key=None, if_version=None
+            )
+            # Raises what is wrong with the columns.
+            write.stage(self._schema.empty_table().to_reader())
+            self._write = write
+        return self.__dict__
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        """Stage the rows of a partition."""
+        freeze_worker_gc()
+        context = task_context()
+        query = context.getLocalProperty("sql.streaming.queryId")
+        if self._write is None or query is None:
+            msg = "this Spark does not run streams as version 4.3 does, so that a batch could be written twice"
+            raise RuntimeError(msg)
+        reader = pa.RecordBatchReader.from_batches(self._schema, align_to_schema(iterator, self._schema))
+        files = self._write.stage(reader, context.cpus())
+        return _StagedBatch(context.partitionId(), files, self._write, query)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 as Spark names it
+        """Commit what all partitions have staged, unless the batch was committed before."""
+        staged = _sorted(messages)
+        if not staged:
+            return
+        write = staged[0].write.with_key(f"spark {staged[0].query} {batchId}")
+        if any(batch.write.task != write.task for batch in staged):
+            msg = "the tasks of a batch began at different versions"
+            raise RuntimeError(msg)
+        write.commit(self._place.open(), [batch.files for batch in staged])
+
+    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803 as Spark names it
+        """Remove what the tasks that ended have staged, if others failed; see `TableWriter.abort`."""
+        for batch in _sorted(messages) if None in messages else ():
+            with contextlib.suppress(RemoteStoreError):
+                batch.write.discard([batch.files])
+
+
+def _sorted(messages: list[Any]) -> list[_StagedBatch]:
+    return sorted((batch for batch in messages if isinstance(batch, _StagedBatch)), key=lambda batch: batch.task)
