@@ -118,3 +118,11 @@ def target(request: pytest.FixtureRequest) -> Target:
     """An empty place of each kind in turn."""
     chosen: Target = request.getfixturevalue(f"{request.param}_target")
     return chosen
+
+
+@pytest.fixture
+def one_target(request: pytest.FixtureRequest) -> Target:
+    """An empty folder; a prefix on the S3 server for a test with that marker."""
+    kind = "s3" if request.node.get_closest_marker("s3") else "local"
+    chosen: Target = request.getfixturevalue(f"{kind}_target")
+    return chosen

@@ -24,6 +24,15 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("score", pa.float64())])
 
 
+# A session takes seconds for each test: only these run on S3, too.
+BOTH_PLACES = pytest.mark.parametrize("place", ["local", pytest.param("s3", marks=pytest.mark.s3)])
+
+
+@pytest.fixture
+def target(one_target: Target) -> Target:
+    return one_target
+
+
 @pytest.fixture
 def table(target: Target) -> pds.Table:
     table = pds.Table.create(target.store, "lake/orders", SCHEMA, key="id")
@@ -56,7 +65,8 @@ class Message(NamedTuple):
 OLD = [{"id": -1, "name": "old", "score": 0.5}]
 
 
-def test_rows_are_appended_by_one_commit(spark: SparkSession, table: pds.Table) -> None:
+@BOTH_PLACES
+def test_rows_are_appended_by_one_commit(spark: SparkSession, table: pds.Table, place: str) -> None:
     result = pds.spark.append(frame(spark, 0, 1000), table)
     assert (result.version, result.rows, result.files, result.replayed) == (3, 1000, 4, False)
     assert table.version == 3, "the handle shows what was made"
@@ -100,8 +110,9 @@ def _lose(batches: Any) -> Any:
     yield from messages
 
 
+@BOTH_PLACES
 def test_tasks_that_are_tried_again_add_their_rows_once(
-    spark: SparkSession, table: pds.Table, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, table: pds.Table, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     plan = stage.stage_plan
     monkeypatch.setattr(stage, "stage_plan", lambda *args: plan(*args).mapInArrow(_lose, stage.STAGED_DDL))
@@ -184,7 +195,8 @@ def test_files_are_sorted_as_the_table_says(spark: SparkSession, target: Target)
     assert listed(table) == expected(0, 400)
 
 
-def test_rows_of_a_filter_are_replaced(spark: SparkSession, table: pds.Table) -> None:
+@BOTH_PLACES
+def test_rows_of_a_filter_are_replaced(spark: SparkSession, table: pds.Table, place: str) -> None:
     pds.spark.append(frame(spark, 0, 100), table)
     replaced = frame(spark, 40, 10).selectExpr("id", "'new' AS name")
     result = pds.spark.overwrite(replaced, table, where="id BETWEEN 40 AND 59")

@@ -55,6 +55,15 @@ def rows(first: int, count: int) -> pa.Table:
     return pa.table(columns, SCHEMA)
 
 
+# A session takes seconds for each test: only these run on S3, too.
+BOTH_PLACES = pytest.mark.parametrize("place", ["local", pytest.param("s3", marks=pytest.mark.s3)])
+
+
+@pytest.fixture
+def target(one_target: Target) -> Target:
+    return one_target
+
+
 @pytest.fixture
 def table(target: Target) -> pds.Table:
     table = pds.Table.create(target.store, "lake/orders", SCHEMA, key="id")
@@ -64,11 +73,11 @@ def table(target: Target) -> pds.Table:
     return table
 
 
-@pytest.fixture(params=["off", "on"])
-def pushdown(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
-    """Whether the session pushes filters down."""
-    spark.conf.set(PUSHDOWN, str(request.param == "on").lower())
-    yield str(request.param)
+@pytest.fixture
+def pushdown(spark: SparkSession) -> Iterator[None]:
+    """A session that pushes filters down."""
+    spark.conf.set(PUSHDOWN, "true")
+    yield
     spark.conf.unset(PUSHDOWN)
 
 
@@ -90,7 +99,10 @@ def listed(found: pa.Table) -> list[str]:
     return [str(row) for row in found.to_pylist()]
 
 
-def test_rows_and_types_are_those_of_the_table(spark: SparkSession, target: Target, table: pds.Table) -> None:
+@BOTH_PLACES
+def test_rows_and_types_are_those_of_the_table(
+    spark: SparkSession, target: Target, table: pds.Table, place: str
+) -> None:
     df = load(spark, target)
     direct = pds.spark.read_table(spark, table)
     assert df.schema == direct.schema
@@ -147,7 +159,7 @@ CONDITIONS = [
 ]  # fmt: skip
 
 
-def test_filters_of_spark(spark: SparkSession, target: Target, table: pds.Table, pushdown: str) -> None:
+def test_filters_of_spark(spark: SparkSession, target: Target, table: pds.Table, pushdown: None) -> None:
     """Each beside the same filter on the same rows of another source, and on a DataFrame that has seen others."""
     df = load(spark, target)
     alone = pds.spark.read_table(spark, table)
@@ -189,7 +201,8 @@ def test_options_that_are_not_valid_are_refused(spark: SparkSession, target: Tar
         load(spark, target, "lake/none")
 
 
-def test_rows_are_written(spark: SparkSession, target: Target, table: pds.Table) -> None:
+@BOTH_PLACES
+def test_rows_are_written(spark: SparkSession, target: Target, table: pds.Table, place: str) -> None:
     url = f"{target.store.url}/lake/orders"
     more = load(spark, target).drop("big").where("id < 10").withColumn("id", f.col("id") + 1000).repartition(3)
     writer(more, target, "append").save(url)

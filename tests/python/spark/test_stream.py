@@ -25,6 +25,15 @@ def rows(*ids: int) -> pa.Table:
     return pa.table({"id": ids, "name": [f"n{number}" for number in ids]}, SCHEMA)
 
 
+# A session takes seconds for each test: only these run on S3, too.
+BOTH_PLACES = pytest.mark.parametrize("place", ["local", pytest.param("s3", marks=pytest.mark.s3)])
+
+
+@pytest.fixture
+def target(one_target: Target) -> Target:
+    return one_target
+
+
 @pytest.fixture
 def source(target: Target) -> pds.Table:
     table = pds.Table.create(target.store, "source", SCHEMA)
@@ -78,7 +87,8 @@ def ids(target: Target, path: str = "sink") -> list[int]:
     return sorted(found)
 
 
-def test_each_row_is_delivered_once(streams: Streams, source: pds.Table, target: Target) -> None:
+@BOTH_PLACES
+def test_each_row_is_delivered_once(streams: Streams, source: pds.Table, target: Target, place: str) -> None:
     assert streams.run(streams.read()) == 1
     assert ids(target) == [0, 1, 2]
     assert streams.run(streams.read()) == 0
@@ -93,7 +103,10 @@ def test_each_row_is_delivered_once(streams: Streams, source: pds.Table, target:
     assert pds.Table(target.store, "sink").version == versions, "a query without new rows commits nothing"
 
 
-def test_a_batch_that_is_run_again_changes_nothing(streams: Streams, source: pds.Table, target: Target) -> None:
+@BOTH_PLACES
+def test_a_batch_that_is_run_again_changes_nothing(
+    streams: Streams, source: pds.Table, target: Target, place: str
+) -> None:
     for number in range(10, 14):
         streams.run(streams.read())
         streams.forget_last_commit()
