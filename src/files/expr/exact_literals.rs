@@ -23,8 +23,9 @@ use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast, lit};
 
 use super::operators::is_comparison;
 use super::time_literals::{
-    UTC, interval_to_duration, interval_unit, is_timestamp_literal, parse_timestamp,
-    refine_timestamp, refine_timestamp_literal, string_literal, timestamp_in_unit, to_utc,
+    UTC, has_nanoseconds, interval_to_duration, interval_unit, is_timestamp_literal,
+    parse_timestamp, refine_timestamp, refine_timestamp_literal, string_literal, timestamp_in_unit,
+    to_utc,
 };
 
 /// Maximum number of digits of a decimal literal.
@@ -284,7 +285,7 @@ fn timestamp_unit(expr: &Expr, schema: &DFSchema) -> Option<TimeUnit> {
 /// range of nanoseconds; or in one that holds it.
 fn refine_beside(expr: Expr, unit: Option<TimeUnit>) -> Expr {
     let expr = match unit {
-        Some(unit) => timestamp_in_unit(expr, unit),
+        Some(unit) => timestamp_in_unit(timestamp_in_unit(expr, unit), TimeUnit::Microsecond),
         None => expr,
     };
     refine_timestamp_literal(expr)
@@ -378,10 +379,14 @@ fn coerce_string(expr: Expr, other_type: &DataType) -> Expr {
         }
         Timestamp(unit, zone) => {
             let utc_zone = zone.as_ref().map(|_| Arc::from(UTC));
-            let units = [*unit, TimeUnit::Nanosecond];
+            let units = [*unit, TimeUnit::Microsecond, TimeUnit::Nanosecond];
             let exact = |unit: TimeUnit| parse_timestamp(literal, unit, utc_zone.as_ref());
-            let inexact = || parse(&Timestamp(TimeUnit::Microsecond, utc_zone.clone()));
-            units.into_iter().find_map(exact).or_else(inexact)
+            let found = units.into_iter().find_map(exact);
+            if found.is_none() && has_nanoseconds(literal) {
+                // Microseconds would cut it: it fails.
+                return cast(expr, Timestamp(TimeUnit::Nanosecond, utc_zone));
+            }
+            found
         }
         other_type if other_type.is_decimal() => parse_decimal_literal(literal),
         _ => None,

@@ -50,7 +50,8 @@ pub(super) fn refine_timestamp_literal(expr: Expr) -> Expr {
         return expr;
     };
     let in_unit = |unit| ScalarValue::from(text).cast_to(&DataType::Timestamp(unit, zone.clone()));
-    if in_unit(TimeUnit::Nanosecond).is_ok() {
+    // Microseconds would cut it: it is left, and fails.
+    if in_unit(TimeUnit::Nanosecond).is_ok() || has_nanoseconds(text) {
         return expr;
     }
     in_unit(TimeUnit::Microsecond).map_or(expr, lit)
@@ -147,12 +148,21 @@ pub(super) fn parse_timestamp(
         ScalarValue::from(text).cast_to(&to).ok()
     };
     let value = in_unit(unit)?;
-    // One that is beyond the range of nanoseconds has none here.
-    let is_exact = in_unit(TimeUnit::Nanosecond).is_none_or(|finest| {
-        let round_trip = value.cast_to(&finest.data_type());
-        round_trip.is_ok_and(|value| value == finest)
-    });
-    is_exact.then_some(value)
+    let finest = in_unit(TimeUnit::Nanosecond).or_else(|| {
+        let micros = in_unit(TimeUnit::Microsecond);
+        micros.filter(|_| !has_nanoseconds(text))
+    })?;
+    let round_trip = value.cast_to(&finest.data_type());
+    round_trip
+        .is_ok_and(|value| value == finest)
+        .then_some(value)
+}
+
+/// Whether a text has digits below a microsecond.
+pub(super) fn has_nanoseconds(text: &str) -> bool {
+    let fraction = text.split_once('.').map_or("", |(_, fraction)| fraction);
+    let digits = fraction.bytes().take_while(u8::is_ascii_digit);
+    digits.skip(6).any(|digit| digit != b'0')
 }
 
 /// Makes `timestamp AT TIME ZONE 'zone'` the local time there, where the timestamp has a zone of its own: DataFusion

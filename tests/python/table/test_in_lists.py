@@ -155,16 +155,16 @@ def test_numbers_between_the_values_of_a_column(table: pds.Table) -> None:
     assert table.scan(where=f"big NOT IN ({beyond})").count() == table.scan(where="big IS NOT NULL").count()
 
 
-@pytest.mark.parametrize("unit", ["ms", "us"])
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
 @pytest.mark.parametrize("zone", [None, "UTC", "America/Lima"])
 def test_timestamps_beyond_the_range_of_nanoseconds(unit: str, zone: str | None) -> None:
     """Beside literals within it: what is compared is never converted to nanoseconds."""
     years = [1, 1582, 1676, 1969, 2026, 2263, 9999]
-    naive = [dt.datetime(year, 1, 1, 0, 0, 0, 500_000) for year in years]  # noqa: DTZ001 as SQL reads it: UTC
+    naive = [dt.datetime(year, 1, 1) for year in years]  # noqa: DTZ001 as SQL reads it: UTC
     column = pa.array([*naive, None], pa.timestamp(unit)).cast(pa.timestamp(unit, zone))
     table = pds.Table.create(pds.Store("memory://"), "t", pa.schema([("at", column.type)]))
     table.append(pa.table({"at": column}))
-    literals = [*naive, dt.datetime(2026, 1, 1)]  # noqa: DTZ001 as above
+    literals = [*naive, *(value + dt.timedelta(milliseconds=500) for value in naive)]
     for prefix in ("TIMESTAMP ", ""):
         for first, second in itertools.product(literals, repeat=2):
             one, two = f"{prefix}'{first}'", f"{prefix}'{second}'"
@@ -177,3 +177,14 @@ def test_timestamps_beyond_the_range_of_nanoseconds(unit: str, zone: str | None)
             ):
                 for use_stats in (True, False):
                     assert table.scan(where=where, use_stats=use_stats).count() == sum(holds), where
+
+
+@pytest.mark.parametrize(
+    "where", ["at = TIMESTAMP '2500-01-01 00:00:00.0000005'", "at = '2500-01-01 00:00:00.0000005'"]
+)
+def test_a_timestamp_that_no_unit_holds_is_refused(where: str) -> None:
+    table = pds.Table.create(pds.Store("memory://"), "t", pa.schema([("at", pa.timestamp("us"))]))
+    table.append(pa.table({"at": pa.array([dt.datetime(2500, 1, 1)], pa.timestamp("us"))}))  # noqa: DTZ001 no zone
+    with pytest.raises(pds.InvalidInput):
+        table.delete(where)
+    assert table.scan().count() == 1
