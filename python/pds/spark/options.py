@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -20,6 +21,7 @@ __all__ = [
     "TASK_SIZES",
     "FixedVersion",
     "TablePlace",
+    "check_commit",
     "check_options",
     "find_snapshot",
     "parse_columns",
@@ -42,15 +44,19 @@ class FixedVersion(NamedTuple):
     """The version whose columns a query has; what a batch query reads."""
 
     version: int
+    commit_id: str
     # As `pds.table.tasks.with_columns` takes them.
     columns: bytes
 
 
-class TablePlace(NamedTuple):
+@dataclass(frozen=True)
+class TablePlace:
     """Where a table is."""
 
-    url: str
-    storage_options: dict[str, str]
+    root: str
+    path: str
+    # Some may be secrets.
+    storage_options: dict[str, str] = field(repr=False)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> TablePlace:
@@ -60,10 +66,13 @@ class TablePlace(NamedTuple):
             InvalidInput: They name none, or one that depends on the folder of a process.
         """
         url = options.get("path", "").rstrip("/")
+        root, _, path = url.rpartition("/")
         if url.startswith("/"):
-            url = Path(url).as_uri()
-        parts = urlsplit(url)
-        if not parts.scheme or not parts.path.strip("/"):
+            # The URL of a folder is encoded, a path in a store is not.
+            root = Path(root or "/").as_uri()
+        parts = urlsplit(root)
+        is_bucket = parts.scheme == "file" or bool(parts.netloc)
+        if not parts.scheme or not path or not is_bucket:
             raise InvalidInput(
                 f'the table {url!r} must be a URL or an absolute path, such as load("s3://bucket/folder/table")'
             )
@@ -71,14 +80,11 @@ class TablePlace(NamedTuple):
             raise InvalidInput("Spark executors cannot reach a memory:// store; use a store that they can reach")
         prefix = len(_STORAGE)
         storage = {name[prefix:]: value for name, value in options.items() if name.lower().startswith(_STORAGE)}
-        return cls(url, storage)
+        return cls(f"{root}/" if root == "file://" else root, path, storage)
 
     def split(self) -> tuple[Store, str]:
         """Return the store and the path of the table in it."""
-        parent, _, path = self.url.rpartition("/")
-        # A slash at the end of the root of local files is more than a separator.
-        root = f"{parent}/" if parent == "file://" else parent
-        return Store(root, storage_options=self.storage_options or None), path
+        return Store(self.root, storage_options=self.storage_options or None), self.path
 
     def open(self) -> Table:
         """Open the newest version of the table."""
@@ -119,6 +125,20 @@ def find_snapshot(options: Mapping[str, str]) -> Table:
         expected = "a number" if named[0] in _VERSION else 'a time such as "2026-01-31T12:00:00Z"'
         raise InvalidInput(f"the option {named[0]} must be {expected}, not {value!r}") from error
     return table.as_of(when)
+
+
+def check_commit(table: Table, version: int, commit_id: str) -> None:
+    """Check that a version is still that of the table: one that was created anew begins with version 1 again.
+
+    Raises:
+        InvalidInput: It is not.
+        VersionExpired: It has been vacuumed.
+    """
+    if version > table.version or table.as_of(version).history(1)[0]["commit_id"] != commit_id:
+        raise InvalidInput(
+            f"the table was dropped and created again since version {version} was read; load it again, and start a "
+            "stream with a new checkpoint"
+        )
 
 
 def parse_columns(text: str | None) -> list[str] | None:

@@ -21,6 +21,7 @@ from pds.spark.options import (
     TASK_SIZES,
     FixedVersion,
     TablePlace,
+    check_commit,
     check_options,
     find_snapshot,
     parse_columns,
@@ -45,7 +46,8 @@ def fix_version(options: Mapping[str, str]) -> tuple[FixedVersion, StructType]:
     check_options(options, (*READ_OPTIONS, *STREAM_OPTIONS))
     snapshot = find_snapshot(options)
     scan = snapshot.scan(parse_columns(options.get("columns")), where=options.get("where"))
-    return FixedVersion(snapshot.version, pack_columns(snapshot)), frame_schema(scan.schema)
+    commit_id = snapshot.history(1)[0]["commit_id"]
+    return FixedVersion(snapshot.version, commit_id, pack_columns(snapshot)), frame_schema(scan.schema)
 
 
 class TableReader(DataSourceReader):
@@ -56,7 +58,9 @@ class TableReader(DataSourceReader):
         if version is None:
             self._snapshot = find_snapshot(options)
         else:
-            self._snapshot = TablePlace.parse(options).open().as_of(version.version)
+            newest = TablePlace.parse(options).open()
+            check_commit(newest, version.version, version.commit_id)
+            self._snapshot = newest.as_of(version.version)
         if parse_columns(options.get("columns")) not in (None, schema.names):
             raise InvalidInput("the option columns and a schema name the columns twice; leave one out")
         self._where = options.get("where")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,6 +38,7 @@ from pds.spark.options import (
     TASK_SIZES,
     FixedVersion,
     TablePlace,
+    check_commit,
     check_options,
     parse_flag,
     parse_positive,
@@ -60,16 +61,32 @@ __all__ = ["TableStreamReader", "TableStreamWriter"]
 _SINK_OPTIONS: Final = ("checkpointLocation", "queryName", "useTempCheckpointLocation", "recoverFromCheckpointLocation")
 # Partitions of a batch that has the rows of many commits.
 _MOST_PARTITIONS: Final = 128
+_VERSIONS_AHEAD: Final = 64
 
 
 class Offset(TypedDict):
-    """The last version whose rows were read, and its commit; 0 before all."""
+    """The last version whose rows were read, and its commit; 0 before all.
+
+    `since` is where the batch began that ended here: a query that did not survive its first batch begins elsewhere.
+    """
 
     version: int
     commit: str
+    since: NotRequired[list[Any]]
 
 
 _BEFORE_ALL: Final[Offset] = {"version": 0, "commit": ""}
+
+
+class _Range(NamedTuple):
+    """Versions whose rows a task reads."""
+
+    first: int
+    last: int
+    # The end of the batch, from which they are told apart from those of another table.
+    end: Offset
+    # The rows that these insert may have been read before.
+    restores: list[int]
 
 
 class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -129,10 +146,13 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if first > 0 and isinstance(limit, ReadMaxFiles):
             last = _limit_files(table, first, last, limit.max_files)
-        return _offset(table.as_of(last))
+        return {**_offset(table.as_of(last)), "since": [first, start["commit"]]}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:  # type: ignore[override]
         """Return tasks of the snapshot, or ranges of versions."""
+        if start["version"] > end["version"] and "since" in end:
+            version, commit = end["since"]
+            start = {"version": version, "commit": commit}
         first, last = start["version"] + 1, end["version"]
         if first > last:
             return []
@@ -142,20 +162,37 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first == 1:
             snapshot = with_columns(table.as_of(last), self._columns)
             return [InputPartition(task) for task in snapshot.scan_tasks(self._names, where=None, **TASK_SIZES)]
+        entries = table.as_of(last).history(last - first + 1)
+        restores = [entry["version"] for entry in entries if entry["operation"]["name"] == "restore"]
         step = -(-(last - first + 1) // _MOST_PARTITIONS)
-        return [InputPartition((begin, min(begin + step - 1, last))) for begin in range(first, last + 1, step)]
+        begins = range(first, last + 1, step)
+        return [InputPartition(_Range(begin, min(begin + step - 1, last), end, restores)) for begin in begins]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a partition."""
         freeze_worker_gc()
-        if isinstance(partition.value, tuple):
-            return align_to_schema(self._read_inserts(*partition.value), self._schema)
-        return align_to_schema(partition.value.to_reader(), self._schema)
+        is_range = isinstance(partition.value, _Range)
+        batches = self._read_inserts(partition.value) if is_range else partition.value.to_reader()
+        return self._check_nulls(align_to_schema(batches, self._schema))
 
-    def _read_inserts(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """The rows that some versions inserted. Those that a version deleted come before."""
-        changed: set[int] = set()
-        until = with_columns(self._place.open().as_of(last), self._columns)
+    def _check_nulls(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Fail at a null in a column without nulls, for which Spark does not look."""
+        for batch in batches:
+            for field, column in zip(batch.schema, batch.columns, strict=True):
+                if not field.nullable and column.null_count:
+                    raise InvalidInput(
+                        f"column {field.name!r} has nulls, since the table was altered after it was loaded; load it "
+                        "again"
+                    )
+            yield batch
+
+    def _read_inserts(self, versions_to_read: _Range) -> Iterator[pa.RecordBatch]:
+        """The rows that some versions inserted. Those that a version deleted come before its own."""
+        first, last, end, restores = versions_to_read
+        changed = set(restores)
+        table = self._place.open()
+        _check_offset(table, end)
+        until = with_columns(table.as_of(last), self._columns)
         for batch in until.scan_changes(first - 1).to_reader():
             versions: Any = batch["_commit_version"]
             is_insert = pc.equal(batch["_change_type"], pa.scalar("insert"))
@@ -186,25 +223,22 @@ def _offset(table: Table) -> Offset:
 
 
 def _check_offset(table: Table, offset: Offset) -> None:
-    """Check that a version is still that of the table: one that was created anew begins with version 1 again."""
-    version = offset["version"]
-    if version == 0 or (version <= table.version and _offset(table.as_of(version)) == offset):
-        return
-    raise InvalidInput(
-        f"the table was dropped and created again since the stream read version {version}; start the query with a new "
-        "checkpoint"
-    )
+    if offset["version"] > 0:
+        check_commit(table, offset["version"], offset["commit"])
 
 
 def _limit_files(table: Table, first: int, last: int, most: int) -> int:
     """The last of the versions after `first` that have at most so many new files together; one version at least."""
-    entries = table.as_of(last).history(last - first)
-    files_of = {entry["version"]: int(entry["operation"].get("files", 0)) for entry in entries}
-    total = 0
-    for version in range(first + 1, last + 1):
-        total += files_of.get(version, 0)
-        if total > most and version > first + 1:
-            return version - 1
+    total, begin = 0, first
+    while begin < last:
+        # Each entry is a manifest: not those of a long backlog, for every batch.
+        until = min(begin + _VERSIONS_AHEAD, last)
+        entries = table.as_of(until).history(until - begin)
+        for entry in sorted(entries, key=lambda entry: entry["version"]):
+            total += int(entry["operation"].get("files", 0))
+            if total > most and entry["version"] > first + 1:
+                return int(entry["version"]) - 1
+        begin = until
     return last
 
 

@@ -252,10 +252,19 @@ def test_what_cannot_be_written_is_refused(spark: SparkSession, target: Target, 
 
 
 def test_an_absolute_path_is_one_of_local_files(spark: SparkSession, tmp_path: Path) -> None:
-    path = tmp_path / "a folder" / "t"
+    path = tmp_path / "a folder%20" / "täble 1%"
+    table = pds.Table.create(pds.Store(path.parent.as_uri()), path.name, pa.schema([("id", pa.int64())]))
     spark.range(3).write.format("pds").mode("append").save(str(path))
     assert spark.read.format("pds").load(str(path)).count() == 3
-    assert pds.Table(pds.Store(path.parent.as_uri()), "t").scan().count() == 3
+    assert table.refresh().scan().count() == 3
+
+
+def test_a_table_that_is_made_anew_is_not_read(spark: SparkSession, target: Target, table: pds.Table) -> None:
+    df = load(spark, target, version=2)
+    pds.Table.drop(target.store, "lake/orders")
+    pds.Table.create(target.store, "lake/orders", SCHEMA).append(rows(500, 5))
+    with pytest.raises(PySparkException, match="created again"):
+        df.count()
 
 
 def test_sql_reads_a_view(spark: SparkSession, target: Target, table: pds.Table) -> None:

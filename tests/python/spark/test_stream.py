@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import pds
+from pds.spark.stream import TableStreamReader
+from pyspark_pds import DefaultSource
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +56,13 @@ class Streams:
         stream = self._spark.readStream.format("pds").options(**self._storage, **options)
         given = stream if schema is None else stream.schema(schema)
         return given.load(f"{self._target.store.url}/source")
+
+    def reader(self, **options: Any) -> TableStreamReader:
+        """Without Spark around it."""
+        source = DefaultSource({"path": f"{self._target.store.url}/source", **self._storage, **options})
+        found = source.streamReader(source.schema())
+        assert isinstance(found, TableStreamReader)
+        return found
 
     def start(self, df: DataFrame, trigger: dict[str, Any], path: str = "sink", mode: str = "append") -> StreamingQuery:
         stream = df.writeStream.format("pds").options(**self._storage).outputMode(mode).trigger(**trigger)
@@ -157,6 +167,59 @@ def test_what_a_stream_cannot_take_back(streams: Streams, source: pds.Table, tar
     source.append(rows(5))
     streams.run(streams.read(skipChangeCommits=True))
     assert ids(target) == [0, 1, 2, 3, 5]
+
+
+def test_a_restore_is_not_taken_for_new_rows(streams: Streams, source: pds.Table, target: Target) -> None:
+    streams.run(streams.read())
+    source.delete("id = 1")
+    source.restore(3)
+    source.append(rows(3))
+    with pytest.raises(PySparkException, match="replaced rows"):
+        streams.run(streams.read(ignoreDeletes=True))
+    streams.run(streams.read(skipChangeCommits=True))
+    assert ids(target) == [0, 1, 2, 3]
+
+
+def test_a_first_batch_that_is_run_again_begins_where_it_began(
+    streams: Streams, source: pds.Table, target: Target
+) -> None:
+    """Although "latest" is another version by then."""
+    reader = streams.reader(startingVersion="latest")
+    start = reader.initialOffset()
+    source.append(rows(3))
+    end = reader.latestOffset(start, ReadAllAvailable())
+    source.append(rows(4))
+    again = streams.reader(startingVersion="latest")
+    found = [row for partition in again.partitions(again.initialOffset(), end) for row in again.read(partition)]
+    assert pa.Table.from_batches(found)["id"].to_pylist() == [3]
+
+
+def test_a_table_that_is_made_anew_before_its_tasks_run(streams: Streams, source: pds.Table, target: Target) -> None:
+    source.append(rows(3))
+    reader = streams.reader()
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    source.append(rows(4))
+    (partition,) = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    pds.Table.drop(target.store, "source")
+    again = pds.Table.create(target.store, "source", SCHEMA)
+    for number in range(6):
+        again.append(rows(100 + number))
+    with pytest.raises(pds.InvalidInput, match="created again"):
+        list(reader.read(partition))
+
+
+def test_a_column_without_nulls_that_was_dropped(streams: Streams, source: pds.Table, target: Target) -> None:
+    pds.Table.drop(target.store, "source")
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("n", pa.int64(), nullable=False)])
+    again = pds.Table.create(target.store, "source", schema)
+    again.append(pa.table({"id": [1], "n": [1]}, schema))
+    reader = streams.reader()
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    again.alter.drop_column("n")
+    again.append(pa.table({"id": [2]}, pa.schema([pa.field("id", pa.int64(), nullable=False)])))
+    *_, last = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    with pytest.raises(pds.InvalidInput, match="column 'n' has nulls"):
+        list(reader.read(last))
 
 
 def test_a_vacuumed_source_is_not_passed_over(streams: Streams, source: pds.Table, target: Target) -> None:
