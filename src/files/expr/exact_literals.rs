@@ -381,12 +381,12 @@ fn coerce_string(expr: Expr, other_type: &DataType) -> Expr {
             let utc_zone = zone.as_ref().map(|_| Arc::from(UTC));
             let units = [*unit, TimeUnit::Microsecond, TimeUnit::Nanosecond];
             let exact = |unit: TimeUnit| parse_timestamp(literal, unit, utc_zone.as_ref());
-            let found = units.into_iter().find_map(exact);
-            if found.is_none() && has_nanoseconds(literal) {
+            let value = units.into_iter().find_map(exact);
+            if value.is_none() && has_nanoseconds(literal) {
                 // Microseconds would cut it: it fails.
                 return cast(expr, Timestamp(TimeUnit::Nanosecond, utc_zone));
             }
-            found
+            value
         }
         other_type if other_type.is_decimal() => parse_decimal_literal(literal),
         _ => None,
