@@ -31,7 +31,7 @@ MARKER_OF = {
     "toxiproxy_server": "s3",
 }
 
-# Of a test that is slow anyway.
+# Of a test that is slow anyway, or starts processes that are.
 SLOW_SECONDS = 900
 
 # What the suite is run with once more: everything is split as often as it can be.
@@ -58,7 +58,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture in set(getattr(item, "fixturenames", ())) & MARKER_OF.keys():
             item.add_marker(MARKER_OF[fixture])
         # On a busy machine one takes three times as long as on an idle one.
-        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+        is_slow = item.get_closest_marker("slow") or item.get_closest_marker("spark")
+        if is_slow and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
 
 

@@ -160,12 +160,13 @@ CONDITIONS = [
 
 
 def test_filters_of_spark(spark: SparkSession, target: Target, table: pds.Table, pushdown: None) -> None:
-    """Each beside the same filter on the same rows of another source, and on a DataFrame that has seen others."""
+    """Each on a DataFrame that has seen others, beside its values for the same rows of another source."""
     df = load(spark, target)
-    alone = pds.spark.read_table(spark, table)
-    for condition in CONDITIONS:
-        found = sorted(row.id for row in df.where(condition).collect())
-        assert found == sorted(row.id for row in alone.where(condition).collect()), condition
+    values = [f"({condition}) AS c{number}" for number, condition in enumerate(CONDITIONS)]
+    alone = pds.spark.read_table(spark, table).selectExpr("id", *values).collect()
+    for number, condition in enumerate(CONDITIONS):
+        found = sorted(row.id for row in df.where(condition).select("id").collect())
+        assert found == [row.id for row in alone if row[f"c{number}"]], condition
     assert df.count() == 90
     assert df.where("id < 5").union(df.where("id >= 95")).count() == 9
     assert df.where("id < 5").join(df.withColumnRenamed("name", "other"), "id").count() == 4
