@@ -9,6 +9,7 @@
 
 pub mod actions;
 mod add_files;
+mod ancestor;
 mod changes;
 mod check;
 mod clauses;

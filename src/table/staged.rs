@@ -11,6 +11,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatchReader;
 
 use super::actions::{Append, Overwrite};
+use super::ancestor::Ancestor;
 use super::format::{CommitOperation, DataFile, TableManifest};
 use super::scan_tasks::{pack, without_files};
 use super::upsert::{assert_predicate, replace_with_files};
@@ -18,7 +19,7 @@ use super::write::{align_to_schema, check_idempotency_key, upload};
 use super::{Committed, Predicate, Snapshot, Table, TableColumns, TableWriteOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::versions::commit::commit_onto;
-use crate::versions::{Change, CommitId, OnVersion, check_required_version, find_replay, remove};
+use crate::versions::{Change, OnVersion, check_required_version, find_replay, remove};
 
 /// The most bytes of a list of staged files.
 const MAX_LIST_BYTES: u64 = 256 << 20;
@@ -149,42 +150,6 @@ pub async fn commit_staged(
 pub async fn discard_staged(table: &Table, files: &[DataFile]) {
     let paths: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
     remove(table, &paths).await;
-}
-
-/// A version that later ones have to descend from.
-pub(super) struct Ancestor {
-    version: u64,
-    commit_id: CommitId,
-}
-
-impl Ancestor {
-    fn new(manifest: &TableManifest) -> Self {
-        Self {
-            version: manifest.version,
-            commit_id: manifest.commit_id.clone(),
-        }
-    }
-
-    /// Fails for a manifest of another table in the same place. One with many versions more cannot be told from it.
-    pub(super) fn check(&self, manifest: &TableManifest) -> Result<()> {
-        let id = match manifest.version.checked_sub(self.version) {
-            None => None,
-            Some(0) => Some(&manifest.commit_id),
-            Some(distance) => {
-                let position = usize::try_from(distance - 1).unwrap_or(usize::MAX);
-                match manifest.recent_commits.get(position) {
-                    None => return Ok(()),
-                    id => id,
-                }
-            }
-        };
-        if id == Some(&self.commit_id) {
-            return Ok(());
-        }
-        let message =
-            "the table was dropped and created again while the rows were written; write again";
-        Err(Error::new(ErrorKind::TransactionExpired, message))
-    }
 }
 
 /// A change that is applied to descendants of a version alone.

@@ -16,12 +16,12 @@ use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema};
 
 use super::actions::{Delete, RowDelta};
+use super::ancestor::Ancestor;
 use super::delete::StagedTombstones;
 use super::findings::{Bound, DeletePlan, RowFinder};
 use super::format::{DataFile, TableManifest};
 use super::keys::resolve_match_columns;
 use super::snapshot_reader::SnapshotReader;
-use super::staged::Ancestor;
 use super::write::{TableWriteOptions, align_to_schema, check_idempotency_key, upload};
 use super::{Committed, Snapshot, Staged, Table};
 use crate::error::{Error, ErrorKind, Result};
