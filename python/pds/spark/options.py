@@ -92,7 +92,7 @@ class TablePlace:
 
 
 def check_options(options: Mapping[str, str], known: Sequence[str]) -> None:
-    """Check that there are no other options than the path, those of the store and `known`.
+    """Refuse options other than the path, those of the store and those in `known`.
 
     Raises:
         InvalidInput: There is another one.
@@ -154,9 +154,9 @@ def parse_columns(text: str | None) -> list[str] | None:
     try:
         names = json.loads(text)
     except ValueError as error:
-        raise InvalidInput(f"the columns {text!r} are no JSON list: {error}") from error
+        raise InvalidInput(f"the columns {text!r} are not a JSON list: {error}") from error
     if not all(isinstance(name, str) for name in names):
-        raise InvalidInput(f"the columns {text!r} are no list of names")
+        raise InvalidInput(f"the columns {text!r} are not a list of names")
     return list(names)
 
 

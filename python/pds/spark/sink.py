@@ -84,7 +84,7 @@ class TableWriter(DataSourceArrowWriter):
 
 
 def _open_or_create(place: TablePlace, schema: pa.Schema) -> Table:
-    """Open a table; if there is none, create it with these columns."""
+    """Open a table, or create it with these columns."""
     try:
         return place.open()
     except NotFound:

@@ -80,7 +80,7 @@ class TableReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a task."""
         freeze_worker_gc()
-        # Spark makes a partition of None where there is none.
+        # Spark adds a partition of None to an empty list.
         task: ScanTask | None = partition.value
         return iter(()) if task is None else align_to_schema(task.to_reader(), self._schema)
 

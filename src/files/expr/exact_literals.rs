@@ -273,7 +273,7 @@ fn coerce_comparison(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr)
     )
 }
 
-/// The unit of a timestamp that is no literal.
+/// The unit of a timestamp that is not a literal.
 fn timestamp_unit(expr: &Expr, schema: &DFSchema) -> Option<TimeUnit> {
     match data_type(expr, schema) {
         Some(DataType::Timestamp(unit, _)) if !is_timestamp_literal(expr) => Some(unit),
