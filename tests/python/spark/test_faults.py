@@ -108,7 +108,7 @@ def test_a_task_that_fails_too_often_fails_the_job(
 def test_of_two_attempts_of_a_task_one_is_published(spark: SparkSession, target: Target) -> None:
     df = _wide(spark)
     job = target.datasets.begin_write("orders")
-    schema = write._check(df)
+    schema = write.check_frame(df)
     first = write.message_plan(df, job, schema).collect()
     second = write.message_plan(df, job, schema).collect()
     later = [row.__class__(**{**row.asDict(), "attempt": 1}) for row in second]
