@@ -30,21 +30,29 @@ __all__ = [
     "check_options",
     "check_schema",
     "clean_dataset",
+    "commit_changes",
     "commit_staged",
     "compact_pipeline",
     "dataset_exists",
     "delete_dataset",
+    "discard_changes",
     "discard_staged",
     "drop_column",
     "drop_table",
     "enable_logging",
     "event_schema",
+    "find_deletes",
     "find_pipeline_commit",
+    "find_upserts",
     "index_parts",
+    "insert_task",
+    "is_key_range",
     "list_datasets",
     "list_tables",
     "manifest_to_json",
     "mask_option",
+    "matched_source_rows",
+    "merge_task",
     "new_identity",
     "normalize_path",
     "open_dataset",
@@ -64,8 +72,10 @@ __all__ = [
     "scan_part",
     "schema_event",
     "sha3_256",
+    "source_task",
     "split_scan",
     "stage_rows",
+    "staged_sizes",
     "table_exists",
     "tag_pipeline",
     "update_pipeline",
@@ -237,6 +247,20 @@ class _CommitOptions(Protocol):
     def if_version(self) -> int | None: ...
     @property
     def timeout(self) -> float: ...
+
+class _MergePart(Protocol):
+    @property
+    def target(self) -> bytes: ...
+    @property
+    def source(self) -> bytes: ...
+    @property
+    def lists(self) -> list[bytes]: ...
+    @property
+    def on(self) -> list[str] | None: ...
+    @property
+    def clauses(self) -> Sequence[_MergeClause]: ...
+    @property
+    def options(self) -> _Options: ...
 
 class _MergeClause(Protocol):
     @property
@@ -493,6 +517,25 @@ def commit_staged(
     commit: _CommitOptions,
 ) -> tuple[_CommitFields, TableHandle]: ...
 def discard_staged(store: StoreHandle, path: str, lists: list[bytes]) -> None: ...
+def is_key_range(snapshot: TableHandle, predicate: str | Predicate) -> bool: ...
+def source_task(snapshot: TableHandle, schema: pa.Schema) -> bytes: ...
+def staged_sizes(lists: list[bytes]) -> list[tuple[int, int]]: ...
+def find_deletes(store: StoreHandle, path: str, task: bytes, predicate: str | Predicate) -> bytes: ...
+def find_upserts(store: StoreHandle, path: str, part: _MergePart) -> bytes: ...
+def merge_task(store: StoreHandle, path: str, part: _MergePart, threads: int | None) -> bytes: ...
+def matched_source_rows(messages: list[bytes]) -> bytes: ...
+def insert_task(store: StoreHandle, path: str, part: _MergePart, matched: bytes, threads: int | None) -> bytes: ...
+def commit_changes(
+    snapshot: TableHandle,
+    operation: str,
+    predicate: str | Predicate | None,
+    staged: tuple[list[bytes], bytes] | None,
+    messages: list[bytes],
+    sources: int,
+    options: _Options,
+    commit: _CommitOptions,
+) -> tuple[_CommitFields | None, TableHandle]: ...
+def discard_changes(store: StoreHandle, path: str, messages: list[bytes]) -> None: ...
 def attach_table(table: TableHandle, timeout: float) -> ChainHandle: ...
 def attach_dataset(store: StoreHandle, key: str, timeout: float) -> ChainHandle: ...
 def new_identity() -> tuple[str, bytes]: ...

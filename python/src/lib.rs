@@ -25,6 +25,7 @@ mod staged_rows;
 mod store;
 mod table;
 mod table_results;
+mod task_changes;
 mod value;
 
 use pyo3::prelude::*;
@@ -44,6 +45,7 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     scan::register(module)?;
     scan_tasks::register(module)?;
     staged_rows::register(module)?;
+    task_changes::register(module)?;
     alter::register(module)?;
     odf::register(module)?;
     odf_values::register(module)?;

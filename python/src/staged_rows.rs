@@ -77,7 +77,7 @@ fn stage_rows<'py>(
     };
     let list = run(py, move || async move {
         let files = table::stage(&table, &base, input, predicate.as_ref(), &options).await?;
-        let list = table::pack_staged(&files);
+        let list = table::pack_message(&files);
         if list.is_err() {
             table::discard_staged(&table, &files).await;
         }
@@ -129,10 +129,11 @@ fn discard_staged(
     })
 }
 
-fn unpack_all(lists: &[Vec<u8>]) -> Result<Vec<DataFile>> {
+/// The files of lists.
+pub(crate) fn unpack_all(lists: &[Vec<u8>]) -> Result<Vec<DataFile>> {
     let mut files = Vec::new();
     for list in lists {
-        files.append(&mut table::unpack_staged(list)?);
+        files.append(&mut table::unpack_message::<Vec<DataFile>>(list)?);
     }
     Ok(files)
 }

@@ -72,6 +72,22 @@ pub async fn delete(table: &Table, filter: &Predicate, timeout: Duration) -> Res
     )
 }
 
+/// Whether the rows that satisfy a predicate are a range of the key, which [`delete`] deletes without reading a row.
+pub fn is_key_range(
+    table: &Table,
+    manifest: &TableManifest,
+    predicate: &Predicate,
+) -> Result<bool> {
+    let columns = TableColumns::from_manifest(manifest)?;
+    let [id] = manifest.key.as_slice() else {
+        return Ok(false);
+    };
+    let filter = predicate.bind(&columns, &**table.store().clock())?;
+    let index = columns.ids.iter().position(|column_id| column_id == id);
+    let range = index.and_then(|index| filter.to_closed_range(columns.schema.field(index).name()));
+    Ok(range.is_some())
+}
+
 /// Deletes the rows that satisfy a predicate.
 struct DeleteWhere<'a> {
     table: &'a Table,

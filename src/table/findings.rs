@@ -13,12 +13,13 @@
 //! Otherwise the file is read again. Which files may match is decided by the bounds in every snapshot: a file that
 //! is excluded is not read.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use roaring::RoaringBitmap;
+use serde::{Deserialize, Serialize};
 
-use super::format::{Base64, ColumnSchema, TableManifest};
+use super::format::{Base64, ColumnSchema, PositionBitmap, TableManifest};
 use super::row_group::RowGroupScan;
 use super::snapshot_file::{FileRef, SnapshotFile};
 use super::snapshot_reader::SnapshotReader;
@@ -127,8 +128,15 @@ pub(super) struct MatchedRows {
     pub(super) row_group: RowGroupScan,
     /// Row numbers within the row group, from 0.
     pub(super) rows: RoaringBitmap,
-    /// The rows are all remaining rows of the row group.
-    pub(super) covers_group: bool,
+    /// The number of rows of the row group that are not deleted.
+    pub(super) live_rows: u64,
+}
+
+impl MatchedRows {
+    /// Whether the rows are all remaining rows of the row group.
+    fn covers_group(&self) -> bool {
+        self.rows.len() == self.live_rows
+    }
 }
 
 /// The rows of a file that are to be deleted.
@@ -140,27 +148,32 @@ pub(super) struct FileMatches {
     groups: Vec<(u32, RoaringBitmap, bool)>,
     /// The rows are all remaining rows of the file.
     covers_file: bool,
+    /// The number of rows of the file that were not deleted, if all its row groups were scanned.
+    live_rows: Option<u64>,
 }
 
 impl FileMatches {
     /// What was found in the scanned row groups of a file.
     pub(super) fn new(deletions: Option<&Deletions>, matches: Vec<MatchedRows>) -> Self {
-        let covers_file = matches.first().is_some_and(|first| {
+        let is_whole = matches.first().is_some_and(|first| {
             let groups = matches.len() + first.row_group.num_deleted_row_groups();
             groups == first.row_group.num_file_row_groups()
-                && matches.iter().all(|group_match| group_match.covers_group)
         });
+        let covers_file = is_whole && matches.iter().all(MatchedRows::covers_group);
+        let live_rows = is_whole.then(|| matches.iter().map(|m| m.live_rows).sum());
         let group_number = |group_match: &MatchedRows| {
             u32::try_from(group_match.row_group.group).unwrap_or(u32::MAX)
         };
         let groups = matches
             .into_iter()
-            .map(|m| (group_number(&m), m.rows, m.covers_group))
-            .filter(|(_, rows, _)| !rows.is_empty());
+            .map(|m| (group_number(&m), m.covers_group(), m.rows))
+            .filter(|(_, _, rows)| !rows.is_empty())
+            .map(|(group, covers_group, rows)| (group, rows, covers_group));
         Self {
             deletions: deletions.cloned().unwrap_or_default(),
             groups: groups.collect(),
             covers_file,
+            live_rows,
         }
     }
 
@@ -188,34 +201,113 @@ impl FileMatches {
             deletions: deletions.clone(),
             groups: self.groups.iter().filter_map(remaining).collect(),
             covers_file: self.covers_file,
+            live_rows: None,
         })
+    }
+
+    /// The rows, for another process.
+    pub(super) fn into_rows(self, path: String) -> FileRows {
+        let groups = self.groups.into_iter();
+        FileRows {
+            path,
+            groups: groups
+                .map(|(group, rows, covers_group)| (group, (PositionBitmap(rows), covers_group)))
+                .collect(),
+            covers_file: self.covers_file,
+            live_rows: self.live_rows,
+        }
     }
 
     /// Plans the delete of these rows.
     pub(super) fn to_plan(&self, file: &SnapshotFile) -> DeletePlan {
-        let count = self.groups.iter().map(|(_, rows, _)| rows.len()).sum();
-        let mut plan = DeletePlan {
-            rows: Some(count),
-            ..DeletePlan::default()
-        };
-        if self.covers_file {
-            plan.removed.push(file.to_file_ref());
-            return plan;
-        }
-        let to_line = |(group, rows, covers_group): &(u32, RoaringBitmap, bool)| TombstoneLine {
-            file: file.file.path.clone(),
-            deleted: if *covers_group {
-                TombstoneScope::RowGroup(*group)
-            } else {
-                TombstoneScope::Rows(*group, rows.clone())
-            },
-        };
-        plan.lines = self.groups.iter().map(to_line).collect();
-        if !plan.lines.is_empty() {
-            plan.scanned_files.push(file.to_file_ref());
-        }
-        plan
+        let groups = self.groups.iter();
+        let groups = groups.map(|(group, rows, covers_group)| (*group, rows, *covers_group));
+        plan_file(file, groups, self.covers_file)
     }
+}
+
+/// Plans the delete of rows of a file: row groups with rows, and whether these are all remaining ones.
+fn plan_file<'a>(
+    file: &SnapshotFile,
+    groups: impl Iterator<Item = (u32, &'a RoaringBitmap, bool)> + Clone,
+    covers_file: bool,
+) -> DeletePlan {
+    let mut plan = DeletePlan {
+        rows: Some(groups.clone().map(|(_, rows, _)| rows.len()).sum()),
+        ..DeletePlan::default()
+    };
+    if covers_file {
+        plan.removed.push(file.to_file_ref());
+        return plan;
+    }
+    let to_line = |(group, rows, covers_group): (u32, &RoaringBitmap, bool)| TombstoneLine {
+        file: file.file.path.clone(),
+        deleted: if covers_group {
+            TombstoneScope::RowGroup(group)
+        } else {
+            TombstoneScope::Rows(group, rows.clone())
+        },
+    };
+    plan.lines = groups.map(to_line).collect();
+    if !plan.lines.is_empty() {
+        plan.scanned_files.push(file.to_file_ref());
+    }
+    plan
+}
+
+/// The rows of a file that are to be deleted, as a process found them.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct FileRows {
+    pub(super) path: String,
+    /// By row group the rows, and whether they are all remaining ones.
+    groups: BTreeMap<u32, (PositionBitmap, bool)>,
+    /// The rows are all remaining rows of the file.
+    covers_file: bool,
+    /// The number of rows of the file that were not deleted, if all its row groups were scanned.
+    live_rows: Option<u64>,
+}
+
+impl FileRows {
+    pub(super) fn is_empty(&self) -> bool {
+        self.groups.is_empty() && !self.covers_file
+    }
+
+    /// Adds rows of the same file and snapshot. False if a row is already there.
+    pub(super) fn add(&mut self, other: Self) -> bool {
+        let mut are_new = true;
+        for (group, (rows, covers_group)) in other.groups {
+            let (known, is_covered) = self.groups.entry(group).or_default();
+            are_new &= known.0.is_disjoint(&rows.0);
+            known.0 |= rows.0;
+            *is_covered |= covers_group;
+        }
+        self.live_rows = self.live_rows.or(other.live_rows);
+        let rows = self.groups.values().map(|(rows, _)| rows.0.len()).sum();
+        self.covers_file |= other.covers_file || self.live_rows == Some(rows);
+        are_new
+    }
+
+    /// Plans the delete of these rows.
+    pub(super) fn to_plan(&self, file: &SnapshotFile) -> DeletePlan {
+        let groups = self.groups.iter();
+        let groups = groups.map(|(group, (rows, covers_group))| (*group, &rows.0, *covers_group));
+        plan_file(file, groups, self.covers_file)
+    }
+}
+
+/// Finds the rows that match the reader's filter, of files that have some.
+pub(super) async fn find_rows(reader: &SnapshotReader) -> Result<Vec<FileRows>> {
+    // A Vec, because the future of the iterator itself would not be Send.
+    let scans: Vec<_> = (0..reader.files.len())
+        .map(|file| match_file(reader, file))
+        .collect();
+    let matches: Vec<FileMatches> = stream::iter(scans)
+        .buffered(CONCURRENT_FILES)
+        .try_collect()
+        .await?;
+    let paths = reader.files.iter().map(|listed| listed.file.path.clone());
+    let rows = paths.zip(matches).map(|(path, m)| m.into_rows(path));
+    Ok(rows.filter(|rows| !rows.is_empty()).collect())
 }
 
 /// Finds the rows of snapshots that match a filter.
@@ -279,8 +371,8 @@ async fn match_file(reader: &SnapshotReader, file: usize) -> Result<FileMatches>
         };
         Ok::<_, Error>(MatchedRows {
             row_group: row_group.clone(),
-            covers_group: rows.len() == selection.live_rows as u64,
             rows,
+            live_rows: selection.live_rows as u64,
         })
     });
     // A Vec, because the future of the iterator itself would not be Send.

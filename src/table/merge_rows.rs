@@ -241,8 +241,8 @@ async fn merge_row_group(
     }
     let matched = MatchedRows {
         row_group: row_group.clone(),
-        covers_group: output.deleted_rows.len() == selection.live_rows as u64,
         rows: std::mem::take(&mut output.deleted_rows),
+        live_rows: selection.live_rows as u64,
     };
     Ok((matched, output))
 }

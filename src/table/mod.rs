@@ -28,6 +28,7 @@ mod limits;
 mod listing;
 mod merge;
 mod merge_rows;
+mod messages;
 mod names;
 mod page_reads;
 mod partitions;
@@ -43,6 +44,8 @@ mod snapshot_file;
 mod snapshot_reader;
 mod staged;
 mod targets;
+mod task_changes;
+mod task_commit;
 pub mod tombstone;
 mod tombstone_merge;
 mod tombstone_reader;
@@ -56,13 +59,14 @@ pub use self::check::{CheckReport, check};
 pub use self::clauses::{Clause, ClauseAction, ClauseKind};
 pub use self::compact::{Compaction, compact, sort};
 pub use self::count::count;
-pub use self::delete::{DeleteResult, delete};
+pub use self::delete::{DeleteResult, delete, is_key_range};
 pub use self::explain::{ScanPlan, explain};
 pub use self::external::{ExternalFile, external_snapshot};
 use self::format::TableManifest;
 pub use self::limits::ListingLimits;
 pub use self::listing::all_files;
 pub use self::merge::{MergeResult, merge};
+pub use self::messages::{pack_message, unpack_message};
 pub use self::names::{data_file as data_file_name, tombstones as tombstones_name};
 pub use self::scan::{ScanOptions, scan};
 pub use self::scan_tasks::{TaskSizes, parse_task, split_scan, with_columns_of};
@@ -70,9 +74,12 @@ pub(crate) use self::schema::{decode_schema, encode_schema};
 #[cfg(feature = "testing")]
 pub(crate) use self::segment::decode_untrusted as decode_segment;
 pub use self::snapshot_file::{FileRef, SnapshotFile};
-pub use self::staged::{
-    begin_staged, commit_staged, discard_staged, pack_staged, stage, unpack_staged, writer_task,
+pub use self::staged::{begin_staged, commit_staged, discard_staged, stage, writer_task};
+pub use self::task_changes::{
+    TaskChange, find_deletes, find_upserts, insert_task, matched_source_rows, merge_task,
+    source_task,
 };
+pub use self::task_commit::{TaskOperation, TasksCommitted, commit_changes};
 pub use self::upsert::{ReplaceTarget, replace_rows};
 pub use self::write::{TableWriteOptions, write};
 pub(crate) use self::write::{align_to_schema, check_idempotency_key};

@@ -5,7 +5,6 @@
 //! removed by a vacuum, or by [`discard_staged`]: a commit removes none, because the same lists may have been committed
 //! before, with an outcome that the caller does not know.
 
-use std::io::Read;
 use std::sync::Arc;
 
 use arrow_array::RecordBatchReader;
@@ -20,10 +19,6 @@ use super::{Committed, Predicate, Snapshot, Table, TableColumns, TableWriteOptio
 use crate::error::{Error, ErrorKind, Result};
 use crate::versions::commit::commit_onto;
 use crate::versions::{Change, OnVersion, check_required_version, find_replay, remove};
-
-/// The most bytes of a list of staged files.
-const MAX_LIST_BYTES: u64 = 256 << 20;
-const ZSTD_LEVEL: i32 = 3;
 
 /// What a process needs to stage rows: a scan task without files.
 pub fn writer_task(manifest: &TableManifest) -> Result<Vec<u8>> {
@@ -67,34 +62,6 @@ pub async fn stage(
     upload(table, base, rows, options).await
 }
 
-/// Packs a list of staged files as JSON, compressed with zstd.
-pub fn pack_staged(files: &[DataFile]) -> Result<Vec<u8>> {
-    let fail = |e: std::io::Error| Error::other("a list of files cannot be packed").with_source(e);
-    let json = serde_json::to_vec(files).map_err(|e| fail(e.into()))?;
-    if json.len() as u64 > MAX_LIST_BYTES {
-        let message = format!(
-            "one task staged {} files, more than one list can have; make them larger or the tasks smaller",
-            files.len()
-        );
-        return Err(Error::invalid(message));
-    }
-    zstd::bulk::compress(&json, ZSTD_LEVEL).map_err(fail)
-}
-
-/// The files of a list. [`ErrorKind::InvalidInput`] for bytes that are none.
-pub fn unpack_staged(list: &[u8]) -> Result<Vec<DataFile>> {
-    let invalid = |reason: &dyn std::fmt::Display| {
-        Error::invalid(format!(
-            "these bytes are not a list of staged files: {reason}"
-        ))
-    };
-    let mut json = Vec::new();
-    let decoder = zstd::Decoder::new(list).map_err(|e| invalid(&e))?;
-    let mut decoder = decoder.take(MAX_LIST_BYTES);
-    decoder.read_to_end(&mut json).map_err(|e| invalid(&e))?;
-    serde_json::from_slice(&json).map_err(|e| invalid(&e))
-}
-
 /// Commits files that were staged for `base`, in this order; with a predicate in the place of the rows that satisfy it.
 ///
 /// [`ErrorKind::TransactionExpired`] if `base` has been vacuumed, or the table dropped and created again since then.
@@ -111,8 +78,8 @@ pub async fn commit_staged(
         return Ok((committed, Vec::new()));
     }
     check_descends(table, &newest.manifest, base).await?;
-    let ancestor = Ancestor::new(&newest.manifest);
     if let Some(predicate) = predicate {
+        let ancestor = Ancestor::new(&newest.manifest);
         return replace_with_files(table, (base, ancestor), files, predicate, options).await;
     }
     let (base_version, idempotency_key) = (base.version, options.idempotency_key.clone());
@@ -129,10 +96,7 @@ pub async fn commit_staged(
             idempotency_key,
         })
     };
-    let change = DescendingChange {
-        change: &*change,
-        ancestor,
-    };
+    let change = DescendingChange::new(&*change, &newest.manifest);
     let change = OnVersion {
         change: &change,
         version: options.if_version.as_ref(),
@@ -153,9 +117,16 @@ pub async fn discard_staged(table: &Table, files: &[DataFile]) {
 }
 
 /// A change that is applied to descendants of a version alone.
-struct DescendingChange<'a> {
+pub(super) struct DescendingChange<'a> {
     change: &'a dyn Change<TableManifest>,
     ancestor: Ancestor,
+}
+
+impl<'a> DescendingChange<'a> {
+    pub(super) fn new(change: &'a dyn Change<TableManifest>, ancestor: &TableManifest) -> Self {
+        let ancestor = Ancestor::new(ancestor);
+        Self { change, ancestor }
+    }
 }
 
 impl Change<TableManifest> for DescendingChange<'_> {
@@ -174,7 +145,11 @@ impl Change<TableManifest> for DescendingChange<'_> {
 }
 
 /// Checks that the newest version is a later one of the same table: days may lie between them.
-async fn check_descends(table: &Table, newest: &TableManifest, base: &TableManifest) -> Result<()> {
+pub(super) async fn check_descends(
+    table: &Table,
+    newest: &TableManifest,
+    base: &TableManifest,
+) -> Result<()> {
     let ancestor = Ancestor::new(base);
     ancestor
         .check(newest)

@@ -60,6 +60,17 @@ class ScanTask(Rows):
         """Return the number of rows, as `TableScan.count` does."""
         return self._open().count()
 
+    def find_rows(self) -> bytes:
+        """Find the rows that match the filter, and return a message with their numbers for a delete."""
+        store = native_handle(self._store)
+        handle = _pds.open_scan_task(store, self._path, self._files)
+        predicate = to_predicate("true" if self._where is None else self._where, handle.schema)
+        return _pds.find_deletes(store, self._path, self._files, predicate)
+
+    def to_bytes(self) -> bytes:
+        """Return the list of files, without the columns and the filter."""
+        return self._files
+
     def __repr__(self) -> str:
         return f"ScanTask({self._path!r}, {self.size_bytes} bytes)"
 

@@ -1,0 +1,345 @@
+"""Deletes, upserts and merges of tables: the tasks search and write data files, and the driver commits.
+
+The rows of an upsert and the source of a merge are shuffled by key and staged as data files that no version names. Then
+tasks search the files of one version, each a part of them for the keys of a part of the staged rows. No process holds
+more than a part, and the plan of the DataFrame runs once. If another commit has changed what was searched, the newest
+version is searched, with the same staged files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 its usual name
+
+from pds import Table
+from pds.errors import CommitConflict, InvalidInput, InvalidType, NotFound, RemoteStoreError, TransactionExpired
+from pds.spark.options import TASK_SIZES
+from pds.spark.settings import batch_limit_settings, batch_limits
+from pds.spark.stage import stage_plan
+from pds.spark.tasks import choose_attempts, freeze_worker_gc, task_context
+from pds.spark.write import check_frame, require_shippable
+from pds.table.checks import check_names
+from pds.table.merge import Merge
+from pds.table.staged import StagedWrite
+from pds.table.task_changes import (
+    DeleteTask,
+    MergePart,
+    MergeTask,
+    TaskChange,
+    UpsertTask,
+    commit_options,
+    deletes_by_key,
+    key_columns,
+    split_files,
+    staged_sizes,
+    stages_source,
+)
+from pds.table.tasks import pack_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow.compute as pc
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pds.table.merge import MergeClause
+    from pds.table.options import CommitOptions
+    from pds.table.results import CommitResult
+
+    Where = str | pc.Expression
+
+__all__ = ["delete", "merge", "upsert"]
+
+# How often a version is searched until a conflict is an error.
+_MAX_SEARCHES: Final = 5
+# The most of a source that one task holds, unless one task staged more.
+_MAX_SOURCE_ROWS: Final = 1 << 20
+_MAX_SOURCE_BYTES: Final = 32 << 20
+# About how many tasks search together, once for each part of the source.
+_SEARCH_TASKS: Final = 512
+
+_DDL: Final = "task int, position int, message binary"
+_TYPES: Final[dict[str, pa.DataType]] = {"task": pa.int32(), "position": pa.int32(), "message": pa.binary()}
+_MESSAGES: Final = pa.schema(_TYPES)
+
+
+class _Task(Protocol):
+    """What a task does."""
+
+    def run(self, threads: int | None = None) -> list[bytes]: ...
+
+
+def delete(spark: SparkSession, table: Table, where: Where) -> CommitResult:
+    """Delete the rows that match a filter, by one commit. No data file is rewritten.
+
+    The tasks read the columns of the filter. A range of the key, and rows in files that one task would read, are
+    deleted by the driver without a job.
+
+    Args:
+        spark: A classic or a Connect session.
+        table: The table, which then shows the new version. The executors must be able to reach its store. The store's
+            options, including credentials that were passed, are sent to the executors.
+        where: A filter, as for ``Table.delete``. It must not depend on the time or on chance.
+
+    Returns:
+        As ``Table.delete``. Rows that others add while the job runs stay, unless a conflict makes it begin again.
+
+    Raises:
+        InvalidInput: The filter is not valid, depends on the time or on chance or cannot be pickled, or the store
+            cannot be sent to the executors. Raised before the job starts.
+        InvalidType: An argument has an invalid type.
+        CommitConflict: As for ``Table.append``; or others changed the searched rows during each of five jobs.
+        CommitStateUnknown, TransactionExpired: As for ``Table.append``.
+        pyspark.errors.PySparkException: The job failed. The table is unchanged.
+    """
+    _check_target(table)
+    options = commit_options(table)
+    for is_last in _searches(options):
+        tasks = table.refresh().scan_tasks(None, where=where, **TASK_SIZES)
+        if len(tasks) < 2 or deletes_by_key(table, where):  # noqa: PLR2004 one task alone
+            return table.delete(where)
+        change = TaskChange(table, options, where=where)
+        messages = _flatten(_run_tasks(spark, [DeleteTask(task) for task in tasks]))
+        try:
+            return change.commit(messages, sources=1)
+        except CommitConflict as conflict:
+            if is_last or isinstance(conflict, TransactionExpired):
+                raise
+    raise AssertionError
+
+
+def upsert(
+    df: DataFrame,
+    table: Table,
+    on: str | Sequence[str] | None = None,
+    *,
+    idempotency_key: str | None = None,
+    if_version: int | None = None,
+) -> CommitResult:
+    """Replace the rows that have the same key as rows of a DataFrame, and insert the others, by one commit.
+
+    Args:
+        df: As for ``append``.
+        table: As for ``append``.
+        on: The names of the columns that rows are matched by. Defaults to the key of the table.
+        idempotency_key: As for ``append``.
+        if_version: As for ``append``.
+
+    Returns:
+        ``rows`` is the number of written rows. The history has ``rows_deleted``.
+
+    Raises:
+        InvalidInput: As for ``append``; or a column of the key is missing.
+        InvalidType, CommitStateUnknown, TransactionExpired: As for ``append``.
+        CommitConflict: As for ``append``; or others changed the searched rows during each of five searches. A commit
+            that adds rows does, since they may have the same keys.
+        pyspark.errors.PySparkException: As for ``append``; or two rows have the same key, or a key has a null.
+    """
+    options = _check_commit(table, idempotency_key, if_version)
+    return _merge(df, table, _check_on(on), None, options)
+
+
+def merge(df: DataFrame, table: Table, on: str | Sequence[str] | None = None) -> Merge:
+    """Update, delete and insert rows by the rows of a DataFrame: add clauses with ``when_…``, and then ``execute``.
+
+        pds.spark.merge(df, table, on="id").when_matched_update_all().when_not_matched_insert_all().execute()
+
+    The clauses are those of ``Table.merge``. With one of rows that do not match by source, every task holds the whole
+    source.
+
+    Args:
+        df: A batch DataFrame of a classic or a Connect session. It may have columns that the table does not have.
+        table: As for ``append``.
+        on: As for ``upsert``.
+
+    Raises:
+        InvalidInput, InvalidType: An argument is not valid. ``execute`` raises these for a clause or a column, before
+            the job starts; the others as ``upsert`` does, and ``PySparkException`` for a value that its column cannot
+            hold.
+    """
+    check_frame(df)
+    _check_target(table)
+    names = _check_on(on)
+
+    def execute(clauses: list[MergeClause], idempotency_key: str | None, if_version: int | None) -> CommitResult:
+        return _merge(df, table, names, clauses, _check_commit(table, idempotency_key, if_version))
+
+    return Merge(execute)
+
+
+def _check_target(table: Table) -> None:
+    if not isinstance(table, Table):
+        raise InvalidType(f"table must be a pds.Table, not {type(table).__name__}")
+    require_shippable(table.store, table.store)
+
+
+def _check_commit(table: Table, idempotency_key: str | None, if_version: int | None) -> CommitOptions:
+    _check_target(table)
+    return commit_options(table, idempotency_key, if_version)
+
+
+def _check_on(on: str | Sequence[str] | None) -> list[str] | None:
+    return None if on is None else check_names("on", on)
+
+
+def _searches(options: CommitOptions) -> Iterator[bool]:
+    """Yield whether it is the last search, for each of them."""
+    count = _MAX_SEARCHES if options.if_version is None else 1
+    return (number + 1 == count for number in range(count))
+
+
+def _merge(
+    df: DataFrame, table: Table, on: list[str] | None, clauses: list[MergeClause] | None, options: CommitOptions
+) -> CommitResult:
+    """Upsert without clauses; else merge."""
+    schema = check_frame(df)
+    write, replay = StagedWrite.begin(
+        table, overwrite=False, where=None, idempotency_key=options.idempotency_key, if_version=options.if_version
+    )
+    if replay is not None:
+        return replay
+    if clauses is not None:
+        write = stages_source(write, table, schema)
+    change = _Merge(df.sparkSession, table, write, on, clauses)
+    # Raises what is wrong with the columns, the key and the clauses.
+    write.stage(schema.empty_table().to_reader())
+    change.make_task(pack_columns(table), [], has_all_files=True).run()
+    key = on or key_columns(table)
+    for name in key:
+        if name not in schema.names:
+            raise InvalidInput(f"missing key column {name!r} in the data; rows are matched by it")
+    return change.run(_stage(df, write, schema, key), options)
+
+
+def _stage(df: DataFrame, write: StagedWrite, schema: pa.Schema, key: Sequence[str]) -> list[bytes]:
+    """Stage the rows by key: those with the same one in the same list."""
+    # By position, since a name may have dots and backticks.
+    renamed = df.toDF(*(f"c{position}" for position in range(len(schema))))
+    by_key = renamed.repartition(*(F.col(f"c{schema.names.index(name)}") for name in key))
+    with batch_limit_settings(df.sparkSession, batch_limits(df.schema)):
+        messages = stage_plan(by_key, write, schema).collect()
+    lists, duplicates = choose_attempts((m.task, m.attempt, bytes(m.files)) for m in messages)
+    if duplicates:
+        with contextlib.suppress(RemoteStoreError):
+            write.discard(duplicates)
+    return lists
+
+
+@dataclass(frozen=True)
+class _Merge:
+    """An upsert, or a merge by clauses."""
+
+    spark: SparkSession
+    table: Table
+    write: StagedWrite
+    on: list[str] | None
+    clauses: list[MergeClause] | None
+
+    def run(self, lists: list[bytes], options: CommitOptions) -> CommitResult:
+        """Search the newest version for the keys of staged rows and commit, until no other commit has come between."""
+        sources = self._group(lists)
+        may_be_committed = False
+        try:
+            for is_last in _searches(options):
+                self.table.refresh()
+                change = TaskChange(self.table, options, staged=(lists, self.write.task), upsert=self.clauses is None)
+                messages = self._search(change, sources)
+                may_be_committed = True
+                try:
+                    return change.commit(messages, len(sources))
+                except (CommitConflict, NotFound) as error:
+                    may_be_committed = False
+                    with contextlib.suppress(RemoteStoreError):
+                        change.discard(messages)
+                    if is_last or isinstance(error, NotFound | TransactionExpired):
+                        raise
+        finally:
+            # The rows of an upsert may be committed, those of a source never are.
+            if self.clauses is not None or not may_be_committed:
+                with contextlib.suppress(RemoteStoreError):
+                    self.write.discard(lists)
+        raise AssertionError
+
+    def make_task(self, target: bytes, lists: list[bytes], *, has_all_files: bool) -> UpsertTask | MergeTask:
+        """Return the task of a part of the table's files and a part of the staged rows."""
+        store, path, options = self.table.store, self.table.path, self.write.options
+        part = MergePart(target, self.write.task, lists, self.on, self.clauses or [], options)
+        return UpsertTask(store, path, part) if self.clauses is None else MergeTask(store, path, part, has_all_files)
+
+    def _group(self, lists: list[bytes]) -> list[list[bytes]]:
+        """Group lists of staged rows, each group for tasks of its own."""
+        if any(clause.rows == "not_matched_by_source" for clause in self.clauses or ()):
+            return [lists]
+        groups: list[list[bytes]] = []
+        most_bytes = _MAX_SOURCE_BYTES if self.clauses is not None else float("inf")
+        rows = size = 0
+        for staged, (list_rows, list_bytes) in zip(lists, staged_sizes(lists), strict=True):
+            rows, size = rows + list_rows, size + list_bytes
+            if not groups or rows > _MAX_SOURCE_ROWS or size > most_bytes:
+                groups.append([])
+                rows, size = list_rows, list_bytes
+            groups[-1].append(staged)
+        return groups
+
+    def _search(self, change: TaskChange, sources: list[list[bytes]]) -> list[bytes]:
+        """Return what the tasks of one version have found and written."""
+        count = max(1, _SEARCH_TASKS // max(1, len(sources)))
+        sizes = {**TASK_SIZES, "count": min(count, TASK_SIZES["count"])}
+        sizes["max_bytes"] *= max(1, TASK_SIZES["count"] // sizes["count"])
+        targets = split_files(self.table, sizes)
+        has_all_files = len(targets) == 1
+        tasks = [self.make_task(target, lists, has_all_files=has_all_files) for lists in sources for target in targets]
+        by_task = _run_tasks(self.spark, tasks)
+        messages = _flatten(by_task)
+        if has_all_files or not any(clause.rows == "not_matched" for clause in self.clauses or ()):
+            return messages
+        inserts = [
+            task.to_insert(_flatten(by_task[first : first + len(targets)]))
+            for first, task in enumerate(tasks)
+            if first % len(targets) == 0 and isinstance(task, MergeTask)
+        ]
+        try:
+            return messages + _flatten(_run_tasks(self.spark, inserts))
+        except BaseException:
+            with contextlib.suppress(RemoteStoreError):
+                change.discard(messages)
+            raise
+
+
+def _flatten(by_task: list[list[bytes]]) -> list[bytes]:
+    return [message for messages in by_task for message in messages]
+
+
+def _run_tasks(spark: SparkSession, tasks: Sequence[_Task]) -> list[list[bytes]]:
+    """Run tasks by a job, and return the messages of each."""
+    if not tasks:
+        return []
+    numbers = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
+    rows = numbers.mapInArrow(RunTasks(list(tasks)), _DDL).collect()
+    messages: list[dict[int, bytes]] = [{} for _ in tasks]
+    for row in rows:
+        messages[row.task][row.position] = bytes(row.message)
+    return [[of_task[position] for position in sorted(of_task)] for of_task in messages]
+
+
+@dataclass(frozen=True)
+class RunTasks:
+    """Runs tasks, and yields their messages."""
+
+    tasks: list[_Task]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the tasks whose numbers are in the batches; a function for ``mapInArrow``."""
+        freeze_worker_gc()
+        threads = task_context().cpus()
+        for batch in batches:
+            numbers: list[Any] = batch.column(0).to_pylist()
+            for number in numbers:
+                messages = self.tasks[number].run(threads)
+                columns: list[list[Any]] = [[number] * len(messages), list(range(len(messages))), messages]
+                arrays = [pa.array(column, field.type) for column, field in zip(columns, _MESSAGES, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=_MESSAGES)

@@ -1,0 +1,187 @@
+"""Deletes, upserts and merges whose rows other processes find and one commits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from pds import _pds
+from pds.predicate import to_predicate
+from pds.store import native_handle
+from pds.table.options import CommitOptions
+from pds.table.tasks import pack_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from pds.options import WriteOptions
+    from pds.store import Store
+    from pds.table.merge import MergeClause
+    from pds.table.results import CommitResult
+    from pds.table.staged import StagedWrite
+    from pds.table.table import Table
+    from pds.table.tasks import ScanTask
+
+    Where = str | pc.Expression
+
+
+@dataclass(frozen=True)
+class DeleteTask:
+    """A task of a scan whose rows are to be deleted, to be pickled and sent to another process."""
+
+    task: ScanTask
+
+    def run(self, _threads: int | None = None) -> list[bytes]:
+        """Find the rows, and return messages for `TaskChange.commit`."""
+        return [self.task.find_rows()]
+
+
+class MergePart(NamedTuple):
+    """A part of a table's files, and a part of the rows that are merged into it. The engine reads the fields."""
+
+    # The table's files, as a task of a scan.
+    target: bytes
+    # The columns of the source, as a task without files, and lists of its files.
+    source: bytes
+    lists: list[bytes]
+    on: list[str] | None
+    clauses: list[MergeClause]
+    options: WriteOptions
+
+
+@dataclass(frozen=True)
+class UpsertTask:
+    """A part of an upsert, to be pickled and sent to another process."""
+
+    store: Store
+    path: str
+    part: MergePart
+
+    def run(self, _threads: int | None = None) -> list[bytes]:
+        """Find the rows that are replaced, and return messages for `TaskChange.commit`."""
+        return [_pds.find_upserts(native_handle(self.store), self.path, self.part)]
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    """A part of a merge, to be pickled and sent to another process."""
+
+    store: Store
+    path: str
+    part: MergePart
+    # Whether the part has all files of the table, so that rows without a match are inserted at once.
+    has_all_files: bool
+
+    def run(self, threads: int | None = None) -> list[bytes]:
+        """Merge the rows that match, and return messages for `TaskChange.commit`."""
+        messages = [_pds.merge_task(native_handle(self.store), self.path, self.part, threads)]
+        if self.has_all_files:
+            messages += self.to_insert(messages).run(threads)
+        return messages
+
+    def to_insert(self, messages: list[bytes]) -> InsertTask:
+        """Return the task that inserts the rows that matched in none of the parts with the same source."""
+        return InsertTask(self.store, self.path, self.part, _pds.matched_source_rows(messages))
+
+
+@dataclass(frozen=True)
+class InsertTask:
+    """The rows of a part of a merge's source, of which those without a match are inserted."""
+
+    store: Store
+    path: str
+    part: MergePart
+    matched: bytes
+
+    def run(self, threads: int | None = None) -> list[bytes]:
+        """Insert the rows, and return messages for `TaskChange.commit`."""
+        return [_pds.insert_task(native_handle(self.store), self.path, self.part, self.matched, threads)]
+
+
+class TaskChange:
+    """A change of one snapshot of a table, of which tasks make parts.
+
+    Args:
+        table: The table. Its snapshot is the one that the tasks search, and after the commit it shows the new version.
+        options: The options of the commit.
+        where: The filter of a delete. Without it the change is a merge, or an upsert.
+        staged: The staged rows of these as lists of files, and the task by which they were staged.
+        upsert: Whether it is an upsert.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        options: CommitOptions,
+        *,
+        where: Where | None = None,
+        staged: tuple[list[bytes], bytes] | None = None,
+        upsert: bool = False,
+    ) -> None:
+        self._table = table
+        self._base = table._handle  # noqa: SLF001 of the same package
+        self._operation = "upsert" if upsert else "merge" if where is None else "delete"
+        self._predicate = None if where is None else to_predicate(where, table.schema)
+        self._staged = staged
+        self._options = options
+
+    def commit(self, messages: list[bytes], sources: int) -> CommitResult:
+        """Commit what the tasks returned in their messages.
+
+        Args:
+            messages: Those of all tasks.
+            sources: How many tasks searched each file of the snapshot, each for another part of the source.
+
+        Raises:
+            CommitConflict: As for `Table.append`; or another commit has changed what the tasks have searched.
+            TransactionExpired: As for `StagedWrite.commit`.
+        """
+        location = self._table._location  # noqa: SLF001 of the same package
+        return self._table._commit_with(  # noqa: SLF001 as above
+            lambda _: _pds.commit_changes(
+                self._base,
+                self._operation,
+                self._predicate,
+                self._staged,
+                messages,
+                sources,
+                location.options,
+                self._options,
+            )
+        )
+
+    def discard(self, messages: list[bytes]) -> None:
+        """Remove the files that tasks wrote, if they are not to be committed."""
+        _pds.discard_changes(native_handle(self._table.store), self._table.path, messages)
+
+
+def deletes_by_key(table: Table, where: Where) -> bool:
+    """Return whether `Table.delete` reads no row to delete these: they are a range of the key."""
+    return _pds.is_key_range(table._handle, to_predicate(where, table.schema))  # noqa: SLF001 of the same package
+
+
+def key_columns(table: Table) -> list[str]:
+    """Return the names of the columns of the key."""
+    return table._get_column_names("key")  # noqa: SLF001 of the same package
+
+
+def commit_options(table: Table, idempotency_key: str | None = None, if_version: int | None = None) -> CommitOptions:
+    """Return the options of a commit, checked."""
+    return CommitOptions.checked(idempotency_key, if_version, table._location.timeout)  # noqa: SLF001 as above
+
+
+def stages_source(write: StagedWrite, table: Table, schema: pa.Schema) -> StagedWrite:
+    """Return a write that stages rows with the columns of a merge's source instead of the table's."""
+    return replace(write, task=_pds.source_task(table._handle, schema))  # noqa: SLF001 as above
+
+
+def split_files(table: Table, sizes: dict[str, int]) -> list[bytes]:
+    """Return the files of a snapshot as targets of parts; one without files if it has none."""
+    tasks = [task.to_bytes() for task in table.scan_tasks(None, where=None, **sizes)]
+    return tasks or [pack_columns(table)]
+
+
+def staged_sizes(lists: list[bytes]) -> list[tuple[int, int]]:
+    """Return how many rows and bytes each list of staged files has."""
+    return _pds.staged_sizes(lists)

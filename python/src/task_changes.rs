@@ -1,0 +1,302 @@
+//! Deletes, upserts and merges whose rows other processes find and one commits.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "pyo3 hands arguments over by value"
+)]
+
+use std::sync::Arc;
+
+use pds::table::format::{DataFile, PositionBitmap, TableManifest};
+use pds::table::{self, Clause, Table, TableWriteOptions, TaskChange, TaskOperation, parse_task};
+use pds::{Error, Result};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::commits::{CommitFields, PyCommitOptions, PyMergeClause, parse_clause, rewrite_options};
+use crate::dataset::PyWriteOptions;
+use crate::handle::TableHandle;
+use crate::input::extract_schema;
+use crate::predicate::extract_predicate;
+use crate::runtime::{into_py_result, run};
+use crate::staged_rows::unpack_all;
+use crate::store::StoreHandle;
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(is_key_range, module)?)?;
+    module.add_function(wrap_pyfunction!(source_task, module)?)?;
+    module.add_function(wrap_pyfunction!(staged_sizes, module)?)?;
+    module.add_function(wrap_pyfunction!(find_deletes, module)?)?;
+    module.add_function(wrap_pyfunction!(find_upserts, module)?)?;
+    module.add_function(wrap_pyfunction!(merge_task, module)?)?;
+    module.add_function(wrap_pyfunction!(matched_source_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(insert_task, module)?)?;
+    module.add_function(wrap_pyfunction!(commit_changes, module)?)?;
+    module.add_function(wrap_pyfunction!(discard_changes, module)?)
+}
+
+/// A part of a table's files, with a part of the rows that are merged into it.
+#[derive(FromPyObject)]
+struct PyMergePart {
+    /// The table's files, as a task of a scan.
+    target: Vec<u8>,
+    /// The columns of the source, as a task without files, and lists of its files.
+    source: Vec<u8>,
+    lists: Vec<Vec<u8>>,
+    on: Option<Vec<String>>,
+    clauses: Vec<PyMergeClause>,
+    options: PyWriteOptions,
+}
+
+/// What a part is merged by.
+struct MergePart {
+    target: Arc<TableManifest>,
+    source: Arc<TableManifest>,
+    on: Option<Vec<String>>,
+    clauses: Vec<Clause>,
+    options: TableWriteOptions,
+}
+
+impl PyMergePart {
+    fn parse(self, py: Python<'_>, threads: Option<usize>) -> PyResult<MergePart> {
+        let parse = || -> Result<(TableManifest, TableManifest)> {
+            let mut source = parse_task(&self.source)?;
+            source.data_files = unpack_all(&self.lists)?;
+            Ok((parse_task(&self.target)?, source))
+        };
+        let (target, source) = into_py_result(py, parse())?;
+        let clauses = self
+            .clauses
+            .into_iter()
+            .map(|clause| parse_clause(py, clause));
+        Ok(MergePart {
+            target: Arc::new(target),
+            source: Arc::new(source),
+            on: self.on,
+            clauses: clauses.collect::<PyResult<_>>()?,
+            options: TableWriteOptions {
+                threads,
+                ..rewrite_options(py, &self.options, 0.0)?
+            },
+        })
+    }
+}
+
+fn open_table(py: Python<'_>, store: &StoreHandle, path: &str) -> PyResult<Table> {
+    into_py_result(py, store.store().and_then(|s| Table::new(s, path)))
+}
+
+/// The message of a change; removes its files if there is none.
+async fn pack_change(table: &Table, change: TaskChange) -> Result<Vec<u8>> {
+    let message = table::pack_message(&change);
+    if message.is_err() {
+        table::discard_staged(table, change.files()).await;
+    }
+    message
+}
+
+/// Whether a delete of these rows reads none.
+#[pyfunction]
+fn is_key_range(
+    py: Python<'_>,
+    snapshot: &TableHandle,
+    predicate: &Bound<'_, PyAny>,
+) -> PyResult<bool> {
+    let predicate = extract_predicate(predicate)?;
+    let table = snapshot.table();
+    into_py_result(
+        py,
+        table.and_then(|t| table::is_key_range(&t, &snapshot.manifest, &predicate)),
+    )
+}
+
+/// What another process needs to stage rows with these columns.
+#[pyfunction]
+fn source_task<'py>(
+    py: Python<'py>,
+    snapshot: &TableHandle,
+    schema: &Bound<'_, PyAny>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let task = table::source_task(&snapshot.manifest, &extract_schema(schema)?);
+    Ok(PyBytes::new(py, &into_py_result(py, task)?))
+}
+
+/// The numbers of rows and of bytes of each list of staged files.
+#[pyfunction]
+fn staged_sizes(py: Python<'_>, lists: Vec<Vec<u8>>) -> PyResult<Vec<(u64, u64)>> {
+    let size = |list: Vec<u8>| {
+        let files = unpack_all(&[list])?;
+        let total = |value: fn(&DataFile) -> u64| files.iter().map(value).sum();
+        Ok((total(|f| f.total_rows), total(|f| f.size_bytes)))
+    };
+    into_py_result(py, lists.into_iter().map(size).collect())
+}
+
+/// Finds the rows of a task that match a predicate; the message of it.
+#[pyfunction]
+fn find_deletes<'py>(
+    py: Python<'py>,
+    store: &StoreHandle,
+    path: String,
+    task: &[u8],
+    predicate: &Bound<'_, PyAny>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let table = open_table(py, store, &path)?;
+    let task = Arc::new(into_py_result(py, parse_task(task))?);
+    let predicate = extract_predicate(predicate)?;
+    let message = run(py, move || async move {
+        table::pack_message(&table::find_deletes(&table, task, &predicate).await?)
+    })?;
+    Ok(PyBytes::new(py, &message))
+}
+
+/// Finds the rows of a part that an upsert replaces; the message of it.
+#[pyfunction]
+fn find_upserts<'py>(
+    py: Python<'py>,
+    store: &StoreHandle,
+    path: String,
+    part: PyMergePart,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let table = open_table(py, store, &path)?;
+    let part = part.parse(py, None)?;
+    let message = run(py, move || async move {
+        let on = part.on.as_deref();
+        let change = table::find_upserts(&table, part.target, part.source, on).await?;
+        table::pack_message(&change)
+    })?;
+    Ok(PyBytes::new(py, &message))
+}
+
+/// Merges the rows of a part that match; the message of it.
+#[pyfunction]
+fn merge_task<'py>(
+    py: Python<'py>,
+    store: &StoreHandle,
+    path: String,
+    part: PyMergePart,
+    threads: Option<usize>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let table = open_table(py, store, &path)?;
+    let part = part.parse(py, threads)?;
+    let message = run(py, move || async move {
+        let (on, options) = (part.on.as_deref(), &part.options);
+        let change =
+            table::merge_task(&table, part.target, part.source, on, &part.clauses, options).await?;
+        pack_change(&table, change).await
+    })?;
+    Ok(PyBytes::new(py, &message))
+}
+
+/// The rows of a source that matched in some of the parts with the same source, for [`insert_task`].
+#[pyfunction]
+fn matched_source_rows(
+    py: Python<'_>,
+    messages: Vec<Vec<u8>>,
+) -> PyResult<Bound<'_, PyBytes>> {
+    let packed = unpack_changes(&messages)
+        .and_then(|changes| table::pack_message(&table::matched_source_rows(&changes)));
+    Ok(PyBytes::new(py, &into_py_result(py, packed)?))
+}
+
+/// Inserts the rows of a part's source that matched no row; the message of it.
+#[pyfunction]
+fn insert_task<'py>(
+    py: Python<'py>,
+    store: &StoreHandle,
+    path: String,
+    part: PyMergePart,
+    matched: Vec<u8>,
+    threads: Option<usize>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let table = open_table(py, store, &path)?;
+    let part = part.parse(py, threads)?;
+    let message = run(py, move || async move {
+        let matched: PositionBitmap = table::unpack_message(&matched)?;
+        let (on, options) = (part.on.as_deref(), &part.options);
+        let change = table::insert_task(
+            &table,
+            &part.target,
+            part.source,
+            on,
+            &part.clauses,
+            matched,
+            options,
+        );
+        pack_change(&table, change.await?).await
+    })?;
+    Ok(PyBytes::new(py, &message))
+}
+
+/// Commits the changes of messages: a delete by a predicate, an upsert of staged files, or a merge.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "those of the Python function")]
+fn commit_changes(
+    py: Python<'_>,
+    snapshot: &TableHandle,
+    operation: &str,
+    predicate: Option<&Bound<'_, PyAny>>,
+    staged: Option<(Vec<Vec<u8>>, Vec<u8>)>,
+    messages: Vec<Vec<u8>>,
+    sources: usize,
+    options: PyWriteOptions,
+    commit: PyCommitOptions,
+) -> PyResult<(Option<CommitFields>, TableHandle)> {
+    let table = into_py_result(py, snapshot.table())?;
+    let predicate = predicate.map(extract_predicate).transpose()?;
+    let parsed = unpack_changes(&messages).and_then(|changes| {
+        let operation = match (operation, predicate, staged) {
+            ("delete", Some(predicate), None) => TaskOperation::Delete(predicate),
+            ("upsert", None, Some((lists, task))) => {
+                TaskOperation::Upsert(unpack_all(&lists)?, parse_task(&task)?)
+            }
+            ("merge", None, Some((_, task))) => TaskOperation::Merge(parse_task(&task)?),
+            _ => return Err(Error::invalid(format!("unknown change {operation:?}"))),
+        };
+        Ok((operation, changes))
+    });
+    let (operation, changes) = into_py_result(py, parsed)?;
+    let is_delete = matches!(operation, TaskOperation::Delete(_));
+    let options = commit.into_write_options(py, &options, false, &snapshot.manifest)?;
+    let base = Arc::clone(&snapshot.manifest);
+    let result = run(py, move || async move {
+        table::commit_changes(&table, base, operation, (changes, sources), &options).await
+    })?;
+    let outcome = result.committed.map(|committed| {
+        if is_delete {
+            CommitFields::new(
+                &committed,
+                Some(result.deleted_rows),
+                result.tombstone_bytes,
+            )
+        } else {
+            CommitFields::of_files(&committed, &result.added)
+        }
+    });
+    Ok((outcome, snapshot.with_manifest(result.snapshot.manifest)))
+}
+
+/// Removes the files of changes that are not to be committed.
+#[pyfunction]
+fn discard_changes(
+    py: Python<'_>,
+    store: &StoreHandle,
+    path: String,
+    messages: Vec<Vec<u8>>,
+) -> PyResult<()> {
+    let table = open_table(py, store, &path)?;
+    let changes = into_py_result(py, unpack_changes(&messages))?;
+    run(py, move || async move {
+        for change in &changes {
+            table::discard_staged(&table, change.files()).await;
+        }
+        Ok(())
+    })
+}
+
+fn unpack_changes(messages: &[Vec<u8>]) -> Result<Vec<TaskChange>> {
+    let messages = messages.iter();
+    messages
+        .map(|message| table::unpack_message(message))
+        .collect()
+}

@@ -1,0 +1,286 @@
+//! Commits what the tasks of a delete, an upsert or a merge have found and written as one version.
+//!
+//! The commit conflicts with others as that of a local change does. It is not planned again: the caller has tasks of a
+//! newer version searched then, with the same staged files.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::actions::{Delete, RowDelta};
+use super::delete::StagedTombstones;
+use super::findings::{DeletePlan, FileRows};
+use super::format::{DataFile, TableManifest, Tombstones};
+use super::snapshot_file::{FileRef, SnapshotFile};
+use super::snapshot_reader::SnapshotReader;
+use super::staged::{DescendingChange, check_descends};
+use super::task_changes::TaskChange;
+use super::write::{TableWriteOptions, check_idempotency_key};
+use super::{Committed, Predicate, Snapshot, Staged, Table, TableColumns};
+use crate::error::{Error, Result};
+use crate::versions::commit::commit_onto;
+use crate::versions::{Change, OnVersion, find_replay};
+
+/// What is changed by all tasks together.
+#[derive(Debug)]
+pub enum TaskOperation {
+    /// A delete of the rows that match a predicate.
+    Delete(Predicate),
+    /// An upsert of the rows in files that were staged for a version.
+    Upsert(Vec<DataFile>, TableManifest),
+    /// A merge of rows that were staged for a version.
+    Merge(TableManifest),
+}
+
+/// The result of a commit of changes by tasks.
+#[derive(Debug)]
+pub struct TasksCommitted {
+    /// The commit; None if nothing changed.
+    pub committed: Option<Committed>,
+    /// The snapshot after the change.
+    pub snapshot: Snapshot,
+    /// The number of deleted rows, the updated ones among them.
+    pub deleted_rows: u64,
+    /// The size of the tombstone file in bytes.
+    pub tombstone_bytes: u64,
+    /// The data files that the commit added.
+    pub added: Vec<DataFile>,
+}
+
+/// Commits the changes of tasks of the version `base` as one version; commits nothing if there is no change. `sources`
+/// is how many tasks searched each file, each for other rows of the source.
+///
+/// Errors are [`crate::ErrorKind::CommitConflict`] as for a local change, and
+/// [`crate::ErrorKind::TransactionExpired`] as for [`super::commit_staged`]. Files of the tasks are never removed.
+pub async fn commit_changes(
+    table: &Table,
+    base: Arc<TableManifest>,
+    operation: TaskOperation,
+    (changes, sources): (Vec<TaskChange>, usize),
+    options: &TableWriteOptions,
+) -> Result<TasksCommitted> {
+    check_idempotency_key(options.idempotency_key.as_deref())?;
+    let (newest, replay) = find_replay(table, options.idempotency_key.as_deref()).await?;
+    if let Some(committed) = replay {
+        return Ok(TasksCommitted::unchanged(
+            committed.snapshot.clone(),
+            Some(committed),
+        ));
+    }
+    check_descends(table, &newest.manifest, &base).await?;
+    if let TaskOperation::Upsert(_, staged_for) | TaskOperation::Merge(staged_for) = &operation {
+        check_descends(table, &base, staged_for).await?;
+    }
+    let files = find_files(table, &base, &operation).await?;
+    let total = Total::new(&files, changes, sources)?;
+    let may_be_empty =
+        matches!(operation, TaskOperation::Upsert(..)) || options.idempotency_key.is_some();
+    if total.is_empty() && !may_be_empty {
+        return Ok(TasksCommitted::unchanged(newest, None));
+    }
+    let mut staged = Staged::new(table);
+    let mut tombstones = StagedTombstones::default();
+    let write = tombstones.write(table, &base, &total.plan, &mut staged);
+    let written = match write.await {
+        Ok(written) => written,
+        Err(error) => {
+            staged.remove_all().await;
+            return Err(error);
+        }
+    };
+    let mut result = TasksCommitted::unchanged(newest.clone(), None);
+    result.tombstone_bytes = written.as_ref().map_or(0, |t| t.size_bytes);
+    result.deleted_rows = total.plan.rows.unwrap_or_default();
+    let deletes = total.to_deletes(&base, operation.filter(), written);
+    let (change, added) = operation.into_change(total, deletes, options);
+    result.added = added;
+    let change = DescendingChange::new(&*change, &newest.manifest);
+    let change = OnVersion {
+        change: &change,
+        version: options.if_version.as_ref(),
+    };
+    let outcome = commit_onto(table, &change, Some(newest.clone()), options.timeout).await;
+    let is_unused = match &outcome {
+        Ok(committed) => committed.replayed,
+        Err(error) => error.allows_removal(),
+    };
+    if is_unused {
+        staged.remove_all().await;
+    }
+    let committed = outcome?;
+    if committed.replayed {
+        result = TasksCommitted::unchanged(newest, None);
+    }
+    result.snapshot = committed.snapshot.clone();
+    result.committed = Some(committed);
+    Ok(result)
+}
+
+impl TaskOperation {
+    /// The change, and the files that it adds.
+    fn into_change(
+        self,
+        total: Total,
+        deletes: Delete,
+        options: &TableWriteOptions,
+    ) -> (Box<dyn Change<TableManifest>>, Vec<DataFile>) {
+        let counts = [
+            ("rows_updated", total.updated),
+            ("rows_inserted", total.inserted),
+        ];
+        let base_version = deletes.base_version;
+        let change = match self {
+            Self::Delete(_) => return (Box::new(deletes), Vec::new()),
+            Self::Upsert(added, staged_for) => RowDelta {
+                operation: "upsert",
+                deletes,
+                added,
+                is_derived: false,
+                counts: Vec::new(),
+                base_version: staged_for.version,
+                idempotency_key: options.idempotency_key.clone(),
+            },
+            Self::Merge(_) => RowDelta {
+                operation: "merge",
+                deletes,
+                added: total.added,
+                is_derived: true,
+                counts: counts.to_vec(),
+                base_version,
+                idempotency_key: options.idempotency_key.clone(),
+            },
+        };
+        let added = change.added.clone();
+        (Box::new(change), added)
+    }
+
+    /// The filter for the history.
+    fn filter(&self) -> String {
+        match self {
+            Self::Delete(predicate) => predicate.to_string(),
+            Self::Upsert(..) | Self::Merge(_) => String::new(),
+        }
+    }
+}
+
+impl TasksCommitted {
+    fn unchanged(snapshot: Snapshot, committed: Option<Committed>) -> Self {
+        Self {
+            committed,
+            snapshot,
+            deleted_rows: 0,
+            tombstone_bytes: 0,
+            added: Vec::new(),
+        }
+    }
+}
+
+/// The files that the tasks have searched together, by path.
+async fn find_files(
+    table: &Table,
+    base: &Arc<TableManifest>,
+    operation: &TaskOperation,
+) -> Result<HashMap<String, SnapshotFile>> {
+    let filter = match operation {
+        TaskOperation::Delete(predicate) => {
+            let columns = TableColumns::from_manifest(base)?;
+            Some(Arc::new(
+                predicate.bind(&columns, &**table.store().clock())?,
+            ))
+        }
+        TaskOperation::Upsert(..) | TaskOperation::Merge(_) => None,
+    };
+    let files = SnapshotReader::find_files(table, Arc::clone(base), filter).await?;
+    let by_path = files
+        .into_iter()
+        .map(|listed| (listed.file.path.clone(), listed));
+    Ok(by_path.collect())
+}
+
+/// The changes of all tasks.
+#[derive(Default)]
+struct Total {
+    plan: DeletePlan,
+    /// Files with rows that matched and stay as they are.
+    matched_files: Vec<FileRef>,
+    added: Vec<DataFile>,
+    updated: u64,
+    inserted: u64,
+}
+
+impl Total {
+    fn new(
+        files: &HashMap<String, SnapshotFile>,
+        changes: Vec<TaskChange>,
+        sources: usize,
+    ) -> Result<Self> {
+        let searched: usize = changes.iter().map(|change| change.searched_files).sum();
+        if searched != files.len().saturating_mul(sources) {
+            let message = format!(
+                "internal error: {} files were to be searched {sources} times each, and there were {searched} searches",
+                files.len()
+            );
+            return Err(Error::other(message));
+        }
+        let listed = |path: &str| {
+            let unknown = || {
+                Error::other(format!(
+                    "internal error: a task has searched {path:?}, which is no file of it"
+                ))
+            };
+            files.get(path).ok_or_else(unknown)
+        };
+        let mut total = Self::default();
+        let mut deletes: BTreeMap<String, FileRows> = BTreeMap::new();
+        let mut matched = HashSet::new();
+        for change in changes {
+            total.added.extend(change.added);
+            total.updated += change.updated;
+            total.inserted += change.inserted;
+            matched.extend(change.matched_files);
+            for rows in change.deletes {
+                match deletes.entry(rows.path.clone()) {
+                    Entry::Vacant(entry) => drop(entry.insert(rows)),
+                    Entry::Occupied(mut entry) => {
+                        if !entry.get_mut().add(rows) {
+                            return Err(Error::invalid(
+                                "two rows of the source have the same key; keep one of them",
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+        total.plan.rows = Some(0);
+        for (path, rows) in &deletes {
+            total.plan.add(rows.to_plan(listed(path)?));
+            matched.remove(path);
+        }
+        for path in &matched {
+            total.matched_files.push(listed(path)?.to_file_ref());
+        }
+        Ok(total)
+    }
+
+    fn to_deletes(
+        &self,
+        base: &TableManifest,
+        filter: String,
+        tombstones: Option<Tombstones>,
+    ) -> Delete {
+        let rows = self.plan.rows;
+        Delete {
+            filter,
+            tombstones,
+            scanned_files: [self.plan.scanned_files.clone(), self.matched_files.clone()].concat(),
+            removed: self.plan.removed.clone(),
+            base_tombstones: base.tombstone_paths(),
+            rows: rows.map(|rows| rows.saturating_sub(self.updated)),
+            base_version: base.version,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.plan.is_empty() && self.added.is_empty()
+    }
+}
