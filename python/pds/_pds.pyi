@@ -490,7 +490,12 @@ class ChainHandle:
     def vacuum(self, older_than: float, dry_run: bool) -> tuple[list[str], int]: ...
 
 def split_scan(
-    snapshot: TableHandle, predicate: str | Predicate | None, count: int, min_bytes: int, max_bytes: int
+    snapshot: TableHandle,
+    predicate: str | Predicate | None,
+    columns: list[str] | None,
+    count: int,
+    min_bytes: int,
+    max_bytes: int,
 ) -> list[bytes]: ...
 def open_scan_task(store: StoreHandle, path: str, task: bytes) -> TableHandle: ...
 def with_columns(snapshot: TableHandle, task: bytes) -> TableHandle: ...

@@ -19,11 +19,11 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// Splits a scan of a snapshot into tasks, for [`open_scan_task`].
 #[pyfunction]
-#[pyo3(signature = (snapshot, predicate, count, min_bytes, max_bytes))]
 fn split_scan<'py>(
     py: Python<'py>,
     snapshot: &TableHandle,
     predicate: Option<&Bound<'_, PyAny>>,
+    columns: Option<Vec<String>>,
     count: u64,
     min_bytes: u64,
     max_bytes: u64,
@@ -37,7 +37,8 @@ fn split_scan<'py>(
         max_bytes,
     };
     let tasks = run(py, move || async move {
-        table::split_scan(&table, manifest, predicate.as_ref(), sizes).await
+        let columns = columns.as_deref();
+        table::split_scan(&table, manifest, predicate.as_ref(), columns, sizes).await
     })?;
     Ok(tasks.iter().map(|task| PyBytes::new(py, task)).collect())
 }

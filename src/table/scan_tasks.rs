@@ -3,10 +3,11 @@
 //! A task is a manifest of the same version that lists some of its files ([`split_scan`]): who has it reads no other
 //! list. The rows of all tasks, one task after the other, are those of the scan in their order.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read;
 use std::sync::Arc;
 
+use arrow_schema::DataType;
 use serde::Deserialize;
 
 use super::format::{TableManifest, Tombstones};
@@ -16,52 +17,55 @@ use super::targets::FileIndex;
 use super::{Predicate, Table, Versioned};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
+use crate::files::expr::Filter;
 use crate::versions::CommitOperation;
 
 /// The most bytes of the manifest of a task.
 const MAX_TASK_BYTES: u64 = 256 << 20;
 const ZSTD_LEVEL: i32 = 3;
 
-/// How large tasks are.
+/// How large tasks are. Of a file only the columns count that are read, by a share that is estimated from their types.
 #[derive(Debug, Clone, Copy)]
 pub struct TaskSizes {
     /// How many tasks there should be, unless their sizes would be beyond the limits.
     pub count: u64,
-    /// The least bytes of the files of a task. All tasks but the last have as many, unless the next file is too large.
+    /// The least bytes that a task reads. All tasks but the last have as many, unless the next file is too large.
     pub min_bytes: u64,
-    /// The most bytes of the files of a task that has more than one.
+    /// The most bytes that a task of more than one file reads.
     pub max_bytes: u64,
 }
 
-/// Splits a scan of the rows that match a predicate into tasks. Files without such rows, as far as statistics tell, are left
-/// out. Without files there is no task. Refuses a predicate that is not deterministic, because each task evaluates it
-/// again. A task is a manifest as JSON, compressed with zstd.
+/// Splits a scan of columns of the rows that match a predicate into tasks. Files without such rows, as far as statistics
+/// tell, are left out. Without files there is no task. Refuses a predicate that is not deterministic, because each task
+/// evaluates it again. A task is a manifest as JSON, compressed with zstd.
 pub async fn split_scan(
     table: &Table,
     manifest: Arc<TableManifest>,
     predicate: Option<&Predicate>,
+    names: Option<&[String]>,
     sizes: TaskSizes,
 ) -> Result<Vec<Vec<u8>>> {
+    let columns = TableColumns::from_manifest(&manifest)?;
     let filter = match predicate {
         None => None,
         Some(predicate) => {
-            let columns = TableColumns::from_manifest(&manifest)?;
             predicate.check_deterministic(&columns)?;
             Some(Arc::new(
                 predicate.bind(&columns, &**table.store().clock())?,
             ))
         }
     };
+    let share = ReadShare::new(&columns, names, filter.as_deref())?;
     let files = SnapshotReader::find_files(table, Arc::clone(&manifest), filter).await?;
     let total = files
         .iter()
-        .map(|f| f.file.size_bytes)
+        .map(|f| share.of(f.file.size_bytes))
         .fold(0, u64::saturating_add);
     let limit = total / sizes.count.max(1);
     let limit = limit.max(sizes.min_bytes).min(sizes.max_bytes);
     let common = without_files(&manifest);
     let targets = Targets::of(&manifest.tombstones, &files);
-    let tasks = group_by_size(&files, limit).into_iter();
+    let tasks = group_by_size(&files, &share, limit).into_iter();
     let mut packed = Vec::new();
     for files in tasks {
         packed.push(pack(&targets.restrict(&common, files))?);
@@ -142,12 +146,63 @@ struct TaskVersion {
     version: u64,
 }
 
-/// Groups neighbors whose sizes together are not above a limit.
-fn group_by_size(files: &[SnapshotFile], limit: u64) -> Vec<&[SnapshotFile]> {
+/// The width of the columns that a scan reads, and that of all.
+struct ReadShare {
+    read: u64,
+    all: u64,
+}
+
+impl ReadShare {
+    fn new(
+        columns: &TableColumns,
+        names: Option<&[String]>,
+        filter: Option<&Filter>,
+    ) -> Result<Self> {
+        let fields = columns.schema.fields();
+        let width = |index: usize| estimate_width(fields[index].data_type());
+        let mut read: BTreeSet<usize> = columns.project(names)?.into_iter().collect();
+        read.extend(filter.iter().flat_map(|filter| filter.columns()));
+        Ok(Self {
+            read: read.into_iter().map(width).sum(),
+            all: (0..fields.len()).map(width).sum(),
+        })
+    }
+
+    /// How many bytes of a file are read.
+    fn of(&self, size_bytes: u64) -> u64 {
+        let read = u128::from(size_bytes) * u128::from(self.read) / u128::from(self.all.max(1));
+        u64::try_from(read).unwrap_or(size_bytes)
+    }
+}
+
+/// The bytes of a value in a file, about.
+fn estimate_width(data_type: &DataType) -> u64 {
+    const OF_TEXT: u64 = 12;
+    match data_type {
+        DataType::Struct(fields) => fields.iter().map(|f| estimate_width(f.data_type())).sum(),
+        DataType::List(item) | DataType::LargeList(item) | DataType::Map(item, _) => {
+            estimate_width(item.data_type()) * 4
+        }
+        DataType::FixedSizeList(item, length) => {
+            estimate_width(item.data_type()) * u64::try_from(*length).unwrap_or(1)
+        }
+        DataType::FixedSizeBinary(width) => u64::try_from(*width).unwrap_or(OF_TEXT),
+        _ => data_type
+            .primitive_width()
+            .map_or(OF_TEXT, |width| width as u64),
+    }
+}
+
+/// Groups neighbors of whose files together not more than a limit is read.
+fn group_by_size<'a>(
+    files: &'a [SnapshotFile],
+    share: &ReadShare,
+    limit: u64,
+) -> Vec<&'a [SnapshotFile]> {
     let mut groups = Vec::new();
     let (mut first, mut bytes) = (0, 0_u64);
     for (position, file) in files.iter().enumerate() {
-        let size = file.file.size_bytes;
+        let size = share.of(file.file.size_bytes);
         if position > first && bytes.saturating_add(size) > limit {
             groups.push(&files[first..position]);
             (first, bytes) = (position, 0);

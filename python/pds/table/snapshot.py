@@ -152,8 +152,9 @@ class Snapshot:
             columns: As for `scan`.
             where: As for `scan`.
             count: About how many tasks there should be.
-            min_bytes: The least bytes of files of a task, even if there are fewer tasks then.
-            max_bytes: The most bytes of files of a task that has more than one, even if there are more tasks then.
+            min_bytes: The least bytes that a task reads, even if there are fewer tasks then. Only columns count that
+                are selected or in the filter, by a share of each file that is estimated from their types.
+            max_bytes: The most bytes that a task of more than one file reads, even if there are more tasks then.
 
         Returns:
             The tasks; an empty list if no file may have matching rows.
@@ -171,7 +172,7 @@ class Snapshot:
         least, most = check_size("min_bytes", min_bytes), check_size("max_bytes", max_bytes)
         if most < least:
             raise InvalidInput(f"max_bytes must not be below min_bytes, but {max_bytes} is below {min_bytes}")
-        tasks = _pds.split_scan(self._handle, predicate, check_size("count", count, "tasks"), least, most)
+        tasks = _pds.split_scan(self._handle, predicate, names, check_size("count", count, "tasks"), least, most)
         return [ScanTask(self.store, self.path, names, where, files) for files in tasks]
 
     def scan_changes(self, since: int, until: int | None = None) -> TableChanges:
