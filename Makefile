@@ -82,7 +82,7 @@ azure: $(VENV)/.installed ## the Azure emulator, by npm
 
 # Its tests are run against ours; the wheel does not carry them.
 $(RS_SDIST)/pyproject.toml: | $(VENV)/.installed
-	rm -rf $(RS_SDIST).tmp && mkdir -p $(RS_SDIST).tmp
+	rm -rf $(RS_SDIST).tmp .PHONY: demo bench bench-peers bench-table bench-spark bench-odf mkdir -p $(RS_SDIST).tmp
 	$(BIN)/python -m pip download --quiet --no-input --no-deps --no-binary remote-store \
 		--dest $(RS_SDIST).tmp $(subst remote_store-,remote-store==,$(REMOTE_STORE))
 	tar -xzf $(RS_SDIST).tmp/*.tar.gz -C $(RS_SDIST).tmp
@@ -220,7 +220,7 @@ test-hostile: build ## the fast tests of datasets again with tiny row groups and
 
 # --- for people --------------------------------------------------------------
 
-.PHONY: demo bench bench-peers bench-table bench-odf bench-producers bench-durability soak fuzz clean
+.PHONY: demo bench bench-peers bench-table bench-spark bench-odf bench-producers bench-durability soak fuzz clean
 # The compiler works while the packages arrive, which are a group of processes that ends with the step. What the tests
 # alone need is left to `make setup`.
 MAKE_PART := $(MAKE) --no-print-directory
@@ -255,6 +255,21 @@ $(BENCH_STAMP):
 bench-table: setup wheel $(BENCH_STAMP) ## tables against their peers, into docs/benchmarks.md
 	$(BENCH_VENV)/bin/python -m pip install --quiet --no-input --no-deps --force-reinstall dist/*.whl
 	$(BENCH_VENV)/bin/python benches/python/table_peers.py $(ARGS)
+
+# Delta's jars need another PySpark than the tests have.
+SPARK_BENCH := $(PDS_CACHE)/bench/spark
+SPARK_BENCH_STAMP := $(SPARK_BENCH)/.installed-$(shell cat benches/spark/* | sha256sum | cut -c1-16)
+
+$(SPARK_BENCH_STAMP):
+	tools/make-venv $(PYTHON) $(SPARK_BENCH)/venv
+	$(SPARK_BENCH)/venv/bin/python -m pip install --quiet --no-input --requirement benches/spark/requirements.lock
+	mvn --quiet --batch-mode --file benches/spark/pom.xml org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies \
+		-DincludeGroupIds=io.delta,io.unitycatalog -DoutputDirectory=$(SPARK_BENCH)/jars
+	touch $@
+
+bench-spark: setup wheel $(SPARK_BENCH_STAMP) ## tables in Spark against Delta's and plain Parquet
+	$(SPARK_BENCH)/venv/bin/python -m pip install --quiet --no-input --no-deps --force-reinstall dist/*.whl
+	$(SPARK_BENCH)/venv/bin/python benches/python/spark_peers.py --jars $(SPARK_BENCH)/jars $(ARGS)
 
 bench-odf: setup install-release ## what a verifiable chain costs over a plain write
 	$(BIN)/python benches/python/odf_overhead.py $(ARGS)
