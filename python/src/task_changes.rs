@@ -190,10 +190,7 @@ fn merge_task<'py>(
 
 /// The rows of a source that matched in some of the parts with the same source, for [`insert_task`].
 #[pyfunction]
-fn matched_source_rows(
-    py: Python<'_>,
-    messages: Vec<Vec<u8>>,
-) -> PyResult<Bound<'_, PyBytes>> {
+fn matched_source_rows(py: Python<'_>, messages: Vec<Vec<u8>>) -> PyResult<Bound<'_, PyBytes>> {
     let packed = unpack_changes(&messages)
         .and_then(|changes| table::pack_message(&table::matched_source_rows(&changes)));
     Ok(PyBytes::new(py, &into_py_result(py, packed)?))

@@ -19,7 +19,7 @@ use super::write::{TableWriteOptions, check_idempotency_key};
 use super::{Committed, Predicate, Snapshot, Staged, Table, TableColumns};
 use crate::error::{Error, Result};
 use crate::versions::commit::commit_onto;
-use crate::versions::{Change, OnVersion, find_replay};
+use crate::versions::{Change, OnVersion, check_required_version, find_replay};
 
 /// What is changed by all tasks together.
 #[derive(Debug)]
@@ -76,6 +76,11 @@ pub async fn commit_changes(
     let may_be_empty =
         matches!(operation, TaskOperation::Upsert(..)) || options.idempotency_key.is_some();
     if total.is_empty() && !may_be_empty {
+        check_required_version(table, options.if_version.as_ref(), &*newest.manifest)?;
+        let deletes = total.to_deletes(&base, operation.filter(), None);
+        let (change, _) = operation.into_change(total, deletes, options);
+        // A conflict if there may be something to change since `base`.
+        change.apply(&newest.manifest)?;
         return Ok(TasksCommitted::unchanged(newest, None));
     }
     let mut staged = Staged::new(table);

@@ -62,9 +62,8 @@ _MAX_SOURCE_BYTES: Final = 32 << 20
 # About how many tasks search together, once for each part of the source.
 _SEARCH_TASKS: Final = 512
 
-_DDL: Final = "task int, position int, message binary"
-_TYPES: Final[dict[str, pa.DataType]] = {"task": pa.int32(), "position": pa.int32(), "message": pa.binary()}
-_MESSAGES: Final = pa.schema(_TYPES)
+_DDL: Final = "task int, messages array<binary>"
+_MESSAGES: Final = pa.schema([pa.field("task", pa.int32()), pa.field("messages", pa.list_(pa.binary()))])
 
 
 class _Task(Protocol):
@@ -99,10 +98,10 @@ def delete(spark: SparkSession, table: Table, where: Where) -> CommitResult:
     _check_target(table)
     options = commit_options(table)
     for is_last in _searches(options):
-        tasks = table.refresh().scan_tasks(None, where=where, **TASK_SIZES)
-        if len(tasks) < 2 or deletes_by_key(table, where):  # noqa: PLR2004 one task alone
+        change = TaskChange(table.refresh(), options, where=where)
+        tasks = change.snapshot.scan_tasks([], where=where, **TASK_SIZES)
+        if len(tasks) < 2 or deletes_by_key(change.snapshot, where):  # noqa: PLR2004 one task alone
             return table.delete(where)
-        change = TaskChange(table, options, where=where)
         messages = _flatten(_run_tasks(spark, [DeleteTask(task) for task in tasks]))
         try:
             return change.commit(messages, sources=1)
@@ -204,11 +203,12 @@ def _merge(
         return replay
     if clauses is not None:
         write = stages_source(write, table, schema)
-    change = _Merge(df.sparkSession, table, write, on, clauses)
+    # The rows are shuffled and matched by the same names, whatever becomes of the columns meanwhile.
+    key = on or key_columns(table)
+    change = _Merge(df.sparkSession, table, write, key or None, clauses)
     # Raises what is wrong with the columns, the key and the clauses.
     write.stage(schema.empty_table().to_reader())
     change.make_task(pack_columns(table), [], has_all_files=True).run()
-    key = on or key_columns(table)
     for name in key:
         if name not in schema.names:
             raise InvalidInput(f"missing key column {name!r} in the data; rows are matched by it")
@@ -219,7 +219,10 @@ def _stage(df: DataFrame, write: StagedWrite, schema: pa.Schema, key: Sequence[s
     """Stage the rows by key: those with the same one in the same list."""
     # By position, since a name may have dots and backticks.
     renamed = df.toDF(*(f"c{position}" for position in range(len(schema))))
-    by_key = renamed.repartition(*(F.col(f"c{schema.names.index(name)}") for name in key))
+    # By an expression that is nobody else's: where rows are partitioned like that already Spark leaves the shuffle out,
+    # and may then split a partition.
+    shuffled_by = F.xxhash64(F.lit("pds"), *(F.col(f"c{schema.names.index(name)}") for name in key))
+    by_key = renamed.repartition(shuffled_by)
     with batch_limit_settings(df.sparkSession, batch_limits(df.schema)):
         messages = stage_plan(by_key, write, schema).collect()
     lists, duplicates = choose_attempts((m.task, m.attempt, bytes(m.files)) for m in messages)
@@ -245,8 +248,9 @@ class _Merge:
         may_be_committed = False
         try:
             for is_last in _searches(options):
-                self.table.refresh()
-                change = TaskChange(self.table, options, staged=(lists, self.write.task), upsert=self.clauses is None)
+                change = TaskChange(
+                    self.table.refresh(), options, staged=(lists, self.write.task), upsert=self.clauses is None
+                )
                 messages = self._search(change, sources)
                 may_be_committed = True
                 try:
@@ -290,7 +294,9 @@ class _Merge:
         count = max(1, _SEARCH_TASKS // max(1, len(sources)))
         sizes = {**TASK_SIZES, "count": min(count, TASK_SIZES["count"])}
         sizes["max_bytes"] *= max(1, TASK_SIZES["count"] // sizes["count"])
-        targets = split_files(self.table, sizes)
+        # Of a row group without a match only the key is read.
+        names = [name for name in self.on or () if name in change.snapshot.schema.names]
+        targets = split_files(change.snapshot, names, sizes)
         has_all_files = len(targets) == 1
         tasks = [self.make_task(target, lists, has_all_files=has_all_files) for lists in sources for target in targets]
         by_task = _run_tasks(self.spark, tasks)
@@ -320,10 +326,9 @@ def _run_tasks(spark: SparkSession, tasks: Sequence[_Task]) -> list[list[bytes]]
         return []
     numbers = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
     rows = numbers.mapInArrow(RunTasks(list(tasks)), _DDL).collect()
-    messages: list[dict[int, bytes]] = [{} for _ in tasks]
-    for row in rows:
-        messages[row.task][row.position] = bytes(row.message)
-    return [[of_task[position] for position in sorted(of_task)] for of_task in messages]
+    messages = {row.task: [bytes(message) for message in row.messages] for row in rows}
+    # Fails if Spark has lost one.
+    return [messages[number] for number in range(len(tasks))]
 
 
 @dataclass(frozen=True)
@@ -339,7 +344,6 @@ class RunTasks:
         for batch in batches:
             numbers: list[Any] = batch.column(0).to_pylist()
             for number in numbers:
-                messages = self.tasks[number].run(threads)
-                columns: list[list[Any]] = [[number] * len(messages), list(range(len(messages))), messages]
+                columns: list[list[Any]] = [[number], [self.tasks[number].run(threads)]]
                 arrays = [pa.array(column, field.type) for column, field in zip(columns, _MESSAGES, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=_MESSAGES)

@@ -102,8 +102,11 @@ class InsertTask:
 class TaskChange:
     """A change of one snapshot of a table, of which tasks make parts.
 
+    Attributes:
+        snapshot: The snapshot that the tasks have to search.
+
     Args:
-        table: The table. Its snapshot is the one that the tasks search, and after the commit it shows the new version.
+        table: The table, whose snapshot that is. After the commit it shows the new version.
         options: The options of the commit.
         where: The filter of a delete. Without it the change is a merge, or an upsert.
         staged: The staged rows of these as lists of files, and the task by which they were staged.
@@ -121,8 +124,10 @@ class TaskChange:
     ) -> None:
         self._table = table
         self._base = table._handle  # noqa: SLF001 of the same package
+        # Of its own, since other threads may move the table on.
+        self.snapshot = table._from_handle(table._location, self._base)  # noqa: SLF001 as above
         self._operation = "upsert" if upsert else "merge" if where is None else "delete"
-        self._predicate = None if where is None else to_predicate(where, table.schema)
+        self._predicate = None if where is None else to_predicate(where, self.snapshot.schema)
         self._staged = staged
         self._options = options
 
@@ -176,9 +181,9 @@ def stages_source(write: StagedWrite, table: Table, schema: pa.Schema) -> Staged
     return replace(write, task=_pds.source_task(table._handle, schema))  # noqa: SLF001 as above
 
 
-def split_files(table: Table, sizes: dict[str, int]) -> list[bytes]:
-    """Return the files of a snapshot as targets of parts; one without files if it has none."""
-    tasks = [task.to_bytes() for task in table.scan_tasks(None, where=None, **sizes)]
+def split_files(table: Table, columns: list[str], sizes: dict[str, int]) -> list[bytes]:
+    """Return the files of a snapshot as targets of parts that read these columns; one without files if it has none."""
+    tasks = [task.to_bytes() for task in table.scan_tasks(columns, where=None, **sizes)]
     return tasks or [pack_columns(table)]
 
 

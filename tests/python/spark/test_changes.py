@@ -235,6 +235,44 @@ def test_keys_of_several_columns_and_kinds(
         pds.spark.upsert(nans.selectExpr("*", "CAST(1 AS DECIMAL(3,0)) AS c"), ours)
 
 
+def test_rows_that_are_partitioned_by_key_already(
+    spark: SparkSession, target: Target, grid: Callable[[int, int], None]
+) -> None:
+    """Spark leaves out a shuffle that it takes for done, and may split what it takes for skewed."""
+    grid(1, 2000)
+    settings = {
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4096",
+        "spark.sql.adaptive.coalescePartitions.minPartitionSize": "1",
+        "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "8192",
+        "spark.sql.adaptive.skewJoin.skewedPartitionFactor": "1",
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
+        "spark.sql.adaptive.autoBroadcastJoinThreshold": "-1",
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        twice = spark.range(0, 20_000, 1, numPartitions=8).selectExpr("id % 10000 AS id", "concat('n', id) AS name")
+        once = spark.range(0, 10_000, 1, numPartitions=8).selectExpr("id", "id / 8 AS score")
+        frames = [
+            twice.hint("rebalance", "id"),
+            twice.hint("rebalance", "id").where("name != 'x'"),
+            twice.join(once, "id"),
+        ]
+        for number, df in enumerate(frames):
+            table = pds.Table.create(target.store, f"t{number}", SCHEMA, key="id")
+            with pytest.raises(PySparkException, match="two rows have the same id"):
+                pds.spark.upsert(df, table)
+            merge = pds.spark.merge(df, table).when_not_matched_insert({"id": "source.id"})
+            with pytest.raises(PySparkException, match="two rows have the same id"):
+                merge.execute()
+        assert pds.spark.upsert(once.hint("rebalance", "id"), table).rows == 10_000
+        assert table.scan().count() == 10_000
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+
+
 def same_values(ours: pds.Table, local: pds.Table) -> bool:
     """Like `same`, where NaN are values."""
     assert sorted(map(str, listed(ours, "value"))) == sorted(map(str, listed(local, "value")))
@@ -412,6 +450,74 @@ def test_commits_in_between(
     local.delete("name LIKE '%1' OR name LIKE '%2'")
     assert listed(ours) == listed(local)
     assert ours.check().orphans == []
+
+
+def test_commits_in_between_where_there_is_nothing_to_change(
+    spark: SparkSession,
+    twins: tuple[pds.Table, pds.Table],
+    grid: Callable[[int, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What they have added is searched, too."""
+    grid(3, 1 << 20)
+    ours, _ = twins
+    other = pds.Table(ours.store, ours.path)
+    merge = pds.spark.merge(frame(spark, rows(5000, 5010, "new")), ours).when_matched_update_all()
+    with monkeypatch.context() as patch:
+        searches = between(patch, lambda: other.append(rows(5005, 5006)))
+        assert merge.execute().rows == 1
+    assert len(searches) == 2
+    assert ours.scan(where="id = 5005").to_pyarrow()["name"].to_pylist() == ["new 5005"]
+    merge = pds.spark.merge(frame(spark, rows(6000, 6010, "new")), ours).when_matched_update_all()
+    version = ours.version
+    with monkeypatch.context() as patch:
+        between(patch, lambda: other.append(rows(7000, 7001)))
+        with pytest.raises(pds.CommitConflict):
+            merge.execute(if_version=version)
+    with monkeypatch.context() as patch:
+        stage = changes.stage_plan
+        patch.setattr(changes, "stage_plan", lambda *a: (other.append(rows(8000, 8001)), stage(*a))[1])
+        with pytest.raises(pds.CommitConflict):
+            merge.execute(if_version=ours.refresh().version)
+
+
+def test_another_thread_that_moves_the_handle_on(
+    spark: SparkSession,
+    twins: tuple[pds.Table, pds.Table],
+    grid: Callable[[int, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All is of the version whose tasks search, also if it restores one."""
+    grid(4, 1)
+    ours, _ = twins
+    ours.append(pa.table({"id": [9001, 9002], "name": ["a", "b"], "score": [None, None]}, SCHEMA))
+    version = ours.version
+    ours.delete("name = 'b'")
+    by_key = changes.deletes_by_key
+
+    def meanwhile(table: pds.Table, where: str) -> bool:
+        ours.restore(version)
+        monkeypatch.setattr(changes, "deletes_by_key", by_key)
+        return by_key(table, where)
+
+    monkeypatch.setattr(changes, "deletes_by_key", meanwhile)
+    pds.spark.delete(spark, ours, "name = 'a' OR name = 'old 8'")
+    assert ours.scan(where="id IN (8, 9001, 9002)").to_pyarrow()["name"].to_pylist() == ["b"]
+
+
+def test_a_message_that_is_lost(
+    spark: SparkSession, twins: tuple[pds.Table, pds.Table], grid: Callable[[int, int], None]
+) -> None:
+    grid(4, 1 << 20)
+    ours, _ = twins
+    change = changes.TaskChange(ours, changes.commit_options(ours), where="score > 0")
+    tasks = [changes.DeleteTask(task) for task in ours.scan_tasks(where="score > 0", count=4, min_bytes=1)]
+    messages = [message for task in tasks for message in task.run()]
+    for some in (messages[1:], [*messages, messages[0]]):
+        with pytest.raises(pds.RemoteStoreError, match="searches"):
+            change.commit(some, sources=1)
+    assert change.commit(messages, sources=1).rows == 539
+    assert ours.scan().count() == 1
 
 
 def test_no_end_of_commits_in_between(

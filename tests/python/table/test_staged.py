@@ -168,7 +168,7 @@ def test_arguments_are_checked(table: pds.Table) -> None:
         with pytest.raises(pds.InvalidInput):
             write.stage(bad.to_reader())
     for damaged in (b"", b"{}", write.stage(rows(1).to_reader())[:-4]):
-        with pytest.raises(pds.InvalidInput, match="not a list of staged files"):
+        with pytest.raises(pds.InvalidInput, match="not the message of a task"):
             write.commit(table, [damaged])
     assert ids(table) == [0]
 
