@@ -7,8 +7,11 @@
 
 use std::sync::Arc;
 
+use chrono::{DateTime, Utc};
 use pds::table::format::{DataFile, PositionBitmap, TableManifest};
-use pds::table::{self, Clause, Table, TableWriteOptions, TaskChange, TaskOperation, parse_task};
+use pds::table::{
+    self, Clause, MergeRules, Table, TableWriteOptions, TaskChange, TaskOperation, parse_task,
+};
 use pds::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -45,6 +48,8 @@ struct PyMergePart {
     lists: Vec<Vec<u8>>,
     on: Option<Vec<String>>,
     clauses: Vec<PyMergeClause>,
+    /// The time of `now()` in microseconds since 1970.
+    now: i64,
     options: PyWriteOptions,
 }
 
@@ -54,7 +59,18 @@ struct MergePart {
     source: Arc<TableManifest>,
     on: Option<Vec<String>>,
     clauses: Vec<Clause>,
+    now: DateTime<Utc>,
     options: TableWriteOptions,
+}
+
+impl MergePart {
+    fn rules(&self) -> MergeRules<'_> {
+        MergeRules {
+            on: self.on.as_deref(),
+            clauses: &self.clauses,
+            now: self.now,
+        }
+    }
 }
 
 impl PyMergePart {
@@ -74,6 +90,7 @@ impl PyMergePart {
             source: Arc::new(source),
             on: self.on,
             clauses: clauses.collect::<PyResult<_>>()?,
+            now: DateTime::from_timestamp_micros(self.now).unwrap_or_default(),
             options: TableWriteOptions {
                 threads,
                 ..rewrite_options(py, &self.options, 0.0)?
@@ -180,9 +197,8 @@ fn merge_task<'py>(
     let table = open_table(py, store, &path)?;
     let part = part.parse(py, threads)?;
     let message = run(py, move || async move {
-        let (on, options) = (part.on.as_deref(), &part.options);
-        let change =
-            table::merge_task(&table, part.target, part.source, on, &part.clauses, options).await?;
+        let (target, source) = (Arc::clone(&part.target), Arc::clone(&part.source));
+        let change = table::merge_task(&table, target, source, part.rules(), &part.options).await?;
         pack_change(&table, change).await
     })?;
     Ok(PyBytes::new(py, &message))
@@ -210,16 +226,9 @@ fn insert_task<'py>(
     let part = part.parse(py, threads)?;
     let message = run(py, move || async move {
         let matched: PositionBitmap = table::unpack_message(&matched)?;
-        let (on, options) = (part.on.as_deref(), &part.options);
-        let change = table::insert_task(
-            &table,
-            &part.target,
-            part.source,
-            on,
-            &part.clauses,
-            matched,
-            options,
-        );
+        let (base, source) = (&part.target, Arc::clone(&part.source));
+        let (rules, options) = (part.rules(), &part.options);
+        let change = table::insert_task(&table, base, source, rules, matched, options);
         pack_change(&table, change.await?).await
     })?;
     Ok(PyBytes::new(py, &message))

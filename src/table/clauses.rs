@@ -13,10 +13,10 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, new_null_array};
 use arrow_schema::{DataType, Schema, SchemaRef};
 use arrow_select::filter::{filter_record_batch, prep_null_mask_filter};
+use chrono::{DateTime, Utc};
 use datafusion_common::{DFSchema, DataFusionError};
 use datafusion_physical_expr::PhysicalExpr;
 
-use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::files::expr::sql::{self, Rewrite};
 use crate::files::expr::to_physical;
@@ -61,6 +61,17 @@ pub struct Clause {
     pub action: ClauseAction,
 }
 
+/// What a merge does.
+#[derive(Debug, Clone, Copy)]
+pub struct MergeRules<'a> {
+    /// The columns by which rows match. Defaults to the table's key.
+    pub on: Option<&'a [String]>,
+    /// The clauses.
+    pub clauses: &'a [Clause],
+    /// The value of `now()` in them.
+    pub now: DateTime<Utc>,
+}
+
 /// Where the value of a written column comes from.
 enum ColumnValue {
     /// The column of the input batch with this index.
@@ -97,12 +108,12 @@ pub(super) struct ClauseOutput {
 }
 
 impl Clauses {
-    /// Plans the clauses of `kind` for the schemas of the source and the table.
+    /// Plans the clauses of `kind` for the schemas of the source and the table. `now()` is the same in all.
     pub(super) fn plan(
         clauses: &[Clause],
         kind: ClauseKind,
         (source, table): (&Schema, &SchemaRef),
-        clock: &dyn Clock,
+        now: DateTime<Utc>,
     ) -> Result<Self> {
         let with_source = kind != ClauseKind::NotMatchedBySource;
         let with_table = kind != ClauseKind::NotMatched;
@@ -127,7 +138,7 @@ impl Clauses {
                 0
             }),
             table,
-            clock,
+            now,
         };
         let chosen = clauses.iter().filter(|clause| clause.kind == kind);
         let planned = chosen.map(|clause| clause_planner.plan(clause));
@@ -237,7 +248,8 @@ struct ClausePlanner<'a> {
     /// The index of the table's first column in a batch, if batches have the table's columns.
     first_table_column: Option<usize>,
     table: &'a SchemaRef,
-    clock: &'a dyn Clock,
+    /// The value of `now()`.
+    now: DateTime<Utc>,
 }
 
 impl ClausePlanner<'_> {
@@ -278,7 +290,7 @@ impl ClausePlanner<'_> {
             let logical_expr = sql::plan(
                 text,
                 &self.df_schema,
-                self.clock,
+                self.now,
                 Rewrite::Simplify,
                 target_type,
             )

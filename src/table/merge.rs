@@ -20,7 +20,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use roaring::RoaringBitmap;
 
 use super::actions::{Delete, RowDelta};
-use super::clauses::Clause;
+use super::clauses::{Clause, MergeRules};
 use super::delete::StagedTombstones;
 use super::findings::{Basis, Bound, CONCURRENT_FILES, DeletePlan};
 use super::format::{DataFile, TableManifest};
@@ -65,8 +65,11 @@ pub async fn merge(
     let mut operation = Merge {
         table,
         source,
-        on,
-        clauses,
+        rules: MergeRules {
+            on,
+            clauses,
+            now: table.store().clock().now(),
+        },
         options,
         context: Bound::none(),
         basis: None,
@@ -147,8 +150,7 @@ struct MergeTotals {
 struct Merge<'a> {
     table: &'a Table,
     source: RecordBatch,
-    on: Option<&'a [String]>,
-    clauses: &'a [Clause],
+    rules: MergeRules<'a>,
     options: &'a TableWriteOptions,
     context: Bound<Arc<MergeContext>>,
     /// What the outputs depend on.
@@ -165,9 +167,7 @@ impl Operation<TableManifest> for Merge<'_> {
     async fn plan(&mut self, base: &Snapshot, staged: &mut Staged) -> Result<Option<RowDelta>> {
         let manifest = &base.manifest;
         let context = self.context.get(manifest, || {
-            let context =
-                MergeContext::new(self.table, manifest, &self.source, self.on, self.clauses);
-            context.map(Arc::new)
+            MergeContext::new(manifest, &self.source, self.rules).map(Arc::new)
         })?;
         let reader = self.read_files(manifest, &context).await?;
         let totals = self.total(&reader);

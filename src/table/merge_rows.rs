@@ -7,8 +7,7 @@ use arrow_select::take::take_arrays;
 use futures::{StreamExt, TryStreamExt, stream};
 use roaring::RoaringBitmap;
 
-use super::Table;
-use super::clauses::{Clause, ClauseKind, ClauseOutput, Clauses};
+use super::clauses::{ClauseKind, ClauseOutput, Clauses, MergeRules};
 use super::findings::{CONCURRENT_GROUPS, FileMatches, MatchedRows};
 use super::format::TableManifest;
 use super::keys::resolve_match_columns;
@@ -58,14 +57,12 @@ struct RowGroupOutput {
 
 impl MergeContext {
     pub(super) fn new(
-        table: &Table,
         manifest: &TableManifest,
         source: &RecordBatch,
-        on: Option<&[String]>,
-        clauses: &[Clause],
+        rules: MergeRules<'_>,
     ) -> Result<Self> {
         let columns = TableColumns::from_manifest(manifest)?;
-        let key_columns = resolve_match_columns(on, manifest, &columns)?;
+        let key_columns = resolve_match_columns(rules.on, manifest, &columns)?;
         let mut keys = KeySet::new(&columns, &key_columns)?;
         let key_arrays = key_columns.iter().map(|index| {
             let field = columns.schema.field(*index);
@@ -86,9 +83,8 @@ impl MergeContext {
             convert(array, field.data_type(), name)
         });
         keys.add(&key_arrays.collect::<Result<Vec<_>>>()?)?;
-        let clock = &**table.store().clock();
         let schemas = (source.schema_ref().as_ref(), &columns.schema);
-        let plan = |kind| Clauses::plan(clauses, kind, schemas, clock);
+        let plan = |kind| Clauses::plan(rules.clauses, kind, schemas, rules.now);
         let (matched, not_matched) = (plan(ClauseKind::Matched)?, plan(ClauseKind::NotMatched)?);
         let not_matched_by_source = plan(ClauseKind::NotMatchedBySource)?;
         let keys = Arc::new(keys);

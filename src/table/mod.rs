@@ -56,7 +56,7 @@ mod write;
 pub use self::add_files::add_files;
 pub use self::changes::scan_changes;
 pub use self::check::{CheckReport, check};
-pub use self::clauses::{Clause, ClauseAction, ClauseKind};
+pub use self::clauses::{Clause, ClauseAction, ClauseKind, MergeRules};
 pub use self::compact::{Compaction, compact, sort};
 pub use self::count::count;
 pub use self::delete::{DeleteResult, delete, is_key_range};

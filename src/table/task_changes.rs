@@ -15,7 +15,7 @@ use roaring::RoaringBitmap;
 use serde::{Deserialize, Serialize};
 
 use super::actions::NewTable;
-use super::clauses::Clause;
+use super::clauses::MergeRules;
 use super::findings::{self, CONCURRENT_FILES, FileRows};
 use super::format::{Base64, DataFile, PositionBitmap, TableManifest};
 use super::keys::resolve_match_columns;
@@ -120,12 +120,11 @@ pub async fn merge_task(
     table: &Table,
     task: Arc<TableManifest>,
     source: Arc<TableManifest>,
-    on: Option<&[String]>,
-    clauses: &[Clause],
+    rules: MergeRules<'_>,
     options: &TableWriteOptions,
 ) -> Result<TaskChange> {
     let source = read_source(table, source).await?;
-    let context = Arc::new(MergeContext::new(table, &task, &source, on, clauses)?);
+    let context = Arc::new(MergeContext::new(&task, &source, rules)?);
     let mut change = TaskChange {
         searched_files: task.data_files.len(),
         ..TaskChange::default()
@@ -166,13 +165,12 @@ pub async fn insert_task(
     table: &Table,
     base: &TableManifest,
     source: Arc<TableManifest>,
-    on: Option<&[String]>,
-    clauses: &[Clause],
+    rules: MergeRules<'_>,
     matched: PositionBitmap,
     options: &TableWriteOptions,
 ) -> Result<TaskChange> {
     let source = read_source(table, source).await?;
-    let context = MergeContext::new(table, base, &source, on, clauses)?;
+    let context = MergeContext::new(base, &source, rules)?;
     let output = run_blocking(move || context.insert_unmatched(&matched.0)).await?;
     Ok(TaskChange {
         inserted: output.written_rows,

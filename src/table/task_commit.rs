@@ -78,21 +78,12 @@ pub async fn commit_changes(
     if total.is_empty() && !may_be_empty {
         check_required_version(table, options.if_version.as_ref(), &*newest.manifest)?;
         let deletes = total.to_deletes(&base, operation.filter(), None);
-        let (change, _) = operation.into_change(total, deletes, options);
         // A conflict if there may be something to change since `base`.
+        let (change, _) = operation.into_change(total, deletes, options);
         change.apply(&newest.manifest)?;
         return Ok(TasksCommitted::unchanged(newest, None));
     }
-    let mut staged = Staged::new(table);
-    let mut tombstones = StagedTombstones::default();
-    let write = tombstones.write(table, &base, &total.plan, &mut staged);
-    let written = match write.await {
-        Ok(written) => written,
-        Err(error) => {
-            staged.remove_all().await;
-            return Err(error);
-        }
-    };
+    let (written, staged) = write_tombstones(table, &base, &total.plan).await?;
     let mut result = TasksCommitted::unchanged(newest.clone(), None);
     result.tombstone_bytes = written.as_ref().map_or(0, |t| t.size_bytes);
     result.deleted_rows = total.plan.rows.unwrap_or_default();
@@ -119,6 +110,23 @@ pub async fn commit_changes(
     result.snapshot = committed.snapshot.clone();
     result.committed = Some(committed);
     Ok(result)
+}
+
+/// Writes the tombstone file of a plan; nothing stays of it after an error.
+async fn write_tombstones(
+    table: &Table,
+    base: &TableManifest,
+    plan: &DeletePlan,
+) -> Result<(Option<Tombstones>, Staged)> {
+    let mut staged = Staged::new(table);
+    let mut tombstones = StagedTombstones::default();
+    match tombstones.write(table, base, plan, &mut staged).await {
+        Ok(written) => Ok((written, staged)),
+        Err(error) => {
+            staged.remove_all().await;
+            Err(error)
+        }
+    }
 }
 
 impl TaskOperation {

@@ -9,11 +9,13 @@ version is searched, with the same staged files.
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 its usual name
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from pds import Table
 from pds.errors import CommitConflict, InvalidInput, InvalidType, NotFound, RemoteStoreError, TransactionExpired
@@ -132,7 +134,7 @@ def upsert(
         ``rows`` is the number of written rows. The history has ``rows_deleted``.
 
     Raises:
-        InvalidInput: As for ``append``; or a column of the key is missing.
+        InvalidInput: As for ``append``; or a column of the key is missing, or has a map or a variant.
         InvalidType, CommitStateUnknown, TransactionExpired: As for ``append``.
         CommitConflict: As for ``append``; or others changed the searched rows during each of five searches. A commit
             that adds rows does, since they may have the same keys.
@@ -147,11 +149,12 @@ def merge(df: DataFrame, table: Table, on: str | Sequence[str] | None = None) ->
 
         pds.spark.merge(df, table, on="id").when_matched_update_all().when_not_matched_insert_all().execute()
 
-    The clauses are those of ``Table.merge``. With one of rows that do not match by source, every task holds the whole
-    source.
+    The clauses are those of ``Table.merge``; ``now()`` is the time at which the merge begins. With a clause of rows
+    that do not match by source, every task holds the whole source.
 
     Args:
-        df: A batch DataFrame of a classic or a Connect session. It may have columns that the table does not have.
+        df: A batch DataFrame of a classic or a Connect session. It may have columns that the table does not have, of
+            types that can be written.
         table: As for ``append``.
         on: As for ``upsert``.
 
@@ -204,15 +207,26 @@ def _merge(
     if clauses is not None:
         write = stages_source(write, table, schema)
     # The rows are shuffled and matched by the same names, whatever becomes of the columns meanwhile.
-    key = on or key_columns(table)
-    change = _Merge(df.sparkSession, table, write, key or None, clauses)
+    key = key_columns(table) if on is None else on
+    change = _Merge(df.sparkSession, table, write, key or on, clauses, time.time_ns() // 1000)
     # Raises what is wrong with the columns, the key and the clauses.
     write.stage(schema.empty_table().to_reader())
     change.make_task(pack_columns(table), [], has_all_files=True).run()
     for name in key:
         if name not in schema.names:
             raise InvalidInput(f"missing key column {name!r} in the data; rows are matched by it")
+        if _holds_unhashable(df.schema[name].dataType):
+            raise InvalidInput(f"Spark cannot shuffle by the key column {name!r}, which has a map or a variant")
     return change.run(_stage(df, write, schema, key), options)
+
+
+def _holds_unhashable(data_type: DataType) -> bool:
+    """Return whether a type is or holds one that Spark does not hash."""
+    if isinstance(data_type, StructType):
+        return any(_holds_unhashable(field.dataType) for field in data_type)
+    if isinstance(data_type, ArrayType):
+        return _holds_unhashable(data_type.elementType)
+    return isinstance(data_type, MapType | VariantType)
 
 
 def _stage(df: DataFrame, write: StagedWrite, schema: pa.Schema, key: Sequence[str]) -> list[bytes]:
@@ -241,6 +255,8 @@ class _Merge:
     write: StagedWrite
     on: list[str] | None
     clauses: list[MergeClause] | None
+    # The same time for all tasks and searches, in microseconds since 1970.
+    now: int
 
     def run(self, lists: list[bytes], options: CommitOptions) -> CommitResult:
         """Search the newest version for the keys of staged rows and commit, until no other commit has come between."""
@@ -271,7 +287,7 @@ class _Merge:
     def make_task(self, target: bytes, lists: list[bytes], *, has_all_files: bool) -> UpsertTask | MergeTask:
         """Return the task of a part of the table's files and a part of the staged rows."""
         store, path, options = self.table.store, self.table.path, self.write.options
-        part = MergePart(target, self.write.task, lists, self.on, self.clauses or [], options)
+        part = MergePart(target, self.write.task, lists, self.on, self.clauses or [], self.now, options)
         return UpsertTask(store, path, part) if self.clauses is None else MergeTask(store, path, part, has_all_files)
 
     def _group(self, lists: list[bytes]) -> list[list[bytes]]:

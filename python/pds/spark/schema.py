@@ -210,11 +210,14 @@ def _to_arrow_type(data_type: spark.DataType, *, for_files: bool) -> pa.DataType
         return _to_arrow_type(data_type.sqlType(), for_files=for_files)
     if isinstance(data_type, spark.ArrayType):
         element = _to_arrow_type(data_type.elementType, for_files=for_files)
-        return pa.list_(pa.field("element", element, nullable=data_type.containsNull))
+        return pa.list_(pa.field("element", element, nullable=data_type.containsNull or arrow.is_null(element)))
     if isinstance(data_type, spark.MapType):
         key = _to_arrow_type(data_type.keyType, for_files=for_files)
+        if arrow.is_null(key):
+            msg = f"is or holds {data_type.simpleString()}, which cannot be written"
+            raise _UnsupportedTypeError(msg)
         item = _to_arrow_type(data_type.valueType, for_files=for_files)
-        value: Any = pa.field("value", item, nullable=data_type.valueContainsNull)
+        value: Any = pa.field("value", item, nullable=data_type.valueContainsNull or arrow.is_null(item))
         return pa.map_(key, value)
     if isinstance(data_type, spark.StructType):
         _check_struct(data_type)

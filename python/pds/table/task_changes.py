@@ -47,6 +47,8 @@ class MergePart(NamedTuple):
     lists: list[bytes]
     on: list[str] | None
     clauses: list[MergeClause]
+    # The time of `now()` in microseconds since 1970.
+    now: int
     options: WriteOptions
 
 

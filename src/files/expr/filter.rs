@@ -137,7 +137,7 @@ impl Filter {
         sql::with_stack(&context, || {
             let df_schema = DFSchema::try_from(table.schema.as_ref().clone()).map_err(to_error)?;
             let schema = Arc::new(df_schema);
-            let logical = sql::plan(sql, &schema, clock, rewrite, None).map_err(to_error)?;
+            let logical = sql::plan(sql, &schema, clock.now(), rewrite, None).map_err(to_error)?;
             let data_type = logical.get_type(&schema).map_err(to_error)?;
             if !matches!(data_type, DataType::Boolean | DataType::Null) {
                 let message =

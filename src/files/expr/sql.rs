@@ -41,7 +41,6 @@ use super::refusals::check_meaning;
 use super::simplify::simplify;
 use super::time_literals::to_local_times;
 use super::widen::widen;
-use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::parquet::panic_text;
 
@@ -114,16 +113,16 @@ pub(crate) enum Rewrite {
     Verbatim,
 }
 
-/// Plans SQL as an expression over the columns of `schema`. `target` is the type that its value is
+/// Plans SQL as an expression over the columns of `schema`, at a time for `now()`. `target` is the type that its value is
 /// converted to, if any.
 pub(crate) fn plan(
     sql: &str,
     schema: &Arc<DFSchema>,
-    clock: &dyn Clock,
+    now: DateTime<Utc>,
     rewrite: Rewrite,
     target: Option<&DataType>,
 ) -> datafusion_common::Result<Expr> {
-    prepare(parse(sql, schema)?, schema, clock.now(), rewrite, target)
+    prepare(parse(sql, schema)?, schema, now, rewrite, target)
 }
 
 /// As [`plan`], of an expression that has the same value whenever it is evaluated: functions of the time, random ones,

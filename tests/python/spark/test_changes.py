@@ -195,6 +195,8 @@ def test_rows_are_merged(
     for merge in (pds.spark.merge(frame(spark, more), ours), local.merge(more)):
         merge.when_matched_update({"name": "concat('more ', source.more)"}, "source.more % 5 = 0").execute()
     assert same(ours, local)
+    nulls = spark.sql("SELECT id, array() AS nothing, map('a', NULL) AS none FROM range(5)")
+    assert pds.spark.merge(nulls, ours).when_matched_update({"score": "source.id"}, "source.id = 6").execute().rows == 0
     unmatched = pds.spark.merge(frame(spark, source), ours).when_matched_update_all("source.id < 0")
     assert unmatched.execute().attempts == 0
     assert ours.refresh().check().orphans == []
@@ -323,8 +325,20 @@ def test_what_is_wrong_is_told_before_a_job_starts(
         pds.spark.merge(numbers.selectExpr("id AS other"), ours).when_matched_delete().execute()
     with pytest.raises(pds.InvalidInput, match="type mismatch"):
         pds.spark.merge(numbers.selectExpr("CAST(id AS string) AS id"), ours).when_matched_delete().execute()
+    with pytest.raises(pds.InvalidType, match="'none' is or holds map<void,void>"):
+        pds.spark.merge(spark.sql("SELECT 1L AS id, map() AS none"), ours)
     with pytest.raises(pds.InvalidInput, match="unknown column"):
         pds.spark.upsert(numbers, ours, on="nothing")
+    with pytest.raises(pds.InvalidInput, match="names no column"):
+        pds.spark.upsert(numbers, ours, on=[])
+    with pytest.raises(pds.InvalidInput, match="names no column"):
+        pds.spark.merge(numbers, ours, on=()).when_matched_delete().execute()
+    maps = pa.schema([("key", pa.struct([("m", pa.map_(pa.string(), pa.int32()))])), ("value", pa.int64())])
+    with pytest.raises(pds.InvalidInput, match="has a map or a variant"):
+        pds.spark.upsert(
+            spark.sql("SELECT named_struct('m', map('a', 1)) AS key"),
+            pds.Table.create(ours.store, "maps", maps, key="key"),
+        )
     with pytest.raises(pds.InvalidInput, match="not deterministic"):
         pds.spark.delete(spark, ours, "now() > TIMESTAMP '2020-01-01'")
     with pytest.raises(pds.InvalidType, match="table must be"):
@@ -556,6 +570,26 @@ def test_a_key_that_was_used_starts_no_job(
     assert (again.replayed, again.version) == (True, first.version)
     again = pds.spark.merge(data, ours).when_matched_delete().execute(idempotency_key="load 1")
     assert (again.replayed, again.version) == (True, first.version)
+
+
+def test_the_time_is_one_in_all_tasks(
+    spark: SparkSession,
+    twins: tuple[pds.Table, pds.Table],
+    grid: Callable[[int, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also in a search after a conflict, and in the local engine in all clauses."""
+    grid(5, 1)
+    ours, local = twins
+    other = pds.Table(ours.store, ours.path)
+    between(monkeypatch, lambda: other.append(rows(5000, 5001)))
+    data = rows(550, 650, "new")
+    for merge in (pds.spark.merge(frame(spark, data), ours), local.merge(data)):
+        merge = merge.when_matched_update({"name": "CAST(now() AS VARCHAR)"})  # noqa: PLW2901 as users write it
+        merge.when_not_matched_insert({"id": "source.id", "name": "CAST(now() AS VARCHAR)"}).execute()
+    for table in (ours, local):
+        changed = table.scan(where="id BETWEEN 550 AND 650").to_pyarrow()["name"].to_pylist()
+        assert (len(changed), len(set(changed))) == (100, 1)
 
 
 def test_empty_dataframes_and_tables(spark: SparkSession, target: Target, twins: tuple[pds.Table, pds.Table]) -> None:
