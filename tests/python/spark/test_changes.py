@@ -333,12 +333,10 @@ def test_what_is_wrong_is_told_before_a_job_starts(
         pds.spark.upsert(numbers, ours, on=[])
     with pytest.raises(pds.InvalidInput, match="names no column"):
         pds.spark.merge(numbers, ours, on=()).when_matched_delete().execute()
-    maps = pa.schema([("key", pa.struct([("m", pa.map_(pa.string(), pa.int32()))])), ("value", pa.int64())])
+    maps = spark.sql("SELECT named_struct('m', map('a', 1)) AS key")
+    of_maps = pds.Table.create(ours.store, "maps", maps.limit(0).toArrow().schema, key="key")
     with pytest.raises(pds.InvalidInput, match="has a map or a variant"):
-        pds.spark.upsert(
-            spark.sql("SELECT named_struct('m', map('a', 1)) AS key"),
-            pds.Table.create(ours.store, "maps", maps, key="key"),
-        )
+        pds.spark.upsert(maps, of_maps)
     with pytest.raises(pds.InvalidInput, match="not deterministic"):
         pds.spark.delete(spark, ours, "now() > TIMESTAMP '2020-01-01'")
     with pytest.raises(pds.InvalidType, match="table must be"):
