@@ -103,7 +103,7 @@ fn open_table(py: Python<'_>, store: &StoreHandle, path: &str) -> PyResult<Table
     into_py_result(py, store.store().and_then(|s| Table::new(s, path)))
 }
 
-/// The message of a change; removes its files if there is none.
+/// Packs a change as a message; removes the files of the change if that fails.
 async fn pack_change(table: &Table, change: TaskChange) -> Result<Vec<u8>> {
     let message = table::pack_message(&change);
     if message.is_err() {

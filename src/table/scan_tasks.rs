@@ -36,7 +36,7 @@ pub struct TaskSizes {
 }
 
 /// Splits a scan of columns of the rows that match a predicate into tasks. Files without such rows, as far as statistics
-/// tell, are left out. Without files there is no task. Refuses a predicate that is not deterministic, because each task
+/// tell, are left out. A table without such files has no tasks. Refuses a predicate that is not deterministic, because each task
 /// evaluates it again. A task is a manifest as JSON, compressed with zstd.
 pub async fn split_scan(
     table: &Table,

@@ -47,8 +47,8 @@ pub struct TasksCommitted {
     pub added: Vec<DataFile>,
 }
 
-/// Commits the changes of tasks of the version `base` as one version; commits nothing if there is no change. `sources`
-/// is how many tasks searched each file, each for other rows of the source.
+/// Commits the changes of tasks of the version `base` as one version, unless nothing changes. `sources` is how many
+/// tasks searched each file, each for other rows of the source.
 ///
 /// Errors are [`crate::ErrorKind::CommitConflict`] as for a local change, and
 /// [`crate::ErrorKind::TransactionExpired`] as for [`super::commit_staged`]. Files of the tasks are never removed.
@@ -238,7 +238,7 @@ impl Total {
         let listed = |path: &str| {
             let unknown = || {
                 Error::other(format!(
-                    "internal error: a task has searched {path:?}, which is no file of it"
+                    "internal error: a task has searched {path:?}, which the version does not list"
                 ))
             };
             files.get(path).ok_or_else(unknown)
