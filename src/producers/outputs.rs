@@ -1,0 +1,206 @@
+//! Writing what a plan computed: the runs that the tables get, all at once.
+
+use std::collections::BTreeMap;
+
+use futures::future::join_all;
+
+use super::diff::Delta;
+use super::engine::StoredDeltas;
+use super::format::StoredRun;
+use super::graph::Node;
+use super::input::ConsumedStep;
+use super::layers::{Layer, to_error};
+use super::levels::{MAX_RUNS, runs_to_merge};
+use super::lookup::StoredTable;
+use super::plan::{Computed, NodeDeltas, NodeOutput, Plan};
+use super::rebuild::Rebuild;
+use super::runs::SampledRun;
+use super::splice::{NewRun, NodeChange, NodeReport};
+use crate::error::Result;
+use crate::files::run_blocking;
+
+impl Plan {
+    /// Writes what was computed, all runs at once.
+    pub(super) async fn write(
+        &self,
+        mut computed: Computed,
+        consumed: &BTreeMap<String, ConsumedStep>,
+    ) -> Result<(Vec<NodeChange>, Vec<NodeReport>)> {
+        let mut writes = Vec::new();
+        for node in self.graph.nodes() {
+            let output = computed.remove(node.name());
+            writes.push(self.write_node(node, output, consumed));
+        }
+        // All of them end, also after an error: what is written is known then, and can be removed.
+        let written: Result<Vec<_>> = join_all(writes).await.into_iter().collect();
+        Ok(written?.into_iter().unzip())
+    }
+
+    async fn write_node(
+        &self,
+        node: &Node,
+        output: Option<NodeOutput>,
+        consumed: &BTreeMap<String, ConsumedStep>,
+    ) -> Result<(NodeChange, NodeReport)> {
+        let stored = self.base.node(node.name());
+        let mut entry = node.entry()?;
+        entry.state = stored.and_then(|stored| stored.state.clone());
+        entry.consumed = match consumed.get(node.name()) {
+            Some(step) => Some(step.after.clone()),
+            // What is pushed is not what the table has.
+            None if self.sources.contains_key(node.name()) => None,
+            None => stored.and_then(|stored| stored.consumed.clone()),
+        };
+        let mut report = NodeReport {
+            name: node.name().to_owned(),
+            ..NodeReport::default()
+        };
+        let mut change = NodeChange {
+            entry,
+            content: NewRun::default(),
+            mappings: NewRun::default(),
+            update: None,
+        };
+        if self.rebuilds.get(node.name()) == Some(&Rebuild::Replace) {
+            let ids = |runs: &[StoredRun]| runs.iter().map(|run| run.id.clone()).collect();
+            change.content.replaced = ids(self.base_runs(node, |entry| &entry.content));
+            change.mappings.replaced = ids(self.base_runs(node, |entry| &entry.mappings));
+        }
+        match output {
+            Some(NodeOutput::Local(deltas)) => {
+                self.write_deltas(node, deltas, &mut change, &mut report)
+                    .await?;
+            }
+            Some(NodeOutput::Stored(deltas)) => {
+                self.put_stored(node, deltas, &mut change, &mut report)
+                    .await?;
+            }
+            None => {}
+        }
+        for run in [&change.content.run, &change.mappings.run, &change.update]
+            .into_iter()
+            .flatten()
+        {
+            report.files_written += run.files.files.len() as u64;
+            report.bytes_written += run.size_bytes();
+        }
+        Ok((change, report))
+    }
+
+    async fn write_deltas(
+        &self,
+        node: &Node,
+        deltas: NodeDeltas,
+        change: &mut NodeChange,
+        report: &mut NodeReport,
+    ) -> Result<()> {
+        change.entry.state = deltas.state.clone().or(change.entry.state.take());
+        let sources = self.sources_of(node);
+        let content = self.content(node, sources.as_ref());
+        let mappings = self.mappings(node, sources.as_ref());
+        let update = async {
+            if deltas.mappings.is_none() {
+                return Ok(None);
+            }
+            let rows = deltas.changed.read().map_err(to_error)?;
+            self.writer
+                .write(rows, &node.columns().update(), false)
+                .await
+        };
+        let (content, mappings, update) = futures::join!(
+            self.write_delta(&content, Some(&deltas.content)),
+            self.write_delta(&mappings, deltas.mappings.as_ref()),
+            update
+        );
+        change.content.put(content?);
+        change.mappings.put(mappings?);
+        change.update = update?.map(|update| update.run);
+        report.keys_in = deltas.keys_in;
+        report.rows_out = deltas.rows_out;
+        report.keys_out = deltas.changed.rows();
+        Ok(())
+    }
+
+    /// Puts runs that tasks wrote into the tables.
+    async fn put_stored(
+        &self,
+        node: &Node,
+        deltas: StoredDeltas,
+        change: &mut NodeChange,
+        report: &mut NodeReport,
+    ) -> Result<()> {
+        change.entry.state = deltas.state.or(change.entry.state.take());
+        let sources = self.sources_of(node);
+        let content = self.content(node, sources.as_ref());
+        let mappings = self.mappings(node, sources.as_ref());
+        let (content, mappings) = futures::join!(
+            self.put_run(&content, deltas.content),
+            self.put_run(&mappings, deltas.mappings),
+        );
+        change.content.put(content?);
+        change.mappings.put(mappings?);
+        let changed = deltas.changed.map(|changed| changed.run);
+        report.keys_in = deltas.keys_in;
+        report.rows_out = deltas.rows_out;
+        report.tasks = deltas.tasks;
+        report.keys_out = changed.as_ref().map_or(0, |changed| changed.files.rows());
+        match node {
+            Node::Source(_) => changed.iter().for_each(|run| self.writer.set_aside(run)),
+            Node::Stage(_) => change.update = changed,
+        }
+        Ok(())
+    }
+
+    /// Puts a written run into a table, merged with its newest runs if these are small, or too many.
+    async fn put_run(&self, table: &StoredTable, written: Option<SampledRun>) -> Result<NewRun> {
+        let Some(SampledRun { run, .. }) = written else {
+            return Ok(NewRun::default());
+        };
+        let sizes: Vec<u64> = table.runs.iter().map(StoredRun::size_bytes).collect();
+        let count = runs_to_merge(&sizes, run.size_bytes());
+        let merged_bytes = run.size_bytes() + sizes[..count].iter().sum::<u64>();
+        let is_large = merged_bytes > self.local_bytes() && sizes.len() < MAX_RUNS;
+        if count == 0 || is_large {
+            return Ok(NewRun {
+                replaced: Vec::new(),
+                run: Some(run),
+            });
+        }
+        self.writer.set_aside(&run);
+        let mut table = table.clone();
+        table.runs.insert(0, run);
+        self.write_merged(table, None, count + 1, 1).await
+    }
+
+    /// Writes the rows that a table gets, together with those of its newest runs if these are small.
+    async fn write_delta(&self, table: &StoredTable, delta: Option<&Delta>) -> Result<NewRun> {
+        let Some(delta) = delta.filter(|delta| delta.rows.rows() > 0) else {
+            return Ok(NewRun::default());
+        };
+        let sizes: Vec<u64> = table.runs.iter().map(StoredRun::size_bytes).collect();
+        let count = runs_to_merge(&sizes, delta.rows.bytes() as u64);
+        let layer = delta.layer(table.shape.schema.fields().len())?;
+        self.write_merged(table.clone(), Some(layer), count, 0)
+            .await
+    }
+
+    /// Merges the newest `count` runs of a table and the rows before them into one run. The first `added` runs are not
+    /// the table's own.
+    async fn write_merged(
+        &self,
+        table: StoredTable,
+        newer: Option<Layer>,
+        count: usize,
+        added: usize,
+    ) -> Result<NewRun> {
+        let own = table.runs[added..count].iter();
+        let replaced = own.map(|run| run.id.clone()).collect();
+        let shape = table.shape.clone();
+        let (rows, has_deletes) = run_blocking(move || table.merge_newest(newer, count)).await?;
+        let written = self.writer.write(rows, &shape, has_deletes).await?;
+        Ok(NewRun {
+            replaced,
+            run: written.map(|written| written.run),
+        })
+    }
+}

@@ -1,0 +1,178 @@
+//! Changes of a source that other processes sort in parts, as runs in the store that nothing names.
+
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field, Schema};
+use serde::{Deserialize, Serialize};
+
+use super::Pipeline;
+use super::functions::Rows;
+use super::graph::SourceNode;
+use super::input::{
+    ChangeScope, Changes, PushedRows, SourceChanges, of_source, order_of_rows, shape_of, sort_rows,
+};
+use super::layers::{merge_streams, to_error};
+use super::lookup::{Keys, StoredTable};
+use super::runs::{RunSizes, RunWriter, SampledRun};
+use super::tables::TableShape;
+use crate::error::{Error, Result};
+use crate::files::{SortColumn, SortKeys, Spill, run_blocking};
+use crate::parquet::Cancel;
+use crate::table::{pack_message, unpack_message};
+use crate::versions::remove;
+
+/// Rows that were staged.
+#[derive(Debug, Serialize, Deserialize)]
+struct StagedRows {
+    run: Option<SampledRun>,
+    /// Whether the rows of a key are in the order of their values.
+    is_canonical: bool,
+}
+
+/// How rows are staged.
+#[derive(Debug, Clone, Copy)]
+pub struct StageOptions {
+    /// Whether they are keys alone.
+    pub is_keys: bool,
+    /// Whether the rows of a key are sorted by their values, if there is an order of these. Rows that are staged in parts
+    /// have no other order.
+    pub is_canonical: bool,
+    /// The limit of the memory that it takes, in bytes.
+    pub memory_limit_bytes: usize,
+    /// The sizes of the run.
+    pub sizes: RunSizes,
+}
+
+/// Sorts rows that are pushed to a source, or keys of it, and writes them as a run that nothing names. Returns a message
+/// for [`PushedRows::Staged`].
+pub async fn stage_rows(
+    pipeline: &Pipeline,
+    source: &SourceNode,
+    rows: Rows,
+    options: StageOptions,
+) -> Result<Vec<u8>> {
+    let cancel = Cancel::default();
+    let _stop_thread = cancel.guard();
+    let columns = if options.is_keys { 1 } else { 2 };
+    let memory_bytes = options.memory_limit_bytes;
+    let is_canonical = options.is_canonical && has_order(source.value.data_type());
+    let shape = shape_of(source);
+    let base_version = match pipeline.find_newest().await? {
+        Some(newest) => newest.manifest.version,
+        None => 0,
+    };
+    let writer = RunWriter::new(pipeline, base_version, options.sizes, memory_bytes)?;
+    let sorted = {
+        let (source, cancel) = (source.clone(), cancel.clone());
+        run_blocking(move || sort_rows(&source, rows, columns, is_canonical, memory_bytes, &cancel))
+    };
+    let sorted = sorted.await.map_err(|e| of_source(source, e))?;
+    let shape = if options.is_keys {
+        shape.first_columns(1)
+    } else {
+        shape
+    };
+    let rows = sorted.read().map_err(to_error)?;
+    let message = writer.write(rows, &shape, false).await;
+    let message = message.and_then(|run| pack_message(&StagedRows { run, is_canonical }));
+    if message.is_err() {
+        remove(pipeline, &writer.take_written()).await;
+    }
+    message
+}
+
+/// Removes staged rows, which no version names.
+pub async fn discard_rows(pipeline: &Pipeline, messages: &[Vec<u8>]) -> Result<()> {
+    let mut names: Vec<String> = Vec::new();
+    for message in messages {
+        let rows: StagedRows = unpack_message(message)?;
+        if let Some(written) = &rows.run {
+            names.extend(written.run.file_names());
+        }
+    }
+    remove(pipeline, &names).await;
+    Ok(())
+}
+
+/// Whether values of a type can be sorted.
+fn has_order(data_type: &DataType) -> bool {
+    let schema = Schema::new(vec![Field::new("value", data_type.clone(), true)]);
+    SortKeys::new(&schema, &[SortColumn::ascending(0)]).is_ok()
+}
+
+/// Changes of a source, of which the rows are sorted in parts.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct StagedChanges {
+    pub(super) upserts: Vec<SampledRun>,
+    pub(super) deletes: Vec<SampledRun>,
+    pub(super) scope: ChangeScope,
+    /// Whether the rows of a key are in the order of their values.
+    is_canonical: bool,
+}
+
+impl StagedChanges {
+    pub(super) fn new(changes: Changes) -> Result<Self> {
+        let unpack = |rows: Option<PushedRows>| -> Result<Vec<StagedRows>> {
+            match rows {
+                None => Ok(Vec::new()),
+                Some(PushedRows::Staged(messages)) => {
+                    messages.iter().map(|m| unpack_message(m)).collect()
+                }
+                Some(PushedRows::Stream(_)) => Err(Error::invalid(
+                    "stage the upserts and the deletes, or none of both",
+                )),
+            }
+        };
+        let (upserts, deletes) = (unpack(changes.upserts)?, unpack(changes.deletes)?);
+        let is_canonical = upserts.iter().all(|rows| rows.is_canonical);
+        let runs = |rows: Vec<StagedRows>| rows.into_iter().filter_map(|rows| rows.run).collect();
+        Ok(Self {
+            upserts: runs(upserts),
+            deletes: runs(deletes),
+            scope: changes.scope,
+            is_canonical,
+        })
+    }
+
+    /// The runs.
+    pub(super) fn runs(&self) -> impl Iterator<Item = &SampledRun> {
+        self.upserts.iter().chain(&self.deletes)
+    }
+
+    /// The size of the runs in bytes.
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.runs().map(|run| run.run.size_bytes()).sum()
+    }
+
+    /// The changes of the keys in a range.
+    pub(super) fn gather(
+        &self,
+        source: &SourceNode,
+        table: &StoredTable,
+        keys: Keys<'_>,
+        memory_bytes: usize,
+    ) -> Result<SourceChanges> {
+        let shape = &table.shape;
+        let gather = |runs: &[SampledRun], shape: TableShape, order: &[SortColumn]| {
+            let table = StoredTable {
+                shape: shape.clone(),
+                ..table.clone()
+            };
+            let streams = runs.iter().map(|run| table.read_run(&run.run, keys));
+            let order = Arc::new(SortKeys::new(&shape.schema, order)?);
+            let rows = merge_streams(streams, &shape.schema, &order, memory_bytes / 64)?;
+            Spill::collect(&shape.schema, rows, memory_bytes / 16).map_err(to_error)
+        };
+        let upserts = gather(
+            &self.upserts,
+            shape.clone(),
+            &order_of_rows(shape, self.is_canonical),
+        )?;
+        let deletes = gather(
+            &self.deletes,
+            shape.first_columns(1),
+            &shape.sort_columns(1),
+        )?;
+        SourceChanges::from_sorted(source, upserts, &deletes, self.scope, memory_bytes)
+    }
+}
