@@ -82,7 +82,8 @@ azure: $(VENV)/.installed ## the Azure emulator, by npm
 
 # Its tests are run against ours; the wheel does not carry them.
 $(RS_SDIST)/pyproject.toml: | $(VENV)/.installed
-	rm -rf $(RS_SDIST).tmp .PHONY: demo bench bench-peers bench-table bench-spark bench-odf mkdir -p $(RS_SDIST).tmp
+	rm -rf $(RS_SDIST).tmp
+	mkdir -p $(RS_SDIST).tmp
 	$(BIN)/python -m pip download --quiet --no-input --no-deps --no-binary remote-store \
 		--dest $(RS_SDIST).tmp $(subst remote_store-,remote-store==,$(REMOTE_STORE))
 	tar -xzf $(RS_SDIST).tmp/*.tar.gz -C $(RS_SDIST).tmp
@@ -267,9 +268,10 @@ $(SPARK_BENCH_STAMP):
 		-DincludeGroupIds=io.delta,io.unitycatalog -DoutputDirectory=$(SPARK_BENCH)/jars
 	touch $@
 
-bench-spark: setup wheel $(SPARK_BENCH_STAMP) ## tables in Spark against Delta's and plain Parquet
+bench-spark: setup wheel $(SPARK_BENCH_STAMP) ## tables in Spark against Delta's and plain Parquet, pipelines against SQL
 	$(SPARK_BENCH)/venv/bin/python -m pip install --quiet --no-input --no-deps --force-reinstall dist/*.whl
 	$(SPARK_BENCH)/venv/bin/python benches/python/spark_peers.py --jars $(SPARK_BENCH)/jars $(ARGS)
+	$(SPARK_BENCH)/venv/bin/python benches/python/spark_pipeline.py $(ARGS)
 
 bench-odf: setup install-release ## what a verifiable chain costs over a plain write
 	$(BIN)/python benches/python/odf_overhead.py $(ARGS)
