@@ -36,6 +36,7 @@ __all__ = [
     "dataset_exists",
     "delete_dataset",
     "discard_changes",
+    "discard_source_rows",
     "discard_staged",
     "drop_column",
     "drop_table",
@@ -69,12 +70,14 @@ __all__ = [
     "rename_column",
     "rename_in_pipeline",
     "reorder",
+    "run_pipeline_task",
     "scan_part",
     "schema_event",
     "sha3_256",
     "source_task",
     "split_scan",
     "stage_rows",
+    "stage_source_rows",
     "staged_sizes",
     "table_exists",
     "tag_pipeline",
@@ -325,6 +328,26 @@ class _UpdateOptions(Protocol):
     def rebuilt(self) -> Sequence[str]: ...
     @property
     def rebuilds_changed(self) -> bool: ...
+    @property
+    def engine(self) -> _Engine | None: ...
+
+class _Engine(Protocol):
+    @property
+    def local_bytes(self) -> int: ...
+    @property
+    def task_bytes(self) -> int: ...
+    @property
+    def run_tasks(self) -> Callable[[str, builtins.bytes, int], list[builtins.bytes | Exception]]: ...
+
+class _SourceRows(Protocol):
+    @property
+    def source(self) -> _Node: ...
+    @property
+    def is_keys(self) -> bool: ...
+    @property
+    def is_canonical(self) -> bool: ...
+    @property
+    def arguments(self) -> _UpdateOptions: ...
 
 class _NodeFields(TypedDict):
     name: str
@@ -333,6 +356,7 @@ class _NodeFields(TypedDict):
     keys_out: int
     files_written: int
     bytes_written: int
+    tasks: int
 
 class _CompactFields(TypedDict):
     version: int
@@ -604,6 +628,11 @@ def check_graph(nodes: Sequence[_Node]) -> tuple[pa.Schema, bool]: ...
 def preview_pipeline(
     store: StoreHandle, path: str, nodes: Sequence[_Node], changes: Sequence[_SourceInput], options: _UpdateOptions
 ) -> PreviewHandle: ...
+def run_pipeline_task(
+    store: StoreHandle, path: str, nodes: Sequence[_Node], job: builtins.bytes, task: int
+) -> builtins.bytes: ...
+def stage_source_rows(store: StoreHandle, path: str, target: _SourceRows, rows: object) -> builtins.bytes: ...
+def discard_source_rows(store: StoreHandle, path: str, messages: Sequence[builtins.bytes]) -> None: ...
 def update_pipeline(
     store: StoreHandle, path: str, nodes: Sequence[_Node], changes: Sequence[_SourceInput], options: _UpdateOptions
 ) -> _UpdateFields: ...

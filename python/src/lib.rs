@@ -4,6 +4,7 @@ mod alter;
 mod commits;
 mod credentials;
 mod dataset;
+mod engine;
 mod error;
 mod foreign;
 mod foreign_upload;
@@ -49,6 +50,7 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     alter::register(module)?;
     odf::register(module)?;
     odf_values::register(module)?;
+    engine::register(module)?;
     pipeline::register(module)?;
     pipeline_upkeep::register(module)?;
     preview::register(module)?;

@@ -10,18 +10,20 @@ use std::sync::Arc;
 
 use arrow_schema::Schema;
 use pds::producers::{
-    self, ChangeScope, Changes, ConsumedInput, ConsumedStep, Graph, Node, NodeReport, Operator,
-    Pipeline, PipelineManifest, Preserve, RebuildOptions, RunSizes, SourceNode, StageFunction,
-    StageNode, TableName, UpdateOptions, UpdateReport,
+    self, ChangeScope, Changes, ConsumedInput, ConsumedStep, Engine, Graph, Node, NodeReport,
+    Operator, Pipeline, PipelineManifest, Preserve, PushedRows, RebuildOptions, RunSizes,
+    SourceNode, StageFunction, StageNode, TableName, UpdateOptions, UpdateReport,
 };
 use pds::table::Versioned;
 use pds::versions::history;
 use pds::{Error, Result};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use pyo3_arrow::PySchema;
 
+use crate::engine::PyEngine;
 use crate::input::{extract_reader, extract_schema, parse_seconds};
 use crate::producer_calls::{PyPreserve, PyProducer};
 use crate::runtime::{into_py_result, run};
@@ -235,12 +237,32 @@ impl PyNode<'_> {
 /// How far a table was read: location, version, commit, ids of columns.
 type Consumed = (String, u64, String, Vec<u32>);
 
+/// Rows of a source.
+#[derive(FromPyObject)]
+enum PyRows<'py> {
+    /// What `stage_source_rows` returned for parts of them.
+    Staged(Vec<PyBackedBytes>),
+    /// An Arrow stream.
+    Stream(Bound<'py, PyAny>),
+}
+
+impl PyRows<'_> {
+    fn into_rows(self) -> PyResult<PushedRows> {
+        Ok(match self {
+            Self::Staged(messages) => {
+                PushedRows::Staged(messages.iter().map(|message| message.to_vec()).collect())
+            }
+            Self::Stream(stream) => PushedRows::Stream(extract_reader(&stream)?),
+        })
+    }
+}
+
 /// The attributes of `pds.producers.graph.SourceInput`.
 #[derive(FromPyObject)]
 pub(crate) struct PyChanges<'py> {
     source: String,
-    upserts: Option<Bound<'py, PyAny>>,
-    deletes: Option<Bound<'py, PyAny>>,
+    upserts: Option<PyRows<'py>>,
+    deletes: Option<PyRows<'py>>,
     scope: String,
     /// The location, the version and its commit id of a table that was read.
     consumed: Option<Consumed>,
@@ -258,6 +280,18 @@ pub(crate) struct PyUpdateOptions {
     pub(crate) commit_timeout: f64,
     rebuilt: Vec<String>,
     rebuilds_changed: bool,
+    /// Runs the tasks of large stages.
+    engine: Option<PyEngine>,
+}
+
+impl PyUpdateOptions {
+    /// The sizes of the runs.
+    pub(crate) fn sizes(&self) -> RunSizes {
+        RunSizes {
+            page_rows: self.page_rows,
+            file_rows: self.file_rows,
+        }
+    }
 }
 
 /// What an update did to a source or stage; a dict in Python.
@@ -269,6 +303,7 @@ struct NodeFields {
     keys_out: u64,
     files_written: u64,
     bytes_written: u64,
+    tasks: u64,
 }
 
 /// The outcome of an update; a dict in Python.
@@ -289,6 +324,7 @@ impl From<NodeReport> for NodeFields {
             keys_out: report.keys_out,
             files_written: report.files_written,
             bytes_written: report.bytes_written,
+            tasks: report.tasks,
         }
     }
 }
@@ -304,7 +340,7 @@ impl From<UpdateReport> for UpdateFields {
     }
 }
 
-fn build_graph(py: Python<'_>, nodes: Vec<PyNode<'_>>) -> PyResult<Graph> {
+pub(crate) fn build_graph(py: Python<'_>, nodes: Vec<PyNode<'_>>) -> PyResult<Graph> {
     let mut declared = Vec::with_capacity(nodes.len());
     for node in nodes {
         declared.push(node.into_node(&declared)?);
@@ -357,14 +393,15 @@ impl UpdateInput {
             }
             let is_canonical = consumed.contains_key(&change.source);
             let input = Changes {
-                upserts: change.upserts.as_ref().map(extract_reader).transpose()?,
-                deletes: change.deletes.as_ref().map(extract_reader).transpose()?,
+                upserts: change.upserts.map(PyRows::into_rows).transpose()?,
+                deletes: change.deletes.map(PyRows::into_rows).transpose()?,
                 scope: into_py_result(py, parse_scope(&change.scope))?,
                 is_canonical,
             };
             inputs.insert(change.source, input);
         }
         let timeout = parse_seconds("commit_timeout", options.commit_timeout);
+        let sizes = options.sizes();
         let options = UpdateOptions {
             base_version: options.base_version,
             idempotency_key: options.idempotency_key,
@@ -374,11 +411,11 @@ impl UpdateInput {
             },
             consumed,
             memory_limit_bytes: options.memory_limit,
-            sizes: RunSizes {
-                page_rows: options.page_rows,
-                file_rows: options.file_rows,
-            },
+            sizes,
             timeout: into_py_result(py, timeout)?,
+            engine: options
+                .engine
+                .map(|engine| Arc::new(engine) as Arc<dyn Engine>),
         };
         Ok(Self {
             pipeline,

@@ -5,7 +5,7 @@
     reason = "pyo3 hands arguments over by value"
 )]
 
-use pds::producers::{self, CompactOptions, Pipeline, RunSizes};
+use pds::producers::{self, CompactOptions, Pipeline};
 use pds::versions::commit::{commit, was_committed};
 use pds::versions::{CommitId, Tag, vacuum};
 use pyo3::prelude::*;
@@ -38,10 +38,7 @@ fn compact_pipeline(
     let timeout = parse_seconds("commit_timeout", options.commit_timeout);
     let options = CompactOptions {
         min_delta,
-        sizes: RunSizes {
-            page_rows: options.page_rows,
-            file_rows: options.file_rows,
-        },
+        sizes: options.sizes(),
         memory_limit_bytes: options.memory_limit,
         timeout: into_py_result(py, timeout)?,
     };

@@ -167,12 +167,13 @@ async fn merge(
         .map(|run| run.id.clone())
         .collect();
     let (rows, has_deletes) = run_blocking(move || table.merge_newest(None, count)).await?;
+    let written = writer.write(rows, &shape, has_deletes).await?;
     Ok(MergedTable {
         node: node.to_owned(),
         name,
         run: NewRun {
             replaced,
-            run: writer.write(rows, &shape, has_deletes).await?,
+            run: written.map(|written| written.run),
         },
     })
 }

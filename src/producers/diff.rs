@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int8Type, UInt8Type};
-use arrow_array::{ArrayRef, RecordBatch, new_null_array};
+use arrow_array::{ArrayRef, Int8Array, RecordBatch, new_null_array};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 
 use super::cursor::{Cursor, Picker, RowsEqual};
@@ -56,6 +56,28 @@ impl Delta {
             batches,
             has_deletes: self.has_deletes,
         })
+    }
+}
+
+impl Delta {
+    /// The rows as a file has them: with the column `op` if `has_op`.
+    pub(super) fn rows_to_write(&self, shape: &TableShape, has_op: bool) -> Result<SortedBatches> {
+        let columns = shape.schema.fields().len();
+        let batches = self.rows.read().map_err(to_error)?;
+        if has_op == (self.rows.schema().fields().len() > columns) {
+            return Ok(batches);
+        }
+        let with_op = shape.schema_with_op();
+        let kept: Vec<usize> = (0..columns).collect();
+        Ok(Box::new(batches.map(move |batch| {
+            let batch = batch?;
+            if !has_op {
+                return batch.project(&kept);
+            }
+            let mut arrays = batch.columns().to_vec();
+            arrays.push(Arc::new(Int8Array::from_value(0, batch.num_rows())));
+            RecordBatch::try_new(Arc::clone(&with_op), arrays)
+        })))
     }
 }
 

@@ -102,7 +102,7 @@ impl Plan {
             let names = stage.feeders.iter();
             names.filter_map(|name| computed.get(name))
         };
-        let keys: u64 = outputs().map(changed_keys).sum();
+        let keys: u64 = outputs().map(count_changed_keys).sum();
         let added: u64 = outputs().map(added_bytes).sum();
         let read = stage.feeders.iter().map(|name| {
             let keys = if is_whole { u64::MAX } else { keys };
@@ -171,13 +171,14 @@ impl Plan {
         &self,
         engine: &Arc<dyn Engine>,
         node: &Node,
-        changes: StagedChanges,
+        mut changes: StagedChanges,
     ) -> Result<StoredDeltas> {
         let mut sample = KeySample::default();
         for run in changes.runs() {
             sample.add(&run.sample, run.run.size_bytes());
         }
         let tasks = tasks_of(changes.size_bytes(), engine.task_bytes());
+        changes.drop_samples();
         let job = Job {
             base: self.manifest_of_job(node.name(), &[]),
             node: node.name().to_owned(),
@@ -298,23 +299,33 @@ impl Plan {
         feeders: &BTreeMap<String, StoredDeltas>,
         tasks: usize,
     ) -> Result<Vec<Value>> {
+        let shape = self.feeder_columns(stage)?.source();
         let mut sample = KeySample::default();
         for name in &stage.feeders {
             let output = feeders.get(name);
+            let mut read = KeySample::default();
+            if let Some(content) = output.and_then(|deltas| deltas.content.as_ref()) {
+                read.add(&content.sample, content.run.size_bytes());
+            }
+            for run in self.stored_content(name) {
+                read.add_files(run);
+            }
             if !work.is_whole {
-                if let Some(changed) = output.and_then(|deltas| deltas.changed.as_ref()) {
-                    sample.add(&changed.sample, changed.run.files.rows());
+                // What is read lies between the changed keys.
+                for deltas in feeders.values() {
+                    let Some(changed) = &deltas.changed else {
+                        continue;
+                    };
+                    let mut near = read.clone();
+                    near.limit_to(&changed.run, &shape)?;
+                    near.add(&changed.sample, near.total().max(changed.run.size_bytes()));
+                    sample.append(near);
                 }
                 continue;
             }
-            if let Some(content) = output.and_then(|deltas| deltas.content.as_ref()) {
-                sample.add(&content.sample, content.run.size_bytes());
-            }
-            for run in self.stored_content(name) {
-                sample.add_files(run);
-            }
+            sample.append(read);
         }
-        sample.split(&self.feeder_columns(stage)?.source(), tasks)
+        sample.split(&shape, tasks)
     }
 
     /// The manifest as tasks need it.
@@ -407,7 +418,7 @@ fn tasks_of(bytes: u64, task_bytes: u64) -> usize {
     usize::try_from(bytes.div_ceil(task_bytes.max(1)).max(1)).unwrap_or(usize::MAX)
 }
 
-fn changed_keys(output: &NodeOutput) -> u64 {
+fn count_changed_keys(output: &NodeOutput) -> u64 {
     match output {
         NodeOutput::Local(deltas) => deltas.changed.rows(),
         NodeOutput::Stored(deltas) => {

@@ -138,6 +138,11 @@ impl StoredRun {
     pub fn size_bytes(&self) -> u64 {
         self.files.size_bytes()
     }
+
+    /// The names of the files.
+    pub(super) fn file_names(&self) -> impl Iterator<Item = String> {
+        self.files.files.iter().map(|file| file.name.clone())
+    }
 }
 
 impl NodeEntry {

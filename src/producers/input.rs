@@ -1,11 +1,15 @@
 //! What callers push to a source, or read from a table that feeds it: checked, sorted and set aside, before anything is
 //! planned. A plan that lost a race is made again from there, not from the caller's stream.
+//!
+//! Rows that are many may have been sorted in parts before, by other processes: as runs in the store that nothing names
+//! ([`super::stage_rows`]).
 
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchIterator};
 use arrow_cast::display::array_value_to_string;
 use arrow_schema::{ArrowError, Schema, SchemaRef};
+use serde::{Deserialize, Serialize};
 
 use super::cursor::{Cursor, Picker};
 use super::diff::{CHANGED, Delta, DeltaWriter, HAD, HAS, KeyWriter, delta, diff, flags_of};
@@ -15,6 +19,7 @@ use super::graph::SourceNode;
 use super::keys::{check_nulls, normalize, retype};
 use super::layers::{to_arrow, to_error};
 use super::lookup::{Keys, StoredTable, cancellable};
+use super::staged_changes::StagedChanges;
 use super::tables::{KeyAndValue, TableShape};
 use crate::error::{Error, Result};
 use crate::files::{SortColumn, Spill, SpillWriter, sort_batches};
@@ -22,7 +27,7 @@ use crate::parquet::Cancel;
 use crate::table::align_to_schema;
 
 /// Which keys of a source are changed, and to what.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChangeScope {
     /// Keys of upserts get their rows, keys of deletes none. No key is both.
     #[default]
@@ -34,13 +39,30 @@ pub enum ChangeScope {
     Listed,
 }
 
-/// The changes of a source: rows that replace those of their keys, and keys.
+/// Rows that are pushed to a source.
+pub enum PushedRows {
+    /// A stream, in any order.
+    Stream(Rows),
+    /// What [`super::stage_rows`] returned for each part of them.
+    Staged(Vec<Vec<u8>>),
+}
+
+impl std::fmt::Debug for PushedRows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Stream(_) => f.write_str("Stream"),
+            Self::Staged(messages) => write!(f, "Staged({} parts)", messages.len()),
+        }
+    }
+}
+
+/// The changes of a source: rows that replace those of their keys, and keys. Both are staged if one is.
 #[derive(Default)]
 pub struct Changes {
-    /// Rows with the columns `key` and `value`, in any order.
-    pub upserts: Option<Rows>,
+    /// Rows with the columns `key` and `value`.
+    pub upserts: Option<PushedRows>,
     /// Rows with the column `key`.
-    pub deletes: Option<Rows>,
+    pub deletes: Option<PushedRows>,
     /// Which keys are changed.
     pub scope: ChangeScope,
     /// Whether the rows of a key are sorted by their values. Otherwise they are kept in their order.
@@ -87,62 +109,124 @@ pub(super) struct SourceUpdate {
     pub(super) keys: Spill,
 }
 
-impl SourceChanges {
-    /// Reads changes. Refuses columns of other names or types, nulls where the declaration does not allow them, a key that
-    /// is deleted twice, and one that is both deleted and upserted.
+/// Checks rows that are pushed to a source, and sorts them. `is_canonical` also by their values.
+pub(super) fn sort_rows(
+    source: &SourceNode,
+    rows: Rows,
+    columns: usize,
+    is_canonical: bool,
+    memory_bytes: usize,
+    cancel: &Cancel,
+) -> Result<Spill> {
+    let shape = shape_of(source);
+    let kept: Vec<usize> = (0..columns).collect();
+    let stored = Arc::new(shape.schema.project(&kept).map_err(to_error)?);
+    let declared = [
+        source.key.clone().with_name("key"),
+        source.value.clone().with_name("value"),
+    ];
+    let declared = Arc::new(Schema::new(declared[..columns].to_vec()));
+    check_columns(&declared, &rows.schema())?;
+    let aligned = align_to_schema(rows, &declared)?;
+    let normal = as_stored(aligned, &declared, &stored);
+    let normal = cancellable(normal, cancel);
+    let normal = Box::new(RecordBatchIterator::new(normal, Arc::clone(&stored)));
+    let order = order_of_rows(&shape, is_canonical && columns > 1);
+    let sorted = sort_batches(normal, &order, memory_bytes / 4)?;
+    Spill::collect(&stored, sorted, memory_bytes / 16).map_err(to_error)
+}
+
+pub(super) fn shape_of(source: &SourceNode) -> TableShape {
+    let columns = KeyAndValue {
+        key: source.key.clone(),
+        value: source.value.clone(),
+        descending: source.descending,
+        has_state: false,
+        source_key: None,
+    };
+    columns.source()
+}
+
+pub(super) fn order_of_rows(shape: &TableShape, is_canonical: bool) -> Vec<SortColumn> {
+    let mut order = shape.sort_columns(1);
+    if is_canonical {
+        order.push(SortColumn::ascending(1));
+    }
+    order
+}
+
+pub(super) fn of_source(source: &SourceNode, e: Error) -> Error {
+    e.context(format!("source {:?}", source.name))
+}
+
+/// Changes of a source, before they are compared with its rows.
+#[derive(Debug, Clone)]
+pub(super) enum SourceInput {
+    Sorted(SourceChanges),
+    Staged(StagedChanges),
+}
+
+impl SourceInput {
+    /// Reads changes, or the messages of those that are staged.
     pub(super) fn read(
         source: &SourceNode,
         changes: Changes,
         memory_bytes: usize,
         cancel: &Cancel,
     ) -> Result<Self> {
-        let columns = KeyAndValue {
-            key: source.key.clone(),
-            value: source.value.clone(),
-            descending: source.descending,
-            has_state: false,
-            source_key: None,
-        };
-        let (scope, is_canonical) = (changes.scope, changes.is_canonical);
-        let of_source = |e: Error| e.context(format!("source {:?}", source.name));
-        let shape = columns.source();
-        let declared = [
-            source.key.clone().with_name("key"),
-            source.value.clone().with_name("value"),
-        ];
-        let sorted = |rows: Option<Rows>, columns: usize| -> Result<Spill> {
-            let kept: Vec<usize> = (0..columns).collect();
-            let stored = Arc::new(shape.schema.project(&kept).map_err(to_error)?);
-            let Some(rows) = rows else {
-                return Spill::collect(&stored, [], 0).map_err(to_error);
-            };
-            let declared = Arc::new(Schema::new(declared[..columns].to_vec()));
-            check_columns(&declared, &rows.schema())?;
-            let aligned = align_to_schema(rows, &declared)?;
-            let normal = as_stored(aligned, &declared, &stored);
-            let normal = cancellable(normal, cancel);
-            let normal = Box::new(RecordBatchIterator::new(normal, Arc::clone(&stored)));
-            let mut order = shape.sort_columns(1);
-            if is_canonical && columns > 1 {
-                order.push(SortColumn::ascending(1));
-            }
-            let sorted = sort_batches(normal, &order, memory_bytes / 4)?;
-            Spill::collect(&stored, sorted, memory_bytes / 16).map_err(to_error)
-        };
-        if scope == ChangeScope::All && changes.deletes.is_some() {
+        if changes.scope == ChangeScope::All && changes.deletes.is_some() {
             let message =
                 "deletes are not needed beside all rows: keys that are not among them are deleted";
-            return Err(of_source(Error::invalid(message)));
+            return Err(of_source(source, Error::invalid(message)));
         }
-        let mut upserts = sorted(changes.upserts, 2).map_err(of_source)?;
-        let deletes = sorted(changes.deletes, 1).map_err(of_source)?;
+        let is_staged = |rows: &Option<PushedRows>| matches!(rows, Some(PushedRows::Staged(_)));
+        if is_staged(&changes.upserts) || is_staged(&changes.deletes) {
+            return StagedChanges::new(changes).map(Self::Staged);
+        }
+        let is_canonical = changes.is_canonical;
+        let sorted = |rows: Option<PushedRows>, columns: usize| {
+            if let Some(PushedRows::Stream(rows)) = rows {
+                return sort_rows(source, rows, columns, is_canonical, memory_bytes, cancel);
+            }
+            let kept: Vec<usize> = (0..columns).collect();
+            let schema = shape_of(source).schema.project(&kept).map_err(to_error)?;
+            Spill::collect(&Arc::new(schema), [], 0).map_err(to_error)
+        };
+        let upserts = sorted(changes.upserts, 2).map_err(|e| of_source(source, e))?;
+        let deletes = sorted(changes.deletes, 1).map_err(|e| of_source(source, e))?;
+        SourceChanges::from_sorted(source, upserts, &deletes, changes.scope, memory_bytes)
+            .map(Self::Sorted)
+    }
+
+    /// Whether nothing is pushed.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Sorted(changes) => changes.is_empty(),
+            Self::Staged(changes) => {
+                changes.scope != ChangeScope::All && changes.runs().next().is_none()
+            }
+        }
+    }
+}
+
+impl SourceChanges {
+    /// The changes that sorted rows are. Refuses a key that is deleted twice, and one that is both deleted and upserted.
+    pub(super) fn from_sorted(
+        source: &SourceNode,
+        mut upserts: Spill,
+        deletes: &Spill,
+        scope: ChangeScope,
+        memory_bytes: usize,
+    ) -> Result<Self> {
+        let shape = shape_of(source);
         let keys = if scope == ChangeScope::Listed {
-            let listed = listed_keys(&shape, &upserts, &deletes, memory_bytes / 16);
-            let (listed, keys) = listed.map_err(to_error).map_err(of_source)?;
+            let listed = listed_keys(&shape, &upserts, deletes, memory_bytes / 16);
+            let (listed, keys) = listed.map_err(to_error).map_err(|e| of_source(source, e))?;
             upserts = listed;
             keys
         } else {
-            changed_keys(&shape, &upserts, &deletes, memory_bytes / 16).map_err(of_source)?
+            let keys = changed_keys(&shape, &upserts, deletes, memory_bytes / 16);
+            keys.map_err(|e| of_source(source, e))?
         };
         Ok(Self {
             shape,
@@ -158,8 +242,13 @@ impl SourceChanges {
         self.keys.rows() == 0 && !self.is_replaced
     }
 
-    /// What the changes are beside the stored rows.
-    pub(super) fn plan(&self, stored: &StoredTable, memory_bytes: usize) -> Result<SourceUpdate> {
+    /// What the changes are beside the stored rows. These are all of a table, or all of a range of keys: `all_keys`.
+    pub(super) fn plan(
+        &self,
+        stored: &StoredTable,
+        all_keys: Keys<'_>,
+        memory_bytes: usize,
+    ) -> Result<SourceUpdate> {
         let upserts = || self.upserts.read().map_err(to_error);
         if !self.skip_unchanged {
             return Ok(SourceUpdate {
@@ -168,7 +257,7 @@ impl SourceChanges {
             });
         }
         let keys = if self.is_replaced {
-            Keys::All
+            all_keys
         } else {
             Keys::Of(&self.keys)
         };

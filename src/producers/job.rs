@@ -20,7 +20,7 @@ use super::input::SourceUpdate;
 use super::layers::{merge_streams, to_error};
 use super::lookup::{KeyRange, Keys, StoredTable};
 use super::plan::{NodeDeltas, Plan};
-use super::read::expired_or;
+use super::read::removed_or;
 use super::rebuild::Rebuild;
 use super::runs::{RunSizes, RunWriter, SampledRun};
 use super::split::range_of;
@@ -130,7 +130,7 @@ pub async fn run_task(
         Ok(message) => Ok(message),
         Err(e) => {
             remove(pipeline, &task.plan.writer.take_written()).await;
-            Err(expired_or(pipeline, task.plan.base.version, e).await)
+            Err(removed_or(pipeline, task.plan.base.version, e).await)
         }
     }
 }
@@ -198,7 +198,8 @@ impl Task {
             Node::Source(source) => return self.compare_source(source),
             Node::Stage(stage) => self.plan.stage_to_update(stage),
         };
-        let tables = self.plan.stage_tables(&self.node, &stage)?;
+        let is_applied = !matches!(self.job.work, Work::Compute);
+        let tables = self.plan.stage_tables(&self.node, &stage, is_applied)?;
         match &self.job.work {
             Work::Apply { upserts, deletes } => {
                 let update = self.apply(&stage, &tables, upserts, deletes)?;

@@ -10,10 +10,12 @@ use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use arrow_select::filter::filter_record_batch;
 
 use crate::error::{Error, Result};
-use crate::files::{Merge, SortColumn, SortKeys, SortedBatches};
+use crate::files::{Merge, SortColumn, SortKeys, SortedBatches, Spill};
 
 /// The most rows of a batch.
 const BATCH_ROWS: usize = 8192;
+/// The most streams that are merged at once.
+const MAX_MERGED: usize = 16;
 
 /// The rows of a run, or some of them.
 pub(super) struct Layer {
@@ -73,6 +75,30 @@ fn mark(
     let mut arrays: Vec<ArrayRef> = batch.columns()[..columns].to_vec();
     arrays.push(Arc::new(marks));
     RecordBatch::try_new(Arc::clone(schema), arrays)
+}
+
+/// Merges streams in their order, few at once: what is merged of them is set aside.
+pub(super) fn merge_streams(
+    streams: impl Iterator<Item = Result<SortedBatches>>,
+    schema: &SchemaRef,
+    order: &Arc<SortKeys>,
+    memory_bytes: usize,
+) -> Result<SortedBatches> {
+    let merge = |streams: Vec<SortedBatches>| -> Result<SortedBatches> {
+        let merged = Merge::new(streams, order, BATCH_ROWS).map_err(to_error)?;
+        Ok(Box::new(merged))
+    };
+    let (mut merged, mut group) = (Vec::<SortedBatches>::new(), Vec::new());
+    for stream in streams {
+        group.push(stream?);
+        if group.len() == MAX_MERGED {
+            let rows = merge(std::mem::take(&mut group))?;
+            let set_aside = Spill::collect(schema, rows, memory_bytes).map_err(to_error)?;
+            merged.push(set_aside.read().map_err(to_error)?);
+        }
+    }
+    merged.extend(group);
+    merge(merged)
 }
 
 struct NewestRows {

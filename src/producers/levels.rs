@@ -9,7 +9,7 @@ const TAIL_BYTES: u64 = 16 << 10;
 /// How many times the bytes of a level are those of the one below.
 const RATIO: u64 = 8;
 /// The most runs of a table, at which an update merges whatever it has to.
-const MAX_RUNS: usize = 12;
+pub(super) const MAX_RUNS: usize = 12;
 
 /// How many of a table's runs, newest first and of these sizes in bytes, are merged with a new run of `new_bytes`.
 pub(super) fn runs_to_merge(runs: &[u64], new_bytes: u64) -> usize {

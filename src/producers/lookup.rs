@@ -29,8 +29,32 @@ const CHUNKS_AHEAD: usize = 2;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Keys<'a> {
     All,
+    /// Those whose first column is in a range.
+    In(&'a KeyRange),
     /// Those of these keys, the first columns of the order, as a [`super::diff::KeyWriter`] set them aside.
     Of(&'a Spill),
+}
+
+/// A range of keys, in the order of a table; None for no bound.
+#[derive(Debug, Clone, Default)]
+pub(super) struct KeyRange {
+    /// The first key: one value.
+    pub(super) from: Option<ArrayRef>,
+    /// The first key after it.
+    pub(super) to: Option<ArrayRef>,
+}
+
+impl KeyRange {
+    fn selection(&self) -> KeySelection {
+        if self.from.is_none() && self.to.is_none() {
+            return KeySelection::All;
+        }
+        let bound = |key: &Option<ArrayRef>| key.clone().map(|key| vec![key]);
+        KeySelection::Range {
+            from: bound(&self.from),
+            to: bound(&self.to),
+        }
+    }
 }
 
 /// The stored runs of a table, newest first.
@@ -66,6 +90,11 @@ impl StoredTable {
     /// As [`Self::read_under`], of the stored runs alone.
     pub(super) fn read(&self, keys: Keys<'_>, columns: usize) -> Result<SortedBatches> {
         self.read_under(None, keys, columns)
+    }
+
+    /// Some rows of a run that is not one of the table, but has its columns; the last one is `op` if it has it.
+    pub(super) fn read_run(&self, run: &StoredRun, keys: Keys<'_>) -> Result<SortedBatches> {
+        self.lookup(run, keys, self.shape.schema.fields().len())
     }
 
     /// The first runs and `newer` rows before them, as one run: deletes are kept unless these are all runs.
@@ -114,11 +143,13 @@ impl StoredTable {
             run.files.clone(),
         )?;
         let columns: Vec<usize> = (0..columns).chain(op).collect();
+        let selected = |selection: &KeySelection| -> Result<SortedBatches> {
+            let stream = reader.read(selection, &columns, self.memory_bytes)?;
+            Ok(Box::new(stream.into_reader()))
+        };
         match keys {
-            Keys::All => {
-                let stream = reader.read(&KeySelection::All, &columns, self.memory_bytes)?;
-                Ok(Box::new(stream.into_reader()))
-            }
+            Keys::All => selected(&KeySelection::All),
+            Keys::In(range) => selected(&range.selection()),
             Keys::Of(spill) => {
                 let mut lookup = Lookup {
                     reader,

@@ -25,18 +25,21 @@ mod compact;
 mod cursor;
 mod diff;
 mod emitted;
+mod engine;
 mod feeders;
 mod fold;
 mod format;
 mod functions;
 mod graph;
 mod input;
+mod job;
 mod keys;
 mod layers;
 mod levels;
 mod lookup;
 mod names;
 mod operators;
+mod outputs;
 mod pair_writer;
 mod pairs;
 mod plan;
@@ -48,17 +51,21 @@ mod references;
 mod row_list;
 mod runs;
 mod splice;
+mod split;
 mod stage;
+mod staged_changes;
 mod tables;
 mod update;
 
 pub use self::alter::{remove, rename};
 pub use self::changes::changes;
 pub use self::compact::{CompactOptions, CompactReport, compact};
+pub use self::engine::Engine;
 pub use self::format::{ConsumedInput, NodeEntry, PipelineManifest, StoredRun};
 pub use self::functions::{EmittedRows, Preserve, PreservePass, Produce, Rows};
 pub use self::graph::{Graph, Node, SourceNode, StageNode};
-pub use self::input::{ChangeScope, Changes, ConsumedStep};
+pub use self::input::{ChangeScope, Changes, ConsumedStep, PushedRows};
+pub use self::job::run_task;
 pub use self::operators::{
     Aggregate, AggregateFunction, Aggregation, First, Flatten, Join, JoinKind, JoinPlan, Operator,
     OrderBy, PlannedOperator, Select, SelectedValue, StageFunction,
@@ -68,6 +75,7 @@ pub use self::read::{TableName, open, read, schema};
 pub use self::rebuild::{RebuildOptions, check_definitions};
 pub use self::runs::RunSizes;
 pub use self::splice::NodeReport;
+pub use self::staged_changes::{StageOptions, discard_rows, stage_rows};
 pub use self::update::{UpdateOptions, UpdateReport, update};
 
 /// A pipeline: a folder of versions of a [`PipelineManifest`], or one in which a pipeline can be created.

@@ -11,7 +11,7 @@ use super::graph::Node;
 use super::input::ConsumedStep;
 use super::layers::{Layer, to_error};
 use super::levels::{MAX_RUNS, runs_to_merge};
-use super::lookup::StoredTable;
+use super::lookup::{Keys, StoredTable};
 use super::plan::{Computed, NodeDeltas, NodeOutput, Plan};
 use super::rebuild::Rebuild;
 use super::runs::SampledRun;
@@ -160,16 +160,20 @@ impl Plan {
         let count = runs_to_merge(&sizes, run.size_bytes());
         let merged_bytes = run.size_bytes() + sizes[..count].iter().sum::<u64>();
         let is_large = merged_bytes > self.local_bytes() && sizes.len() < MAX_RUNS;
-        if count == 0 || is_large {
+        // Without older rows there is nothing to delete.
+        let has_needless_deletes = sizes.is_empty() && run.has_deletes;
+        if !has_needless_deletes && (count == 0 || is_large) {
             return Ok(NewRun {
                 replaced: Vec::new(),
                 run: Some(run),
             });
         }
         self.writer.set_aside(&run);
-        let mut table = table.clone();
-        table.runs.insert(0, run);
-        self.write_merged(table, None, count + 1, 1).await
+        let layer = Layer {
+            batches: table.read_run(&run, Keys::All)?,
+            has_deletes: run.has_deletes,
+        };
+        self.write_merged(table, layer, count).await
     }
 
     /// Writes the rows that a table gets, together with those of its newest runs if these are small.
@@ -180,24 +184,26 @@ impl Plan {
         let sizes: Vec<u64> = table.runs.iter().map(StoredRun::size_bytes).collect();
         let count = runs_to_merge(&sizes, delta.rows.bytes() as u64);
         let layer = delta.layer(table.shape.schema.fields().len())?;
-        self.write_merged(table.clone(), Some(layer), count, 0)
-            .await
+        self.write_merged(table, layer, count).await
     }
 
-    /// Merges the newest `count` runs of a table and the rows before them into one run. The first `added` runs are not
-    /// the table's own.
+    /// Merges rows and the newest `count` runs of a table into one run.
     async fn write_merged(
         &self,
-        table: StoredTable,
-        newer: Option<Layer>,
+        table: &StoredTable,
+        newer: Layer,
         count: usize,
-        added: usize,
     ) -> Result<NewRun> {
-        let own = table.runs[added..count].iter();
-        let replaced = own.map(|run| run.id.clone()).collect();
-        let shape = table.shape.clone();
-        let (rows, has_deletes) = run_blocking(move || table.merge_newest(newer, count)).await?;
-        let written = self.writer.write(rows, &shape, has_deletes).await?;
+        let replaced = table.runs[..count].iter().map(|run| run.id.clone());
+        let replaced = replaced.collect();
+        let (rows, has_deletes) = {
+            let table = table.clone();
+            run_blocking(move || table.merge_newest(Some(newer), count)).await?
+        };
+        let written = self
+            .writer
+            .write(rows, &table.shape, has_deletes)
+            .await?;
         Ok(NewRun {
             replaced,
             run: written.map(|written| written.run),

@@ -70,7 +70,7 @@ pub(super) fn join_rows(
     })
 }
 
-/// The changed keys, None for all, and the rows of both sides.
+/// The changed keys, None for all of them or of a range, and the rows of both sides.
 fn open_sides(
     join: &JoinPlan,
     feeders: &[FeederTable<'_>],
@@ -83,7 +83,7 @@ fn open_sides(
     let order = left.columns.source().keys(1)?;
     let Keys::Of(changed) = keys else {
         let side = |feeder: &FeederTable<'_>| {
-            let rows = feeder.identified_rows(Keys::All)?;
+            let rows = feeder.identified_rows(keys)?;
             SideRows::new(feeder, &order, rows, no_rows(), no_rows(), memory_bytes)
         };
         return Ok((None, [side(left)?, side(right)?]));

@@ -5,27 +5,26 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchIterator, new_null_array};
-use futures::future::join_all;
 use serde_json::Value;
 
 use super::Pipeline;
 use super::apply::replaced_keys;
 use super::diff::{Delta, distinct, keys_only};
+use super::engine::{Engine, StoredDeltas};
 use super::feeders::FeederTable;
 use super::format::{NodeEntry, PipelineManifest, StoredRun};
 use super::functions::Rows;
-use super::graph::{Graph, Node, StageNode};
-use super::input::{ConsumedStep, SourceChanges};
+use super::graph::{Graph, Node, SourceNode, StageNode};
+use super::input::SourceInput;
+use super::job::StoredInput;
 use super::layers::to_error;
-use super::levels::runs_to_merge;
 use super::lookup::{Keys, StoredTable};
 use super::read::{StoredNode, TableName};
 use super::rebuild::Rebuild;
-use super::runs::RunWriter;
-use super::splice::{NewRun, NodeChange, NodeReport};
-use super::stage::{StageTables, changed_keys, update_stage};
+use super::runs::{RunSizes, RunWriter};
+use super::stage::{StageTables, apply_rows, changed_keys, compute_rows};
 use super::tables::{KeyAndValue, TableShape};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::{SortedBatches, Spill, run_blocking, sort_batches};
 use crate::parquet::Cancel;
 
@@ -34,130 +33,281 @@ pub(super) struct Plan {
     pub(super) pipeline: Pipeline,
     pub(super) base: Arc<PipelineManifest>,
     pub(super) graph: Arc<Graph>,
-    pub(super) sources: Arc<BTreeMap<String, SourceChanges>>,
+    pub(super) sources: Arc<BTreeMap<String, SourceInput>>,
     /// The stages that are computed anew.
     pub(super) rebuilds: BTreeMap<String, Rebuild>,
     pub(super) memory_bytes: usize,
     pub(super) writer: RunWriter,
+    /// The sizes of the runs that tasks write.
+    pub(super) sizes: RunSizes,
     /// Ends the computation.
     pub(super) cancel: Cancel,
+    /// Runs the tasks of large stages.
+    pub(super) engine: Option<Arc<dyn Engine>>,
+}
+
+/// What a source or stage gets, in temporary files.
+#[derive(Debug, Clone)]
+pub(super) struct NodeDeltas {
+    pub(super) content: Delta,
+    pub(super) mappings: Option<Delta>,
+    /// The changed keys, in the first column.
+    pub(super) changed: Spill,
+    pub(super) keys_in: u64,
+    pub(super) rows_out: u64,
+    /// The state of its hook.
+    pub(super) state: Option<Value>,
 }
 
 /// What a source or stage gets.
-pub(super) struct NodeDeltas {
-    content: Delta,
-    mappings: Option<Delta>,
-    /// The changed keys, in the first column.
-    changed: Spill,
-    keys_in: u64,
-    rows_out: u64,
-    /// The state of its hook.
-    state: Option<Value>,
+#[derive(Debug, Clone)]
+pub(super) enum NodeOutput {
+    Local(NodeDeltas),
+    /// Runs that are written, and that nothing names yet.
+    Stored(StoredDeltas),
 }
 
-pub(super) type Computed = BTreeMap<String, NodeDeltas>;
+pub(super) type Computed = BTreeMap<String, NodeOutput>;
+
+impl NodeOutput {
+    /// States change also where no value does: that of a hook counts its calls, those of groups their rows.
+    fn is_changed(&self) -> bool {
+        match self {
+            Self::Local(d) => {
+                d.changed.rows() > 0 || d.content.rows.rows() > 0 || d.state.is_some()
+            }
+            Self::Stored(d) => d.changed.is_some() || d.content.is_some() || d.state.is_some(),
+        }
+    }
+}
 
 impl Plan {
     /// What the changes make of each source and stage.
-    pub(super) fn compute(&self) -> Result<Computed> {
+    pub(super) async fn compute(self: &Arc<Self>) -> Result<Computed> {
         let mut computed = Computed::new();
         for node in self.graph.nodes() {
-            let deltas = match node {
-                Node::Source(source) => match self.sources.get(&source.name) {
-                    Some(changes) if !changes.is_empty() => {
-                        let stored = self.content(node, None);
-                        let update = changes.plan(&stored, self.memory_bytes / 64)?;
-                        Some(NodeDeltas {
-                            keys_in: update.keys.rows(),
-                            rows_out: update.rows.rows.rows(),
-                            state: None,
-                            content: update.rows,
-                            mappings: None,
-                            changed: update.keys,
-                        })
-                    }
-                    _ => None,
-                },
-                Node::Stage(stage) => self.compute_stage(node, stage, &computed)?,
+            let output = match node {
+                Node::Source(source) => self.compute_source(node, source).await?,
+                Node::Stage(stage) => self.compute_stage(node, stage, &mut computed).await?,
             };
-            // States change also where no value does: that of a hook counts its calls, those of groups their rows.
-            let is_changed = |d: &NodeDeltas| {
-                d.changed.rows() > 0 || d.content.rows.rows() > 0 || d.state.is_some()
-            };
-            if let Some(deltas) = deltas.filter(is_changed) {
-                computed.insert(node.name().to_owned(), deltas);
+            if let Some(output) = output.filter(NodeOutput::is_changed) {
+                computed.insert(node.name().to_owned(), output);
             }
         }
         Ok(computed)
     }
 
-    fn compute_stage(
+    async fn compute_source(
+        self: &Arc<Self>,
+        node: &Node,
+        source: &SourceNode,
+    ) -> Result<Option<NodeOutput>> {
+        let input = self.sources.get(node.name()).cloned();
+        let Some(input) = input.filter(|input| !input.is_empty()) else {
+            return Ok(None);
+        };
+        if let (Some(engine), SourceInput::Staged(changes)) = (&self.engine, &input)
+            && changes.size_bytes() > engine.local_bytes()
+        {
+            let deltas = self.run_source_job(engine, node, changes.clone()).await?;
+            return Ok(Some(NodeOutput::Stored(deltas)));
+        }
+        let (stored, source) = (self.content(node, None), source.clone());
+        let memory_bytes = self.memory_bytes;
+        let update = run_blocking(move || {
+            let changes = match input {
+                SourceInput::Sorted(changes) => changes,
+                SourceInput::Staged(changes) => {
+                    changes.gather(&source, &stored, Keys::All, memory_bytes)?
+                }
+            };
+            changes.plan(&stored, Keys::All, memory_bytes / 64)
+        });
+        let update = update.await?;
+        Ok(Some(NodeOutput::Local(NodeDeltas {
+            keys_in: update.keys.rows(),
+            rows_out: update.rows.rows.rows(),
+            state: None,
+            content: update.rows,
+            mappings: None,
+            changed: update.keys,
+        })))
+    }
+
+    async fn compute_stage(
+        self: &Arc<Self>,
+        node: &Node,
+        stage: &StageNode,
+        computed: &mut Computed,
+    ) -> Result<Option<NodeOutput>> {
+        let feeders = stage.feeders.iter();
+        let is_whole = self.is_whole(stage);
+        if !is_whole && !feeders.clone().any(|name| computed.contains_key(name)) {
+            return Ok(None);
+        }
+        if let Some(engine) = &self.engine {
+            let work = self.work_of(stage, is_whole, computed);
+            if work.bytes > engine.local_bytes() {
+                let run = self.run_jobs(engine, node, stage, work, computed);
+                return run.await.map(|deltas| Some(NodeOutput::Stored(deltas)));
+            }
+        }
+        let outputs = feeders.filter_map(|name| Some((name.clone(), computed.get(name)?.clone())));
+        let outputs: Computed = outputs.collect();
+        let (plan, node, stage) = (Arc::clone(self), node.clone(), stage.clone());
+        let deltas = run_blocking(move || plan.compute_here(&node, &stage, outputs)).await?;
+        Ok(Some(NodeOutput::Local(deltas)))
+    }
+
+    /// Whether all keys of a stage are computed.
+    pub(super) fn is_whole(&self, stage: &StageNode) -> bool {
+        self.rebuilds.contains_key(&stage.name) || self.base.node(&stage.name).is_none()
+    }
+
+    /// Computes a stage in this process; `outputs` are those of its feeders.
+    fn compute_here(
         &self,
         node: &Node,
         stage: &StageNode,
-        computed: &Computed,
-    ) -> Result<Option<NodeDeltas>> {
-        let rebuild = self.rebuilds.get(&stage.name).copied();
-        let is_whole = rebuild.is_some() || self.base.node(&stage.name).is_none();
-        if !is_whole
-            && !stage
-                .feeders
-                .iter()
-                .any(|feeder| computed.contains_key(feeder))
-        {
-            return Ok(None);
-        }
-        let feeders = self.feeder_tables(stage, computed);
-        let changed = if is_whole {
+        outputs: Computed,
+    ) -> Result<NodeDeltas> {
+        let inputs = outputs.into_iter().map(|(name, output)| match output {
+            NodeOutput::Local(deltas) => Ok((name, deltas)),
+            NodeOutput::Stored(deltas) => {
+                let deltas = self.read_input(&name, &deltas.as_input(), Keys::All)?;
+                Ok((name, deltas))
+            }
+        });
+        let inputs = inputs.collect::<Result<BTreeMap<_, _>>>()?;
+        let feeders = self.feeder_tables(stage, &inputs);
+        let changed = if self.is_whole(stage) {
             None
         } else {
             changed_keys(&feeders, self.memory_bytes / 64)?
         };
-        let sources = self.sources_of(node);
-        let tables = StageTables {
-            content: self.content(node, sources.as_ref()),
-            mappings: self.mappings(node, sources.as_ref()),
-            update: node.columns().update(),
-            replaced: match (rebuild, &stage.preserve) {
-                (Some(Rebuild::Replace), Some(_)) => self.rows_of_replaced(node)?,
-                _ => None,
-            },
-            state: self
-                .base
-                .node(node.name())
-                .and_then(|stored| stored.state.clone()),
-        };
-        // What a rebuilt stage feeds gets the difference.
-        let stage = StageNode {
-            skip_unchanged: stage.skip_unchanged || rebuild == Some(Rebuild::Compare),
-            ..stage.clone()
-        };
-        let update = update_stage(
+        let keys = changed.as_ref().map_or(Keys::All, Keys::Of);
+        let stage = self.stage_to_update(stage);
+        let tables = self.stage_tables(node, &stage, true)?;
+        let rows = compute_rows(&stage, &tables, &feeders, keys, self.memory_bytes)?;
+        let rows_out = rows.upserts.rows();
+        let update = apply_rows(
             &stage,
             &tables,
-            &feeders,
-            changed.as_ref(),
+            rows.upserts,
+            &rows.deletes,
             self.memory_bytes,
         )?;
-        let changed = match rebuild {
+        let changed_targets = match self.rebuilds.get(&stage.name) {
             Some(Rebuild::Replace) => self.changes_of_replaced(node, update.update)?,
             _ => update.update,
         };
-        Ok(Some(NodeDeltas {
+        Ok(NodeDeltas {
             content: update.content,
-            mappings: Some(update.mappings),
-            changed,
-            keys_in: update.keys_in,
-            rows_out: update.rows_out,
+            mappings: Some(rows.mappings),
+            changed: changed_targets,
+            keys_in: changed.as_ref().map_or(0, Spill::rows),
+            rows_out,
             state: update.state,
-        }))
+        })
     }
 
-    fn feeder_tables<'a>(&self, stage: &StageNode, computed: &'a Computed) -> Vec<FeederTable<'a>> {
+    /// The stage as it is updated: what a rebuilt stage feeds gets the difference.
+    pub(super) fn stage_to_update(&self, stage: &StageNode) -> StageNode {
+        let is_compared = self.rebuilds.get(&stage.name) == Some(&Rebuild::Compare);
+        StageNode {
+            skip_unchanged: stage.skip_unchanged || is_compared,
+            ..stage.clone()
+        }
+    }
+
+    /// The stored tables of a stage; with what its hook is to see if rows are applied to them.
+    pub(super) fn stage_tables(
+        &self,
+        node: &Node,
+        stage: &StageNode,
+        is_applied: bool,
+    ) -> Result<StageTables> {
+        let sources = self.sources_of(node);
+        let stored = self.base.node(node.name());
+        Ok(StageTables {
+            content: self.content(node, sources.as_ref()),
+            mappings: self.mappings(node, sources.as_ref()),
+            update: node.columns().update(),
+            replaced: match (self.rebuilds.get(&stage.name), &stage.preserve) {
+                (Some(Rebuild::Replace), Some(_)) if is_applied => self.rows_of_replaced(node)?,
+                _ => None,
+            },
+            state: stored.and_then(|stored| stored.state.clone()),
+        })
+    }
+
+    /// The key and the order of what feeds a stage.
+    pub(super) fn feeder_columns(&self, stage: &StageNode) -> Result<KeyAndValue> {
+        let first = stage.feeders.first().and_then(|name| self.graph.node(name));
+        let columns = first.map(Node::columns);
+        columns.ok_or_else(|| Error::other("internal error: a stage without a feeder"))
+    }
+
+    /// Reads what is written of a source's or stage's output.
+    pub(super) fn read_input(
+        &self,
+        name: &str,
+        input: &StoredInput,
+        keys: Keys<'_>,
+    ) -> Result<NodeDeltas> {
+        let Some(node) = self.graph.node(name) else {
+            return Err(Error::other(
+                "internal error: a feeder that is not declared",
+            ));
+        };
+        let table = self.content(node, self.sources_of(node).as_ref());
+        let keys_of_update = StoredTable {
+            shape: node.columns().update().first_columns(1),
+            ..table.clone()
+        };
+        Ok(NodeDeltas {
+            content: self.read_run(&table, input.content.as_ref(), keys)?,
+            mappings: None,
+            changed: self
+                .read_run(&keys_of_update, input.changed.as_ref(), keys)?
+                .rows,
+            keys_in: 0,
+            rows_out: 0,
+            state: None,
+        })
+    }
+
+    /// Reads a run that has the columns of a table; nothing without one.
+    pub(super) fn read_run(
+        &self,
+        table: &StoredTable,
+        run: Option<&StoredRun>,
+        keys: Keys<'_>,
+    ) -> Result<Delta> {
+        let has_deletes = run.is_some_and(|run| run.has_deletes);
+        let schema = if has_deletes {
+            table.shape.schema_with_op()
+        } else {
+            Arc::clone(&table.shape.schema)
+        };
+        let rows = match run {
+            Some(run) => table.read_run(run, keys)?,
+            None => Box::new(std::iter::empty()),
+        };
+        let rows = Spill::collect(&schema, rows, self.memory_bytes / 64).map_err(to_error)?;
+        Ok(Delta { rows, has_deletes })
+    }
+
+    /// The feeders of a stage; `inputs` are their outputs.
+    pub(super) fn feeder_tables<'a>(
+        &self,
+        stage: &StageNode,
+        inputs: &'a BTreeMap<String, NodeDeltas>,
+    ) -> Vec<FeederTable<'a>> {
         let names = stage.feeders.iter();
         let feeders = names.filter_map(|name| self.graph.node(name));
         let tables = feeders.map(|feeder| {
-            let deltas = computed.get(feeder.name());
+            let deltas = inputs.get(feeder.name());
             FeederTable {
                 columns: feeder.columns(),
                 table: self.content(feeder, self.sources_of(feeder).as_ref()),
@@ -169,7 +319,7 @@ impl Plan {
     }
 
     /// The changed keys of a stage with new tables, those of its old tables among them if they have the same type.
-    fn changes_of_replaced(&self, node: &Node, added: Spill) -> Result<Spill> {
+    pub(super) fn changes_of_replaced(&self, node: &Node, added: Spill) -> Result<Spill> {
         let Some(stored) = self.base.node(node.name()) else {
             return Ok(added);
         };
@@ -229,7 +379,7 @@ impl Plan {
     }
 
     /// The source keys of a stage; None for a source.
-    fn sources_of(&self, node: &Node) -> Option<KeyAndValue> {
+    pub(super) fn sources_of(&self, node: &Node) -> Option<KeyAndValue> {
         match node {
             Node::Source(_) => None,
             Node::Stage(stage) => {
@@ -239,13 +389,13 @@ impl Plan {
         }
     }
 
-    fn content(&self, node: &Node, sources: Option<&KeyAndValue>) -> StoredTable {
+    pub(super) fn content(&self, node: &Node, sources: Option<&KeyAndValue>) -> StoredTable {
         let columns = node.columns();
         let shape = sources.map_or_else(|| columns.source(), |sources| columns.content(sources));
         self.stored(shape, node, |entry| &entry.content)
     }
 
-    fn mappings(&self, node: &Node, sources: Option<&KeyAndValue>) -> StoredTable {
+    pub(super) fn mappings(&self, node: &Node, sources: Option<&KeyAndValue>) -> StoredTable {
         let columns = node.columns();
         let shape = columns.mappings(sources.unwrap_or(&columns));
         self.stored(shape, node, |entry| &entry.mappings)
@@ -261,121 +411,35 @@ impl Plan {
             store: self.pipeline.store().clone(),
             folder: self.pipeline.root().to_owned(),
             shape,
-            runs: match self.rebuilds.get(node.name()) {
-                Some(Rebuild::Replace) => Vec::new(),
-                _ => self.base_runs(node, runs).to_vec(),
+            runs: if self.is_replaced(node.name()) {
+                Vec::new()
+            } else {
+                self.base_runs(node, runs).to_vec()
             },
             memory_bytes: self.memory_bytes / 32,
             cancel: self.cancel.clone(),
         }
     }
 
-    fn base_runs(&self, node: &Node, runs: fn(&NodeEntry) -> &Vec<StoredRun>) -> &[StoredRun] {
-        let stored = self.base.node(node.name());
-        stored.map(runs).map_or(&[], Vec::as_slice)
+    /// Whether the tables of a stage are new ones.
+    fn is_replaced(&self, name: &str) -> bool {
+        self.rebuilds.get(name) == Some(&Rebuild::Replace)
     }
 
-    /// Writes what was computed, all runs at once.
-    pub(super) async fn write(
-        &self,
-        mut computed: Computed,
-        consumed: &BTreeMap<String, ConsumedStep>,
-    ) -> Result<(Vec<NodeChange>, Vec<NodeReport>)> {
-        let mut writes = Vec::new();
-        for node in self.graph.nodes() {
-            let deltas = computed.remove(node.name());
-            writes.push(self.write_node(node, deltas, consumed));
+    /// The runs of a content that the update reads.
+    pub(super) fn stored_content(&self, name: &str) -> &[StoredRun] {
+        match self.base.node(name) {
+            Some(stored) if !self.is_replaced(name) => &stored.content,
+            _ => &[],
         }
-        // All of them end, also after an error: what is written is known then, and can be removed.
-        let written: Result<Vec<_>> = join_all(writes).await.into_iter().collect();
-        Ok(written?.into_iter().unzip())
     }
 
-    async fn write_node(
+    pub(super) fn base_runs(
         &self,
         node: &Node,
-        deltas: Option<NodeDeltas>,
-        consumed: &BTreeMap<String, ConsumedStep>,
-    ) -> Result<(NodeChange, NodeReport)> {
+        runs: fn(&NodeEntry) -> &Vec<StoredRun>,
+    ) -> &[StoredRun] {
         let stored = self.base.node(node.name());
-        let mut entry = node.entry()?;
-        entry.state = stored.and_then(|stored| stored.state.clone());
-        entry.consumed = match consumed.get(node.name()) {
-            Some(step) => Some(step.after.clone()),
-            // What is pushed is not what the table has.
-            None if self.sources.contains_key(node.name()) => None,
-            None => stored.and_then(|stored| stored.consumed.clone()),
-        };
-        let mut report = NodeReport {
-            name: node.name().to_owned(),
-            ..NodeReport::default()
-        };
-        let mut change = NodeChange {
-            entry,
-            content: NewRun::default(),
-            mappings: NewRun::default(),
-            update: None,
-        };
-        if self.rebuilds.get(node.name()) == Some(&Rebuild::Replace) {
-            let ids = |runs: &[StoredRun]| runs.iter().map(|run| run.id.clone()).collect();
-            change.content.replaced = ids(self.base_runs(node, |entry| &entry.content));
-            change.mappings.replaced = ids(self.base_runs(node, |entry| &entry.mappings));
-        }
-        let Some(deltas) = deltas else {
-            return Ok((change, report));
-        };
-        change.entry.state = deltas.state.clone().or(change.entry.state);
-        let sources = self.sources_of(node);
-        let content = self.content(node, sources.as_ref());
-        let mappings = self.mappings(node, sources.as_ref());
-        let update = async {
-            if deltas.mappings.is_none() {
-                return Ok(None);
-            }
-            let rows = deltas.changed.read().map_err(to_error)?;
-            self.writer
-                .write(rows, &node.columns().update(), false)
-                .await
-        };
-        let (content, mappings, update) = futures::join!(
-            self.write_delta(&content, Some(&deltas.content)),
-            self.write_delta(&mappings, deltas.mappings.as_ref()),
-            update
-        );
-        change.content.put(content?);
-        change.mappings.put(mappings?);
-        change.update = update?;
-        report.keys_in = deltas.keys_in;
-        report.rows_out = deltas.rows_out;
-        report.keys_out = deltas.changed.rows();
-        for run in [&change.content.run, &change.mappings.run, &change.update]
-            .into_iter()
-            .flatten()
-        {
-            report.files_written += run.files.files.len() as u64;
-            report.bytes_written += run.size_bytes();
-        }
-        Ok((change, report))
-    }
-
-    /// Writes the rows that a table gets, together with those of its newest runs if these are small.
-    async fn write_delta(&self, table: &StoredTable, delta: Option<&Delta>) -> Result<NewRun> {
-        let Some(delta) = delta.filter(|delta| delta.rows.rows() > 0) else {
-            return Ok(NewRun::default());
-        };
-        let sizes: Vec<u64> = table.runs.iter().map(StoredRun::size_bytes).collect();
-        let count = runs_to_merge(&sizes, delta.rows.bytes() as u64);
-        let layer = Some(delta.layer(table.shape.schema.fields().len())?);
-        let (rows, has_deletes) = {
-            let table = table.clone();
-            run_blocking(move || table.merge_newest(layer, count)).await?
-        };
-        Ok(NewRun {
-            replaced: table.runs[..count]
-                .iter()
-                .map(|run| run.id.clone())
-                .collect(),
-            run: self.writer.write(rows, &table.shape, has_deletes).await?,
-        })
+        stored.map(runs).map_or(&[], Vec::as_slice)
     }
 }

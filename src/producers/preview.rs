@@ -41,6 +41,7 @@ pub async fn preview(
     };
     let mut staged = Staged::new(pipeline);
     let planned = operation.plan_on(Arc::clone(&base), &mut staged).await;
+    operation.remove_staged().await;
     let previewed = planned.and_then(|change| {
         let (mut manifest, operation) = change.apply(&base)?;
         manifest.version = base.version + 1;

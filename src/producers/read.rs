@@ -15,7 +15,7 @@ use super::keys::{normalize, retype};
 use super::layers::{to_arrow, to_error};
 use super::lookup::{Keys, StoredTable};
 use super::tables::{KeyAndValue, TableShape};
-use crate::error::{Error, Result, corrupted_error};
+use crate::error::{Error, ErrorKind, Result, corrupted_error};
 use crate::files::{BatchStream, SortedBatches, Spill, run_blocking, sort_batches};
 use crate::parquet::Cancel;
 
@@ -263,6 +263,18 @@ pub(super) fn stream(
 pub(super) async fn expired_or(pipeline: &Pipeline, version: u64, error: Error) -> Error {
     let path = error.path().unwrap_or("a run").to_owned();
     pipeline.missing_object_error(version, &path, error).await
+}
+
+/// The error of an update that was planned on a version: as [`expired_or`], also if it misses a run that nothing names.
+/// Vacuums remove these whether or not the version is tagged.
+pub(super) async fn removed_or(pipeline: &Pipeline, version: u64, error: Error) -> Error {
+    if error.kind() == ErrorKind::NotFound
+        && let Ok(Some(newest)) = pipeline.find_newest().await
+        && version < newest.manifest.gc_floor
+    {
+        return error.with_kind(ErrorKind::VersionExpired);
+    }
+    expired_or(pipeline, version, error).await
 }
 
 /// The newest snapshot of a pipeline; None if it has no version yet.

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::format::{NodeEntry, PipelineManifest};
@@ -24,7 +25,7 @@ pub struct RebuildOptions {
 }
 
 /// How a stage is computed anew.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Rebuild {
     /// The new rows are compared with the old ones.
     Compare,

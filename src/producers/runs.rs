@@ -1,8 +1,11 @@
 //! Writing runs, under names of their own.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::RecordBatchIterator;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::format::StoredRun;
 use super::tables::TableShape;
@@ -21,10 +24,19 @@ pub(super) struct RunWriter {
     options: RunOptions,
     /// The files that it has written.
     written: Mutex<Vec<String>>,
+    /// Those of them that the version will not name.
+    temporary: Mutex<Vec<String>>,
+}
+
+/// A run that was written, and some of the keys in its first column, at about equal distances.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct SampledRun {
+    pub(super) run: StoredRun,
+    pub(super) sample: Vec<Value>,
 }
 
 /// The sizes of runs; None for the defaults.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct RunSizes {
     /// The rows of a page.
     pub page_rows: Option<usize>,
@@ -50,16 +62,26 @@ impl RunWriter {
             base_version,
             options,
             written: Mutex::default(),
+            temporary: Mutex::default(),
         })
     }
 
     /// The names, relative to the folder, of the files that were written since the last call.
     pub(super) fn take_written(&self) -> Vec<String> {
-        std::mem::take(&mut *self.written())
+        std::mem::take(&mut *lock(&self.written))
     }
 
-    fn written(&self) -> MutexGuard<'_, Vec<String>> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The names of those files that were set aside since the last call. They are not among the written ones any more.
+    pub(super) fn take_temporary(&self) -> Vec<String> {
+        let temporary = std::mem::take(&mut *lock(&self.temporary));
+        let names: HashSet<&String> = temporary.iter().collect();
+        lock(&self.written).retain(|name| !names.contains(name));
+        temporary
+    }
+
+    /// Takes note that the version will not name a run.
+    pub(super) fn set_aside(&self, run: &StoredRun) {
+        lock(&self.temporary).extend(run.file_names());
     }
 
     /// Writes a run; None if there is no row.
@@ -68,7 +90,7 @@ impl RunWriter {
         rows: SortedBatches,
         shape: &TableShape,
         has_deletes: bool,
-    ) -> Result<Option<StoredRun>> {
+    ) -> Result<Option<SampledRun>> {
         let schema = if has_deletes {
             shape.schema_with_op()
         } else {
@@ -82,14 +104,29 @@ impl RunWriter {
         };
         let input = Box::new(RecordBatchIterator::new(rows, schema));
         let store = self.pipeline.store();
-        let files = write_run(store, input, &shape.order, &self.options, new_name).await?;
-        self.written()
-            .extend(files.files.iter().map(|file| file.name.clone()));
-        let id = store.clock().new_id();
-        Ok((!files.files.is_empty()).then(|| StoredRun {
-            id: format!("{id:032x}"),
+        let written = write_run(store, input, &shape.order, &self.options, new_name).await?;
+        let sample = written.sample.into_iter();
+        let sample = sample.filter_map(|key| key.into_iter().next()).collect();
+        let run = StoredRun {
+            id: self.new_id(),
             has_deletes,
-            files,
-        }))
+            files: written.run,
+        };
+        self.add_written(&run);
+        Ok((!run.files.files.is_empty()).then_some(SampledRun { run, sample }))
     }
+
+    /// The id of a run.
+    pub(super) fn new_id(&self) -> String {
+        format!("{:032x}", self.pipeline.store().clock().new_id())
+    }
+
+    /// Takes note of the files of a run, which a task may have written.
+    pub(super) fn add_written(&self, run: &StoredRun) {
+        lock(&self.written).extend(run.file_names());
+    }
+}
+
+fn lock(names: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
+    names.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -23,6 +23,8 @@ pub struct NodeReport {
     pub files_written: u64,
     /// Their size in bytes.
     pub bytes_written: u64,
+    /// How many tasks of an engine computed it; 0 if the process of the update did.
+    pub tasks: u64,
 }
 
 /// The change of an update.

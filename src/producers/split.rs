@@ -1,8 +1,10 @@
 //! Splitting the keys of a job into ranges of about equal work, one for each task.
 
-use arrow_array::{Array, ArrayRef, RecordBatch};
-use serde_json::Value;
 use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_row::Rows;
+use serde_json::Value;
 
 use super::format::StoredRun;
 use super::layers::to_error;
@@ -12,7 +14,7 @@ use crate::error::Result;
 use crate::run::decode_keys;
 
 /// Keys of a table, in any order, and about how many bytes of work there are between each and the next one.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct KeySample {
     keys: Vec<Value>,
     bytes: Vec<u64>,
@@ -34,18 +36,49 @@ impl KeySample {
         }
     }
 
+    /// Adds another sample.
+    pub(super) fn append(&mut self, other: Self) {
+        self.keys.extend(other.keys);
+        self.bytes.extend(other.bytes);
+    }
+
+    /// The bytes that the keys stand for.
+    pub(super) fn total(&self) -> u64 {
+        self.bytes.iter().sum()
+    }
+
+    /// Leaves out the keys that are not between those of a run, in the order of the first column of a table.
+    pub(super) fn limit_to(&mut self, run: &StoredRun, shape: &TableShape) -> Result<()> {
+        let files = &run.files.files;
+        let (Some(first), Some(last)) = (files.first(), files.last()) else {
+            return Ok(());
+        };
+        let mut keys = self.keys.clone();
+        keys.extend(first.first.first().cloned());
+        keys.extend(last.last.first().cloned());
+        let rows = comparable(&keys, shape)?;
+        let (count, total) = (self.keys.len(), rows.num_rows());
+        if total < count + 2 {
+            return Ok(());
+        }
+        let is_between = |at: &usize| {
+            rows.row(*at) >= rows.row(count) && rows.row(*at) <= rows.row(count + 1)
+        };
+        let kept: Vec<usize> = (0..count).filter(is_between).collect();
+        self.keys = kept.iter().map(|at| self.keys[*at].clone()).collect();
+        self.bytes = kept.iter().map(|at| self.bytes[*at]).collect();
+        Ok(())
+    }
+
     /// Up to `ranges - 1` keys, in the order of the first column of a table, at which ranges begin.
     pub(super) fn split(&self, shape: &TableShape, ranges: usize) -> Result<Vec<Value>> {
         if ranges < 2 || self.keys.is_empty() {
             return Ok(Vec::new());
         }
-        let schema = Arc::new(shape.schema.project(&[0]).map_err(to_error)?);
-        let keys = decode_keys(&self.keys, schema.field(0).data_type())?;
-        let batch = RecordBatch::try_new(schema, vec![keys]).map_err(to_error)?;
-        let rows = shape.keys(1)?.convert_batch(&batch).map_err(to_error)?;
+        let rows = comparable(&self.keys, shape)?;
         let mut order: Vec<usize> = (0..self.keys.len()).collect();
         order.sort_by(|a, b| rows.row(*a).cmp(&rows.row(*b)));
-        let each = self.bytes.iter().sum::<u64>() / ranges as u64;
+        let each = self.total() / ranges as u64;
         let (mut bounds, mut before, mut last) = (Vec::new(), 0, rows.row(order[0]));
         for at in order {
             let is_full = before > each.saturating_mul(bounds.len() as u64 + 1);
@@ -57,6 +90,14 @@ impl KeySample {
         }
         Ok(bounds)
     }
+}
+
+/// Keys in comparable form.
+fn comparable(keys: &[Value], shape: &TableShape) -> Result<Rows> {
+    let schema = Arc::new(shape.schema.project(&[0]).map_err(to_error)?);
+    let keys = decode_keys(keys, schema.field(0).data_type())?;
+    let batch = RecordBatch::try_new(schema, vec![keys]).map_err(to_error)?;
+    shape.keys(1)?.convert_batch(&batch).map_err(to_error)
 }
 
 /// The range of a task: that before the first bound is of task 0.

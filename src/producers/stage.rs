@@ -4,6 +4,9 @@
 //! 2. The function gets the rows of these keys, as the feeders have them in the next version.
 //! 3. What it gives, sorted by source key, are the new key mappings. Each old mapping is an instruction to delete a pair.
 //! 4. Sorted by target key, with these instructions, it is applied to the content ([`super::apply`]).
+//!
+//! [`compute_rows`] does the first three for source keys, [`apply_rows`] the last one for target keys. Each may be done for
+//! ranges of keys apart.
 
 use std::sync::Arc;
 
@@ -42,17 +45,22 @@ pub(super) struct StageTables {
     pub(super) state: Option<Value>,
 }
 
-/// What an update changes in a stage.
+/// What a stage makes of changed source keys: instructions for its content, and its key mappings.
 #[derive(Debug, Clone)]
-pub(super) struct StageUpdate {
-    pub(super) content: Delta,
+pub(super) struct StageRows {
+    /// The rows that its function gave, in the order of the content.
+    pub(super) upserts: Spill,
+    /// The pairs that may have rows now, in the order of the content.
+    pub(super) deletes: Spill,
     pub(super) mappings: Delta,
+}
+
+/// What instructions change in the content of a stage.
+#[derive(Debug, Clone)]
+pub(super) struct ContentUpdate {
+    pub(super) content: Delta,
     /// The changed target keys and how they changed.
     pub(super) update: Spill,
-    /// The source keys that the stage was called for, or would have been if they had a row.
-    pub(super) keys_in: u64,
-    /// The rows that its function gave.
-    pub(super) rows_out: u64,
     /// The state of its hook, if it has one.
     pub(super) state: Option<Value>,
 }
@@ -78,17 +86,16 @@ pub(super) fn changed_keys(
     distinct(Box::new(merge), &shape, 1, 0, memory_bytes).map(Some)
 }
 
-/// Updates a stage; `changed` are the keys of its feeders that changed, `None` for all.
-pub(super) fn update_stage(
+/// Computes the rows of some source keys.
+pub(super) fn compute_rows(
     stage: &StageNode,
     tables: &StageTables,
     feeders: &[FeederTable<'_>],
-    changed: Option<&Spill>,
+    keys: Keys<'_>,
     memory_bytes: usize,
-) -> Result<StageUpdate> {
+) -> Result<StageRows> {
     let spill_bytes = memory_bytes / 64;
     let content = &tables.content.shape;
-    let keys = changed.map_or(Keys::All, Keys::Of);
     let Produced {
         rows: produced,
         deletes,
@@ -111,7 +118,22 @@ pub(super) fn update_stage(
         content,
         memory_bytes,
     )?;
-    let upserts = Spill::collect(&content.schema, upserts, spill_bytes).map_err(to_error)?;
+    Ok(StageRows {
+        upserts: Spill::collect(&content.schema, upserts, spill_bytes).map_err(to_error)?,
+        deletes,
+        mappings,
+    })
+}
+
+/// Applies instructions to the content of a stage, both in its order.
+pub(super) fn apply_rows(
+    stage: &StageNode,
+    tables: &StageTables,
+    upserts: Spill,
+    deletes: &Spill,
+    memory_bytes: usize,
+) -> Result<ContentUpdate> {
+    let spill_bytes = memory_bytes / 64;
     let (upserts, new_state) = match &stage.preserve {
         None => (upserts, None),
         Some(hook) => {
@@ -128,7 +150,7 @@ pub(super) fn update_stage(
         }
     };
     let instructions = Instructions {
-        deletes: &deletes,
+        deletes,
         upserts: &upserts,
     };
     let Applied { content, update } = apply(
@@ -138,12 +160,9 @@ pub(super) fn update_stage(
         stage.skip_unchanged,
         spill_bytes,
     )?;
-    Ok(StageUpdate {
+    Ok(ContentUpdate {
         content,
-        mappings,
         update,
-        keys_in: changed.map_or(0, Spill::rows),
-        rows_out: produced.rows(),
         state: new_state,
     })
 }
@@ -199,7 +218,7 @@ fn join_by_pairs(
     let content = &tables.content;
     let Pairs { upserts, deletes } = join_rows(stage, join, content, feeders, keys, spill_bytes)?;
     let deletes = match keys {
-        Keys::All => content.read(Keys::All, 2)?,
+        Keys::All | Keys::In(_) => content.read(keys, 2)?,
         Keys::Of(_) => {
             let schema = &content.shape.schema;
             sorted(&deletes, schema, &[0, 1], &content.shape, memory_bytes)?

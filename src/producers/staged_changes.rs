@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::Pipeline;
+use super::format::PipelineManifest;
 use super::functions::Rows;
 use super::graph::SourceNode;
 use super::input::{
@@ -15,7 +15,7 @@ use super::layers::{merge_streams, to_error};
 use super::lookup::{Keys, StoredTable};
 use super::runs::{RunSizes, RunWriter, SampledRun};
 use super::tables::TableShape;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::{SortColumn, SortKeys, Spill, run_blocking};
 use crate::parquet::Cancel;
 use crate::table::{pack_message, unpack_message};
@@ -25,6 +25,8 @@ use crate::versions::remove;
 #[derive(Debug, Serialize, Deserialize)]
 struct StagedRows {
     run: Option<SampledRun>,
+    /// The version in the names of its files.
+    base_version: u64,
     /// Whether the rows of a key are in the order of their values.
     is_canonical: bool,
 }
@@ -34,8 +36,7 @@ struct StagedRows {
 pub struct StageOptions {
     /// Whether they are keys alone.
     pub is_keys: bool,
-    /// Whether the rows of a key are sorted by their values, if there is an order of these. Rows that are staged in parts
-    /// have no other order.
+    /// Whether the rows of a key are sorted by their values. Rows that are staged in parts have no other order.
     pub is_canonical: bool,
     /// The limit of the memory that it takes, in bytes.
     pub memory_limit_bytes: usize,
@@ -55,7 +56,7 @@ pub async fn stage_rows(
     let _stop_thread = cancel.guard();
     let columns = if options.is_keys { 1 } else { 2 };
     let memory_bytes = options.memory_limit_bytes;
-    let is_canonical = options.is_canonical && has_order(source.value.data_type());
+    let is_canonical = options.is_canonical;
     let shape = shape_of(source);
     let base_version = match pipeline.find_newest().await? {
         Some(newest) => newest.manifest.version,
@@ -74,7 +75,7 @@ pub async fn stage_rows(
     };
     let rows = sorted.read().map_err(to_error)?;
     let message = writer.write(rows, &shape, false).await;
-    let message = message.and_then(|run| pack_message(&StagedRows { run, is_canonical }));
+    let message = message.and_then(|run| pack_message(&StagedRows { run, base_version, is_canonical }));
     if message.is_err() {
         remove(pipeline, &writer.take_written()).await;
     }
@@ -94,12 +95,6 @@ pub async fn discard_rows(pipeline: &Pipeline, messages: &[Vec<u8>]) -> Result<(
     Ok(())
 }
 
-/// Whether values of a type can be sorted.
-fn has_order(data_type: &DataType) -> bool {
-    let schema = Schema::new(vec![Field::new("value", data_type.clone(), true)]);
-    SortKeys::new(&schema, &[SortColumn::ascending(0)]).is_ok()
-}
-
 /// Changes of a source, of which the rows are sorted in parts.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct StagedChanges {
@@ -108,6 +103,8 @@ pub(super) struct StagedChanges {
     pub(super) scope: ChangeScope,
     /// Whether the rows of a key are in the order of their values.
     is_canonical: bool,
+    /// The oldest version in the names of the files.
+    base_version: u64,
 }
 
 impl StagedChanges {
@@ -125,13 +122,32 @@ impl StagedChanges {
         };
         let (upserts, deletes) = (unpack(changes.upserts)?, unpack(changes.deletes)?);
         let is_canonical = upserts.iter().all(|rows| rows.is_canonical);
+        let versions = upserts.iter().chain(&deletes).map(|rows| rows.base_version);
+        let base_version = versions.min().unwrap_or(u64::MAX);
         let runs = |rows: Vec<StagedRows>| rows.into_iter().filter_map(|rows| rows.run).collect();
         Ok(Self {
             upserts: runs(upserts),
             deletes: runs(deletes),
             scope: changes.scope,
             is_canonical,
+            base_version,
         })
+    }
+
+    /// Fails with [`ErrorKind::TransactionExpired`] if a vacuum may have removed the rows; `newest` is the pipeline.
+    pub(super) fn check_retained(&self, newest: &PipelineManifest) -> Result<()> {
+        if self.base_version >= newest.gc_floor {
+            return Ok(());
+        }
+        let message = "a vacuum removed the rows that were staged for the update; push them again";
+        Err(Error::new(ErrorKind::TransactionExpired, message))
+    }
+
+    /// Forgets the samples of the runs, which tasks do not need.
+    pub(super) fn drop_samples(&mut self) {
+        for run in self.upserts.iter_mut().chain(&mut self.deletes) {
+            run.sample.clear();
+        }
     }
 
     /// The runs.

@@ -59,6 +59,17 @@ impl TableShape {
         Self::new(columns, &order, 2)
     }
 
+    /// The first columns of the order alone, which decide together.
+    pub(super) fn first_columns(&self, columns: usize) -> Self {
+        let fields = self.schema.fields()[..columns].to_vec();
+        Self {
+            schema: Arc::new(Schema::new(fields)),
+            order: self.order[..columns].to_vec(),
+            wins_by: columns,
+            visible: columns,
+        }
+    }
+
     /// The same table with a column that readers do not see.
     fn with_state(self) -> Self {
         let mut fields: Vec<_> = self.schema.fields().iter().cloned().collect();

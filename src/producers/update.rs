@@ -12,11 +12,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::engine::Engine;
 use super::format::PipelineManifest;
 use super::graph::{Graph, Node};
-use super::input::{Changes, ConsumedStep, SourceChanges};
+use super::input::{Changes, ConsumedStep, SourceInput};
 use super::plan::Plan;
-use super::read::expired_or;
+use super::read::removed_or;
 use super::rebuild::{RebuildOptions, find_rebuilds};
 use super::runs::{RunSizes, RunWriter};
 use super::splice::{NodeReport, PipelineUpdate};
@@ -26,7 +27,7 @@ use crate::files::run_blocking;
 use crate::parquet::Cancel;
 use crate::versions::commit::{RunResult, run_on};
 use crate::versions::{
-    Change, CommitId, Operation, TimestampMicros, Transaction, Versioned, create_first,
+    Change, CommitId, Operation, TimestampMicros, Transaction, Versioned, create_first, remove,
 };
 
 /// The options of an update.
@@ -47,6 +48,8 @@ pub struct UpdateOptions {
     pub sizes: RunSizes,
     /// For how long the commit is retried.
     pub timeout: Duration,
+    /// Runs the tasks of large stages; None for this process alone.
+    pub engine: Option<Arc<dyn Engine>>,
 }
 
 /// The commit of an update.
@@ -71,27 +74,9 @@ pub async fn update(
     options: &UpdateOptions,
 ) -> Result<UpdateReport> {
     let mut operation = UpdateOperation::new(pipeline, graph, changes, options).await?;
-    let newest = loop {
-        if let Some(newest) = pipeline.find_newest().await? {
-            break newest;
-        }
-        if let Some(report) = operation.create().await? {
-            return Ok(report);
-        }
-    };
-    let staged = Staged::new(pipeline);
-    let ended = run_on(
-        pipeline,
-        &mut operation,
-        staged,
-        Some(newest),
-        options.timeout,
-    );
-    match ended.await? {
-        RunResult::Committed(committed, change) => Ok(report(&committed, change.reports)),
-        RunResult::Replayed(committed) => Ok(report(&committed, Vec::new())),
-        RunResult::Unchanged(_) => Err(Error::other("internal error: an update without a change")),
-    }
+    let updated = operation.run().await;
+    operation.remove_staged().await;
+    updated
 }
 
 pub(super) fn report(committed: &Committed, nodes: Vec<NodeReport>) -> UpdateReport {
@@ -153,7 +138,7 @@ async fn read_changes(
     graph: &Graph,
     changes: BTreeMap<String, Changes>,
     memory_bytes: usize,
-) -> Result<BTreeMap<String, SourceChanges>> {
+) -> Result<BTreeMap<String, SourceInput>> {
     let cancel = Cancel::default();
     let _stop_thread = cancel.guard();
     let mut sources = BTreeMap::new();
@@ -168,8 +153,7 @@ async fn read_changes(
             None => return Err(Error::invalid(format!("there is no source {name:?}"))),
         };
         let cancel = cancel.clone();
-        let read =
-            run_blocking(move || SourceChanges::read(&source, changes, memory_bytes, &cancel));
+        let read = run_blocking(move || SourceInput::read(&source, changes, memory_bytes, &cancel));
         sources.insert(name, read.await?);
     }
     Ok(sources)
@@ -179,7 +163,7 @@ async fn read_changes(
 pub(super) struct UpdateOperation<'a> {
     pipeline: &'a Pipeline,
     graph: Arc<Graph>,
-    sources: Arc<BTreeMap<String, SourceChanges>>,
+    sources: Arc<BTreeMap<String, SourceInput>>,
     options: &'a UpdateOptions,
     /// The files that the last plan wrote.
     written: Vec<String>,
@@ -223,6 +207,39 @@ impl<'a> UpdateOperation<'a> {
         })
     }
 
+    async fn run(&mut self) -> Result<UpdateReport> {
+        let newest = loop {
+            if let Some(newest) = self.pipeline.find_newest().await? {
+                break newest;
+            }
+            if let Some(report) = self.create().await? {
+                return Ok(report);
+            }
+        };
+        let (pipeline, timeout) = (self.pipeline, self.options.timeout);
+        let staged = Staged::new(pipeline);
+        match run_on(pipeline, self, staged, Some(newest), timeout).await? {
+            RunResult::Committed(committed, change) => Ok(report(&committed, change.reports)),
+            RunResult::Replayed(committed) => Ok(report(&committed, Vec::new())),
+            RunResult::Unchanged(_) => {
+                Err(Error::other("internal error: an update without a change"))
+            }
+        }
+    }
+
+    /// Removes the rows that were staged: no version names them.
+    pub(super) async fn remove_staged(&self) {
+        let staged = self.sources.values().filter_map(|input| match input {
+            SourceInput::Sorted(_) => None,
+            SourceInput::Staged(changes) => Some(changes.runs()),
+        });
+        let names: Vec<String> = staged
+            .flatten()
+            .flat_map(|run| run.run.file_names())
+            .collect();
+        remove(self.pipeline, &names).await;
+    }
+
     /// Makes the first version; None if another process has.
     async fn create(&mut self) -> Result<Option<UpdateReport>> {
         let empty = Arc::new(PipelineManifest::empty_of(self.pipeline));
@@ -248,6 +265,11 @@ impl<'a> UpdateOperation<'a> {
     ) -> Result<PipelineUpdate> {
         self.check_base(&base)?;
         self.check_consumed(&base)?;
+        for input in self.sources.values() {
+            if let SourceInput::Staged(changes) = input {
+                changes.check_retained(&base)?;
+            }
+        }
         let rebuilds = find_rebuilds(&self.graph, &base, &self.options.rebuild)?;
         let cancel = Cancel::default();
         let _stop_thread = cancel.guard();
@@ -264,24 +286,22 @@ impl<'a> UpdateOperation<'a> {
                 self.options.sizes,
                 self.options.memory_limit_bytes,
             )?,
+            sizes: self.options.sizes,
             cancel,
+            engine: self.options.engine.clone(),
         };
         let plan = Arc::new(plan);
-        let computed = {
-            let plan = Arc::clone(&plan);
-            run_blocking(move || plan.compute()).await
+        let written = match plan.compute().await {
+            Ok(computed) => plan.write(computed, &self.options.consumed).await,
+            Err(e) => Err(e),
         };
-        let computed = match computed {
-            Ok(computed) => computed,
-            Err(e) => return Err(expired_or(self.pipeline, base.version, e).await),
-        };
-        let written = plan.write(computed, &self.options.consumed).await;
+        remove(self.pipeline, &plan.writer.take_temporary()).await;
         let files = plan.writer.take_written();
         staged.add(files.iter().cloned());
         self.written = files;
         let (nodes, reports) = match written {
             Ok(written) => written,
-            Err(e) => return Err(expired_or(self.pipeline, base.version, e).await),
+            Err(e) => return Err(removed_or(self.pipeline, base.version, e).await),
         };
         Ok(PipelineUpdate {
             base_version: base.version,

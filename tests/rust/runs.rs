@@ -191,7 +191,8 @@ async fn case(values: Values, descending: bool, seed: u64) -> Case {
         names(),
     )
     .await
-    .unwrap();
+    .unwrap()
+    .run;
     Case {
         store,
         schema,
@@ -319,7 +320,8 @@ async fn compound() -> (RunReader, Vec<(i64, i64)>, RunOptions) {
     let options = options(1100, 6000);
     let run = write_run(&store, input, &key, &options, names())
         .await
-        .unwrap();
+        .unwrap()
+        .run;
     (
         RunReader::new(&store, "runs", &schema, &key, run).unwrap(),
         pairs,
@@ -391,7 +393,8 @@ async fn one_key_costs_pages_not_files() {
     };
     let run = write_run(&store, input, &key, &options, names())
         .await
-        .unwrap();
+        .unwrap()
+        .run;
     assert_eq!(
         run.files.iter().map(|f| f.rows).collect::<Vec<_>>(),
         [196_608, 196_608, 6784]

@@ -7,6 +7,7 @@ that compactions and updates of other columns are no changes, and a restored row
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyarrow as pa
@@ -19,7 +20,9 @@ from pds.producers.groups import take
 from pds.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pds.table.tasks import ScanTask
 
 # So many keys are listed in the filter of a scan; above, the filter is the range of the keys.
 _MAX_LISTED_KEYS = 1_000
@@ -61,6 +64,24 @@ class Columns(NamedTuple):
         return arrays[0] if self.is_single else pa.StructArray.from_arrays(arrays, fields=list(self.field.type))
 
 
+@dataclass(frozen=True)
+class TablePart:
+    """Some rows of a table, as `key` and `value`."""
+
+    task: ScanTask
+    key: Columns
+    value: Columns
+
+    def open(self) -> pa.RecordBatchReader:
+        """Return the rows."""
+        schema = pa.schema([self.key.field, self.value.field])
+        pairs = (
+            pa.RecordBatch.from_arrays([self.key.take(rows), self.value.take(rows)], schema=schema)
+            for rows in self.task.to_reader()
+        )
+        return pa.RecordBatchReader.from_batches(schema, pairs)
+
+
 class AttachedTable:
     """A table that feeds a source.
 
@@ -89,12 +110,18 @@ class AttachedTable:
             return ""
         return f", for which it reads {', '.join(self.key.names)} of all files: the table is not sorted by the key"
 
-    def read(self, source: str, consumed: dict[str, Any] | None) -> SourceInput | None:
+    def read(
+        self,
+        source: str,
+        consumed: dict[str, Any] | None,
+        stage: Callable[[Sequence[TablePart]], list[bytes] | None],
+    ) -> SourceInput | None:
         """Return what is new since the version that was read last, or everything.
 
         Args:
             source: The name of the source.
             consumed: The version that was read last, as the manifest of the pipeline has it.
+            stage: Stages parts of the table, if everything is read; returns None if they are to be read here.
 
         Returns:
             The changes, or None if nothing is new.
@@ -116,8 +143,13 @@ class AttachedTable:
             keys = self._find_changed_keys(newest, before)
         if keys is not None and keys.num_rows == 0:
             return None
-        scope, deletes = ("all", None) if keys is None else ("listed", self._to_stream(keys))
-        return SourceInput(source, self._read(newest, keys), deletes, scope, mark, cast("Any", before))
+        if keys is not None:
+            rows, deletes = self._read(newest, keys), self._to_stream(keys)
+            return SourceInput(source, rows, deletes, "listed", mark, cast("Any", before))
+        names = list(dict.fromkeys([*self.key.names, *self.value.names]))
+        parts = [TablePart(task, self.key, self.value) for task in newest.scan_tasks(names)]
+        staged = stage(parts)
+        return SourceInput(source, staged or self._read(newest, None), None, "all", mark, cast("Any", before))
 
     def _check_columns(self, source: str, schema: pa.Schema) -> None:
         for columns in (self.key, self.value):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from pds.producers.graph import SourceInput
 
 if TYPE_CHECKING:
     from pds.arguments import ArrowStream
+    from pds.producers.engine import Engine, SourceRows
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Changes:
     Args:
         upserts: Rows with the columns `key` and `value`, in any order; those of one key are kept in theirs. An Arrow
             stream (a table of pyarrow, polars, pandas or DuckDB, for example), or an iterable of pairs (key, value).
+            With an engine of Spark also a DataFrame: tasks sort its rows, those of one key by their values.
         deletes: The keys of which no row is left: an Arrow array, an Arrow stream with the column `key`, or an iterable
             of keys.
     """
@@ -60,6 +62,43 @@ def to_input(name: str, changes: object, fields: pa.Schema) -> SourceInput:
     upserts = None if changes.upserts is None else _to_rows(name, changes.upserts, fields)
     deletes = None if changes.deletes is None else _to_keys(name, changes.deletes, fields.field("key"))
     return SourceInput(name, upserts, deletes, "named")
+
+
+def stage_input(engine: Engine, rows: SourceRows, changes: object) -> SourceInput | None:
+    """Return changes whose rows an engine staged; None if none of them are spread over its processes.
+
+    Args:
+        engine: The engine.
+        rows: The source.
+        changes: As for `to_input`. What is not spread is staged from here.
+
+    Raises:
+        InvalidInput, InvalidType: As `to_input`.
+    """
+    if isinstance(changes, Replace):
+        upserts, deletes, scope = changes.rows, None, "all"
+    elif isinstance(changes, Changes):
+        upserts, deletes, scope = changes.upserts, changes.deletes, "named"
+    else:
+        return None
+    if not engine.takes(upserts) and not engine.takes(deletes):
+        return None
+    name, fields = rows.source.name, rows.source.fields
+
+    def stage(part: object, *, is_keys: bool) -> list[bytes] | None:
+        if part is None:
+            return None
+        if engine.takes(part):
+            return engine.stage(replace(rows, is_keys=is_keys), part)
+        stream = _to_keys(name, part, fields.field("key")) if is_keys else _to_rows(name, part, fields)
+        return [replace(rows, is_keys=is_keys, is_canonical=False).stage(stream)]
+
+    staged = stage(upserts, is_keys=False)
+    try:
+        return SourceInput(name, staged, stage(deletes, is_keys=True), scope)
+    except BaseException:
+        rows.discard(staged or [])
+        raise
 
 
 def to_key_stream(name: str, keys: object, field: pa.Field[Any]) -> pa.Table | pa.RecordBatchReader:

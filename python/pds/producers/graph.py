@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from pds.producers.engine import BoundEngine
+
 
 class Node(NamedTuple):
     """A source, or a stage with its function."""
@@ -33,7 +35,7 @@ Consumed = tuple[str, int, str, list[int]]
 
 
 class SourceInput(NamedTuple):
-    """The changes of a source, as Arrow streams."""
+    """The changes of a source, as Arrow streams, or as lists of the messages of staged parts."""
 
     source: str
     upserts: object
@@ -59,3 +61,5 @@ class UpdateArguments(NamedTuple):
     """The stages to compute anew."""
     rebuilds_changed: bool
     """Whether stages whose definition has changed are computed anew, too."""
+    engine: BoundEngine | None = None
+    """What runs the tasks of large stages."""

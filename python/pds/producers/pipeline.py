@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from pds import _pds
 from pds.arguments import require_text
 from pds.errors import CommitConflict, InvalidInput, InvalidType, NotFound, RemoteStoreError, VersionExpired
-from pds.producers.changes import to_input
 from pds.producers.declarations import Declarations
 from pds.producers.drawing import Box, Drawing
 from pds.producers.explanation import Explanation, explain
 from pds.producers.graph import UpdateArguments
+from pds.producers.inputs import Inputs
 from pds.producers.results import CompactResult, PipelineCheck, UpdateResult
 from pds.producers.tables import PipelineTable
 from pds.producers.versions import PipelineVersion, Preview, find_difference
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pds.producers.changes import Changes, Replace
+    from pds.producers.engine import BoundEngine, Engine
     from pds.producers.graph import SourceInput
     from pds.store import Store
 
@@ -48,6 +49,8 @@ class Pipeline(Declarations):
             fit is spilled to temporary files.
         commit_timeout: The time in seconds in which a commit is attempted again after conflicts with other writers. It
             does not include the first eight computations of an update.
+        engine: What computes stages with much work: `pds.spark.SparkEngine(spark)`. Defaults to this process. The
+            tables are the same.
 
     Raises:
         InvalidInput: An argument has an invalid value.
@@ -62,9 +65,13 @@ class Pipeline(Declarations):
         *,
         memory_limit: int = _MEMORY_LIMIT,
         commit_timeout: float = _TIMEOUT_SECONDS,
+        engine: Engine | None = None,
     ) -> None:
         self._location = TableLocation.from_arguments(store, path, None, commit_timeout=commit_timeout)
         self._memory_limit = check_size("memory_limit", memory_limit)
+        if engine is not None and not hasattr(engine, "bind"):
+            raise InvalidType(f"engine must be a pds.spark.SparkEngine, not {type(engine).__name__}")
+        self._engine = engine
         super().__init__()
         # Only tests change them.
         self._page_rows: int | None = None
@@ -100,8 +107,9 @@ class Pipeline(Declarations):
             DefinitionChanged: The graph is not the one that is stored; see `rebuild`, `remove` and `rename`.
             InvalidType: An argument has an invalid type.
         """
-        inputs = self._to_inputs({**(changes or {}), **named})
-        return self._update(inputs, base_version, idempotency_key)
+        arguments = self._make_arguments(base_version, idempotency_key)
+        inputs = self._make_inputs(arguments).of_changes({**(changes or {}), **named})
+        return self._update(inputs, arguments)
 
     def refresh(self) -> UpdateResult | None:
         """Read what is new in the tables that feed sources, and bring all stages up to date, by one commit.
@@ -124,14 +132,14 @@ class Pipeline(Declarations):
             handle = self._open()
             nodes = [] if handle is None else json.loads(handle.manifest())["nodes"]
             stored = {node["name"]: node for node in nodes}
-            read = [table.read(name, stored.get(name, {}).get("consumed")) for name, table in self._tables.items()]
-            inputs = [source_input for source_input in read if source_input is not None]
-            if not inputs and stored.keys() >= self._nodes.keys():
-                if handle is not None:
-                    handle.check_definitions(list(self._nodes.values()))
-                return None
             try:
-                return self._update(inputs, None, None)
+                arguments = self._make_arguments()
+                inputs = self._make_inputs(arguments).of_tables(stored)
+                if not inputs and stored.keys() >= self._nodes.keys():
+                    if handle is not None:
+                        handle.check_definitions(list(self._nodes.values()))
+                    return None
+                return self._update(inputs, arguments)
             except RemoteStoreError as error:
                 failures = [table.failure for table in self._tables.values() if table.failure is not None]
                 cause = failures[0] if failures else error
@@ -139,34 +147,15 @@ class Pipeline(Declarations):
                 if not isinstance(cause, CommitConflict | VersionExpired) or time.monotonic() > deadline:
                     raise cause from cause.__cause__
 
-    def _to_inputs(self, changes: Mapping[str, Changes | Replace]) -> list[SourceInput]:
-        inputs = []
-        for name, change in changes.items():
-            node = self._nodes.get(name)
-            if node is None or node.feeders is not None:
-                sources = [node.name for node in self._nodes.values() if node.feeders is None]
-                raise InvalidInput(f"there is no source {name!r}; there are {sources}")
-            if name in self._tables:
-                raise InvalidInput(f"source {name!r} is fed by a table; write to the table, and call refresh()")
-            inputs.append(to_input(name, change, node.fields))
-        return inputs
+    def _make_inputs(self, arguments: UpdateArguments) -> Inputs:
+        return Inputs(self._location.store, self.path, self._nodes, self._tables, self._engine, arguments)
 
-    def _update(
-        self,
-        inputs: list[SourceInput],
-        base_version: int | None,
-        idempotency_key: str | None,
-        *,
-        rebuilt: list[str] | None = None,
-        rebuilds_changed: bool = False,
-    ) -> UpdateResult:
-        arguments = self._make_arguments(base_version, idempotency_key)._replace(
-            rebuilt=rebuilt or [], rebuilds_changed=rebuilds_changed
-        )
+    def _update(self, inputs: list[SourceInput], arguments: UpdateArguments) -> UpdateResult:
         store = self._location.store
         requests = store.metrics()["requests"]
         nodes = list(self._nodes.values())
-        fields = _pds.update_pipeline(self._location.handle, self.path, nodes, inputs, arguments)
+        with self._make_inputs(arguments).used(inputs):
+            fields = _pds.update_pipeline(self._location.handle, self.path, nodes, inputs, arguments)
         return UpdateResult.of(fields, store.metrics()["requests"] - requests)
 
     def preview(
@@ -182,13 +171,15 @@ class Pipeline(Declarations):
 
         Arguments and errors are those of `update`; no version is made.
         """
-        inputs = self._to_inputs({**(changes or {}), **named})
-        handle = self._preview(inputs, self._make_arguments(base_version, idempotency_key))
+        arguments = self._make_arguments(base_version, idempotency_key)
+        inputs = self._make_inputs(arguments).of_changes({**(changes or {}), **named})
+        handle = self._preview(inputs, arguments)
         return Preview(handle, self._location.store, self._memory_limit)
 
     def _preview(self, inputs: list[SourceInput], arguments: UpdateArguments) -> _pds.PreviewHandle:
         nodes = list(self._nodes.values())
-        return _pds.preview_pipeline(self._location.handle, self.path, nodes, inputs, arguments)
+        with self._make_inputs(arguments).used(inputs):
+            return _pds.preview_pipeline(self._location.handle, self.path, nodes, inputs, arguments)
 
     def check(self, *stages: str) -> PipelineCheck:
         """Compute stages anew from what feeds them, and compare that with what is stored. Nothing is committed.
@@ -247,7 +238,8 @@ class Pipeline(Declarations):
             InvalidType: An argument has an invalid type.
         """
         names = [require_text("a stage", name) for name in stages]
-        return self._update([], base_version, idempotency_key, rebuilt=names, rebuilds_changed=not names)
+        arguments = self._make_arguments(base_version, idempotency_key)
+        return self._update([], arguments._replace(rebuilt=names, rebuilds_changed=not names))
 
     def remove(self, *names: str) -> int:
         """Remove sources and stages from the stored pipeline, with their rows; older versions have them until a vacuum.
@@ -458,7 +450,13 @@ class Pipeline(Declarations):
             commit_timeout=self._location.timeout,
             rebuilt=[],
             rebuilds_changed=False,
+            engine=self._bind_engine(),
         )
+
+    def _bind_engine(self) -> BoundEngine | None:
+        if self._engine is None:
+            return None
+        return self._engine.bind(self._location.store, self.path, list(self._nodes.values()))
 
     def _open(self) -> _pds.PipelineHandle | None:
         return _pds.PipelineHandle.open(self._location.handle, self.path, None)

@@ -20,6 +20,7 @@ class StageResult:
         keys_out: The number of target keys that changed.
         files_written: The number of files written.
         bytes_written: Their size in bytes.
+        tasks: The number of tasks of the pipeline's engine that computed it; 0 if this process did.
     """
 
     name: str
@@ -28,6 +29,7 @@ class StageResult:
     keys_out: int
     files_written: int
     bytes_written: int
+    tasks: int
 
 
 @dataclass(frozen=True)

@@ -249,6 +249,14 @@ fn reinterpret(array: &ArrayRef, data_type: DataType) -> Result<ArrayRef> {
     Ok(make_array(data.map_err(arrow_error)?))
 }
 
+/// Keys of one column, as files of a run and samples name them, with its type. Cut keys stay cut.
+pub(crate) fn decode_keys(keys: &[Value], data_type: &DataType) -> Result<ArrayRef> {
+    let cut_type = cut_type(data_type)
+        .ok_or_else(|| Error::invalid(format!("a key cannot have values of type {data_type}")))?;
+    let values = decode(&keys.iter().collect::<Vec<_>>(), &cut_type)?;
+    cast(&values, data_type).map_err(arrow_error)
+}
+
 /// The values of a column of a cut type.
 fn decode(values: &[&Value], data_type: &DataType) -> Result<ArrayRef> {
     use DataType as T;

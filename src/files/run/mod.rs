@@ -24,9 +24,10 @@ use arrow_schema::{SchemaRef, SortOptions};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub(crate) use self::keys::decode_keys;
 pub use self::read::RunReader;
 pub use self::selection::KeySelection;
-pub use self::write::{RunOptions, write_run};
+pub use self::write::{RunOptions, WrittenRun, write_run};
 use super::merge::SortColumn;
 use crate::error::{Error, Result};
 

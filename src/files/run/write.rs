@@ -24,6 +24,18 @@ use crate::store::stage::Staging;
 /// The most bytes of a dictionary, which is read with every page: about those of a page of 4,096 numbers.
 const MAX_DICTIONARY_BYTES: usize = 32 << 10;
 
+/// A sample with so many keys is thinned to half of them.
+const SAMPLE_KEYS: usize = 128;
+
+/// A run that was written.
+#[derive(Debug)]
+pub struct WrittenRun {
+    /// The run.
+    pub run: SortedRun,
+    /// Some keys of its rows, at about equal distances, as its files name them; one of the first row.
+    pub sample: Vec<Vec<serde_json::Value>>,
+}
+
 type BoxedReader = Box<dyn RecordBatchReader + Send>;
 
 /// How a run is written.
@@ -59,7 +71,7 @@ pub async fn write_run(
     key: &[KeyColumn],
     options: &RunOptions,
     mut new_name: impl FnMut() -> (String, String) + Send + 'static,
-) -> Result<SortedRun> {
+) -> Result<WrittenRun> {
     let schema = input.schema();
     // Refuses what cannot be a key before anything is written.
     CutKeys::new(&schema, key, key.len())?;
@@ -70,6 +82,7 @@ pub async fn write_run(
     let file_pages = (options.file_bytes / row_bytes.max(1)).min(options.file_rows) / page_rows;
     let file_rows = file_pages.max(1) * page_rows;
     let indexes: SharedIndexes = Arc::default();
+    let sample: Arc<Mutex<Sample>> = Arc::default();
     let tap = Indexer {
         keys,
         columns: by.iter().map(|column| column.index).collect(),
@@ -78,6 +91,7 @@ pub async fn write_run(
         next_row: 0,
         last_key: None,
         indexes: Arc::clone(&indexes),
+        sample: Arc::clone(&sample),
     };
     let staging = Staging::new(store, None, options.write_options.memory_limit_bytes);
     let write_plan = plan_files(store, &schema, options, file_rows, &staging)?;
@@ -100,15 +114,15 @@ pub async fn write_run(
     let input = tap.wrap(input);
     let files = write_files_with_footers(store, staging, write_plan, input, name, footers).await?;
     let mut indexes = std::mem::take(&mut *lock(&indexes)).into_iter();
-    let files = files.into_iter().map(|file| {
+    let mut run = SortedRun::default();
+    for file in files {
         let index = indexes.next();
         let mut index = index.ok_or_else(|| Error::other("internal error: a file has no index"))?;
         let first = index.keys.swap_remove(0);
-        Ok(run_file(file, first, index.last))
-    });
-    Ok(SortedRun {
-        files: files.collect::<Result<Vec<_>>>()?,
-    })
+        run.files.push(run_file(file, first, index.last));
+    }
+    let sample = std::mem::take(&mut lock_sample(&sample).keys);
+    Ok(WrittenRun { run, sample })
 }
 
 fn plan_files(
@@ -180,8 +194,39 @@ fn peek(mut input: BoxedReader) -> (BoxedReader, u64) {
 /// The indexes of the files, the last of which may still grow.
 type SharedIndexes = Arc<Mutex<VecDeque<KeyIndex>>>;
 
+fn lock_sample(sample: &Mutex<Sample>) -> MutexGuard<'_, Sample> {
+    sample.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn lock(indexes: &SharedIndexes) -> MutexGuard<'_, VecDeque<KeyIndex>> {
     indexes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The keys of rows at equal distances, which grow with the rows.
+#[derive(Debug, Default)]
+struct Sample {
+    /// The distance, as a power of 2.
+    every: u32,
+    keys: Vec<Vec<serde_json::Value>>,
+}
+
+impl Sample {
+    /// Whether a row is in the sample.
+    fn has(&self, row: u64) -> bool {
+        row.is_multiple_of(1 << self.every)
+    }
+
+    fn push(&mut self, key: Vec<serde_json::Value>) {
+        self.keys.push(key);
+        if self.keys.len() == SAMPLE_KEYS {
+            let mut is_even = false;
+            self.keys.retain(|_| {
+                is_even = !is_even;
+                is_even
+            });
+            self.every += 1;
+        }
+    }
 }
 
 /// Checks the order of the rows that pass, and notes the keys of some.
@@ -193,6 +238,7 @@ struct Indexer {
     next_row: u64,
     last_key: Option<OwnedRow>,
     indexes: SharedIndexes,
+    sample: Arc<Mutex<Sample>>,
 }
 
 impl Indexer {
@@ -227,6 +273,14 @@ impl Indexer {
             ));
         }
         self.last_key = Some(keys.row(rows - 1).owned());
+        for row in 0..rows {
+            let mut sample = lock_sample(&self.sample);
+            if sample.has(self.next_row + row as u64) {
+                self.keys_of(batch, row)?
+                    .into_iter()
+                    .for_each(|key| sample.push(key));
+            }
+        }
         let mut row = 0;
         while row < rows {
             let in_file = self.next_row % self.file_rows;

@@ -1,0 +1,98 @@
+"""The inputs of an update: from what callers push, or what is new in tables, to what the engine reads."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pds.errors import InvalidInput
+from pds.producers.changes import stage_input, to_input
+from pds.producers.engine import SourceRows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pds.producers.attached import AttachedTable
+    from pds.producers.changes import Changes, Replace
+    from pds.producers.engine import Engine, Part
+    from pds.producers.graph import Node, SourceInput, UpdateArguments
+    from pds.store import Store
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Makes the inputs of one update of a pipeline."""
+
+    store: Store
+    path: str
+    nodes: Mapping[str, Node]
+    tables: Mapping[str, AttachedTable]
+    engine: Engine | None
+    arguments: UpdateArguments
+
+    def of_changes(self, changes: Mapping[str, Changes | Replace]) -> list[SourceInput]:
+        """Return the inputs for pushed changes. After an error nothing is staged.
+
+        Raises:
+            InvalidInput, InvalidType: There is no such source, or it is fed by a table; or as `to_input`.
+        """
+        for name in changes:
+            node = self.nodes.get(name)
+            if node is None or node.feeders is not None:
+                sources = [node.name for node in self.nodes.values() if node.feeders is None]
+                raise InvalidInput(f"there is no source {name!r}; there are {sources}")
+            if name in self.tables:
+                raise InvalidInput(f"source {name!r} is fed by a table; write to the table, and call refresh()")
+
+        def read(name: str) -> SourceInput:
+            staged = None if self.engine is None else stage_input(self.engine, self._rows_of(name), changes[name])
+            return staged or to_input(name, changes[name], self.nodes[name].fields)
+
+        return self._collect(read, changes)
+
+    def of_tables(self, stored: Mapping[str, Any]) -> list[SourceInput]:
+        """Return the inputs for what is new in the attached tables; errors are those of `AttachedTable.read`.
+
+        Args:
+            stored: The sources and stages of the newest version, by name.
+        """
+
+        def read(name: str) -> SourceInput | None:
+            def stage(parts: Sequence[Part]) -> list[bytes] | None:
+                # One part is no less work by a task.
+                if self.engine is None or len(parts) < 2:  # noqa: PLR2004
+                    return None
+                return self.engine.stage_parts(self._rows_of(name), parts)
+
+            return self.tables[name].read(name, stored.get(name, {}).get("consumed"), stage)
+
+        return self._collect(read, self.tables)
+
+    @contextmanager
+    def used(self, inputs: list[SourceInput]) -> Iterator[None]:
+        """Leave nothing behind if the update fails: neither jobs nor staged rows."""
+        try:
+            yield
+        except BaseException as error:
+            if self.arguments.engine is not None and not isinstance(error, Exception):
+                self.arguments.engine.cancel()
+            self._discard(inputs)
+            raise
+
+    def _collect(self, read: Callable[[str], SourceInput | None], names: Mapping[str, Any]) -> list[SourceInput]:
+        inputs: list[SourceInput] = []
+        with self.used(inputs):
+            for name in names:
+                new = read(name)
+                inputs.extend([] if new is None else [new])
+        return inputs
+
+    def _discard(self, inputs: list[SourceInput]) -> None:
+        for source in inputs:
+            parts = [part for part in (source.upserts, source.deletes) if isinstance(part, list)]
+            if parts:
+                self._rows_of(source.source).discard([message for part in parts for message in part])
+
+    def _rows_of(self, name: str) -> SourceRows:
+        return SourceRows(self.store, self.path, self.nodes[name], self.arguments._replace(engine=None))
