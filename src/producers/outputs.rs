@@ -200,10 +200,7 @@ impl Plan {
             let table = table.clone();
             run_blocking(move || table.merge_newest(Some(newer), count)).await?
         };
-        let written = self
-            .writer
-            .write(rows, &table.shape, has_deletes)
-            .await?;
+        let written = self.writer.write(rows, &table.shape, has_deletes).await?;
         Ok(NewRun {
             replaced,
             run: written.map(|written| written.run),

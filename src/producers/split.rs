@@ -61,9 +61,8 @@ impl KeySample {
         if total < count + 2 {
             return Ok(());
         }
-        let is_between = |at: &usize| {
-            rows.row(*at) >= rows.row(count) && rows.row(*at) <= rows.row(count + 1)
-        };
+        let is_between =
+            |at: &usize| rows.row(*at) >= rows.row(count) && rows.row(*at) <= rows.row(count + 1);
         let kept: Vec<usize> = (0..count).filter(is_between).collect();
         self.keys = kept.iter().map(|at| self.keys[*at].clone()).collect();
         self.bytes = kept.iter().map(|at| self.bytes[*at]).collect();

@@ -75,7 +75,13 @@ pub async fn stage_rows(
     };
     let rows = sorted.read().map_err(to_error)?;
     let message = writer.write(rows, &shape, false).await;
-    let message = message.and_then(|run| pack_message(&StagedRows { run, base_version, is_canonical }));
+    let message = message.and_then(|run| {
+        pack_message(&StagedRows {
+            run,
+            base_version,
+            is_canonical,
+        })
+    });
     if message.is_err() {
         remove(pipeline, &writer.take_written()).await;
     }
