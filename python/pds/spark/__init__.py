@@ -3,7 +3,7 @@
 ``write_dataset`` publishes a DataFrame as one dataset, exactly once, even if tasks or executors fail.
 ``read_dataset`` reads a dataset as a DataFrame. ``append``, ``overwrite``, ``upsert`` and ``merge`` commit a DataFrame
 to a table, once in the same way; ``delete`` deletes rows of a table, and ``read_table`` reads a version of it.
-``ingest`` appends a DataFrame to a dataset of the Open Data Fabric.
+``SparkEngine`` computes the stages of a pipeline. ``ingest`` appends a DataFrame to a dataset of the Open Data Fabric.
 All use only the DataFrame API, so they work in classic and in Connect sessions. The wheel must be installed on the
 executors. Tables are a data source of Spark, too: ``format("pds")``, described in ``docs/spark.md``.
 
@@ -25,6 +25,7 @@ types that Parquet cannot store.
 from __future__ import annotations
 
 from pds.spark.changes import delete, merge, upsert
+from pds.spark.engine import SparkEngine
 from pds.spark.ingest import ingest
 from pds.spark.read import read_dataset
 from pds.spark.stage import append, overwrite
@@ -32,6 +33,7 @@ from pds.spark.table import read_table
 from pds.spark.write import write_dataset
 
 __all__ = [
+    "SparkEngine",
     "append",
     "delete",
     "ingest",

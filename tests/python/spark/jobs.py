@@ -14,11 +14,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import pds
 import pds.spark
+from pds.spark import engine as engine_module
 from pds.spark import write
 from pds.spark.tasks import MESSAGE_DDL
 
@@ -34,7 +36,7 @@ STRAGGLER_SECONDS = 120.0
 
 
 def after_writing(happens: Callable[[], None]) -> Callable[..., Iterator[Any]]:
-    """Lets something happen to the first attempt of one task when its parts are written."""
+    """Lets something happen to the first attempt of one task of each job when what it writes is written."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         messages = list(batches)
@@ -81,16 +83,60 @@ def write_and_read(spark: SparkSession, store: pds.Store, key: str) -> dict[str,
     }
 
 
-def under_fire(spark: SparkSession, store: pds.Store, key: str, happens: Callable[[], None] | None) -> dict[str, Any]:
+def words_of(key: int, names: Iterator[str]) -> Iterator[tuple[str, int]]:
+    for name in names:
+        yield name[:2], key
+        yield name[2:3], key + 1
+
+
+def update_pipeline(spark: SparkSession, store: pds.Store, key: str) -> dict[str, Any]:
+    """What two updates of a pipeline by tasks took and gave, beside those of this process."""
+    engine = pds.spark.SparkEngine(spark, local_bytes=1, task_bytes=200_000)
+    pipelines = []
+    start = time.monotonic()
+    tasks = []
+    for where, runner in ((key, engine), (f"{key}-here", None)):
+        pipeline = pds.Pipeline(store, where, engine=runner)
+        names = pipeline.source("names", key=pa.int64(), value=pa.string())
+        words = pipeline.producer(names, key=pa.string(), value=pa.int64(), name="words")(words_of)
+        pipeline.aggregate(words, aggregates={"n": ("value", "sum")}, name="sums")
+        whole = frame(spark).withColumnsRenamed({"id": "key", "name": "value"})
+        changed, deleted = whole.where("key % 11 = 3").selectExpr("key", "'changed' AS value"), whole.where("key < 500")
+        updates: list[Any] = [pds.Changes(whole), pds.Changes(changed.where("key >= 500"), deleted.select("key"))]
+        if runner is None:
+            updates = [
+                pds.Changes(*(None if c is None else c.toArrow() for c in (u.upserts, u.deletes))) for u in updates
+            ]
+        for update in updates:
+            result = pipeline.update(names=update)
+            tasks.append([stage.tasks for stage in result.stages.values()])
+        pipelines.append((pipeline, time.monotonic() - start))
+    (one, seconds), (other, _) = pipelines
+    reads = [(name, table) for name in ("words", "sums") for table in ("read", "key_mappings", "changes")]
+    return {
+        "tasks": tasks,
+        "same": all(getattr(one[name], table)().equals(getattr(other[name], table)()) for name, table in reads),
+        "rows": one["words"].read().num_rows,
+        "seconds": seconds,
+    }
+
+
+def under_fire(
+    spark: SparkSession, store: pds.Store, key: str, happens: Callable[[], None] | None, *, with_pipeline: bool
+) -> dict[str, Any]:
     """The same, with something happening to one task after it has written."""
-    plan = write.message_plan
+    plan, collect = write.message_plan, engine_module._collect
     if happens is not None:
         accident = after_writing(happens)
         write.message_plan = lambda *args: plan(*args).mapInArrow(accident, MESSAGE_DDL)
+        engine_module._collect = lambda plan: collect(plan.mapInArrow(accident, engine_module._DDL))
     try:
-        return write_and_read(spark, store, key)
+        seen = write_and_read(spark, store, key)
+        if with_pipeline:
+            seen["pipeline"] = update_pipeline(spark, store.child("pipelines"), key)
+        return seen
     finally:
-        write.message_plan = plan
+        write.message_plan, engine_module._collect = plan, collect
 
 
 SCENES: dict[str, dict[str, Callable[[], None] | None]] = {
@@ -112,7 +158,9 @@ def main() -> None:
     for target, (url, options) in config["targets"].items():
         with pds.Store(url, storage_options=options) as store:
             accidents = SCENES[scene].items()
-            seen[target] = {key: under_fire(spark, store, key, what) for key, what in accidents}
+            seen[target] = {
+                key: under_fire(spark, store, key, what, with_pipeline=target == "s3") for key, what in accidents
+            }
     spark.stop()
     sys.stdout.write(f"{json.dumps(seen)}\n")
 

@@ -170,7 +170,14 @@ def _check(
     found = [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]
     assert sorted(found) == expected
     prefix = places["s3"][0].removeprefix(s3_server.url()).strip("/") + f"/{scene}/"
-    assert [key.removeprefix(prefix) for key in s3_server.keys(prefix)] == expected
+    names = [key.removeprefix(prefix) for key in s3_server.keys(prefix)]
+    assert [name for name in names if not name.startswith("pipelines/")] == expected
+    for result in seen["s3"].values():
+        pipeline = result["pipeline"]
+        assert (pipeline["same"], pipeline["rows"]) == (True, 2 * 59_500)
+        by_spark, here = pipeline["tasks"][:2], pipeline["tasks"][2:]
+        assert all(min(tasks) > 2 for tasks in by_spark), by_spark
+        assert {count for tasks in here for count in tasks} == {0}
 
 
 @pytest.mark.slow

@@ -1,0 +1,236 @@
+"""Pipelines whose stages Spark computes have the tables of the model, whatever happens to the tasks."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext, cloudpickle
+
+import pds
+import pds.spark
+from pds.spark import engine as module
+from producers.model import Changes, Model, Source, Stage
+from producers.pipelines import compare, declare, to_changes
+from producers.test_model import CASES, build_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from tests.python.spark.conftest import Target
+
+# The workers cannot import a test module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+INT, TEXT = pa.int64(), pa.string()
+TINY = {"page_rows": 2, "file_rows": 4}
+
+
+def split_engine(spark: SparkSession) -> pds.spark.SparkEngine:
+    """One whose stages are computed by as many tasks as there can be."""
+    return pds.spark.SparkEngine(spark, local_bytes=1, task_bytes=1000)
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("name", CASES)
+def test_vectors(spark: SparkSession, s3_store: pds.Store, name: str) -> None:
+    case = CASES[name]
+    model = build_model(case)
+    sources, stages = list(model.sources.values()), list(model.stages.values())
+    pipeline = declare(s3_store, name, sources, stages, engine=split_engine(spark), **TINY)
+    for update in case.updates:
+        changes = {source: Changes.from_rows(rows) for source, rows in update.changes.items()}
+        if update.error is not None:
+            with pytest.raises(pds.InvalidInput):
+                pipeline.update(to_changes(changes), base_version=update.base_version)
+            continue
+        result = pipeline.update(to_changes(changes), base_version=update.base_version)
+        assert result.version == model.update(changes)
+        assert any(stage.tasks for stage in result.stages.values()) or not any(update.changes.values())
+        compare(s3_store, pipeline, model)
+
+
+def spread(key: int, values: Iterator[str]) -> Iterator[tuple[str, int]]:
+    for value in values:
+        for word in value.split(" "):
+            yield word, key
+
+
+def total(word: str, keys: Iterator[int]) -> Iterator[tuple[int, str]]:
+    yield sum(1 for _ in keys), word
+
+
+def words(store: pds.Store, path: str, engine: Any, function: Any = spread) -> pds.Pipeline:
+    pipeline = pds.Pipeline(store, path, engine=engine)
+    phrases = pipeline.source("phrases", key=INT, value=TEXT)
+    stage = pipeline.producer(phrases, key=TEXT, value=INT, name="words")(function)
+    pipeline.producer(stage, key=INT, value=TEXT, name="counts", descending=True)(total)
+    ones = pipeline.select(stage, key="key", value={"one": "1", "id": "value"}, name="ones")
+    pipeline.aggregate(ones, aggregates={"n": ("one", "sum"), "last": ("id", "max")}, name="sums")
+    return pipeline
+
+
+def assert_same(one: pds.Pipeline, other: pds.Pipeline) -> None:
+    for name in ("phrases", "words", "counts", "ones", "sums"):
+        assert one[name].read().equals(other[name].read()), name
+    for name in ("words", "counts", "ones", "sums"):
+        for table in ("key_mappings", "changes"):
+            assert getattr(one[name], table)().equals(getattr(other[name], table)()), (name, table)
+
+
+def fail_first(batches: Any) -> Any:
+    """Two tasks of each job fail twice after they have written."""
+    messages = list(batches)
+    context = TaskContext.get()
+    if context.partitionId() in (1, 2) and context.attemptNumber() < 2:
+        raise RuntimeError("lost after writing")
+    yield from messages
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_data_frames_are_updates(
+    spark: SparkSession, target: Target, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if fails:
+        collect = module._collect
+        monkeypatch.setattr(module, "_collect", lambda plan: collect(plan.mapInArrow(fail_first, module._DDL)))
+    engine = pds.spark.SparkEngine(spark, local_bytes=1, task_bytes=8_000)
+    by_spark, here = words(target.store, "spark", engine), words(target.store, "here", None)
+    rows = spark.range(0, 2000, 1, 5).selectExpr(
+        "id DIV 2 AS key", "concat('w', id % 97, ' w', id % 89, ' ', CAST(id AS string)) AS value"
+    )
+    changed = spark.range(100, 2000, 7, 3).selectExpr("id AS key", "concat('w', id % 5) AS value")
+    deleted = spark.range(0, 100, 1, 3).selectExpr("id AS key")
+    for changes in (pds.Changes(rows), pds.Changes(changed, deleted), pds.Replace(changed.union(rows))):
+        result = by_spark.update(phrases=changes)
+        tasks = [stage.tasks for stage in result.stages.values()]
+        assert min(tasks) > 0
+        assert result.stages["phrases"].keys_out == result.stages["phrases"].keys_in > 0
+        if isinstance(changes, pds.Replace):
+            here.update(phrases=pds.Replace(canonical(changes.rows)))
+        else:
+            deletes = None if changes.deletes is None else changes.deletes.toArrow()
+            here.update(phrases=pds.Changes(canonical(changes.upserts), deletes))
+        assert_same(by_spark, here)
+    # A small one is the driver's.
+    small = words(target.store, "spark", pds.spark.SparkEngine(spark))
+    for each in (small, here):
+        result = each.update(phrases=pds.Changes([(7, "x y")]))
+        assert {stage.tasks for stage in result.stages.values()} == {0}
+    assert_same(small, here)
+
+
+def canonical(rows: Any) -> pa.Table:
+    """The rows of a DataFrame, those of a key in the order of their values."""
+    return rows.toArrow().sort_by([("key", "ascending"), ("value", "ascending")])
+
+
+def test_an_error_of_a_function_is_raised_as_it_is(spark: SparkSession, local_target: Target, tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+
+    def fail(key: int, values: Iterator[str]) -> Iterator[tuple[str, int]]:
+        if key == 77:
+            with calls.open("a") as file:
+                file.write("x")
+            raise ZeroDivisionError("no words")
+        yield from ((value, key) for value in values)
+
+    pipeline = words(local_target.store, "p", split_engine(spark), fail)
+    rows = spark.range(0, 100, 1, 3).selectExpr("id AS key", "'a' AS value")
+    with pytest.raises(pds.ProduceError, match=r"'words'.*key 77.*test_engine\.py.*no words"):
+        pipeline.update(phrases=pds.Changes(rows))
+    assert (pipeline.version, calls.read_text()) == (0, "x")
+    with pytest.raises(pds.InvalidInput, match="value"):
+        pipeline.update(phrases=pds.Changes(rows.select("key")))
+    with pytest.raises(pds.InvalidInput, match="both deleted and upserted"):
+        pipeline.update(phrases=pds.Changes(rows, rows.select("key").limit(1)))
+    with pytest.raises(pds.InvalidType, match="Arrow stream or pairs"):
+        words(local_target.store, "q", None).update(phrases=pds.Changes(3))  # type: ignore[arg-type]
+
+
+def test_modules_beside_a_script_are_sent(
+    spark: SparkSession, local_target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "STEP = 3\ndef double(n):\n    return STEP * n\ndef produce(key, values):\n    yield double(key), key\n"
+    (tmp_path / "beside_a_script.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    beside = importlib.import_module("beside_a_script")
+    pipeline = pds.Pipeline(local_target.store, "p", engine=split_engine(spark))
+    numbers = pipeline.source("numbers", key=INT, value=TEXT)
+    pipeline.producer(numbers, key=INT, value=INT, name="triples")(beside.produce)
+    pipeline.update(numbers=pds.Changes(spark.range(0, 50, 1, 3).selectExpr("id AS key", "'a' AS value")))
+    assert pipeline["triples"].read()["target_key"].to_pylist() == [3 * n for n in range(50)]
+
+
+def test_what_cannot_be_sent_is_refused(spark: SparkSession, local_target: Target) -> None:
+    with pytest.raises(pds.InvalidInput, match="memory"):
+        words(pds.Store("memory://"), "p", split_engine(spark)).update(phrases=pds.Changes([(1, "a")]))
+    lock = threading.Lock()
+    pipeline = words(local_target.store, "p", split_engine(spark), lambda key, _: [(str(lock), key)])
+    with pytest.raises(pds.InvalidInput, match=r"stage 'words' cannot be pickled.*lock"):
+        pipeline.update(phrases=pds.Changes([(1, "a")]))
+
+
+def test_keys_of_a_table_that_is_read_by_tasks(
+    spark: SparkSession, local_target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = local_target.store
+    schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("who", TEXT), ("n", pa.decimal128(9, 2))])
+    table = pds.Table.create(store, "t", schema)
+    for start in range(3):
+        frame = spark.range(start * 500, start * 500 + 900, 1, 2).selectExpr(
+            "timestamp_seconds(id % 300) AS at",
+            "if(id % 7 = 0, NULL, concat('p', id % 11)) AS who",
+            "CAST(id AS decimal(9, 2)) AS n",
+        )
+        pds.spark.append(frame, table)
+    read = pds.Table.scan_tasks
+
+    def scan_small_tasks(self: pds.Table, *arguments: Any, **options: Any) -> Any:
+        return read(self, *arguments, **{**options, "min_bytes": 1, "max_bytes": 1})
+
+    monkeypatch.setattr(pds.Table, "scan_tasks", scan_small_tasks)
+    pipelines = []
+    for path, engine in (("spark", split_engine(spark)), ("here", None)):
+        pipeline = pds.Pipeline(store, path, engine=engine)
+        rows = pipeline.source("rows", table, key=["at", "who"], value="n")
+        pipeline.aggregate(rows, aggregates={"sum": ("value", "sum")}, name="sums")
+        pipeline.refresh()
+        pipelines.append(pipeline)
+    by_spark, here = pipelines
+    assert by_spark["rows"].read().equals(here["rows"].read())
+    assert by_spark["sums"].read().equals(here["sums"].read())
+    assert by_spark["sums"].read().num_rows > 300
+
+
+def test_two_feeders_of_structs(spark: SparkSession, local_target: Target) -> None:
+    """A join and a merge of sources of which one is a DataFrame."""
+    key = pa.field("key", pa.struct([("a", INT), ("b", TEXT)]))
+    sources = [Source(name, key, pa.field("value", INT)) for name in ("s", "t")]
+    stages = [
+        Stage("both", ["s", "t"], lambda k, v: [(k, n) for n in v], key, pa.field("value", INT), descending=True),
+        Stage(
+            "pairs",
+            ["s", "t"],
+            lambda _, v, w: [(len(list(w)), n) for n in v],
+            pa.field("key", INT),
+            pa.field("value", INT),
+            join=True,
+        ),
+    ]
+    model = Model(sources, stages)
+    pipeline = declare(local_target.store, "p", sources, stages, engine=split_engine(spark), **TINY)
+    rows = [({"a": n % 3 if n % 5 else None, "b": f"b{n % 4}"}, n) for n in range(40)]
+    frame = spark.createDataFrame(
+        [(tuple(k.values()), n) for k, n in rows], "key struct<a: bigint, b: string>, value bigint"
+    )
+    order = lambda row: (row[0]["a"] is not None, row[0]["a"] or 0, row[0]["b"], row[1])  # noqa: E731
+    pipeline.update(s=pds.Changes(frame), t=pds.Changes(rows[:7]))
+    model.update({"s": Changes(sorted(rows, key=order)), "t": Changes(rows[:7])})
+    compare(local_target.store, pipeline, model)
