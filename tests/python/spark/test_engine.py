@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from tests.python.spark.conftest import Target
 
 # The workers cannot import a test module.
@@ -93,30 +93,17 @@ def fail_first(batches: Any) -> Any:
     yield from messages
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_data_frames_are_updates(
-    spark: SparkSession, target: Target, fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if fails:
-        collect = module._collect
-        monkeypatch.setattr(module, "_collect", lambda plan: collect(plan.mapInArrow(fail_first, module._DDL)))
-    engine = pds.spark.SparkEngine(spark, local_bytes=1, task_bytes=8_000)
+def test_data_frames_are_updates(spark: SparkSession, target: Target) -> None:
+    engine = pds.spark.SparkEngine(spark, local_bytes=1, task_bytes=12_000)
     by_spark, here = words(target.store, "spark", engine), words(target.store, "here", None)
-    rows = spark.range(0, 2000, 1, 5).selectExpr(
-        "id DIV 2 AS key", "concat('w', id % 97, ' w', id % 89, ' ', CAST(id AS string)) AS value"
-    )
-    changed = spark.range(100, 2000, 7, 3).selectExpr("id AS key", "concat('w', id % 5) AS value")
+    rows = phrases(spark, 1500)
+    changed = spark.range(100, 1500, 7, 3).selectExpr("id AS key", "concat('w', id % 5) AS value")
     deleted = spark.range(0, 100, 1, 3).selectExpr("id AS key")
     for changes in (pds.Changes(rows), pds.Changes(changed, deleted), pds.Replace(changed.union(rows))):
         result = by_spark.update(phrases=changes)
-        tasks = [stage.tasks for stage in result.stages.values()]
-        assert min(tasks) > 0
+        assert min(stage.tasks for stage in result.stages.values()) > 0
         assert result.stages["phrases"].keys_out == result.stages["phrases"].keys_in > 0
-        if isinstance(changes, pds.Replace):
-            here.update(phrases=pds.Replace(canonical(changes.rows)))
-        else:
-            deletes = None if changes.deletes is None else changes.deletes.toArrow()
-            here.update(phrases=pds.Changes(canonical(changes.upserts), deletes))
+        update_here(here, changes)
         assert_same(by_spark, here)
     # A small one is the driver's.
     small = words(target.store, "spark", pds.spark.SparkEngine(spark))
@@ -124,6 +111,34 @@ def test_data_frames_are_updates(
         result = each.update(phrases=pds.Changes([(7, "x y")]))
         assert {stage.tasks for stage in result.stages.values()} == {0}
     assert_same(small, here)
+
+
+def test_tasks_that_are_lost_after_writing_change_nothing(
+    spark: SparkSession, s3_target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect = module._collect
+    monkeypatch.setattr(module, "_collect", lambda plan: collect(plan.mapInArrow(fail_first, module._DDL)))
+    engine = pds.spark.SparkEngine(spark, local_bytes=1, task_bytes=3_000)
+    by_spark, here = words(s3_target.store, "spark", engine), words(s3_target.store, "here", None)
+    changes = pds.Changes(phrases(spark, 1000))
+    tasks = [stage.tasks for stage in by_spark.update(phrases=changes).stages.values()]
+    assert max(tasks) > 5
+    update_here(here, changes)
+    assert_same(by_spark, here)
+
+
+def phrases(spark: SparkSession, count: int) -> DataFrame:
+    text = "concat('w', id % 97, ' w', id % 89, ' ', CAST(id AS string)) AS value"
+    return spark.range(0, count, 1, 5).selectExpr("id DIV 2 AS key", text)
+
+
+def update_here(pipeline: pds.Pipeline, changes: Any) -> None:
+    """The same update by this process."""
+    if isinstance(changes, pds.Replace):
+        pipeline.update(phrases=pds.Replace(canonical(changes.rows)))
+        return
+    deletes = None if changes.deletes is None else changes.deletes.toArrow()
+    pipeline.update(phrases=pds.Changes(canonical(changes.upserts), deletes))
 
 
 def canonical(rows: Any) -> pa.Table:
