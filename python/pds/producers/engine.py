@@ -6,14 +6,14 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import pyarrow as pa
+
 from pds import _pds
 from pds.errors import RemoteStoreError
 from pds.store import native_handle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Callable, Iterator, Sequence
 
     from pds.producers.graph import Node, UpdateArguments
     from pds.store import Store
@@ -100,8 +100,26 @@ class SourceRows:
 
         Raises:
             InvalidInput: A row does not fit the source.
+            Exception: What reading the rows raised.
         """
-        return _pds.stage_source_rows(native_handle(self.store), self.path, self, rows)
+        reader = rows.to_reader() if isinstance(rows, pa.Table) else rows
+        failures: list[Exception] = []
+
+        def watch() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from reader
+            except Exception as error:
+                # It passes an Arrow stream as text only.
+                failures.append(error)
+                raise
+
+        watched = pa.RecordBatchReader.from_batches(reader.schema, watch())
+        try:
+            return _pds.stage_source_rows(native_handle(self.store), self.path, self, watched)
+        except RemoteStoreError:
+            if failures:
+                raise failures[0] from None
+            raise
 
     def discard(self, messages: Sequence[bytes]) -> None:
         """Remove staged rows; what cannot be removed is left to a vacuum."""

@@ -166,6 +166,17 @@ def test_bad_rows_in_parts_are_refused(memory_store: pds.Store) -> None:
     assert unnamed(memory_store, "words") == set()
 
 
+def test_an_error_of_rows_in_parts_is_raised_as_it_is(memory_store: pds.Store) -> None:
+    def fail() -> Iterator[pa.RecordBatch]:
+        yield from phrases(range(3)).to_batches()
+        raise pds.VersionExpired("vacuumed meanwhile")
+
+    pipeline = words(memory_store, RepeatingEngine())
+    parts = Spread([phrases(range(5)), pa.RecordBatchReader.from_batches(PAIR, fail())])  # type: ignore[list-item]
+    with pytest.raises(pds.VersionExpired, match="vacuumed meanwhile"):
+        pipeline.update(phrases=pds.Changes(parts))  # type: ignore[arg-type]
+
+
 def test_an_error_of_a_function_leaves_nothing_of_its_task(memory_store: pds.Store) -> None:
     def fail(key: int, values: Iterator[str]) -> Iterator[tuple[str, int]]:
         if key == 77:
