@@ -1,4 +1,4 @@
-"""Every test of pipelines runs twice: in this process, and by tasks of an engine."""
+"""Tests of what stages compute run twice: in this process, and by tasks of an engine."""
 
 from __future__ import annotations
 
@@ -7,17 +7,36 @@ import pytest
 import pds
 from producers.engines import RepeatingEngine
 
+BY_TASKS = (
+    "test_aggregates",
+    "test_attached",
+    "test_check",
+    "test_flatten",
+    "test_joins",
+    "test_ordered",
+    "test_pipeline",
+    "test_preview",
+    "test_rebuild",
+    "test_selections",
+    "test_updates",
+)
 
-@pytest.fixture(autouse=True, params=["here", "tasks"])
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.module.__name__.endswith(BY_TASKS):
+        metafunc.parametrize("engine", ["here", "tasks"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where stages are computed. Each pipeline without an engine gets one of its own."""
-    if request.param == "tasks":
+    """Where stages are computed. By tasks, each pipeline without an engine gets one of its own."""
+    chosen: str = getattr(request, "param", "here")
+    if chosen == "tasks":
         bind = pds.Pipeline._bind_engine
 
         def bind_tasks(pipeline: pds.Pipeline) -> object:
-            pipeline._engine = pipeline._engine or RepeatingEngine(repeats=False)
+            pipeline._engine = pipeline._engine or RepeatingEngine(task_bytes=1 << 13, repeats=False)
             return bind(pipeline)
 
         monkeypatch.setattr(pds.Pipeline, "_bind_engine", bind_tasks)
-    chosen: str = request.param
     return chosen
