@@ -445,7 +445,7 @@ async fn what_is_no_run_is_refused() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
     assert!(store.list("runs").await.unwrap().is_empty());
-    let run = write(vec![vec![], vec![]], key.to_vec()).await.unwrap();
+    let run = write(vec![vec![], vec![]], key.to_vec()).await.unwrap().run;
     assert!(run.files.is_empty());
     let reader = RunReader::new(&store, "runs", &schema, &key, run).unwrap();
     assert!(
