@@ -19,7 +19,6 @@ use super::graph::SourceNode;
 use super::keys::{check_nulls, normalize, retype};
 use super::layers::{to_arrow, to_error};
 use super::lookup::{Keys, StoredTable, cancellable};
-use super::staged_changes::StagedChanges;
 use super::tables::{KeyAndValue, TableShape};
 use crate::error::{Error, Result};
 use crate::files::{SortColumn, Spill, SpillWriter, sort_batches};
@@ -157,56 +156,6 @@ pub(super) fn order_of_rows(shape: &TableShape, is_canonical: bool) -> Vec<SortC
 
 pub(super) fn of_source(source: &SourceNode, e: Error) -> Error {
     e.context(format!("source {:?}", source.name))
-}
-
-/// Changes of a source, before they are compared with its rows.
-#[derive(Debug, Clone)]
-pub(super) enum SourceInput {
-    Sorted(SourceChanges),
-    Staged(StagedChanges),
-}
-
-impl SourceInput {
-    /// Reads changes, or the messages of those that are staged.
-    pub(super) fn read(
-        source: &SourceNode,
-        changes: Changes,
-        memory_bytes: usize,
-        cancel: &Cancel,
-    ) -> Result<Self> {
-        if changes.scope == ChangeScope::All && changes.deletes.is_some() {
-            let message =
-                "deletes are not needed beside all rows: keys that are not among them are deleted";
-            return Err(of_source(source, Error::invalid(message)));
-        }
-        let is_staged = |rows: &Option<PushedRows>| matches!(rows, Some(PushedRows::Staged(_)));
-        if is_staged(&changes.upserts) || is_staged(&changes.deletes) {
-            return StagedChanges::new(changes).map(Self::Staged);
-        }
-        let is_canonical = changes.is_canonical;
-        let sorted = |rows: Option<PushedRows>, columns: usize| {
-            if let Some(PushedRows::Stream(rows)) = rows {
-                return sort_rows(source, rows, columns, is_canonical, memory_bytes, cancel);
-            }
-            let kept: Vec<usize> = (0..columns).collect();
-            let schema = shape_of(source).schema.project(&kept).map_err(to_error)?;
-            Spill::collect(&Arc::new(schema), [], 0).map_err(to_error)
-        };
-        let upserts = sorted(changes.upserts, 2).map_err(|e| of_source(source, e))?;
-        let deletes = sorted(changes.deletes, 1).map_err(|e| of_source(source, e))?;
-        SourceChanges::from_sorted(source, upserts, &deletes, changes.scope, memory_bytes)
-            .map(Self::Sorted)
-    }
-
-    /// Whether nothing is pushed.
-    pub(super) fn is_empty(&self) -> bool {
-        match self {
-            Self::Sorted(changes) => changes.is_empty(),
-            Self::Staged(changes) => {
-                changes.scope != ChangeScope::All && changes.runs().next().is_none()
-            }
-        }
-    }
 }
 
 impl SourceChanges {

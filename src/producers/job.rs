@@ -19,7 +19,7 @@ use super::graph::{Graph, Node, SourceNode, StageNode};
 use super::input::SourceUpdate;
 use super::layers::{merge_streams, to_error};
 use super::lookup::{KeyRange, Keys, StoredTable};
-use super::plan::{NodeDeltas, Plan};
+use super::plan::{NodeDeltas, Plan, StoredInput};
 use super::read::removed_or;
 use super::rebuild::Rebuild;
 use super::runs::{RunSizes, RunWriter, SampledRun};
@@ -49,14 +49,6 @@ pub(super) enum Work {
     Both,
     /// They compare changes of a source with ranges of its rows.
     Source(StagedChanges),
-}
-
-/// What an update adds to a feeder of a stage.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct StoredInput {
-    pub(super) content: Option<StoredRun>,
-    /// The changed keys, in the first column.
-    pub(super) changed: Option<StoredRun>,
 }
 
 /// A job.

@@ -24,6 +24,7 @@ mod changes;
 mod compact;
 mod cursor;
 mod diff;
+mod distribute;
 mod emitted;
 mod engine;
 mod feeders;

@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 
 use super::diff::Delta;
-use super::engine::StoredDeltas;
 use super::format::StoredRun;
 use super::graph::Node;
 use super::input::ConsumedStep;
 use super::layers::{Layer, to_error};
 use super::levels::{MAX_RUNS, runs_to_merge};
 use super::lookup::{Keys, StoredTable};
-use super::plan::{Computed, NodeDeltas, NodeOutput, Plan};
+use super::plan::{Computed, NodeDeltas, NodeOutput, Plan, StoredDeltas};
 use super::rebuild::Rebuild;
 use super::runs::SampledRun;
 use super::splice::{NewRun, NodeChange, NodeReport};

@@ -5,24 +5,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchIterator, new_null_array};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Pipeline;
 use super::apply::replaced_keys;
 use super::diff::{Delta, distinct, keys_only};
-use super::engine::{Engine, StoredDeltas};
+use super::engine::Engine;
 use super::feeders::FeederTable;
 use super::format::{NodeEntry, PipelineManifest, StoredRun};
 use super::functions::Rows;
 use super::graph::{Graph, Node, SourceNode, StageNode};
-use super::input::SourceInput;
-use super::job::StoredInput;
 use super::layers::to_error;
 use super::lookup::{Keys, StoredTable};
 use super::read::{StoredNode, TableName};
 use super::rebuild::Rebuild;
-use super::runs::{RunSizes, RunWriter};
+use super::runs::{RunSizes, RunWriter, SampledRun};
 use super::stage::{StageTables, apply_rows, changed_keys, compute_rows};
+use super::staged_changes::SourceInput;
 use super::tables::{KeyAndValue, TableShape};
 use crate::error::{Error, Result};
 use crate::files::{SortedBatches, Spill, run_blocking, sort_batches};
@@ -57,6 +57,39 @@ pub(super) struct NodeDeltas {
     pub(super) rows_out: u64,
     /// The state of its hook.
     pub(super) state: Option<Value>,
+}
+
+/// What a source or stage gets: runs that are written, and that nothing names yet.
+#[derive(Debug, Clone, Default)]
+pub(super) struct StoredDeltas {
+    pub(super) content: Option<SampledRun>,
+    pub(super) mappings: Option<SampledRun>,
+    /// The changed keys: the run of the update of a stage. That of a source has no other column.
+    pub(super) changed: Option<SampledRun>,
+    pub(super) keys_in: u64,
+    pub(super) rows_out: u64,
+    /// How many tasks have written it.
+    pub(super) tasks: u64,
+    /// The state of its hook.
+    pub(super) state: Option<Value>,
+}
+
+impl StoredDeltas {
+    pub(super) fn as_input(&self) -> StoredInput {
+        let run = |sampled: &Option<SampledRun>| sampled.as_ref().map(|s| s.run.clone());
+        StoredInput {
+            content: run(&self.content),
+            changed: run(&self.changed),
+        }
+    }
+}
+
+/// What an update adds to a feeder of a stage.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct StoredInput {
+    pub(super) content: Option<StoredRun>,
+    /// The changed keys, in the first column.
+    pub(super) changed: Option<StoredRun>,
 }
 
 /// What a source or stage gets.
