@@ -42,7 +42,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-JOB_SECONDS = 240
+JOB_SECONDS = 600
 
 
 def _files_of(key: str, count: int) -> list[str]:
