@@ -204,8 +204,9 @@ test-s3: build servers ## Python tests against the S3 server
 test-azure: build azure ## Python tests against the Azure emulator
 	$(PYTEST) $(PARALLEL) $(WORKERS) -m "azure and not spark and not slow" $(ARGS)
 
+# Sessions wait more than they work, and each file of tests has its own settings.
 test-spark: build servers ## Python tests in Spark
-	$(PYTEST) -m "spark and not slow" $(ARGS)
+	$(PYTEST) --dist loadfile -n $(WORKERS) -m "spark and not slow" $(ARGS)
 
 test-slow: build servers ## the long ones: kill loops, large data
 	$(PYTEST) $(PARALLEL) $$((2 * $(WORKERS))) -m "slow and not soak and not spark" $(ARGS)
