@@ -89,7 +89,7 @@ def _run(spark: SparkSession, rows: int, folder: Path) -> list[tuple[str, float,
             if share is not None:
                 pushed = after.where(f"xxhash64(key, {len(steps)}) % {steps[-1]} = 0")
             start = time.perf_counter()
-            result = pipeline.update(orders=pds.Changes(pushed))  # type: ignore[arg-type] # an engine takes it
+            result = pipeline.update(orders=pds.Changes(pushed))
             own = time.perf_counter() - start
             start = time.perf_counter()
             _recompute(spark, folder)

@@ -114,14 +114,15 @@ class AttachedTable:
         self,
         source: str,
         consumed: dict[str, Any] | None,
-        stage: Callable[[Sequence[TablePart]], list[bytes] | None],
+        stage: Callable[[Callable[[], Sequence[TablePart]]], list[bytes] | None],
     ) -> SourceInput | None:
         """Return what is new since the version that was read last, or everything.
 
         Args:
             source: The name of the source.
             consumed: The version that was read last, as the manifest of the pipeline has it.
-            stage: Stages parts of the table, if everything is read; returns None if they are to be read here.
+            stage: Stages parts of the table, which it asks for, if everything is read; returns None if it is to be read
+                here.
 
         Returns:
             The changes, or None if nothing is new.
@@ -146,10 +147,15 @@ class AttachedTable:
         if keys is not None:
             rows, deletes = self._read(newest, keys), self._to_stream(keys)
             return SourceInput(source, rows, deletes, "listed", mark, cast("Any", before))
-        names = list(dict.fromkeys([*self.key.names, *self.value.names]))
-        parts = [TablePart(task, self.key, self.value) for task in newest.scan_tasks(names)]
-        staged = stage(parts)
+
+        def split() -> list[TablePart]:
+            return [TablePart(task, self.key, self.value) for task in newest.scan_tasks(self._column_names())]
+
+        staged = stage(split)
         return SourceInput(source, staged or self._read(newest, None), None, "all", mark, cast("Any", before))
+
+    def _column_names(self) -> list[str]:
+        return list(dict.fromkeys([*self.key.names, *self.value.names]))
 
     def _check_columns(self, source: str, schema: pa.Schema) -> None:
         for columns in (self.key, self.value):
@@ -187,13 +193,12 @@ class AttachedTable:
 
     def _read(self, newest: Table, keys: pa.Table | None) -> pa.Table | pa.RecordBatchReader:
         """Return the rows of some keys, and maybe of others, as a stream of `key` and `value`."""
-        names = list(dict.fromkeys([*self.key.names, *self.value.names]))
         where, key_values = (None, None) if keys is None else self._make_filter(keys)
         schema = pa.schema([self.key.field, self.value.field])
 
         def pairs() -> Iterator[pa.RecordBatch]:
             try:
-                for batch in newest.scan(names, where=where).to_reader():
+                for batch in newest.scan(self._column_names(), where=where).to_reader():
                     rows = batch if key_values is None else _filter(batch, self.key.names[0], key_values)
                     yield pa.RecordBatch.from_arrays([self.key.take(rows), self.value.take(rows)], schema=schema)
             except RemoteStoreError as error:

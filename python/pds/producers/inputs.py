@@ -59,11 +59,12 @@ class Inputs:
         """
 
         def read(name: str) -> SourceInput | None:
-            def stage(parts: Sequence[Part]) -> list[bytes] | None:
-                # One part is no less work by a task.
-                if self.engine is None or len(parts) < 2:  # noqa: PLR2004
+            def stage(split: Callable[[], Sequence[Part]]) -> list[bytes] | None:
+                if self.engine is None:
                     return None
-                return self.engine.stage_parts(self._rows_of(name), parts)
+                parts = split()
+                # For one part a task has no less to do than this process.
+                return self.engine.stage_parts(self._rows_of(name), parts) if parts[1:] else None
 
             return self.tables[name].read(name, stored.get(name, {}).get("consumed"), stage)
 

@@ -169,7 +169,10 @@ def _interrupt(spark: SparkSession, tag: str) -> None:
 
 def _collect(plan: DataFrame) -> list[bytes | Exception]:
     """Return the result of each task, in their order, or its exception. This is the only action on a plan."""
-    messages = {row.task: row for row in plan.collect()}
+    rows = plan.collect()
+    messages = {row.task: row for row in rows}
+    if len(messages) != len(rows):
+        raise RuntimeError(f"{len(rows)} results of {len(messages)} tasks")
     results: list[bytes | Exception] = []
     for _, row in sorted(messages.items()):
         if row.error is None:
