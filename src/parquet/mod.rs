@@ -12,7 +12,7 @@ mod encode;
 pub mod file;
 mod flat;
 pub(crate) mod footer;
-mod narrow;
+pub(crate) mod narrow;
 mod nested;
 pub mod options;
 mod output;

@@ -94,14 +94,14 @@ pub(super) fn convert_all(
         return Err(error);
     }
     let middle = array.len() / 2;
-    let mut arrays = convert_all(&copy(array, 0, middle)?, target, column)?;
-    let second_half = copy(array, middle, array.len())?;
+    let mut arrays = convert_all(&copy_rows(array, 0, middle)?, target, column)?;
+    let second_half = copy_rows(array, middle, array.len())?;
     arrays.extend(convert_all(&second_half, target, column)?);
     Ok(arrays)
 }
 
 /// Copies some rows without the values of others, because a cast converts all values behind a list.
-fn copy(array: &ArrayRef, start: usize, end: usize) -> Result<ArrayRef> {
+pub(crate) fn copy_rows(array: &ArrayRef, start: usize, end: usize) -> Result<ArrayRef> {
     let data = array.to_data();
     let mut rows = MutableArrayData::new(vec![&data], false, end - start);
     rows.try_extend(0, start, end)

@@ -19,6 +19,8 @@ use pds::{ErrorKind, Result};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use crate::sync_faults::store_in;
+
 const KEYS: i64 = 3000;
 
 /// A column of a key: for numbers from 0 its values, ascending; 0 is null.
@@ -365,14 +367,13 @@ async fn the_first_columns_of_a_key_are_enough() {
     }
 }
 
-#[tokio::test]
-async fn one_key_costs_pages_not_files() {
+/// A run of 400,000 rows, whose keys are their numbers, in three files with pages of some thousand rows.
+async fn numbered(store: &Store) -> RunReader {
     let keys: Vec<i64> = (0..400_000).collect();
+    let texts = keys.iter().map(|n| format!("{:x}", n * 7919));
     let columns: Vec<ArrayRef> = vec![
         Arc::new(Int64Array::from(keys.clone())),
-        Arc::new(StringArray::from_iter_values(
-            keys.iter().map(|n| format!("{:x}", n * 7919)),
-        )),
+        Arc::new(StringArray::from_iter_values(texts)),
     ];
     let schema = Arc::new(Schema::new(vec![
         Field::new("row", DataType::Int64, false),
@@ -382,8 +383,6 @@ async fn one_key_costs_pages_not_files() {
         name: "row".to_owned(),
         descending: false,
     }];
-    let memory = faulty_memory();
-    let store = test_store(&memory, true);
     let input = batches(&schema, &columns, 100_000).into_iter().map(Ok);
     let input = Box::new(RecordBatchIterator::new(input, Arc::clone(&schema)));
     let write_options = WriteOptions::new("zstd", None, None, None, None).unwrap();
@@ -391,7 +390,7 @@ async fn one_key_costs_pages_not_files() {
         file_rows: 200_000,
         ..RunOptions::new(write_options)
     };
-    let run = write_run(&store, input, &key, &options, names())
+    let run = write_run(store, input, &key, &options, names())
         .await
         .unwrap()
         .run;
@@ -399,7 +398,13 @@ async fn one_key_costs_pages_not_files() {
         run.files.iter().map(|f| f.rows).collect::<Vec<_>>(),
         [196_608, 196_608, 6784]
     );
-    let reader = RunReader::new(&store, "runs", &schema, &key, run).unwrap();
+    RunReader::new(store, "runs", &schema, &key, run).unwrap()
+}
+
+#[tokio::test]
+async fn one_key_costs_pages_not_files() {
+    let memory = faulty_memory();
+    let reader = numbered(&test_store(&memory, true)).await;
     let before = memory.requests();
     let selection = KeySelection::Keys(vec![Arc::new(Int64Array::from(vec![123_456]))]);
     assert_eq!(read(&reader, &selection, &[0, 1]).await.unwrap(), [123_456]);
@@ -409,6 +414,52 @@ async fn one_key_costs_pages_not_files() {
         "{}",
         memory.requests() - before
     );
+}
+
+/// Keys that are far apart are read together, and in part from what was kept of other reads.
+#[tokio::test]
+async fn scattered_keys_are_read_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let local = store_in(folder.path(), None);
+    for store in [local, test_store(&faulty_memory(), true)] {
+        let reader = numbered(&store).await;
+        let mut random = StdRng::seed_from_u64(3);
+        for count in [1, 30, 400, 3, 60, 400, 5000] {
+            let wanted: BTreeSet<i64> = (0..count)
+                .map(|_| random.random_range(0..410_000))
+                .collect();
+            let keys = Int64Array::from_iter_values(wanted.iter().copied());
+            let selection = KeySelection::Keys(vec![Arc::new(keys)]);
+            for columns in [&[0, 1][..], &[0], &[1]] {
+                let (memory_bytes, mut texts, mut rows) =
+                    (random.random_range(1..1 << 22), vec![], vec![]);
+                let mut stream = reader.read(&selection, columns, memory_bytes).unwrap();
+                while let Some(batch) = stream.next().await {
+                    for (position, column) in columns.iter().zip(batch.unwrap().columns()) {
+                        match position {
+                            0 => rows.extend(column.as_primitive::<Int64Type>().values().to_vec()),
+                            _ => texts.extend(
+                                column
+                                    .as_string::<i32>()
+                                    .iter()
+                                    .flatten()
+                                    .map(str::to_owned),
+                            ),
+                        }
+                    }
+                }
+                let expected = wanted.iter().copied().filter(|n| *n < 400_000);
+                let expected: Vec<i64> = expected.collect();
+                if columns.contains(&0) {
+                    assert_eq!(rows, expected);
+                }
+                if columns.contains(&1) {
+                    let expected = expected.iter().map(|n| format!("{:x}", n * 7919));
+                    assert_eq!(texts, expected.collect::<Vec<_>>());
+                }
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -66,7 +66,7 @@ impl DiskJournal for CancellingSync {
     }
 }
 
-fn store_in(root: &Path, journal: Option<Arc<dyn DiskJournal>>) -> Store {
+pub(crate) fn store_in(root: &Path, journal: Option<Arc<dyn DiskJournal>>) -> Store {
     let clock = Arc::new(SystemClock);
     let mut local = LocalStore::new(root, Arc::clone(&clock) as _);
     if let Some(journal) = journal {

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::ArrayRef;
@@ -14,6 +15,10 @@ use arrow_array::ArrayRef;
 use super::RunFile;
 use crate::error::Result;
 use crate::files::{OpenPart, RowGroupSelection, open_with_indexes};
+use crate::parquet::decode::slice_arrays;
+use crate::parquet::narrow::copy_rows;
+use crate::parquet::page_selection::RowSelection;
+use crate::parquet::row_ranges::RowRanges;
 use crate::store::{Store, path};
 
 /// The most bytes that all open files take.
@@ -157,58 +162,81 @@ async fn open_file(store: &Store, file_path: &str, file: &RunFile) -> Result<Arc
     Ok(Arc::new(opened?))
 }
 
-/// The columns of a piece of a row group with `rows` rows: those that are kept, and the others by `read`.
+/// The columns of some rows of a row group, range by range: those that are kept, and the others by `read`.
 pub(super) async fn read_through<F>(
     store: &Store,
     piece: RowGroupSelection,
-    rows: usize,
+    ranges: &[Range<usize>],
     read: impl FnOnce(RowGroupSelection) -> F,
-) -> Result<HashMap<usize, Column>>
+) -> Result<Vec<HashMap<usize, Column>>>
 where
     F: Future<Output = Result<HashMap<usize, Column>>>,
 {
-    if rows > MAX_ROWS {
-        return read(piece).await;
-    }
-    let bounds = piece.rows.as_ref().map(|selection| selection.rows.bounds());
-    let first_row = bounds.map_or(0, |bounds| bounds.start);
+    let rows: usize = ranges.iter().map(ExactSizeIterator::len).sum();
+    let is_kept = rows <= MAX_ROWS;
     let cache = RunCache::of(store);
     let (file, group) = (piece.part.path.clone(), piece.index);
-    let key = |root: usize| (file.clone(), group, root, first_row, rows);
-    let mut columns = HashMap::new();
-    {
+    let key =
+        |root: usize, range: &Range<usize>| (file.clone(), group, root, range.start, range.len());
+    let mut columns = vec![HashMap::new(); ranges.len()];
+    if is_kept {
         let mut kept = lock(&cache.columns);
-        for root in piece.projection.iter() {
-            if let Some(column) = kept.get(&key(*root)) {
-                columns.insert(*root, column);
-            }
+        for (columns, range) in columns.iter_mut().zip(ranges) {
+            let of_range = piece.projection.iter();
+            columns
+                .extend(of_range.filter_map(|root| Some((*root, kept.get(&key(*root, range))?))));
         }
     }
-    let is_missing = |root: &&usize| !columns.contains_key(root);
-    let missing: Vec<usize> = piece
+    let is_missing = |root: &&usize| columns.iter().any(|kept| !kept.contains_key(root));
+    let missing: Arc<[usize]> = piece
         .projection
         .iter()
         .filter(is_missing)
         .copied()
         .collect();
-    if missing.is_empty() {
+    let lacks_some = |at: &usize| missing.iter().any(|root| !columns[*at].contains_key(root));
+    let incomplete: Vec<usize> = (0..ranges.len()).filter(lacks_some).collect();
+    if incomplete.is_empty() {
         return Ok(columns);
     }
-    let projection = missing.into();
+    let rows = piece.rows.as_ref().map(|selection| RowSelection {
+        rows: RowRanges::covering(incomplete.iter().map(|at| ranges[*at].clone())),
+        ..selection.clone()
+    });
     let fresh = read(RowGroupSelection {
-        projection,
+        projection: missing,
+        rows,
         ..piece
     })
     .await?;
-    {
-        let mut kept = lock(&cache.columns);
-        for (root, column) in &fresh {
-            let bytes = column.iter().map(|array| array.get_array_memory_size());
-            kept.insert(key(*root), column.clone(), bytes.sum());
+    let mut kept = lock(&cache.columns);
+    for (root, arrays) in &fresh {
+        for (at, mut column) in incomplete.iter().zip(cut(arrays, ranges, &incomplete)) {
+            if is_kept {
+                // So that a range that is kept keeps no rows of others in memory.
+                if incomplete.len() > 1 {
+                    let copies = column.iter().map(|array| copy_rows(array, 0, array.len()));
+                    column = copies.collect::<Result<_>>()?;
+                }
+                let bytes = column.iter().map(|array| array.get_array_memory_size());
+                kept.insert(key(*root, &ranges[*at]), column.clone(), bytes.sum());
+            }
+            columns[*at].insert(*root, column);
         }
     }
-    columns.extend(fresh);
+    drop(kept);
     Ok(columns)
+}
+
+/// Cuts the arrays of some of the ranges, one after the other, into those of each.
+fn cut(arrays: &[ArrayRef], ranges: &[Range<usize>], of: &[usize]) -> Vec<Column> {
+    let mut begin = 0;
+    let parts = of.iter().map(|at| {
+        let rows = begin..begin + ranges[*at].len();
+        begin = rows.end;
+        slice_arrays(arrays.to_vec(), &rows)
+    });
+    parts.collect()
 }
 
 #[cfg(test)]

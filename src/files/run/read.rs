@@ -17,7 +17,8 @@ use super::{KeyColumn, RunFile, SortedRun, sort_columns};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::merge::{SortColumn, SortKeys};
 use crate::files::{
-    BatchSender, BatchStream, OpenPart, RowGroupReader, RowGroupSelection, run_blocking,
+    BatchSender, BatchStream, OpenPart, RowGroupReader, RowGroupSelection, interleave_rows,
+    run_blocking,
 };
 use crate::parquet::Cancel;
 use crate::parquet::decode::align;
@@ -32,6 +33,10 @@ const READS_AHEAD: usize = 8;
 const CONCURRENT_REQUESTS: usize = 16;
 /// The least rows that are decoded at once.
 const MIN_PIECE_ROWS: usize = 8192;
+/// The most ranges of rows that are decoded at once: in local files as many as are worth starting a task, of objects
+/// few, since each may be a request for each column.
+const LOCAL_RANGES: usize = 32;
+const REMOTE_RANGES: usize = 4;
 
 /// Reads the rows of a run.
 #[derive(Debug, Clone)]
@@ -268,15 +273,20 @@ impl Reading {
             return Ok(vec![piece(None)]);
         }
         let pages = Arc::new(self.read_pages(part, group, field_indices).await?);
-        let pieces = selected
+        let ranges = selected
             .as_slice()
             .iter()
             .flat_map(|range| split(range, piece_rows));
-        Ok(pieces
-            .map(|rows| {
-                let rows = RowRanges::single(rows);
+        let max_ranges = match self.reader.store.local() {
+            Some(_) => LOCAL_RANGES,
+            None => REMOTE_RANGES,
+        };
+        let packed = pack(ranges, self.piece_bytes / row_bytes.max(1), max_ranges);
+        Ok(packed
+            .into_iter()
+            .map(|ranges| {
                 piece(Some(RowSelection {
-                    rows,
+                    rows: RowRanges::covering(ranges),
                     pages: Arc::clone(&pages),
                 }))
             })
@@ -312,37 +322,39 @@ impl Reading {
 
     /// Reads a piece, without the rows that are not selected.
     async fn read_piece(self: Arc<Self>, piece: RowGroupSelection) -> Result<Vec<RecordBatch>> {
-        let rows = if let Some(selection) = &piece.rows {
-            selection.rows.num_rows()
-        } else {
+        let rows = piece.rows.as_ref().map(|selection| selection.rows.clone());
+        let rows = rows.unwrap_or_else(|| {
             let group = piece.part.file.metadata().row_group(piece.index);
-            usize::try_from(group.num_rows()).unwrap_or_default()
-        };
+            RowRanges::all(usize::try_from(group.num_rows()).unwrap_or_default())
+        });
         let field_indices = self.field_indices(&piece.part)?;
-        let arrays = if self.filter.is_some() {
+        let by_range = if self.filter.is_some() {
             let store = &self.reader.store;
-            read_through(store, piece, rows, |piece| self.groups.read(piece)).await?
+            read_through(store, piece, rows.as_slice(), |piece| {
+                self.groups.read(piece)
+            })
+            .await?
         } else {
-            self.groups.read(piece).await?
-        };
-        let columns = field_indices
-            .iter()
-            .map(|root| arrays.get(root).cloned().unwrap_or_default());
-        let columns: Vec<Vec<ArrayRef>> = columns.collect();
-        let aligned = if columns.is_empty() {
-            vec![(rows, Vec::new())]
-        } else {
-            align(&columns, rows)
+            vec![self.groups.read(piece).await?]
         };
         run_blocking(move || {
-            let batches = aligned
-                .into_iter()
-                .map(|(rows, arrays)| self.select(arrays, rows));
-            let batches = batches.collect::<Result<Vec<_>>>()?;
-            Ok(batches
-                .into_iter()
-                .filter(|batch| batch.num_rows() > 0)
-                .collect())
+            let mut selected = Vec::new();
+            for (range, arrays) in rows.as_slice().iter().zip(&by_range) {
+                let columns = field_indices
+                    .iter()
+                    .map(|root| arrays.get(root).cloned().unwrap_or_default());
+                let columns: Vec<Vec<ArrayRef>> = columns.collect();
+                let aligned = if columns.is_empty() {
+                    vec![(range.len(), Vec::new())]
+                } else {
+                    align(&columns, range.len())
+                };
+                for (rows, arrays) in aligned {
+                    selected.push(self.select(arrays, rows)?);
+                }
+            }
+            selected.retain(|batch| batch.num_rows() > 0);
+            join_small(selected)
         })
         .await
     }
@@ -361,6 +373,40 @@ impl Reading {
         }
         filter_record_batch(&result, &mask).map_err(arrow_error)
     }
+}
+
+/// Joins batches of few rows, because each costs more than its rows.
+fn join_small(batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
+    let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+    let has_columns = batches.iter().any(|batch| batch.num_columns() > 0);
+    if batches.len() < 2 || rows > MIN_PIECE_ROWS || !has_columns {
+        return Ok(batches);
+    }
+    let numbered = batches.iter().enumerate();
+    let positions =
+        numbered.flat_map(|(at, batch)| (0..batch.num_rows()).map(move |row| (at, row)));
+    interleave_rows(&batches, &positions.collect::<Vec<_>>()).map_err(arrow_error)
+}
+
+/// Packs ranges into pieces of at most so many rows and ranges, but one range at least.
+fn pack(
+    ranges: impl Iterator<Item = Range<usize>>,
+    max_rows: usize,
+    max_ranges: usize,
+) -> Vec<Vec<Range<usize>>> {
+    let mut packed: Vec<Vec<Range<usize>>> = Vec::new();
+    let mut rows = 0;
+    for range in ranges {
+        rows += range.len();
+        match packed.last_mut() {
+            Some(last) if last.len() < max_ranges && rows <= max_rows => last.push(range),
+            _ => {
+                rows = range.len();
+                packed.push(vec![range]);
+            }
+        }
+    }
+    packed
 }
 
 fn split(range: &Range<usize>, rows: usize) -> impl Iterator<Item = Range<usize>> + use<> {
