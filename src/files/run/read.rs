@@ -33,10 +33,9 @@ const READS_AHEAD: usize = 8;
 const CONCURRENT_REQUESTS: usize = 16;
 /// The least rows that are decoded at once.
 const MIN_PIECE_ROWS: usize = 8192;
-/// The most ranges of rows that are decoded at once: in local files as many as are worth starting a task, of objects
-/// few, since each may be a request for each column.
-const LOCAL_RANGES: usize = 32;
-const REMOTE_RANGES: usize = 4;
+/// The most ranges of rows that are decoded at once: as many as are worth starting a task, and their pages are fetched
+/// by few requests where they are not far apart.
+const MAX_RANGES: usize = 32;
 
 /// Reads the rows of a run.
 #[derive(Debug, Clone)]
@@ -277,11 +276,7 @@ impl Reading {
             .as_slice()
             .iter()
             .flat_map(|range| split(range, piece_rows));
-        let max_ranges = match self.reader.store.local() {
-            Some(_) => LOCAL_RANGES,
-            None => REMOTE_RANGES,
-        };
-        let packed = pack(ranges, self.piece_bytes / row_bytes.max(1), max_ranges);
+        let packed = pack(ranges, self.piece_bytes / row_bytes.max(1));
         Ok(packed
             .into_iter()
             .map(|ranges| {
@@ -388,18 +383,14 @@ fn join_small(batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
     interleave_rows(&batches, &positions.collect::<Vec<_>>()).map_err(arrow_error)
 }
 
-/// Packs ranges into pieces of at most so many rows and ranges, but one range at least.
-fn pack(
-    ranges: impl Iterator<Item = Range<usize>>,
-    max_rows: usize,
-    max_ranges: usize,
-) -> Vec<Vec<Range<usize>>> {
+/// Packs ranges into pieces of at most so many rows and [`MAX_RANGES`], but one range at least.
+fn pack(ranges: impl Iterator<Item = Range<usize>>, max_rows: usize) -> Vec<Vec<Range<usize>>> {
     let mut packed: Vec<Vec<Range<usize>>> = Vec::new();
     let mut rows = 0;
     for range in ranges {
         rows += range.len();
         match packed.last_mut() {
-            Some(last) if last.len() < max_ranges && rows <= max_rows => last.push(range),
+            Some(last) if last.len() < MAX_RANGES && rows <= max_rows => last.push(range),
             _ => {
                 rows = range.len();
                 packed.push(vec![range]);
