@@ -24,7 +24,7 @@ pub(crate) const MAX_GAP_BYTES: u64 = 256 << 10;
 const MAX_WASTE_PERCENT: u64 = 4;
 /// How much more may be fetched in vain where only pages are read: so little is needed that its share is nothing.
 const MAX_PAGE_WASTE_BYTES: u64 = 16 << 10;
-/// And how much for each further range of a column: pages that are scattered over a chunk would be a request each.
+/// And how much for each range of a column after a dictionary and a page: scattered pages would be a request each.
 const MAX_WASTE_BYTES_PER_RANGE: u64 = 64 << 10;
 /// The greatest length of one request. Longer ranges are fetched by several at once.
 const FETCH_BYTES: u64 = 8 << 20;
@@ -71,7 +71,7 @@ impl OpenPart {
                 *root,
             )
         });
-        let further_ranges = column_ranges.iter().map(|r| r.len().saturating_sub(1));
+        let further_ranges = column_ranges.iter().map(|r| r.len().saturating_sub(2));
         let waste_budget_bytes = match rows {
             Some(_) => {
                 let further_ranges = further_ranges.sum::<usize>() as u64;

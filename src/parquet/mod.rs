@@ -13,7 +13,7 @@ pub mod file;
 mod flat;
 pub(crate) mod footer;
 pub(crate) mod narrow;
-mod nested;
+pub(crate) mod nested;
 pub mod options;
 mod output;
 mod pack;

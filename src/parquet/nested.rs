@@ -31,7 +31,7 @@ fn child_fields(data_type: &DataType) -> &[FieldRef] {
 }
 
 /// Whether a type or one within it is such.
-pub(super) fn contains_type(data_type: &DataType, predicate: fn(&DataType) -> bool) -> bool {
+pub(crate) fn contains_type(data_type: &DataType, predicate: fn(&DataType) -> bool) -> bool {
     let inner = match data_type {
         DataType::Dictionary(_, values) => {
             return predicate(data_type) || contains_type(values, predicate);

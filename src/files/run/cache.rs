@@ -25,7 +25,7 @@ use crate::store::{Store, path};
 const FILE_BYTES: usize = 64 << 20;
 /// The most bytes that all decoded columns take.
 const COLUMN_BYTES: usize = 64 << 20;
-/// Of more rows at once, columns are not kept: they are read in sequence.
+/// Of a longer range of rows, columns are not kept: it is read in sequence.
 const MAX_ROWS: usize = 1 << 16;
 
 /// The path of a file, a row group and a field in it, and its first row and the number of rows.
@@ -172,8 +172,7 @@ pub(super) async fn read_through<F>(
 where
     F: Future<Output = Result<HashMap<usize, Column>>>,
 {
-    let rows: usize = ranges.iter().map(ExactSizeIterator::len).sum();
-    let is_kept = rows <= MAX_ROWS;
+    let is_kept = ranges.iter().all(|range| range.len() <= MAX_ROWS);
     let cache = RunCache::of(store);
     let (file, group) = (piece.part.path.clone(), piece.index);
     let key =
@@ -209,22 +208,28 @@ where
         ..piece
     })
     .await?;
-    let mut kept = lock(&cache.columns);
     for (root, arrays) in &fresh {
         for (at, mut column) in incomplete.iter().zip(cut(arrays, ranges, &incomplete)) {
-            if is_kept {
-                // So that a range that is kept keeps no rows of others in memory.
-                if incomplete.len() > 1 {
-                    let copies = column.iter().map(|array| copy_rows(array, 0, array.len()));
-                    column = copies.collect::<Result<_>>()?;
-                }
-                let bytes = column.iter().map(|array| array.get_array_memory_size());
-                kept.insert(key(*root, &ranges[*at]), column.clone(), bytes.sum());
+            // So that a range that is kept keeps no rows of others in memory.
+            if is_kept && incomplete.len() > 1 {
+                let copies = column.iter().map(|a| copy_rows(a, 0, a.len()));
+                column = copies.collect::<Result<_>>()?;
             }
             columns[*at].insert(*root, column);
         }
     }
-    drop(kept);
+    if is_kept {
+        let mut kept = lock(&cache.columns);
+        for at in incomplete {
+            for (root, column) in columns[at]
+                .iter()
+                .filter(|(root, _)| fresh.contains_key(root))
+            {
+                let bytes = column.iter().map(|array| array.get_array_memory_size());
+                kept.insert(key(*root, &ranges[at]), column.clone(), bytes.sum());
+            }
+        }
+    }
     Ok(columns)
 }
 

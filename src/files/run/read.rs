@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
-use arrow_schema::SchemaRef;
+use arrow_schema::{DataType, SchemaRef};
+use arrow_select::concat::concat_batches;
 use arrow_select::filter::filter_record_batch;
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -17,11 +18,11 @@ use super::{KeyColumn, RunFile, SortedRun, sort_columns};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::merge::{SortColumn, SortKeys};
 use crate::files::{
-    BatchSender, BatchStream, OpenPart, RowGroupReader, RowGroupSelection, interleave_rows,
-    run_blocking,
+    BatchSender, BatchStream, OpenPart, RowGroupReader, RowGroupSelection, run_blocking,
 };
 use crate::parquet::Cancel;
 use crate::parquet::decode::align;
+use crate::parquet::nested::contains_type;
 use crate::parquet::page_selection::{GroupPages, RowSelection};
 use crate::parquet::row_ranges::RowRanges;
 use crate::parquet::types::batch_with_row_count;
@@ -57,6 +58,8 @@ struct Reading {
     filter: Option<(SortKeys, KeyIntervals)>,
     /// The columns that are read: those of the result, then those of the key.
     read_schema: SchemaRef,
+    /// Whether these columns are of types whose rows can be joined.
+    joins: bool,
     result_columns: usize,
     piece_bytes: usize,
 }
@@ -133,6 +136,7 @@ impl RunReader {
             cut,
             cut_intervals,
             filter,
+            joins: joins(&read_schema),
             read_schema,
             result_columns: columns.len(),
             piece_bytes: memory_bytes / READS_AHEAD,
@@ -276,7 +280,13 @@ impl Reading {
             .as_slice()
             .iter()
             .flat_map(|range| split(range, piece_rows));
-        let packed = pack(ranges, self.piece_bytes / row_bytes.max(1));
+        let memory_bytes: u64 = field_indices
+            .iter()
+            .map(|root| part.file.memory_bytes_of(group, *root))
+            .sum();
+        let memory_bytes = usize::try_from(memory_bytes).unwrap_or(usize::MAX) / group_rows.max(1);
+        let max_ranges = if self.joins { MAX_RANGES } else { 1 };
+        let packed = pack(ranges, self.piece_bytes / memory_bytes.max(1), max_ranges);
         Ok(packed
             .into_iter()
             .map(|ranges| {
@@ -349,7 +359,11 @@ impl Reading {
                 }
             }
             selected.retain(|batch| batch.num_rows() > 0);
-            join_small(selected)
+            Ok(if self.joins {
+                join_small(selected)
+            } else {
+                selected
+            })
         })
         .await
     }
@@ -370,27 +384,47 @@ impl Reading {
     }
 }
 
-/// Joins batches of few rows, because each costs more than its rows.
-fn join_small(batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
-    let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-    let has_columns = batches.iter().any(|batch| batch.num_columns() > 0);
-    if batches.len() < 2 || rows > MIN_PIECE_ROWS || !has_columns {
-        return Ok(batches);
-    }
-    let numbered = batches.iter().enumerate();
-    let positions =
-        numbered.flat_map(|(at, batch)| (0..batch.num_rows()).map(move |row| (at, row)));
-    interleave_rows(&batches, &positions.collect::<Vec<_>>()).map_err(arrow_error)
+/// Whether rows of such columns can be copied and joined for the cost of these rows alone.
+fn joins(schema: &SchemaRef) -> bool {
+    let is_shared = |data_type: &DataType| {
+        matches!(
+            data_type,
+            DataType::Dictionary(..)
+                | DataType::RunEndEncoded(..)
+                | DataType::Utf8View
+                | DataType::BinaryView
+                | DataType::ListView(_)
+                | DataType::LargeListView(_)
+        )
+    };
+    let mut fields = schema.fields().iter();
+    fields.all(|field| !contains_type(field.data_type(), is_shared))
 }
 
-/// Packs ranges into pieces of at most so many rows and [`MAX_RANGES`], but one range at least.
-fn pack(ranges: impl Iterator<Item = Range<usize>>, max_rows: usize) -> Vec<Vec<Range<usize>>> {
+/// Joins batches of few rows, because each costs more than its rows.
+fn join_small(batches: Vec<RecordBatch>) -> Vec<RecordBatch> {
+    let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+    match batches.first() {
+        Some(first) if batches.len() > 1 && rows <= MIN_PIECE_ROWS => {
+            // Values that are too long for one array stay in batches.
+            concat_batches(&first.schema(), &batches).map_or(batches, |joined| vec![joined])
+        }
+        _ => batches,
+    }
+}
+
+/// Packs ranges into pieces of at most so many rows and ranges, but one range at least.
+fn pack(
+    ranges: impl Iterator<Item = Range<usize>>,
+    max_rows: usize,
+    max_ranges: usize,
+) -> Vec<Vec<Range<usize>>> {
     let mut packed: Vec<Vec<Range<usize>>> = Vec::new();
     let mut rows = 0;
     for range in ranges {
         rows += range.len();
         match packed.last_mut() {
-            Some(last) if last.len() < MAX_RANGES && rows <= max_rows => last.push(range),
+            Some(last) if last.len() < max_ranges && rows <= max_rows => last.push(range),
             _ => {
                 rows = range.len();
                 packed.push(vec![range]);
