@@ -236,12 +236,12 @@ impl TableHandle {
     }
 
     /// Streams the changes after version `since` up to this snapshot.
-    fn changes(&self, py: Python<'_>, since: u64) -> PyResult<Scan> {
+    fn changes(&self, py: Python<'_>, since: u64, columns: Option<Vec<String>>) -> PyResult<Scan> {
         let since = self.at(py, since)?.manifest;
         let table = into_py_result(py, self.table())?;
         let until = Arc::clone(&self.manifest);
         let scan = run(py, move || async move {
-            table::scan_changes(&table, since, until)
+            table::scan_changes(&table, since, until, columns.as_deref())
         })?;
         Ok(Scan::new(scan))
     }

@@ -50,15 +50,16 @@ pub(super) fn change_columns() -> [Field; 3] {
     ]
 }
 
-/// Streams the changes of the versions after `since`, up to and including `until`: rows with the columns
-/// of `until` (all nullable) and the change columns.
+/// Streams the changes of the versions after `since`, up to and including `until`: rows with the named columns of
+/// `until`, or all (all nullable), and the change columns.
 ///
-/// Fails with `InvalidInput` if `since` is newer than `until`, or if the table has a column with the
-/// name of a change column.
+/// Fails with `InvalidInput` if `since` is newer than `until`, a column does not exist, or the table has a column with
+/// the name of a change column.
 pub fn scan_changes(
     table: &Table,
     since: Arc<TableManifest>,
     until: Arc<TableManifest>,
+    names: Option<&[String]>,
 ) -> Result<BatchStream> {
     if since.version > until.version {
         let message = format!(
@@ -89,14 +90,20 @@ pub fn scan_changes(
     let metadata = table_columns.schema.metadata().clone();
     let nullable_schema = Schema::new_with_metadata(nullable_fields.clone(), metadata.clone());
     let columns = TableColumns::from_entries(Arc::new(nullable_schema), &until.schema);
-    let fields: Vec<FieldRef> = nullable_fields
-        .into_iter()
-        .chain(change_fields.map(Arc::new))
+    let projection: Arc<[usize]> = columns.project(names)?.into();
+    let fields: Vec<FieldRef> = projection
+        .iter()
+        .map(|at| Arc::clone(&nullable_fields[*at]))
         .collect();
+    let selected = Arc::new(Schema::new_with_metadata(fields.clone(), metadata.clone()));
+    let change_fields = change_fields.map(Arc::new).into_iter();
+    let fields: Vec<FieldRef> = fields.into_iter().chain(change_fields).collect();
     let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
     let change_scan = ChangeScan {
         table: table.clone(),
         columns,
+        projection,
+        selected,
         schema: Arc::clone(&schema),
     };
     Ok(BatchStream::spawn(
@@ -109,6 +116,11 @@ pub fn scan_changes(
 struct ChangeScan {
     table: Table,
     columns: TableColumns,
+    /// The positions of the columns that the feed returns.
+    projection: Arc<[usize]>,
+    /// These columns.
+    selected: SchemaRef,
+    /// These and the change columns.
     schema: SchemaRef,
 }
 
@@ -166,7 +178,8 @@ impl ChangeScan {
             *id <= after.schema.last_id && columns.all(|column| column.id != *id)
         };
         let is_rewrite = REWRITE_OPERATIONS.contains(&after.operation.name.as_str());
-        is_rewrite && !self.columns.ids.iter().any(is_dropped)
+        let mut ids = self.projection.iter().map(|at| &self.columns.ids[*at]);
+        is_rewrite && !ids.any(is_dropped)
     }
 
     /// Sends the changes of one commit. Returns false if the receiver was dropped.
@@ -202,7 +215,12 @@ impl ChangeScan {
                         continue;
                     }
                     let batches = reader
-                        .read_selected(&row_group, mask, &self.columns.schema)
+                        .read_selected(
+                            &row_group,
+                            mask,
+                            Arc::clone(&self.projection),
+                            &self.selected,
+                        )
                         .await?;
                     for batch in batches.into_iter().filter(|b| b.num_rows() > 0) {
                         let change_batch = self.with_change_columns(&batch, change_type, after)?;

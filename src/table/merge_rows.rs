@@ -219,9 +219,9 @@ async fn merge_row_group(
     let mut output = RowGroupOutput::default();
     if mask.true_count() > 0 {
         let row_numbers: Vec<u32> = mask.values().set_indices_u32().collect();
-        let batches = reader
-            .read_selected(row_group, mask, &context.columns.schema)
-            .await?;
+        let schema = &context.columns.schema;
+        let all = (0..schema.fields().len()).collect();
+        let batches = reader.read_selected(row_group, mask, all, schema).await?;
         let context = Arc::clone(context);
         output = run_blocking(move || {
             let mut output = RowGroupOutput::default();

@@ -27,14 +27,14 @@ impl SnapshotReader {
         Ok(mask.unwrap_or_else(|| vec![true; row_group.num_rows()].into()))
     }
 
-    /// Reads all columns of the rows of `mask`.
+    /// Reads some columns, which `schema` has, of the rows of `mask`.
     pub(super) async fn read_selected(
         &self,
         row_group: &RowGroupScan,
         mask: BooleanArray,
+        projection: Arc<[usize]>,
         schema: &SchemaRef,
     ) -> Result<Vec<RecordBatch>> {
-        let projection: Vec<usize> = (0..schema.fields().len()).collect();
         let matched = mask.values().set_slices().map(|(start, end)| start..end);
         let rows = RowRanges::covering(matched);
         let selection = self.select_pages(row_group, &projection, rows).await?;

@@ -184,7 +184,7 @@ class AttachedTable:
             older = newest.as_of(version)
             if (_parse(older)["commit_id"], self._column_ids(older)) != (commit_id, columns):
                 return None
-            changes = newest.scan_changes(version)
+            changes = newest.scan_changes(version, columns=self.key.names)
             batches = [batch.select(self.key.names) for batch in changes.to_reader()]
         except VersionExpired:
             return None

@@ -132,14 +132,15 @@ class TableScan(Rows):
 class TableChanges(Rows):
     """The inserted and deleted rows between two versions, read on demand. Every method reads them again."""
 
-    def __init__(self, handle: _pds.TableHandle, since: int) -> None:
+    def __init__(self, handle: _pds.TableHandle, since: int, columns: list[str] | None) -> None:
         self._handle = handle
         self._since = since
+        self._columns = columns
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the table, then `_change_type`, `_commit_version` and `_commit_timestamp`."""
+        """The selected columns of the table, then `_change_type`, `_commit_version` and `_commit_timestamp`."""
         return self._open_scan().schema
 
     def _open_scan(self) -> _pds.Scan:
-        return self._handle.changes(self._since)
+        return self._handle.changes(self._since, self._columns)

@@ -175,7 +175,9 @@ class Snapshot:
         tasks = _pds.split_scan(self._handle, predicate, names, check_size("count", count, "tasks"), least, most)
         return [ScanTask(self.store, self.path, names, where, files) for files in tasks]
 
-    def scan_changes(self, since: int, until: int | None = None) -> TableChanges:
+    def scan_changes(
+        self, since: int, until: int | None = None, *, columns: Sequence[str] | None = None
+    ) -> TableChanges:
         """Return the inserted and deleted rows of every commit after the version `since`, up to `until`.
 
         An update is a delete and an insert. Compactions are skipped, except those that dropped the values of a
@@ -187,14 +189,16 @@ class Snapshot:
         Args:
             since: A version. Its own changes are not included.
             until: A version. Defaults to this snapshot.
+            columns: The columns of `until` to read, in this order. Defaults to all. A row is a change if any of its
+                columns changed.
 
         Raises:
             VersionExpired: A vacuum removed a version in this range. The message names the oldest version.
-            InvalidInput: A version does not exist, or `until` is before `since`.
-            InvalidType: A version is not an integer.
+            InvalidInput: A version or a column does not exist, or `until` is before `since`.
+            InvalidType: A version is not an integer, or a column is no text.
         """
         handle = self._handle if until is None else self._handle.at(check_version(until))
-        changes = TableChanges(handle, check_version(since))
+        changes = TableChanges(handle, check_version(since), check_column_names(columns))
         _ = changes.schema  # raises the errors of this call
         return changes
 

@@ -38,6 +38,24 @@ def _rows(table: pds.Table) -> Counter[tuple[Any, ...]]:
 def _check(table: pds.Table) -> None:
     table.refresh()
     assert _applied(table.scan_changes(1).to_pyarrow(), Counter()) == _rows(table)
+    columns = table.schema.names[::-2]
+    changes = table.scan_changes(1, columns=columns).to_pyarrow()
+    assert changes.column_names == [*columns, "_change_type", "_commit_version", "_commit_timestamp"]
+    rows = table.scan(columns).to_pyarrow().to_pylist()
+    assert _applied(changes, Counter()) == Counter(map(_row, rows))
+
+
+def test_columns_of_changes(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", SCHEMA, key="id")
+    table.append(pa.table({"id": [1, 2, 3], "a": [1, 2, 3], "b": ["x", "y", "z"]}, schema=SCHEMA))
+    # Rows that are deleted by their key are found by a column that is not returned.
+    table.delete("id = 2")
+    changes = table.scan_changes(1, columns=["b"]).to_pyarrow().to_pydict()
+    assert (changes["b"], changes["_change_type"]) == (["x", "y", "z", "y"], ["insert"] * 3 + ["delete"])
+    assert table.scan_changes(2, columns=[]).to_pyarrow().num_rows == 1
+    for columns, error in ((["no"], pds.InvalidInput), (["b", "b"], pds.InvalidInput), ([1], pds.InvalidType)):
+        with pytest.raises(error, match="column"):
+            table.scan_changes(1, columns=columns)  # type: ignore[arg-type]
 
 
 def test_a_column_that_was_dropped_when_files_were_compacted(memory_store: pds.Store) -> None:

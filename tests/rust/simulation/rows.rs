@@ -599,7 +599,7 @@ async fn check_changes(
             *expected.entry((*id, *write)).or_default() += sign;
         }
     }
-    let mut stream = scan_changes(table, Arc::clone(before), Arc::clone(after)).unwrap();
+    let mut stream = scan_changes(table, Arc::clone(before), Arc::clone(after), None).unwrap();
     let mut told: BTreeMap<(i64, i64), i64> = BTreeMap::new();
     while let Some(batch) = stream.next().await {
         let batch = batch.unwrap();
