@@ -31,6 +31,7 @@ __all__ = [
     "check_schema",
     "clean_dataset",
     "commit_changes",
+    "commit_rewrites",
     "commit_staged",
     "compact_pipeline",
     "dataset_exists",
@@ -61,6 +62,7 @@ __all__ = [
     "parse_dataset_id",
     "parse_manifest",
     "parse_multihash",
+    "plan_rewrites",
     "prepare",
     "preview_pipeline",
     "publish",
@@ -70,6 +72,7 @@ __all__ = [
     "rename_column",
     "rename_in_pipeline",
     "reorder",
+    "rewrite_task",
     "run_pipeline_task",
     "scan_part",
     "schema_event",
@@ -567,6 +570,11 @@ def commit_changes(
     commit: _CommitOptions,
 ) -> tuple[_CommitFields | None, TableHandle]: ...
 def discard_changes(store: StoreHandle, path: str, messages: list[bytes]) -> None: ...
+def plan_rewrites(snapshot: TableHandle, target_bytes: int, predicate: str | Predicate | None) -> list[bytes]: ...
+def rewrite_task(store: StoreHandle, path: str, task: bytes, options: _Options, threads: int | None) -> bytes: ...
+def commit_rewrites(
+    snapshot: TableHandle, messages: list[bytes], options: _Options, timeout: float
+) -> tuple[_CommitFields, TableHandle] | None: ...
 def attach_table(table: TableHandle, timeout: float) -> ChainHandle: ...
 def attach_dataset(store: StoreHandle, key: str, timeout: float) -> ChainHandle: ...
 def new_identity() -> tuple[str, bytes]: ...

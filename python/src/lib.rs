@@ -19,6 +19,7 @@ mod pipeline_upkeep;
 mod predicate;
 mod preview;
 mod producer_calls;
+mod rewrite_tasks;
 mod runtime;
 mod scan;
 mod scan_tasks;
@@ -47,6 +48,7 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     scan_tasks::register(module)?;
     staged_rows::register(module)?;
     task_changes::register(module)?;
+    rewrite_tasks::register(module)?;
     alter::register(module)?;
     odf::register(module)?;
     odf_values::register(module)?;

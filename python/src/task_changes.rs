@@ -99,7 +99,7 @@ impl PyMergePart {
     }
 }
 
-fn open_table(py: Python<'_>, store: &StoreHandle, path: &str) -> PyResult<Table> {
+pub(crate) fn open_table(py: Python<'_>, store: &StoreHandle, path: &str) -> PyResult<Table> {
     into_py_result(py, store.store().and_then(|s| Table::new(s, path)))
 }
 

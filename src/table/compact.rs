@@ -31,6 +31,8 @@ use crate::versions::CommitOutcome;
 use crate::versions::Operation;
 use crate::versions::commit::{RunResult, run_on};
 
+/// The name of the operation for the history.
+const COMPACT: &str = "compact";
 /// A file with a larger share of deleted rows is rewritten whatever its size.
 const MAX_DELETED_PERCENT: u64 = 50;
 
@@ -52,8 +54,36 @@ pub async fn compact(
     predicate: Option<&Predicate>,
     options: &TableWriteOptions,
 ) -> Result<Option<Compaction>> {
-    let name = "compact";
     let (newest, reader) = open_newest(table, options.timeout).await?;
+    let groups = choose_groups(table, &reader, target_bytes, predicate).await?;
+    let mut compaction = CompactionProgress::new(table, newest);
+    let mut locations = FileLocations::new(table, &reader.files);
+    let count = groups.len();
+    for (index, group) in groups.into_iter().enumerate() {
+        let has_deleted = group.iter().any(|file| is_mostly_deleted(&reader, *file));
+        let paths = group.iter().map(|f| reader.files[*f].file.path.clone());
+        let group = (paths.collect(), if has_deleted { 1 } else { 2 });
+        let mut operation =
+            RewriteGroup::new(table, COMPACT, options, &reader, &mut locations, group);
+        let staged = Staged::new(table);
+        compaction.run(&mut operation, staged, options).await?;
+        log::info!(
+            "{COMPACT} of the table {:?}: {} of {count} groups of files done",
+            table.root(),
+            index + 1
+        );
+    }
+    compaction.merge_tombstones(options).await?;
+    compaction.finish()
+}
+
+/// The groups to rewrite of a snapshot, of files that may hold rows that satisfy the predicate.
+pub(super) async fn choose_groups(
+    table: &Table,
+    reader: &SnapshotReader,
+    target_bytes: u64,
+    predicate: Option<&Predicate>,
+) -> Result<Vec<Vec<usize>>> {
     let selected = match predicate {
         Some(predicate) => {
             let filter = predicate.bind(&reader.columns, &**table.store().clock())?;
@@ -61,29 +91,7 @@ pub async fn compact(
         }
         None => vec![true; reader.files.len()],
     };
-    let groups = plan_groups(&reader, target_bytes, &selected);
-    let mut compaction = CompactionProgress::new(newest);
-    let mut locations = FileLocations::new(table, &reader.files);
-    let count = groups.len();
-    for (index, group) in groups.into_iter().enumerate() {
-        let has_deleted = group.iter().any(|file| is_mostly_deleted(&reader, *file));
-        let paths = group.iter().map(|f| reader.files[*f].file.path.clone());
-        let group = (paths.collect(), if has_deleted { 1 } else { 2 });
-        let mut operation = RewriteGroup::new(table, name, options, &reader, &mut locations, group);
-        compaction.run(table, &mut operation, options).await?;
-        log::info!(
-            "{name} of the table {:?}: {} of {count} groups of files done",
-            table.root(),
-            index + 1
-        );
-    }
-    let mut operation = MergeTombstones {
-        table,
-        name,
-        written: Vec::new(),
-    };
-    compaction.run(table, &mut operation, options).await?;
-    compaction.finish()
+    Ok(plan_groups(reader, target_bytes, &selected))
 }
 
 /// Rewrites all rows as sorted files of about `target_bytes`. The columns default to the table's sort
@@ -119,8 +127,9 @@ pub async fn sort(
     let group = (data_files.map(|file| file.path.clone()).collect(), 1);
     let mut locations = FileLocations::new(table, &reader.files);
     let mut operation = RewriteGroup::new(table, "sort", &options, &reader, &mut locations, group);
-    let mut compaction = CompactionProgress::new(newest);
-    compaction.run(table, &mut operation, &options).await?;
+    let mut compaction = CompactionProgress::new(table, newest);
+    let staged = Staged::new(table);
+    compaction.run(&mut operation, staged, &options).await?;
     compaction.finish()
 }
 
@@ -139,16 +148,18 @@ async fn open_newest(table: &Table, timeout: Duration) -> Result<(Snapshot, Snap
 }
 
 /// What was committed so far.
-struct CompactionProgress {
+pub(super) struct CompactionProgress<'a> {
+    table: &'a Table,
     /// The snapshot that was read or committed last.
     newest: Snapshot,
     compaction: Option<Compaction>,
     conflict: Option<Error>,
 }
 
-impl CompactionProgress {
-    fn new(newest: Snapshot) -> Self {
+impl<'a> CompactionProgress<'a> {
+    pub(super) fn new(table: &'a Table, newest: Snapshot) -> Self {
         Self {
+            table,
             newest,
             compaction: None,
             conflict: None,
@@ -156,29 +167,39 @@ impl CompactionProgress {
     }
 
     /// Commits an operation, beginning with the last snapshot.
-    async fn run(
+    pub(super) async fn run(
         &mut self,
-        table: &Table,
         operation: &mut impl Operation<TableManifest, Change = Replace>,
+        staged: Staged,
         options: &TableWriteOptions,
     ) -> Result<()> {
-        let (staged, newest) = (Staged::new(table), self.newest.clone());
+        let (table, newest) = (self.table, self.newest.clone());
         let result = run_on(table, operation, staged, Some(newest), options.timeout).await;
-        self.add(table, result)
+        self.add(result)
+    }
+
+    /// Merges small tombstone files.
+    pub(super) async fn merge_tombstones(&mut self, options: &TableWriteOptions) -> Result<()> {
+        let mut operation = MergeTombstones {
+            table: self.table,
+            name: COMPACT,
+            written: Vec::new(),
+        };
+        let staged = Staged::new(self.table);
+        self.run(&mut operation, staged, options).await
     }
 
     /// Adds the result of a commit. Only an error after which the others cannot go on is returned.
-    fn add(
-        &mut self,
-        table: &Table,
-        result: CommitOutcome<RunResult<TableManifest, Replace>>,
-    ) -> Result<()> {
+    fn add(&mut self, result: CommitOutcome<RunResult<TableManifest, Replace>>) -> Result<()> {
         let (mut committed, change) = match result {
             Ok(RunResult::Committed(committed, change)) => (committed, change),
             Ok(RunResult::Replayed(_) | RunResult::Unchanged(_)) => return Ok(()),
             Err(e) if e.is_conflict() => {
                 let conflict = Error::from(e);
-                log::warn!("files of {:?} stay as they are: {conflict}", table.root());
+                log::warn!(
+                    "files of {:?} stay as they are: {conflict}",
+                    self.table.root()
+                );
                 self.conflict.get_or_insert(conflict);
                 return Ok(());
             }
@@ -196,7 +217,7 @@ impl CompactionProgress {
         Ok(())
     }
 
-    fn finish(self) -> Result<Option<Compaction>> {
+    pub(super) fn finish(self) -> Result<Option<Compaction>> {
         match (self.compaction, self.conflict) {
             (None, Some(conflict)) => Err(conflict),
             (compaction, _) => Ok(compaction),

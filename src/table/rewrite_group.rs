@@ -5,7 +5,7 @@
 //! ([`Deletions::includes`], in both directions), wherever the files and their tombstones are listed by then.
 //! Otherwise the group is written again, without files that have left the table.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::actions::{MergedTombstones, Replace};
@@ -18,7 +18,7 @@ use super::targets::FileIndex;
 use super::tombstone::Deletions;
 use super::write::{TableWriteOptions, align_to_schema, upload};
 use super::{Snapshot, Staged, Table};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::versions::Operation;
 use crate::versions::remove;
 
@@ -110,6 +110,8 @@ pub(super) struct RewriteGroup<'a> {
     /// Fewer files are not worth a rewrite.
     min_files: usize,
     written: Option<WrittenGroup>,
+    /// Another process has written the group, so it is not written again.
+    is_written_elsewhere: bool,
 }
 
 impl<'a> RewriteGroup<'a> {
@@ -130,6 +132,38 @@ impl<'a> RewriteGroup<'a> {
             paths,
             min_files,
             written: None,
+            is_written_elsewhere: false,
+        }
+    }
+}
+
+impl<'a> RewriteGroup<'a> {
+    /// A group of which another process has written the files, from the snapshot `planned_on`. It conflicts with changes of
+    /// these files and of their deletions since then.
+    pub(super) fn written(
+        table: &'a Table,
+        options: &'a TableWriteOptions,
+        planned_on: &'a SnapshotReader,
+        locations: &'a mut FileLocations,
+        (paths, files): (Vec<String>, Vec<DataFile>),
+    ) -> Self {
+        let replaced: HashSet<&str> = paths.iter().map(String::as_str).collect();
+        let sources = planned_on.files.iter().enumerate();
+        let sources = sources.filter(|(_, listed)| replaced.contains(listed.file.path.as_str()));
+        let sources = sources.map(|(index, listed)| {
+            let deletions = planned_on.deletions_of(index).cloned();
+            (listed.file.path.clone(), deletions.unwrap_or_default())
+        });
+        let written = WrittenGroup {
+            files,
+            version: planned_on.manifest.version,
+            sources: sources.collect(),
+        };
+        let group = (paths, 1);
+        Self {
+            written: Some(written),
+            is_written_elsewhere: true,
+            ..Self::new(table, "compact", options, planned_on, locations, group)
         }
     }
 }
@@ -146,7 +180,11 @@ impl Operation<TableManifest> for RewriteGroup<'_> {
                 if let Some(outdated) = outdated {
                     staged.retire(outdated.files.iter().map(|f| &f.path));
                 }
-                if reader.files.len() < self.min_files {
+                if self.is_written_elsewhere && !reader.files.is_empty() {
+                    let message = "others have changed the files while they were rewritten";
+                    return Err(Error::new(ErrorKind::CommitConflict, message));
+                }
+                if self.is_written_elsewhere || reader.files.len() < self.min_files {
                     return Ok(None);
                 }
                 self.write(&reader, staged).await?
@@ -182,30 +220,13 @@ impl RewriteGroup<'_> {
         Ok(Arc::new(reader.await?))
     }
 
-    /// Writes the rows of the files as new files, and checks their number.
+    /// Writes the rows of the files as new files.
     async fn write(
         &self,
         reader: &Arc<SnapshotReader>,
         staged: &mut Staged,
     ) -> Result<WrittenGroup> {
-        let columns = reader.columns.project(None)?;
-        let indices = (0..reader.files.len()).collect();
-        let scan = stream_files(Arc::clone(reader), indices, columns, None)?;
-        let input = align_to_schema(Box::new(scan.into_reader()), &reader.columns.schema)?;
-        let files = upload(self.table, &reader.manifest, input, self.options).await?;
-        let before: u64 = reader.files.iter().map(|f| f.file.total_rows).sum();
-        let after: u64 = files.iter().map(|f| f.total_rows).sum();
-        let untouched = (0..reader.files.len()).all(|f| reader.deletions_of(f).is_none());
-        if after > before || (untouched && after < before) {
-            let paths: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
-            remove(self.table, &paths).await;
-            let message = format!(
-                "internal error: rewriting {before} rows of the table {:?} wrote {after} rows; nothing was \
-                 committed",
-                self.table.root()
-            );
-            return Err(Error::other(message));
-        }
+        let files = rewrite_files(self.table, reader, self.options).await?;
         staged.add(files.iter().map(|f| f.path.clone()));
         let listed = reader.files.iter().enumerate();
         let sources = listed.map(|(index, listed)| {
@@ -218,4 +239,31 @@ impl RewriteGroup<'_> {
             sources: sources.collect(),
         })
     }
+}
+
+/// Writes the rows of a reader's files as new files, and checks their number.
+pub(super) async fn rewrite_files(
+    table: &Table,
+    reader: &Arc<SnapshotReader>,
+    options: &TableWriteOptions,
+) -> Result<Vec<DataFile>> {
+    let columns = reader.columns.project(None)?;
+    let indices = (0..reader.files.len()).collect();
+    let scan = stream_files(Arc::clone(reader), indices, columns, None)?;
+    let input = align_to_schema(Box::new(scan.into_reader()), &reader.columns.schema)?;
+    let files = upload(table, &reader.manifest, input, options).await?;
+    let before: u64 = reader.files.iter().map(|f| f.file.total_rows).sum();
+    let after: u64 = files.iter().map(|f| f.total_rows).sum();
+    let untouched = (0..reader.files.len()).all(|f| reader.deletions_of(f).is_none());
+    if after > before || (untouched && after < before) {
+        let paths: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
+        remove(table, &paths).await;
+        let message = format!(
+            "internal error: rewriting {before} rows of the table {:?} wrote {after} rows; nothing was \
+             committed",
+            table.root()
+        );
+        return Err(Error::other(message));
+    }
+    Ok(files)
 }

@@ -75,6 +75,21 @@ pub async fn split_scan(
     Ok(packed)
 }
 
+/// Tasks of groups of files, given as positions in `files`, which are all of the version.
+pub(super) fn pack_groups(
+    manifest: &TableManifest,
+    files: &[SnapshotFile],
+    groups: &[Vec<usize>],
+) -> Result<Vec<Vec<u8>>> {
+    let common = without_files(manifest);
+    let targets = Targets::of(&manifest.tombstones, files);
+    let task = |group: &Vec<usize>| {
+        let files: Vec<SnapshotFile> = group.iter().map(|file| files[*file].clone()).collect();
+        pack(&targets.restrict(&common, &files))
+    };
+    groups.iter().map(task).collect()
+}
+
 /// The manifest of a version with the columns of another one, as which its rows are then read. Refused if a column was
 /// widened after the other version.
 pub fn with_columns_of(manifest: &TableManifest, other: &TableManifest) -> Result<TableManifest> {

@@ -1,0 +1,110 @@
+//! Compaction by many processes: one chooses groups of files, others rewrite a group each, one commits them.
+//!
+//! The groups are those of a local compaction ([`super::compact`]), and each is a commit of its own with the rules of a
+//! local one, but it is not written again where the files or their deletions have changed meanwhile: then it stays as it
+//! is.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::compact::{Compaction, CompactionProgress, choose_groups};
+use super::format::{CommitId, DataFile, TableManifest};
+use super::rewrite_group::{FileLocations, RewriteGroup, rewrite_files};
+use super::scan_tasks::pack_groups;
+use super::snapshot_reader::SnapshotReader;
+use super::staged::check_descends;
+use super::write::TableWriteOptions;
+use super::{Predicate, Staged, Table};
+use crate::error::{Error, Result};
+use crate::versions::remove;
+
+/// A group of files that was rewritten.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RewrittenGroup {
+    /// The version that was read.
+    version: u64,
+    commit_id: CommitId,
+    replaced: Vec<String>,
+    added: Vec<DataFile>,
+}
+
+/// The groups that [`super::compact()`] would rewrite of a version, each as a task of a scan.
+pub async fn plan_rewrites(
+    table: &Table,
+    manifest: Arc<TableManifest>,
+    target_bytes: u64,
+    predicate: Option<&Predicate>,
+) -> Result<Vec<Vec<u8>>> {
+    let reader = SnapshotReader::new(table, Arc::clone(&manifest), None).await?;
+    let groups = choose_groups(table, &reader, target_bytes, predicate).await?;
+    pack_groups(&manifest, &reader.files, &groups)
+}
+
+/// Writes the rows of a task's files as new files, which no version names.
+pub async fn rewrite_task(
+    table: &Table,
+    task: Arc<TableManifest>,
+    options: &TableWriteOptions,
+) -> Result<RewrittenGroup> {
+    let (version, commit_id) = (task.version, task.commit_id.clone());
+    let reader = Arc::new(SnapshotReader::new(table, task, None).await?);
+    let replaced = reader.files.iter().map(|listed| listed.file.path.clone());
+    Ok(RewrittenGroup {
+        version,
+        commit_id,
+        replaced: replaced.collect(),
+        added: rewrite_files(table, &reader, options).await?,
+    })
+}
+
+/// Commits groups that were rewritten from the version `base`, one after the other, and merges small tombstone files. The
+/// files of groups that are not committed for certain are removed: the same groups must not be committed twice. None
+/// if nothing was to be committed; [`crate::ErrorKind::CommitConflict`] if others have changed the files of all groups.
+pub async fn commit_rewrites(
+    table: &Table,
+    base: Arc<TableManifest>,
+    groups: Vec<RewrittenGroup>,
+    options: &TableWriteOptions,
+) -> Result<Option<Compaction>> {
+    let mut pending = VecDeque::from(groups);
+    let result = commit_groups(table, base, &mut pending, options).await;
+    if result.is_err() {
+        let paths = pending.iter().flat_map(|group| &group.added);
+        let paths: Vec<String> = paths.map(|file| file.path.clone()).collect();
+        remove(table, &paths).await;
+    }
+    result
+}
+
+/// Commits groups, and takes each out before.
+async fn commit_groups(
+    table: &Table,
+    base: Arc<TableManifest>,
+    pending: &mut VecDeque<RewrittenGroup>,
+    options: &TableWriteOptions,
+) -> Result<Option<Compaction>> {
+    let is_of_base =
+        |group: &RewrittenGroup| group.version == base.version && group.commit_id == base.commit_id;
+    if !pending.iter().all(is_of_base) {
+        return Err(Error::invalid(
+            "the files were rewritten from another version",
+        ));
+    }
+    let newest = table.newest().await?;
+    check_descends(table, &newest.manifest, &base).await?;
+    let planned_on = SnapshotReader::new(table, base, None).await?;
+    let mut locations = FileLocations::new(table, &planned_on.files);
+    let mut compaction = CompactionProgress::new(table, newest);
+    while let Some(group) = pending.pop_front() {
+        let mut staged = Staged::new(table);
+        staged.add(group.added.iter().map(|file| file.path.clone()));
+        let group = (group.replaced, group.added);
+        let mut operation =
+            RewriteGroup::written(table, options, &planned_on, &mut locations, group);
+        compaction.run(&mut operation, staged, options).await?;
+    }
+    compaction.merge_tombstones(options).await?;
+    compaction.finish()
+}
