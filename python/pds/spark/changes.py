@@ -97,14 +97,14 @@ def delete(spark: SparkSession, table: Table, where: Where) -> CommitResult:
         CommitStateUnknown, TransactionExpired: As for ``Table.append``.
         pyspark.errors.PySparkException: The job failed. The table is unchanged.
     """
-    _check_target(table)
+    check_target(table)
     options = commit_options(table)
     for is_last in _searches(options):
         change = TaskChange(table.refresh(), options, where=where)
         tasks = change.snapshot.scan_tasks([], where=where, **TASK_SIZES)
         if len(tasks) < 2 or deletes_by_key(change.snapshot, where):  # noqa: PLR2004 one task alone
             return table.delete(where)
-        messages = _flatten(_run_tasks(spark, [DeleteTask(task) for task in tasks]))
+        messages = flatten(run_tasks(spark, [DeleteTask(task) for task in tasks]))
         try:
             return change.commit(messages, sources=1)
         except CommitConflict as conflict:
@@ -164,7 +164,7 @@ def merge(df: DataFrame, table: Table, on: str | Sequence[str] | None = None) ->
             hold.
     """
     check_frame(df)
-    _check_target(table)
+    check_target(table)
     names = _check_on(on)
 
     def execute(clauses: list[MergeClause], idempotency_key: str | None, if_version: int | None) -> CommitResult:
@@ -173,14 +173,15 @@ def merge(df: DataFrame, table: Table, on: str | Sequence[str] | None = None) ->
     return Merge(execute)
 
 
-def _check_target(table: Table) -> None:
+def check_target(table: Table) -> None:
+    """Check that a table can be sent to the executors."""
     if not isinstance(table, Table):
         raise InvalidType(f"table must be a pds.Table, not {type(table).__name__}")
     require_shippable(table.store, table.store)
 
 
 def _check_commit(table: Table, idempotency_key: str | None, if_version: int | None) -> CommitOptions:
-    _check_target(table)
+    check_target(table)
     return commit_options(table, idempotency_key, if_version)
 
 
@@ -315,28 +316,29 @@ class _Merge:
         targets = split_files(change.snapshot, names, sizes)
         has_all_files = len(targets) == 1
         tasks = [self.make_task(target, lists, has_all_files=has_all_files) for lists in sources for target in targets]
-        by_task = _run_tasks(self.spark, tasks)
-        messages = _flatten(by_task)
+        by_task = run_tasks(self.spark, tasks)
+        messages = flatten(by_task)
         if has_all_files or not any(clause.rows == "not_matched" for clause in self.clauses or ()):
             return messages
         inserts = [
-            task.to_insert(_flatten(by_task[first : first + len(targets)]))
+            task.to_insert(flatten(by_task[first : first + len(targets)]))
             for first, task in enumerate(tasks)
             if first % len(targets) == 0 and isinstance(task, MergeTask)
         ]
         try:
-            return messages + _flatten(_run_tasks(self.spark, inserts))
+            return messages + flatten(run_tasks(self.spark, inserts))
         except BaseException:
             with contextlib.suppress(RemoteStoreError):
                 change.discard(messages)
             raise
 
 
-def _flatten(by_task: list[list[bytes]]) -> list[bytes]:
+def flatten(by_task: list[list[bytes]]) -> list[bytes]:
+    """Return the messages of all tasks."""
     return [message for messages in by_task for message in messages]
 
 
-def _run_tasks(spark: SparkSession, tasks: Sequence[_Task]) -> list[list[bytes]]:
+def run_tasks(spark: SparkSession, tasks: Sequence[_Task]) -> list[list[bytes]]:
     """Run tasks by a job, and return the messages of each."""
     if not tasks:
         return []

@@ -124,7 +124,7 @@ def test_ranges_of_the_key_and_small_tables_start_no_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours, local = twins
-    monkeypatch.setattr(changes, "_run_tasks", lambda *_: pytest.fail("a job"))
+    monkeypatch.setattr(changes, "run_tasks", lambda *_: pytest.fail("a job"))
     pds.spark.delete(spark, ours, "score = 5")
     grid(5, 1)
     assert pds.spark.delete(spark, ours, "id BETWEEN 90 AND 310").rows is None
@@ -300,7 +300,7 @@ def test_what_is_wrong_is_told_before_a_job_starts(
 ) -> None:
     ours, local = twins
     monkeypatch.setattr(changes, "stage_plan", lambda *_: pytest.fail("a job"))
-    monkeypatch.setattr(changes, "_run_tasks", lambda *_: pytest.fail("a job"))
+    monkeypatch.setattr(changes, "run_tasks", lambda *_: pytest.fail("a job"))
     numbers = spark.range(3)
     bad_clauses: list[Callable[[pds.table.Merge], pds.table.Merge]] = [
         lambda merge: merge.when_matched_update({"nothing": "1"}),
@@ -371,8 +371,8 @@ def test_tasks_that_are_tried_again_change_nothing_twice(
     place: str,
 ) -> None:
     grid(4, 20)
-    run = changes._run_tasks
-    monkeypatch.setattr(changes, "_run_tasks", lambda spark, tasks: run(spark, [Lost(task) for task in tasks]))
+    run = changes.run_tasks
+    monkeypatch.setattr(changes, "run_tasks", lambda spark, tasks: run(spark, [Lost(task) for task in tasks]))
     ours, local = twins
     data = rows(50, 650, "new", step=5)
     pds.spark.upsert(frame(spark, data), ours)
@@ -388,7 +388,7 @@ def test_tasks_that_are_tried_again_change_nothing_twice(
 
 def between(monkeypatch: pytest.MonkeyPatch, *commits: Callable[[], object]) -> list[int]:
     """Makes others commit while tasks search; returns a list of the numbers of their tasks."""
-    run, pending, searches = changes._run_tasks, list(commits), list[int]()
+    run, pending, searches = changes.run_tasks, list(commits), list[int]()
 
     def meanwhile(spark: SparkSession, tasks: Any) -> Any:
         messages = run(spark, tasks)
@@ -397,7 +397,7 @@ def between(monkeypatch: pytest.MonkeyPatch, *commits: Callable[[], object]) -> 
             pending.pop(0)()
         return messages
 
-    monkeypatch.setattr(changes, "_run_tasks", meanwhile)
+    monkeypatch.setattr(changes, "run_tasks", meanwhile)
     return searches
 
 

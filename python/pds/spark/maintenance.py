@@ -1,0 +1,85 @@
+"""Maintenance of tables whose data is too much for one process: the tasks read and write, the driver commits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from pds.errors import CommitConflict, TransactionExpired
+from pds.spark.changes import check_target, flatten, run_tasks
+from pds.table.rewrite_tasks import Rewrite
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+    from pyspark.sql import SparkSession
+
+    from pds import Table
+    from pds.table.results import CommitResult
+
+    Where = str | pc.Expression
+
+__all__ = ["compact"]
+
+# The most groups of files of a job: then they are committed.
+_GROUPS: Final = 128
+
+
+def compact(
+    spark: SparkSession, table: Table, target_file_size: int = 128 << 20, *, where: Where | None = None
+) -> CommitResult | None:
+    """Combine small files, and rewrite files in which most rows are deleted, each new file by a task.
+
+    The files are chosen, and each group of them is committed, as by ``Table.optimize.compact``. A group whose files
+    others change while its task runs stays as it is.
+
+    Args:
+        spark: A classic or a Connect session.
+        table: The table, which then shows the newest version. The executors must be able to reach its store.
+        target_file_size: As for ``Table.optimize.compact``.
+        where: As for ``Table.optimize.compact``.
+
+    Returns:
+        As ``Table.optimize.compact``; ``requests`` is that of the driver.
+
+    Raises:
+        InvalidInput, InvalidType: An argument is not valid, or the store cannot be sent to the executors.
+        CommitConflict: Nothing was committed, because others changed the files of all groups.
+        CommitStateUnknown, TransactionExpired: As for ``Table.append``.
+        pyspark.errors.PySparkException: A job failed. What was committed before stays.
+    """
+    check_target(table)
+    result: CommitResult | None = None
+    conflict: CommitConflict | None = None
+    jobs = number = 1
+    while number <= jobs:
+        # Of the newest version, so that others have only the time of one job to change the files.
+        rewrite = Rewrite(table.refresh(), target_file_size, where)
+        if number == 1:
+            jobs = math.ceil(len(rewrite.tasks) / _GROUPS)
+        number += 1
+        messages = flatten(run_tasks(spark, rewrite.tasks[:_GROUPS]))
+        try:
+            result = _add(result, rewrite.commit(messages))
+        except TransactionExpired:
+            raise
+        except CommitConflict as error:
+            conflict = error
+    if result is None and conflict is not None:
+        raise conflict
+    return result
+
+
+def _add(before: CommitResult | None, last: CommitResult | None) -> CommitResult | None:
+    """Return the last commit with the rows, files, attempts and delays of all."""
+    if before is None or last is None:
+        return last or before
+    return replace(
+        last,
+        rows=(before.rows or 0) + (last.rows or 0),
+        files=before.files + last.files,
+        bytes=before.bytes + last.bytes,
+        requests=before.requests + last.requests,
+        attempts=before.attempts + last.attempts,
+        waited=before.waited + last.waited,
+    )

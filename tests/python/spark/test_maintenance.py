@@ -1,0 +1,168 @@
+"""`pds.spark.compact`: the rows stay the same, as with the local engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import pds
+import pds.spark
+from pds.spark import maintenance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import SparkSession
+    from tests.python.spark.conftest import Target
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+BOTH_PLACES = pytest.mark.parametrize("place", ["local", pytest.param("s3", marks=pytest.mark.s3)])
+
+
+@pytest.fixture
+def target(one_target: Target) -> Target:
+    return one_target
+
+
+def rows(first: int, last: int) -> pa.Table:
+    return pa.table({"id": range(first, last), "name": [f"name {i}" for i in range(first, last)]}, SCHEMA)
+
+
+def make_table(target: Target, path: str, sort_by: Sequence[str] = ()) -> pds.Table:
+    """A table of many files with deleted rows, of which some are mostly deleted."""
+    table = pds.Table.create(target.store, path, SCHEMA, key="id", sort_by=sort_by)
+    for number in range(20):
+        table.append(rows(number * 100, number * 100 + 100))
+    table.delete("id % 10 = 3")
+    table.delete("id BETWEEN 510 AND 590")
+    table.delete("id >= 1500 AND id % 10 != 5")
+    return table
+
+
+def size_of(table: pds.Table, files: int) -> int:
+    return sum(table.files()["size_bytes"].to_pylist()[:files])
+
+
+def listed(table: pds.Table) -> list[dict[str, Any]]:
+    return table.scan().to_pyarrow().to_pylist()
+
+
+@BOTH_PLACES
+@pytest.mark.parametrize("sort_by", [(), ("name",)])
+def test_small_files_are_combined(spark: SparkSession, target: Target, place: str, sort_by: Sequence[str]) -> None:
+    ours, local = make_table(target, "spark", sort_by), make_table(target, "local", sort_by)
+    before = sorted(row["id"] for row in listed(ours))
+    size = size_of(ours, 4)
+    for where in ("id < 700", None):
+        result, expected = pds.spark.compact(spark, ours, size, where=where), local.optimize.compact(size, where=where)
+        assert result is not None
+        assert expected is not None
+        assert (result.rows, result.files) == (expected.rows, expected.files)
+        assert ours.files()["total_rows"] == local.files()["total_rows"]
+        assert listed(ours) == listed(local)
+    assert sorted(row["id"] for row in listed(ours)) == before
+    assert ours.check().orphans == []
+    assert pds.spark.compact(spark, pds.Table.create(target.store, "empty", SCHEMA)) is None
+
+
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Makes others commit while the tasks of the first job run."""
+    run = maintenance.run_tasks
+
+    def commit(action: Callable[[], object]) -> None:
+        pending = [action]
+
+        def meanwhile(spark: SparkSession, tasks: Any) -> Any:
+            messages = run(spark, tasks)
+            if pending:
+                pending.pop()()
+            return messages
+
+        monkeypatch.setattr(maintenance, "run_tasks", meanwhile)
+
+    return commit
+
+
+@pytest.mark.parametrize("groups", [3, 100])
+def test_commits_in_between(
+    spark: SparkSession,
+    target: Target,
+    between: Callable[[Callable[[], object]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    groups: int,
+) -> None:
+    """A group whose rows others delete stays until the next job; appends do not matter."""
+    monkeypatch.setattr(maintenance, "_GROUPS", groups)
+    table = make_table(target, "table")
+    size = size_of(table, 4)
+    other = pds.Table(table.store, table.path)
+
+    def act() -> None:
+        other.delete("id = 8 OR id = 1111")
+        other.append(rows(5000, 5010))
+        other.append(rows(6000, 6010))
+
+    before = {row["id"] for row in listed(table)}
+    between(act)
+    result = pds.spark.compact(spark, table, size)
+    assert result is not None
+    assert {row["id"] for row in listed(table)} == before - {8, 1111} | {*range(5000, 5010), *range(6000, 6010)}
+    assert len(listed(table)) == len({row["id"] for row in listed(table)})
+    stay = {*table.files()["path"].to_pylist()} & {*table.as_of(24).files()["path"].to_pylist()}
+    if groups == 100:
+        assert len(stay) >= 4
+    else:
+        # The last job has no more groups than the others, and the appended files are one, too.
+        assert len(stay) <= 4
+    assert table.check().orphans == []
+    assert table.check().missing == []
+
+
+def test_rows_of_all_groups_are_deleted_by_others(
+    spark: SparkSession, target: Target, between: Callable[[Callable[[], object]], None]
+) -> None:
+    table = pds.Table.create(target.store, "table", SCHEMA)
+    for number in range(8):
+        table.append(rows(number * 100, number * 100 + 100))
+    other = pds.Table(table.store, table.path)
+    between(lambda: other.delete("id % 7 = 1"))
+    files = table.files()
+    with pytest.raises(pds.CommitConflict, match="while they were rewritten"):
+        pds.spark.compact(spark, table, size_of(table, 4))
+    assert table.refresh().files()["path"] == files["path"]
+    assert table.check().orphans == []
+
+
+def test_all_groups_are_compacted_by_others(
+    spark: SparkSession, target: Target, between: Callable[[Callable[[], object]], None]
+) -> None:
+    table = make_table(target, "table")
+    other = pds.Table(table.store, table.path)
+    before = {row["id"] for row in listed(table)}
+    between(other.optimize.compact)
+    assert pds.spark.compact(spark, table) is None
+    assert {row["id"] for row in listed(table.refresh())} == before
+    assert table.check().orphans == []
+
+    def create_anew() -> None:
+        pds.Table.drop(table.store, table.path)
+        make_table(target, "table")
+
+    between(create_anew)
+    table.append(rows(3000, 3010))
+    table.append(rows(3010, 3020))
+    with pytest.raises(pds.TransactionExpired):
+        pds.spark.compact(spark, table)
+
+
+def test_arguments_are_checked(spark: SparkSession, target: Target) -> None:
+    table = make_table(target, "table")
+    with pytest.raises(pds.InvalidInput, match="target_file_size"):
+        pds.spark.compact(spark, table, 0)
+    with pytest.raises(pds.InvalidInput, match="nothing"):
+        pds.spark.compact(spark, table, where="nothing = 1")
+    with pytest.raises(pds.InvalidType, match="table must be"):
+        pds.spark.compact(spark, table.store)  # type: ignore[arg-type]
