@@ -227,17 +227,18 @@ test-hostile: build ## the fast tests of datasets again with tiny row groups and
 # alone need is left to `make setup`.
 MAKE_PART := $(MAKE) --no-print-directory
 demo: ## the main job: Spark writes, everyone reads
-	@echo "make demo: 4 steps; the times are those of two cores with nothing in the cache"
-	@tools/step "1 of 4, Python environment with maturin: 30 s; next: the compiler, 20 minutes" \
+	@echo "make demo: 5 steps; the times are those of two cores with nothing in the cache"
+	@tools/step "1 of 5, Python environment with maturin: 30 s; next: the compiler, 20 minutes" \
 		$(MAKE_PART) $(VENV)/.maturin
-	@set -m; tools/step "2 of 4, packages for the demo and the S3 server, beside step 3: 3 minutes" \
+	@set -m; tools/step "2 of 5, packages for the demo and the S3 server, beside step 3: 3 minutes" \
 		$(MAKE_PART) $(VENV)/.demo server-s3 & packages=$$!; set +m; \
 	trap 'kill -- -$$packages 2>/dev/null || true' EXIT; \
-	tools/step "3 of 4, the wheel (the engine and the crates it needs): 20 minutes; next: the demo, 3 minutes" \
+	tools/step "3 of 5, the wheel (the engine and the crates it needs): 20 minutes; next: the demo, 5 minutes" \
 		$(MAKE_PART) wheel; \
 	wait $$packages
 	@$(MAKE_PART) install-wheel
-	@tools/step "4 of 4, the demo: 3 minutes" $(BIN)/python examples/demo.py $(ARGS)
+	@tools/step "4 of 5, datasets: 3 minutes" $(BIN)/python examples/demo.py $(ARGS)
+	@tools/step "5 of 5, tables and a pipeline: 2 minutes" $(BIN)/python examples/demo_pipeline.py $(ARGS)
 
 bench: ## criterion benchmarks of the engine
 	cargo bench --locked --profile release --package pds --all-features $(ARGS)

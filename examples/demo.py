@@ -88,15 +88,11 @@ class Sources:
     @classmethod
     def prepare(cls, scale: float) -> Sources:
         """Unpack and generate them, unless the cache has them."""
-        folder = cache_dir() / "demo" / f"scale-{scale:g}"
-        folder.mkdir(parents=True, exist_ok=True)
-        flights, lineitem = folder / "flights.csv", folder / "lineitem.parquet"
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            if not flights.exists():
+        flights = sources_folder(scale) / "flights.csv"
+        if not flights.exists():
+            with tempfile.TemporaryDirectory(dir=flights.parent) as scratch:
                 unpack_flights(Path(scratch) / flights.name, scale).rename(flights)
-            if not lineitem.exists():
-                generate_lineitem(Path(scratch), scale).rename(lineitem)
-        return cls(flights, lineitem)
+        return cls(flights, tpch_table("lineitem", scale))
 
     def flights(self) -> dict[str, pa.Table]:
         """What each dataset of flights must hold, read without Spark and pds."""
@@ -138,13 +134,24 @@ def unpack_flights(target: Path, scale: float) -> Path:
     return target
 
 
-def generate_lineitem(folder: Path, scale: float) -> Path:
-    """The table lineitem by TPC-H's rules."""
-    generator = Path(sys.executable).with_name("tpchgen-cli")
-    options = [f"--scale-factor={scale:g}", "--tables=lineitem", f"--output-dir={folder}"]
-    command = [str(generator), "parquet", *options, "--no-progress"]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-    return folder / "lineitem.parquet"
+def sources_folder(scale: float) -> Path:
+    """The folder of the sources, made if it is not there."""
+    folder = cache_dir() / "demo" / f"scale-{scale:g}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def tpch_table(name: str, scale: float) -> Path:
+    """A table by TPC-H's rules, generated unless the cache has it."""
+    table = sources_folder(scale) / f"{name}.parquet"
+    if not table.exists():
+        generator = Path(sys.executable).with_name("tpchgen-cli")
+        with tempfile.TemporaryDirectory(dir=table.parent) as scratch:
+            options = [f"--scale-factor={scale:g}", f"--tables={name}", f"--output-dir={scratch}"]
+            command = [str(generator), "parquet", *options, "--no-progress"]
+            subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+            (Path(scratch) / table.name).rename(table)
+    return table
 
 
 # --- Spark writes ------------------------------------------------------------
