@@ -1,8 +1,7 @@
 //! Compaction by many processes: one chooses groups of files, others rewrite a group each, one commits them.
 //!
 //! The groups are those of a local compaction ([`super::compact`]), and each is a commit of its own with the rules of a
-//! local one, but it is not written again where the files or their deletions have changed meanwhile: then it stays as it
-//! is.
+//! local one. But a group is not written again: if others have changed its files or their deletions, it stays as it is.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
